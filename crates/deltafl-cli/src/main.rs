@@ -1,0 +1,3 @@
+//! The `deltafl` command.
+
+fn main() {}

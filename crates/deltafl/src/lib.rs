@@ -1,0 +1,3 @@
+//! Federated learning for devices that differ (Δ-FL).
+
+pub mod superquantile;

@@ -1,0 +1,1 @@
+//! The superquantile of the device losses.
