@@ -1,3 +1,6 @@
 //! Federated learning for devices that differ (Δ-FL).
 
+pub mod data;
+pub mod model;
+pub mod stream;
 pub mod superquantile;

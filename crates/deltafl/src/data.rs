@@ -1,0 +1,238 @@
+//! Federations: devices and their examples.
+//!
+//! The examples of all devices lie in a few flat columns, sorted by device; a device is an offset and a
+//! count. A column is an Arrow buffer, so that it can be a vector in memory or a mapped file alike, and a
+//! million devices cost an index and not a heap.
+//!
+//! ```text
+//! devices   id      split   offset  count      inputs  [ x x x x x x x x x … ]
+//!           "anna"  train   0       3                    ╰anna─╯ ╰─boris─╯
+//!           "boris" test    3       4          labels  [ y y y y y y y y y … ]
+//! ```
+
+use arrow_array::StringArray;
+use arrow_buffer::ScalarBuffer;
+use serde::{Deserialize, Serialize};
+
+pub mod batch;
+pub mod builder;
+pub mod normalise;
+
+pub use batch::BatchBuffer;
+pub use builder::{DeviceExamples, FederationBuilder, InvalidDevice};
+pub use normalise::{Affine, Normalise};
+
+/// Which part of the population a device belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum Split {
+    /// Devices that train.
+    Train = 0,
+    /// Devices unseen in training, on which the error is reported.
+    Test = 1,
+    /// Train devices held out to choose hyperparameters.
+    Validation = 2,
+}
+
+/// The kind and shape of one example's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum InputKind {
+    /// `dim` grey levels in 0–255; a model sees value / 255.
+    Bytes {
+        /// Features per example.
+        dim: usize,
+    },
+    /// `dim` real features.
+    Dense {
+        /// Features per example.
+        dim: usize,
+    },
+    /// `len` words of a vocabulary; word 0 is padding and everything unknown.
+    Tokens {
+        /// Words per example.
+        len: usize,
+        /// Number of words, padding included.
+        vocabulary: usize,
+    },
+    /// Windows of `len` symbols over the device's text, stride 1; the label is the symbol that follows.
+    Windows {
+        /// Symbols per example.
+        len: usize,
+        /// Number of symbols; also the number of classes.
+        alphabet: usize,
+    },
+}
+
+/// The inputs of all devices.
+#[derive(Clone, Debug)]
+pub(crate) enum InputColumn {
+    Bytes(ScalarBuffer<u8>),
+    Dense(ScalarBuffer<f32>),
+    Tokens(ScalarBuffer<u32>),
+    /// The texts of the devices, one after the other, a symbol per byte.
+    Text(ScalarBuffer<u8>),
+}
+
+/// The devices, sorted as their examples are.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceTable {
+    pub(crate) ids: StringArray,
+    pub(crate) split: ScalarBuffer<u8>,
+    /// First example of the device; for windows, first symbol of its text.
+    pub(crate) offset: ScalarBuffer<u64>,
+    /// Number of examples.
+    pub(crate) count: ScalarBuffer<u64>,
+}
+
+/// Frozen word vectors, a row per word; row 0 is zero.
+#[derive(Clone, Debug)]
+pub struct WordVectors {
+    /// Entries per word.
+    pub dim: usize,
+    /// `vocabulary × dim` entries.
+    pub values: ScalarBuffer<f32>,
+}
+
+/// Devices and their examples.
+#[derive(Clone, Debug)]
+pub struct Federation {
+    pub(crate) name: String,
+    pub(crate) kind: InputKind,
+    pub(crate) classes: usize,
+    pub(crate) devices: DeviceTable,
+    pub(crate) inputs: InputColumn,
+    /// Empty for windows, whose labels stand in the text.
+    pub(crate) labels: ScalarBuffer<u16>,
+    pub(crate) vectors: Option<WordVectors>,
+    pub(crate) affine: Option<Affine>,
+    /// BLAKE3 of the contents, in hexadecimal.
+    pub(crate) hash: String,
+}
+
+/// The examples of one device.
+#[derive(Clone, Copy, Debug)]
+pub struct Examples<'a> {
+    pub(crate) inputs: DeviceInputs<'a>,
+    pub(crate) labels: &'a [u16],
+    pub(crate) affine: Option<&'a Affine>,
+    len: usize,
+}
+
+/// The part of the columns that belongs to one device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum DeviceInputs<'a> {
+    Bytes { values: &'a [u8], dim: usize },
+    Dense { values: &'a [f32], dim: usize },
+    Tokens { ids: &'a [u32], len: usize },
+    Windows { text: &'a [u8], len: usize },
+}
+
+impl Federation {
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kind and shape of an input.
+    pub fn kind(&self) -> InputKind {
+        self.kind
+    }
+
+    /// Number of classes; labels lie in `0..classes`.
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// BLAKE3 of the contents, in hexadecimal.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The frozen word vectors of a federation of words.
+    pub fn vectors(&self) -> Option<&WordVectors> {
+        self.vectors.as_ref()
+    }
+
+    /// Number of devices of all splits.
+    pub fn len(&self) -> usize {
+        self.devices.count.len()
+    }
+
+    /// Whether there is no device.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The devices of a split, in the order of the table.
+    pub fn split(&self, split: Split) -> Vec<u32> {
+        let wanted = split as u8;
+        (0..self.len() as u32).filter(|&k| self.devices.split[k as usize] == wanted).collect()
+    }
+
+    /// The identity of a device.
+    pub fn id(&self, device: u32) -> &str {
+        self.devices.ids.value(device as usize)
+    }
+
+    /// Which split a device belongs to.
+    pub fn split_of(&self, device: u32) -> Split {
+        match self.devices.split[device as usize] {
+            0 => Split::Train,
+            1 => Split::Test,
+            _ => Split::Validation,
+        }
+    }
+
+    /// n_k, the number of examples of a device: its weight α_k, unnormalised.
+    pub fn count(&self, device: u32) -> u64 {
+        self.devices.count[device as usize]
+    }
+
+    /// The examples of a device, in O(1).
+    pub fn examples(&self, device: u32) -> Examples<'_> {
+        let start = self.devices.offset[device as usize] as usize;
+        let len = self.devices.count[device as usize] as usize;
+        let inputs = match (&self.inputs, self.kind) {
+            (InputColumn::Bytes(values), InputKind::Bytes { dim }) => {
+                DeviceInputs::Bytes { values: &values[start * dim..(start + len) * dim], dim }
+            }
+            (InputColumn::Dense(values), InputKind::Dense { dim }) => {
+                DeviceInputs::Dense { values: &values[start * dim..(start + len) * dim], dim }
+            }
+            (InputColumn::Tokens(ids), InputKind::Tokens { len: words, .. }) => {
+                DeviceInputs::Tokens { ids: &ids[start * words..(start + len) * words], len: words }
+            }
+            (InputColumn::Text(text), InputKind::Windows { len: window, .. }) => {
+                DeviceInputs::Windows { text: &text[start..start + len + window], len: window }
+            }
+            _ => unreachable!("the column of inputs is of the kind the federation was built with"),
+        };
+        let labels = match self.kind {
+            InputKind::Windows { .. } => &[][..],
+            _ => &self.labels[start..start + len],
+        };
+        Examples { inputs, labels, affine: self.affine.as_ref(), len }
+    }
+}
+
+impl Examples<'_> {
+    /// Number of examples.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no example.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The class of example `i`.
+    pub fn label(&self, i: usize) -> u32 {
+        match self.inputs {
+            DeviceInputs::Windows { text, len } => u32::from(text[i + len]),
+            _ => u32::from(self.labels[i]),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Mini-batches: examples gathered into contiguous memory, normalised on the way.
+
+use super::{Affine, DeviceInputs, Examples};
+use crate::model::{Batch, Inputs};
+
+/// Memory for one mini-batch, reused from step to step.
+#[derive(Clone, Debug, Default)]
+pub struct BatchBuffer {
+    dense: Vec<f32>,
+    tokens: Vec<u32>,
+    labels: Vec<u32>,
+    is_dense: bool,
+}
+
+impl BatchBuffer {
+    /// Fills the buffer with the examples of these indices and lends it as a batch.
+    pub fn gather<'b>(
+        &'b mut self,
+        examples: &Examples<'_>,
+        indices: impl ExactSizeIterator<Item = usize> + Clone,
+    ) -> Batch<'b> {
+        self.labels.clear();
+        self.labels.extend(indices.clone().map(|i| examples.label(i)));
+        match examples.inputs {
+            DeviceInputs::Bytes { values, dim } => {
+                self.fill_dense(indices, dim, examples.affine, |i, out, affine| {
+                    let row = &values[i * dim..(i + 1) * dim];
+                    match affine {
+                        Some(affine) => affine.apply_bytes(row, out),
+                        None => out.iter_mut().zip(row).for_each(|(o, &v)| *o = f32::from(v) * (1.0 / 255.0)),
+                    }
+                });
+            }
+            DeviceInputs::Dense { values, dim } => {
+                self.fill_dense(indices, dim, examples.affine, |i, out, affine| {
+                    let row = &values[i * dim..(i + 1) * dim];
+                    match affine {
+                        Some(affine) => affine.apply(row, out),
+                        None => out.copy_from_slice(row),
+                    }
+                });
+            }
+            DeviceInputs::Tokens { ids, len } => {
+                self.tokens.clear();
+                self.is_dense = false;
+                for i in indices {
+                    self.tokens.extend_from_slice(&ids[i * len..(i + 1) * len]);
+                }
+            }
+            DeviceInputs::Windows { text, len } => {
+                self.tokens.clear();
+                self.is_dense = false;
+                for i in indices {
+                    self.tokens.extend(text[i..i + len].iter().map(|&symbol| u32::from(symbol)));
+                }
+            }
+        }
+        self.batch()
+    }
+
+    fn fill_dense(
+        &mut self,
+        indices: impl ExactSizeIterator<Item = usize>,
+        dim: usize,
+        affine: Option<&Affine>,
+        fill: impl Fn(usize, &mut [f32], Option<&Affine>),
+    ) {
+        self.is_dense = true;
+        self.dense.resize(indices.len() * dim, 0.0);
+        for (i, out) in indices.zip(self.dense.chunks_exact_mut(dim)) {
+            fill(i, out, affine);
+        }
+    }
+
+    fn batch(&self) -> Batch<'_> {
+        let inputs = if self.is_dense { Inputs::Dense(&self.dense) } else { Inputs::Tokens(&self.tokens) };
+        Batch { inputs, labels: &self.labels }
+    }
+}

@@ -1,0 +1,154 @@
+//! Normalisation of dense features (spec §5).
+//!
+//! Constants come from the train devices and are applied to all devices, when a batch is gathered: the
+//! stored examples stay as they are.
+
+use serde::{Deserialize, Serialize};
+
+use super::{DeviceInputs, Federation, InputKind, Split};
+
+/// How dense features are normalised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Normalise {
+    /// As stored.
+    #[default]
+    None,
+    /// x' = (x − mean)/mean, as in the authors' released code.
+    MeanRatio,
+    /// x' = (x − mean)/standard deviation.
+    Standard,
+}
+
+/// x'_j = scale_j · x_j + shift_j.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Affine {
+    scale: Vec<f32>,
+    shift: Vec<f32>,
+}
+
+impl Affine {
+    /// Applies it to a row of features.
+    pub(crate) fn apply(&self, row: &[f32], out: &mut [f32]) {
+        for ((out, &x), (scale, shift)) in out.iter_mut().zip(row).zip(self.scale.iter().zip(&self.shift)) {
+            *out = x * scale + shift;
+        }
+    }
+
+    /// Applies it to a row of grey levels; the scale already holds the 1/255.
+    pub(crate) fn apply_bytes(&self, row: &[u8], out: &mut [f32]) {
+        for ((out, &x), (scale, shift)) in out.iter_mut().zip(row).zip(self.scale.iter().zip(&self.shift)) {
+            *out = f32::from(x) * scale + shift;
+        }
+    }
+}
+
+/// Sums over the train devices, per feature.
+struct Moments {
+    sum: Vec<f64>,
+    square: Vec<f64>,
+    count: f64,
+}
+
+impl Federation {
+    /// The same federation, its dense features normalised by the moments of the train devices.
+    /// A federation of words or symbols is returned as it is.
+    pub fn normalised(mut self, normalise: Normalise) -> Self {
+        self.affine = None;
+        let unit = match self.kind {
+            InputKind::Bytes { .. } => 1.0 / 255.0,
+            InputKind::Dense { .. } => 1.0,
+            _ => return self,
+        };
+        if normalise != Normalise::None {
+            let moments = self.moments();
+            self.affine = Some(moments.affine(normalise, unit));
+        }
+        self
+    }
+
+    fn moments(&self) -> Moments {
+        let (InputKind::Bytes { dim } | InputKind::Dense { dim }) = self.kind else {
+            return Moments::new(0);
+        };
+        let mut moments = Moments::new(dim);
+        for k in self.split(Split::Train) {
+            match self.examples(k).inputs {
+                DeviceInputs::Bytes { values, .. } => {
+                    values.chunks_exact(dim).for_each(|row| moments.add(row.iter().map(|&x| f64::from(x))));
+                }
+                DeviceInputs::Dense { values, .. } => {
+                    values.chunks_exact(dim).for_each(|row| moments.add(row.iter().map(|&x| f64::from(x))));
+                }
+                DeviceInputs::Tokens { .. } | DeviceInputs::Windows { .. } => {}
+            }
+        }
+        moments
+    }
+}
+
+impl Moments {
+    fn new(dim: usize) -> Self {
+        Self { sum: vec![0.0; dim], square: vec![0.0; dim], count: 0.0 }
+    }
+
+    fn add(&mut self, row: impl Iterator<Item = f64>) {
+        self.count += 1.0;
+        for ((sum, square), x) in self.sum.iter_mut().zip(&mut self.square).zip(row) {
+            *sum += x;
+            *square += x * x;
+        }
+    }
+
+    /// `unit` turns a stored value into the feature: 1/255 for grey levels.
+    fn affine(&self, normalise: Normalise, unit: f64) -> Affine {
+        let count = self.count.max(1.0);
+        let (mut scale, mut shift) = (Vec::new(), Vec::new());
+        for (sum, square) in self.sum.iter().zip(&self.square) {
+            let mean = sum / count * unit;
+            let variance = (square / count * unit * unit - mean * mean).max(0.0);
+            let divisor = match normalise {
+                Normalise::None => 1.0,
+                Normalise::MeanRatio => mean,
+                Normalise::Standard => variance.sqrt(),
+            };
+            // A constant feature carries nothing: centre it and leave its scale alone (border pixels of EMNIST).
+            let divisor = if divisor.abs() < 1e-6 { 1.0 } else { divisor };
+            scale.push((unit / divisor) as f32);
+            shift.push((-mean / divisor) as f32);
+        }
+        Affine { scale, shift }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{BatchBuffer, DeviceExamples, FederationBuilder};
+
+    fn two_devices() -> Federation {
+        let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 2 }, 2);
+        builder.push("a", Split::Train, DeviceExamples::Dense(&[1.0, 5.0, 3.0, 5.0]), &[0, 1]).unwrap();
+        builder.push("b", Split::Test, DeviceExamples::Dense(&[100.0, 5.0]), &[1]).unwrap();
+        builder.build()
+    }
+
+    fn features(federation: &Federation, device: u32) -> Vec<f32> {
+        let examples = federation.examples(device);
+        let mut buffer = BatchBuffer::default();
+        buffer.gather(&examples, 0..examples.len()).inputs.dense().to_vec()
+    }
+
+    #[test]
+    fn mean_ratio_uses_the_train_devices_only() {
+        let federation = two_devices().normalised(Normalise::MeanRatio);
+        assert_eq!(features(&federation, 0), [-0.5, 0.0, 0.5, 0.0]);
+        assert_eq!(features(&federation, 1), [49.0, 0.0]);
+    }
+
+    #[test]
+    fn a_constant_feature_is_not_divided_by_zero() {
+        let federation = two_devices().normalised(Normalise::Standard);
+        assert_eq!(features(&federation, 0), [-1.0, 0.0, 1.0, 0.0]);
+    }
+}

@@ -1,0 +1,140 @@
+//! What a device trains: a loss f(w; ξ) with its gradient, over a flat parameter vector.
+//!
+//! A [`Model`] owns no parameters. It reads and writes plain `f32` slices that the engine keeps, and it
+//! allocates nothing per step: the engine asks once how much scratch memory a batch needs and lends it.
+//! To bring your own model, implement the five required methods; the rest are openings for speed.
+
+use crate::stream::Stream;
+
+pub mod linear;
+pub mod logistic;
+
+/// A mini-batch, gathered into contiguous memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// The inputs of the examples, one after the other.
+    pub inputs: Inputs<'a>,
+    /// The class of each example; its length is the size of the batch.
+    pub labels: &'a [u32],
+}
+
+/// The inputs of a batch.
+#[derive(Clone, Copy, Debug)]
+pub enum Inputs<'a> {
+    /// `batch × dim` features.
+    Dense(&'a [f32]),
+    /// `batch × len` symbols or words.
+    Tokens(&'a [u32]),
+}
+
+impl Batch<'_> {
+    /// Number of examples.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there is no example.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+}
+
+impl<'a> Inputs<'a> {
+    /// The features, for a model that takes dense inputs.
+    ///
+    /// # Panics
+    /// When the inputs are tokens: an experiment pairs models with data before training starts.
+    pub fn dense(self) -> &'a [f32] {
+        match self {
+            Self::Dense(values) => values,
+            Self::Tokens(_) => panic!("a model of dense inputs was given tokens"),
+        }
+    }
+
+    /// The tokens, for a model that takes sequences.
+    ///
+    /// # Panics
+    /// When the inputs are dense: an experiment pairs models with data before training starts.
+    pub fn tokens(self) -> &'a [u32] {
+        match self {
+            Self::Tokens(ids) => ids,
+            Self::Dense(_) => panic!("a model of sequences was given dense inputs"),
+        }
+    }
+}
+
+/// One step of stochastic gradient descent: w ← w − γ(∇f + λw).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// γ_t.
+    pub learning_rate: f32,
+    /// λ of the penalty (λ/2)‖w‖².
+    pub l2: f32,
+}
+
+/// The sum of the losses over some examples, and how many were misclassified.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Score {
+    /// Sum of the data losses (without ℓ₂).
+    pub loss: f64,
+    /// Number of misclassified examples.
+    pub errors: u64,
+}
+
+impl std::ops::AddAssign for Score {
+    fn add_assign(&mut self, other: Self) {
+        self.loss += other.loss;
+        self.errors += other.errors;
+    }
+}
+
+/// A loss with a gradient, on flat `f32` slices.
+///
+/// `params` always has [`Model::num_params`] entries. Fast models may train on another layout of the same
+/// numbers (padded rows, a transposed copy): the *working* form. An engine calls [`Model::load`] once per
+/// device and round, then [`Model::step`] for each batch, then [`Model::store`].
+pub trait Model: Send + Sync {
+    /// Length d of the parameter vector w.
+    fn num_params(&self) -> usize;
+
+    /// Writes the initial iterate w₀.
+    fn init(&self, stream: &mut Stream, params: &mut [f32]);
+
+    /// Floats of scratch that `gradient` and `evaluate` need for a batch of this size.
+    fn scratch_len(&self, batch: usize) -> usize;
+
+    /// The mean loss over the batch; overwrites `gradient` with ∇ of that mean (without ℓ₂).
+    fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64;
+
+    /// Loss and errors over the batch, from parameters in working form.
+    fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score;
+
+    /// Length of the working form.
+    fn working_len(&self) -> usize {
+        self.num_params()
+    }
+
+    /// Writes the working form of `params`.
+    fn load(&self, params: &[f32], working: &mut [f32]) {
+        working.copy_from_slice(params);
+    }
+
+    /// Writes back the parameters from their working form.
+    fn store(&self, working: &[f32], params: &mut [f32]) {
+        params.copy_from_slice(working);
+    }
+
+    /// Floats of scratch that `step` needs for a batch of this size.
+    fn step_scratch_len(&self, batch: usize) -> usize {
+        self.num_params() + self.scratch_len(batch)
+    }
+
+    /// One SGD step on the working form (Algorithm 2, line 11).
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+        let (gradient, scratch) = scratch.split_at_mut(self.num_params());
+        self.gradient(working, batch, gradient, scratch);
+        for (w, g) in working.iter_mut().zip(gradient) {
+            *w -= step.learning_rate * (*g + step.l2 * *w);
+        }
+    }
+}
