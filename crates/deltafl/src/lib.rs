@@ -1,3 +1,4 @@
 //! Federated learning for devices that differ (Δ-FL).
 
+pub mod algorithm;
 pub mod superquantile;

@@ -12,6 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::mixture::Mixture;
 use super::{Conformity, DeviceLoss, kept_mass, ratio, sum, total_weight, worst_first};
 
 /// A smoothing parameter ν > 0, in the unit of the losses.
@@ -69,6 +70,20 @@ impl Smoothing {
     /// F_θ,ν = min_η F̄_θ,ν(η).
     pub fn superquantile(self, theta: Conformity, losses: &[DeviceLoss]) -> Option<f64> {
         self.minimisers(theta, losses).map(|minimisers| self.objective(theta, minimisers.eta(), losses))
+    }
+
+    /// The mixture π_k ∝ α_k g'_ν(F_k − η) at a minimiser η: a point of P_θ with ∇F_θ,ν(w) = Σ_k π_k ∇F_k(w).
+    ///
+    /// As F_θ ≥ F(·; p_π), the least loss of this mixture is a lower bound of min F_θ, and a close one where
+    /// the gradient is small. `None` when there are no devices.
+    pub fn mixture(self, theta: Conformity, losses: &[DeviceLoss]) -> Option<Mixture> {
+        let eta = self.minimisers(theta, losses)?.eta();
+        let tail: Vec<f64> = losses.iter().map(|d| d.weight() * self.slope(d.loss() - eta)).collect();
+        let total = sum(tail.iter().copied());
+        // A ν lost in the rounding of the losses may leave no share at all.
+        Mixture::new(tail.iter().map(|mass| mass / total).collect())
+            .ok()
+            .or_else(|| Mixture::worst_case(theta, losses))
     }
 }
 
@@ -267,6 +282,12 @@ mod tests {
                 prop_assert!(slope(least).abs() <= exact, "{}", slope(least));
                 prop_assert!(slope(least - nu.get()) < 0.0);
             }
+        }
+
+        #[test]
+        fn the_mixture_of_the_shares_is_in_p_theta(losses in cohort(), theta in level(), nu in any_nu()) {
+            let training = Mixture::of_training(&losses).unwrap();
+            prop_assert!(nu.mixture(theta, &losses).unwrap().conforms(theta, &training));
         }
 
         #[test]
