@@ -1,5 +1,6 @@
 //! Federated learning for devices that differ (Δ-FL).
 
+pub mod algorithm;
 pub mod data;
 pub mod model;
 pub mod stream;

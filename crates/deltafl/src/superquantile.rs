@@ -32,7 +32,9 @@
 
 mod conformity;
 mod device_loss;
+pub mod mixture;
 pub mod private;
+pub mod smooth;
 
 pub use conformity::{Conformity, OutsideUnitInterval};
 pub use device_loss::{DeviceLoss, InvalidDeviceLoss};
@@ -180,7 +182,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_sum_keeps_what_large_terms_would_swallow() {
-        assert_eq!(sum([1.0, 1e100, 1.0, -1e100].into_iter()), 2.0);
+        assert_eq!(sum([1.0, 1e100, 1.0, -1e100].into_iter()).to_bits(), 2.0_f64.to_bits());
     }
 
     proptest! {

@@ -1,0 +1,3 @@
+//! The algorithms of the paper.
+
+pub mod alternating;
