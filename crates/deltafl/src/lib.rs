@@ -2,6 +2,7 @@
 
 pub mod algorithm;
 pub mod data;
+pub mod kernel;
 pub mod model;
 pub mod stream;
 pub mod superquantile;

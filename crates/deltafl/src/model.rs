@@ -8,6 +8,11 @@ use crate::stream::Stream;
 
 pub mod linear;
 pub mod logistic;
+mod spec;
+
+pub use linear::Linear;
+pub use logistic::Logistic;
+pub use spec::{ModelMismatch, ModelSpec};
 
 /// A mini-batch, gathered into contiguous memory.
 #[derive(Clone, Copy, Debug)]

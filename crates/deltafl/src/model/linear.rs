@@ -7,6 +7,7 @@
 //! ```
 
 use super::{Batch, Model, Score};
+use crate::kernel::{Granted, Isa};
 use crate::stream::Stream;
 
 /// Softmax regression.
@@ -14,12 +15,13 @@ use crate::stream::Stream;
 pub struct Linear {
     inputs: usize,
     classes: usize,
+    kernel: Granted,
 }
 
 impl Linear {
     /// A model of `inputs` features and `classes` classes.
-    pub fn new(inputs: usize, classes: usize) -> Self {
-        Self { inputs, classes }
+    pub fn new(inputs: usize, classes: usize, isa: Isa) -> Self {
+        Self { inputs, classes, kernel: Granted::new(isa) }
     }
 
     /// z = xW of one example.
