@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub mod batch;
 pub mod builder;
 pub mod normalise;
+pub mod synthetic;
 
 pub use batch::BatchBuffer;
 pub use builder::{DeviceExamples, FederationBuilder, InvalidDevice};
