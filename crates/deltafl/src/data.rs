@@ -36,6 +36,22 @@ pub enum Split {
     Validation = 2,
 }
 
+impl Split {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Test => "test",
+            Self::Validation => "validation",
+        }
+    }
+
+    /// The split of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Train, Self::Test, Self::Validation].into_iter().find(|split| split.name() == name)
+    }
+}
+
 /// The kind and shape of one example's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
