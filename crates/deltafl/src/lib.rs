@@ -1,4 +1,5 @@
 //! Federated learning for devices that differ (Δ-FL).
 
 pub mod algorithm;
+pub mod illustration;
 pub mod superquantile;
