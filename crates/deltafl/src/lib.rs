@@ -9,6 +9,7 @@ pub mod data;
 pub mod device;
 pub mod engine;
 pub mod experiment;
+pub mod illustration;
 pub mod kernel;
 pub mod metrics;
 pub mod model;

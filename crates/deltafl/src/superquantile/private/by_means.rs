@@ -42,7 +42,7 @@ const FLOOR: f64 = 0.01;
 const TOLERANCE: f64 = 0.5;
 
 /// How far most losses lie from the quantile, in harmonic means of |x_k − μ|.
-const SPREADS: f64 = 4.0;
+const SPREADS: f64 = 2.0;
 
 /// A little more than one, for what the fixed point rounds off G.
 const ROUNDING: f64 = 1.001;
