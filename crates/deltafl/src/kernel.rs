@@ -12,8 +12,18 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) mod activation;
 mod aligned;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
 mod denormals;
+pub(crate) mod dispatch;
+pub(crate) mod portable;
+pub(crate) mod product;
+pub(crate) mod simd;
+pub(crate) mod softmax;
 
 pub use aligned::Aligned;
 pub use denormals::{FlushDenormals, flush_denormals};

@@ -6,6 +6,7 @@
 
 use crate::stream::Stream;
 
+mod layout;
 pub mod linear;
 pub mod logistic;
 mod spec;
