@@ -23,12 +23,9 @@ mod device_split;
 mod manifest;
 mod mapped;
 pub mod normalise;
-<<<<<<< HEAD
 pub mod synthetic;
-=======
 mod open;
 mod writer;
->>>>>>> data
 
 pub use arrow_file::InvalidArrowFile;
 pub use batch::BatchBuffer;
