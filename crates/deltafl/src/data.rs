@@ -23,8 +23,8 @@ mod device_split;
 mod manifest;
 mod mapped;
 pub mod normalise;
-pub mod synthetic;
 mod open;
+pub mod synthetic;
 mod writer;
 
 pub use arrow_file::InvalidArrowFile;
