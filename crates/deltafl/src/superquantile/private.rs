@@ -323,8 +323,19 @@ mod tests {
             for loss in [0.0, 1e-300, 1e6, -1e6, 1e100, f64::MAX, f64::MIN] {
                 let search = run(kind, theta(0.3), LossRange::default(), &devices(&[(loss, 5.0)]));
                 assert!(search.eta().is_some_and(|eta| eta <= loss), "{kind:?} {loss}");
+                assert!(search.sums() <= 70, "{kind:?} {loss}: {} sums", search.sums());
                 let next = run(kind, theta(0.3), search.range(), &devices(&[(loss, 5.0)]));
                 assert!(next.eta().is_some_and(|eta| eta <= loss), "{kind:?} {loss}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_loss_of_a_million_is_found_from_the_first_range_to_a_twentieth() {
+        for kind in KINDS {
+            for loss in [1e6, -1e6] {
+                let search = run(kind, theta(0.3), LossRange::default(), &devices(&[(loss, 5.0)]));
+                assert!(search.resolution() <= 5e4, "{kind:?}: {}", search.resolution());
             }
         }
     }

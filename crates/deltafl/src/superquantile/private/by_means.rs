@@ -116,8 +116,10 @@ impl ByMeans {
         if self.gap().is_infinite() && FLOOR * self.spread > self.floor {
             self.set_scale(self.spread); // far out of the range: a wider floor keeps both bounds true
         }
+        let last = self.mu;
         self.step(mean_step);
-        State::Searching
+        let moved = (self.mu - last).abs() > 0.0;
+        if moved { State::Searching } else { self.ended() }
     }
 
     fn set_scale(&mut self, scale: f64) {
