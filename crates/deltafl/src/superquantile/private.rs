@@ -10,7 +10,7 @@
 //! | `TwoLevel` (default) | 2 | 66 | 1/4096 of the range of losses |
 //! | `OneShot` | 1 | 4098 | 1/4096 |
 //! | `Bisection` | 12 | 4 | 1/4096 |
-//! | `Mm`, the paper's | about 10 | 3 | 1/40 |
+//! | `Mm`, the paper's | about 12 | 3 | 1/40 |
 //!
 //! The range follows the losses from round to round ([`LossRange`]); a quantile that has left it costs one
 //! more sum. η is never above the open [`quantile`](super::quantile) of the devices that answered, and less
