@@ -24,6 +24,7 @@ pub mod import;
 mod manifest;
 mod mapped;
 pub mod normalise;
+pub mod synthetic;
 mod open;
 mod writer;
 
@@ -48,6 +49,22 @@ pub enum Split {
     Test = 1,
     /// Train devices held out to choose hyperparameters.
     Validation = 2,
+}
+
+impl Split {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Test => "test",
+            Self::Validation => "validation",
+        }
+    }
+
+    /// The split of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Train, Self::Test, Self::Validation].into_iter().find(|split| split.name() == name)
+    }
 }
 
 /// The kind and shape of one example's input.

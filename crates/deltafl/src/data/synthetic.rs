@@ -1,0 +1,196 @@
+//! Synthetic federations, which need no download: everything derives from a seed.
+//!
+//! Each device draws from its own [`Stream`], keyed by the seed and its index, so that a federation has the same
+//! bytes on any number of threads, and its first devices are the same however many follow.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Federation, Split};
+use crate::stream::{Purpose, Stream};
+
+pub mod glyphs;
+
+pub use glyphs::Glyphs;
+
+/// Which synthetic federation, and its options. In TOML: `{ kind = "glyphs", devices = 400 }`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Spec {
+    /// Handwriting in the classes of EMNIST.
+    Glyphs(Glyphs),
+}
+
+impl Spec {
+    /// Draws the federation.
+    ///
+    /// ```
+    /// use deltafl::data::synthetic::Spec;
+    /// let spec: Spec = toml::from_str("kind = 'glyphs'\ndevices = 3\nseed = 7").expect("a valid spec");
+    /// let federation = spec.build();
+    /// assert_eq!((federation.len(), federation.classes()), (3, 62));
+    /// assert_eq!(federation.hash(), spec.build().hash());
+    /// ```
+    pub fn build(&self) -> Federation {
+        match self {
+            Self::Glyphs(spec) => spec.build(),
+        }
+    }
+}
+
+/// Why options of a synthetic federation make no sense.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidOption {
+    /// Not a share.
+    #[error("a share must lie in [0, 1], got {got}")]
+    Share {
+        /// The number given.
+        got: f64,
+    },
+    /// Counts out of order.
+    #[error("points per device need 1 ≤ min ≤ median ≤ max, got {min}, {median}, {max}")]
+    Points {
+        /// The smallest count.
+        min: u32,
+        /// The median count.
+        median: u32,
+        /// The largest count.
+        max: u32,
+    },
+}
+
+/// A share in [0, 1].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Share(f64);
+
+impl Share {
+    /// One half.
+    pub const HALF: Self = Self(0.5);
+
+    /// A share, when it lies in [0, 1].
+    pub const fn new(share: f64) -> Option<Self> {
+        if share >= 0.0 && share <= 1.0 { Some(Self(share)) } else { None }
+    }
+
+    /// The number.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for Share {
+    type Error = InvalidOption;
+
+    fn try_from(got: f64) -> Result<Self, InvalidOption> {
+        Self::new(got).ok_or(InvalidOption::Share { got })
+    }
+}
+
+impl From<Share> for f64 {
+    fn from(share: Share) -> Self {
+        share.0
+    }
+}
+
+/// How many examples the devices have: `min` at least, half of them above `median`, a long tail up to `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RawPoints", into = "RawPoints")]
+pub struct Points {
+    min: u32,
+    median: u32,
+    max: u32,
+}
+
+/// [`Points`] as they are written.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "Points", deny_unknown_fields)]
+struct RawPoints {
+    min: u32,
+    median: u32,
+    max: u32,
+}
+
+impl Points {
+    /// Counts with these figures, when 1 ≤ min ≤ median ≤ max.
+    pub const fn new(min: u32, median: u32, max: u32) -> Option<Self> {
+        if 1 <= min && min <= median && median <= max { Some(Self { min, median, max }) } else { None }
+    }
+
+    /// n = min + (median − min)·exp(σz), cut at max: the log-normal skew of EMNIST's writers.
+    fn draw(self, stream: &mut Stream) -> u32 {
+        const SIGMA: f64 = 0.7;
+        let above = f64::from(self.median - self.min) * (SIGMA * stream.normal()).exp();
+        self.min.saturating_add(above.round() as u32).min(self.max)
+    }
+}
+
+impl TryFrom<RawPoints> for Points {
+    type Error = InvalidOption;
+
+    fn try_from(RawPoints { min, median, max }: RawPoints) -> Result<Self, InvalidOption> {
+        Self::new(min, median, max).ok_or(InvalidOption::Points { min, median, max })
+    }
+}
+
+impl From<Points> for RawPoints {
+    fn from(Points { min, median, max }: Points) -> Self {
+        Self { min, median, max }
+    }
+}
+
+/// The split of each device: a random `train` share of them trains, the others test.
+fn assign_splits(seed: u64, devices: u32, train: Share) -> Vec<Split> {
+    let trained = (train.get() * f64::from(devices)).round() as usize;
+    let mut splits = vec![Split::Test; devices as usize];
+    splits[..trained].fill(Split::Train);
+    Stream::new(seed, Purpose::Split, 0, 0).shuffle(&mut splits);
+    splits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        toml::from_str::<Spec>(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn options_that_make_no_sense_are_refused() {
+        assert!(refusal("kind = 'glyphs'\nodd = 1.4").contains("a share must lie in [0, 1], got 1.4"));
+        assert!(refusal("kind = 'glyphs'\ntrain = nan").contains("got NaN"));
+        assert!(
+            refusal("kind = 'glyphs'\npoints = { min = 9, median = 5, max = 20 }").contains("got 9, 5, 20")
+        );
+        assert!(refusal("kind = 'glyphs'\ndevices = 0").contains("nonzero"));
+        assert!(refusal("kind = 'glyphs'\nwriters = 3").contains("unknown field `writers`"));
+        assert!(refusal("kind = 'runes'").contains("unknown variant `runes`"));
+    }
+
+    #[test]
+    fn a_spec_survives_being_written_out() {
+        let spec: Spec = toml::from_str("kind = 'glyphs'\nseed = 9\nodd = 0.25").unwrap();
+        assert_eq!(toml::from_str::<Spec>(&toml::to_string(&spec).unwrap()).unwrap(), spec);
+    }
+
+    #[test]
+    fn counts_have_the_figures_they_were_asked_for() {
+        let points = Points::new(101, 179, 447).unwrap();
+        let mut stream = Stream::new(1, Purpose::Synthesis, 0, 0);
+        let mut counts: Vec<u32> = (0..2001).map(|_| points.draw(&mut stream)).collect();
+        counts.sort_unstable();
+        assert!((101..110).contains(&counts[0]) && counts[2000] == 447, "{} {}", counts[0], counts[2000]);
+        assert!(counts[1000].abs_diff(179) < 6, "{}", counts[1000]);
+    }
+
+    #[test]
+    fn the_split_follows_the_seed_and_the_share() {
+        let trained = |splits: &[Split]| splits.iter().filter(|&&split| split == Split::Train).count();
+        let splits = assign_splits(1, 40, Share::HALF);
+        assert_eq!(trained(&splits), 20);
+        assert_ne!(splits, assign_splits(2, 40, Share::HALF));
+        assert_eq!(trained(&assign_splits(1, 40, Share::new(1.0).unwrap())), 40);
+    }
+}
