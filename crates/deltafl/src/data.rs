@@ -20,6 +20,7 @@ pub mod builder;
 mod check;
 mod content_hash;
 mod device_split;
+pub mod import;
 mod manifest;
 mod mapped;
 pub mod normalise;
