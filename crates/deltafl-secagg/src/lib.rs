@@ -1,6 +1,12 @@
 //! Secure aggregation without I/O: the server learns the sum of the devices' vectors and nothing else.
 
+pub mod encoding;
 pub mod field;
+pub mod graph;
+pub mod identity;
+mod keys;
 pub mod mask;
+pub mod params;
 pub mod ring;
 pub mod shamir;
+pub mod transcript;
