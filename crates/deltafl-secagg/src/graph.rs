@@ -19,7 +19,7 @@ use crate::transcript::{Digest, Hasher};
 const SPARSE_FROM: usize = 50;
 
 /// A share of the cohort in thousandths, at most one half.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Permille(u16);
 
 impl Permille {

@@ -29,7 +29,7 @@ use crate::transcript::{Digest, Hasher, PROTOCOL};
 /// The shared secret was all zeros: the peer's public key is of small order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the shared secret is zero: a public key of small order")]
-pub struct ZeroSecret;
+pub(crate) struct ZeroSecret;
 
 /// An X25519 key pair of one round (RFC 7748).
 pub(crate) struct KeyPair {
@@ -77,6 +77,12 @@ impl std::fmt::Debug for KeyPair {
 /// What two devices share.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct SharedSecret([u8; 32]);
+
+impl std::fmt::Debug for SharedSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SharedSecret(..)")
+    }
+}
 
 impl SharedSecret {
     /// The key of the mask between a pair in a slot.
@@ -220,7 +226,10 @@ mod tests {
         let (at_a, at_b) = (a.agree(&b.public()).unwrap(), b.agree(&a.public()).unwrap());
         let mut sealed = at_a.share_box(&[0; 32], A, B).seal(b"shares");
         assert_eq!(sealed.len(), b"shares".len() + ShareBox::OVERHEAD);
-        assert_eq!(at_b.share_box(&[0; 32], A, B).open(&sealed).as_deref().map(Vec::as_slice), Some(&b"shares"[..]));
+        assert_eq!(
+            at_b.share_box(&[0; 32], A, B).open(&sealed).as_deref().map(Vec::as_slice),
+            Some(&b"shares"[..])
+        );
         assert!(at_b.share_box(&[0; 32], B, A).open(&sealed).is_none(), "reflected");
         assert!(at_b.share_box(&[1; 32], A, B).open(&sealed).is_none(), "another round");
         sealed[0] ^= 1;

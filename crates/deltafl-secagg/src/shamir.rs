@@ -258,7 +258,8 @@ mod tests {
     #[test]
     fn the_line_through_a_known_secret_is_computed_by_hand() {
         // Secret 5 in the first limb, slope 3: f(1) = 8, f(2) = 11, and 2·8 − 11 = 5.
-        let share = |value| Share([Element::from(value), Element::ZERO, Element::ZERO, Element::ZERO, Element::ZERO]);
+        let share =
+            |value| Share([Element::from(value), Element::ZERO, Element::ZERO, Element::ZERO, Element::ZERO]);
         let mut secret = [0; 32];
         secret[0] = 5;
         assert_eq!(recover(&points(2), &[share(8), share(11)]), Ok(secret));

@@ -3,9 +3,12 @@
 //! Every hash starts with the protocol's name and version and its own purpose, and every part of variable
 //! length goes in behind its length, so that no two different things are ever the same bytes.
 
+use std::collections::BTreeMap;
+
 use sha2::{Digest as _, Sha256};
 
 use crate::identity::DeviceId;
+use crate::message::DeviceSet;
 use crate::params::SlotSpec;
 
 /// A SHA-256 digest.
@@ -42,8 +45,8 @@ impl Hasher {
         self.number(u64::from(id.0))
     }
 
-    pub(crate) fn devices(self, ids: &[DeviceId]) -> Self {
-        ids.iter().fold(self.number(ids.len() as u64), |hasher, &id| hasher.device(id))
+    pub(crate) fn devices(self, ids: &DeviceSet) -> Self {
+        ids.iter().fold(self.number(ids.len() as u64), Self::device)
     }
 
     pub(crate) fn finish(self) -> Digest {
@@ -65,13 +68,17 @@ pub struct Transcript(Digest);
 
 impl Transcript {
     /// The transcript once the members and their keys are settled.
-    pub(crate) fn new(header: &Digest, members: &Digest, sharers: &[DeviceId]) -> Self {
-        Self(Hasher::new("transcript").digest(header).digest(members).devices(sharers).finish())
+    ///
+    /// On a full graph the members are pinned by their key bundles. On a sparse one, where no device sees all
+    /// bundles, by their parts of the graph's randomness.
+    pub(crate) fn new<T: AsRef<[u8]>>(header: &Digest, members: &BTreeMap<DeviceId, T>) -> Self {
+        let hasher = Hasher::new("transcript").digest(header).number(members.len() as u64);
+        Self(members.iter().fold(hasher, |hasher, (&id, pin)| hasher.device(id).part(pin.as_ref())).finish())
     }
 
     /// The transcript after a slot has its survivors.
     #[must_use]
-    pub(crate) fn with_slot(&self, spec: &SlotSpec, active: &[DeviceId], survivors: &[DeviceId]) -> Self {
+    pub(crate) fn with_slot(&self, spec: &SlotSpec, active: &DeviceSet, survivors: &DeviceSet) -> Self {
         let hasher = spec.hash(Hasher::new("slot").digest(&self.0));
         Self(hasher.devices(active).devices(survivors).finish())
     }
