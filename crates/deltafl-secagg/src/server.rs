@@ -16,6 +16,7 @@ use std::time::Duration;
 use self::setup::{Advertising, Revealing, Sharing};
 use self::slot::{Attesting, Collecting, Idle, Unmasking};
 pub use self::verdict::{NotOpened, PhaseName, RefusedMessage, Verdict};
+use crate::graph::GraphRule;
 use crate::identity::{DeviceId, Roster};
 use crate::keys::ShareBox;
 use crate::message::wire::BOX_SLOT_LEN;
@@ -294,6 +295,15 @@ impl Phase {
 }
 
 impl Round {
+    /// The fewest members with whom it makes sense to go on before the graph is known.
+    fn least(&self) -> usize {
+        let threshold = match self.params.graph {
+            GraphRule::Full { threshold } => threshold as usize,
+            GraphRule::Regular { .. } => 0,
+        };
+        self.min_members.max(threshold).max(2)
+    }
+
     /// Whether enough devices are there.
     fn enough(&self, phase: PhaseName, have: usize, need: usize) -> Result<(), Verdict> {
         if have < need { Err(Verdict::TooFew { phase, have, need }) } else { Ok(()) }

@@ -303,11 +303,12 @@ impl Round {
             return Ok(());
         }
         while let Some(event) = device.poll_event() {
-            if let DeviceEvent::InputWanted(request) = event
-                && self.drops.get(&to) != Some(&PhaseName::MaskedInput(request.slot))
-            {
-                supply(device, to).map_err(|source| SimulationError::Input { device: to, source })?;
+            let DeviceEvent::InputWanted(request) = event else { continue };
+            if self.drops.get(&to) == Some(&PhaseName::MaskedInput(request.slot)) {
+                self.devices.remove(&to);
+                return Ok(());
             }
+            supply(device, to).map_err(|source| SimulationError::Input { device: to, source })?;
         }
         self.answer(to);
         Ok(())

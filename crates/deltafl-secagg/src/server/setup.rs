@@ -49,7 +49,7 @@ impl Advertising {
 
     pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
         let members: DeviceSet = self.keys.keys().copied().collect();
-        round.enough(PhaseName::Advertise, members.len(), round.min_members.max(2))?;
+        round.enough(PhaseName::Advertise, members.len(), round.least())?;
         if let GraphRule::Regular { .. } = round.params.graph {
             let commitments = self.keys.iter().map(|(&id, bundle)| (id, bundle.nonce_commitment())).collect();
             return Ok(Step {
@@ -59,7 +59,6 @@ impl Advertising {
             });
         }
         let graph = Graph::new(round.params.graph, round.params.cohort, members.as_slice(), &[0; 32]);
-        round.enough(PhaseName::Advertise, members.len(), graph.threshold())?;
         let messages = vec![(members, ServerBody::Keys(self.keys.clone()))];
         let transcript = Transcript::new(&round.header, &self.keys);
         let setup = Setup { keys: self.keys, graph, transcript };
@@ -97,7 +96,7 @@ impl Revealing {
     pub(super) fn finish(mut self, round: &Round) -> Result<Step, Verdict> {
         self.keys.retain(|id, _| self.nonces.contains_key(id));
         let members: DeviceSet = self.keys.keys().copied().collect();
-        round.enough(PhaseName::Reveal, members.len(), round.min_members.max(2))?;
+        round.enough(PhaseName::Reveal, members.len(), round.least())?;
         let seed = graph::seed(&round.header, &self.nonces);
         let graph = Graph::new(round.params.graph, round.params.cohort, members.as_slice(), &seed);
         round.enough(PhaseName::Reveal, members.len(), graph.threshold())?;
