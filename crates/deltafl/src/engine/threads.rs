@@ -165,6 +165,32 @@ impl<'a> Threads<'a> {
             self.losses.by_params.push((params.clone(), losses));
         }
     }
+
+    /// The answers of some members of the cohort to all queries, one behind the other: the inputs of a masked sum.
+    pub(super) fn answers(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query<'_>],
+        members: &[usize],
+    ) -> Vec<Vec<u64>> {
+        self.know_losses(round, queries.iter().filter(|query| query.needs_loss()).map(Query::params));
+        let parts = self.share(members.len(), Vec::new, |t, workspace, done: &mut Vec<(usize, Vec<u64>)>| {
+            let drawn = round.cohort[members[t]];
+            let mut answer = Vec::new();
+            for query in queries {
+                let start = answer.len();
+                answer.resize(start + query.answer_len(), 0);
+                let loss =
+                    if query.needs_loss() { self.losses.loss(query.params(), members[t]) } else { None };
+                let sum = &mut answer[start..];
+                self.member(drawn.device, drawn.times).answer(round, query, loss, workspace, sum);
+            }
+            done.push((t, answer));
+        });
+        let mut answers: Vec<(usize, Vec<u64>)> = parts.into_iter().flatten().collect();
+        answers.sort_unstable_by_key(|(t, _)| *t);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
 }
 
 impl Engine for Threads<'_> {
