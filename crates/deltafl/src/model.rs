@@ -6,11 +6,13 @@
 
 use crate::stream::Stream;
 
+pub mod conv_net;
 mod layout;
 pub mod linear;
 pub mod logistic;
 mod spec;
 
+pub use conv_net::ConvNet;
 pub use linear::Linear;
 pub use logistic::Logistic;
 pub use spec::{ModelMismatch, ModelSpec};

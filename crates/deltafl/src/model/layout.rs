@@ -1,6 +1,18 @@
-//! Parameters between their flat order and their working form.
+//! Parameters between their flat order and their working form, and scratch memory in sections.
 
 use crate::kernel::product::{Layout, PANEL};
+
+/// Rounds a section up to whole cache lines.
+pub(super) const fn section(len: usize) -> usize {
+    len.next_multiple_of(16)
+}
+
+/// Takes the next section off some memory: whole cache lines, so that what follows stays aligned.
+pub(super) fn take<'a>(memory: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
+    let (taken, rest) = std::mem::take(memory).split_at_mut(section(len));
+    *memory = rest;
+    &mut taken[..len]
+}
 
 /// Writes a matrix kept row by row panel by panel, zeros in the padding.
 pub(super) fn to_panels(matrix: &[f32], rows: usize, columns: usize, panels: &mut [f32]) {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Linear, Logistic, Model};
+use super::{ConvNet, Linear, Logistic, Model};
 use crate::data::{Federation, InputKind};
 use crate::kernel::{Isa, UnavailableIsa};
 
@@ -15,6 +15,16 @@ pub enum ModelSpec {
     Linear,
     /// Binary logistic regression.
     Logistic,
+    /// The convolutional network of EMNIST.
+    ConvNet {
+        /// Channels of the two convolutions.
+        #[serde(default = "paper_channels")]
+        channels: [usize; 2],
+    },
+}
+
+fn paper_channels() -> [usize; 2] {
+    [32, 64]
 }
 
 /// Why a model cannot be trained on some data.
@@ -28,6 +38,16 @@ pub enum ModelMismatch {
         model: &'static str,
         /// The kind of the data.
         got: &'static str,
+    },
+    /// The model takes square images.
+    #[error("model {model} needs square images of side {smallest} or more; the data has {dim} features")]
+    NeedsImages {
+        /// The model.
+        model: &'static str,
+        /// The smallest side it takes.
+        smallest: usize,
+        /// Features of the data.
+        dim: usize,
     },
     /// The model tells two classes apart.
     #[error("model {model} needs exactly 2 classes; the data has {classes}")]
@@ -48,6 +68,7 @@ impl ModelSpec {
         match self {
             Self::Linear => "linear",
             Self::Logistic => "logistic",
+            Self::ConvNet { .. } => "conv-net",
         }
     }
 
@@ -60,7 +81,21 @@ impl ModelSpec {
                 self.two_classes(federation)?;
                 Box::new(Logistic::new(self.features(federation)?, isa))
             }
+            Self::ConvNet { channels } => {
+                Box::new(ConvNet::new(self.side(federation)?, *channels, federation.classes(), isa))
+            }
         })
+    }
+
+    /// The side of the square images.
+    fn side(&self, federation: &Federation) -> Result<usize, ModelMismatch> {
+        let dim = self.features(federation)?;
+        let side = dim.isqrt();
+        if side * side == dim && side >= ConvNet::SMALLEST_SIDE {
+            Ok(side)
+        } else {
+            Err(ModelMismatch::NeedsImages { model: self.name(), smallest: ConvNet::SMALLEST_SIDE, dim })
+        }
     }
 
     fn features(&self, federation: &Federation) -> Result<usize, ModelMismatch> {
