@@ -5,7 +5,7 @@
 //! rate of a large matrix product, the practical peak of the machine.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser;
 use deltafl::data::{BatchBuffer, Federation};
@@ -16,8 +16,10 @@ use miette::{IntoDiagnostic, Result, miette};
 use serde::Serialize;
 
 mod cases;
+mod clock;
 
 use cases::Case;
+use clock::Clock;
 
 /// Measure training and evaluation of each model on this machine.
 #[derive(Debug, Parser)]
@@ -34,6 +36,10 @@ pub(crate) struct Args {
     /// Seconds to measure training and evaluation for, each, per model.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// Divide by the CPU time of the threads in place of the time on the wall: for a machine that is
+    /// shared (Linux only).
+    #[arg(long)]
+    cpu_time: bool,
     /// Print the figures as JSON.
     #[arg(long)]
     json: bool,
@@ -64,8 +70,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let isa = args.kernel.unwrap_or_else(Isa::detect).require().into_diagnostic()?;
     let cases = chosen(args.model.as_deref())?;
     let budget = Duration::try_from_secs_f64(args.seconds).into_diagnostic()?;
+    let measure = Measure { clock: Clock::new(args.cpu_time)?, repeat: budget / REPEATS };
     let mut figures = Figures {
-        peak_gflops: peak_gflops(isa, args.threads, budget),
+        peak_gflops: peak_gflops(isa, args.threads, measure),
         kernel: isa,
         threads: args.threads,
         models: Vec::new(),
@@ -74,7 +81,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         print_header(&figures);
     }
     for case in cases {
-        let measured = measure(&case, isa, args.threads, budget)?;
+        let measured = case_figures(&case, isa, args.threads, measure)?;
         if !args.json {
             print_line(&measured, figures.peak_gflops);
         }
@@ -124,12 +131,12 @@ const EVALUATION_BLOCK: usize = 256;
 /// Repeats whose median is reported.
 const REPEATS: u32 = 5;
 
-fn measure(case: &Case, isa: Isa, threads: u16, budget: Duration) -> Result<ModelFigures> {
+fn case_figures(case: &Case, isa: Isa, threads: u16, measure: Measure) -> Result<ModelFigures> {
     let federation = case.federation();
     let model = case.spec.build(&federation, isa).into_diagnostic()?;
     let mut params = vec![0.0; model.num_params()];
     model.init(&mut Stream::new(1, Purpose::Init, 0, 0), &mut params);
-    let race = Race { case, federation: &federation, model: &*model, params: &params, threads, budget };
+    let race = Race { case, federation: &federation, model: &*model, params: &params, threads, measure };
     let train = race.examples_per_s(Pass::Train);
     let eval = race.examples_per_s(Pass::Evaluate);
     Ok(ModelFigures {
@@ -150,7 +157,7 @@ struct Race<'a> {
     model: &'a dyn Model,
     params: &'a [f32],
     threads: u16,
-    budget: Duration,
+    measure: Measure,
 }
 
 impl Race<'_> {
@@ -158,7 +165,7 @@ impl Race<'_> {
     fn examples_per_s(&self, pass: Pass) -> f64 {
         let rates: Vec<Vec<f64>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.threads)
-                .map(|_| scope.spawn(|| Worker::new(self).rates(self.budget, pass)))
+                .map(|_| scope.spawn(|| Worker::new(self).rates(self.measure, pass)))
                 .collect();
             threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect()
         });
@@ -201,23 +208,16 @@ impl<'a> Worker<'a> {
     }
 
     /// Examples per second of each repeat.
-    fn rates(&mut self, budget: Duration, pass: Pass) -> Vec<f64> {
+    fn rates(&mut self, measure: Measure, pass: Pass) -> Vec<f64> {
         let _flush = kernel::flush_denormals();
-        let devices = self.race.federation.len() as u32;
         self.pass(pass, 0);
-        (0..REPEATS).map(|_| self.rate(budget / REPEATS, devices, pass)).collect()
-    }
-
-    fn rate(&mut self, budget: Duration, devices: u32, pass: Pass) -> f64 {
-        let (start, mut examples) = (Instant::now(), 0);
-        for device in (0..devices).cycle() {
+        let mut devices = (0..self.race.federation.len() as u32).cycle();
+        let mut next = || {
+            let device = devices.next().unwrap_or(0);
             self.pass(pass, device);
-            examples += self.race.federation.count(device);
-            if start.elapsed() >= budget {
-                break;
-            }
-        }
-        examples as f64 / start.elapsed().as_secs_f64()
+            self.race.federation.count(device)
+        };
+        (0..REPEATS).map(|_| measure.rate(&mut next)).collect()
     }
 
     fn pass(&mut self, pass: Pass, device: u32) {
@@ -255,25 +255,46 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// GFLOP/s of a 512 × 512 × 512 product, all threads together.
-fn peak_gflops(isa: Isa, threads: u16, budget: Duration) -> f64 {
+/// How rates are measured.
+#[derive(Clone, Copy)]
+struct Measure {
+    clock: Clock,
+    /// How long a repeat lasts.
+    repeat: Duration,
+}
+
+impl Measure {
+    /// What `work` adds up to in a second. Reading the clock takes time too: the more so, the rarer.
+    fn rate(self, mut work: impl FnMut() -> u64) -> f64 {
+        let (start, mut total, mut calls) = (self.clock.now(), 0, 1);
+        loop {
+            total += (0..calls).map(|_| work()).sum::<u64>();
+            let elapsed = self.clock.now().saturating_sub(start);
+            if elapsed >= self.repeat {
+                return total as f64 / elapsed.as_secs_f64();
+            }
+            if elapsed < self.repeat / 20 {
+                calls *= 2;
+            }
+        }
+    }
+}
+
+/// GFLOP/s of a 512 × 512 × 512 product, all threads together: the best of the repeats.
+fn peak_gflops(isa: Isa, threads: u16, measure: Measure) -> f64 {
     const SIDE: usize = 512;
-    let product = || {
+    let products_per_s = || {
         let (a, b) = (Aligned::zeroed(SIDE * SIDE), Aligned::zeroed(SIDE * SIDE));
         let mut c = Aligned::zeroed(SIDE * SIDE);
-        let rates = (0..REPEATS).map(|_| {
-            let (start, mut products) = (Instant::now(), 0);
-            while products == 0 || start.elapsed() < budget / REPEATS {
-                kernel::square_product(isa, SIDE, &a, &b, &mut c);
-                black_box(&mut c);
-                products += 1;
-            }
-            f64::from(products) / start.elapsed().as_secs_f64()
-        });
-        rates.fold(0.0, f64::max)
+        let mut multiply = || {
+            kernel::square_product(isa, SIDE, &a, &b, &mut c);
+            black_box(&mut c);
+            1
+        };
+        (0..REPEATS).map(|_| measure.rate(&mut multiply)).fold(0.0, f64::max)
     };
     let per_s: f64 = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(product)).collect();
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(products_per_s)).collect();
         threads.into_iter().map(|thread| thread.join().expect("a product does not panic")).sum()
     });
     per_s * 2.0 * (SIDE as f64).powi(3) * 1e-9

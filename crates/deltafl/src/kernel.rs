@@ -21,6 +21,8 @@ pub(crate) mod avx512;
 pub(crate) mod conv;
 mod denormals;
 pub(crate) mod dispatch;
+pub(crate) mod gru;
+pub(crate) mod lstm;
 pub(crate) mod pooled;
 pub(crate) mod portable;
 pub(crate) mod product;

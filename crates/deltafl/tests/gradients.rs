@@ -6,8 +6,9 @@ mod models;
 #[path = "gradients/tape.rs"]
 mod tape;
 
+use deltafl::data::WordVectors;
 use deltafl::kernel::{Aligned, Isa};
-use deltafl::model::{Batch, ConvNet, Inputs, Linear, Logistic, Model, Step};
+use deltafl::model::{Batch, ConvNet, Embedding, Gru, Inputs, Linear, Logistic, Lstm, Model, Step};
 use deltafl::stream::{Purpose, Stream};
 use models::{Example, Logits};
 use tape::Tape;
@@ -165,6 +166,31 @@ fn conv_net(side: usize, channels: [usize; 2], classes: usize, batch: usize) -> 
     Pair::new(model, twin, false, dense(side * side, batch), classes as u64)
 }
 
+fn tokens(vocabulary: usize, len: usize, count: usize) -> Vec<Example> {
+    let stream = &mut Stream::new(9, Purpose::Synthesis, 0, len as u64);
+    let mut row = || (0..len).map(|_| stream.below(vocabulary as u64) as usize).collect();
+    (0..count).map(|_| Example::Tokens(row())).collect()
+}
+
+fn lstm(dim: usize, len: usize, hidden: usize, batch: usize) -> Pair {
+    let stream = &mut Stream::new(2, Purpose::Synthesis, 0, 0);
+    let values: Vec<f32> =
+        (0..11 * dim).map(|i| if i < dim { 0.0 } else { stream.normal() as f32 }).collect();
+    let wide = values.iter().map(|&v| f64::from(v)).collect();
+    let vectors = WordVectors { dim, values: values.into() };
+    let model = move |isa| -> Box<dyn Model> { Box::new(Lstm::new(vectors.clone(), len, hidden, isa)) };
+    Pair::new(model, models::lstm(wide, dim, hidden), true, tokens(11, len, batch), 2)
+}
+
+fn gru(alphabet: usize, embedding: usize, len: usize, hidden: usize, batch: usize) -> Pair {
+    let classes = alphabet;
+    let kind = if embedding == 0 { Embedding::OneHot } else { Embedding::Trained(embedding) };
+    let model =
+        move |isa| -> Box<dyn Model> { Box::new(Gru::new(len, alphabet, kind, hidden, classes, isa)) };
+    let twin = models::gru(alphabet, embedding, hidden, classes);
+    Pair::new(model, twin, false, tokens(alphabet, len, batch), classes as u64)
+}
+
 #[test]
 fn linear_has_the_gradient_of_its_f64_twin() {
     for (inputs, classes, batch) in [(1, 2, 1), (7, 3, 5), (33, 62, 10), (20, 17, 13), (784, 62, 3)] {
@@ -194,8 +220,40 @@ fn conv_net_of_the_paper_has_the_gradient_of_its_f64_twin() {
 }
 
 #[test]
+fn lstm_has_the_gradient_of_its_f64_twin() {
+    for (dim, len, hidden, batch) in
+        [(1, 1, 1, 1), (3, 4, 5, 3), (9, 6, 17, 10), (50, 5, 50, 3), (4, 2, 8, 50)]
+    {
+        lstm(dim, len, hidden, batch).check("lstm");
+    }
+}
+
+#[test]
+fn gru_has_the_gradient_of_its_f64_twin() {
+    for embedding in [0, 3, 8] {
+        for (alphabet, len, hidden, batch) in
+            [(2, 1, 1, 1), (5, 4, 7, 3), (19, 3, 24, 10), (7, 2, 8, 50), (53, 3, 40, 2)]
+        {
+            gru(alphabet, embedding, len, hidden, batch).check("gru");
+        }
+    }
+}
+
+#[test]
+fn gru_of_the_paper_has_the_gradient_of_its_f64_twin() {
+    gru(53, 0, 3, 128, 1).check("gru");
+}
+
+#[test]
 fn the_twins_are_differentiated_correctly() {
-    for pair in [linear(7, 3, 5), logistic(7, 3), conv_net(16, [2, 3], 4, 1)] {
+    for pair in [
+        linear(7, 3, 5),
+        logistic(7, 3),
+        conv_net(16, [2, 3], 4, 1),
+        lstm(3, 4, 5, 2),
+        gru(5, 0, 4, 6, 2),
+        gru(5, 3, 4, 6, 2),
+    ] {
         pair.check_twin();
     }
 }
@@ -206,4 +264,8 @@ fn the_models_have_the_parameters_of_the_paper() {
     assert_eq!(Linear::new(784, 62, isa).num_params(), 48_608);
     assert_eq!(ConvNet::new(28, [32, 64], 62, isa).num_params(), 115_646);
     assert_eq!(Logistic::new(50, isa).num_params(), 50);
+    let vectors = WordVectors { dim: 50, values: vec![0.0; 50].into() };
+    assert_eq!(Lstm::new(vectors, 20, 50, isa).num_params(), 20_451);
+    assert_eq!(Gru::new(20, 53, Embedding::OneHot, 128, 53, isa).num_params(), 77_109);
+    assert_eq!(Gru::new(20, 53, Embedding::Trained(8), 128, 53, isa).num_params(), 60_253);
 }

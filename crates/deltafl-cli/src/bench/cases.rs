@@ -32,7 +32,7 @@ const VOCABULARY: usize = 20_000;
 
 /// Every case.
 pub(super) fn all() -> Vec<Case> {
-    vec![emnist_linear(), emnist_conv_net(), sent140_linear()]
+    vec![emnist_linear(), emnist_conv_net(), sent140_linear(), sent140_lstm(), shakespeare_gru()]
 }
 
 fn emnist_linear() -> Case {
@@ -78,6 +78,36 @@ fn sent140_linear() -> Case {
         train_flops: 2.0 * forward,
         eval_flops: forward,
         data: Data::Features,
+    }
+}
+
+fn sent140_lstm() -> Case {
+    // h₀ = 0 saves the recurrent product of the first of the 20 steps; the word vectors need no gradient.
+    let (input, recurrent, full) = (20.0 * 50.0 * 200.0 * 2.0, 19.0 * 50.0 * 200.0 * 2.0, 2.0 * 50.0);
+    Case {
+        name: "sent140-lstm",
+        spec: ModelSpec::Lstm { hidden: 50 },
+        batch: 10,
+        learning_rate: 2.0,
+        l2: 0.0,
+        train_flops: 2.0 * input + 3.0 * recurrent + 3.0 * full,
+        eval_flops: input + recurrent + full,
+        data: Data::Words,
+    }
+}
+
+fn shakespeare_gru() -> Case {
+    // One-hot input is a look-up and counts for nothing.
+    let (recurrent, full) = (19.0 * 128.0 * 384.0 * 2.0, 128.0 * 53.0 * 2.0);
+    Case {
+        name: "shakespeare-gru",
+        spec: ModelSpec::Gru { hidden: 128, embedding: 0 },
+        batch: 16,
+        learning_rate: 0.1,
+        l2: 0.0,
+        train_flops: 3.0 * (recurrent + full),
+        eval_flops: recurrent + full,
+        data: Data::Text,
     }
 }
 

@@ -11,7 +11,7 @@
 //! first map, and with it of the small first filters); and the descent, which adds the gradients of
 //! the large layers to the parameters without forming them.
 
-use super::layout::{section, take};
+use super::layout::{add_decayed, add_rows, section, split, split_mut, take};
 use super::{Batch, Model, Score, Step};
 use crate::kernel::conv::{self, Pooled, Sizes, TAPS};
 use crate::kernel::pooled;
@@ -46,16 +46,6 @@ impl ConvNet {
     /// The smallest side of an image.
     pub const SMALLEST_SIDE: usize = 16;
 
-    /// Flat parameters in their six parts.
-    fn split_flat<'a>(&self, params: &'a [f32]) -> [&'a [f32]; 6] {
-        let mut rest = params;
-        self.flat_lens().map(|len| {
-            let (part, after) = rest.split_at(len);
-            rest = after;
-            part
-        })
-    }
-
     /// Where the feature of flat order `j` (channel, then cell) lies: cell, then channel.
     fn feature_row(&self, j: usize) -> usize {
         j % self.sizes.cells_2() * self.sizes.second + j / self.sizes.cells_2()
@@ -83,22 +73,12 @@ impl ConvNet {
         [self.sizes.filters_1(), self.sizes.filters_2(), second, full, padded(self.classes)].map(section)
     }
 
-    fn parts<'a>(&self, working: &'a [f32]) -> Parts<'a> {
-        let [first, second, bias, full, _] = self.working_lens();
-        let (first, rest) = working.split_at(first);
-        let (second, rest) = rest.split_at(second);
-        let (second_bias, rest) = rest.split_at(bias);
-        let (full, full_bias) = rest.split_at(full);
-        Parts { first, second, second_bias, full, full_bias }
+    fn parts<'a>(&self, working: &'a [f32]) -> Parts<&'a [f32]> {
+        Parts::from(split(working, self.working_lens()))
     }
 
-    fn parts_mut<'a>(&self, working: &'a mut [f32]) -> PartsMut<'a> {
-        let [first, second, bias, full, _] = self.working_lens();
-        let (first, rest) = working.split_at_mut(first);
-        let (second, rest) = rest.split_at_mut(second);
-        let (second_bias, rest) = rest.split_at_mut(bias);
-        let (full, full_bias) = rest.split_at_mut(full);
-        PartsMut { first, second, second_bias, full, full_bias }
+    fn parts_mut<'a>(&self, working: &'a mut [f32]) -> Parts<&'a mut [f32]> {
+        Parts::from(split_mut(working, self.working_lens()))
     }
 
     fn forward_len(&self, batch: usize) -> usize {
@@ -121,7 +101,7 @@ impl ConvNet {
     }
 
     /// The forward pass of a batch, whose filters have been transformed, as far as the logits.
-    fn forward(&self, parts: &Parts<'_>, images: &[f32], memory: &mut Forward<'_>) {
+    fn forward(&self, parts: &Parts<&[f32]>, images: &[f32], memory: &mut Forward<'_>) {
         let (sizes, kernel) = (self.sizes, self.kernel);
         let second =
             Second { filters: parts.second, transformed: memory.transformed, bias: parts.second_bias };
@@ -152,13 +132,14 @@ impl ConvNet {
     /// The gradients that need the parameters, from the residuals that `forward.logits` holds.
     fn backward(
         &self,
-        parts: &Parts<'_>,
+        parts: &Parts<&[f32]>,
         images: &[f32],
         forward: &Forward<'_>,
         backward: &mut Backward<'_>,
     ) {
         let (sizes, kernel, stride) = (self.sizes, self.kernel, self.rows().stride);
-        transposed(kernel, sizes.map_2(), stride, parts.full, backward.full_transposed);
+        let layout = Layout::panels(sizes.map_2());
+        transposed(kernel, sizes.map_2(), stride, parts.full, layout, backward.full_transposed);
         let shape = Shape { m: forward.logits.len() / stride, n: sizes.map_2(), k: self.classes };
         let residuals = Entries { values: forward.logits, row: stride, column: 1 };
         let layouts = [Layout::panels(stride), Layout::rows(sizes.map_2())];
@@ -195,7 +176,7 @@ impl ConvNet {
     }
 
     /// parts ← decay·parts + gradient.
-    fn descend(&self, parts: PartsMut<'_>, decay: f32, forward: &Forward<'_>, backward: &Backward<'_>) {
+    fn descend(&self, parts: Parts<&mut [f32]>, decay: f32, forward: &Forward<'_>, backward: &Backward<'_>) {
         let (sizes, kernel, stride) = (self.sizes, self.kernel, self.rows().stride);
         add_decayed(parts.first, backward.first, decay);
         add_decayed(parts.second_bias, backward.second_bias, decay);
@@ -205,12 +186,10 @@ impl ConvNet {
         let layouts = [Layout::rows(stride), Layout::panels(sizes.map_2())];
         product(kernel, shape, features, forward.logits, layouts[0], parts.full, layouts[1], decay);
         parts.full_bias.iter_mut().for_each(|b| *b *= decay);
-        for row in forward.logits.chunks_exact(stride) {
-            parts.full_bias.iter_mut().zip(row).for_each(|(b, r)| *b += r);
-        }
+        add_rows(parts.full_bias, forward.logits, stride);
     }
 
-    /// Loss of the batch, when asked for, with the memory filled for [`Self::descend`].
+    /// Forward and back; the memory then holds what [`Self::descend`] adds.
     fn differentiate<'a>(
         &self,
         working: &[f32],
@@ -235,25 +214,19 @@ impl ConvNet {
     }
 }
 
-fn add_decayed(params: &mut [f32], gradient: &[f32], decay: f32) {
-    params.iter_mut().zip(gradient).for_each(|(w, g)| *w = decay * *w + g);
-}
-
 /// Parameters in working form.
-struct Parts<'a> {
-    first: &'a [f32],
-    second: &'a [f32],
-    second_bias: &'a [f32],
-    full: &'a [f32],
-    full_bias: &'a [f32],
+struct Parts<T> {
+    first: T,
+    second: T,
+    second_bias: T,
+    full: T,
+    full_bias: T,
 }
 
-struct PartsMut<'a> {
-    first: &'a mut [f32],
-    second: &'a mut [f32],
-    second_bias: &'a mut [f32],
-    full: &'a mut [f32],
-    full_bias: &'a mut [f32],
+impl<T> From<[T; 5]> for Parts<T> {
+    fn from([first, second, second_bias, full, full_bias]: [T; 5]) -> Self {
+        Self { first, second, second_bias, full, full_bias }
+    }
 }
 
 /// Memory of a forward pass.
@@ -381,7 +354,7 @@ impl Model for ConvNet {
         working.fill(0.0);
         let (sizes, [first, second]) = (self.sizes, self.channels);
         let parts = self.parts_mut(working);
-        let flat = self.split_flat(params);
+        let flat = split(params, self.flat_lens());
         for channel in 0..first {
             for t in 0..TAPS {
                 parts.first[t * sizes.first + channel] = flat[0][channel * TAPS + t];
@@ -406,13 +379,7 @@ impl Model for ConvNet {
     fn store(&self, working: &[f32], params: &mut [f32]) {
         let (sizes, first) = (self.sizes, self.channels[0]);
         let parts = self.parts(working);
-        let mut rest = params;
-        let flat = self.flat_lens().map(|len| {
-            let (part, after) = std::mem::take(&mut rest).split_at_mut(len);
-            rest = after;
-            part
-        });
-        let [filters_1, bias_1, filters_2, bias_2, full, full_bias] = flat;
+        let [filters_1, bias_1, filters_2, bias_2, full, full_bias] = split_mut(params, self.flat_lens());
         for (channel, taps) in filters_1.chunks_exact_mut(TAPS).enumerate() {
             taps.iter_mut().enumerate().for_each(|(t, tap)| *tap = parts.first[t * sizes.first + channel]);
             bias_1[channel] = parts.first[TAPS * sizes.first + channel];
