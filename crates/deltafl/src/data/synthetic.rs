@@ -140,12 +140,19 @@ impl From<Points> for RawPoints {
     }
 }
 
-/// The split of each device: a random `train` share of them trains, the others test.
-fn assign_splits(seed: u64, devices: u32, train: Share) -> Vec<Split> {
-    let trained = (train.get() * f64::from(devices)).round() as usize;
-    let mut splits = vec![Split::Test; devices as usize];
-    splits[..trained].fill(Split::Train);
-    Stream::new(seed, Purpose::Split, 0, 0).shuffle(&mut splits);
+/// The split of each device: of every kind of device a random `train` share trains and the others test, so
+/// that both halves hold the same population.
+fn assign_splits<K: Ord>(seed: u64, kinds: &[K], train: Share) -> Vec<Split> {
+    let mut order: Vec<usize> = (0..kinds.len()).collect();
+    Stream::new(seed, Purpose::Split, 0, 0).shuffle(&mut order);
+    order.sort_by_key(|&device| &kinds[device]);
+    let trained_before = |rank: usize| (train.get() * rank as f64).round() as usize;
+    let mut splits = vec![Split::Test; kinds.len()];
+    for (rank, device) in order.into_iter().enumerate() {
+        if trained_before(rank) < trained_before(rank + 1) {
+            splits[device] = Split::Train;
+        }
+    }
     splits
 }
 
@@ -188,9 +195,12 @@ mod tests {
     #[test]
     fn the_split_follows_the_seed_and_the_share() {
         let trained = |splits: &[Split]| splits.iter().filter(|&&split| split == Split::Train).count();
-        let splits = assign_splits(1, 40, Share::HALF);
+        let kinds: Vec<u32> = (0..40).map(|device| u32::from(device % 5 == 0)).collect();
+        let splits = assign_splits(1, &kinds, Share::HALF);
         assert_eq!(trained(&splits), 20);
-        assert_ne!(splits, assign_splits(2, 40, Share::HALF));
-        assert_eq!(trained(&assign_splits(1, 40, Share::new(1.0).unwrap())), 40);
+        let odd: Vec<Split> = splits.iter().step_by(5).copied().collect();
+        assert_eq!(trained(&odd), 4);
+        assert_ne!(splits, assign_splits(2, &kinds, Share::HALF));
+        assert_eq!(trained(&assign_splits(1, &kinds, Share::new(1.0).unwrap())), 40);
     }
 }

@@ -30,7 +30,7 @@ pub struct Glyphs {
     pub seed: u64,
     /// Share of the writers that train; the others test.
     pub train: Share,
-    /// Probability that a writer is one of the minority.
+    /// Share of the writers that belong to the minority.
     pub odd: Share,
     /// Images per writer.
     pub points: Points,
@@ -42,7 +42,7 @@ impl Default for Glyphs {
             devices: const { NonZeroU32::new(400).unwrap() },
             seed: 1,
             train: Share::HALF,
-            odd: const { Share::new(0.18).unwrap() },
+            odd: const { Share::new(0.2).unwrap() },
             // The counts of EMNIST in the paper's table of datasets.
             points: const { Points::new(101, 179, 447).unwrap() },
         }
@@ -60,7 +60,8 @@ impl Glyphs {
     /// Draws the federation; the same for any number of threads.
     pub fn build(&self) -> Federation {
         let devices = self.devices.get();
-        let splits = assign_splits(self.seed, devices, self.train);
+        let manners: Vec<Manner> = (0..devices).map(|device| self.manner(device)).collect();
+        let splits = assign_splits(self.seed, &manners, self.train);
         let writers: Vec<Writer> = (0..devices).into_par_iter().map(|device| self.writer(device)).collect();
         let mut builder = FederationBuilder::new("glyphs", InputKind::Bytes { dim: SIDE * SIDE }, CLASSES);
         for (writer, split) in writers.iter().zip(splits) {
@@ -71,12 +72,16 @@ impl Glyphs {
         builder.build()
     }
 
+    /// Every (1/odd)-th writer is one of the minority, in one of its manners after the other.
+    fn manner(&self, device: u32) -> Manner {
+        let odd_before = |devices: u32| (f64::from(devices) * self.odd.get()).floor() as usize;
+        let (before, after) = (odd_before(device), odd_before(device + 1));
+        if before == after { Manner::Usual } else { Manner::ODD[before % Manner::ODD.len()] }
+    }
+
     fn writer(&self, device: u32) -> Writer {
         let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(device));
-        let manner = match stream.unit() < self.odd.get() {
-            true => Manner::ODD[stream.below(Manner::ODD.len() as u64) as usize],
-            false => Manner::Usual,
-        };
+        let manner = self.manner(device);
         let hand = Hand::new(manner, &mut stream);
         let count = self.points.draw(&mut stream) as usize;
         let labels = labels(count, &mut stream);
@@ -199,7 +204,7 @@ mod tests {
         let (odd, usual): (Vec<u32>, Vec<u32>) =
             (0..federation.len() as u32).partition(|&device| federation.id(device).contains('-'));
         let mean = |devices: &[u32]| devices.iter().map(|&k| distance(k)).sum::<f32>() / devices.len() as f32;
-        assert!((5..20).contains(&odd.len()), "{} of 60 are odd", odd.len());
+        assert_eq!(odd.len(), 12);
         assert!(mean(&odd) > 1.15 * mean(&usual), "{} {}", mean(&odd), mean(&usual));
     }
 }
