@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use self::hand::{Hand, Manner, Sheet};
 pub use self::pen::SIDE;
 pub use self::strokes::{CLASSES, SYMBOLS};
-use super::{Points, Share, assign_splits};
+use super::weighted::Weighted;
+use super::{Points, Share, assign_splits, odd_rank};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
 use crate::stream::{Purpose, Stream};
 
@@ -72,18 +73,15 @@ impl Glyphs {
         builder.build()
     }
 
-    /// Every (1/odd)-th writer is one of the minority, in one of its manners after the other.
     fn manner(&self, device: u32) -> Manner {
-        let odd_before = |devices: u32| (f64::from(devices) * self.odd.get()).floor() as usize;
-        let (before, after) = (odd_before(device), odd_before(device + 1));
-        if before == after { Manner::Usual } else { Manner::ODD[before % Manner::ODD.len()] }
+        odd_rank(self.odd, device).map_or(Manner::Usual, |rank| Manner::ODD[rank % Manner::ODD.len()])
     }
 
     fn writer(&self, device: u32) -> Writer {
         let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(device));
         let manner = self.manner(device);
         let hand = Hand::new(manner, &mut stream);
-        let count = self.points.draw(&mut stream) as usize;
+        let count = self.points.draw(0.7, &mut stream) as usize;
         let labels = labels(count, &mut stream);
         let mut images = vec![0; count * SIDE * SIDE];
         let mut sheet = Sheet::default();
@@ -96,20 +94,9 @@ impl Glyphs {
 
 /// Which symbols a writer writes: half of them digits, as in EMNIST, and each writer some more than others.
 fn labels(count: usize, stream: &mut Stream) -> Vec<u32> {
-    let mut total = 0.0;
-    let cumulative: Vec<f64> = (0..CLASSES)
-        .map(|class| {
-            let share = if class < 10 { 0.5 / 10.0 } else { 0.5 / 52.0 };
-            total += share * (0.4 * stream.normal()).exp();
-            total
-        })
-        .collect();
-    (0..count)
-        .map(|_| {
-            let at = stream.uniform(0.0, total);
-            cumulative.partition_point(|&upper| upper <= at).min(CLASSES - 1) as u32
-        })
-        .collect()
+    let share = |class: usize| if class < 10 { 0.5 / 10.0 } else { 0.5 / 52.0 };
+    let symbols = Weighted::new((0..CLASSES).map(|class| share(class) * (0.4 * stream.normal()).exp()));
+    (0..count).map(|_| symbols.draw(stream) as u32).collect()
 }
 
 #[cfg(test)]
