@@ -6,8 +6,14 @@
 
 use crate::stream::Stream;
 
+mod layout;
 pub mod linear;
 pub mod logistic;
+mod spec;
+
+pub use linear::Linear;
+pub use logistic::Logistic;
+pub use spec::{ModelMismatch, ModelSpec};
 
 /// A mini-batch, gathered into contiguous memory.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,14 @@
 //! ```text
 //! f = log Σ_c exp(z_c) − z_y,     ∂f/∂W_jc = x_j (p_c − 1[c = y])
 //! ```
+//!
+//! The gradient of a batch of b is a matrix of rank b: it is never formed, but added to W as the
+//! product of the inputs with the residuals.
 
-use super::{Batch, Model, Score};
+use super::{Batch, Model, Score, Step};
+use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product};
+use crate::kernel::softmax::{self, Rows};
+use crate::kernel::{Granted, Isa};
 use crate::stream::Stream;
 
 /// Softmax regression.
@@ -14,22 +20,38 @@ use crate::stream::Stream;
 pub struct Linear {
     inputs: usize,
     classes: usize,
+    kernel: Granted,
 }
 
 impl Linear {
     /// A model of `inputs` features and `classes` classes.
-    pub fn new(inputs: usize, classes: usize) -> Self {
-        Self { inputs, classes }
+    ///
+    /// # Panics
+    /// When this CPU lacks the instruction set.
+    pub fn new(inputs: usize, classes: usize, isa: Isa) -> Self {
+        Self { inputs, classes, kernel: Granted::new(isa) }
     }
 
-    /// z = xW of one example.
-    fn logits(&self, params: &[f32], x: &[f32], z: &mut [f32]) {
-        z.fill(0.0);
-        for (&x, row) in x.iter().zip(params.chunks_exact(self.classes)) {
-            for (z, w) in z.iter_mut().zip(row) {
-                *z += x * w;
-            }
-        }
+    fn rows(&self) -> Rows {
+        Rows { classes: self.classes, stride: padded(self.classes) }
+    }
+
+    /// Z = XW.
+    fn logits(&self, working: &[f32], x: &[f32], logits: &mut [f32]) {
+        let stride = self.rows().stride;
+        let shape = Shape { m: logits.len() / stride, n: stride, k: self.inputs };
+        let x = Entries { values: x, row: self.inputs, column: 1 };
+        let layouts = [Layout::panels(self.inputs), Layout::rows(stride)];
+        product(self.kernel, shape, x, working, layouts[0], logits, layouts[1], 0.0);
+    }
+
+    /// W ← decay·W + Xᵀ R for residuals R.
+    fn descend(&self, working: &mut [f32], x: &[f32], residuals: &[f32], decay: f32) {
+        let stride = self.rows().stride;
+        let shape = Shape { m: self.inputs, n: stride, k: residuals.len() / stride };
+        let x = Entries { values: x, row: 1, column: self.inputs };
+        let layouts = [Layout::rows(stride), Layout::panels(self.inputs)];
+        product(self.kernel, shape, x, residuals, layouts[0], working, layouts[1], decay);
     }
 }
 
@@ -42,60 +64,52 @@ impl Model for Linear {
         params.fill(0.0);
     }
 
-    fn scratch_len(&self, _batch: usize) -> usize {
-        self.classes
+    fn scratch_len(&self, batch: usize) -> usize {
+        2 * self.working_len() + self.step_scratch_len(batch)
     }
 
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
-        gradient.fill(0.0);
-        let z = &mut scratch[..self.classes];
-        let scale = 1.0 / batch.len() as f32;
-        let mut loss = 0.0;
-        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.labels) {
-            self.logits(params, x, z);
-            loss += softmax_loss(z, label as usize);
-            z[label as usize] -= 1.0;
-            for (&x, row) in x.iter().zip(gradient.chunks_exact_mut(self.classes)) {
-                for (g, p) in row.iter_mut().zip(&*z) {
-                    *g += scale * x * p;
-                }
-            }
-        }
-        loss / batch.len() as f64
+        let (working, scratch) = scratch.split_at_mut(self.working_len());
+        let (total, scratch) = scratch.split_at_mut(self.working_len());
+        self.load(params, working);
+        let x = batch.inputs.dense();
+        let residuals = &mut scratch[..batch.len() * self.rows().stride];
+        self.logits(working, x, residuals);
+        let score = softmax::score(self.kernel, self.rows(), residuals, batch.labels);
+        softmax::residuals(self.kernel, self.rows(), residuals, batch.labels, 1.0 / batch.len() as f32);
+        self.descend(total, x, residuals, 0.0);
+        self.store(total, gradient);
+        score.loss / batch.len() as f64
     }
 
     fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
-        let z = &mut scratch[..self.classes];
-        let mut score = Score::default();
-        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.labels) {
-            self.logits(working, x, z);
-            score.errors += u64::from(argmax(z) != label as usize);
-            score.loss += softmax_loss(z, label as usize);
-        }
-        score
+        let logits = &mut scratch[..batch.len() * self.rows().stride];
+        self.logits(working, batch.inputs.dense(), logits);
+        softmax::score(self.kernel, self.rows(), logits, batch.labels)
     }
-}
 
-/// The first index of the largest entry.
-fn argmax(z: &[f32]) -> usize {
-    let mut best = 0;
-    for (i, &value) in z.iter().enumerate() {
-        if value > z[best] {
-            best = i;
-        }
+    fn working_len(&self) -> usize {
+        panels_len(self.inputs, padded(self.classes))
     }
-    best
-}
 
-/// log Σ exp(z) − z_y, stable for any logits; replaces z by softmax(z).
-fn softmax_loss(z: &mut [f32], label: usize) -> f64 {
-    let max = z.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let shifted = f64::from(z[label] - max);
-    let mut total = 0.0;
-    for z in z.iter_mut() {
-        *z = (*z - max).exp();
-        total += *z;
+    fn load(&self, params: &[f32], working: &mut [f32]) {
+        super::layout::to_panels(params, self.inputs, self.classes, working);
     }
-    z.iter_mut().for_each(|z| *z /= total);
-    f64::from(total).ln() - shifted
+
+    fn store(&self, working: &[f32], params: &mut [f32]) {
+        super::layout::from_panels(working, self.inputs, self.classes, params);
+    }
+
+    fn step_scratch_len(&self, batch: usize) -> usize {
+        batch * self.rows().stride
+    }
+
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+        let x = batch.inputs.dense();
+        let residuals = &mut scratch[..batch.len() * self.rows().stride];
+        self.logits(working, x, residuals);
+        let scale = -step.learning_rate / batch.len() as f32;
+        softmax::residuals(self.kernel, self.rows(), residuals, batch.labels, scale);
+        self.descend(working, x, residuals, 1.0 - step.learning_rate * step.l2);
+    }
 }

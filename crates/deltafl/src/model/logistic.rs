@@ -7,18 +7,20 @@
 //! ```
 
 use super::{Batch, Model, Score};
+use crate::kernel::{Granted, Isa};
 use crate::stream::Stream;
 
 /// Binary logistic regression.
 #[derive(Clone, Debug)]
 pub struct Logistic {
     inputs: usize,
+    kernel: Granted,
 }
 
 impl Logistic {
     /// A model of `inputs` features.
-    pub fn new(inputs: usize) -> Self {
-        Self { inputs }
+    pub fn new(inputs: usize, isa: Isa) -> Self {
+        Self { inputs, kernel: Granted::new(isa) }
     }
 }
 

@@ -1,0 +1,168 @@
+//! The arithmetic of the models: a plain reference per operation, and the choice of a fast one.
+//!
+//! An instruction set is chosen once, when a model is made, and every operation of that model then runs in
+//! the version for it. The default build is fast on any machine: nothing depends on `target-cpu`.
+//!
+//! On one instruction set the bits of a result depend on the inputs alone. Between instruction sets the
+//! bits may differ (sums are split differently, and a fused multiply-add rounds once): pin one to compare
+//! runs of different machines.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) mod activation;
+mod aligned;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+mod denormals;
+pub(crate) mod dispatch;
+pub(crate) mod portable;
+pub(crate) mod product;
+pub(crate) mod simd;
+pub(crate) mod softmax;
+
+pub use aligned::Aligned;
+pub use denormals::{FlushDenormals, flush_denormals};
+
+/// An instruction set that the kernels are written for.
+///
+/// ```
+/// use deltafl::kernel::Isa;
+/// assert!(Isa::detect().is_available());
+/// assert_eq!("avx2".parse(), Ok(Isa::Avx2));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isa {
+    /// Plain loops, for reading and for checking the others.
+    Reference,
+    /// Vectors that the compiler lowers to whatever the target has (NEON on ARM, SSE2 on old x86).
+    Portable,
+    /// x86-64 with AVX2 and FMA.
+    Avx2,
+    /// x86-64 with AVX-512 (F, BW, DQ, VL).
+    Avx512,
+}
+
+/// The instruction set is not one of this CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this CPU has no {isa}; its best kernel is {}", Isa::detect())]
+pub struct UnavailableIsa {
+    /// What was asked for.
+    pub isa: Isa,
+}
+
+/// No instruction set has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no kernel is called {name:?}; choose reference, portable, avx2 or avx512")]
+pub struct UnknownIsa {
+    /// What was written.
+    pub name: String,
+}
+
+impl Isa {
+    /// Every instruction set, slowest first.
+    pub const ALL: [Self; 4] = [Self::Reference, Self::Portable, Self::Avx2, Self::Avx512];
+
+    /// The fastest one that this CPU has.
+    pub fn detect() -> Self {
+        Self::available().last().unwrap_or(Self::Reference)
+    }
+
+    /// Those that this CPU has, slowest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|isa| isa.is_available())
+    }
+
+    /// Whether this CPU has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Reference | Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                Self::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx2 | Self::Avx512 => false,
+        }
+    }
+
+    /// Itself, when this CPU has it.
+    pub fn require(self) -> Result<Self, UnavailableIsa> {
+        if self.is_available() { Ok(self) } else { Err(UnavailableIsa { isa: self }) }
+    }
+
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reference => "reference",
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Isa {
+    type Err = UnknownIsa;
+
+    fn from_str(name: &str) -> Result<Self, UnknownIsa> {
+        Self::ALL
+            .into_iter()
+            .find(|isa| isa.name() == name)
+            .ok_or_else(|| UnknownIsa { name: name.to_owned() })
+    }
+}
+
+/// An instruction set that this CPU is known to have: the licence to call its kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Granted(Isa);
+
+impl Granted {
+    /// # Panics
+    /// When this CPU lacks it: an experiment is checked with [`Isa::require`] before any model is made.
+    pub(crate) fn new(isa: Isa) -> Self {
+        assert!(isa.is_available(), "a model was made for {isa}, which this CPU lacks");
+        Self(isa)
+    }
+
+    pub(crate) fn isa(self) -> Isa {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for isa in Isa::ALL {
+            assert_eq!(isa.to_string().parse(), Ok(isa));
+            assert_eq!(serde_json::to_string(&isa).unwrap(), format!("\"{isa}\""));
+        }
+        assert!("sse9".parse::<Isa>().is_err());
+    }
+
+    #[test]
+    fn the_detected_kernel_is_granted() {
+        assert_eq!(Isa::detect().require(), Ok(Isa::detect()));
+        assert_eq!(Granted::new(Isa::detect()).isa(), Isa::detect());
+    }
+}

@@ -1,0 +1,72 @@
+//! Memory that starts on a cache line.
+
+#![allow(unsafe_code)]
+
+use std::ops::{Deref, DerefMut};
+
+/// One cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([f32; Line::FLOATS]);
+
+impl Line {
+    const FLOATS: usize = 16;
+    const ZERO: Self = Self([0.0; Self::FLOATS]);
+}
+
+/// A vector of floats whose first entry lies on a 64-byte boundary, so that no 64-byte load straddles
+/// two cache lines. Working parameters, scratch and batches live in such memory.
+#[derive(Clone, Debug, Default)]
+pub struct Aligned {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+impl Aligned {
+    /// `len` zeros.
+    pub fn zeroed(len: usize) -> Self {
+        Self { lines: vec![Line::ZERO; len.div_ceil(Line::FLOATS)], len }
+    }
+
+    /// Makes it `len` long; entries that were not there before are unspecified numbers.
+    pub fn resize(&mut self, len: usize) {
+        let lines = len.div_ceil(Line::FLOATS);
+        if lines > self.lines.len() {
+            self.lines.resize(lines, Line::ZERO);
+        }
+        self.len = len;
+    }
+}
+
+impl Deref for Aligned {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        // SAFETY: `lines` holds at least `len` initialised floats without gaps: a Line is 16 floats, 64 bytes.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+    }
+}
+
+impl DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        // SAFETY: as in `deref`, and the borrow of `self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_starts_on_a_cache_line_at_every_length() {
+        let mut memory = Aligned::default();
+        for len in [0, 1, 15, 16, 17, 1000, 3] {
+            memory.resize(len);
+            memory.fill(1.0);
+            assert_eq!(memory.len(), len);
+            assert_eq!(memory.as_ptr() as usize % 64, 0);
+        }
+        assert!(Aligned::zeroed(17).iter().all(|x| x.to_bits() == 0));
+    }
+}

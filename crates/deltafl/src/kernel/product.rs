@@ -1,0 +1,335 @@
+//! Matrix products C ← βC + A·B, small and skinny.
+//!
+//! A is read entry by entry and spread over a vector; B and C are read in vectors. A tile of C, up to
+//! 12 rows × 2 vectors, stays in registers while k runs: per step of k two loads of B serve every row,
+//! and one load of A serves both vectors.
+//!
+//! B and C come in *panels* of 32 columns. Parameters are kept with each panel contiguous, so that k runs
+//! through memory in order; activations are kept row by row, which is the same thing with other strides.
+
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+
+use super::dispatch::entry;
+use super::simd::Simd;
+
+/// Columns of a panel.
+pub(crate) const PANEL: usize = 32;
+/// Columns come in multiples of this.
+pub(crate) const COLUMNS: usize = 16;
+
+/// m × k times k × n. `n` is a multiple of [`COLUMNS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+}
+
+/// A matrix read entry by entry: (i, p) lies at `i·row + p·column`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entries<'a> {
+    pub(crate) values: &'a [f32],
+    pub(crate) row: usize,
+    pub(crate) column: usize,
+}
+
+/// Where a matrix read in vectors lies: (i, j) is at `i·row + (j / 32)·panel + j % 32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) row: usize,
+    pub(crate) panel: usize,
+}
+
+impl Layout {
+    /// Row by row, `stride` floats each.
+    pub(crate) const fn rows(stride: usize) -> Self {
+        Self { row: stride, panel: PANEL }
+    }
+
+    /// Panel by panel, for a matrix of `rows` rows.
+    pub(crate) const fn panels(rows: usize) -> Self {
+        Self { row: PANEL, panel: rows * PANEL }
+    }
+
+    /// Where (i, j) lies.
+    pub(crate) const fn at(self, i: usize, j: usize) -> usize {
+        i * self.row + (j / PANEL) * self.panel + j % PANEL
+    }
+
+    /// Floats of an m × n matrix, from the first to the last.
+    pub(crate) const fn extent(self, m: usize, n: usize) -> usize {
+        if m == 0 || n == 0 { 0 } else { self.at(m - 1, n - 1) + 1 }
+    }
+}
+
+/// Floats that a matrix of `rows` × `columns` takes panel by panel.
+pub(crate) const fn panels_len(rows: usize, columns: usize) -> usize {
+    columns.div_ceil(PANEL) * PANEL * rows
+}
+
+/// Rounds up to a multiple of [`COLUMNS`].
+pub(crate) const fn padded(columns: usize) -> usize {
+    columns.next_multiple_of(COLUMNS)
+}
+
+entry! {
+    /// C ← βC + A·B. With β = 0, C is not read.
+    pub(crate) fn product(
+        shape: Shape, a: Entries<'_>, b: &[f32], b_layout: Layout, c: &mut [f32], c_layout: Layout, beta: f32,
+    ) = tiled, reference
+}
+
+/// The plain product.
+fn reference(
+    shape: Shape,
+    a: Entries<'_>,
+    b: &[f32],
+    b_layout: Layout,
+    c: &mut [f32],
+    c_layout: Layout,
+    beta: f32,
+) {
+    for i in 0..shape.m {
+        for j in 0..shape.n {
+            let c = &mut c[c_layout.at(i, j)];
+            let mut sum = if beta == 0.0 { 0.0 } else { beta * *c };
+            for p in 0..shape.k {
+                sum += a.values[i * a.row + p * a.column] * b[b_layout.at(p, j)];
+            }
+            *c = sum;
+        }
+    }
+}
+
+/// The product tile by tile: panels outside, so that one panel of B stays near while the rows pass.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn tiled<S: Simd>(
+    _: S,
+    shape: Shape,
+    a: Entries<'_>,
+    b: &[f32],
+    b_layout: Layout,
+    c: &mut [f32],
+    c_layout: Layout,
+    beta: f32,
+) {
+    let Shape { m, n, k } = shape;
+    assert!(n.is_multiple_of(COLUMNS), "columns come in multiples of 16");
+    assert!(b.len() >= b_layout.extent(k, n) && c.len() >= c_layout.extent(m, n), "B or C is too short");
+    assert!(k == 0 || m == 0 || a.values.len() > (m - 1) * a.row + (k - 1) * a.column, "A is too short");
+    multiply::<S>(shape, a, b.as_ptr(), b_layout, c.as_mut_ptr(), c_layout, beta);
+}
+
+/// The product, on pointers to matrices that hold `shape`.
+#[inline(always)]
+pub(crate) unsafe fn multiply<S: Simd>(
+    shape: Shape,
+    a: Entries<'_>,
+    b: *const f32,
+    b_layout: Layout,
+    c: *mut f32,
+    c_layout: Layout,
+    beta: f32,
+) {
+    let Shape { m, n, k } = shape;
+    if m == 0 {
+        return;
+    }
+    // Blocks of nearly equal height: 16 rows are 8 + 8 and not 12 + 4.
+    let height = m.div_ceil(m.div_ceil(S::ROWS));
+    let mut j = 0;
+    while j < n {
+        let room = (PANEL - j % PANEL).min(n - j);
+        let wide = room >= 2 * S::LANES;
+        let (b, c) = (b.add(b_layout.at(0, j)), c.add(c_layout.at(0, j)));
+        let mut i = 0;
+        while i < m {
+            let tile = Tile {
+                a: a.values.as_ptr().add(i * a.row),
+                a_row: a.row,
+                a_column: a.column,
+                b,
+                b_row: b_layout.row,
+                c: c.add(i * c_layout.row),
+                c_row: c_layout.row,
+                k,
+                beta,
+            };
+            let rows = height.min(m - i);
+            if wide {
+                tile.run::<S, 2>(rows)
+            } else {
+                tile.run::<S, 1>(rows)
+            }
+            i += rows;
+        }
+        j += if wide { 2 * S::LANES } else { S::LANES };
+    }
+}
+
+/// One tile of C: where its operands lie.
+#[derive(Clone, Copy)]
+struct Tile {
+    a: *const f32,
+    a_row: usize,
+    a_column: usize,
+    b: *const f32,
+    b_row: usize,
+    c: *mut f32,
+    c_row: usize,
+    k: usize,
+    beta: f32,
+}
+
+impl Tile {
+    #[inline(always)]
+    unsafe fn run<S: Simd, const WIDE: usize>(self, rows: usize) {
+        match rows {
+            1 => self.fill::<S, 1, WIDE>(),
+            2 => self.fill::<S, 2, WIDE>(),
+            3 => self.fill::<S, 3, WIDE>(),
+            4 => self.fill::<S, 4, WIDE>(),
+            5 if S::ROWS >= 5 => self.fill::<S, 5, WIDE>(),
+            6 if S::ROWS >= 6 => self.fill::<S, 6, WIDE>(),
+            7 if S::ROWS >= 7 => self.fill::<S, 7, WIDE>(),
+            8 if S::ROWS >= 8 => self.fill::<S, 8, WIDE>(),
+            9 if S::ROWS >= 9 => self.fill::<S, 9, WIDE>(),
+            10 if S::ROWS >= 10 => self.fill::<S, 10, WIDE>(),
+            11 if S::ROWS >= 11 => self.fill::<S, 11, WIDE>(),
+            12 if S::ROWS >= 12 => self.fill::<S, 12, WIDE>(),
+            _ => unreachable!("a tile has at most ROWS rows"),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fill<S: Simd, const ROWS: usize, const WIDE: usize>(self) {
+        let mut sums = [[S::zero(); WIDE]; ROWS];
+        let (mut a, mut b) = (self.a, self.b);
+        for _ in 0..self.k {
+            let mut row = [S::zero(); WIDE];
+            for (v, row) in row.iter_mut().enumerate() {
+                *row = S::load(b.add(v * S::LANES));
+            }
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let x = S::splat(*a.add(i * self.a_row));
+                for (sum, row) in sums.iter_mut().zip(row) {
+                    *sum = S::fma(x, row, *sum);
+                }
+            }
+            a = a.add(self.a_column);
+            b = b.add(self.b_row);
+        }
+        let beta = S::splat(self.beta);
+        for (i, sums) in sums.iter().enumerate() {
+            for (v, &sum) in sums.iter().enumerate() {
+                let c = self.c.add(i * self.c_row + v * S::LANES);
+                S::store(c, if self.beta == 0.0 { sum } else { S::fma(beta, S::load(c), sum) });
+            }
+        }
+    }
+}
+
+entry! {
+    /// Bᵀ panel by panel from B panel by panel: `rows × columns` becomes `columns × rows`, zero beyond.
+    pub(crate) fn transposed(rows: usize, columns: usize, from: &[f32], to: &mut [f32])
+        = transposed_blocks, transposed_reference
+}
+
+fn transposed_reference(rows: usize, columns: usize, from: &[f32], to: &mut [f32]) {
+    let (from_layout, to_layout) = (Layout::panels(rows), Layout::panels(columns));
+    for i in 0..rows {
+        for j in 0..columns {
+            to[to_layout.at(j, i)] = from[from_layout.at(i, j)];
+        }
+    }
+}
+
+/// Whole blocks in registers, the rest entry by entry.
+#[inline(always)]
+unsafe fn transposed_blocks<S: Simd>(_: S, rows: usize, columns: usize, from: &[f32], to: &mut [f32]) {
+    let (from_layout, to_layout) = (Layout::panels(rows), Layout::panels(columns));
+    assert!(from.len() >= from_layout.extent(rows, columns) && to.len() >= to_layout.extent(columns, rows));
+    let block = S::LANES;
+    let (whole_rows, whole_columns) = (rows / block * block, columns / block * block);
+    for j in (0..whole_columns).step_by(block) {
+        for i in (0..whole_rows).step_by(block) {
+            let (from, to) =
+                (from.as_ptr().add(from_layout.at(i, j)), to.as_mut_ptr().add(to_layout.at(j, i)));
+            S::transpose(from, from_layout.row, to, to_layout.row);
+        }
+    }
+    for i in 0..rows {
+        for j in if i < whole_rows { whole_columns } else { 0 }..columns {
+            to[to_layout.at(j, i)] = from[from_layout.at(i, j)];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Granted, Isa};
+    use crate::stream::{Purpose, Stream};
+
+    fn random(len: usize, stream: &mut Stream) -> Vec<f32> {
+        (0..len).map(|_| stream.uniform(-1.0, 1.0) as f32).collect()
+    }
+
+    fn run(isa: Isa, shape: Shape, layouts: [Layout; 2], a_by_column: bool, beta: f32) -> Vec<f32> {
+        let stream = &mut Stream::new(1, Purpose::Synthesis, 0, shape.m as u64);
+        let Shape { m, n, k } = shape;
+        let values = random(m * k + 1, stream);
+        let (row, column) = if a_by_column { (1, m) } else { (k, 1) };
+        let b = random(layouts[0].extent(k, n), stream);
+        let mut c = random(layouts[1].extent(m, n), stream);
+        product(
+            Granted::new(isa),
+            shape,
+            Entries { values: &values, row, column },
+            &b,
+            layouts[0],
+            &mut c,
+            layouts[1],
+            beta,
+        );
+        c
+    }
+
+    #[test]
+    fn every_instruction_set_agrees_with_the_plain_product_at_odd_sizes() {
+        for (m, n, k) in
+            [(1, 16, 1), (5, 16, 7), (10, 64, 9), (13, 48, 33), (16, 112, 20), (25, 32, 3), (4, 16, 0)]
+        {
+            let shape = Shape { m, n, k };
+            let layouts = [[Layout::panels(k), Layout::rows(n)], [Layout::rows(n), Layout::panels(m)]];
+            for (layouts, beta) in layouts.into_iter().zip([0.0, 0.75]) {
+                let expected = run(Isa::Reference, shape, layouts, beta == 0.0, beta);
+                for isa in Isa::available() {
+                    let got = run(isa, shape, layouts, beta == 0.0, beta);
+                    let worst = expected.iter().zip(&got).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                    assert!(worst < 1e-5, "{isa} {shape:?}: off by {worst}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn transposing_twice_gives_the_matrix_back() {
+        let stream = &mut Stream::new(1, Purpose::Synthesis, 0, 0);
+        for isa in Isa::available() {
+            for (rows, columns) in [(1, 1), (16, 16), (17, 40), (128, 96), (33, 5)] {
+                let mut from = vec![0.0; panels_len(rows, columns)];
+                for i in 0..rows {
+                    for j in 0..columns {
+                        from[Layout::panels(rows).at(i, j)] = stream.unit() as f32;
+                    }
+                }
+                let (mut to, mut back) = (vec![0.0; panels_len(columns, rows)], vec![0.0; from.len()]);
+                transposed(Granted::new(isa), rows, columns, &from, &mut to);
+                transposed(Granted::new(isa), columns, rows, &to, &mut back);
+                assert_eq!(from, back, "{isa} {rows} × {columns}");
+            }
+        }
+    }
+}
