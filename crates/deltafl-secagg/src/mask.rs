@@ -70,6 +70,13 @@ impl Suite {
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct MaskKey(pub(crate) [u8; 32]);
 
+impl MaskKey {
+    /// The key of these bytes; AES-128 uses the first sixteen.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
 impl std::fmt::Debug for MaskKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("MaskKey(..)")
