@@ -20,10 +20,13 @@ pub mod builder;
 mod check;
 mod content_hash;
 mod device_split;
+pub mod import;
 mod manifest;
 mod mapped;
 pub mod normalise;
 mod open;
+mod partition;
+mod summary;
 pub mod synthetic;
 mod writer;
 
@@ -35,6 +38,8 @@ pub use device_split::{DeviceSplit, InvalidSplit};
 pub use manifest::{Dropped, Manifest, Source};
 pub use normalise::{Affine, Normalise};
 pub use open::{OpenError, Unverified};
+pub use partition::{Deal, Partition, PartitionError};
+pub use summary::{Bin, Splits, Spread, Summary};
 pub use writer::{FederationWriter, Heading, SaveError};
 
 /// Which part of the population a device belongs to.

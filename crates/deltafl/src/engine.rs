@@ -12,9 +12,11 @@ use crate::params::{Params, UpdateCode};
 use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::QuantileQuery;
 
+mod masked;
 mod peers;
 mod threads;
 
+pub use masked::Masked;
 pub use peers::{Alone, Peers, Share};
 pub use threads::Threads;
 
@@ -104,6 +106,19 @@ pub struct Traffic {
     pub bytes_up: u64,
     /// Bytes to the devices.
     pub bytes_down: u64,
+}
+
+impl Traffic {
+    /// The part of track `i` of `n` that share one message; the sum counts for each of them.
+    fn part(self, i: u64, n: u64) -> Self {
+        let part = |total: u64| total / n + u64::from(i < total % n);
+        Self {
+            sums: self.sums,
+            messages: part(self.messages),
+            bytes_up: part(self.bytes_up),
+            bytes_down: part(self.bytes_down),
+        }
+    }
 }
 
 impl std::ops::AddAssign for Traffic {

@@ -22,7 +22,7 @@ mod list;
 mod model;
 mod number;
 
-pub use data::{DataSection, Source, SplitSection};
+pub use data::{DataSection, LoadError, Source};
 pub use list::OneOrMore;
 pub use model::{ModelKind, ModelSection};
 pub use number::{NonNegative, OutOfRange, Positive, Probability};

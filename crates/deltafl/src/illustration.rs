@@ -41,6 +41,9 @@ const GRID: u32 = 64;
 /// Mixtures drawn from P_θ.
 const SAMPLES: usize = 10_000;
 
+/// The smoothing ν of Algorithm 1; the losses are between 2 and 20.
+const NU: f64 = 1e-4;
+
 /// Bars of the histogram.
 const BARS: usize = 40;
 
@@ -113,7 +116,7 @@ impl Illustration {
 fn fitted(gaussians: &Gaussians, theta: Conformity) -> Point {
     let settings = Alternating {
         theta,
-        nu: Smoothing::try_from(1e-4).expect("positive"),
+        nu: Smoothing::try_from(NU).expect("positive"),
         inexactness: Inexactness { first: 1e-2, power: 6.0 },
         rounds: 200,
     };
@@ -146,7 +149,9 @@ impl LossHistogram {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::alternating::Problem;
     use crate::superquantile::mixture::Mixture;
+    use crate::superquantile::{DeviceLoss, superquantile};
 
     fn two_thirds() -> Illustration {
         Illustration::new(Conformity::try_from(2.0 / 3.0).unwrap(), 1)
@@ -189,6 +194,23 @@ mod tests {
         let simplex = two_thirds().simplex;
         assert_eq!(simplex.len(), 65 * 66 / 2);
         assert!(simplex.iter().all(|point| Mixture::new(point.pi.to_vec()).is_ok()));
+    }
+
+    #[test]
+    fn the_model_of_every_level_is_the_best_one_for_it() {
+        let gaussians = Gaussians::new(MEANS);
+        let nu = Smoothing::try_from(NU).unwrap();
+        for level in [0.05, 0.2, 0.4, 0.6, 0.8, 0.95] {
+            let theta = Conformity::try_from(level).unwrap();
+            let w = fitted(&gaussians, theta);
+            let losses: Vec<_> =
+                gaussians.losses(&w).into_iter().map(|loss| DeviceLoss::new(loss, 1.0).unwrap()).collect();
+            // The mixture is one of P_θ, and no w serves it better than its mean does.
+            let pi: [f64; 3] = nu.mixture(theta, &losses).unwrap().shares().try_into().unwrap();
+            let mean = [0, 1].map(|axis| (0..3).map(|k| pi[k] * MEANS[k][axis]).sum());
+            let gap = superquantile(theta, &losses).unwrap() - gaussians.mixture_loss(mean, pi);
+            assert!(gap <= NU / (2.0 * level), "θ = {level}: {w:?} is {gap} from the best");
+        }
     }
 
     #[test]

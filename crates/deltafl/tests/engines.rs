@@ -8,7 +8,7 @@ use deltafl::cohort::{Availability, Sampling};
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
 use deltafl::device::Work;
-use deltafl::engine::{EngineError, Peers, SplitEvaluation, Threads};
+use deltafl::engine::{EngineError, Masked, Peers, SplitEvaluation, Threads};
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
@@ -219,6 +219,28 @@ fn a_device_that_cannot_be_computed_is_named() {
     let error = train(&mut engine, &plan(vec![Box::new(FedAvg)]), &mut state, &mut Diary::default());
     let Err(TrainingError::Engine(error)) = error else { panic!("{error:?}") };
     assert_eq!(error.to_string(), "device boris: no gradient for class 1");
+}
+
+#[test]
+fn real_secure_aggregation_gives_the_same_bits_as_plain_sums() {
+    let federation = federation();
+    let mut plan = plan(all_algorithms());
+    plan.rounds = 3;
+    plan.sampling.cohort_size = 10;
+    plan.sampling.availability.drop_out = 0.1;
+    let plain = run(&federation, &plan, 2);
+    assert!(plain.records.iter().any(|record| record.dropped > 0));
+
+    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let mut engine = Masked::new(Threads::new(&*model, &federation, 2).unwrap(), 0.1);
+    let mut state = State::new(7, plan.tracks.len(), &*model);
+    let mut masked = Diary::default();
+    train(&mut engine, &plan, &mut state, &mut masked).unwrap();
+    assert_eq!(masked.checkpoint, plain.checkpoint);
+    for (masked, plain) in masked.records.iter().zip(&plain.records) {
+        assert_eq!((masked.tail, masked.sums, masked.eta), (plain.tail, plain.sums, plain.eta));
+        assert!(masked.messages > plain.messages && masked.bytes_up > plain.bytes_up);
+    }
 }
 
 #[test]

@@ -70,17 +70,8 @@ impl Federation {
     /// assert_eq!(federation.split(Split::Test).len(), 3);
     /// ```
     pub fn split_devices(mut self, plan: &DeviceSplit) -> Result<Self, InvalidSplit> {
-        for (name, got) in [("train", plan.train), ("validation", plan.validation)] {
-            if !(0.0..=1.0).contains(&got) {
-                return Err(InvalidSplit::Fraction { name, got });
-            }
-        }
-        let kept: Vec<u32> = (0..self.len() as u32).filter(|&k| self.count(k) > plan.min_points).collect();
-        if kept.is_empty() {
-            let largest = self.devices.count.iter().copied().max().unwrap_or_default();
-            return Err(InvalidSplit::NoDevices { min_points: plan.min_points, largest });
-        }
-        let splits = draw(plan, kept.len());
+        let (kept, splits) = plan.draw(&self.devices.count)?;
+        let splits: Vec<u8> = splits.into_iter().map(|split| split as u8).collect();
         self.devices = if kept.len() == self.len() {
             DeviceTable { split: ScalarBuffer::from(splits), ..self.devices }
         } else {
@@ -93,17 +84,35 @@ impl Federation {
     }
 }
 
-/// The split of each of `n` devices.
-fn draw(plan: &DeviceSplit, n: usize) -> Vec<u8> {
-    let mut order: Vec<usize> = (0..n).collect();
-    Stream::new(plan.seed, Purpose::Split, 0, 0).shuffle(&mut order);
-    let train = (plan.train * n as f64).floor() as usize;
-    let validation = (plan.validation * train as f64).floor() as usize;
-    let mut splits = vec![Split::Test as u8; n];
-    for (place, &device) in order[..train].iter().enumerate() {
-        splits[device] = if place < train - validation { Split::Train } else { Split::Validation } as u8;
+impl DeviceSplit {
+    /// The devices to keep among those with these numbers of examples, and the split of each.
+    pub(crate) fn draw(&self, counts: &[u64]) -> Result<(Vec<usize>, Vec<Split>), InvalidSplit> {
+        for (name, got) in [("train", self.train), ("validation", self.validation)] {
+            if !(0.0..=1.0).contains(&got) {
+                return Err(InvalidSplit::Fraction { name, got });
+            }
+        }
+        let kept: Vec<usize> = (0..counts.len()).filter(|&k| counts[k] > self.min_points).collect();
+        if kept.is_empty() {
+            let largest = counts.iter().copied().max().unwrap_or_default();
+            return Err(InvalidSplit::NoDevices { min_points: self.min_points, largest });
+        }
+        let splits = self.splits(kept.len());
+        Ok((kept, splits))
     }
-    splits
+
+    /// The split of each of `n` devices.
+    fn splits(&self, n: usize) -> Vec<Split> {
+        let mut order: Vec<usize> = (0..n).collect();
+        Stream::new(self.seed, Purpose::Split, 0, 0).shuffle(&mut order);
+        let train = (self.train * n as f64).floor() as usize;
+        let validation = (self.validation * train as f64).floor() as usize;
+        let mut splits = vec![Split::Test; n];
+        for (place, &device) in order[..train].iter().enumerate() {
+            splits[device] = if place < train - validation { Split::Train } else { Split::Validation };
+        }
+        splits
+    }
 }
 
 fn derived_hash(hash: &str, plan: &DeviceSplit) -> String {
@@ -113,10 +122,10 @@ fn derived_hash(hash: &str, plan: &DeviceSplit) -> String {
 }
 
 impl DeviceTable {
-    fn subset(&self, kept: &[u32], splits: Vec<u8>) -> Self {
-        let pick = |column: &ScalarBuffer<u64>| kept.iter().map(|&k| column[k as usize]).collect();
+    fn subset(&self, kept: &[usize], splits: Vec<u8>) -> Self {
+        let pick = |column: &ScalarBuffer<u64>| kept.iter().map(|&k| column[k]).collect();
         Self {
-            ids: StringArray::from_iter_values(kept.iter().map(|&k| self.ids.value(k as usize))),
+            ids: StringArray::from_iter_values(kept.iter().map(|&k| self.ids.value(k))),
             split: ScalarBuffer::from(splits),
             offset: pick(&self.offset),
             count: pick(&self.count),

@@ -7,8 +7,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::Probability;
-use crate::data::{Normalise, synthetic};
+use crate::data::{DeviceSplit, Federation, InvalidSplit, Normalise, OpenError, synthetic};
 
 /// The devices and their examples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,24 +17,10 @@ pub struct DataSection {
     pub source: Source,
     /// Splits the devices anew; without it they are split as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub split: Option<SplitSection>,
+    pub split: Option<DeviceSplit>,
     /// How dense features are normalised.
     #[serde(default)]
     pub normalise: Normalise,
-}
-
-/// A split of the devices.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SplitSection {
-    /// Share of the devices that train.
-    pub train: Probability,
-    /// The data seed.
-    #[serde(default)]
-    pub seed: u64,
-    /// Devices with fewer examples are left out.
-    #[serde(default)]
-    pub min_points: u64,
 }
 
 /// Where the devices come from.
@@ -48,7 +33,39 @@ pub enum Source {
     Synthetic(synthetic::Spec),
 }
 
+/// Why the data of an experiment cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The folder is not a federation.
+    #[error("cannot open the federation {path}")]
+    Open {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// The devices cannot be split so.
+    #[error(transparent)]
+    Split(#[from] InvalidSplit),
+}
+
 impl DataSection {
+    /// The federation: opened or made up, split and normalised.
+    pub fn load(&self) -> Result<Federation, LoadError> {
+        let federation = match &self.source {
+            Source::Folder(path) => {
+                Federation::open(path).map_err(|source| LoadError::Open { path: path.clone(), source })?
+            }
+            Source::Synthetic(spec) => spec.build(),
+        };
+        let federation = match &self.split {
+            Some(split) => federation.split_devices(split)?,
+            None => federation,
+        };
+        Ok(federation.normalised(self.normalise))
+    }
+
     /// A short name for tables.
     pub fn name(&self) -> String {
         match &self.source {

@@ -10,7 +10,7 @@
 //! | `TwoLevel` (default) | 2 | 66 | 1/4096 of the range of losses |
 //! | `OneShot` | 1 | 4098 | 1/4096 |
 //! | `Bisection` | 12 | 4 | 1/4096 |
-//! | `Mm`, the paper's | about 10 | 3 | 1/40 |
+//! | `Mm`, the paper's | about 12 | 3 | 1/40 |
 //!
 //! The range follows the losses from round to round ([`LossRange`]); a quantile that has left it costs one
 //! more sum. η is never above the open [`quantile`](super::quantile) of the devices that answered, and less
@@ -121,7 +121,7 @@ fn points(device: DeviceLoss) -> u64 {
 ///     }
 ///     search.take(&sum)?;
 /// }
-/// // The open quantile is 2, the largest loss with at least half of the mass at or above it.
+/// // The open quantile is 2: P(F > 2) = 0.4 ≤ θ, and P(F > 1) = 0.7 is not.
 /// let eta = search.eta().ok_or("nobody answered")?;
 /// assert!(eta <= 2.0 && 2.0 - eta < search.resolution());
 /// assert_eq!(search.sums(), 2);
@@ -323,8 +323,19 @@ mod tests {
             for loss in [0.0, 1e-300, 1e6, -1e6, 1e100, f64::MAX, f64::MIN] {
                 let search = run(kind, theta(0.3), LossRange::default(), &devices(&[(loss, 5.0)]));
                 assert!(search.eta().is_some_and(|eta| eta <= loss), "{kind:?} {loss}");
+                assert!(search.sums() <= 70, "{kind:?} {loss}: {} sums", search.sums());
                 let next = run(kind, theta(0.3), search.range(), &devices(&[(loss, 5.0)]));
                 assert!(next.eta().is_some_and(|eta| eta <= loss), "{kind:?} {loss}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_loss_of_a_million_is_found_from_the_first_range_to_a_twentieth() {
+        for kind in KINDS {
+            for loss in [1e6, -1e6] {
+                let search = run(kind, theta(0.3), LossRange::default(), &devices(&[(loss, 5.0)]));
+                assert!(search.resolution() <= 5e4, "{kind:?}: {}", search.resolution());
             }
         }
     }
@@ -348,6 +359,22 @@ mod tests {
         assert_eq!(sum[0] as i64, ((1 << 20) - 1_000_000) << 29);
         sum = sum_of_answers(&QuantileQuery::MeanStep { mu: f64::NAN, floor: 0.0 }, &devices(&[(1.0, 1.0)]));
         assert_eq!(sum[2], 1);
+    }
+
+    #[test]
+    fn devices_that_leave_between_two_sums_end_the_search_next_to_where_it_was() {
+        let (low, high) = (devices(&[(1.0, 10.0); 5]), devices(&[(6.0, 10.0); 5]));
+        let everybody = [low.clone(), high.clone()].concat();
+        for (left, expected) in [(low, 6.0), (high, 6.125)] {
+            let mut search = Search::new(PrivateQuantile::TwoLevel, theta(0.3), &LossRange::default());
+            let query = search.query().unwrap();
+            search.take(&sum_of_answers(&query, &everybody)).unwrap(); // in the bin [6, 6.125)
+            let query = search.query().unwrap();
+            // Those who had lower losses, or whose losses have risen, now make the quantile.
+            let moved: Vec<_> = left.iter().map(|d| DeviceLoss::new(d.loss() * 1.1, 10.0).unwrap()).collect();
+            search.take(&sum_of_answers(&query, &moved)).unwrap();
+            assert_eq!(search.eta(), Some(expected));
+        }
     }
 
     #[test]

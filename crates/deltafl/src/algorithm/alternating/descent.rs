@@ -52,8 +52,9 @@ impl<'a, P: Problem> Descent<'a, P> {
         let mut ahead = w.clone(); // the extrapolated point
         let mut last = w;
         let mut momentum = 1.0;
-        let mut point = self.at(&ahead, eta);
-        for steps in 0.. {
+        let mut steps = 0;
+        loop {
+            let point = self.at(&ahead, eta);
             let certificate = self.certificate(&point);
             if certificate <= epsilon || steps == MOST_STEPS {
                 return Step { w: ahead, certificate, steps };
@@ -66,9 +67,8 @@ impl<'a, P: Problem> Descent<'a, P> {
             let (factor, kept) = if uphill { (0.0, 1.0) } else { ((momentum - 1.0) / grown, grown) };
             ahead = next.iter().zip(&last).map(|(new, old)| new + factor * (new - old)).collect();
             (last, momentum) = (next, kept);
-            point = self.at(&ahead, eta);
+            steps += 1;
         }
-        unreachable!("the loop counts to MOST_STEPS")
     }
 
     /// A bound on F̄(w, η) − min_v F̄(v, η).

@@ -66,7 +66,7 @@ impl Bins {
             return self.upper;
         }
         let share = f64::from(i) / f64::from(self.count);
-        ((self.upper - self.lower).mul_add(share, self.lower)).min(self.upper)
+        (self.lower + (self.upper - self.lower) * share).min(self.upper)
     }
 
     /// The edges of the bin at a place, none of which is underflow or overflow.

@@ -67,9 +67,9 @@ pub(super) struct ByMeans {
     theta: Conformity,
     mu: f64,
     floor: f64,
-    /// G > 0 at or above this μ, or some μ below.
+    /// The highest μ so far where G > 0.
     rising: Option<f64>,
-    /// G ≤ 0 here.
+    /// The lowest μ so far where G ≤ 0.
     falling: Option<f64>,
     /// The length of the next step that does not follow the mean.
     stride: f64,
@@ -116,8 +116,10 @@ impl ByMeans {
         if self.gap().is_infinite() && FLOOR * self.spread > self.floor {
             self.set_scale(self.spread); // far out of the range: a wider floor keeps both bounds true
         }
+        let last = self.mu;
         self.step(mean_step);
-        State::Searching
+        let moved = (self.mu - last).abs() > 0.0;
+        if moved { State::Searching } else { self.ended() }
     }
 
     fn set_scale(&mut self, scale: f64) {
@@ -129,7 +131,7 @@ impl ByMeans {
         // At θ = 1 the quantile is the least loss, and G = 0 as long as μ + f is below it.
         let rises = gradient > 0.0 || (gradient == 0.0 && self.theta == Conformity::FULL);
         let bound = if rises { &mut self.rising } else { &mut self.falling };
-        *bound = Some(self.mu);
+        *bound = Some(self.mu); // μ never steps over a bound, so that this one is closer
     }
 
     /// How far the bounds are apart.

@@ -100,10 +100,11 @@ impl Descent {
         State::Searching
     }
 
-    /// The width of the next look outside: ×16, ×256, ×65536 …, so that no finite loss is far.
+    /// The width of the next look outside: 16 times that of the last, then 32 times, then 64 …, so that a
+    /// quantile close by is found in fine bins and no finite loss is more than some forty looks away.
     fn widen(&mut self) -> f64 {
         let width = (self.bins.upper() - self.bins.lower()) * self.widening;
-        self.widening *= self.widening;
+        self.widening *= 2.0;
         width
     }
 
