@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+#[cfg(feature = "mpi")]
+mod cluster;
 mod demo;
 mod error;
 mod experiment_file;
