@@ -92,7 +92,7 @@ fn build_and_run(world: &World, case: &str, spec: &ModelSpec, times: u64) {
 /// The all-reduce of the engine, least of some.
 fn all_reduce(world: &World, len: usize) {
     let values = vec![world.rank() as u64; len];
-    let mut sum = vec![0; len];
+    let mut sum = vec![0u64; len];
     let communicator = SimpleCommunicator::world();
     let mut least = f64::INFINITY;
     for _ in 0..40 {
@@ -127,7 +127,7 @@ fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model,
     train(&mut engine, &plan, &mut state, &mut world.observe(Some(&mut laps)))
         .expect("the run can be trained");
 
-    let mut cpu = vec![0; world.size()];
+    let mut cpu = vec![0u64; world.size()];
     SimpleCommunicator::world().all_gather_into(&laps.computed(), &mut cpu[..]);
     let throughput = engine.throughput();
     if world.is_root() {

@@ -1,4 +1,6 @@
 //! The peers of a rank: collective operations, and the time spent in them.
+//!
+//! The types of what is sent and received are written out: nothing else makes sure that they are the same.
 
 use std::time::{Duration, Instant};
 
@@ -59,7 +61,7 @@ impl Peers for Ranks<'_> {
         }
         let since = Instant::now();
         let words: Vec<u64> = part.iter().flat_map(|score| [score.loss.to_bits(), score.errors]).collect();
-        let mut all = vec![0; 2 * blocks];
+        let mut all = vec![0u64; 2 * blocks];
         let counts: Vec<i32> = lengths.iter().map(|&len| 2 * len as i32).collect();
         let starts: Vec<i32> =
             counts.iter().scan(0, |end, &count| Some(std::mem::replace(end, *end + count))).collect();
@@ -81,7 +83,7 @@ impl Peers for Ranks<'_> {
         let since = Instant::now();
         let communicator = self.world.communicator();
         wait_for_all(communicator, meanwhile);
-        let mut sum = vec![0; values.len()];
+        let mut sum = vec![0u64; values.len()];
         for (values, sum) in values.chunks(MOST).zip(sum.chunks_mut(MOST)) {
             communicator.all_reduce_into(values, sum, SystemOperation::sum());
         }

@@ -209,7 +209,7 @@ impl World {
         self.communicator.all_gather_into(&(bytes.len() as i32), &mut counts[..]);
         let starts: Vec<i32> =
             counts.iter().scan(0, |end, &count| Some(std::mem::replace(end, *end + count))).collect();
-        let mut all = vec![0; counts.iter().map(|&count| count as usize).sum()];
+        let mut all = vec![0u8; counts.iter().map(|&count| count as usize).sum()];
         let mut parts = PartitionMut::new(&mut all[..], &counts[..], &starts[..]);
         self.communicator.all_gather_varcount_into(bytes, &mut parts);
         let part = |(&start, &count): (&i32, &i32)| all[start as usize..(start + count) as usize].to_vec();
@@ -220,7 +220,7 @@ impl World {
     fn gather_hash(&self, value: &(impl Hash + ?Sized)) -> Vec<u64> {
         let mut hasher = DefaultHasher::new();
         value.hash(&mut hasher);
-        let mut hashes = vec![0; self.size()];
+        let mut hashes = vec![0u64; self.size()];
         self.communicator.all_gather_into(&hasher.finish(), &mut hashes[..]);
         hashes
     }
