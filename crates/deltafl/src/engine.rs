@@ -13,9 +13,11 @@ use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::QuantileQuery;
 
 mod masked;
+mod peers;
 mod threads;
 
 pub use masked::Masked;
+pub use peers::{Alone, Peers, Share};
 pub use threads::Threads;
 
 /// The devices that train.
@@ -181,6 +183,14 @@ pub enum EngineError {
         /// Why.
         source: rayon::ThreadPoolBuildError,
     },
+    /// A device could not be computed: its data, or a model that a user brought, made the computation panic.
+    #[error("device {device}: {panic}")]
+    Device {
+        /// Its identity.
+        device: String,
+        /// What the panic said.
+        panic: String,
+    },
     /// The engine's own transport failed.
     #[error("{context}")]
     Transport {
@@ -202,6 +212,11 @@ pub trait Engine {
 
     /// For each query, the sum over the cohort of what the devices answer.
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError>;
+
+    /// Tells who will be asked in the round after this one, so that an engine that waits can prepare.
+    fn announce(&mut self, next: &[Drawn]) {
+        let _ = next;
+    }
 
     /// Loss and error of every device of a split, per track.
     fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<SplitEvaluation, EngineError>;
