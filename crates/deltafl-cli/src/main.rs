@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+mod data;
 mod demo;
 mod error;
 mod experiment_file;
@@ -23,6 +24,9 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Bring data in, look at it, split it
+    #[command(subcommand)]
+    Data(data::DataCommand),
     Demo(demo::Args),
     Run(run::Args),
     /// Print a completion script for a shell
@@ -35,6 +39,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Data(command) => data::run(command),
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
         Command::Completions { shell } => {
