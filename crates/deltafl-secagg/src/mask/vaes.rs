@@ -127,9 +127,9 @@ fn combine<W: Word, const BYTES: usize, const PLUS: bool>(words: &mut [W], strea
         // SAFETY: the array has the 64 bytes of a register, and unaligned stores need no alignment.
         unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), stream) };
         if PLUS {
-            W::add_le_bytes(words, &bytes)
+            W::add_le_bytes(words, &bytes);
         } else {
-            W::sub_le_bytes(words, &bytes)
+            W::sub_le_bytes(words, &bytes);
         }
         bytes.zeroize();
         return;
