@@ -1,6 +1,7 @@
 //! A device's side of a round.
 //!
-//! A [`Device`] takes the server's messages in and gives its own out; it sends nothing and awaits nothing.
+//! A [`Device`] takes the server's messages in, in the order in which they were sent, and gives its own out; it sends
+//! nothing and awaits nothing.
 //! It trusts the roster and its own policy, and the server with nothing: whatever does not fit makes it
 //! [`Abort`], after which it holds no secret of the round and says no more.
 

@@ -82,7 +82,9 @@ pub struct SlotSum {
 }
 
 /// The server of a round.
-#[derive(Debug)]
+///
+/// It can be cloned, to be kept in a safe place: it holds no secret, and devices answer a question once whoever asks.
+#[derive(Debug, Clone)]
 pub struct Server {
     round: Round,
     phase: Phase,
@@ -92,7 +94,7 @@ pub struct Server {
 }
 
 /// What the server knows in every phase.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Round {
     params: RoundParams,
     header: Digest,
@@ -101,7 +103,7 @@ struct Round {
     phase_timeout: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Phase {
     Advertising(Advertising),
     Revealing(Revealing),
