@@ -1,3 +1,57 @@
-//! The `deltafl` command.
+//! The `deltafl` command: federated learning for devices that differ.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+mod data;
+mod demo;
+mod error;
+mod experiment_file;
+mod progress;
+mod run;
+mod session;
+mod table;
+
+/// Federated learning for devices that differ: one model per conformity level
+#[derive(Parser, Debug)]
+#[command(name = "deltafl", version, propagate_version = true)]
+#[command(after_help = "Start with:  deltafl demo")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Bring data in, look at it, split it
+    #[command(subcommand)]
+    Data(data::DataCommand),
+    Demo(demo::Args),
+    Run(run::Args),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  deltafl completions bash > /etc/bash_completion.d/deltafl")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Data(command) => data::run(command),
+        Command::Demo(args) => demo::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "deltafl", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(report) => {
+            eprintln!("Error: {report:?}");
+            ExitCode::from(error::exit_code(&report))
+        }
+    }
+}

@@ -14,13 +14,33 @@ use arrow_array::StringArray;
 use arrow_buffer::ScalarBuffer;
 use serde::{Deserialize, Serialize};
 
+mod arrow_file;
 pub mod batch;
 pub mod builder;
+mod check;
+mod content_hash;
+mod device_split;
+pub mod import;
+mod manifest;
+mod mapped;
 pub mod normalise;
+mod open;
+mod partition;
+mod summary;
+pub mod synthetic;
+mod writer;
 
+pub use arrow_file::InvalidArrowFile;
 pub use batch::BatchBuffer;
-pub use builder::{DeviceExamples, FederationBuilder, InvalidDevice};
+pub use builder::FederationBuilder;
+pub use check::{DeviceExamples, InvalidDevice};
+pub use device_split::{DeviceSplit, InvalidSplit};
+pub use manifest::{Dropped, Manifest, Source};
 pub use normalise::{Affine, Normalise};
+pub use open::{OpenError, Unverified};
+pub use partition::{Deal, Partition, PartitionError};
+pub use summary::{Bin, Splits, Spread, Summary};
+pub use writer::{FederationWriter, Heading, SaveError};
 
 /// Which part of the population a device belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -33,6 +53,22 @@ pub enum Split {
     Test = 1,
     /// Train devices held out to choose hyperparameters.
     Validation = 2,
+}
+
+impl Split {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Test => "test",
+            Self::Validation => "validation",
+        }
+    }
+
+    /// The split of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Train, Self::Test, Self::Validation].into_iter().find(|split| split.name() == name)
+    }
 }
 
 /// The kind and shape of one example's input.
@@ -105,8 +141,14 @@ pub struct Federation {
     pub(crate) inputs: InputColumn,
     /// Empty for windows, whose labels stand in the text.
     pub(crate) labels: ScalarBuffer<u16>,
+    /// The words of the vocabulary; word 0 is empty.
+    pub(crate) words: Option<StringArray>,
     pub(crate) vectors: Option<WordVectors>,
+    /// The symbols of the alphabet, in the order of their codes.
+    pub(crate) symbols: Option<String>,
     pub(crate) affine: Option<Affine>,
+    pub(crate) source: Option<Source>,
+    pub(crate) device_split: Option<DeviceSplit>,
     /// BLAKE3 of the contents, in hexadecimal.
     pub(crate) hash: String,
 }
@@ -118,6 +160,7 @@ pub struct Examples<'a> {
     pub(crate) labels: &'a [u16],
     pub(crate) affine: Option<&'a Affine>,
     len: usize,
+    classes: usize,
 }
 
 /// The part of the columns that belongs to one device.
@@ -125,8 +168,8 @@ pub struct Examples<'a> {
 pub(crate) enum DeviceInputs<'a> {
     Bytes { values: &'a [u8], dim: usize },
     Dense { values: &'a [f32], dim: usize },
-    Tokens { ids: &'a [u32], len: usize },
-    Windows { text: &'a [u8], len: usize },
+    Tokens { ids: &'a [u32], len: usize, highest: u32 },
+    Windows { text: &'a [u8], len: usize, highest: u8 },
 }
 
 impl Federation {
@@ -153,6 +196,26 @@ impl Federation {
     /// The frozen word vectors of a federation of words.
     pub fn vectors(&self) -> Option<&WordVectors> {
         self.vectors.as_ref()
+    }
+
+    /// The words of the vocabulary, if they are known; word 0 is empty.
+    pub fn words(&self) -> Option<&StringArray> {
+        self.words.as_ref()
+    }
+
+    /// The symbols of the alphabet in the order of their codes, if they are known.
+    pub fn symbols(&self) -> Option<&str> {
+        self.symbols.as_deref()
+    }
+
+    /// Where the federation came from, if it was imported.
+    pub fn source(&self) -> Option<&Source> {
+        self.source.as_ref()
+    }
+
+    /// How its devices were split, if they were.
+    pub fn device_split(&self) -> Option<&DeviceSplit> {
+        self.device_split.as_ref()
     }
 
     /// Number of devices of all splits.
@@ -201,11 +264,13 @@ impl Federation {
             (InputColumn::Dense(values), InputKind::Dense { dim }) => {
                 DeviceInputs::Dense { values: &values[start * dim..(start + len) * dim], dim }
             }
-            (InputColumn::Tokens(ids), InputKind::Tokens { len: words, .. }) => {
-                DeviceInputs::Tokens { ids: &ids[start * words..(start + len) * words], len: words }
+            (InputColumn::Tokens(ids), InputKind::Tokens { len: words, vocabulary }) => {
+                let ids = &ids[start * words..(start + len) * words];
+                DeviceInputs::Tokens { ids, len: words, highest: vocabulary.saturating_sub(1) as u32 }
             }
-            (InputColumn::Text(text), InputKind::Windows { len: window, .. }) => {
-                DeviceInputs::Windows { text: &text[start..start + len + window], len: window }
+            (InputColumn::Text(text), InputKind::Windows { len: window, alphabet }) => {
+                let text = &text[start..start + len + window];
+                DeviceInputs::Windows { text, len: window, highest: alphabet.saturating_sub(1) as u8 }
             }
             _ => unreachable!("the column of inputs is of the kind the federation was built with"),
         };
@@ -213,11 +278,29 @@ impl Federation {
             InputKind::Windows { .. } => &[][..],
             _ => &self.labels[start..start + len],
         };
-        Examples { inputs, labels, affine: self.affine.as_ref(), len }
+        Examples { inputs, labels, affine: self.affine.as_ref(), len, classes: self.classes }
     }
 }
 
 impl Examples<'_> {
+    /// Reads a byte of every page, so that a mapped file is in memory by the time the device trains.
+    pub fn touch(&self) {
+        const PAGE: usize = 4096;
+        fn read<T: Copy>(values: &[T]) {
+            let stride = PAGE / size_of::<T>();
+            for value in values.iter().step_by(stride) {
+                std::hint::black_box(*value);
+            }
+        }
+        match self.inputs {
+            DeviceInputs::Bytes { values, .. } => read(values),
+            DeviceInputs::Dense { values, .. } => read(values),
+            DeviceInputs::Tokens { ids, .. } => read(ids),
+            DeviceInputs::Windows { text, .. } => read(text),
+        }
+        read(self.labels);
+    }
+
     /// Number of examples.
     pub fn len(&self) -> usize {
         self.len
@@ -228,11 +311,16 @@ impl Examples<'_> {
         self.len == 0
     }
 
-    /// The class of example `i`.
+    /// The class of example `i`, below the number of classes.
+    ///
+    /// Labels are checked when a federation is made, not when it is mapped. In a file that was changed since, a
+    /// label out of range reads as the highest class, so that no model indexes outside its memory;
+    /// [`Federation::verify`] finds such files.
     pub fn label(&self, i: usize) -> u32 {
-        match self.inputs {
-            DeviceInputs::Windows { text, len } => u32::from(text[i + len]),
+        let label = match self.inputs {
+            DeviceInputs::Windows { text, len, .. } => u32::from(text[i + len]),
             _ => u32::from(self.labels[i]),
-        }
+        };
+        label.min(self.classes.saturating_sub(1) as u32)
     }
 }

@@ -41,18 +41,18 @@ impl BatchBuffer {
                     }
                 });
             }
-            DeviceInputs::Tokens { ids, len } => {
+            DeviceInputs::Tokens { ids, len, highest } => {
                 self.tokens.clear();
                 self.is_dense = false;
                 for i in indices {
-                    self.tokens.extend_from_slice(&ids[i * len..(i + 1) * len]);
+                    self.tokens.extend(ids[i * len..(i + 1) * len].iter().map(|&id| id.min(highest)));
                 }
             }
-            DeviceInputs::Windows { text, len } => {
+            DeviceInputs::Windows { text, len, highest } => {
                 self.tokens.clear();
                 self.is_dense = false;
                 for i in indices {
-                    self.tokens.extend(text[i..i + len].iter().map(|&symbol| u32::from(symbol)));
+                    self.tokens.extend(text[i..i + len].iter().map(|&symbol| u32::from(symbol.min(highest))));
                 }
             }
         }

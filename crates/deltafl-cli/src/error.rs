@@ -1,0 +1,80 @@
+//! Errors that a person can act on.
+//!
+//! Exit codes for scripts: 2 for bad input (an argument, an experiment, data), 1 for a failure (a full disk).
+
+use std::path::Path;
+
+use miette::{Diagnostic, LabeledSpan, NamedSource, Report, SourceCode};
+
+/// Something that was given is wrong; the world is not.
+#[derive(Debug)]
+pub(crate) struct BadInput {
+    message: String,
+    help: Option<String>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    place: Option<Place>,
+}
+
+/// Where in a file.
+#[derive(Debug)]
+struct Place {
+    source: NamedSource<String>,
+    label: LabeledSpan,
+}
+
+/// An error of bad input.
+pub(crate) fn bad_input(message: impl Into<String>) -> BadInput {
+    BadInput { message: message.into(), help: None, source: None, place: None }
+}
+
+impl BadInput {
+    /// What to do about it.
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// What lies below.
+    pub(crate) fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// The place in a text file.
+    pub(crate) fn at(mut self, path: &Path, text: &str, label: LabeledSpan) -> Self {
+        let source = NamedSource::new(path.display().to_string(), text.to_owned()).with_language("toml");
+        self.place = Some(Place { source, label });
+        self
+    }
+}
+
+impl std::fmt::Display for BadInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for BadInput {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl Diagnostic for BadInput {
+    fn help<'a>(&'a self) -> Option<Box<dyn std::fmt::Display + 'a>> {
+        self.help.as_ref().map(|help| Box::new(help) as _)
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.place.as_ref().map(|place| &place.source as _)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        self.place.as_ref().map(|place| Box::new(std::iter::once(place.label.clone())) as _)
+    }
+}
+
+/// The exit code for an error.
+pub(crate) fn exit_code(report: &Report) -> u8 {
+    if report.downcast_ref::<BadInput>().is_some() { 2 } else { 1 }
+}

@@ -1,0 +1,90 @@
+//! Progress of a run: a bar on a terminal, plain lines elsewhere, nothing when quiet.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use deltafl::data::Split;
+use deltafl::engine::SplitEvaluation;
+use deltafl::experiment::TrackLabel;
+use deltafl::metrics::Figures;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How progress is shown, on standard error.
+pub(crate) enum Progress {
+    /// A bar that redraws itself.
+    Bar(ProgressBar),
+    /// A line per evaluation.
+    Lines,
+    /// Nothing.
+    Quiet,
+}
+
+impl Progress {
+    /// For a run of so many rounds, `done` of them earlier.
+    pub(crate) fn new(rounds: u64, done: u64, quiet: bool) -> Self {
+        if quiet {
+            return Self::Quiet;
+        }
+        if !std::io::stderr().is_terminal() {
+            return Self::Lines;
+        }
+        let style = "{prefix:>12} {bar:30} round {pos}/{len} · {per_sec} · {eta} left · {wide_msg}";
+        let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = ProgressBar::new(rounds).with_style(style.progress_chars("━╸─")).with_position(done);
+        bar.reset_eta();
+        bar.enable_steady_tick(Duration::from_millis(250));
+        Self::Bar(bar)
+    }
+
+    /// A new seed begins.
+    pub(crate) fn seed(&self, seed: u64) {
+        if let Self::Bar(bar) = self {
+            bar.set_prefix(format!("seed {seed}"));
+        }
+    }
+
+    /// A round of all tracks is done.
+    pub(crate) fn round(&self) {
+        if let Self::Bar(bar) = self {
+            bar.inc(1);
+        }
+    }
+
+    /// Every device has been evaluated.
+    pub(crate) fn evaluation(
+        &self,
+        seed: u64,
+        round: u64,
+        labels: &[TrackLabel],
+        splits: &[SplitEvaluation],
+    ) {
+        let line = || headline(labels, splits);
+        match self {
+            Self::Bar(bar) => bar.set_message(line()),
+            Self::Lines => eprintln!("seed {seed}, round {round}: {}", line()),
+            Self::Quiet => {}
+        }
+    }
+
+    /// The run is over.
+    pub(crate) fn finish(&self) {
+        if let Self::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// The 90th percentile of the test error of each track.
+fn headline(labels: &[TrackLabel], splits: &[SplitEvaluation]) -> String {
+    let Some(test) = splits.iter().find(|split| split.split == Split::Test) else { return String::new() };
+    let of_track = |(i, label): (usize, &TrackLabel)| {
+        let p90 = Figures::of_track(test, i).and_then(|figures| figures.percentile(90))?;
+        Some(format!("{label} {:.1} %", 100.0 * p90))
+    };
+    let figures: Vec<String> = labels.iter().enumerate().filter_map(of_track).collect();
+    if figures.is_empty() {
+        String::new()
+    } else {
+        format!("90th percentile of the error: {}", figures.join(", "))
+    }
+}

@@ -1,0 +1,80 @@
+//! `deltafl run`: train an experiment.
+
+use std::path::PathBuf;
+
+use deltafl::kernel::Isa;
+use miette::Result;
+
+use crate::session::{self, Ended, Options};
+use crate::{experiment_file, table};
+
+/// Train an experiment
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  deltafl run experiments/quickstart.toml --set rounds=5 --out runs/try")]
+pub(crate) struct Args {
+    /// The experiment, a TOML file
+    experiment: PathBuf,
+    /// The run folder [default: runs/NAME]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on with the run in the folder
+    #[arg(long)]
+    resume: bool,
+    /// Override a key of the experiment; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    #[command(flatten)]
+    machine: Machine,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// What of the machine to use.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Machine {
+    /// Number of threads; the result has the same bits for any [default: one per core]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) threads: usize,
+    /// Pin the kernels to an instruction set: reference, avx2, avx512 [default: the best here]
+    #[arg(long, value_name = "SET")]
+    kernel: Option<Isa>,
+}
+
+impl Machine {
+    /// The instruction set of the kernels.
+    pub(crate) fn kernel(&self) -> Isa {
+        self.kernel.unwrap_or_else(Isa::detect)
+    }
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
+    let out = args.out.unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
+    let options = Options {
+        out: &out,
+        resume: args.resume,
+        threads: args.machine.threads,
+        kernel: args.machine.kernel(),
+        quiet: args.quiet || args.json,
+    };
+    match session::run(experiment, &options)? {
+        Ended::Interrupted => interrupted(&args.experiment, &out),
+        Ended::Finished(summary) if args.json => {
+            println!("{}", serde_json::to_string_pretty(&summary).unwrap_or_default());
+        }
+        Ended::Finished(summary) => {
+            print!("{}", table::render(&summary));
+            println!("\nRun folder: {}", out.display());
+        }
+    }
+    Ok(())
+}
+
+fn interrupted(experiment: &std::path::Path, out: &std::path::Path) {
+    eprintln!("stopped; nothing is lost. Go on with");
+    eprintln!("  deltafl run {} --out {} --resume", experiment.display(), out.display());
+}

@@ -1,0 +1,264 @@
+//! Alternating minimisation of the smoothed objective (Algorithm 1).
+//!
+//! ```text
+//! for t = 0, 1, 2, …
+//!     η_t     ∈ argmin_η F̄_θ,ν(w_t, η)                                line 2, in closed form
+//!     w_{t+1} ≈ argmin_w F̄_θ,ν(w, η_t), to within ε_t                 line 3, eq. (4)
+//! ```
+//!
+//! On convex losses it ends within ν/(2θ) of min F_θ, and the gradient of F̄_θ,ν vanishes (Proposition 4).
+//! It sees every device in every round, which no federation grants: it is the reference that the federated
+//! algorithms are held against, and it computes the paper's illustration.
+//!
+//! **The w-step's certificate.** With γ_k = g'_ν(F_k(w) − η) and g_ν(ρ) = max_γ {ργ − νγ²/2} + ν/2, the function
+//!
+//! ```text
+//! L(v) = η + (1/θ) Σ_k α_k (γ_k (F_k(v) − η) − νγ_k²/2 + ν/2)
+//! ```
+//!
+//! lies below F̄_θ,ν(·, η), touches it at v = w with the same gradient, and is strongly convex with modulus
+//! m = (μ/θ) Σ_k α_k γ_k when every F_k is with modulus μ. Its minimum bounds what is left to gain:
+//!
+//! ```text
+//! F̄_θ,ν(w, η) − min_v F̄_θ,ν(v, η) ≤ ‖∇_w F̄_θ,ν(w, η)‖² / (2m)
+//! ```
+//!
+//! and there is nothing left when all γ_k are zero.
+//!
+//! **Small ν.** A w-step gains nothing once the tail has fallen to η_t, so that η moves by no more than ν in a
+//! round. [`Alternating::run_graduated`] comes down from a ν as wide as the losses, and hands each stage's w
+//! to the next.
+
+mod descent;
+
+use crate::superquantile::smooth::Smoothing;
+use crate::superquantile::{Conformity, DeviceLoss, InvalidDeviceLoss};
+
+use self::descent::Descent;
+
+/// A convex problem over N devices.
+pub trait Problem {
+    /// The weights α_k; their number is N.
+    fn weights(&self) -> &[f64];
+
+    /// F_k(w) of each device.
+    fn losses(&self, w: &[f64]) -> Vec<f64>;
+
+    /// Σ_k s_k ∇F_k(w), for a factor s_k per device.
+    fn gradient(&self, w: &[f64], factors: &[f64]) -> Vec<f64>;
+
+    /// μ > 0 such that every F_k is strongly convex with modulus μ; an ℓ₂ penalty λ/2‖w‖² brings λ.
+    fn strong_convexity(&self) -> f64;
+
+    /// A number that no F_k(w) is below.
+    fn least_loss(&self) -> f64 {
+        0.0
+    }
+}
+
+/// The settings of Algorithm 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Alternating {
+    /// The conformity level θ.
+    pub theta: Conformity,
+    /// The smoothing ν.
+    pub nu: Smoothing,
+    /// How exact each w-step is.
+    pub inexactness: Inexactness,
+    /// The number of rounds.
+    pub rounds: u32,
+}
+
+/// The sequence ε_t = first / (t+1)^power; it is summable, as Proposition 4 asks, when power > 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Inexactness {
+    /// ε_0.
+    pub first: f64,
+    /// How fast it falls.
+    pub power: f64,
+}
+
+impl Inexactness {
+    /// ε_t.
+    pub fn at(&self, round: u32) -> f64 {
+        self.first / (f64::from(round) + 1.0).powf(self.power)
+    }
+}
+
+/// ε_t = 1/(t+1)².
+impl Default for Inexactness {
+    fn default() -> Self {
+        Self { first: 1.0, power: 2.0 }
+    }
+}
+
+/// What Algorithm 1 found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alternated {
+    /// The last w.
+    pub w: Vec<f64>,
+    /// A minimiser η of F̄_θ,ν(w, ·).
+    pub eta: f64,
+    /// ‖∇ F̄_θ,ν(w, η)‖, over w and η.
+    pub gradient_norm: f64,
+    /// One entry per round.
+    pub rounds: Vec<Round>,
+}
+
+/// One round of Algorithm 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Round {
+    /// η_t.
+    pub eta: f64,
+    /// F_θ,ν(w_t) = F̄_θ,ν(w_t, η_t), before the w-step.
+    pub objective: f64,
+    /// The bound on what the w-step left; at most ε_t, unless rounding kept it from getting there.
+    pub certificate: f64,
+    /// Gradient steps taken.
+    pub steps: u32,
+}
+
+impl Alternating {
+    /// Runs Algorithm 1 from `start`.
+    ///
+    /// Fails when a loss is not finite, or a weight not positive.
+    pub fn run(&self, problem: &impl Problem, start: Vec<f64>) -> Result<Alternated, InvalidDeviceLoss> {
+        let mut w = start;
+        let mut rounds = Vec::new();
+        let mut descent = Descent::new(self.theta, self.nu, problem);
+        for t in 0..self.rounds {
+            let losses = device_losses(problem, &w)?;
+            let eta = self.eta_step(problem, &losses);
+            let objective = self.nu.objective(self.theta, eta, &losses);
+            let step = descent.run(w, eta, self.inexactness.at(t));
+            w = step.w;
+            rounds.push(Round { eta, objective, certificate: step.certificate, steps: step.steps });
+        }
+        let losses = device_losses(problem, &w)?;
+        let eta = self.eta_step(problem, &losses);
+        let by_eta = self.nu.derivative(self.theta, eta, &losses);
+        let gradient_norm = descent.gradient_norm(&w, eta).hypot(by_eta);
+        Ok(Alternated { w, eta, gradient_norm, rounds })
+    }
+
+    /// Runs Algorithm 1 for ν′ from the spread of the losses at `start` down to ν, by quarters.
+    ///
+    /// Every stage has [`Self::rounds`] rounds; what it returns is of the last stage, at ν itself.
+    pub fn run_graduated(
+        &self,
+        problem: &impl Problem,
+        start: Vec<f64>,
+    ) -> Result<Alternated, InvalidDeviceLoss> {
+        let losses = device_losses(problem, &start)?;
+        let least = losses.iter().map(DeviceLoss::loss).fold(f64::INFINITY, f64::min);
+        let greatest = losses.iter().map(DeviceLoss::loss).fold(f64::NEG_INFINITY, f64::max);
+        let mut w = start;
+        let mut wider = Smoothing::try_from(greatest - least).unwrap_or(self.nu);
+        while wider > self.nu {
+            w = Self { nu: wider, ..*self }.run(problem, w)?.w;
+            wider = Smoothing::try_from(wider.get() / 4.0).unwrap_or(self.nu);
+        }
+        self.run(problem, w)
+    }
+
+    /// η_t: of all minimisers, the one in the middle, which leaves the w-step the most room.
+    fn eta_step(&self, problem: &impl Problem, losses: &[DeviceLoss]) -> f64 {
+        // Without devices F̄(w, η) = η has no minimum, and no w is better than another.
+        let Some(minimisers) = self.nu.minimisers(self.theta, losses) else { return 0.0 };
+        if minimisers.least.is_finite() {
+            minimisers.least.midpoint(minimisers.greatest)
+        } else {
+            minimisers.greatest.min(problem.least_loss() - self.nu.get())
+        }
+    }
+}
+
+fn device_losses(problem: &impl Problem, w: &[f64]) -> Result<Vec<DeviceLoss>, InvalidDeviceLoss> {
+    let pairs = problem.losses(w).into_iter().zip(problem.weights());
+    pairs.map(|(loss, &weight)| DeviceLoss::new(loss, weight)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superquantile::superquantile;
+
+    /// F_k(w) = (w − c_k)² on the line.
+    struct Line {
+        centres: Vec<f64>,
+        weights: Vec<f64>,
+    }
+
+    impl Problem for Line {
+        fn weights(&self) -> &[f64] {
+            &self.weights
+        }
+
+        fn losses(&self, w: &[f64]) -> Vec<f64> {
+            self.centres.iter().map(|c| (w[0] - c).powi(2)).collect()
+        }
+
+        fn gradient(&self, w: &[f64], factors: &[f64]) -> Vec<f64> {
+            vec![self.centres.iter().zip(factors).map(|(c, s)| 2.0 * s * (w[0] - c)).sum()]
+        }
+
+        fn strong_convexity(&self) -> f64 {
+            2.0
+        }
+    }
+
+    fn alternating(theta: f64) -> Alternating {
+        Alternating {
+            theta: Conformity::try_from(theta).unwrap(),
+            nu: Smoothing::try_from(0.01).unwrap(),
+            inexactness: Inexactness { first: 1e-2, power: 3.0 },
+            rounds: 100,
+        }
+    }
+
+    #[test]
+    fn full_conformity_ends_at_the_weighted_mean() {
+        let line = Line { centres: vec![0.0, 1.0, 5.0], weights: vec![1.0, 2.0, 1.0] };
+        let found = alternating(1.0).run(&line, vec![30.0]).unwrap();
+        assert!((found.w[0] - 1.75).abs() < 1e-3, "{}", found.w[0]);
+    }
+
+    #[test]
+    fn low_conformity_ends_in_the_middle_of_the_extremes() {
+        let line = Line { centres: vec![0.0, 1.0, 5.0], weights: vec![1.0, 2.0, 1.0] };
+        let found = alternating(0.2).run_graduated(&line, vec![30.0]).unwrap();
+        assert!((found.w[0] - 2.5).abs() < 1e-2, "{}", found.w[0]);
+    }
+
+    #[test]
+    fn every_w_step_is_as_exact_as_asked() {
+        let line = Line { centres: vec![0.0, 1.0, 5.0, 7.0], weights: vec![1.0, 2.0, 1.0, 4.0] };
+        let settings = alternating(0.4);
+        let found = settings.run(&line, vec![-9.0]).unwrap();
+        for (t, round) in (0..).zip(&found.rounds) {
+            assert!(round.certificate <= settings.inexactness.at(t), "round {t}: {round:?}");
+        }
+    }
+
+    #[test]
+    fn the_mixture_of_the_last_round_proves_the_minimum() {
+        let line = Line { centres: vec![0.0, 1.0, 5.0, 7.0], weights: vec![1.0, 2.0, 1.0, 4.0] };
+        let settings = alternating(0.4);
+        let found = settings.run_graduated(&line, vec![-9.0]).unwrap();
+        let losses = device_losses(&line, &found.w).unwrap();
+        let mixture = settings.nu.mixture(settings.theta, &losses).unwrap();
+        let mean: f64 = mixture.shares().iter().zip(&line.centres).map(|(pi, c)| pi * c).sum();
+        let at_mean = mixture.loss(&device_losses(&line, &[mean]).unwrap());
+        let gap = superquantile(settings.theta, &losses).unwrap() - at_mean;
+        assert!(gap <= 0.01 / (2.0 * 0.4), "{gap}");
+    }
+
+    #[test]
+    fn a_problem_whose_losses_are_not_finite_is_refused() {
+        let line = Line { centres: vec![0.0, f64::NAN], weights: vec![1.0, 1.0] };
+        assert!(matches!(
+            alternating(0.5).run(&line, vec![0.0]),
+            Err(InvalidDeviceLoss::NonFiniteLoss { .. })
+        ));
+    }
+}

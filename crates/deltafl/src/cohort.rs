@@ -1,0 +1,189 @@
+//! The cohort S_t of a round (Algorithm 2, line 2), and the devices that are away or vanish.
+//!
+//! Drawing m devices of N costs O(m), whatever N is.
+
+use std::collections::HashMap;
+use std::f64::consts::TAU;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Drawn;
+use crate::stream::{Purpose, Stream};
+
+/// How a cohort is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// m.
+    pub cohort_size: usize,
+    /// Unif([N])^m as the paper writes it, instead of m distinct devices.
+    pub with_replacement: bool,
+    /// Who can be reached, and who vanishes.
+    pub availability: Availability,
+}
+
+/// Devices that cannot be reached, or vanish in the middle of a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Availability {
+    /// Probability that a drawn device vanishes before it answers.
+    pub drop_out: f64,
+    /// Devices that come and go with the hours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diurnal: Option<Diurnal>,
+}
+
+/// A day of `period` rounds. Device k can be reached with a probability between `low` (its noon) and 1 (its
+/// midnight, when it is idle and charging); its time zone is drawn once.
+///
+/// ```text
+/// P(k reachable in round t) = low + (1 − low)·(1 + cos 2π(t/period − zone_k))/2
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Diurnal {
+    /// Rounds per day.
+    pub period: u32,
+    /// Probability at the worst hour, in [0, 1].
+    pub low: f64,
+}
+
+impl Diurnal {
+    fn reachable(&self, seed: u64, round: u64, device: u32) -> bool {
+        // The zone does not depend on the round: round u64::MAX is never trained.
+        let zone = Stream::new(seed, Purpose::Availability, u64::MAX, u64::from(device)).unit();
+        let hour = round as f64 / f64::from(self.period) - zone;
+        let probability = self.low + (1.0 - self.low) * (1.0 + (TAU * hour).cos()) / 2.0;
+        Stream::new(seed, Purpose::Availability, round, u64::from(device)).unit() < probability
+    }
+}
+
+impl Sampling {
+    /// S_t: up to m of `devices` devices, fewer when fewer can be reached.
+    pub fn cohort(&self, devices: usize, seed: u64, round: u64) -> Vec<Drawn> {
+        let reachable = |&device: &u32| match &self.availability.diurnal {
+            Some(diurnal) => diurnal.reachable(seed, round, device),
+            None => true,
+        };
+        let mut stream = Stream::new(seed, Purpose::Cohort, round, 0);
+        if self.with_replacement {
+            // Redrawing is bounded: with nobody reachable the cohort is empty, not endless.
+            let draws = (0..100 * self.cohort_size).map(|_| stream.below(devices as u64) as u32);
+            self.counted(draws.filter(reachable).take(self.cohort_size), seed, round)
+        } else {
+            let order = Permutation { stream, devices: devices as u64, moved: HashMap::new(), next: 0 };
+            self.counted(order.filter(reachable).take(self.cohort_size), seed, round)
+        }
+    }
+
+    /// Devices drawn several times stand once, in the order of the first draw.
+    fn counted(&self, draws: impl Iterator<Item = u32>, seed: u64, round: u64) -> Vec<Drawn> {
+        let mut cohort: Vec<Drawn> = Vec::with_capacity(self.cohort_size);
+        let mut position = HashMap::with_capacity(self.cohort_size);
+        for device in draws {
+            let at = *position.entry(device).or_insert(cohort.len());
+            if at == cohort.len() {
+                cohort.push(Drawn { device, times: 0, dropped: self.drops(device, seed, round) });
+            }
+            cohort[at].times += 1;
+        }
+        cohort
+    }
+
+    fn drops(&self, device: u32, seed: u64, round: u64) -> bool {
+        let drop_out = self.availability.drop_out;
+        drop_out > 0.0 && Stream::new(seed, Purpose::DropOut, round, u64::from(device)).unit() < drop_out
+    }
+}
+
+/// A uniform permutation of `0..devices`, one element at a time: Fisher–Yates on an array that exists only
+/// where it was touched.
+struct Permutation {
+    stream: Stream,
+    devices: u64,
+    moved: HashMap<u64, u64>,
+    next: u64,
+}
+
+impl Iterator for Permutation {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        if self.next == self.devices {
+            return None;
+        }
+        let i = self.next;
+        let j = i + self.stream.below(self.devices - i);
+        let at_i = self.moved.remove(&i).unwrap_or(i);
+        let drawn = if i == j { at_i } else { self.moved.insert(j, at_i).unwrap_or(j) };
+        self.next += 1;
+        Some(drawn as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampling(cohort_size: usize) -> Sampling {
+        Sampling { cohort_size, with_replacement: false, availability: Availability::default() }
+    }
+
+    #[test]
+    fn without_replacement_devices_are_distinct_and_at_most_all() {
+        for (m, n) in [(5, 100), (100, 100), (200, 50)] {
+            let mut devices: Vec<u32> = sampling(m).cohort(n, 1, 2).iter().map(|d| d.device).collect();
+            devices.sort_unstable();
+            devices.dedup();
+            assert_eq!(devices.len(), m.min(n));
+            assert!(devices.iter().all(|&k| (k as usize) < n));
+        }
+    }
+
+    #[test]
+    fn every_device_is_drawn_equally_often() {
+        let mut counts = vec![0u32; 20];
+        for round in 0..20_000 {
+            for drawn in sampling(5).cohort(20, 7, round) {
+                counts[drawn.device as usize] += 1;
+            }
+        }
+        assert!(counts.iter().all(|&c| (4_700..5_300).contains(&c)), "{counts:?}");
+    }
+
+    #[test]
+    fn with_replacement_draws_are_counted() {
+        let cohort = Sampling { with_replacement: true, ..sampling(50) }.cohort(10, 1, 1);
+        assert_eq!(cohort.iter().map(|d| d.times).sum::<u32>(), 50);
+        assert!(cohort.len() <= 10);
+    }
+
+    #[test]
+    fn a_tenth_of_the_devices_drops_out() {
+        let availability = Availability { drop_out: 0.1, diurnal: None };
+        let sampling = Sampling { availability, ..sampling(100) };
+        let dropped: usize =
+            (0..100).map(|t| sampling.cohort(1000, 1, t).iter().filter(|d| d.dropped).count()).sum();
+        assert!((900..1100).contains(&dropped), "{dropped}");
+    }
+
+    #[test]
+    fn at_noon_fewer_devices_can_be_reached() {
+        let diurnal = Diurnal { period: 24, low: 0.2 };
+        let reached = |round| (0..4000).filter(|&k| diurnal.reachable(1, round, k)).count();
+        let zone = |k: u32| Stream::new(1, Purpose::Availability, u64::MAX, u64::from(k)).unit();
+        let at_midnight = (0..4000).filter(|&k| zone(k) < 0.05 && diurnal.reachable(1, 0, k)).count();
+        let at_noon =
+            (0..4000).filter(|&k| (zone(k) - 0.5).abs() < 0.025 && diurnal.reachable(1, 0, k)).count();
+        assert!(at_noon * 3 < at_midnight, "{at_noon} {at_midnight}");
+        assert!((2_000..2_800).contains(&reached(3)), "{}", reached(3));
+    }
+
+    #[test]
+    fn nobody_reachable_is_an_empty_cohort() {
+        let availability = Availability { drop_out: 0.0, diurnal: Some(Diurnal { period: 1, low: 0.0 }) };
+        for with_replacement in [false, true] {
+            let sampling = Sampling { cohort_size: 5, with_replacement, availability };
+            assert!(sampling.cohort(20, 1, 0).len() <= 5);
+        }
+    }
+}

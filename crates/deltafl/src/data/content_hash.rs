@@ -1,0 +1,126 @@
+//! BLAKE3 of a federation's contents.
+//!
+//! A hash of hashes, one per column, so that a writer that streams the columns and a federation that lies in
+//! memory agree. What devices hold is hashed in their order and not where it lies: a federation from which
+//! devices were dropped has the hash of its compact copy.
+
+use arrow_array::Array;
+use arrow_buffer::Buffer;
+
+use super::arrow_file::bytes_of;
+use super::{Federation, InputColumn, InputKind, WordVectors};
+
+/// The hash of a federation under way.
+#[derive(Debug, Default)]
+pub(crate) struct ContentHash {
+    ids: blake3::Hasher,
+    split: blake3::Hasher,
+    count: blake3::Hasher,
+    inputs: blake3::Hasher,
+    labels: blake3::Hasher,
+    words: blake3::Hasher,
+}
+
+impl ContentHash {
+    pub(crate) fn device(&mut self, id: &str, split: u8, count: u64) {
+        self.ids.update(id.as_bytes()).update(&[0]);
+        self.split.update(&[split]);
+        self.count.update(&count.to_le_bytes());
+    }
+
+    pub(crate) fn inputs(&mut self, bytes: &[u8]) {
+        self.inputs.update(bytes);
+    }
+
+    pub(crate) fn labels(&mut self, labels: &[u16]) {
+        self.labels.update(bytes_of(labels));
+    }
+
+    pub(crate) fn words<'a>(&mut self, words: impl Iterator<Item = &'a str>, vectors: &[f32]) {
+        for word in words {
+            self.words.update(word.as_bytes()).update(&[0]);
+        }
+        self.words.update(bytes_of(vectors));
+    }
+
+    /// In hexadecimal.
+    pub(crate) fn finish(&self, kind: InputKind, classes: usize) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(format!("{kind:?} {classes}").as_bytes());
+        for column in [&self.ids, &self.split, &self.count, &self.inputs, &self.labels, &self.words] {
+            hasher.update(column.finalize().as_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
+impl Federation {
+    /// BLAKE3 over the kind, the device table and the columns: reads everything.
+    pub(crate) fn content_hash(&self) -> String {
+        let mut hash = ContentHash::default();
+        for k in 0..self.len() as u32 {
+            hash.device(self.id(k), self.devices.split[k as usize], self.count(k));
+        }
+        for run in self.runs() {
+            hash.inputs(&self.inputs.bytes()[run.inputs]);
+            hash.labels(&self.labels[run.labels]);
+        }
+        if let Some(vectors) = &self.vectors {
+            hash.words(self.word_list(vectors), &vectors.values);
+        }
+        hash.finish(self.kind, self.classes)
+    }
+
+    /// A word per vector; the empty word where none is known.
+    pub(crate) fn word_list(&self, vectors: &WordVectors) -> impl Iterator<Item = &str> + Clone {
+        let known = |i: usize| self.words.as_ref().filter(|words| i < words.len());
+        let rows = vectors.values.len() / vectors.dim.max(1);
+        (0..rows).map(move |i| known(i).map_or("", |words| words.value(i)))
+    }
+
+    /// The stretches of the columns that the devices cover, in their order, as long as they come.
+    fn runs(&self) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for k in 0..self.len() {
+            let (start, count) = (self.devices.offset[k] as usize, self.devices.count[k] as usize);
+            let next = match self.kind {
+                InputKind::Bytes { dim } => Run::of_rows(start, count, dim),
+                InputKind::Dense { dim } | InputKind::Tokens { len: dim, .. } => {
+                    Run::of_rows(start, count, 4 * dim)
+                }
+                InputKind::Windows { len, .. } => Run { inputs: start..start + count + len, labels: 0..0 },
+            };
+            match runs.last_mut() {
+                Some(run) if run.inputs.end == next.inputs.start && run.labels.end == next.labels.start => {
+                    run.inputs.end = next.inputs.end;
+                    run.labels.end = next.labels.end;
+                }
+                _ => runs.push(next),
+            }
+        }
+        runs
+    }
+}
+
+/// Bytes of the inputs and entries of the labels.
+struct Run {
+    inputs: std::ops::Range<usize>,
+    labels: std::ops::Range<usize>,
+}
+
+impl Run {
+    fn of_rows(start: usize, count: usize, width: usize) -> Self {
+        Self { inputs: start * width..(start + count) * width, labels: start..start + count }
+    }
+}
+
+impl InputColumn {
+    /// The bytes of the column, as they lie in memory.
+    pub(crate) fn bytes(&self) -> &Buffer {
+        match self {
+            Self::Bytes(values) | Self::Text(values) => values.inner(),
+            Self::Dense(values) => values.inner(),
+            Self::Tokens(ids) => ids.inner(),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The split of devices into train, validation and test (spec §5).
+//!
+//! The paper splits *devices*, not examples: half of them train, the other half is never seen in training. LEAF's
+//! rule keeps a device when it has *more* than so many examples.
+
+use arrow_array::StringArray;
+use arrow_buffer::ScalarBuffer;
+use serde::{Deserialize, Serialize};
+
+use super::{DeviceTable, Federation, Split};
+use crate::stream::{Purpose, Stream};
+
+/// How to split the devices of a federation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeviceSplit {
+    /// The fraction of devices that train; rounded down to whole devices.
+    pub train: f64,
+    /// The fraction of the train devices held out for validation; rounded down.
+    pub validation: f64,
+    /// The data seed.
+    pub seed: u64,
+    /// A device is kept when it has more examples than this.
+    pub min_points: u64,
+}
+
+impl Default for DeviceSplit {
+    /// The paper's: half of the devices train.
+    fn default() -> Self {
+        Self { train: 0.5, validation: 0.0, seed: 1, min_points: 0 }
+    }
+}
+
+/// Why devices cannot be split so.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidSplit {
+    /// A fraction that is none.
+    #[error("the fraction `{name}` must be in [0, 1], got {got}")]
+    Fraction {
+        /// `train` or `validation`.
+        name: &'static str,
+        /// Its value.
+        got: f64,
+    },
+    /// Nobody left.
+    #[error("no device has more than {min_points} examples; the largest has {largest}")]
+    NoDevices {
+        /// The bound.
+        min_points: u64,
+        /// Examples of the largest device.
+        largest: u64,
+    },
+}
+
+impl Federation {
+    /// The same federation with its devices split anew; small devices are left out.
+    ///
+    /// The examples stay where they are. The hash is derived from that of the federation and the split,
+    /// without reading the examples again.
+    ///
+    /// ```
+    /// use deltafl::data::{DeviceExamples, DeviceSplit, FederationBuilder, InputKind, Split};
+    /// let mut builder = FederationBuilder::new("tiny", InputKind::Bytes { dim: 1 }, 2);
+    /// for id in ["a", "b", "c", "d", "e"] {
+    ///     builder.push(id, Split::Train, DeviceExamples::Bytes(&[0, 255]), &[0, 1]).unwrap();
+    /// }
+    /// let federation = builder.build().split_devices(&DeviceSplit::default()).unwrap();
+    /// assert_eq!(federation.split(Split::Train).len(), 2);
+    /// assert_eq!(federation.split(Split::Test).len(), 3);
+    /// ```
+    pub fn split_devices(mut self, plan: &DeviceSplit) -> Result<Self, InvalidSplit> {
+        let (kept, splits) = plan.draw(&self.devices.count)?;
+        let splits: Vec<u8> = splits.into_iter().map(|split| split as u8).collect();
+        self.devices = if kept.len() == self.len() {
+            DeviceTable { split: ScalarBuffer::from(splits), ..self.devices }
+        } else {
+            self.devices.subset(&kept, splits)
+        };
+        self.hash = derived_hash(&self.hash, plan);
+        self.device_split = Some(plan.clone());
+        self.affine = None; // its constants belonged to the train devices of before
+        Ok(self)
+    }
+}
+
+impl DeviceSplit {
+    /// The devices to keep among those with these numbers of examples, and the split of each.
+    pub(crate) fn draw(&self, counts: &[u64]) -> Result<(Vec<usize>, Vec<Split>), InvalidSplit> {
+        for (name, got) in [("train", self.train), ("validation", self.validation)] {
+            if !(0.0..=1.0).contains(&got) {
+                return Err(InvalidSplit::Fraction { name, got });
+            }
+        }
+        let kept: Vec<usize> = (0..counts.len()).filter(|&k| counts[k] > self.min_points).collect();
+        if kept.is_empty() {
+            let largest = counts.iter().copied().max().unwrap_or_default();
+            return Err(InvalidSplit::NoDevices { min_points: self.min_points, largest });
+        }
+        let splits = self.splits(kept.len());
+        Ok((kept, splits))
+    }
+
+    /// The split of each of `n` devices.
+    fn splits(&self, n: usize) -> Vec<Split> {
+        let mut order: Vec<usize> = (0..n).collect();
+        Stream::new(self.seed, Purpose::Split, 0, 0).shuffle(&mut order);
+        let train = (self.train * n as f64).floor() as usize;
+        let validation = (self.validation * train as f64).floor() as usize;
+        let mut splits = vec![Split::Test; n];
+        for (place, &device) in order[..train].iter().enumerate() {
+            splits[device] = if place < train - validation { Split::Train } else { Split::Validation };
+        }
+        splits
+    }
+}
+
+fn derived_hash(hash: &str, plan: &DeviceSplit) -> String {
+    let DeviceSplit { train, validation, seed, min_points } = plan;
+    let text = format!("{hash} split {train} {validation} {seed} {min_points}");
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+impl DeviceTable {
+    fn subset(&self, kept: &[usize], splits: Vec<u8>) -> Self {
+        let pick = |column: &ScalarBuffer<u64>| kept.iter().map(|&k| column[k]).collect();
+        Self {
+            ids: StringArray::from_iter_values(kept.iter().map(|&k| self.ids.value(k))),
+            split: ScalarBuffer::from(splits),
+            offset: pick(&self.offset),
+            count: pick(&self.count),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{DeviceExamples, FederationBuilder, InputKind};
+
+    /// Device k has k + 1 examples.
+    fn growing(n: usize) -> Federation {
+        let mut builder = FederationBuilder::new("t", InputKind::Bytes { dim: 1 }, 1);
+        for k in 0..n {
+            let (values, labels) = (vec![k as u8; k + 1], vec![0; k + 1]);
+            builder.push(&k.to_string(), Split::Train, DeviceExamples::Bytes(&values), &labels).unwrap();
+        }
+        builder.build()
+    }
+
+    #[test]
+    fn the_papers_halves_round_down_for_train() {
+        let split = growing(21).split_devices(&DeviceSplit::default()).unwrap();
+        assert_eq!((split.split(Split::Train).len(), split.split(Split::Test).len()), (10, 11));
+    }
+
+    #[test]
+    fn a_device_with_exactly_the_bound_is_left_out() {
+        let plan = DeviceSplit { min_points: 3, ..DeviceSplit::default() };
+        let split = growing(6).split_devices(&plan).unwrap();
+        let ids: Vec<&str> = (0..split.len() as u32).map(|k| split.id(k)).collect();
+        assert_eq!(ids, ["3", "4", "5"]);
+        assert_eq!(split.examples(0).len(), 4);
+    }
+
+    #[test]
+    fn the_seed_alone_decides_who_trains() {
+        let trains = |seed| growing(40).split_devices(&DeviceSplit { seed, ..Default::default() }).unwrap();
+        assert_eq!(trains(1).split(Split::Train), trains(1).split(Split::Train));
+        assert_ne!(trains(1).split(Split::Train), trains(2).split(Split::Train));
+        assert_ne!(trains(1).hash(), trains(2).hash());
+    }
+
+    #[test]
+    fn validation_devices_come_out_of_train() {
+        let plan = DeviceSplit { train: 0.5, validation: 0.2, ..DeviceSplit::default() };
+        let (base, held_out) =
+            (growing(40).split_devices(&DeviceSplit::default()), growing(40).split_devices(&plan));
+        let (base, held_out) = (base.unwrap(), held_out.unwrap());
+        assert_eq!(base.split(Split::Test), held_out.split(Split::Test));
+        assert_eq!(held_out.split(Split::Validation).len(), 4);
+        assert_eq!(held_out.split(Split::Train).len(), 16);
+    }
+
+    #[test]
+    fn a_bound_above_every_device_is_an_error() {
+        let plan = DeviceSplit { min_points: 9, ..DeviceSplit::default() };
+        assert_eq!(
+            growing(4).split_devices(&plan).unwrap_err(),
+            InvalidSplit::NoDevices { min_points: 9, largest: 4 }
+        );
+    }
+}

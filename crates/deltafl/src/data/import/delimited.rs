@@ -1,0 +1,95 @@
+//! CSV and TSV files.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use csv::{ByteRecord, Reader, ReaderBuilder};
+
+use super::error::{ImportError, Position, Problem};
+use super::input::Input;
+
+/// How the fields of a line are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Commas, with quotes where needed.
+    Csv,
+    /// Tabs, without quotes.
+    Tsv,
+}
+
+/// A delimited file, record by record.
+pub(crate) struct Delimited {
+    path: PathBuf,
+    reader: Reader<Box<dyn Read>>,
+    record: ByteRecord,
+}
+
+impl Delimited {
+    /// Opens a file; its first record is a header or not.
+    pub(crate) fn open(path: &Path, dialect: Dialect, has_header: bool) -> Result<Self, ImportError> {
+        let reader: Box<dyn Read> = Box::new(Input::open(path)?.into_reader());
+        let reader = ReaderBuilder::new()
+            .delimiter(if dialect == Dialect::Tsv { b'\t' } else { b',' })
+            .quoting(dialect == Dialect::Csv)
+            .has_headers(has_header)
+            .buffer_capacity(1 << 17)
+            .from_reader(reader);
+        Ok(Self { path: path.to_owned(), reader, record: ByteRecord::new() })
+    }
+
+    /// The names of the columns.
+    pub(crate) fn header(&mut self) -> Result<Vec<String>, ImportError> {
+        match self.reader.byte_headers() {
+            Ok(header) => Ok(header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()),
+            Err(error) => Err(self.convert(error)),
+        }
+    }
+
+    /// Moves to the next record; false after the last.
+    pub(crate) fn next(&mut self) -> Result<bool, ImportError> {
+        match self.reader.read_byte_record(&mut self.record) {
+            Ok(more) => Ok(more),
+            Err(error) => Err(self.convert(error)),
+        }
+    }
+
+    /// A field of this record; every record has as many fields as the first.
+    pub(crate) fn field(&self, index: usize) -> &[u8] {
+        self.record.get(index).unwrap_or_default()
+    }
+
+    /// A field that must be UTF-8.
+    pub(crate) fn text(&self, index: usize) -> Result<&str, ImportError> {
+        std::str::from_utf8(self.field(index)).map_err(|_| self.error(Problem::Utf8))
+    }
+
+    /// Fields of this record.
+    pub(crate) fn len(&self) -> usize {
+        self.record.len()
+    }
+
+    /// An error in this record.
+    pub(crate) fn error(&self, problem: Problem) -> ImportError {
+        let line = self.record.position().map_or(1, csv::Position::line);
+        ImportError::at(&self.path, Position::Line(line), problem)
+    }
+
+    fn convert(&self, error: csv::Error) -> ImportError {
+        let line = error.position().map_or(self.reader.position().line(), csv::Position::line);
+        let problem = match error.into_kind() {
+            csv::ErrorKind::Io(source) => Problem::Io(source),
+            csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+                Problem::Count { what: "fields", expected: expected_len, got: len }
+            }
+            _ => Problem::Utf8,
+        };
+        ImportError::at(&self.path, Position::Line(line), problem)
+    }
+}
+
+/// The index of a column.
+pub(crate) fn column(path: &Path, header: &[String], name: &str) -> Result<usize, ImportError> {
+    header.iter().position(|column| column == name).ok_or_else(|| {
+        ImportError::file(path, Problem::NoColumn { name: name.to_owned(), columns: header.to_vec() })
+    })
+}

@@ -1,0 +1,172 @@
+//! A writer's hand: what turns a skeleton into this writer's letter, and this letter into one drawing of it.
+//!
+//! ```text
+//! knots ─▶ + the writer's own shape ─▶ + jitter ─▶ curve ─▶ size, slant, turn ─▶ + tremor ─▶ ink
+//!             (fixed per letter)      (per drawing)                              (per drawing)
+//! ```
+//!
+//! Most hands are alike. A minority writes in one of three other manners, as people do who lean their letters
+//! backwards, who turn the paper, or who write small with a heavy pen.
+
+use super::pen::{Point, SIDE, Trace};
+use super::strokes::{self, CLASSES, Knot, MAX_KNOTS};
+use crate::stream::Stream;
+
+/// How a writer writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Manner {
+    /// As most do.
+    Usual,
+    /// Letters that lean far to the left.
+    Backhand,
+    /// The paper lies turned.
+    Turned,
+    /// Smaller letters of a heavy pen.
+    Heavy,
+}
+
+impl Manner {
+    /// The manners of the minority.
+    pub(super) const ODD: [Self; 3] = [Self::Backhand, Self::Turned, Self::Heavy];
+
+    /// What marks the writer's identity; nothing for the usual manner.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Self::Usual => "",
+            Self::Backhand => "-backhand",
+            Self::Turned => "-turned",
+            Self::Heavy => "-heavy",
+        }
+    }
+}
+
+/// A writer's hand.
+#[derive(Debug)]
+pub(super) struct Hand {
+    /// Tangent of the angle from the vertical; positive leans to the right.
+    slant: f32,
+    /// Turn of the whole letter, in radians.
+    turn: f32,
+    /// Height of a capital, in pixels.
+    height: f32,
+    /// Width over what the skeleton has.
+    aspect: f32,
+    /// Radius of the nib, in pixels.
+    pen: f32,
+    /// Darkness of the ink, up to 1.
+    ink: f32,
+    /// Standard deviation of a knot from drawing to drawing, in hundredths of the height.
+    jitter: f32,
+    /// Standard deviation of a chord's end, in pixels.
+    tremor: f32,
+    /// Where the writer puts letters, from the middle of the field, in pixels.
+    drift: Point,
+    /// The writer's shape of each class, and its own deviation from the skeleton.
+    letters: Vec<Letter>,
+}
+
+/// How a writer writes one class.
+#[derive(Debug)]
+struct Letter {
+    shape: usize,
+    offsets: [Point; MAX_KNOTS],
+}
+
+/// Room for one drawing, reused.
+#[derive(Debug, Default)]
+pub(super) struct Sheet {
+    knots: Vec<Knot>,
+    trace: Trace,
+}
+
+impl Hand {
+    /// A hand of this manner.
+    pub(super) fn new(manner: Manner, stream: &mut Stream) -> Self {
+        let mut normal = |mean: f32, deviation: f32| mean + deviation * stream.normal() as f32;
+        let mut hand = Self {
+            slant: normal(0.12, 0.10),
+            turn: normal(0.0, 0.05),
+            height: normal(15.5, 1.1).clamp(12.5, 18.5),
+            aspect: normal(1.0, 0.08).clamp(0.75, 1.3),
+            pen: normal(0.95, 0.18).clamp(0.65, 1.4),
+            ink: normal(0.95, 0.05).clamp(0.75, 1.0),
+            jitter: normal(2.6, 0.5).clamp(1.2, 4.5),
+            tremor: normal(0.10, 0.03).clamp(0.02, 0.25),
+            drift: Point { x: normal(0.0, 0.3), y: normal(0.0, 0.3) },
+            letters: Vec::new(),
+        };
+        match manner {
+            Manner::Usual => {}
+            Manner::Backhand => hand.slant = normal(-0.45, 0.08),
+            Manner::Turned => hand.turn = normal(-0.40, 0.07),
+            Manner::Heavy => {
+                hand.height = normal(13.5, 0.6).clamp(12.0, 15.0);
+                hand.pen = normal(1.45, 0.12).clamp(1.2, 1.8);
+            }
+        }
+        let (usual, own) = if manner == Manner::Usual { (0.85, 2.0) } else { (0.75, 3.0) };
+        hand.letters = (0..CLASSES).map(|class| Letter::new(class, usual, own, stream)).collect();
+        hand
+    }
+
+    /// Draws a symbol of a class as the next one of this hand.
+    pub(super) fn draw(&self, class: usize, sheet: &mut Sheet, stream: &mut Stream, image: &mut [u8]) {
+        let letter = &self.letters[class];
+        sheet.trace.clear();
+        let mut offsets = letter.offsets.iter();
+        for stroke in &strokes::shapes(class)[letter.shape].strokes {
+            sheet.knots.clear();
+            sheet.knots.extend(stroke.knots.iter().zip(&mut offsets).map(|(knot, own)| Knot {
+                x: knot.x + own.x + self.jitter * stream.normal() as f32,
+                y: knot.y + own.y + self.jitter * stream.normal() as f32,
+                corner: knot.corner,
+            }));
+            sheet.trace.stroke(&sheet.knots, stroke.closed);
+        }
+        self.place(&mut sheet.trace, stream);
+        let pen = self.pen * (1.0 + 0.06 * stream.normal() as f32);
+        sheet.trace.draw(pen, self.ink, image);
+    }
+
+    /// Sizes, slants and turns a trace, and puts it into the middle of the image.
+    fn place(&self, trace: &mut Trace, stream: &mut Stream) {
+        let mut normal = |deviation: f32| deviation * stream.normal() as f32;
+        let (sin, cos) = (self.turn + normal(0.04)).sin_cos();
+        let slant = self.slant + normal(0.05);
+        let height = self.height * (1.0 + normal(0.05)) / 100.0;
+        let width = height * self.aspect * (1.0 + normal(0.05));
+        let drift = Point { x: self.drift.x + normal(0.5), y: self.drift.y + normal(0.5) };
+        trace.map(|point| {
+            let (x, y) = (width * point.x - slant * height * point.y, height * point.y);
+            Point { x: cos * x - sin * y, y: sin * x + cos * y }
+        });
+        trace.map(|point| Point { x: point.x + normal(self.tremor), y: point.y + normal(self.tremor) });
+
+        let (low, high) = trace.bounds();
+        // As in EMNIST no ink comes near the border: a letter too large for the field is written smaller.
+        let room = SIDE as f32 - 2.0 * (MARGIN + self.pen);
+        let scale = (room / (high.x - low.x).max(high.y - low.y)).min(1.0);
+        let middle = Point { x: 0.5 * (low.x + high.x), y: 0.5 * (low.y + high.y) };
+        let slack = |low: f32, high: f32| 0.5 * (room - scale * (high - low));
+        let within = |drift: f32, slack: f32| SIDE as f32 / 2.0 + drift.clamp(-slack, slack);
+        let (x, y) = (within(drift.x, slack(low.x, high.x)), within(drift.y, slack(low.y, high.y)));
+        trace.map(|point| Point { x: x + scale * (point.x - middle.x), y: y + scale * (point.y - middle.y) });
+    }
+}
+
+/// Pixels at the border that stay white.
+const MARGIN: f32 = 2.5;
+
+impl Letter {
+    /// The usual shape with probability `usual`, its knots moved by a deviation `own`.
+    fn new(class: usize, usual: f64, own: f32, stream: &mut Stream) -> Self {
+        let others = strokes::shapes(class).len() as u64 - 1;
+        let shape = match others {
+            0 => 0,
+            _ if stream.unit() < usual => 0,
+            _ => 1 + stream.below(others) as usize,
+        };
+        let mut offset = || own * stream.normal() as f32;
+        Self { shape, offsets: std::array::from_fn(|_| Point { x: offset(), y: offset() }) }
+    }
+}

@@ -1,0 +1,175 @@
+//! The figures of the paper's tables (spec §7).
+//!
+//! Train devices: the loss, weighted by α_k. Test devices: the misclassification error, every device alike.
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::Split;
+use crate::engine::SplitEvaluation;
+
+/// The percentiles of the tables.
+pub const PERCENTILES: [u8; 6] = [20, 50, 60, 80, 90, 95];
+
+/// Mean and percentiles over devices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// The mean.
+    pub mean: f64,
+    /// At [`PERCENTILES`].
+    pub percentiles: [f64; PERCENTILES.len()],
+}
+
+impl Figures {
+    /// Over devices that count alike; percentiles by linear interpolation. `None` without devices.
+    ///
+    /// ```
+    /// let figures = deltafl::metrics::Figures::unweighted(&[0.1, 0.3, 0.2]).unwrap();
+    /// assert!((figures.mean - 0.2).abs() < 1e-12);
+    /// assert!((figures.percentiles[1] - 0.2).abs() < 1e-12); // the median
+    /// ```
+    pub fn unweighted(values: &[f64]) -> Option<Self> {
+        if values.is_empty() {
+            return None;
+        }
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        Some(Self { mean, percentiles: PERCENTILES.map(|tau| interpolated(&sorted, f64::from(tau) / 100.0)) })
+    }
+
+    /// Over devices of weight α_k; percentiles by the inverse of the distribution function. `None` without devices.
+    pub fn weighted(values: &[(f64, u64)]) -> Option<Self> {
+        let total: u64 = values.iter().map(|(_, weight)| weight).sum();
+        if total == 0 {
+            return None;
+        }
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let mean = values.iter().map(|(x, weight)| x * *weight as f64).sum::<f64>() / total as f64;
+        Some(Self { mean, percentiles: PERCENTILES.map(|tau| inverse_cdf(&sorted, total, tau)) })
+    }
+
+    /// What the tables report of a split: the error of test devices, the weighted loss of the others.
+    pub fn of_track(evaluation: &SplitEvaluation, track: usize) -> Option<Self> {
+        let devices = &evaluation.tracks[track];
+        match evaluation.split {
+            Split::Test => Self::unweighted(&devices.iter().map(|device| device.error).collect::<Vec<_>>()),
+            Split::Train | Split::Validation => {
+                let weighted = devices.iter().zip(evaluation.devices.iter());
+                Self::weighted(&weighted.map(|(e, device)| (e.loss, device.examples)).collect::<Vec<_>>())
+            }
+        }
+    }
+
+    /// The percentile τ, one of [`PERCENTILES`].
+    pub fn percentile(&self, tau: u8) -> Option<f64> {
+        PERCENTILES.iter().position(|&known| known == tau).map(|i| self.percentiles[i])
+    }
+}
+
+/// numpy's default rule: linear between the two nearest ranks.
+fn interpolated(sorted: &[f64], tau: f64) -> f64 {
+    let rank = tau * (sorted.len() - 1) as f64;
+    let below = rank.floor() as usize;
+    let above = (below + 1).min(sorted.len() - 1);
+    sorted[below] + (rank - rank.floor()) * (sorted[above] - sorted[below])
+}
+
+/// The smallest value whose cumulative weight reaches τ %, in exact integers.
+fn inverse_cdf(sorted: &[(f64, u64)], total: u64, tau: u8) -> f64 {
+    let wanted = u128::from(total) * u128::from(tau);
+    let mut cumulative = 0u128;
+    for &(value, weight) in sorted {
+        cumulative += u128::from(weight) * 100;
+        if cumulative >= wanted {
+            return value;
+        }
+    }
+    sorted[sorted.len() - 1].0
+}
+
+/// Mean and standard deviation of a figure over the seeds of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OverSeeds {
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation of the sample (n − 1); 0 for one seed.
+    pub std: f64,
+}
+
+impl OverSeeds {
+    /// Over one value per seed; `None` without any.
+    pub fn new(values: &[f64]) -> Option<Self> {
+        if values.is_empty() {
+            return None;
+        }
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
+        let std = if values.len() > 1 { (squares / (n - 1.0)).sqrt() } else { 0.0 };
+        Some(Self { mean, std })
+    }
+}
+
+/// Figures over the seeds of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FiguresOverSeeds {
+    /// Mean over devices.
+    pub mean: OverSeeds,
+    /// 20th percentile.
+    pub p20: OverSeeds,
+    /// Median.
+    pub p50: OverSeeds,
+    /// 60th percentile.
+    pub p60: OverSeeds,
+    /// 80th percentile.
+    pub p80: OverSeeds,
+    /// 90th percentile.
+    pub p90: OverSeeds,
+    /// 95th percentile.
+    pub p95: OverSeeds,
+}
+
+impl FiguresOverSeeds {
+    /// Over the figures of each seed; `None` without any.
+    pub fn new(seeds: &[Figures]) -> Option<Self> {
+        let over =
+            |figure: fn(&Figures) -> f64| OverSeeds::new(&seeds.iter().map(figure).collect::<Vec<_>>());
+        Some(Self {
+            mean: over(|f| f.mean)?,
+            p20: over(|f| f.percentiles[0])?,
+            p50: over(|f| f.percentiles[1])?,
+            p60: over(|f| f.percentiles[2])?,
+            p80: over(|f| f.percentiles[3])?,
+            p90: over(|f| f.percentiles[4])?,
+            p95: over(|f| f.percentiles[5])?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unweighted_percentiles_are_those_of_numpy() {
+        // numpy.percentile([1, 2, 4, 8, 16], [20, 50, 60, 80, 90, 95])
+        let figures = Figures::unweighted(&[16.0, 1.0, 8.0, 2.0, 4.0]).unwrap();
+        let expected = [1.8, 4.0, 5.6, 9.6, 12.8, 14.4];
+        assert!(figures.percentiles.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{figures:?}");
+    }
+
+    #[test]
+    fn weighted_percentiles_are_values_that_occur() {
+        let figures = Figures::weighted(&[(3.0, 1), (1.0, 2), (2.0, 7)]).unwrap();
+        assert_eq!(figures.percentiles, [1.0, 2.0, 2.0, 2.0, 2.0, 3.0]);
+        assert!((figures.mean - 1.9).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_deviation_over_seeds_is_that_of_the_sample() {
+        let over = OverSeeds::new(&[1.0, 2.0, 3.0]).unwrap();
+        assert_eq!((over.mean, over.std), (2.0, 1.0));
+        assert_eq!(OverSeeds::new(&[5.0]).unwrap().std, 0.0);
+    }
+}

@@ -1,0 +1,230 @@
+//! Parameters w, and their sums in fixed point.
+//!
+//! Floating-point addition depends on the order; a simulation on another number of threads, or the same
+//! round over a network, would end with other bits. So an update leaves a device as integers modulo 2^64,
+//! whose sum has no order, and which secure aggregation can mask:
+//!
+//! ```text
+//! update of device k:  [ α_k·ω_k·(w_k − w)·2^24 …,  α_k·ω_k·2^16,  1,  0 ]
+//! not admitted:        [ 0 …,                       0,             0,  0 ]
+//! not finite:          [ 0 …,                       0,             0,  1 ]
+//! ```
+//!
+//! with ω_k = 1, or g'_ν(F_k − η) ∈ [0, 1] when the tail is smoothed. Half a unit of 2^-24, divided by a
+//! weight of at least one example, is below the rounding of an `f32` parameter near 1.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The parameter vector w, shared and immutable.
+#[derive(Clone, PartialEq)]
+pub struct Params(Arc<[f32]>);
+
+impl fmt::Debug for Params {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Params({} entries, {})", self.len(), &self.hash()[..16])
+    }
+}
+
+impl Params {
+    /// The entries.
+    pub fn as_slice(&self) -> &[f32] {
+        &self.0
+    }
+
+    /// Number of entries d.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the two are one and the same vector in memory: tracks that have not parted yet, say.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// BLAKE3 of the entries (little-endian), in hexadecimal.
+    pub fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for entry in self.as_slice() {
+            hasher.update(&entry.to_le_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
+impl From<Vec<f32>> for Params {
+    fn from(entries: Vec<f32>) -> Self {
+        Self(entries.into())
+    }
+}
+
+/// Fraction bits of an entry α_k·ω_k·(w_k − w).
+const UPDATE_BITS: i32 = 24;
+/// Fraction bits of a weight α_k·ω_k.
+const WEIGHT_BITS: i32 = 16;
+/// Entries behind the update: weight, devices kept, devices refused.
+const FOOTER: usize = 3;
+
+/// How a device writes its update as integers.
+#[derive(Clone, Copy, Debug)]
+pub struct UpdateCode {
+    /// Largest magnitude of an entry, so that no sum over the cohort can wrap around.
+    limit: f64,
+}
+
+/// A device's update is not finite, or too large for the sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("entry {entry} of the update is not finite or too large")]
+pub struct NonFiniteUpdate {
+    /// The first such entry.
+    pub entry: usize,
+}
+
+impl UpdateCode {
+    /// The code for a sum over at most `members` devices.
+    pub fn new(members: usize) -> Self {
+        Self { limit: 2f64.powi(62) / members.max(1) as f64 }
+    }
+
+    /// Length of a coded update of d parameters.
+    pub fn len(params: usize) -> usize {
+        params + FOOTER
+    }
+
+    /// Adds α·ω·(local − params) to `sum`. A refused update is counted instead, and its entries are not added.
+    pub fn add(
+        &self,
+        params: &[f32],
+        local: &[f32],
+        weight: f64,
+        sum: &mut [u64],
+    ) -> Result<(), NonFiniteUpdate> {
+        let (update, footer) = sum.split_at_mut(params.len());
+        let scale = weight * 2f64.powi(UPDATE_BITS);
+        let code = |(new, old): (&f32, &f32)| (f64::from(*new) - f64::from(*old)) * scale;
+        let fits = |pair| code(pair).abs() <= self.limit; // false for NaN
+        if let Some(entry) = local.iter().zip(params).position(|pair| !fits(pair)) {
+            footer[2] = footer[2].wrapping_add(1);
+            return Err(NonFiniteUpdate { entry });
+        }
+        for (sum, pair) in update.iter_mut().zip(local.iter().zip(params)) {
+            *sum = sum.wrapping_add(code(pair).round_ties_even() as i64 as u64);
+        }
+        footer[0] = footer[0].wrapping_add((weight * 2f64.powi(WEIGHT_BITS)).round_ties_even() as u64);
+        footer[1] = footer[1].wrapping_add(1);
+        Ok(())
+    }
+}
+
+/// The sum of the updates of a cohort.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpdateSum(Vec<u64>);
+
+/// A sum of updates has the wrong length for the parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the sum of updates has {got} entries where {expected} were expected")]
+pub struct WrongLength {
+    /// Entries expected.
+    pub expected: usize,
+    /// Entries found.
+    pub got: usize,
+}
+
+impl UpdateSum {
+    /// Reads the sum of coded updates of `params` parameters.
+    pub fn new(sum: Vec<u64>, params: usize) -> Result<Self, WrongLength> {
+        let expected = UpdateCode::len(params);
+        if sum.len() == expected { Ok(Self(sum)) } else { Err(WrongLength { expected, got: sum.len() }) }
+    }
+
+    /// Σ α_k·ω_k over the devices kept.
+    pub fn weight(&self) -> f64 {
+        self.footer(0) as f64 * 2f64.powi(-WEIGHT_BITS)
+    }
+
+    /// Number of devices kept: the size of the tail.
+    pub fn kept(&self) -> u64 {
+        self.footer(1)
+    }
+
+    /// Number of devices left out because their update was not finite.
+    pub fn refused(&self) -> u64 {
+        self.footer(2)
+    }
+
+    /// w + Σ α_k ω_k (w_k − w) / Σ α_k ω_k (Algorithm 2, line 9); `None` when no device was kept.
+    pub fn applied_to(&self, params: &Params) -> Option<Params> {
+        let weight = self.weight();
+        if weight <= 0.0 {
+            return None;
+        }
+        let scale = 2f64.powi(-UPDATE_BITS) / weight;
+        let moved = params.as_slice().iter().zip(&self.0);
+        Some(Params(moved.map(|(&w, &sum)| (f64::from(w) + sum as i64 as f64 * scale) as f32).collect()))
+    }
+
+    fn footer(&self, i: usize) -> u64 {
+        self.0[self.0.len() - FOOTER + i]
+    }
+}
+
+/// Adds `other` into `sum`, entry by entry, modulo 2^64.
+pub fn add_wrapping(sum: &mut [u64], other: &[u64]) {
+    for (sum, other) in sum.iter_mut().zip(other) {
+        *sum = sum.wrapping_add(*other);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum_of(params: &[f32], updates: &[(&[f32], f64)]) -> UpdateSum {
+        let code = UpdateCode::new(updates.len());
+        let mut sum = vec![0; UpdateCode::len(params.len())];
+        for (local, weight) in updates {
+            let _ = code.add(params, local, *weight, &mut sum);
+        }
+        UpdateSum::new(sum, params.len()).unwrap()
+    }
+
+    #[test]
+    fn the_sum_moves_to_the_weighted_mean() {
+        let params = Params::from(vec![1.0, -2.0]);
+        let sum = sum_of(params.as_slice(), &[(&[2.0, -2.0], 3.0), (&[1.0, 2.0], 1.0)]);
+        assert_eq!(sum.applied_to(&params).unwrap().as_slice(), [1.75, -1.0]);
+        assert_eq!((sum.kept(), sum.refused()), (2, 0));
+    }
+
+    #[test]
+    fn a_non_finite_update_is_left_out_and_counted() {
+        let params = Params::from(vec![1.0, 1.0]);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
+            let sum = sum_of(params.as_slice(), &[(&[1.5, 1.0], 3.0), (&[1.0, bad], 1.0)]);
+            assert_eq!(sum.applied_to(&params).unwrap().as_slice(), [1.5, 1.0]);
+            assert_eq!((sum.kept(), sum.refused(), sum.weight()), (1, 1, 3.0));
+        }
+    }
+
+    #[test]
+    fn a_sum_over_nobody_moves_nothing() {
+        let params = Params::from(vec![1.0]);
+        assert_eq!(sum_of(params.as_slice(), &[]).applied_to(&params), None);
+        assert_eq!(sum_of(params.as_slice(), &[(&[f32::NAN], 1.0)]).applied_to(&params), None);
+    }
+
+    #[test]
+    fn the_largest_updates_of_a_cohort_do_not_wrap() {
+        let params = Params::from(vec![0.0]);
+        let code = UpdateCode::new(1000);
+        let largest = (code.limit / 2f64.powi(UPDATE_BITS)) as f32 * 0.999;
+        let sum = sum_of(&[0.0], &vec![(&[largest][..], 1.0); 1000]);
+        let moved = sum.applied_to(&params).unwrap().as_slice()[0];
+        assert!((moved / largest - 1.0).abs() < 1e-6, "{moved} {largest}");
+    }
+}

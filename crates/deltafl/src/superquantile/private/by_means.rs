@@ -1,0 +1,176 @@
+//! A quantile as an iterated weighted mean: the paper's majorisation-minimisation (appendix).
+//!
+//! ```text
+//! μ'  = (Σ β_k x_k + (2τ−1) Σ α_k) / Σ β_k = μ + G(μ) / Σ β_k        τ = 1 − θ
+//! β_k = α_k / |x_k − μ|_f                                            |r|_f = max(|r|, f)
+//! G   = Σ β_k (x_k − μ) + (2τ−1) Σ α_k
+//! ```
+//!
+//! Taking the mean about μ changes nothing in real numbers and bounds each term by α_k in a fixed point.
+//! As published, the iteration stalls on a data point, where β_k blows up and points at its device; the
+//! floor f, one hundredth of the range of losses, heals both (specification, section 9).
+//!
+//! G does not rise with μ, and with the floor it tells where the quantile q is:
+//!
+//! ```text
+//! G(μ) > 0  ⇒  q > μ − f        all x_k ≤ q pull down in full when μ ≥ q + f, so that G ≤ 2 (P(F>q) − θ) ≤ 0
+//! G(μ) ≤ 0  ⇒  q ≤ μ + f        all x_k ≥ q pull up in full when μ < q − f, so that G ≥ 2 (P(F≥q) − θ) > 0
+//! ```
+//!
+//! The search ends when the two bounds are close, and not when the steps are short: a short step says little
+//! about the distance that is left. A step shorter than the tolerance, or out of the bounds, is replaced by
+//! one that must move a bound.
+
+use super::super::{Conformity, DeviceLoss, kept_mass};
+use super::bins::Bins;
+use super::loss_range::LossRange;
+use super::{QuantileQuery, State, points};
+
+/// Σ β_k (x_k − μ), Σ β_k·floor and Σ α_k.
+pub(super) const ANSWER_LEN: usize = 3;
+
+/// One in the fixed point of the first two sums.
+const ONE: f64 = (1_u64 << 29) as f64;
+
+/// The largest weight: 2²⁰ · 2²⁹ · 10⁴ < 2⁶³.
+const MOST_POINTS: u64 = 1 << 20;
+
+/// The floor, as a share of the range.
+const FLOOR: f64 = 0.01;
+
+/// How close the bounds must come, as a share of the floor, beyond the 2 floors that they cannot lose.
+const TOLERANCE: f64 = 0.5;
+
+/// How far most losses lie from the quantile, in harmonic means of |x_k − μ|.
+const SPREADS: f64 = 2.0;
+
+/// A little more than one, for what the fixed point rounds off G.
+const ROUNDING: f64 = 1.001;
+
+/// Sums after which the search ends with the bounds it has.
+const MOST_SUMS: u32 = 256;
+
+/// What a device adds to the sums; the numbers are signed, modulo 2⁶⁴.
+pub(super) fn answer(mu: f64, floor: f64, device: DeviceLoss) -> [u64; ANSWER_LEN] {
+    let alpha = points(device).min(MOST_POINTS);
+    let weight = alpha as f64 * ONE;
+    let distance = device.loss() - mu;
+    let pull = weight * (distance / floor).clamp(-1.0, 1.0);
+    // Far away β_k is not nothing, or the mean step would have no end.
+    let beta = (weight * (floor / distance.abs()).min(1.0)).max(1.0);
+    [pull.round() as i64 as u64, beta.round() as u64, alpha]
+}
+
+/// The iteration.
+#[derive(Clone, Debug)]
+pub(super) struct ByMeans {
+    theta: Conformity,
+    mu: f64,
+    floor: f64,
+    /// The highest μ so far where G > 0.
+    rising: Option<f64>,
+    /// The lowest μ so far where G ≤ 0.
+    falling: Option<f64>,
+    /// The length of the next step that does not follow the mean.
+    stride: f64,
+    /// The weighted harmonic mean of |x_k − μ|_f at the last sum.
+    spread: f64,
+    sums: u32,
+}
+
+impl ByMeans {
+    /// Starts in the middle of the range.
+    pub(super) fn new(theta: Conformity, range: LossRange) -> Self {
+        let mut search = Self {
+            theta,
+            mu: range.lower().midpoint(range.upper()),
+            floor: 0.0,
+            rising: None,
+            falling: None,
+            stride: 0.0,
+            spread: 0.0,
+            sums: 0,
+        };
+        search.set_scale(range.span());
+        search
+    }
+
+    pub(super) fn query(&self) -> QuantileQuery {
+        QuantileQuery::MeanStep { mu: self.mu, floor: self.floor }
+    }
+
+    pub(super) fn take(&mut self, sum: &[u64]) -> State {
+        let &[pull, beta, alpha] = sum else { return State::Nobody };
+        if alpha == 0 {
+            return State::Nobody;
+        }
+        self.sums += 1;
+        let (alpha, beta) = (alpha as f64, (beta as f64 / ONE).max(1.0 / ONE));
+        let gradient = pull as i64 as f64 / ONE + alpha - 2.0 * kept_mass(self.theta, alpha);
+        self.spread = self.floor * alpha / beta;
+        self.note_bound(gradient);
+        if self.sums == MOST_SUMS || self.gap() <= TOLERANCE * self.floor {
+            return self.ended();
+        }
+        let mean_step = gradient * (self.floor / beta);
+        if self.gap().is_infinite() && FLOOR * self.spread > self.floor {
+            self.set_scale(self.spread); // far out of the range: a wider floor keeps both bounds true
+        }
+        let last = self.mu;
+        self.step(mean_step);
+        let moved = (self.mu - last).abs() > 0.0;
+        if moved { State::Searching } else { self.ended() }
+    }
+
+    fn set_scale(&mut self, scale: f64) {
+        self.floor = (FLOOR * scale).min(Bins::LIMIT);
+        self.stride = TOLERANCE * self.floor;
+    }
+
+    fn note_bound(&mut self, gradient: f64) {
+        // At θ = 1 the quantile is the least loss, and G = 0 as long as μ + f is below it.
+        let rises = gradient > 0.0 || (gradient == 0.0 && self.theta == Conformity::FULL);
+        let bound = if rises { &mut self.rising } else { &mut self.falling };
+        *bound = Some(self.mu); // μ never steps over a bound, so that this one is closer
+    }
+
+    /// How far the bounds are apart.
+    fn gap(&self) -> f64 {
+        match (self.rising, self.falling) {
+            (Some(rising), Some(falling)) => falling - rising,
+            _ => f64::INFINITY,
+        }
+    }
+
+    /// Moves μ by a mean step, or by one that is sure to move a bound.
+    fn step(&mut self, mean_step: f64) {
+        let up = self.falling.is_none_or(|falling| falling > self.mu);
+        let stalls = mean_step.abs() < self.stride;
+        let next = self.mu + mean_step;
+        self.mu = match (self.rising, self.falling) {
+            (Some(rising), Some(falling)) if stalls || next <= rising || next >= falling => {
+                rising.midpoint(falling)
+            }
+            _ if stalls => self.stride_on(up),
+            _ => next,
+        }
+        .clamp(-Bins::LIMIT, Bins::LIMIT);
+    }
+
+    fn stride_on(&mut self, up: bool) -> f64 {
+        let stride = self.stride;
+        self.stride *= 2.0;
+        if up { self.mu + stride } else { self.mu - stride }
+    }
+
+    fn ended(&self) -> State {
+        let eta = self.rising.map_or(f64::MIN, |rising| rising - ROUNDING * self.floor);
+        // Devices that left between two sums may have crossed the bounds.
+        State::Found { eta, resolution: self.gap().max(0.0) + 2.0 * ROUNDING * self.floor }
+    }
+
+    /// Between which losses most of the weight lies, judged by the spread about μ.
+    pub(super) fn occupied(&self) -> (f64, f64) {
+        (self.mu - SPREADS * self.spread, self.mu + SPREADS * self.spread)
+    }
+}

@@ -1,0 +1,152 @@
+//! A quantile from histograms, each inside the bin of the last that holds the quantile.
+//!
+//! One level of 4096 bins, two of 64 and twelve of 2 end in the same bins, and differ in what they send.
+
+use super::super::{Conformity, DeviceLoss, quantile};
+use super::bins::Bins;
+use super::loss_range::LossRange;
+use super::{QuantileQuery, State};
+
+/// The share of the weight that may lie outside the range that the next round looks in, at either end: an
+/// odd device far away should not cost the others their resolution.
+const TRIMMED: f64 = 0.02;
+
+/// How much wider the first look outside the range is than the range.
+const WIDENING: f64 = 16.0;
+
+/// A descent through levels of bins.
+#[derive(Clone, Debug)]
+pub(super) struct Descent {
+    theta: Conformity,
+    bins: Bins,
+    levels_left: u32,
+    widening: f64,
+    /// Whether an earlier sum put the quantile at or above the bins' lower edge.
+    lower_known: bool,
+    /// Whether an earlier sum put the quantile below the bins' upper edge.
+    upper_known: bool,
+    range: LossRange,
+    /// The highest edge known with hardly any weight below, and the lowest with hardly any at or above.
+    few_below: Option<f64>,
+    few_above: Option<f64>,
+}
+
+impl Descent {
+    /// A descent over `range` through `levels` levels of `count` bins.
+    pub(super) fn new(theta: Conformity, range: LossRange, count: u32, levels: u32) -> Self {
+        let bins = Bins::new(range.lower(), range.upper(), count).expect("a range has the edges of bins");
+        Self {
+            theta,
+            bins,
+            levels_left: levels,
+            widening: WIDENING,
+            lower_known: false,
+            upper_known: false,
+            range,
+            few_below: None,
+            few_above: None,
+        }
+    }
+
+    pub(super) fn query(&self) -> QuantileQuery {
+        QuantileQuery::Histogram(self.bins)
+    }
+
+    /// Takes in a histogram.
+    ///
+    /// Devices may leave between two sums, and those that stay may put the quantile elsewhere. The search
+    /// then ends with the edge next to it of the bins that the earlier sum chose.
+    pub(super) fn take(&mut self, histogram: &[u64]) -> State {
+        self.note_tails(histogram);
+        let Some(place) = quantile_place(self.theta, histogram) else { return State::Nobody };
+        let resolution = self.bins.upper() - self.bins.lower();
+        if place == 0 {
+            if self.lower_known { found(self.bins.lower(), resolution) } else { self.look_below() }
+        } else if place == histogram.len() - 1 {
+            if self.upper_known { found(self.bins.upper(), resolution) } else { self.look_above() }
+        } else {
+            self.look_inside(place)
+        }
+    }
+
+    fn look_inside(&mut self, place: usize) -> State {
+        let (lower, upper) = self.bins.edges_at(place);
+        self.levels_left -= 1;
+        if self.levels_left == 0 || !self.look_between(lower, upper) {
+            return found(lower, upper - lower);
+        }
+        self.lower_known = true;
+        self.upper_known = true;
+        State::Searching
+    }
+
+    fn look_below(&mut self) -> State {
+        let upper = self.bins.lower();
+        let lower = (upper - self.widen()).max(-Bins::LIMIT);
+        if !self.look_between(lower, upper) {
+            return found(f64::MIN, f64::INFINITY);
+        }
+        self.upper_known = true;
+        State::Searching
+    }
+
+    fn look_above(&mut self) -> State {
+        let lower = self.bins.upper();
+        let upper = (lower + self.widen()).min(Bins::LIMIT);
+        if !self.look_between(lower, upper) {
+            return found(lower, f64::INFINITY);
+        }
+        self.lower_known = true;
+        State::Searching
+    }
+
+    /// The width of the next look outside: 16 times that of the last, then 32 times, then 64 …, so that a
+    /// quantile close by is found in fine bins and no finite loss is more than some forty looks away.
+    fn widen(&mut self) -> f64 {
+        let width = (self.bins.upper() - self.bins.lower()) * self.widening;
+        self.widening *= 2.0;
+        width
+    }
+
+    /// Moves the bins, unless there is no room between the edges.
+    fn look_between(&mut self, lower: f64, upper: f64) -> bool {
+        let count = (self.bins.places() - 2) as u32;
+        Bins::new(lower, upper, count).map(|bins| self.bins = bins).is_ok()
+    }
+
+    fn note_tails(&mut self, histogram: &[u64]) {
+        let total: u128 = histogram.iter().map(|&weight| u128::from(weight)).sum();
+        let few = TRIMMED * total as f64;
+        let mut below = 0_u128;
+        for (edge, &weight) in (0..).map(|i| self.bins.edge(i)).zip(&histogram[..histogram.len() - 1]) {
+            below += u128::from(weight);
+            if below as f64 <= few {
+                self.few_below = Some(self.few_below.map_or(edge, |known| known.max(edge)));
+            }
+            if (total - below) as f64 <= few {
+                self.few_above = Some(self.few_above.map_or(edge, |known| known.min(edge)));
+            }
+        }
+    }
+
+    /// Between which losses most of the weight and the quantile lie, as far as the sums have shown.
+    pub(super) fn occupied(&self, eta: f64, resolution: f64) -> (f64, f64) {
+        let lower = self.few_below.unwrap_or(self.range.lower());
+        let upper = self.few_above.unwrap_or(self.range.upper());
+        (lower.min(eta), upper.max(eta + resolution).min(Bins::LIMIT))
+    }
+}
+
+fn found(eta: f64, resolution: f64) -> State {
+    State::Found { eta, resolution }
+}
+
+/// The place of the (1−θ)-quantile, by the rule of the open quantile: a place is a loss to it.
+fn quantile_place(theta: Conformity, histogram: &[u64]) -> Option<usize> {
+    let places: Vec<DeviceLoss> = histogram
+        .iter()
+        .enumerate()
+        .filter_map(|(place, &weight)| DeviceLoss::new(place as f64, weight as f64).ok())
+        .collect();
+    quantile(theta, &places).map(|place| place as usize)
+}

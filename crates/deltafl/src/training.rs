@@ -1,0 +1,393 @@
+//! The one round loop: Algorithms 2 and 3, for every algorithm and every engine.
+//!
+//! A run trains several *tracks*, one model w_θ each. They share the cohorts and the random numbers, so that
+//! they differ in their algorithm and in nothing else. The loop owns no clock, no file and no thread: it asks
+//! an [`Engine`] and tells an [`Observer`].
+
+use std::ops::ControlFlow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::{Algorithm, Threshold};
+use crate::cohort::Sampling;
+use crate::data::Split;
+use crate::device::{LocalPlan, Work};
+use crate::engine::{Drawn, Engine, EngineError, Query, Round, SplitEvaluation, Traffic};
+use crate::model::{Model, Step};
+use crate::params::{Params, UpdateSum, WrongLength};
+use crate::stream::{Purpose, Stream};
+use crate::superquantile::private::{LossRange, RefusedSum, Search};
+use crate::superquantile::{Conformity, DeviceLoss};
+
+/// What a run does in every round.
+pub struct Plan {
+    /// T.
+    pub rounds: u64,
+    /// How S_t is drawn.
+    pub sampling: Sampling,
+    /// How devices train.
+    pub local: Local,
+    /// Rounds between two evaluations of every device; the last round is always evaluated.
+    pub evaluate_every: u64,
+    /// The models, one per track.
+    pub tracks: Vec<Track>,
+}
+
+/// One model of a run.
+pub struct Track {
+    /// How it is trained.
+    pub algorithm: Box<dyn Algorithm>,
+    /// λ of (λ/2)‖w‖².
+    pub l2: f32,
+}
+
+/// LocalUpdate, with its learning rate over the rounds (spec §3).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Local {
+    /// Epochs or steps.
+    pub work: Work,
+    /// Examples per step.
+    pub batch: usize,
+    /// γ₀.
+    pub learning_rate: f64,
+    /// c and t₀, if the rate decays.
+    pub decay: Option<Decay>,
+}
+
+/// γ_t = γ₀·c^⌊t/t₀⌋.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Decay {
+    /// c.
+    pub factor: f64,
+    /// t₀.
+    pub every: u64,
+}
+
+impl Local {
+    /// The local update of round t with the penalty λ.
+    pub fn plan(&self, round: u64, l2: f32) -> LocalPlan {
+        let decayed = self
+            .decay
+            .map_or(1.0, |decay| decay.factor.powi(i32::try_from(round / decay.every).unwrap_or(i32::MAX)));
+        let step = Step { learning_rate: (self.learning_rate * decayed) as f32, l2 };
+        LocalPlan { work: self.work, batch: self.batch, step }
+    }
+}
+
+/// Where a run stands: all that a checkpoint holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// The seed of the run.
+    pub seed: u64,
+    /// Rounds done.
+    pub round: u64,
+    /// A state per track.
+    pub tracks: Vec<TrackState>,
+}
+
+/// Where a track stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrackState {
+    /// w_t.
+    pub params: Params,
+    /// η in force.
+    pub eta: Option<f64>,
+    /// The range of losses that a private quantile has settled on.
+    pub range: LossRange,
+}
+
+impl State {
+    /// The start of a run: every track at the same w₀.
+    pub fn new(seed: u64, tracks: usize, model: &dyn Model) -> Self {
+        let mut entries = vec![0.0; model.num_params()];
+        model.init(&mut Stream::new(seed, Purpose::Init, 0, 0), &mut entries);
+        let start = TrackState { params: entries.into(), eta: None, range: LossRange::default() };
+        Self { seed, round: 0, tracks: vec![start; tracks] }
+    }
+
+    fn params(&self) -> Vec<&Params> {
+        self.tracks.iter().map(|track| &track.params).collect()
+    }
+}
+
+/// What happened to one track in one round: a line of `rounds.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundRecord {
+    /// The seed of the run.
+    pub seed: u64,
+    /// Index of the track.
+    pub track: usize,
+    /// Name of the algorithm.
+    pub algorithm: String,
+    /// θ.
+    pub theta: Conformity,
+    /// t, counted from 0.
+    pub round: u64,
+    /// η_t, where the algorithm has one.
+    pub eta: Option<f64>,
+    /// Weighted mean loss of the cohort; the server knows it in open mode only.
+    pub loss: Option<f64>,
+    /// |S_t|, distinct devices.
+    pub cohort: u64,
+    /// Devices that vanished.
+    pub dropped: u64,
+    /// |S_t'|, the devices in the sum.
+    pub tail: u64,
+    /// Σ α_k over the tail.
+    pub weight: f64,
+    /// Devices left out because their update was not finite.
+    pub refused: u64,
+    /// Calls of secure aggregation.
+    pub sums: u64,
+    /// Messages between devices and server.
+    pub messages: u64,
+    /// Bytes from the devices.
+    pub bytes_up: u64,
+    /// Bytes to the devices.
+    pub bytes_down: u64,
+}
+
+/// An error of an observer, from the world outside: a full disk, say.
+pub type ObserverError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What leaves the round loop.
+pub trait Observer {
+    /// A round is done, a record per track. `Break` ends the run after a checkpoint.
+    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError>;
+
+    /// Every device of these splits has been evaluated after `round` rounds.
+    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError>;
+
+    /// A state from which the run can go on: everything observed before belongs to it.
+    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError>;
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All rounds are done.
+    Finished,
+    /// The observer asked to stop; the state is checkpointed.
+    Stopped,
+}
+
+/// Why a run could not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainingError {
+    /// The devices could not be asked.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A sum for the quantile was malformed.
+    #[error("round {round}: the private quantile refused a sum")]
+    Quantile {
+        /// t.
+        round: u64,
+        /// Why.
+        source: RefusedSum,
+    },
+    /// A sum of updates was malformed.
+    #[error("round {round}: {source}")]
+    Update {
+        /// t.
+        round: u64,
+        /// Why.
+        source: WrongLength,
+    },
+    /// The observer failed.
+    #[error("could not record the run")]
+    Observer(#[source] ObserverError),
+}
+
+/// Trains every track from `state` to the last round.
+pub fn train(
+    engine: &mut dyn Engine,
+    plan: &Plan,
+    state: &mut State,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, TrainingError> {
+    if state.round == 0 {
+        evaluate(engine, state, observer)?;
+    }
+    let devices = engine.roster().weights.len();
+    let draw = |state: &State, round| plan.sampling.cohort(devices, state.seed, round);
+    let mut cohort = draw(state, state.round);
+    while state.round < plan.rounds {
+        // Line 2, a round ahead: whoever waits for a sum can prepare the next cohort.
+        let next = draw(state, state.round + 1);
+        engine.announce(&next);
+        let records = one_round(engine, plan, state, &cohort)?;
+        cohort = next;
+        let flow = observer.round(&records).map_err(TrainingError::Observer)?;
+
+        let evaluated = state.round == plan.rounds || state.round.is_multiple_of(plan.evaluate_every);
+        if evaluated {
+            evaluate(engine, state, observer)?;
+        }
+        if evaluated || flow.is_break() {
+            observer.checkpoint(state).map_err(TrainingError::Observer)?;
+        }
+        if flow.is_break() && state.round < plan.rounds {
+            return Ok(Outcome::Stopped);
+        }
+    }
+    Ok(Outcome::Finished)
+}
+
+/// One round of Algorithm 2 (open) or 3 (private), for all tracks, with the cohort S_t of line 2.
+fn one_round(
+    engine: &mut dyn Engine,
+    plan: &Plan,
+    state: &mut State,
+    cohort: &[Drawn],
+) -> Result<Vec<RoundRecord>, TrainingError> {
+    let round = Round { seed: state.seed, index: state.round, cohort };
+
+    // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
+    let mut notes = set_thresholds(engine, plan, state, &round)?;
+
+    // Lines 6–9: the tail trains, and the server learns the sum of its updates.
+    let updates = engine.secure_sum(&round, &update_queries(plan, state))?;
+    let mut records = Vec::with_capacity(plan.tracks.len());
+    for (i, update) in updates.into_iter().enumerate() {
+        notes[i].traffic += update.traffic;
+        let track = &mut state.tracks[i];
+        let sum = UpdateSum::new(update.values, track.params.len())
+            .map_err(|source| TrainingError::Update { round: round.index, source })?;
+        if let Some(params) = sum.applied_to(&track.params) {
+            track.params = params;
+        }
+        records.push(record(&round, i, &plan.tracks[i], track.eta, &sum, &notes[i]));
+    }
+    state.round += 1;
+    Ok(records)
+}
+
+/// What the search for η left behind for the record.
+#[derive(Clone, Copy, Debug, Default)]
+struct Note {
+    loss: Option<f64>,
+    traffic: Traffic,
+}
+
+/// Sets η_t of each track (Algorithm 2, lines 4–5; Algorithm 3, line 5).
+fn set_thresholds(
+    engine: &mut dyn Engine,
+    plan: &Plan,
+    state: &mut State,
+    round: &Round<'_>,
+) -> Result<Vec<Note>, TrainingError> {
+    let mut notes = vec![Note::default(); plan.tracks.len()];
+    let mut open = Vec::new();
+    let mut searches = Vec::new();
+    for (i, (track, at)) in plan.tracks.iter().zip(&state.tracks).enumerate() {
+        match track.algorithm.threshold(round.index, at.eta) {
+            Threshold::None | Threshold::Kept => {}
+            Threshold::Open => open.push(i),
+            Threshold::Private(kind) => {
+                searches.push((i, Search::new(kind, track.algorithm.theta(), &at.range)));
+            }
+        }
+    }
+    if !open.is_empty() {
+        let params: Vec<&Params> = open.iter().map(|&i| &state.tracks[i].params).collect();
+        let losses = engine.losses(round, &params)?;
+        for (&i, losses) in open.iter().zip(&losses) {
+            state.tracks[i].eta = plan.tracks[i].algorithm.eta(losses);
+            notes[i].loss = mean_loss(losses);
+        }
+    }
+    search_privately(engine, state, round, &mut searches, &mut notes)?;
+    for (i, search) in searches {
+        state.tracks[i].eta = search.eta();
+        state.tracks[i].range = search.range();
+    }
+    Ok(notes)
+}
+
+/// Runs the private quantiles of all tracks side by side: one secure sum serves one step of each.
+fn search_privately(
+    engine: &mut dyn Engine,
+    state: &State,
+    round: &Round<'_>,
+    searches: &mut [(usize, Search)],
+    notes: &mut [Note],
+) -> Result<(), TrainingError> {
+    loop {
+        let mut asking = Vec::new();
+        let mut queries = Vec::new();
+        for (s, (i, search)) in searches.iter().enumerate() {
+            if let Some(query) = search.query() {
+                asking.push(s);
+                queries.push(Query::Quantile { params: &state.tracks[*i].params, query });
+            }
+        }
+        if queries.is_empty() {
+            return Ok(());
+        }
+        for (s, sum) in asking.into_iter().zip(engine.secure_sum(round, &queries)?) {
+            let (i, search) = &mut searches[s];
+            notes[*i].traffic += sum.traffic;
+            search
+                .take(&sum.values)
+                .map_err(|source| TrainingError::Quantile { round: round.index, source })?;
+        }
+    }
+}
+
+/// The update that each track asks of the cohort.
+fn update_queries<'a>(plan: &Plan, state: &'a State) -> Vec<Query<'a>> {
+    let of_track = |(track, at): (&Track, &'a TrackState)| Query::LocalUpdate {
+        params: &at.params,
+        admission: track.algorithm.admission(at.eta),
+        plan: plan.local.plan(state.round, track.l2),
+    };
+    plan.tracks.iter().zip(&state.tracks).map(of_track).collect()
+}
+
+fn record(
+    round: &Round<'_>,
+    index: usize,
+    track: &Track,
+    eta: Option<f64>,
+    sum: &UpdateSum,
+    note: &Note,
+) -> RoundRecord {
+    RoundRecord {
+        seed: round.seed,
+        track: index,
+        algorithm: track.algorithm.name().to_owned(),
+        theta: track.algorithm.theta(),
+        round: round.index,
+        eta,
+        loss: note.loss,
+        cohort: round.cohort.len() as u64,
+        dropped: round.cohort.iter().filter(|drawn| drawn.dropped).count() as u64,
+        tail: sum.kept(),
+        weight: sum.weight(),
+        refused: sum.refused(),
+        sums: note.traffic.sums,
+        messages: note.traffic.messages,
+        bytes_up: note.traffic.bytes_up,
+        bytes_down: note.traffic.bytes_down,
+    }
+}
+
+fn mean_loss(losses: &[DeviceLoss]) -> Option<f64> {
+    let weight: f64 = losses.iter().map(DeviceLoss::weight).sum();
+    (weight > 0.0).then(|| losses.iter().map(|d| d.loss() * d.weight()).sum::<f64>() / weight)
+}
+
+/// Evaluates every train and test device under every track.
+fn evaluate(
+    engine: &mut dyn Engine,
+    state: &State,
+    observer: &mut dyn Observer,
+) -> Result<(), TrainingError> {
+    let splits = [Split::Train, Split::Test]
+        .into_iter()
+        .map(|split| engine.evaluate(split, &state.params()))
+        .collect::<Result<Vec<_>, _>>()?;
+    observer.evaluation(state.round, &splits).map_err(TrainingError::Observer)
+}
