@@ -5,10 +5,12 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod bench;
+mod canvas;
 mod data;
 mod demo;
 mod error;
 mod experiment_file;
+mod illustrate;
 mod progress;
 mod run;
 mod session;
@@ -30,6 +32,7 @@ enum Command {
     #[command(subcommand)]
     Data(data::DataCommand),
     Demo(demo::Args),
+    Illustrate(illustrate::Args),
     Run(run::Args),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  deltafl completions bash > /etc/bash_completion.d/deltafl")]
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Data(command) => data::run(command),
         Command::Demo(args) => demo::run(args),
+        Command::Illustrate(args) => illustrate::run(args),
         Command::Run(args) => run::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "deltafl", &mut std::io::stdout());
