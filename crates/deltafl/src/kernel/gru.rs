@@ -150,3 +150,50 @@ unsafe fn backward_in_vectors<S: Simd>(_: S, rows: Units, step: Backward<'_>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Granted, Isa};
+    use crate::stream::{Purpose, Stream};
+
+    #[test]
+    fn every_instruction_set_agrees_with_the_reference_at_odd_sizes() {
+        for (batch, units) in [(1, 8), (3, 24), (5, 40), (2, 128)] {
+            let rows = Units {
+                batch,
+                units,
+                gates: (3 * units).next_multiple_of(16),
+                states: units.next_multiple_of(16),
+            };
+            let run = |isa| {
+                let stream = &mut Stream::new(1, Purpose::Synthesis, 0, units as u64);
+                let mut random = |len| -> Vec<f32> { (0..len).map(|_| stream.normal() as f32).collect() };
+                let (mut gates, table) = (random(batch * rows.gates), random(4 * rows.gates));
+                let (before, mut slope) = (random(batch * rows.states), random(batch * rows.states));
+                let (mut inner, mut after) = (vec![0.0; before.len()], vec![0.0; before.len()]);
+                let symbols: Vec<u32> = (0..2 * batch as u32).map(|i| i % 4).collect();
+                let (kernel, length) = (Granted::new(isa), 2);
+                let step = Forward {
+                    gates: &mut gates,
+                    inner: &mut inner,
+                    before: &before,
+                    after: &mut after,
+                    table: &table,
+                    symbols: &symbols,
+                    length,
+                };
+                forward(kernel, rows, step);
+                let step =
+                    Backward { gates: &mut gates, inner: &mut inner, before: &before, slope: &mut slope };
+                backward(kernel, rows, step);
+                [gates, inner, after, slope].concat()
+            };
+            let expected = run(Isa::Reference);
+            for isa in Isa::available() {
+                let worst = expected.iter().zip(run(isa)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst < 2e-6, "{isa}, {batch} × {units}: off by {worst}");
+            }
+        }
+    }
+}

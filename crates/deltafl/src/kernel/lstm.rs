@@ -158,3 +158,50 @@ unsafe fn backward_in_vectors<S: Simd>(_: S, rows: Units, step: Backward<'_>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Granted, Isa};
+    use crate::stream::{Purpose, Stream};
+
+    #[test]
+    fn every_instruction_set_agrees_with_the_reference_at_odd_sizes() {
+        for (batch, units) in [(1, 8usize), (3, 24), (5, 56), (2, 128)] {
+            let cells = units.next_multiple_of(16);
+            let rows =
+                Units { batch, units, gates: (4 * units).next_multiple_of(16), outputs: units + 5, cells };
+            let run = |isa| {
+                let stream = &mut Stream::new(1, Purpose::Synthesis, 0, units as u64);
+                let mut random = |len| -> Vec<f32> { (0..len).map(|_| stream.normal() as f32).collect() };
+                let (mut gates, before) = (random(batch * rows.gates), random(batch * cells));
+                let (slope, mut cell_slope) = (random(batch * cells), random(batch * cells));
+                let (mut after, mut squashed) = (vec![0.0; batch * cells], vec![0.0; batch * cells]);
+                let mut output = vec![0.0; batch * rows.outputs];
+                let kernel = Granted::new(isa);
+                let step = Forward {
+                    gates: &mut gates,
+                    before: &before,
+                    after: &mut after,
+                    squashed: &mut squashed,
+                    output: &mut output,
+                };
+                forward(kernel, rows, step);
+                let step = Backward {
+                    gates: &mut gates,
+                    before: &before,
+                    squashed: &squashed,
+                    slope: &slope,
+                    cell_slope: &mut cell_slope,
+                };
+                backward(kernel, rows, step);
+                [gates, after, squashed, output, cell_slope].concat()
+            };
+            let expected = run(Isa::Reference);
+            for isa in Isa::available() {
+                let worst = expected.iter().zip(run(isa)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst < 2e-6, "{isa}, {batch} × {units}: off by {worst}");
+            }
+        }
+    }
+}
