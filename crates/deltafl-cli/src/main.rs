@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+mod bench;
 mod data;
 mod demo;
 mod error;
@@ -24,6 +25,7 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Bench(bench::Args),
     /// Bring data in, look at it, split it
     #[command(subcommand)]
     Data(data::DataCommand),
@@ -39,6 +41,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Bench(args) => bench::run(args),
         Command::Data(command) => data::run(command),
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),

@@ -9,8 +9,15 @@ use super::{Federation, Split};
 use crate::stream::{Purpose, Stream};
 
 pub mod glyphs;
+pub mod logistic;
+pub mod roles;
+pub mod tweets;
+mod weighted;
 
 pub use glyphs::Glyphs;
+pub use logistic::Logistic;
+pub use roles::Roles;
+pub use tweets::Tweets;
 
 /// Which synthetic federation, and its options. In TOML: `{ kind = "glyphs", devices = 400 }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,9 +26,18 @@ pub use glyphs::Glyphs;
 pub enum Spec {
     /// Handwriting in the classes of EMNIST.
     Glyphs(Glyphs),
+    /// The synthetic(α, β) federation of logistic models.
+    Logistic(Logistic),
+    /// Characters spoken by the roles of a play.
+    Roles(Roles),
+    /// Short messages with a polarity.
+    Tweets(Tweets),
 }
 
 impl Spec {
+    /// The names of the kinds.
+    pub const KINDS: [&str; 4] = ["glyphs", "logistic", "roles", "tweets"];
+
     /// Draws the federation.
     ///
     /// ```
@@ -34,6 +50,9 @@ impl Spec {
     pub fn build(&self) -> Federation {
         match self {
             Self::Glyphs(spec) => spec.build(),
+            Self::Logistic(spec) => spec.build(),
+            Self::Roles(spec) => spec.build(),
+            Self::Tweets(spec) => spec.build(),
         }
     }
 }
@@ -45,6 +64,12 @@ pub enum InvalidOption {
     /// Not a share.
     #[error("a share must lie in [0, 1], got {got}")]
     Share {
+        /// The number given.
+        got: f64,
+    },
+    /// Not a variance.
+    #[error("a variance must be finite and not negative, got {got}")]
+    Variance {
         /// The number given.
         got: f64,
     },
@@ -94,6 +119,37 @@ impl From<Share> for f64 {
     }
 }
 
+/// A variance: finite and not negative.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Variance(f64);
+
+impl Variance {
+    /// A variance, when it is finite and not negative.
+    pub const fn new(variance: f64) -> Option<Self> {
+        if variance >= 0.0 && variance < f64::INFINITY { Some(Self(variance)) } else { None }
+    }
+
+    /// The square root.
+    pub fn deviation(self) -> f64 {
+        self.0.sqrt()
+    }
+}
+
+impl TryFrom<f64> for Variance {
+    type Error = InvalidOption;
+
+    fn try_from(got: f64) -> Result<Self, InvalidOption> {
+        Self::new(got).ok_or(InvalidOption::Variance { got })
+    }
+}
+
+impl From<Variance> for f64 {
+    fn from(variance: Variance) -> Self {
+        variance.0
+    }
+}
+
 /// How many examples the devices have: `min` at least, half of them above `median`, a long tail up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RawPoints", into = "RawPoints")]
@@ -118,10 +174,9 @@ impl Points {
         if 1 <= min && min <= median && median <= max { Some(Self { min, median, max }) } else { None }
     }
 
-    /// n = min + (median − min)·exp(σz), cut at max: the log-normal skew of EMNIST's writers.
-    fn draw(self, stream: &mut Stream) -> u32 {
-        const SIGMA: f64 = 0.7;
-        let above = f64::from(self.median - self.min) * (SIGMA * stream.normal()).exp();
+    /// n = min + (median − min)·exp(σz), cut at max, with z ~ N(0, 1).
+    fn draw(self, sigma: f64, stream: &mut Stream) -> u32 {
+        let above = f64::from(self.median - self.min) * (sigma * stream.normal()).exp();
         self.min.saturating_add(above.round() as u32).min(self.max)
     }
 }
@@ -140,12 +195,26 @@ impl From<Points> for RawPoints {
     }
 }
 
-/// The split of each device: a random `train` share of them trains, the others test.
-fn assign_splits(seed: u64, devices: u32, train: Share) -> Vec<Split> {
-    let trained = (train.get() * f64::from(devices)).round() as usize;
-    let mut splits = vec![Split::Test; devices as usize];
-    splits[..trained].fill(Split::Train);
-    Stream::new(seed, Purpose::Split, 0, 0).shuffle(&mut splits);
+/// The rank of a device among the odd ones, who come at even distances; `None` for the many.
+fn odd_rank(odd: Share, device: u32) -> Option<usize> {
+    let odd_before = |devices: u32| (f64::from(devices) * odd.get()).floor() as usize;
+    let rank = odd_before(device);
+    (rank < odd_before(device + 1)).then_some(rank)
+}
+
+/// The split of each device: of every kind of device a random `train` share trains and the others test, so
+/// that both halves hold the same population.
+fn assign_splits<K: Ord>(seed: u64, kinds: &[K], train: Share) -> Vec<Split> {
+    let mut order: Vec<usize> = (0..kinds.len()).collect();
+    Stream::new(seed, Purpose::Split, 0, 0).shuffle(&mut order);
+    order.sort_by_key(|&device| &kinds[device]);
+    let trained_before = |rank: usize| (train.get() * rank as f64).round() as usize;
+    let mut splits = vec![Split::Test; kinds.len()];
+    for (rank, device) in order.into_iter().enumerate() {
+        if trained_before(rank) < trained_before(rank + 1) {
+            splits[device] = Split::Train;
+        }
+    }
     splits
 }
 
@@ -166,6 +235,7 @@ mod tests {
         );
         assert!(refusal("kind = 'glyphs'\ndevices = 0").contains("nonzero"));
         assert!(refusal("kind = 'glyphs'\nwriters = 3").contains("unknown field `writers`"));
+        assert!(refusal("kind = 'logistic'\nalpha = -1.0").contains("not negative, got -1"));
         assert!(refusal("kind = 'runes'").contains("unknown variant `runes`"));
     }
 
@@ -179,18 +249,39 @@ mod tests {
     fn counts_have_the_figures_they_were_asked_for() {
         let points = Points::new(101, 179, 447).unwrap();
         let mut stream = Stream::new(1, Purpose::Synthesis, 0, 0);
-        let mut counts: Vec<u32> = (0..2001).map(|_| points.draw(&mut stream)).collect();
+        let mut counts: Vec<u32> = (0..2001).map(|_| points.draw(0.7, &mut stream)).collect();
         counts.sort_unstable();
         assert!((101..110).contains(&counts[0]) && counts[2000] == 447, "{} {}", counts[0], counts[2000]);
         assert!(counts[1000].abs_diff(179) < 6, "{}", counts[1000]);
     }
 
     #[test]
+    fn the_odd_devices_have_their_share() {
+        let ranks = |odd| (0..50).filter_map(|device| odd_rank(odd, device)).collect::<Vec<_>>();
+        assert_eq!(ranks(Share::new(0.2).unwrap()), (0..10).collect::<Vec<_>>());
+        assert_eq!(ranks(Share::new(1.0).unwrap()).len(), 50);
+        assert!(ranks(Share::new(0.0).unwrap()).is_empty());
+    }
+
+    #[test]
+    fn every_kind_is_known_by_its_name_and_can_be_built_in_small() {
+        for kind in Spec::KINDS {
+            let spec: Spec = toml::from_str(&format!("kind = '{kind}'\ndevices = 6")).unwrap();
+            let federation = spec.build();
+            assert_eq!((federation.len(), federation.name()), (6, kind));
+            assert_eq!(federation.split(Split::Train).len(), 3);
+        }
+    }
+
+    #[test]
     fn the_split_follows_the_seed_and_the_share() {
         let trained = |splits: &[Split]| splits.iter().filter(|&&split| split == Split::Train).count();
-        let splits = assign_splits(1, 40, Share::HALF);
+        let kinds: Vec<u32> = (0..40).map(|device| u32::from(device % 5 == 0)).collect();
+        let splits = assign_splits(1, &kinds, Share::HALF);
         assert_eq!(trained(&splits), 20);
-        assert_ne!(splits, assign_splits(2, 40, Share::HALF));
-        assert_eq!(trained(&assign_splits(1, 40, Share::new(1.0).unwrap())), 40);
+        let odd: Vec<Split> = splits.iter().step_by(5).copied().collect();
+        assert_eq!(trained(&odd), 4);
+        assert_ne!(splits, assign_splits(2, &kinds, Share::HALF));
+        assert_eq!(trained(&assign_splits(1, &kinds, Share::new(1.0).unwrap())), 40);
     }
 }

@@ -44,7 +44,7 @@ impl Model for Logistic {
         for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.labels) {
             let (z, y) = (dot(x, params), label as f32);
             loss += logistic_loss(z, y);
-            let residual = scale * (1.0 / (1.0 + (-z).exp()) - y);
+            let residual = scale * (sigmoid(z) - y);
             for (g, x) in gradient.iter_mut().zip(x) {
                 *g += residual * x;
             }
@@ -68,8 +68,13 @@ fn dot(x: &[f32], w: &[f32]) -> f32 {
     x.iter().zip(w).map(|(x, w)| x * w).sum()
 }
 
+/// σ(z).
+pub(super) fn sigmoid(z: f32) -> f32 {
+    1.0 / (1.0 + (-z).exp())
+}
+
 /// log(1 + exp(z)) − y z, stable for any z.
-fn logistic_loss(z: f32, y: f32) -> f64 {
+pub(super) fn logistic_loss(z: f32, y: f32) -> f64 {
     let z = f64::from(z);
     z.max(0.0) + (-z.abs()).exp().ln_1p() - f64::from(y) * z
 }

@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use self::hand::{Hand, Manner, Sheet};
 pub use self::pen::SIDE;
 pub use self::strokes::{CLASSES, SYMBOLS};
-use super::{Points, Share, assign_splits};
+use super::weighted::Weighted;
+use super::{Points, Share, assign_splits, odd_rank};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
 use crate::stream::{Purpose, Stream};
 
@@ -30,7 +31,7 @@ pub struct Glyphs {
     pub seed: u64,
     /// Share of the writers that train; the others test.
     pub train: Share,
-    /// Probability that a writer is one of the minority.
+    /// Share of the writers that belong to the minority.
     pub odd: Share,
     /// Images per writer.
     pub points: Points,
@@ -42,7 +43,7 @@ impl Default for Glyphs {
             devices: const { NonZeroU32::new(400).unwrap() },
             seed: 1,
             train: Share::HALF,
-            odd: const { Share::new(0.18).unwrap() },
+            odd: const { Share::new(0.2).unwrap() },
             // The counts of EMNIST in the paper's table of datasets.
             points: const { Points::new(101, 179, 447).unwrap() },
         }
@@ -60,7 +61,8 @@ impl Glyphs {
     /// Draws the federation; the same for any number of threads.
     pub fn build(&self) -> Federation {
         let devices = self.devices.get();
-        let splits = assign_splits(self.seed, devices, self.train);
+        let manners: Vec<Manner> = (0..devices).map(|device| self.manner(device)).collect();
+        let splits = assign_splits(self.seed, &manners, self.train);
         let writers: Vec<Writer> = (0..devices).into_par_iter().map(|device| self.writer(device)).collect();
         let mut builder = FederationBuilder::new("glyphs", InputKind::Bytes { dim: SIDE * SIDE }, CLASSES);
         for (writer, split) in writers.iter().zip(splits) {
@@ -71,14 +73,15 @@ impl Glyphs {
         builder.build()
     }
 
+    fn manner(&self, device: u32) -> Manner {
+        odd_rank(self.odd, device).map_or(Manner::Usual, |rank| Manner::ODD[rank % Manner::ODD.len()])
+    }
+
     fn writer(&self, device: u32) -> Writer {
         let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(device));
-        let manner = match stream.unit() < self.odd.get() {
-            true => Manner::ODD[stream.below(Manner::ODD.len() as u64) as usize],
-            false => Manner::Usual,
-        };
+        let manner = self.manner(device);
         let hand = Hand::new(manner, &mut stream);
-        let count = self.points.draw(&mut stream) as usize;
+        let count = self.points.draw(0.7, &mut stream) as usize;
         let labels = labels(count, &mut stream);
         let mut images = vec![0; count * SIDE * SIDE];
         let mut sheet = Sheet::default();
@@ -91,20 +94,9 @@ impl Glyphs {
 
 /// Which symbols a writer writes: half of them digits, as in EMNIST, and each writer some more than others.
 fn labels(count: usize, stream: &mut Stream) -> Vec<u32> {
-    let mut total = 0.0;
-    let cumulative: Vec<f64> = (0..CLASSES)
-        .map(|class| {
-            let share = if class < 10 { 0.5 / 10.0 } else { 0.5 / 52.0 };
-            total += share * (0.4 * stream.normal()).exp();
-            total
-        })
-        .collect();
-    (0..count)
-        .map(|_| {
-            let at = stream.uniform(0.0, total);
-            cumulative.partition_point(|&upper| upper <= at).min(CLASSES - 1) as u32
-        })
-        .collect()
+    let share = |class: usize| if class < 10 { 0.5 / 10.0 } else { 0.5 / 52.0 };
+    let symbols = Weighted::new((0..CLASSES).map(|class| share(class) * (0.4 * stream.normal()).exp()));
+    (0..count).map(|_| symbols.draw(stream) as u32).collect()
 }
 
 #[cfg(test)]
@@ -199,7 +191,7 @@ mod tests {
         let (odd, usual): (Vec<u32>, Vec<u32>) =
             (0..federation.len() as u32).partition(|&device| federation.id(device).contains('-'));
         let mean = |devices: &[u32]| devices.iter().map(|&k| distance(k)).sum::<f32>() / devices.len() as f32;
-        assert!((5..20).contains(&odd.len()), "{} of 60 are odd", odd.len());
+        assert_eq!(odd.len(), 12);
         assert!(mean(&odd) > 1.15 * mean(&usual), "{} {}", mean(&odd), mean(&usual));
     }
 }

@@ -13,7 +13,7 @@ use super::strokes::{self, CLASSES, Knot, MAX_KNOTS};
 use crate::stream::Stream;
 
 /// How a writer writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Manner {
     /// As most do.
     Usual,
@@ -21,7 +21,7 @@ pub(super) enum Manner {
     Backhand,
     /// The paper lies turned.
     Turned,
-    /// Small letters of a heavy pen.
+    /// Smaller letters of a heavy pen.
     Heavy,
 }
 
@@ -97,14 +97,14 @@ impl Hand {
         };
         match manner {
             Manner::Usual => {}
-            Manner::Backhand => hand.slant = normal(-0.62, 0.08),
-            Manner::Turned => hand.turn = normal(0.55, 0.07),
+            Manner::Backhand => hand.slant = normal(-0.45, 0.08),
+            Manner::Turned => hand.turn = normal(-0.40, 0.07),
             Manner::Heavy => {
-                hand.height = normal(11.0, 0.6).clamp(9.5, 12.5);
-                hand.pen = normal(1.55, 0.12).clamp(1.3, 1.9);
+                hand.height = normal(13.5, 0.6).clamp(12.0, 15.0);
+                hand.pen = normal(1.45, 0.12).clamp(1.2, 1.8);
             }
         }
-        let (usual, own) = if manner == Manner::Usual { (0.85, 3.0) } else { (0.35, 4.0) };
+        let (usual, own) = if manner == Manner::Usual { (0.85, 2.0) } else { (0.75, 3.0) };
         hand.letters = (0..CLASSES).map(|class| Letter::new(class, usual, own, stream)).collect();
         hand
     }

@@ -1,0 +1,234 @@
+//! A device's side of a round.
+//!
+//! A [`Device`] takes the server's messages in, in the order in which they were sent, and gives its own out; it sends
+//! nothing and awaits nothing.
+//! It trusts the roster and its own policy, and the server with nothing: whatever does not fit makes it
+//! [`Abort`], after which it holds no secret of the round and says no more.
+
+mod abort;
+mod enrolment;
+mod joining;
+mod member;
+mod sharing;
+mod slot;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rand_core::CryptoRng;
+
+pub use self::abort::{Abort, SubmitError};
+use self::enrolment::Me;
+pub use self::enrolment::{Adversary, Enrolment, Policy, RefusedRound};
+use self::joining::{Joined, Placed, Revealed};
+use self::sharing::Sharing;
+use self::slot::{Asked, Attested, Idle, Masked};
+use crate::keys::ShareBox;
+use crate::message::wire::BOX_SLOT_LEN;
+use crate::message::{DeviceBody, DeviceMessage, KeyBundle, ServerBody, ServerMessage};
+use crate::params::RoundParams;
+use crate::ring::{Ring, RingVector};
+use crate::server::ENVELOPE;
+
+/// A device in a round.
+#[derive(Debug)]
+pub struct Device {
+    me: Me,
+    phase: Phase,
+    outbox: VecDeque<DeviceMessage>,
+    events: VecDeque<DeviceEvent>,
+    deadline: Option<Duration>,
+}
+
+/// What a device tells the program around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceEvent {
+    /// The server opened a slot: hand the input in with [`Device::submit`].
+    InputWanted(SlotRequest),
+    /// The device has done its part of a slot.
+    SlotDone {
+        /// The slot.
+        slot: u32,
+    },
+    /// The device has done its part of the round.
+    RoundDone,
+    /// The device left the round.
+    Aborted(Abort),
+}
+
+/// The input that the server asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotRequest {
+    /// The slot.
+    pub slot: u32,
+    /// The ring of the sum.
+    pub ring: Ring,
+    /// The number of coordinates.
+    pub len: u32,
+    /// The devices among which the input hides, this one included.
+    pub active: usize,
+}
+
+/// The longest message of a round: a list with a record for every device.
+fn message_limit(params: &RoundParams) -> usize {
+    let sealed = params.slots as usize * BOX_SLOT_LEN + ShareBox::OVERHEAD;
+    ENVELOPE + params.cohort as usize * (4 + sealed.max(KeyBundle::len_for(params.slots)))
+}
+
+#[derive(Debug)]
+enum Phase {
+    Joined(Joined),
+    Revealed(Revealed),
+    Placed(Placed),
+    Sharing(Sharing),
+    Idle(Idle),
+    Asked(Asked),
+    Masked(Masked),
+    Attested(Attested),
+    Over,
+}
+
+impl Device {
+    /// Joins a round that policy and roster allow; [`Enrolment::join`] is the way here.
+    fn join(me: Me, now: Duration, rng: &mut impl CryptoRng) -> Self {
+        let (joined, advertise) = Joined::new(&me, rng);
+        let deadline = Some(now.saturating_add(me.policy.patience));
+        let phase = Phase::Joined(joined);
+        let mut device = Self { me, phase, outbox: VecDeque::new(), events: VecDeque::new(), deadline };
+        device.send(advertise);
+        device
+    }
+
+    /// The parameters of the round.
+    pub fn params(&self) -> &RoundParams {
+        &self.me.params
+    }
+
+    /// The longest message that a server has reason to send: the limit for
+    /// [`decode_server`](crate::message::wire::decode_server).
+    pub fn message_limit(&self) -> usize {
+        message_limit(&self.me.params)
+    }
+
+    /// Takes in a message of the server. A message that does not fit ends the round for this device.
+    pub fn handle(&mut self, now: Duration, message: ServerMessage) -> Result<(), Abort> {
+        self.deadline = self.deadline.map(|_| now.saturating_add(self.me.policy.patience));
+        let phase = std::mem::replace(&mut self.phase, Phase::Over);
+        match self.step(phase, message) {
+            Ok(phase) => self.phase = phase,
+            Err(abort) => return Err(self.abort(abort)),
+        }
+        Ok(())
+    }
+
+    /// Leaves the round if the server has been silent for too long.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.abort(Abort::ServerSilent);
+        }
+    }
+
+    /// The next message to send to the server, if any.
+    pub fn poll_transmit(&mut self) -> Option<DeviceMessage> {
+        self.outbox.pop_front()
+    }
+
+    /// When to call [`Self::handle_timeout`] next, on the clock of the `now` that the caller passes in.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.deadline
+    }
+
+    /// The next thing to tell the program, if any.
+    pub fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.events.pop_front()
+    }
+
+    /// Hands in the input of the open slot, bound to `context`: for Δ-FL, η and the hash of w_t as this device was
+    /// told them. If other devices were told otherwise, their masks do not cancel with ours.
+    pub fn submit(&mut self, context: &[u8], input: RingVector) -> Result<(), SubmitError> {
+        let Phase::Asked(asked) = &self.phase else {
+            return Err(SubmitError::NotAsked);
+        };
+        asked.check(&input)?;
+        let Phase::Asked(asked) = std::mem::replace(&mut self.phase, Phase::Over) else {
+            return Err(SubmitError::NotAsked);
+        };
+        match asked.submit(&self.me, context, input) {
+            Ok((masked, body)) => {
+                self.phase = Phase::Masked(masked);
+                self.send(body);
+                Ok(())
+            }
+            Err(abort) => Err(SubmitError::Aborted(self.abort(abort))),
+        }
+    }
+
+    /// One message in one phase. On an error the phase, and with it every secret, is gone.
+    fn step(&mut self, phase: Phase, message: ServerMessage) -> Result<Phase, Abort> {
+        if message.round != self.me.params.id {
+            return Err(Abort::WrongRound(message.round));
+        }
+        let me = &self.me;
+        let (phase, reply) = match (phase, message.body) {
+            (Phase::Joined(phase), ServerBody::Keys(keys)) => {
+                let (sharing, body) = phase.on_keys(me, keys)?;
+                (Phase::Sharing(sharing), Some(body))
+            }
+            (Phase::Joined(phase), ServerBody::Commitments(commitments)) => {
+                let (revealed, body) = phase.on_commitments(me, commitments)?;
+                (Phase::Revealed(revealed), Some(body))
+            }
+            (Phase::Revealed(phase), ServerBody::Reveals(nonces)) => {
+                (Phase::Placed(phase.on_reveals(me, &nonces)?), None)
+            }
+            (Phase::Placed(phase), ServerBody::Keys(keys)) => {
+                let (sharing, body) = phase.on_keys(me, keys)?;
+                (Phase::Sharing(sharing), Some(body))
+            }
+            (Phase::Sharing(phase), ServerBody::Shares(boxes)) => {
+                (Phase::Idle(phase.on_shares(me, &boxes)?), None)
+            }
+            (Phase::Idle(phase), ServerBody::OpenSlot { slot, ring, len, active }) => {
+                let request = SlotRequest { slot, ring, len, active: active.len() };
+                let asked = phase.on_open_slot(me, request, active)?;
+                self.events.push_back(DeviceEvent::InputWanted(request));
+                (Phase::Asked(asked), None)
+            }
+            (Phase::Masked(phase), ServerBody::Survivors { slot, survivors }) => {
+                let (attested, body) = phase.on_survivors(me, slot, survivors)?;
+                (Phase::Attested(attested), Some(body))
+            }
+            (Phase::Attested(phase), ServerBody::Attestations { slot, signatures }) => {
+                let (idle, body) = phase.on_attestations(me, slot, &signatures)?;
+                self.events.push_back(DeviceEvent::SlotDone { slot });
+                let phase = if slot + 1 == me.params.slots { self.finish() } else { Phase::Idle(idle) };
+                (phase, Some(body))
+            }
+            _ => return Err(Abort::Unexpected),
+        };
+        if let Some(body) = reply {
+            self.send(body);
+        }
+        Ok(phase)
+    }
+
+    fn finish(&mut self) -> Phase {
+        self.deadline = None;
+        self.events.push_back(DeviceEvent::RoundDone);
+        Phase::Over
+    }
+
+    /// Drops every secret of the round and whatever was still to be said.
+    fn abort(&mut self, abort: Abort) -> Abort {
+        self.phase = Phase::Over;
+        self.outbox.clear();
+        self.deadline = None;
+        self.events.push_back(DeviceEvent::Aborted(abort));
+        abort
+    }
+
+    fn send(&mut self, body: DeviceBody) {
+        self.outbox.push_back(DeviceMessage { round: self.me.params.id, body });
+    }
+}

@@ -1,0 +1,265 @@
+//! A device's standing in a session: who it is, whom it knows, what it insists on, which rounds it has seen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand_core::CryptoRng;
+use thiserror::Error;
+
+use super::Device;
+use crate::graph::{GraphRule, Permille, active_threshold};
+use crate::identity::{DeviceId, Identity, Roster};
+use crate::params::{ParamsError, RoundParams};
+use crate::transcript::Digest;
+
+/// Against whom a device insists on being protected (see `docs/threat-model.md`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adversary {
+    /// A server that follows the protocol and looks at everything, with a share γ of the cohort on its side.
+    HonestButCurious {
+        /// γ.
+        gamma: Permille,
+        /// δ, the share that may drop out: what is left must still hang together.
+        delta: Permille,
+    },
+    /// A server that does as it pleases: full graph and t > (1+γ)n/2, or the device stays away.
+    Active {
+        /// γ.
+        gamma: Permille,
+    },
+}
+
+/// What a device insists on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// The fewest devices to hide among, this one included.
+    pub min_members: usize,
+    /// Against whom.
+    pub adversary: Adversary,
+    /// The longest vector that is worked on.
+    pub max_len: u32,
+    /// How long the server may be silent.
+    pub patience: Duration,
+}
+
+/// Why a device stays away from a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RefusedRound {
+    /// Parameters under which no round can run.
+    #[error(transparent)]
+    Params(#[from] ParamsError),
+    /// Another session.
+    #[error("the round belongs to another session")]
+    Session,
+    /// A round that this device has seen, or an older one.
+    #[error("round {round} is stale: round {last} was the last")]
+    Stale {
+        /// The round offered.
+        round: u64,
+        /// The last round joined.
+        last: u64,
+    },
+    /// A cohort too small to hide in.
+    #[error("a cohort of {cohort} is smaller than {min_members}")]
+    TooSmall {
+        /// The cohort.
+        cohort: u32,
+        /// The fewest allowed.
+        min_members: usize,
+    },
+    /// Graph and threshold do not protect against the adversary of the policy.
+    #[error("graph and threshold do not meet the policy")]
+    Unsafe,
+    /// The device is not on its own roster, so nobody would believe its signatures.
+    #[error("device {0} is not on the roster")]
+    NotOnRoster(DeviceId),
+}
+
+/// A device's standing in a session.
+#[derive(Debug, Clone)]
+pub struct Enrolment {
+    identity: Arc<Identity>,
+    roster: Arc<Roster>,
+    session: [u8; 16],
+    policy: Policy,
+    last_round: Option<u64>,
+}
+
+impl Enrolment {
+    /// A device that has seen no round of the session.
+    pub fn new(identity: Arc<Identity>, roster: Arc<Roster>, session: [u8; 16], policy: Policy) -> Self {
+        Self { identity, roster, session, policy, last_round: None }
+    }
+
+    /// The same device after a restart, when `last_round` was the last that it joined.
+    #[must_use]
+    pub fn resumed(self, last_round: Option<u64>) -> Self {
+        Self { last_round, ..self }
+    }
+
+    /// The last round joined, to be stored before its first message is sent.
+    pub fn last_round(&self) -> Option<u64> {
+        self.last_round
+    }
+
+    /// Joins a round, once. All randomness of the round comes from 32 bytes of `rng`.
+    pub fn join(
+        &mut self,
+        params: &RoundParams,
+        now: Duration,
+        rng: &mut impl CryptoRng,
+    ) -> Result<Device, RefusedRound> {
+        self.check(params)?;
+        self.last_round = Some(params.id.round);
+        let me = Me {
+            identity: Arc::clone(&self.identity),
+            roster: Arc::clone(&self.roster),
+            params: params.clone(),
+            header: params.digest(),
+            policy: self.policy,
+        };
+        Ok(Device::join(me, now, rng))
+    }
+
+    fn check(&self, params: &RoundParams) -> Result<(), RefusedRound> {
+        params.check()?;
+        if params.id.session != self.session {
+            return Err(RefusedRound::Session);
+        }
+        if let Some(last) = self.last_round.filter(|&last| params.id.round <= last) {
+            return Err(RefusedRound::Stale { round: params.id.round, last });
+        }
+        let min_members = self.policy.min_members;
+        if (params.cohort as usize) < min_members {
+            return Err(RefusedRound::TooSmall { cohort: params.cohort, min_members });
+        }
+        if !self.roster.contains(self.identity.id()) {
+            return Err(RefusedRound::NotOnRoster(self.identity.id()));
+        }
+        if !self.policy.adversary.allows(params.graph, params.cohort) {
+            return Err(RefusedRound::Unsafe);
+        }
+        Ok(())
+    }
+}
+
+impl Adversary {
+    fn allows(self, graph: GraphRule, cohort: u32) -> bool {
+        match (self, graph) {
+            (Self::Active { gamma }, GraphRule::Full { threshold }) => {
+                threshold >= active_threshold(cohort, gamma)
+            }
+            (Self::Active { .. }, GraphRule::Regular { .. }) => false,
+            (Self::HonestButCurious { gamma, .. }, GraphRule::Full { threshold }) => {
+                threshold as usize > gamma.of(cohort)
+            }
+            (Self::HonestButCurious { gamma, delta }, GraphRule::Regular { gamma: g, delta: d }) => {
+                g >= gamma && d >= delta
+            }
+        }
+    }
+}
+
+/// What a device knows about itself and the round, in every phase.
+#[derive(Debug)]
+pub(super) struct Me {
+    pub(super) identity: Arc<Identity>,
+    pub(super) roster: Arc<Roster>,
+    pub(super) params: RoundParams,
+    pub(super) header: Digest,
+    pub(super) policy: Policy,
+}
+
+impl Me {
+    pub(super) fn id(&self) -> DeviceId {
+        self.identity.id()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mask::Suite;
+    use crate::params::RoundId;
+    use chacha20::ChaCha20Rng;
+    use rand_core::SeedableRng;
+
+    fn permille(value: u16) -> Permille {
+        Permille::new(value).unwrap()
+    }
+
+    fn enrolment(adversary: Adversary) -> Enrolment {
+        let identity = Identity::from_secret(DeviceId(1), &[1; 32]);
+        let mut roster = Roster::new();
+        roster.add(identity.id(), &identity.public()).unwrap();
+        let policy = Policy { min_members: 5, adversary, max_len: 100, patience: Duration::from_secs(1) };
+        Enrolment::new(Arc::new(identity), Arc::new(roster), [7; 16], policy)
+    }
+
+    fn params(graph: GraphRule) -> RoundParams {
+        let id = RoundId { session: [7; 16], round: 3 };
+        RoundParams { id, suite: Suite::Aes128Ctr, cohort: 10, graph, slots: 1 }
+    }
+
+    fn join(enrolment: &mut Enrolment, params: &RoundParams) -> Result<(), RefusedRound> {
+        enrolment.join(params, Duration::ZERO, &mut ChaCha20Rng::seed_from_u64(1)).map(|_| ())
+    }
+
+    const ACTIVE: fn() -> Adversary = || Adversary::Active { gamma: permille(200) };
+
+    #[test]
+    fn a_round_is_joined_once_and_an_older_one_never() {
+        let mut enrolment = enrolment(ACTIVE());
+        let params = params(GraphRule::Full { threshold: 7 });
+        assert_eq!(join(&mut enrolment, &params), Ok(()));
+        assert_eq!(join(&mut enrolment, &params), Err(RefusedRound::Stale { round: 3, last: 3 }));
+        let mut older = params.clone();
+        older.id.round = 2;
+        assert_eq!(join(&mut enrolment, &older), Err(RefusedRound::Stale { round: 2, last: 3 }));
+        let mut restarted = self::enrolment(ACTIVE()).resumed(enrolment.last_round());
+        assert!(matches!(join(&mut restarted, &params), Err(RefusedRound::Stale { .. })));
+    }
+
+    #[test]
+    fn against_an_active_server_only_a_full_graph_with_a_high_threshold_will_do() {
+        let regular = GraphRule::Regular { gamma: permille(200), delta: permille(200) };
+        for (graph, allowed) in [
+            (GraphRule::Full { threshold: 7 }, true),
+            (GraphRule::Full { threshold: 6 }, false),
+            (regular, false),
+        ] {
+            let answer = join(&mut enrolment(ACTIVE()), &params(graph));
+            assert_eq!(answer, if allowed { Ok(()) } else { Err(RefusedRound::Unsafe) }, "{graph:?}");
+        }
+    }
+
+    #[test]
+    fn against_a_curious_server_the_colluding_share_must_be_covered() {
+        let curious =
+            || enrolment(Adversary::HonestButCurious { gamma: permille(200), delta: permille(100) });
+        let regular = |gamma, delta| GraphRule::Regular { gamma: permille(gamma), delta: permille(delta) };
+        for (graph, allowed) in [
+            (GraphRule::Full { threshold: 3 }, true),
+            (GraphRule::Full { threshold: 2 }, false),
+            (regular(200, 100), true),
+            (regular(199, 100), false),
+            (regular(200, 99), false),
+        ] {
+            assert_eq!(join(&mut curious(), &params(graph)).is_ok(), allowed, "{graph:?}");
+        }
+    }
+
+    #[test]
+    fn a_small_cohort_another_session_and_a_stranger_are_refused() {
+        let graph = GraphRule::Full { threshold: 4 };
+        let small = RoundParams { cohort: 4, ..params(graph) };
+        let mut device = enrolment(ACTIVE());
+        assert_eq!(join(&mut device, &small), Err(RefusedRound::TooSmall { cohort: 4, min_members: 5 }));
+        let mut foreign = params(graph);
+        foreign.id.session = [8; 16];
+        assert_eq!(join(&mut device, &foreign), Err(RefusedRound::Session));
+        device.roster = Arc::new(Roster::new());
+        assert_eq!(join(&mut device, &params(graph)), Err(RefusedRound::NotOnRoster(DeviceId(1))));
+    }
+}

@@ -1,0 +1,213 @@
+//! From the invitation to knowing one's neighbours: advertise keys and, on a sparse graph, commit and reveal.
+
+use std::collections::BTreeMap;
+
+use chacha20::ChaCha20Rng;
+use rand_core::{CryptoRng, Rng, SeedableRng};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use super::abort::Abort;
+use super::enrolment::Me;
+use super::member::Member;
+use super::sharing::Sharing;
+use crate::graph::{self, Graph, GraphRule};
+use crate::identity::DeviceId;
+use crate::keys::{KeyPair, nonce_commitment, same, seed_commitment};
+use crate::message::{DeviceBody, DeviceSet, KeyBundle};
+use crate::transcript::{Digest, Transcript};
+
+/// Everything that the device keeps to itself in a round.
+pub(super) struct Secrets {
+    /// Opens the boxes of neighbours.
+    pub(super) encryption: KeyPair,
+    /// One pair of secrets per slot.
+    pub(super) slots: Vec<SlotSecrets>,
+    /// The coefficients of the secret sharing come from here.
+    pub(super) stream: ChaCha20Rng,
+    /// The part of the graph's randomness.
+    nonce: [u8; 32],
+}
+
+/// The two secrets of a slot, of which the server gets to know one at most.
+pub(super) struct SlotSecrets {
+    /// Makes the pairwise masks.
+    pub(super) mask: KeyPair,
+    /// Makes the device's own mask.
+    pub(super) seed: Seed,
+}
+
+/// b_u, the seed of a device's own mask in a slot.
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub(super) struct Seed(pub(super) [u8; 32]);
+
+impl Secrets {
+    fn draw(slots: u32, rng: &mut impl CryptoRng) -> Self {
+        let mut root = zeroize::Zeroizing::new([0; 32]);
+        rng.fill_bytes(&mut *root);
+        let mut stream = ChaCha20Rng::from_seed(*root);
+        let encryption = KeyPair::generate(&mut stream);
+        let mut nonce = [0; 32];
+        stream.fill_bytes(&mut nonce);
+        let slots = (0..slots).map(|_| SlotSecrets::draw(&mut stream)).collect();
+        Self { encryption, slots, stream, nonce }
+    }
+
+    fn bundle(&self, me: &Me) -> KeyBundle {
+        let slots = (0u32..).zip(&self.slots).map(|(slot, secrets)| {
+            let commitment = seed_commitment(&me.header, me.id(), slot, &secrets.seed.0);
+            (secrets.mask.public(), commitment)
+        });
+        let commitment = nonce_commitment(&me.header, me.id(), &self.nonce);
+        KeyBundle::sign(&me.identity, &me.header, &self.encryption.public(), &commitment, slots)
+    }
+}
+
+impl SlotSecrets {
+    fn draw(stream: &mut ChaCha20Rng) -> Self {
+        let mask = KeyPair::generate(stream);
+        let mut seed = Seed([0; 32]);
+        stream.fill_bytes(&mut seed.0);
+        Self { mask, seed }
+    }
+}
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secrets(..)")
+    }
+}
+
+/// Keys are advertised; the members are not known yet.
+#[derive(Debug)]
+pub(super) struct Joined {
+    secrets: Secrets,
+    bundle: KeyBundle,
+}
+
+impl Joined {
+    pub(super) fn new(me: &Me, rng: &mut impl CryptoRng) -> (Self, DeviceBody) {
+        let secrets = Secrets::draw(me.params.slots, rng);
+        let bundle = secrets.bundle(me);
+        (Self { secrets, bundle: bundle.clone() }, DeviceBody::Advertise(bundle))
+    }
+
+    /// On a full graph, the keys of all members settle everything.
+    pub(super) fn on_keys(
+        self,
+        me: &Me,
+        mut keys: BTreeMap<DeviceId, KeyBundle>,
+    ) -> Result<(Sharing, DeviceBody), Abort> {
+        let GraphRule::Full { .. } = me.params.graph else {
+            return Err(Abort::Unexpected);
+        };
+        let members: DeviceSet = keys.keys().copied().collect();
+        check_members(me, &members)?;
+        let transcript = Transcript::new(&me.header, &keys);
+        if keys.remove(&me.id()) != Some(self.bundle) {
+            return Err(Abort::OwnKeys);
+        }
+        for (&id, bundle) in &keys {
+            check_bundle(me, id, bundle)?;
+        }
+        let graph = Graph::new(me.params.graph, me.params.cohort, members.as_slice(), &[0; 32]);
+        let member = Member::new(me.id(), &graph, members, keys, transcript);
+        Sharing::new(me, member, self.secrets)
+    }
+
+    /// On a sparse graph, everybody is bound before anybody reveals.
+    pub(super) fn on_commitments(
+        self,
+        me: &Me,
+        commitments: BTreeMap<DeviceId, Digest>,
+    ) -> Result<(Revealed, DeviceBody), Abort> {
+        let GraphRule::Regular { .. } = me.params.graph else {
+            return Err(Abort::Unexpected);
+        };
+        check_members(me, &commitments.keys().copied().collect())?;
+        if commitments.get(&me.id()) != Some(&self.bundle.nonce_commitment()) {
+            return Err(Abort::OwnKeys);
+        }
+        let reveal = DeviceBody::Reveal(self.secrets.nonce);
+        Ok((Revealed { secrets: self.secrets, commitments }, reveal))
+    }
+}
+
+/// The part of the randomness is revealed; the graph is not known yet.
+#[derive(Debug)]
+pub(super) struct Revealed {
+    secrets: Secrets,
+    commitments: BTreeMap<DeviceId, Digest>,
+}
+
+impl Revealed {
+    pub(super) fn on_reveals(self, me: &Me, nonces: &BTreeMap<DeviceId, [u8; 32]>) -> Result<Placed, Abort> {
+        let members: DeviceSet = nonces.keys().copied().collect();
+        check_members(me, &members)?;
+        for (&id, nonce) in nonces {
+            let commitment = self.commitments.get(&id).ok_or(Abort::UnknownDevice(id))?;
+            if !same(commitment, &nonce_commitment(&me.header, id, nonce)) {
+                return Err(Abort::BadCommitment(id));
+            }
+        }
+        let seed = graph::seed(&me.header, nonces);
+        let graph = Graph::new(me.params.graph, me.params.cohort, members.as_slice(), &seed);
+        let transcript = Transcript::new(&me.header, nonces);
+        Ok(Placed { secrets: self.secrets, commitments: self.commitments, members, graph, transcript })
+    }
+}
+
+/// The neighbours are known; their keys are not.
+#[derive(Debug)]
+pub(super) struct Placed {
+    secrets: Secrets,
+    commitments: BTreeMap<DeviceId, Digest>,
+    members: DeviceSet,
+    graph: Graph,
+    transcript: Transcript,
+}
+
+impl Placed {
+    pub(super) fn on_keys(
+        self,
+        me: &Me,
+        keys: BTreeMap<DeviceId, KeyBundle>,
+    ) -> Result<(Sharing, DeviceBody), Abort> {
+        let neighbours: DeviceSet = self.graph.neighbours(me.id()).into_iter().collect();
+        if let Some(missing) = neighbours.iter().find(|id| !keys.contains_key(id)) {
+            return Err(Abort::MissingKeys(missing));
+        }
+        for (&id, bundle) in &keys {
+            if !neighbours.contains(id) {
+                return Err(Abort::UnknownDevice(id));
+            }
+            check_bundle(me, id, bundle)?;
+            if self.commitments.get(&id) != Some(&bundle.nonce_commitment()) {
+                return Err(Abort::BadCommitment(id));
+            }
+        }
+        let member = Member::new(me.id(), &self.graph, self.members, keys, self.transcript);
+        Sharing::new(me, member, self.secrets)
+    }
+}
+
+/// Whether these can be the members of the round: known, enough, not too many, and this device among them.
+fn check_members(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
+    let (have, cohort) = (members.len(), me.params.cohort as usize);
+    if have > cohort {
+        return Err(Abort::TooMany { have, cohort });
+    }
+    if have < me.policy.min_members {
+        return Err(Abort::TooFew { have, need: me.policy.min_members });
+    }
+    if let Some(stranger) = members.iter().find(|&id| !me.roster.contains(id)) {
+        return Err(Abort::UnknownDevice(stranger));
+    }
+    if members.contains(me.id()) { Ok(()) } else { Err(Abort::LeftOut) }
+}
+
+fn check_bundle(me: &Me, id: DeviceId, bundle: &KeyBundle) -> Result<(), Abort> {
+    if bundle.slots() != me.params.slots || !bundle.verifies(&me.roster, &me.header, id) {
+        return Err(Abort::BadSignature(id));
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! What a device knows once it knows its neighbours.
+
+use std::collections::BTreeMap;
+
+use super::abort::Abort;
+use super::enrolment::Me;
+use crate::graph::Graph;
+use crate::identity::DeviceId;
+use crate::message::{DeviceSet, KeyBundle};
+use crate::transcript::Transcript;
+
+/// A member's view of the round.
+#[derive(Debug)]
+pub(super) struct Member {
+    id: DeviceId,
+    /// All members of the round.
+    pub(super) members: DeviceSet,
+    /// The neighbours and their keys, without this device.
+    pub(super) neighbours: BTreeMap<DeviceId, KeyBundle>,
+    /// t.
+    pub(super) threshold: usize,
+    /// What this device was shown so far.
+    pub(super) transcript: Transcript,
+}
+
+impl Member {
+    /// `keys` hold at least those of the neighbours.
+    pub(super) fn new(
+        id: DeviceId,
+        graph: &Graph,
+        members: DeviceSet,
+        keys: BTreeMap<DeviceId, KeyBundle>,
+        transcript: Transcript,
+    ) -> Self {
+        Self { id, members, neighbours: keys, threshold: graph.threshold(), transcript }
+    }
+
+    /// The neighbours and this device, in increasing order: the holders of shares of its secrets.
+    pub(super) fn circle(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        let below = self.neighbours.range(..self.id).map(|(&id, _)| id);
+        let above = self.neighbours.range(self.id..).map(|(&id, _)| id);
+        below.chain([self.id]).chain(above)
+    }
+
+    /// Whether the server may say that the devices in `set` are there, when those in `allowed` were before:
+    /// nobody returns, this device is among them, and enough are left in all and in its circle.
+    pub(super) fn check_set(&self, me: &Me, set: &DeviceSet, allowed: &DeviceSet) -> Result<(), Abort> {
+        if let Some(id) = set.first_outside(allowed) {
+            let known = self.members.contains(id);
+            return Err(if known { Abort::Returned(id) } else { Abort::UnknownDevice(id) });
+        }
+        if !set.contains(me.id()) {
+            return Err(Abort::LeftOut);
+        }
+        let (have, need) = (set.len(), me.policy.min_members);
+        if have < need {
+            return Err(Abort::TooFew { have, need });
+        }
+        let have = self.circle().filter(|&id| set.contains(id)).count();
+        if have < self.threshold {
+            return Err(Abort::TooFew { have, need: self.threshold });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Share keys: each device's secrets, split among its circle and sealed for each neighbour.
+
+use std::collections::BTreeMap;
+
+use prost::bytes::Bytes;
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use super::abort::Abort;
+use super::enrolment::Me;
+use super::joining::{Secrets, SlotSecrets};
+use super::member::Member;
+use super::slot::Idle;
+use crate::field::Element;
+use crate::identity::DeviceId;
+use crate::keys::SharedSecret;
+use crate::message::wire::BOX_SLOT_LEN;
+use crate::message::{DeviceBody, KeyBundle};
+use crate::shamir::{SHARE_LEN, Share, split};
+
+/// The shares of both secrets of one device in one slot. At most one of them ever leaves this device.
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub(super) struct SharePair {
+    pub(super) mask_key: Share,
+    pub(super) seed: Share,
+}
+
+/// What a device holds for one slot: its own secrets, and shares of those of its circle.
+pub(super) struct SlotHoldings {
+    pub(super) secrets: SlotSecrets,
+    pub(super) shares: BTreeMap<DeviceId, SharePair>,
+}
+
+impl std::fmt::Debug for SlotHoldings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SlotHoldings({} devices)", self.shares.len())
+    }
+}
+
+/// The shares for one neighbour, slot after slot, before they are sealed.
+type Letter = Zeroizing<Vec<u8>>;
+
+/// The device's shares are out; those of the neighbours are not in yet.
+#[derive(Debug)]
+pub(super) struct Sharing {
+    member: Member,
+    pairs: BTreeMap<DeviceId, SharedSecret>,
+    slots: Vec<SlotHoldings>,
+}
+
+impl Sharing {
+    pub(super) fn new(me: &Me, member: Member, mut secrets: Secrets) -> Result<(Self, DeviceBody), Abort> {
+        let pairs = agree(&member, &secrets)?;
+        let circle: Vec<DeviceId> = member.circle().collect();
+        if circle.len() < member.threshold {
+            return Err(Abort::TooFew { have: circle.len(), need: member.threshold });
+        }
+        let mut letters: BTreeMap<DeviceId, Letter> =
+            pairs.keys().map(|&id| (id, Letter::default())).collect();
+        let mut slots = Vec::with_capacity(secrets.slots.len());
+        for slot in std::mem::take(&mut secrets.slots) {
+            let mut own = BTreeMap::new();
+            for (id, pair) in split_slot(&circle, member.threshold, &slot, &mut secrets) {
+                match letters.get_mut(&id) {
+                    Some(letter) => pair.write(letter),
+                    None => drop(own.insert(id, pair)),
+                }
+            }
+            slots.push(SlotHoldings { secrets: slot, shares: own });
+        }
+        let seal = |to: DeviceId, letter: &Letter| pairs[&to].share_box(&me.header, me.id(), to).seal(letter);
+        let boxes = letters.iter().map(|(&to, letter)| (to, Bytes::from(seal(to, letter))));
+        let body = DeviceBody::Shares(boxes.collect());
+        Ok((Self { member, pairs, slots }, body))
+    }
+
+    /// Opens the boxes of the neighbours that got this far.
+    pub(super) fn on_shares(mut self, me: &Me, boxes: &BTreeMap<DeviceId, Bytes>) -> Result<Idle, Abort> {
+        let (have, need) = (boxes.len() + 1, self.member.threshold);
+        if have < need {
+            return Err(Abort::TooFew { have, need });
+        }
+        for (&from, sealed) in boxes {
+            let pair = self.pairs.get(&from).ok_or(Abort::UnknownDevice(from))?;
+            let letter =
+                pair.share_box(&me.header, from, me.id()).open(sealed).ok_or(Abort::BadShares(from))?;
+            if letter.len() != self.slots.len() * BOX_SLOT_LEN {
+                return Err(Abort::BadShares(from));
+            }
+            for (slot, bytes) in self.slots.iter_mut().zip(letter.chunks_exact(BOX_SLOT_LEN)) {
+                let pair = SharePair::read(bytes).ok_or(Abort::BadShares(from))?;
+                slot.shares.insert(from, pair);
+            }
+        }
+        Ok(Idle::new(self.member, self.slots))
+    }
+}
+
+/// The secret shared with each neighbour, for the boxes.
+fn agree(member: &Member, secrets: &Secrets) -> Result<BTreeMap<DeviceId, SharedSecret>, Abort> {
+    let agree = |(&id, bundle): (&DeviceId, &KeyBundle)| {
+        let shared = secrets.encryption.agree(&bundle.encryption_key());
+        shared.map(|shared| (id, shared)).map_err(|_| Abort::BadKey(id))
+    };
+    member.neighbours.iter().map(agree).collect()
+}
+
+fn split_slot(
+    circle: &[DeviceId],
+    threshold: usize,
+    slot: &SlotSecrets,
+    secrets: &mut Secrets,
+) -> Vec<(DeviceId, SharePair)> {
+    let points: Vec<Element> = circle.iter().map(|id| id.point()).collect();
+    let mut split = |secret: &[u8; 32]| {
+        split(secret, &points, threshold, &mut secrets.stream).expect("the circle has t distinct points")
+    };
+    let (mask_keys, seeds) = (split(slot.mask.secret()), split(&slot.seed.0));
+    let pairs = mask_keys.into_iter().zip(seeds).map(|(mask_key, seed)| SharePair { mask_key, seed });
+    circle.iter().copied().zip(pairs).collect()
+}
+
+impl SharePair {
+    fn write(&self, letter: &mut Letter) {
+        letter.extend_from_slice(&self.mask_key.to_bytes());
+        letter.extend_from_slice(&self.seed.to_bytes());
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (mask_key, seed) = bytes.split_at_checked(SHARE_LEN)?;
+        let share = |bytes: &[u8]| Share::from_bytes(bytes.try_into().ok()?);
+        Some(Self { mask_key: share(mask_key)?, seed: share(seed)? })
+    }
+}

@@ -1,0 +1,156 @@
+//! Who is who: device ids, the keys they sign with, and the roster that pins one to the other.
+//!
+//! The roster is the public-key infrastructure of the protocol (Bonawitz et al. 2017, section 6.2): a device
+//! that trusts a roster cannot be shown devices that the server made up.
+
+use std::collections::BTreeMap;
+
+use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
+use rand_core::CryptoRng;
+use thiserror::Error;
+
+use crate::field::Element;
+
+/// Length of a signature in bytes.
+pub const SIGNATURE_LEN: usize = 64;
+
+/// The identity of a device in a federation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub u32);
+
+impl DeviceId {
+    /// The point at which the device's shares lie: id + 1, never zero.
+    pub(crate) fn point(self) -> Element {
+        Element::from(self.0) + Element::ONE
+    }
+}
+
+impl std::fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A device's long-lived key pair (Ed25519, RFC 8032). The secret half is wiped when dropped.
+pub struct Identity {
+    id: DeviceId,
+    key: SigningKey,
+}
+
+impl Identity {
+    /// A new key pair.
+    pub fn generate(id: DeviceId, rng: &mut impl CryptoRng) -> Self {
+        let mut secret = zeroize::Zeroizing::new([0; 32]);
+        rng.fill_bytes(&mut *secret);
+        Self::from_secret(id, &secret)
+    }
+
+    /// The key pair of a stored secret.
+    pub fn from_secret(id: DeviceId, secret: &[u8; 32]) -> Self {
+        Self { id, key: SigningKey::from_bytes(secret) }
+    }
+
+    /// The device.
+    pub fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    /// The public half, as a roster takes it.
+    pub fn public(&self) -> [u8; 32] {
+        self.key.verifying_key().to_bytes()
+    }
+
+    pub(crate) fn sign(&self, message: &[u8]) -> [u8; SIGNATURE_LEN] {
+        self.key.sign(message).to_bytes()
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Identity({})", self.id)
+    }
+}
+
+/// The verifying key of every device that may take part.
+#[derive(Debug, Clone, Default)]
+pub struct Roster(BTreeMap<DeviceId, VerifyingKey>);
+
+/// Why a device cannot be put on a roster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RosterError {
+    /// The id is taken.
+    #[error("device {0} is on the roster already")]
+    Duplicate(DeviceId),
+    /// Not a point of the curve, or one that would verify forged signatures.
+    #[error("the public key of device {0} is not a sound Ed25519 key")]
+    Key(DeviceId),
+}
+
+impl Roster {
+    /// A roster of nobody.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts a device and its Ed25519 public key on the roster.
+    pub fn add(&mut self, id: DeviceId, public: &[u8; 32]) -> Result<(), RosterError> {
+        let key = VerifyingKey::from_bytes(public).map_err(|_| RosterError::Key(id))?;
+        if key.is_weak() {
+            return Err(RosterError::Key(id));
+        }
+        if self.0.contains_key(&id) {
+            return Err(RosterError::Duplicate(id));
+        }
+        self.0.insert(id, key);
+        Ok(())
+    }
+
+    /// Whether the device is known.
+    pub fn contains(&self, id: DeviceId) -> bool {
+        self.0.contains_key(&id)
+    }
+
+    /// Whether `signature` is the device's over `message`; `false` for a device not on the roster.
+    pub fn verifies(&self, id: DeviceId, message: &[u8], signature: &[u8; SIGNATURE_LEN]) -> bool {
+        let signature = Signature::from_bytes(signature);
+        self.0.get(&id).is_some_and(|key| key.verify_strict(message, &signature).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roster(identity: &Identity) -> Roster {
+        let mut roster = Roster::new();
+        roster.add(identity.id(), &identity.public()).unwrap();
+        roster
+    }
+
+    #[test]
+    fn a_signature_holds_for_its_message_and_its_device_only() {
+        let identity = Identity::from_secret(DeviceId(3), &[1; 32]);
+        let roster = roster(&identity);
+        let signature = identity.sign(b"round 7");
+        assert!(roster.verifies(DeviceId(3), b"round 7", &signature));
+        assert!(!roster.verifies(DeviceId(3), b"round 8", &signature));
+        assert!(!roster.verifies(DeviceId(4), b"round 7", &signature));
+    }
+
+    #[test]
+    fn duplicate_ids_and_weak_keys_stay_off_the_roster() {
+        let identity = Identity::from_secret(DeviceId(3), &[1; 32]);
+        let mut roster = roster(&identity);
+        assert_eq!(roster.add(DeviceId(3), &identity.public()), Err(RosterError::Duplicate(DeviceId(3))));
+        // The identity element of the curve, of order one.
+        let mut neutral = [0; 32];
+        neutral[0] = 1;
+        assert_eq!(roster.add(DeviceId(4), &neutral), Err(RosterError::Key(DeviceId(4))));
+    }
+
+    #[test]
+    fn debug_prints_no_secret_key() {
+        assert_eq!(format!("{:?}", Identity::from_secret(DeviceId(3), &[1; 32])), "Identity(3)");
+    }
+}

@@ -1,0 +1,278 @@
+//! Masks: streams of ring elements expanded from keys, added to a vector and later taken off.
+//!
+//! The stream of a key is AES-128 in counter mode (or ChaCha20) from block zero, read as little-endian ring
+//! elements. A key masks one vector of one slot, so the nonce is zero for good.
+//!
+//! A vector of a million coordinates does not fit in the first-level cache and the streams of a hundred keys
+//! do not fit in memory. So the vector is walked in tiles of [`TILE`] bytes, and every key of a
+//! batch passes over a tile before the next tile is touched; a stream exists one tile at a time.
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod vaes;
+
+use aes::Aes128;
+use chacha20::ChaCha20;
+use ctr::Ctr64BE;
+use ctr::cipher::{KeyIvInit, StreamCipher};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::ring::RingVector;
+
+/// Bytes of a vector that all keys of a batch pass over before the next ones are touched: the tile and the
+/// stream beside it fit in a 32 KiB first-level cache.
+const TILE: usize = 8 << 10;
+/// Keys whose expanded ciphers are held at once.
+const BATCH: usize = 64;
+
+/// The cipher that expands masks.
+///
+/// Measured on a Zen 4 core, streams added into a vector: AES-128-CTR 20 GB/s with our VAES kernel and 6.3 GB/s
+/// with the `aes` crate, ChaCha20 with AVX-512 2.2 GB/s. ChaCha20 is for devices without AES instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Suite {
+    /// AES-128 in counter mode (SP 800-38A).
+    #[default]
+    Aes128Ctr,
+    /// ChaCha20 (RFC 8439).
+    ChaCha20,
+}
+
+impl Suite {
+    /// The number that stands for the suite on the wire.
+    pub fn code(self) -> u32 {
+        match self {
+            Self::Aes128Ctr => 1,
+            Self::ChaCha20 => 2,
+        }
+    }
+
+    /// The suite of a wire number.
+    pub fn from_code(code: u32) -> Option<Self> {
+        match code {
+            1 => Some(Self::Aes128Ctr),
+            2 => Some(Self::ChaCha20),
+            _ => None,
+        }
+    }
+
+    /// The fastest stream of the key on this machine.
+    fn stream(self, key: &MaskKey) -> Stream {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if let (Self::Aes128Ctr, Some(stream)) = (self, vaes::VaesStream::new(key.half())) {
+            return Stream::Vaes(stream);
+        }
+        self.portable_stream(key)
+    }
+
+    /// The stream of the crates.
+    fn portable_stream(self, key: &MaskKey) -> Stream {
+        match self {
+            Self::Aes128Ctr => Stream::Aes128Ctr(Box::new(Ctr64BE::new(key.half().into(), &[0; 16].into()))),
+            Self::ChaCha20 => Stream::ChaCha20(ChaCha20::new(&key.0.into(), &[0; 12].into())),
+        }
+    }
+}
+
+/// The key of one mask.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct MaskKey(pub(crate) [u8; 32]);
+
+impl MaskKey {
+    /// The key of these bytes; AES-128 uses the first sixteen.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    fn half(&self) -> &[u8; 16] {
+        self.0.first_chunk().expect("sixteen of thirty-two")
+    }
+}
+
+impl std::fmt::Debug for MaskKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MaskKey(..)")
+    }
+}
+
+/// Whether a mask is put on or taken off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    /// Add the stream.
+    Plus,
+    /// Subtract the stream.
+    Minus,
+}
+
+impl std::ops::Neg for Sign {
+    type Output = Self;
+
+    fn neg(self) -> Self {
+        match self {
+            Self::Plus => Self::Minus,
+            Self::Minus => Self::Plus,
+        }
+    }
+}
+
+/// Adds (or subtracts) the stream of every key to `vector`.
+pub fn apply(vector: &mut RingVector, suite: Suite, masks: &[(Sign, MaskKey)]) {
+    match vector {
+        RingVector::Z32(words) => apply_words(words, suite, masks),
+        RingVector::Z64(words) => apply_words(words, suite, masks),
+    }
+}
+
+fn apply_words<W: Word>(words: &mut [W], suite: Suite, masks: &[(Sign, MaskKey)]) {
+    let mut keystream = Zeroizing::new([0; TILE]);
+    for batch in masks.chunks(BATCH) {
+        let mut streams: Vec<(Sign, Stream)> =
+            batch.iter().map(|(sign, key)| (*sign, suite.stream(key))).collect();
+        for tile in words.chunks_mut(TILE / W::BYTES) {
+            for (sign, stream) in &mut streams {
+                stream.apply(tile, *sign, &mut keystream);
+            }
+        }
+    }
+}
+
+/// A key stream at its current position. The expanded keys are wiped when dropped.
+enum Stream {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    Vaes(vaes::VaesStream),
+    Aes128Ctr(Box<Ctr64BE<Aes128>>),
+    ChaCha20(ChaCha20),
+}
+
+impl Stream {
+    /// Adds the next bytes of the stream to a tile, or subtracts them; `keystream` is room to work in.
+    fn apply<W: Word>(&mut self, tile: &mut [W], sign: Sign, keystream: &mut [u8; TILE]) {
+        let keystream = &mut keystream[..tile.len() * W::BYTES];
+        match self {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Self::Vaes(stream) => return stream.apply(tile, sign),
+            Self::Aes128Ctr(cipher) => cipher.write_keystream(keystream),
+            Self::ChaCha20(cipher) => cipher.write_keystream(keystream),
+        }
+        match sign {
+            Sign::Plus => W::add_le_bytes(tile, keystream),
+            Sign::Minus => W::sub_le_bytes(tile, keystream),
+        }
+    }
+}
+
+/// A ring element as the kernels see it.
+pub(crate) trait Word: Copy {
+    /// Bytes of a word.
+    const BYTES: usize;
+    /// `words[i] += bytes[i]`, wrapping, the bytes read as little-endian words.
+    fn add_le_bytes(words: &mut [Self], bytes: &[u8]);
+    /// `words[i] −= bytes[i]`, wrapping, the bytes read as little-endian words.
+    fn sub_le_bytes(words: &mut [Self], bytes: &[u8]);
+}
+
+macro_rules! word {
+    ($word:ty) => {
+        impl Word for $word {
+            const BYTES: usize = size_of::<$word>();
+
+            #[inline]
+            fn add_le_bytes(words: &mut [Self], bytes: &[u8]) {
+                let (chunks, _) = bytes.as_chunks::<{ size_of::<$word>() }>();
+                for (word, &chunk) in words.iter_mut().zip(chunks) {
+                    *word = word.wrapping_add(Self::from_le_bytes(chunk));
+                }
+            }
+
+            #[inline]
+            fn sub_le_bytes(words: &mut [Self], bytes: &[u8]) {
+                let (chunks, _) = bytes.as_chunks::<{ size_of::<$word>() }>();
+                for (word, &chunk) in words.iter_mut().zip(chunks) {
+                    *word = word.wrapping_sub(Self::from_le_bytes(chunk));
+                }
+            }
+        }
+    };
+}
+
+word!(u32);
+word!(u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::Ring;
+    use proptest::prelude::*;
+
+    /// The readable reference: each stream of the crates whole, then added.
+    fn reference<W: Word + Default>(len: usize, suite: Suite, masks: &[(Sign, MaskKey)]) -> Vec<W> {
+        let mut words = vec![W::default(); len];
+        for (sign, key) in masks {
+            let mut keystream = vec![0; len * W::BYTES];
+            match suite.portable_stream(key) {
+                Stream::Aes128Ctr(mut cipher) => cipher.write_keystream(&mut keystream),
+                Stream::ChaCha20(mut cipher) => cipher.write_keystream(&mut keystream),
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                Stream::Vaes(_) => unreachable!("not of the crates"),
+            }
+            match sign {
+                Sign::Plus => W::add_le_bytes(&mut words, &keystream),
+                Sign::Minus => W::sub_le_bytes(&mut words, &keystream),
+            }
+        }
+        words
+    }
+
+    fn masks(count: usize) -> Vec<(Sign, MaskKey)> {
+        let sign = |i| if i % 3 == 0 { Sign::Minus } else { Sign::Plus };
+        (0..count).map(|i| (sign(i), MaskKey([i as u8; 32]))).collect()
+    }
+
+    fn suites() -> impl Strategy<Value = Suite> {
+        prop_oneof![Just(Suite::Aes128Ctr), Just(Suite::ChaCha20)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn tiles_and_batches_give_the_streams_of_the_reference(
+            suite in suites(), len in 0usize..6000, count in 0usize..70,
+        ) {
+            let masks = masks(count);
+            let mut vector = RingVector::zeros(Ring::Z32, len);
+            apply(&mut vector, suite, &masks);
+            prop_assert_eq!(vector, RingVector::Z32(reference(len, suite, &masks)));
+            let mut vector = RingVector::zeros(Ring::Z64, len);
+            apply(&mut vector, suite, &masks);
+            prop_assert_eq!(vector, RingVector::Z64(reference(len, suite, &masks)));
+        }
+
+        #[test]
+        fn masks_of_opposite_sign_cancel(suite in suites(), words: Vec<u64>, count in 0usize..5) {
+            let masks = masks(count);
+            let opposite: Vec<_> = masks.iter().map(|(sign, key)| (-*sign, key.clone())).collect();
+            let mut vector = RingVector::Z64(words.clone());
+            apply(&mut vector, suite, &masks);
+            apply(&mut vector, suite, &opposite);
+            prop_assert_eq!(vector, RingVector::Z64(words));
+        }
+    }
+
+    #[test]
+    fn every_short_length_gives_the_stream_of_the_reference() {
+        for len in 0..300 {
+            let masks = masks(3);
+            let mut vector = RingVector::zeros(Ring::Z32, len);
+            apply(&mut vector, Suite::Aes128Ctr, &masks);
+            assert_eq!(vector, RingVector::Z32(reference(len, Suite::Aes128Ctr, &masks)), "{len}");
+        }
+    }
+
+    #[test]
+    fn suite_codes_read_back() {
+        for suite in [Suite::Aes128Ctr, Suite::ChaCha20] {
+            assert_eq!(Suite::from_code(suite.code()), Some(suite));
+        }
+        assert_eq!(Suite::from_code(0), None);
+    }
+}

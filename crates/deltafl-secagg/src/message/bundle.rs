@@ -1,0 +1,111 @@
+//! What a device advertises about itself, and signs.
+
+use prost::bytes::{BufMut, Bytes, BytesMut};
+
+use crate::identity::{DeviceId, Identity, Roster, SIGNATURE_LEN};
+use crate::params::MAX_SLOTS;
+use crate::transcript::{Digest, PROTOCOL};
+
+/// The keys and commitments of a device for one round, under its signature.
+///
+/// ```text
+/// encryption key 32 · nonce commitment 32 · (mask key 32 · seed commitment 32) per slot · signature 64
+/// ```
+///
+/// Kept as the bytes that were received: what is verified is what was sent.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KeyBundle(Bytes);
+
+const HEAD: usize = 64;
+const SLOT: usize = 64;
+
+impl KeyBundle {
+    /// Bytes of a bundle for this many slots.
+    pub const fn len_for(slots: u32) -> usize {
+        HEAD + SLOT * slots as usize + SIGNATURE_LEN
+    }
+
+    /// A bundle as received; `None` when the length is not that of a bundle.
+    pub fn from_bytes(bytes: Bytes) -> Option<Self> {
+        let slots = bytes.len().checked_sub(HEAD + SIGNATURE_LEN)?;
+        let whole = slots.is_multiple_of(SLOT) && (1..=MAX_SLOTS as usize).contains(&(slots / SLOT));
+        whole.then_some(Self(bytes))
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// The number of slots that the bundle has keys for.
+    pub fn slots(&self) -> u32 {
+        ((self.0.len() - HEAD - SIGNATURE_LEN) / SLOT) as u32
+    }
+
+    /// Signs the keys of a device.
+    pub(crate) fn sign(
+        identity: &Identity,
+        params: &Digest,
+        encryption: &[u8; 32],
+        nonce_commitment: &Digest,
+        slots: impl IntoIterator<Item = ([u8; 32], Digest)>,
+    ) -> Self {
+        let mut bytes = BytesMut::new();
+        bytes.put_slice(encryption);
+        bytes.put_slice(nonce_commitment);
+        for (mask_key, seed_commitment) in slots {
+            bytes.put_slice(&mask_key);
+            bytes.put_slice(&seed_commitment);
+        }
+        let signature = identity.sign(&signed(params, identity.id(), &bytes));
+        bytes.put_slice(&signature);
+        Self(bytes.freeze())
+    }
+
+    /// Whether the device signed this bundle for the round of these parameters.
+    pub(crate) fn verifies(&self, roster: &Roster, params: &Digest, id: DeviceId) -> bool {
+        let (contents, signature) = self.0.split_at(self.0.len() - SIGNATURE_LEN);
+        let signature = signature.try_into().expect("split off with this length");
+        roster.verifies(id, &signed(params, id, contents), signature)
+    }
+
+    /// The X25519 key under which shares for this device are sealed.
+    pub fn encryption_key(&self) -> [u8; 32] {
+        self.field(0)
+    }
+
+    /// The commitment to the device's part of the graph's randomness.
+    pub fn nonce_commitment(&self) -> Digest {
+        self.field(32)
+    }
+
+    /// The X25519 key of the device's pairwise masks in a slot below [`Self::slots`].
+    pub(crate) fn mask_key(&self, slot: u32) -> [u8; 32] {
+        self.field(HEAD + SLOT * slot as usize)
+    }
+
+    /// The commitment to the seed of the device's own mask in a slot below [`Self::slots`].
+    pub(crate) fn seed_commitment(&self, slot: u32) -> Digest {
+        self.field(HEAD + SLOT * slot as usize + 32)
+    }
+
+    fn field(&self, at: usize) -> [u8; 32] {
+        self.0[at..at + 32].try_into().expect("thirty-two bytes")
+    }
+}
+
+impl AsRef<[u8]> for KeyBundle {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn signed(params: &Digest, id: DeviceId, contents: &[u8]) -> Vec<u8> {
+    [PROTOCOL, b"keys", params, &id.0.to_le_bytes(), contents].concat()
+}
+
+impl std::fmt::Debug for KeyBundle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KeyBundle({} slots)", self.slots())
+    }
+}

@@ -1,0 +1,293 @@
+//! Messages as bytes: protobuf, versioned, bounded (`proto/secagg.proto`).
+//!
+//! Decoding is zero-copy where it can be: boxes, bundles and masked inputs are slices of the received buffer, and the lists
+//! that are built hold no more entries than the buffer has records.
+
+mod proto;
+
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+use prost::bytes::{BufMut, Bytes, BytesMut};
+use thiserror::Error;
+
+use self::proto::{FromDevice, FromServer, Records, from_device, from_server};
+use super::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, SecretKind, ServerBody, ServerMessage};
+use crate::graph::{GraphRule, Permille};
+use crate::identity::DeviceId;
+use crate::keys::ShareBox;
+use crate::mask::Suite;
+use crate::params::{RoundId, RoundParams, VERSION};
+use crate::ring::Ring;
+use crate::shamir::{SHARE_LEN, Share};
+
+/// Bytes of the two shares of a slot inside a box.
+pub(crate) const BOX_SLOT_LEN: usize = 2 * SHARE_LEN;
+
+/// Why bytes are not a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// More bytes than the receiver allows.
+    #[error("a message of {len} bytes is over the limit of {limit}")]
+    TooLong {
+        /// The bytes received.
+        len: usize,
+        /// The bytes allowed.
+        limit: usize,
+    },
+    /// Not protobuf of the expected shape.
+    #[error("not a protobuf message of this protocol")]
+    Protobuf,
+    /// Another version of the protocol.
+    #[error("version {0} of the protocol is not spoken here")]
+    Version(u32),
+    /// A message without contents, or of a kind that this version does not know.
+    #[error("the message says nothing that is known")]
+    Body,
+    /// A field of a wrong length or with a value out of range.
+    #[error("field `{0}` is malformed")]
+    Field(&'static str),
+}
+
+/// The bytes of a device's message.
+pub fn encode_device(message: &DeviceMessage) -> Bytes {
+    let RoundId { session, round } = message.round;
+    let body = Some(device_body_to_wire(&message.body));
+    let wire = FromDevice { version: VERSION, session: Bytes::copy_from_slice(&session), round, body };
+    wire.encode_to_vec().into()
+}
+
+/// The message of a device, if `bytes` are at most `limit` and well formed.
+pub fn decode_device(bytes: Bytes, limit: usize) -> Result<DeviceMessage, WireError> {
+    within(&bytes, limit)?;
+    let wire = FromDevice::decode(bytes).map_err(|_| WireError::Protobuf)?;
+    let round = round(wire.version, &wire.session, wire.round)?;
+    Ok(DeviceMessage { round, body: device_body(wire.body.ok_or(WireError::Body)?)? })
+}
+
+/// The bytes of a server's message.
+pub fn encode_server(message: &ServerMessage) -> Bytes {
+    let RoundId { session, round } = message.round;
+    let body = Some(server_body_to_wire(&message.body));
+    let wire = FromServer { version: VERSION, session: Bytes::copy_from_slice(&session), round, body };
+    wire.encode_to_vec().into()
+}
+
+/// The message of a server, if `bytes` are at most `limit` and well formed.
+pub fn decode_server(bytes: Bytes, limit: usize) -> Result<ServerMessage, WireError> {
+    within(&bytes, limit)?;
+    let wire = FromServer::decode(bytes).map_err(|_| WireError::Protobuf)?;
+    let round = round(wire.version, &wire.session, wire.round)?;
+    Ok(ServerMessage { round, body: server_body(round, wire.body.ok_or(WireError::Body)?)? })
+}
+
+fn within(bytes: &Bytes, limit: usize) -> Result<(), WireError> {
+    match bytes.len() {
+        len if len > limit => Err(WireError::TooLong { len, limit }),
+        _ => Ok(()),
+    }
+}
+
+fn round(version: u32, session: &Bytes, round: u64) -> Result<RoundId, WireError> {
+    if version != VERSION {
+        return Err(WireError::Version(version));
+    }
+    Ok(RoundId { session: array(session, "session")?, round })
+}
+
+fn device_body_to_wire(body: &DeviceBody) -> from_device::Body {
+    match body {
+        DeviceBody::Advertise(bundle) => from_device::Body::Advertise(bundle.as_bytes().clone()),
+        DeviceBody::Reveal(nonce) => from_device::Body::Reveal(Bytes::copy_from_slice(nonce)),
+        DeviceBody::Shares(boxes) => from_device::Body::Shares(records(boxes)),
+        DeviceBody::MaskedInput { slot, input } => {
+            from_device::Body::MaskedInput(proto::MaskedInput { slot: *slot, input: input.clone() })
+        }
+        DeviceBody::Attest { slot, signature } => from_device::Body::Attest(proto::Attest {
+            slot: *slot,
+            signature: Bytes::copy_from_slice(signature),
+        }),
+        DeviceBody::Unmask { slot, shares } => {
+            let of = |wanted: SecretKind| -> BTreeMap<DeviceId, [u8; SHARE_LEN]> {
+                let matching = shares.iter().filter(|(_, (kind, _))| *kind == wanted);
+                matching.map(|(&id, (_, share))| (id, share.to_bytes())).collect()
+            };
+            let (seeds, mask_keys) = (of(SecretKind::Seed), of(SecretKind::MaskKey));
+            from_device::Body::Unmask(proto::Unmask {
+                slot: *slot,
+                seeds: Some(records(&seeds)),
+                mask_keys: Some(records(&mask_keys)),
+            })
+        }
+    }
+}
+
+fn device_body(body: from_device::Body) -> Result<DeviceBody, WireError> {
+    Ok(match body {
+        from_device::Body::Advertise(bytes) => {
+            DeviceBody::Advertise(KeyBundle::from_bytes(bytes).ok_or(WireError::Field("advertise"))?)
+        }
+        from_device::Body::Reveal(nonce) => DeviceBody::Reveal(array(&nonce, "reveal")?),
+        from_device::Body::Shares(wire) => DeviceBody::Shares(boxes(&wire)?),
+        from_device::Body::MaskedInput(wire) => {
+            DeviceBody::MaskedInput { slot: wire.slot, input: wire.input }
+        }
+        from_device::Body::Attest(wire) => {
+            DeviceBody::Attest { slot: wire.slot, signature: array(&wire.signature, "signature")? }
+        }
+        from_device::Body::Unmask(wire) => {
+            DeviceBody::Unmask { slot: wire.slot, shares: unmask_shares(wire)? }
+        }
+    })
+}
+
+fn unmask_shares(wire: proto::Unmask) -> Result<BTreeMap<DeviceId, (SecretKind, Share)>, WireError> {
+    let mut shares = BTreeMap::new();
+    let halves = [(SecretKind::Seed, wire.seeds), (SecretKind::MaskKey, wire.mask_keys)];
+    for (kind, records) in halves {
+        for (id, bytes) in entries(&records.unwrap_or_default(), SHARE_LEN, "shares")? {
+            let share = Share::from_bytes(&array(&bytes, "shares")?).ok_or(WireError::Field("shares"))?;
+            // Both kinds for one device is what no honest device ever says.
+            if shares.insert(id, (kind, share)).is_some() {
+                return Err(WireError::Field("shares"));
+            }
+        }
+    }
+    Ok(shares)
+}
+
+fn server_body_to_wire(body: &ServerBody) -> from_server::Body {
+    match body {
+        ServerBody::Invite(params) => from_server::Body::Invite(invite_to_wire(params)),
+        ServerBody::Commitments(commitments) => from_server::Body::Commitments(records(commitments)),
+        ServerBody::Reveals(nonces) => from_server::Body::Reveals(records(nonces)),
+        ServerBody::Keys(bundles) => from_server::Body::Keys(records(bundles)),
+        ServerBody::Shares(boxes) => from_server::Body::Shares(records(boxes)),
+        ServerBody::OpenSlot { slot, ring, len, active } => from_server::Body::OpenSlot(proto::OpenSlot {
+            slot: *slot,
+            ring: ring.code(),
+            len: *len,
+            active: ids_to_wire(active.iter()),
+        }),
+        ServerBody::Survivors { slot, survivors } => from_server::Body::Survivors(proto::Survivors {
+            slot: *slot,
+            survivors: ids_to_wire(survivors.iter()),
+        }),
+        ServerBody::Attestations { slot, signatures } => {
+            from_server::Body::Attestations(proto::Attestations {
+                slot: *slot,
+                signatures: Some(records(signatures)),
+            })
+        }
+    }
+}
+
+fn server_body(round: RoundId, body: from_server::Body) -> Result<ServerBody, WireError> {
+    Ok(match body {
+        from_server::Body::Invite(wire) => ServerBody::Invite(invite(round, &wire)?),
+        from_server::Body::Commitments(wire) => ServerBody::Commitments(arrays(&wire, "commitments")?),
+        from_server::Body::Reveals(wire) => ServerBody::Reveals(arrays(&wire, "reveals")?),
+        from_server::Body::Keys(wire) => ServerBody::Keys(bundles(&wire)?),
+        from_server::Body::Shares(wire) => ServerBody::Shares(boxes(&wire)?),
+        from_server::Body::OpenSlot(wire) => ServerBody::OpenSlot {
+            slot: wire.slot,
+            ring: Ring::from_code(wire.ring).ok_or(WireError::Field("ring"))?,
+            len: wire.len,
+            active: ids(&wire.active, "active")?,
+        },
+        from_server::Body::Survivors(wire) => {
+            ServerBody::Survivors { slot: wire.slot, survivors: ids(&wire.survivors, "survivors")? }
+        }
+        from_server::Body::Attestations(wire) => ServerBody::Attestations {
+            slot: wire.slot,
+            signatures: arrays(&wire.signatures.unwrap_or_default(), "signatures")?,
+        },
+    })
+}
+
+fn invite_to_wire(params: &RoundParams) -> proto::Invite {
+    let (threshold, gamma, delta) = match params.graph {
+        GraphRule::Full { threshold } => (threshold, 0, 0),
+        GraphRule::Regular { gamma, delta } => (0, gamma.get().into(), delta.get().into()),
+    };
+    let (suite, cohort, slots) = (params.suite.code(), params.cohort, params.slots);
+    proto::Invite { suite, cohort, slots, threshold, gamma, delta }
+}
+
+fn invite(id: RoundId, wire: &proto::Invite) -> Result<RoundParams, WireError> {
+    let permille =
+        |value: u32, field| u16::try_from(value).ok().and_then(Permille::new).ok_or(WireError::Field(field));
+    let graph = match wire.threshold {
+        0 => GraphRule::Regular {
+            gamma: permille(wire.gamma, "gamma")?,
+            delta: permille(wire.delta, "delta")?,
+        },
+        threshold => GraphRule::Full { threshold },
+    };
+    let suite = Suite::from_code(wire.suite).ok_or(WireError::Field("suite"))?;
+    let params = RoundParams { id, suite, cohort: wire.cohort, graph, slots: wire.slots };
+    params.check().map_err(|_| WireError::Field("invite"))?;
+    Ok(params)
+}
+
+fn ids_to_wire(ids: impl ExactSizeIterator<Item = DeviceId>) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(ids.len() * 4);
+    ids.for_each(|id| bytes.put_u32_le(id.0));
+    bytes.freeze()
+}
+
+fn ids(bytes: &Bytes, field: &'static str) -> Result<DeviceSet, WireError> {
+    let (chunks, rest) = bytes.as_chunks::<4>();
+    if !rest.is_empty() {
+        return Err(WireError::Field(field));
+    }
+    let ids: Vec<DeviceId> = chunks.iter().map(|&id| DeviceId(u32::from_le_bytes(id))).collect();
+    DeviceSet::try_from(ids).map_err(|_| WireError::Field(field))
+}
+
+fn records<T: AsRef<[u8]>>(entries: &BTreeMap<DeviceId, T>) -> Records {
+    let mut records = BytesMut::new();
+    entries.values().for_each(|record| records.put_slice(record.as_ref()));
+    Records { ids: ids_to_wire(entries.keys().copied()), records: records.freeze() }
+}
+
+/// The records by device: slices of the message, all of one length of at least `shortest`.
+fn entries(
+    wire: &Records,
+    shortest: usize,
+    field: &'static str,
+) -> Result<impl Iterator<Item = (DeviceId, Bytes)>, WireError> {
+    let ids = ids(&wire.ids, field)?;
+    let each = wire.records.len().checked_div(ids.len()).unwrap_or(0);
+    if each * ids.len() != wire.records.len() || (!ids.is_empty() && each < shortest) {
+        return Err(WireError::Field(field));
+    }
+    let records = wire.records.clone();
+    let record = move |i: usize| records.slice(i * each..(i + 1) * each);
+    Ok(ids.into_vec().into_iter().enumerate().map(move |(i, id)| (id, record(i))))
+}
+
+fn arrays<const N: usize>(
+    wire: &Records,
+    field: &'static str,
+) -> Result<BTreeMap<DeviceId, [u8; N]>, WireError> {
+    entries(wire, N, field)?.map(|(id, bytes)| Ok((id, array(&bytes, field)?))).collect()
+}
+
+fn boxes(wire: &Records) -> Result<BTreeMap<DeviceId, Bytes>, WireError> {
+    Ok(entries(wire, BOX_SLOT_LEN + ShareBox::OVERHEAD, "shares")?.collect())
+}
+
+fn bundles(wire: &Records) -> Result<BTreeMap<DeviceId, KeyBundle>, WireError> {
+    entries(wire, KeyBundle::len_for(1), "keys")?
+        .map(|(id, bytes)| Ok((id, KeyBundle::from_bytes(bytes).ok_or(WireError::Field("keys"))?)))
+        .collect()
+}
+
+fn array<const N: usize>(bytes: &Bytes, field: &'static str) -> Result<[u8; N], WireError> {
+    bytes.as_ref().try_into().map_err(|_| WireError::Field(field))
+}
+
+#[cfg(test)]
+mod tests;

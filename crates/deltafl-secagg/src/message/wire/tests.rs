@@ -1,0 +1,214 @@
+//! Messages read back, malformed ones are refused, and the Rust types are those of `proto/secagg.proto`.
+
+use super::*;
+use proptest::prelude::*;
+
+const ROUND: RoundId = RoundId { session: [3; 16], round: 12 };
+
+fn device_message(body: DeviceBody) -> Bytes {
+    encode_device(&DeviceMessage { round: ROUND, body })
+}
+
+fn server_message(body: ServerBody) -> Bytes {
+    encode_server(&ServerMessage { round: ROUND, body })
+}
+
+fn map<T>(records: impl IntoIterator<Item = (u32, T)>) -> BTreeMap<DeviceId, T> {
+    records.into_iter().map(|(id, record)| (DeviceId(id), record)).collect()
+}
+
+fn share(value: u64) -> Share {
+    let mut bytes = [0; SHARE_LEN];
+    bytes[..8].copy_from_slice(&value.to_le_bytes());
+    Share::from_bytes(&bytes).expect("below p")
+}
+
+fn bundle() -> KeyBundle {
+    KeyBundle::from_bytes(Bytes::from(vec![1; KeyBundle::len_for(2)])).expect("of the right length")
+}
+
+/// One message of each kind of a device.
+pub(super) fn device_messages() -> Vec<Bytes> {
+    let sealed = Bytes::from(vec![7; BOX_SLOT_LEN + ShareBox::OVERHEAD]);
+    [
+        DeviceBody::Advertise(bundle()),
+        DeviceBody::Reveal([4; 32]),
+        DeviceBody::Shares(map([(1, sealed.clone()), (5, sealed)])),
+        DeviceBody::MaskedInput { slot: 1, input: Bytes::from_static(b"12345678") },
+        DeviceBody::Attest { slot: 1, signature: [5; 64] },
+        DeviceBody::Unmask {
+            slot: 1,
+            shares: map([(1, (SecretKind::Seed, share(6))), (2, (SecretKind::MaskKey, share(7)))]),
+        },
+    ]
+    .into_iter()
+    .map(device_message)
+    .collect()
+}
+
+/// One message of each kind of a server.
+pub(super) fn server_messages() -> Vec<Bytes> {
+    let sealed = Bytes::from(vec![7; BOX_SLOT_LEN + ShareBox::OVERHEAD]);
+    let half = Permille::new(500).expect("one half");
+    let params = |graph| RoundParams { id: ROUND, suite: Suite::ChaCha20, cohort: 9, graph, slots: 2 };
+    let active: DeviceSet = [DeviceId(1), DeviceId(70_000)].into_iter().collect();
+    [
+        ServerBody::Invite(params(GraphRule::Full { threshold: 5 })),
+        ServerBody::Invite(params(GraphRule::Regular { gamma: half, delta: half })),
+        ServerBody::Commitments(map([(1, [1; 32]), (2, [2; 32])])),
+        ServerBody::Reveals(map([(1, [1; 32]), (2, [2; 32])])),
+        ServerBody::Keys(map([(3, bundle())])),
+        ServerBody::Shares(map([(1, sealed)])),
+        ServerBody::OpenSlot { slot: 1, ring: Ring::Z64, len: 8, active: active.clone() },
+        ServerBody::Survivors { slot: 1, survivors: active },
+        ServerBody::Attestations { slot: 1, signatures: map([(1, [1; 64])]) },
+    ]
+    .into_iter()
+    .map(server_message)
+    .collect()
+}
+
+#[test]
+fn every_message_reads_back_to_the_same_bytes() {
+    for bytes in device_messages() {
+        let message = decode_device(bytes.clone(), bytes.len()).expect("well formed");
+        assert_eq!(encode_device(&message), bytes, "{message:?}");
+    }
+    for bytes in server_messages() {
+        let message = decode_server(bytes.clone(), bytes.len()).expect("well formed");
+        assert_eq!(encode_server(&message), bytes, "{message:?}");
+    }
+}
+
+#[test]
+fn a_message_over_the_limit_is_not_looked_at() {
+    let bytes = device_message(DeviceBody::Reveal([4; 32]));
+    let (len, limit) = (bytes.len(), bytes.len() - 1);
+    assert_eq!(decode_device(bytes, limit).err(), Some(WireError::TooLong { len, limit }));
+}
+
+#[test]
+fn another_version_is_refused() {
+    let mut bytes = device_message(DeviceBody::Reveal([4; 32])).to_vec();
+    assert_eq!(bytes[..2], [0x08, 1], "field 1, a varint: the version");
+    bytes[1] = 2;
+    assert_eq!(decode_device(bytes.into(), 1000).err(), Some(WireError::Version(2)));
+}
+
+#[test]
+fn a_message_without_contents_is_refused() {
+    let wire = FromDevice { version: VERSION, session: Bytes::from_static(&[3; 16]), round: 1, body: None };
+    assert_eq!(decode_device(wire.encode_to_vec().into(), 1000).err(), Some(WireError::Body));
+}
+
+#[test]
+fn both_shares_of_one_device_in_one_message_are_refused() {
+    let one =
+        Records { ids: ids_to_wire([DeviceId(1)].into_iter()), records: Bytes::from_static(&[0; SHARE_LEN]) };
+    let unmask = proto::Unmask { slot: 0, seeds: Some(one.clone()), mask_keys: Some(one) };
+    assert_eq!(unmask_shares(unmask).err(), Some(WireError::Field("shares")));
+}
+
+#[test]
+fn records_that_do_not_match_their_ids_are_refused() {
+    let ids = |count: u32| ids_to_wire((0..count).map(DeviceId).collect::<Vec<_>>().into_iter());
+    let read = |ids: Bytes, len: usize| arrays::<32>(&Records { ids, records: vec![0; len].into() }, "x");
+    assert!(read(ids(2), 64).is_ok());
+    assert!(read(ids(0), 0).is_ok());
+    assert!(read(ids(2), 63).is_err(), "not of equal length");
+    assert!(read(ids(2), 62).is_err(), "too short");
+    assert!(read(ids(2), 66).is_err(), "too long");
+    assert!(read(ids(0), 32).is_err(), "a record of nobody");
+    assert!(read(ids(2).slice(1..), 64).is_err(), "a cut id");
+}
+
+#[test]
+fn impossible_parameters_do_not_come_through() {
+    let good = proto::Invite { suite: 1, cohort: 5, slots: 1, threshold: 3, gamma: 0, delta: 0 };
+    assert!(invite(ROUND, &good).is_ok());
+    for bad in [
+        proto::Invite { suite: 9, ..good },
+        proto::Invite { cohort: u32::MAX, ..good },
+        proto::Invite { slots: 1000, ..good },
+        proto::Invite { threshold: 6, ..good },
+        proto::Invite { threshold: 0, gamma: 501, ..good },
+    ] {
+        assert!(invite(ROUND, &bad).is_err(), "{bad:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_decode_or_are_refused_without_a_panic(bytes: Vec<u8>) {
+        let _ = decode_device(bytes.clone().into(), 4096);
+        let _ = decode_server(bytes.into(), 4096);
+    }
+
+    #[test]
+    fn changed_messages_decode_or_are_refused_without_a_panic(which: prop::sample::Index, at: prop::sample::Index, to: u8) {
+        let all: Vec<Bytes> = device_messages().into_iter().chain(server_messages()).collect();
+        let mut bytes = which.get(&all).to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        let _ = decode_device(bytes.clone().into(), 4096);
+        let _ = decode_server(bytes.into(), 4096);
+    }
+}
+
+/// The fields of a message of `proto/secagg.proto`: numbers, and whether they are varints.
+fn declared(message: &str) -> Vec<(u32, bool)> {
+    let proto = include_str!("../../../proto/secagg.proto");
+    let body = proto.split(&format!("message {message} {{")).nth(1).expect("declared");
+    let body = body.split("\n}").next().expect("closed");
+    let code = body.lines().filter_map(|line| line.split("//").next()).map(str::trim);
+    let fields = code.filter_map(|line| line.strip_suffix(';')?.split_once(" = "));
+    fields
+        .map(|(declaration, number)| (number.parse().expect("a number"), declaration.starts_with("uint")))
+        .collect()
+}
+
+/// The fields that are really on the wire.
+fn on_the_wire(bytes: &[u8]) -> Vec<(u32, bool)> {
+    let mut rest = bytes;
+    let mut fields = Vec::new();
+    while !rest.is_empty() {
+        let key = prost::encoding::decode_varint(&mut rest).expect("a key");
+        let value = prost::encoding::decode_varint(&mut rest).expect("a value or a length");
+        let varint = key & 7 == 0;
+        fields.push(((key >> 3) as u32, varint));
+        if !varint {
+            rest = &rest[value as usize..];
+        }
+    }
+    fields
+}
+
+#[test]
+fn the_rust_types_have_the_fields_of_the_proto_file() {
+    let some = Bytes::from_static(b"x");
+    let records = Some(Records { ids: some.clone(), records: some.clone() });
+    let (one, slot) = (1, 1);
+    for (message, bytes) in [
+        ("Records", records.clone().expect("some").encode_to_vec()),
+        ("OpenSlot", proto::OpenSlot { slot, ring: one, len: one, active: some.clone() }.encode_to_vec()),
+        ("MaskedInput", proto::MaskedInput { slot, input: some.clone() }.encode_to_vec()),
+        ("Survivors", proto::Survivors { slot, survivors: some.clone() }.encode_to_vec()),
+        ("Attest", proto::Attest { slot, signature: some }.encode_to_vec()),
+        ("Attestations", proto::Attestations { slot, signatures: records.clone() }.encode_to_vec()),
+        ("Unmask", proto::Unmask { slot, seeds: records.clone(), mask_keys: records }.encode_to_vec()),
+        (
+            "Invite",
+            proto::Invite { suite: one, cohort: one, slots: one, threshold: one, gamma: one, delta: one }
+                .encode_to_vec(),
+        ),
+    ] {
+        assert_eq!(on_the_wire(&bytes), declared(message), "{message}");
+    }
+    // One message of each kind shows every alternative of the two envelopes.
+    for (envelope, messages) in [("FromDevice", device_messages()), ("FromServer", server_messages())] {
+        let mut seen: Vec<(u32, bool)> = messages.iter().flat_map(|bytes| on_the_wire(bytes)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, declared(envelope), "{envelope}");
+    }
+}

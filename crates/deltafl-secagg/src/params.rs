@@ -1,0 +1,174 @@
+//! What a round is: the public parameters that server and devices agree on before any key is made.
+
+use thiserror::Error;
+
+use crate::graph::GraphRule;
+use crate::mask::Suite;
+use crate::ring::Ring;
+use crate::transcript::{Digest, Hasher, context_digest};
+
+/// The version of protocol and wire format.
+pub const VERSION: u32 = 1;
+/// The most devices that a round can invite.
+pub const MAX_COHORT: u32 = 100_000;
+/// The most slots of a round.
+pub const MAX_SLOTS: u32 = 16;
+
+/// A round of a session (a training run), the scope of every key and message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RoundId {
+    /// The training run, drawn at random when it starts.
+    pub session: [u8; 16],
+    /// The round t. A device takes part in each round of a session once.
+    pub round: u64,
+}
+
+/// The public parameters of a round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoundParams {
+    /// Session and round.
+    pub id: RoundId,
+    /// The cipher that expands masks.
+    pub suite: Suite,
+    /// The number of devices invited; no more may appear.
+    pub cohort: u32,
+    /// Who shares secrets with whom.
+    pub graph: GraphRule,
+    /// The number of sums under this key set-up, each with keys of its own.
+    pub slots: u32,
+}
+
+/// Why parameters are refused by server and devices alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ParamsError {
+    /// A cohort of fewer than two devices has nobody to hide among.
+    #[error("a cohort of {0} devices is not in 2..={MAX_COHORT}")]
+    Cohort(u32),
+    /// No slot, or too many.
+    #[error("{0} slots are not in 1..={MAX_SLOTS}")]
+    Slots(u32),
+    /// A threshold that no set of devices of the cohort can meet.
+    #[error("threshold {threshold} is not in 1..={cohort}")]
+    Threshold {
+        /// The threshold asked for.
+        threshold: u32,
+        /// The cohort.
+        cohort: u32,
+    },
+}
+
+impl RoundParams {
+    /// Whether a round can run under these parameters at all.
+    pub fn check(&self) -> Result<(), ParamsError> {
+        if !(2..=MAX_COHORT).contains(&self.cohort) {
+            return Err(ParamsError::Cohort(self.cohort));
+        }
+        if !(1..=MAX_SLOTS).contains(&self.slots) {
+            return Err(ParamsError::Slots(self.slots));
+        }
+        match self.graph {
+            GraphRule::Full { threshold } if !(1..=self.cohort).contains(&threshold) => {
+                Err(ParamsError::Threshold { threshold, cohort: self.cohort })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The digest that stands for these parameters in every signature, commitment and key.
+    pub fn digest(&self) -> Digest {
+        let graph = match self.graph {
+            GraphRule::Full { threshold } => [0, u64::from(threshold), 0],
+            GraphRule::Regular { gamma, delta } => [1, u64::from(gamma.get()), u64::from(delta.get())],
+        };
+        let hasher = Hasher::new("params")
+            .number(u64::from(VERSION))
+            .part(&self.id.session)
+            .number(self.id.round)
+            .number(u64::from(self.suite.code()))
+            .number(u64::from(self.cohort));
+        graph.into_iter().fold(hasher, Hasher::number).number(u64::from(self.slots)).finish()
+    }
+}
+
+/// One sum of a round: its place, its ring, its length and what the caller binds to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotSpec {
+    /// The slot, counted from zero.
+    pub slot: u32,
+    /// The ring of the sum.
+    pub ring: Ring,
+    /// The number of coordinates.
+    pub len: u32,
+    /// The digest of the caller's context, for Δ-FL of η and w_t.
+    pub context: Digest,
+}
+
+impl SlotSpec {
+    /// A slot that binds `context`.
+    pub fn new(slot: u32, ring: Ring, len: u32, context: &[u8]) -> Self {
+        Self { slot, ring, len, context: context_digest(context) }
+    }
+
+    /// Bytes of a masked input.
+    pub(crate) fn input_len(&self) -> usize {
+        self.len as usize * self.ring.width()
+    }
+
+    pub(crate) fn hash(&self, hasher: Hasher) -> Hasher {
+        hasher
+            .number(u64::from(self.slot))
+            .number(u64::from(self.ring.code()))
+            .number(u64::from(self.len))
+            .digest(&self.context)
+    }
+
+    /// The bytes that derive this slot's mask keys: another context gives other masks.
+    pub(crate) fn digest(&self) -> Digest {
+        self.hash(Hasher::new("slot-spec")).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Permille;
+
+    fn params() -> RoundParams {
+        RoundParams {
+            id: RoundId { session: [1; 16], round: 5 },
+            suite: Suite::Aes128Ctr,
+            cohort: 10,
+            graph: GraphRule::Full { threshold: 6 },
+            slots: 3,
+        }
+    }
+
+    #[test]
+    fn every_parameter_changes_the_digest() {
+        let base = params();
+        let permille = |value| Permille::new(value).unwrap();
+        let others = [
+            RoundParams { id: RoundId { session: [2; 16], round: 5 }, ..params() },
+            RoundParams { id: RoundId { session: [1; 16], round: 6 }, ..params() },
+            RoundParams { suite: Suite::ChaCha20, ..params() },
+            RoundParams { cohort: 11, ..params() },
+            RoundParams { graph: GraphRule::Full { threshold: 7 }, ..params() },
+            RoundParams { graph: GraphRule::Regular { gamma: permille(6), delta: permille(0) }, ..params() },
+            RoundParams { slots: 2, ..params() },
+        ];
+        for other in others {
+            assert_ne!(base.digest(), other.digest(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn impossible_parameters_are_refused() {
+        assert_eq!(params().check(), Ok(()));
+        assert_eq!(RoundParams { cohort: 1, ..params() }.check(), Err(ParamsError::Cohort(1)));
+        assert_eq!(RoundParams { slots: 0, ..params() }.check(), Err(ParamsError::Slots(0)));
+        assert_eq!(RoundParams { slots: 17, ..params() }.check(), Err(ParamsError::Slots(17)));
+        let graph = GraphRule::Full { threshold: 11 };
+        assert!(matches!(RoundParams { graph, ..params() }.check(), Err(ParamsError::Threshold { .. })));
+    }
+}

@@ -1,0 +1,313 @@
+//! The server's side of a round.
+//!
+//! A [`Server`] takes the devices' messages and the time in, and gives messages, deadlines and events out. A
+//! phase ends when every device that is still there has answered or when its deadline has passed, with
+//! the devices that made it; below the threshold the round ends with a [`Verdict`] and no sum.
+
+mod setup;
+mod slot;
+mod unmask;
+mod verdict;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::setup::{Advertising, Revealing, Sharing};
+use self::slot::{Attesting, Collecting, Idle, Unmasking};
+pub use self::verdict::{NotOpened, PhaseName, RefusedMessage, Verdict};
+use crate::graph::GraphRule;
+use crate::identity::{DeviceId, Roster};
+use crate::keys::ShareBox;
+use crate::message::wire::BOX_SLOT_LEN;
+use crate::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, ServerBody, ServerMessage};
+use crate::params::{ParamsError, RoundParams, SlotSpec};
+use crate::ring::{Ring, RingVector};
+use crate::shamir::SHARE_LEN;
+use crate::transcript::Digest;
+
+/// Room for the fields around the long ones of a message.
+pub(crate) const ENVELOPE: usize = 256;
+
+/// What a server needs to know to run a round.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// The public parameters.
+    pub params: RoundParams,
+    /// The devices to invite.
+    pub cohort: DeviceSet,
+    /// Their verifying keys.
+    pub roster: Arc<Roster>,
+    /// The fewest devices in a sum.
+    pub min_members: usize,
+    /// How long each phase may take.
+    pub phase_timeout: Duration,
+}
+
+/// A message and the devices that it goes to.
+#[derive(Debug, Clone)]
+pub struct Transmit {
+    /// The recipients.
+    pub to: DeviceSet,
+    /// The message, the same for all of them.
+    pub message: ServerMessage,
+}
+
+/// What the server tells the program around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServerEvent {
+    /// Keys are set up, or the slot before is done: call [`Server::open_slot`].
+    Ready {
+        /// The slot to open.
+        slot: u32,
+        /// The devices that are still there.
+        active: DeviceSet,
+    },
+    /// A sum.
+    Sum(SlotSum),
+    /// The round ended without the sums still missing; nothing about them was revealed.
+    Ended(Verdict),
+}
+
+/// The sum of a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotSum {
+    /// The slot.
+    pub slot: u32,
+    /// Σ of the inputs of the survivors.
+    pub sum: RingVector,
+    /// The devices whose inputs are in it.
+    pub survivors: DeviceSet,
+}
+
+/// The server of a round.
+///
+/// It can be cloned, to be kept in a safe place: it holds no secret, and devices answer a question once whoever asks.
+#[derive(Debug, Clone)]
+pub struct Server {
+    round: Round,
+    phase: Phase,
+    outbox: VecDeque<Transmit>,
+    events: VecDeque<ServerEvent>,
+    deadline: Option<Duration>,
+}
+
+/// What the server knows in every phase.
+#[derive(Debug, Clone)]
+struct Round {
+    params: RoundParams,
+    header: Digest,
+    roster: Arc<Roster>,
+    min_members: usize,
+    phase_timeout: Duration,
+}
+
+#[derive(Debug, Clone)]
+enum Phase {
+    Advertising(Advertising),
+    Revealing(Revealing),
+    Sharing(Sharing),
+    Idle(Idle),
+    Collecting(Collecting),
+    Attesting(Attesting),
+    Unmasking(Unmasking),
+    Over,
+}
+
+/// Where a phase leads.
+struct Step {
+    phase: Phase,
+    messages: Vec<(DeviceSet, ServerBody)>,
+    events: Vec<ServerEvent>,
+}
+
+impl Server {
+    /// Begins a round by inviting the cohort.
+    pub fn new(config: ServerConfig, now: Duration) -> Result<Self, ParamsError> {
+        let ServerConfig { params, cohort, roster, min_members, phase_timeout } = config;
+        params.check()?;
+        if cohort.len() > params.cohort as usize {
+            return Err(ParamsError::Cohort(params.cohort));
+        }
+        let round = Round { header: params.digest(), params, roster, min_members, phase_timeout };
+        let invite = ServerBody::Invite(round.params.clone());
+        let mut server = Self {
+            deadline: Some(now.saturating_add(round.phase_timeout)),
+            round,
+            phase: Phase::Advertising(Advertising::new(cohort.clone())),
+            outbox: VecDeque::new(),
+            events: VecDeque::new(),
+        };
+        server.send(cohort, invite);
+        Ok(server)
+    }
+
+    /// Takes in a message; the state is unchanged when it is refused.
+    ///
+    /// The message that completes the unmasking also computes the sum, which takes time for long vectors.
+    pub fn handle(
+        &mut self,
+        now: Duration,
+        from: DeviceId,
+        message: DeviceMessage,
+    ) -> Result<(), RefusedMessage> {
+        if message.round != self.round.params.id {
+            return Err(RefusedMessage::WrongRound);
+        }
+        match (&mut self.phase, message.body) {
+            (Phase::Advertising(phase), DeviceBody::Advertise(bundle)) => {
+                phase.take(&self.round, from, bundle)
+            }
+            (Phase::Revealing(phase), DeviceBody::Reveal(nonce)) => phase.take(&self.round, from, nonce),
+            (Phase::Sharing(phase), DeviceBody::Shares(boxes)) => phase.take(&self.round, from, boxes),
+            (Phase::Collecting(phase), DeviceBody::MaskedInput { slot, input }) => {
+                phase.take(from, slot, &input)
+            }
+            (Phase::Attesting(phase), DeviceBody::Attest { slot, signature }) => {
+                phase.take(&self.round, from, slot, signature)
+            }
+            (Phase::Unmasking(phase), DeviceBody::Unmask { slot, shares }) => phase.take(from, slot, shares),
+            _ => Err(RefusedMessage::WrongPhase),
+        }?;
+        if self.phase.is_complete() {
+            self.advance(now);
+        }
+        Ok(())
+    }
+
+    /// Ends the phase whose deadline has passed, with the devices that made it.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.advance(now);
+        }
+    }
+
+    /// The next message to send, if any.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.outbox.pop_front()
+    }
+
+    /// When to call [`Self::handle_timeout`] next, on the clock of the `now` that the caller passes in.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.deadline
+    }
+
+    /// The next thing to tell the program, if any.
+    pub fn poll_event(&mut self) -> Option<ServerEvent> {
+        self.events.pop_front()
+    }
+
+    /// The longest message that a device has reason to send now: the limit for
+    /// [`decode_device`](crate::message::wire::decode_device).
+    pub fn message_limit(&self) -> usize {
+        let Round { params, .. } = &self.round;
+        let (cohort, slots) = (params.cohort as usize, params.slots as usize);
+        ENVELOPE
+            + match &self.phase {
+                Phase::Advertising(_) => KeyBundle::len_for(params.slots),
+                Phase::Sharing(_) => cohort * (4 + slots * BOX_SLOT_LEN + ShareBox::OVERHEAD),
+                Phase::Collecting(phase) => phase.input_len(),
+                Phase::Unmasking(_) => cohort * (4 + SHARE_LEN),
+                Phase::Revealing(_) | Phase::Attesting(_) | Phase::Idle(_) | Phase::Over => 0,
+            }
+    }
+
+    /// Opens the slot that [`ServerEvent::Ready`] named, bound to `context`: for Δ-FL, η and the hash of w_t.
+    pub fn open_slot(
+        &mut self,
+        now: Duration,
+        ring: Ring,
+        len: u32,
+        context: &[u8],
+    ) -> Result<(), NotOpened> {
+        let Phase::Idle(idle) = &self.phase else {
+            return Err(NotOpened::NotReady);
+        };
+        let spec = SlotSpec::new(idle.next_slot(), ring, len, context);
+        let Phase::Idle(idle) = std::mem::replace(&mut self.phase, Phase::Over) else {
+            return Err(NotOpened::NotReady);
+        };
+        match idle.open(&self.round, spec) {
+            Ok(step) => {
+                self.enter(now, step);
+                Ok(())
+            }
+            Err(verdict) => {
+                self.end(verdict.clone());
+                Err(NotOpened::Ended(verdict))
+            }
+        }
+    }
+
+    fn advance(&mut self, now: Duration) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Over);
+        match phase.finish(&self.round) {
+            Ok(step) => self.enter(now, step),
+            Err(verdict) => self.end(verdict),
+        }
+    }
+
+    fn enter(&mut self, now: Duration, step: Step) {
+        let waits = !matches!(step.phase, Phase::Idle(_) | Phase::Over);
+        self.deadline = waits.then(|| now.saturating_add(self.round.phase_timeout));
+        self.phase = step.phase;
+        for (to, body) in step.messages {
+            self.send(to, body);
+        }
+        self.events.extend(step.events);
+    }
+
+    fn end(&mut self, verdict: Verdict) {
+        self.phase = Phase::Over;
+        self.deadline = None;
+        self.events.push_back(ServerEvent::Ended(verdict));
+    }
+
+    fn send(&mut self, to: DeviceSet, body: ServerBody) {
+        self.outbox.push_back(Transmit { to, message: ServerMessage { round: self.round.params.id, body } });
+    }
+}
+
+impl Phase {
+    fn is_complete(&self) -> bool {
+        match self {
+            Self::Advertising(phase) => phase.is_complete(),
+            Self::Revealing(phase) => phase.is_complete(),
+            Self::Sharing(phase) => phase.is_complete(),
+            Self::Collecting(phase) => phase.is_complete(),
+            Self::Attesting(phase) => phase.is_complete(),
+            Self::Unmasking(phase) => phase.is_complete(),
+            Self::Idle(_) | Self::Over => false,
+        }
+    }
+
+    fn finish(self, round: &Round) -> Result<Step, Verdict> {
+        match self {
+            Self::Advertising(phase) => phase.finish(round),
+            Self::Revealing(phase) => phase.finish(round),
+            Self::Sharing(phase) => phase.finish(round),
+            Self::Collecting(phase) => phase.finish(round),
+            Self::Attesting(phase) => phase.finish(round),
+            Self::Unmasking(phase) => phase.finish(round),
+            // Neither has a deadline or waits for messages, so nothing ends it.
+            Self::Idle(_) | Self::Over => Ok(Step { phase: self, messages: Vec::new(), events: Vec::new() }),
+        }
+    }
+}
+
+impl Round {
+    /// The fewest members with whom it makes sense to go on before the graph is known.
+    fn least(&self) -> usize {
+        let threshold = match self.params.graph {
+            GraphRule::Full { threshold } => threshold as usize,
+            GraphRule::Regular { .. } => 0,
+        };
+        self.min_members.max(threshold).max(2)
+    }
+
+    /// Whether enough devices are there.
+    fn enough(&self, phase: PhaseName, have: usize, need: usize) -> Result<(), Verdict> {
+        if have < need { Err(Verdict::TooFew { phase, have, need }) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,223 @@
+//! One slot: add the masked inputs as they arrive, have the survivors attested, take the masks off.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use prost::bytes::Bytes;
+
+use super::setup::{Setup, expected};
+use super::unmask::unmask;
+use super::verdict::{PhaseName, RefusedMessage, Verdict};
+use super::{Phase, Round, ServerEvent, SlotSum, Step};
+use crate::identity::{DeviceId, SIGNATURE_LEN};
+use crate::message::{DeviceSet, SecretKind, ServerBody};
+use crate::params::SlotSpec;
+use crate::ring::RingVector;
+use crate::shamir::Share;
+
+/// Between slots.
+#[derive(Debug, Clone)]
+pub(super) struct Idle {
+    setup: Setup,
+    next: u32,
+    active: DeviceSet,
+}
+
+impl Idle {
+    pub(super) fn new(setup: Setup, next: u32, active: DeviceSet) -> Self {
+        Self { setup, next, active }
+    }
+
+    pub(super) fn next_slot(&self) -> u32 {
+        self.next
+    }
+
+    pub(super) fn ready(&self) -> ServerEvent {
+        ServerEvent::Ready { slot: self.next, active: self.active.clone() }
+    }
+
+    pub(super) fn open(self, round: &Round, spec: SlotSpec) -> Result<Step, Verdict> {
+        let need = self.setup.graph.threshold().max(round.min_members);
+        round.enough(PhaseName::MaskedInput(spec.slot), self.active.len(), need)?;
+        let SlotSpec { slot, ring, len, .. } = spec;
+        let open = ServerBody::OpenSlot { slot, ring, len, active: self.active.clone() };
+        let slot = Slot { setup: self.setup, spec, active: self.active.clone() };
+        let sum = RingVector::zeros(ring, len as usize);
+        let collecting = Collecting { slot, sum, received: BTreeSet::new() };
+        let messages = vec![(self.active, open)];
+        Ok(Step { phase: Phase::Collecting(collecting), messages, events: Vec::new() })
+    }
+}
+
+/// What the server knows about an open slot.
+#[derive(Debug, Clone)]
+pub(super) struct Slot {
+    pub(super) setup: Setup,
+    pub(super) spec: SlotSpec,
+    pub(super) active: DeviceSet,
+}
+
+impl Slot {
+    fn check(&self, got: u32) -> Result<(), RefusedMessage> {
+        match self.spec.slot {
+            expected if expected != got => Err(RefusedMessage::WrongSlot { expected, got }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Waiting for masked inputs. Each is added as it arrives: memory is that of one vector.
+#[derive(Debug, Clone)]
+pub(super) struct Collecting {
+    slot: Slot,
+    sum: RingVector,
+    received: BTreeSet<DeviceId>,
+}
+
+impl Collecting {
+    pub(super) fn take(&mut self, from: DeviceId, slot: u32, input: &Bytes) -> Result<(), RefusedMessage> {
+        self.slot.check(slot)?;
+        expected(from, self.slot.active.contains(from), self.received.contains(&from))?;
+        if !self.sum.add_le_bytes(input) {
+            return Err(RefusedMessage::Shape(from));
+        }
+        self.received.insert(from);
+        Ok(())
+    }
+
+    pub(super) fn input_len(&self) -> usize {
+        self.slot.spec.input_len()
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.received.len() == self.slot.active.len()
+    }
+
+    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+        let Self { mut slot, sum, received } = self;
+        let survivors: DeviceSet = received.into_iter().collect();
+        let need = slot.setup.graph.threshold().max(round.min_members);
+        round.enough(PhaseName::MaskedInput(slot.spec.slot), survivors.len(), need)?;
+        slot.setup.transcript = slot.setup.transcript.with_slot(&slot.spec, &slot.active, &survivors);
+        let body = ServerBody::Survivors { slot: slot.spec.slot, survivors: survivors.clone() };
+        let messages = vec![(survivors.clone(), body)];
+        let attesting = Attesting { slot, sum, survivors, signatures: BTreeMap::new() };
+        Ok(Step { phase: Phase::Attesting(attesting), messages, events: Vec::new() })
+    }
+}
+
+/// Waiting for signatures on the transcript.
+#[derive(Debug, Clone)]
+pub(super) struct Attesting {
+    slot: Slot,
+    sum: RingVector,
+    survivors: DeviceSet,
+    signatures: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
+}
+
+impl Attesting {
+    pub(super) fn take(
+        &mut self,
+        round: &Round,
+        from: DeviceId,
+        slot: u32,
+        signature: [u8; SIGNATURE_LEN],
+    ) -> Result<(), RefusedMessage> {
+        self.slot.check(slot)?;
+        expected(from, self.survivors.contains(from), self.signatures.contains_key(&from))?;
+        if !round.roster.verifies(from, &self.slot.setup.transcript.attestation(), &signature) {
+            return Err(RefusedMessage::BadSignature(from));
+        }
+        self.signatures.insert(from, signature);
+        Ok(())
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.signatures.len() == self.survivors.len()
+    }
+
+    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+        let Self { slot, sum, survivors, signatures } = self;
+        let signers: DeviceSet = signatures.keys().copied().collect();
+        let need = slot.setup.graph.threshold();
+        round.enough(PhaseName::Consistency(slot.spec.slot), signers.len(), need)?;
+        let messages = attestations(&slot, &signers, signatures);
+        let unmasking =
+            Unmasking { slot, sum, survivors, signers, shares: BTreeMap::new(), answered: BTreeSet::new() };
+        Ok(Step { phase: Phase::Unmasking(unmasking), messages, events: Vec::new() })
+    }
+}
+
+/// To each signer the signatures of its circle: one message for all on a full graph.
+fn attestations(
+    slot: &Slot,
+    signers: &DeviceSet,
+    signatures: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
+) -> Vec<(DeviceSet, ServerBody)> {
+    let number = slot.spec.slot;
+    if slot.setup.graph.degree() + 1 >= slot.setup.keys.len() {
+        return vec![(signers.clone(), ServerBody::Attestations { slot: number, signatures })];
+    }
+    let near = |id: DeviceId| {
+        let circle = slot.setup.circle(id);
+        let signatures = circle.iter().filter_map(|id| Some((id, *signatures.get(&id)?))).collect();
+        (DeviceSet::from_iter([id]), ServerBody::Attestations { slot: number, signatures })
+    };
+    signers.iter().map(near).collect()
+}
+
+/// Waiting for shares.
+#[derive(Debug, Clone)]
+pub(super) struct Unmasking {
+    slot: Slot,
+    sum: RingVector,
+    survivors: DeviceSet,
+    signers: DeviceSet,
+    /// By the device whose secret they are of, with the devices that sent them in increasing order.
+    shares: BTreeMap<DeviceId, BTreeMap<DeviceId, Share>>,
+    answered: BTreeSet<DeviceId>,
+}
+
+impl Unmasking {
+    pub(super) fn take(
+        &mut self,
+        from: DeviceId,
+        slot: u32,
+        shares: BTreeMap<DeviceId, (SecretKind, Share)>,
+    ) -> Result<(), RefusedMessage> {
+        self.slot.check(slot)?;
+        expected(from, self.signers.contains(from), self.answered.contains(&from))?;
+        let circle = self.slot.setup.circle(from);
+        let due = circle.iter().filter(|&id| self.slot.active.contains(id)).map(|id| (id, self.kind(id)));
+        if !due.eq(shares.iter().map(|(&id, &(kind, _))| (id, kind))) {
+            return Err(RefusedMessage::Shape(from));
+        }
+        for (owner, (_, share)) in shares {
+            self.shares.entry(owner).or_default().insert(from, share);
+        }
+        self.answered.insert(from);
+        Ok(())
+    }
+
+    /// The secret of an active device that the server may learn.
+    fn kind(&self, id: DeviceId) -> SecretKind {
+        if self.survivors.contains(id) { SecretKind::Seed } else { SecretKind::MaskKey }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.answered.len() == self.signers.len()
+    }
+
+    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+        let Self { slot, mut sum, survivors, shares, answered, .. } = self;
+        let number = slot.spec.slot;
+        round.enough(PhaseName::Unmask(number), answered.len(), slot.setup.graph.threshold())?;
+        unmask(round, &slot, &survivors, &shares, &mut sum)?;
+        let sum = ServerEvent::Sum(SlotSum { slot: number, sum, survivors });
+        if number + 1 == round.params.slots {
+            return Ok(Step { phase: Phase::Over, messages: Vec::new(), events: vec![sum] });
+        }
+        let idle = Idle::new(slot.setup, number + 1, answered.into_iter().collect());
+        let events = vec![sum, idle.ready()];
+        Ok(Step { phase: Phase::Idle(idle), messages: Vec::new(), events })
+    }
+}

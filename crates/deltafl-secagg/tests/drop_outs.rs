@@ -1,0 +1,233 @@
+//! Devices that vanish: the sum of those that are left, exactly, or a clean verdict.
+
+use std::collections::BTreeMap;
+
+use chacha20::ChaCha20Rng;
+use deltafl_secagg::graph::{GraphRule, Permille};
+use deltafl_secagg::identity::DeviceId;
+use deltafl_secagg::mask::Suite;
+use deltafl_secagg::server::{PhaseName, Verdict};
+use deltafl_secagg::simulate::{Config, Coordinate, Drop, Round, SimulationError, secure_sum};
+use proptest::prelude::*;
+use rand_core::{Rng, SeedableRng};
+
+/// The phases of a full graph with one slot, in order.
+const PHASES: [PhaseName; 5] = [
+    PhaseName::Advertise,
+    PhaseName::Share,
+    PhaseName::MaskedInput(0),
+    PhaseName::Consistency(0),
+    PhaseName::Unmask(0),
+];
+
+fn devices(n: u32) -> Vec<DeviceId> {
+    (0..n).map(|i| DeviceId(7 * i + 2)).collect()
+}
+
+/// A device's vector, as good as random and the same every time.
+fn input(seed: u64, id: DeviceId, len: u32) -> Vec<u64> {
+    let mut rng = ChaCha20Rng::seed_from_u64(seed ^ (u64::from(id.0) << 32));
+    (0..len).map(|_| rng.next_u64()).collect()
+}
+
+fn plain_sum(seed: u64, ids: &[DeviceId], len: u32) -> Vec<u64> {
+    let mut sum = vec![0u64; len as usize];
+    for &id in ids {
+        for (sum, value) in sum.iter_mut().zip(input(seed, id, len)) {
+            *sum = sum.wrapping_add(value);
+        }
+    }
+    sum
+}
+
+/// What must come of a full graph: walk the phases, lose the devices, and stop below the need.
+fn expected(
+    devices: &[DeviceId],
+    drops: &BTreeMap<DeviceId, PhaseName>,
+    threshold: usize,
+) -> Result<Vec<DeviceId>, Verdict> {
+    let mut here = devices.to_vec();
+    let mut survivors = Vec::new();
+    for phase in PHASES {
+        here.retain(|id| drops.get(id) != Some(&phase));
+        let need = match phase {
+            PhaseName::Consistency(_) | PhaseName::Unmask(_) => threshold,
+            _ => threshold.max(2),
+        };
+        if here.len() < need {
+            return Err(Verdict::TooFew { phase, have: here.len(), need });
+        }
+        if phase == PhaseName::MaskedInput(0) {
+            survivors.clone_from(&here);
+        }
+    }
+    Ok(survivors)
+}
+
+fn config(threshold: u32) -> Config {
+    Config { graph: GraphRule::Full { threshold }, ..Config::default() }
+}
+
+fn as_drops(drops: &BTreeMap<DeviceId, PhaseName>) -> Vec<Drop> {
+    drops.iter().map(|(&device, &before)| Drop { device, before }).collect()
+}
+
+/// The round must end as `expected` says, verdict and all.
+fn check(n: u32, threshold: u32, drops: &BTreeMap<DeviceId, PhaseName>, seed: u64) {
+    let devices = devices(n);
+    let mut rng = ChaCha20Rng::seed_from_u64(seed);
+    let answer =
+        secure_sum(&config(threshold), &devices, &as_drops(drops), 3, &mut rng, |id| input(seed, id, 3));
+    match expected(&devices, drops, threshold as usize) {
+        Ok(survivors) => {
+            let (sum, _) = answer.expect("the threshold holds");
+            assert_eq!(sum.survivors.as_slice(), survivors, "{drops:?}");
+            assert_eq!(sum.sum, plain_sum(seed, &survivors, 3), "{drops:?}");
+        }
+        Err(verdict) => assert_eq!(answer.map(|_| ()), Err(SimulationError::Verdict(verdict)), "{drops:?}"),
+    }
+}
+
+#[test]
+fn every_subset_dropped_at_every_phase_gives_the_right_sum_or_a_verdict() {
+    for n in 2..=6 {
+        let threshold = n / 2 + 1;
+        for phase in PHASES {
+            for subset in 0..1u32 << n {
+                let gone = devices(n).into_iter().enumerate().filter(|(i, _)| subset >> i & 1 == 1);
+                let drops = gone.map(|(_, id)| (id, phase)).collect();
+                check(n, threshold, &drops, 11);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_threshold_of_everybody_and_of_one_device_are_both_kept() {
+    let lost = BTreeMap::from([(devices(4)[1], PhaseName::Unmask(0))]);
+    check(4, 4, &BTreeMap::new(), 5);
+    check(4, 4, &lost, 5);
+    check(4, 1, &lost, 5);
+}
+
+fn phase() -> impl Strategy<Value = PhaseName> {
+    proptest::sample::select(PHASES.to_vec())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn devices_that_drop_at_different_phases_do_not_change_the_sum_of_the_rest(
+        n in 3u32..12, lost in proptest::collection::btree_map(0u32..12, phase(), 0..6), seed: u64,
+    ) {
+        let ids = devices(n);
+        let drops = lost.iter().filter_map(|(&i, &phase)| Some((*ids.get(i as usize)?, phase))).collect();
+        check(n, n / 2 + 1, &drops, seed);
+    }
+}
+
+fn five_percent() -> GraphRule {
+    let share = Permille::new(50).expect("five in a hundred");
+    GraphRule::Regular { gamma: share, delta: share }
+}
+
+fn sparse_sum<C: Coordinate + From<u32> + PartialEq + std::fmt::Debug>(
+    n: u32,
+    suite: Suite,
+    drops: &[Drop],
+    seed: u64,
+) -> (Vec<C>, Vec<DeviceId>) {
+    let config = Config { graph: five_percent(), suite, ..Config::default() };
+    let mut rng = ChaCha20Rng::seed_from_u64(seed);
+    let (sum, _) = secure_sum(&config, &devices(n), drops, 2, &mut rng, |id| vec![C::from(id.0), C::from(1)])
+        .expect("within the drop-outs that the graph is made for");
+    (sum.sum, sum.survivors.as_slice().to_vec())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_sparse_graph_loses_its_share_of_devices_and_keeps_the_sum(
+        n in 50u32..80, first: prop::sample::Index, second: prop::sample::Index, reveal: bool, seed: u64, chacha: bool,
+    ) {
+        let ids = devices(n);
+        let early = if reveal { PhaseName::Reveal } else { PhaseName::MaskedInput(0) };
+        let drops = [
+            Drop { device: *first.get(&ids), before: early },
+            Drop { device: *second.get(&ids), before: PhaseName::Unmask(0) },
+        ];
+        let suite = if chacha { Suite::ChaCha20 } else { Suite::Aes128Ctr };
+        let (sum, survivors) = sparse_sum::<u32>(n, suite, &drops, seed);
+        let total: u32 = survivors.iter().map(|id| id.0).sum();
+        prop_assert_eq!(sum, vec![total, survivors.len() as u32]);
+        prop_assert!(survivors.len() >= ids.len() - 2);
+    }
+}
+
+#[test]
+fn slots_of_one_round_are_summed_one_after_another_and_the_dropped_stay_dropped() {
+    let ids = devices(6);
+    let drops = [
+        Drop::before_input(ids[0], 1),
+        Drop { device: ids[1], before: PhaseName::Consistency(0) },
+        Drop { device: ids[2], before: PhaseName::Unmask(1) },
+    ];
+    let config = Config { slots: 3, ..config(3) };
+    let mut rng = ChaCha20Rng::seed_from_u64(9);
+    let mut round = Round::new(&config, &ids, &drops, &mut rng).expect("nobody drops before the slots");
+    let histogram = round.sum(64, b"first", |id| input(1, id, 64)).expect("six are left");
+    assert_eq!(histogram.survivors.as_slice(), ids);
+    assert_eq!(histogram.sum, plain_sum(1, &ids, 64));
+    let finer = round.sum(16, b"second", |id| input(2, id, 16)).expect("four are left");
+    assert_eq!(finer.survivors.as_slice(), &ids[2..]);
+    assert_eq!(finer.sum, plain_sum(2, &ids[2..], 16));
+    // What is asked last may depend on what came out before.
+    let factor = finer.sum[0] as u32 | 1;
+    let update = round.sum::<u32>(1000, b"third", |id| vec![id.0.wrapping_mul(factor); 1000]).expect("three");
+    assert_eq!(update.survivors.as_slice(), &ids[3..]);
+    let total = ids[3..].iter().fold(0u32, |sum, id| sum.wrapping_add(id.0.wrapping_mul(factor)));
+    assert_eq!(update.sum, vec![total; 1000]);
+    assert_eq!(round.sum(1, b"fourth", |_| vec![0u64]), Err(SimulationError::SlotsUsedUp));
+}
+
+#[test]
+fn a_slot_that_too_few_devices_are_left_for_ends_the_round() {
+    let ids = devices(4);
+    let drops = [0, 1].map(|i| Drop { device: ids[i], before: PhaseName::Unmask(0) });
+    let config = Config { slots: 2, ..config(2) };
+    let mut round = Round::new(&config, &ids, &drops, &mut ChaCha20Rng::seed_from_u64(1)).expect("four");
+    assert_eq!(round.sum(1, b"", |_| vec![1u64]).expect("two answer").sum, [4]);
+    assert_eq!(round.sum(1, b"", |_| vec![1u64]).expect("the same two").sum, [2]);
+
+    let config = Config { min_members: 3, ..config };
+    let mut round = Round::new(&config, &ids, &drops, &mut ChaCha20Rng::seed_from_u64(1)).expect("four");
+    assert_eq!(round.sum(1, b"", |_| vec![1u64]).expect("four inputs").sum, [4]);
+    let too_few = Verdict::TooFew { phase: PhaseName::MaskedInput(1), have: 2, need: 3 };
+    assert_eq!(round.sum(1, b"", |_| vec![1u64]), Err(SimulationError::Verdict(too_few)));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_traffic_and_the_upload_of_a_long_vector_is_its_bytes() {
+    let ids = devices(4);
+    let len = 100_000;
+    let run = || {
+        let mut rng = ChaCha20Rng::seed_from_u64(3);
+        secure_sum(&config(3), &ids, &[], len, &mut rng, |id| vec![id.0; len as usize]).expect("nobody drops")
+    };
+    let (_, traffic) = run();
+    assert_eq!(run().1, traffic);
+    for (_, device) in traffic.devices() {
+        assert!(device.bytes_sent as f64 <= 1.01 * 4.0 * f64::from(len), "{device:?}");
+        // Advertise, shares, input, attest, unmask; invite, keys, shares, open, survivors, attestations.
+        assert_eq!((device.messages_sent, device.messages_received), (5, 6));
+    }
+}
+
+#[test]
+fn an_input_of_the_wrong_length_is_an_error_and_no_panic() {
+    let mut rng = ChaCha20Rng::seed_from_u64(3);
+    let answer = secure_sum(&config(2), &devices(3), &[], 5, &mut rng, |_| vec![1u64; 4]);
+    assert!(matches!(answer, Err(SimulationError::Input { .. })));
+}

@@ -1,0 +1,244 @@
+//! Devices that lie to the server: what they say is refused, or the round ends with a verdict and no sum.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chacha20::ChaCha20Rng;
+use deltafl_secagg::device::{Adversary, Device, DeviceEvent, Enrolment, Policy};
+use deltafl_secagg::graph::{GraphRule, Permille};
+use deltafl_secagg::identity::{DeviceId, Identity, Roster};
+use deltafl_secagg::mask::Suite;
+use deltafl_secagg::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, SecretKind};
+use deltafl_secagg::params::{RoundId, RoundParams};
+use deltafl_secagg::ring::{Ring, RingVector};
+use deltafl_secagg::server::{
+    NotOpened, PhaseName, RefusedMessage, Server, ServerConfig, ServerEvent, SlotSum, Verdict,
+};
+use deltafl_secagg::shamir::Share;
+use rand_core::SeedableRng;
+
+const N: u32 = 4;
+const LIAR: DeviceId = DeviceId(2);
+const ZERO: Duration = Duration::ZERO;
+
+/// What came of a round in which one device's messages were changed on the way.
+struct Outcome {
+    refusals: Vec<RefusedMessage>,
+    end: Result<SlotSum, Verdict>,
+}
+
+/// A server and honest devices, one of which speaks through `lie`. Messages are sent twice where `twice` says so.
+fn play(threshold: u32, mut lie: impl FnMut(DeviceBody) -> DeviceBody, twice: bool) -> Outcome {
+    let mut rng = ChaCha20Rng::seed_from_u64(8);
+    let mut roster = Roster::new();
+    let identities: Vec<Identity> = (0..N).map(|i| Identity::generate(DeviceId(i), &mut rng)).collect();
+    for identity in &identities {
+        roster.add(identity.id(), &identity.public()).expect("distinct");
+    }
+    let roster = Arc::new(roster);
+    let graph = GraphRule::Full { threshold };
+    let id = RoundId { session: [1; 16], round: 1 };
+    let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort: N, graph, slots: 1 };
+    let cohort: DeviceSet = (0..N).map(DeviceId).collect();
+    let phase_timeout = Duration::from_secs(1);
+    let config = ServerConfig {
+        params: params.clone(),
+        cohort,
+        roster: roster.clone(),
+        min_members: 2,
+        phase_timeout,
+    };
+    let mut server = Server::new(config, ZERO).expect("sound parameters");
+    server.poll_transmit().expect("the invitation");
+    let policy = Policy {
+        min_members: 2,
+        adversary: Adversary::HonestButCurious { gamma: Permille::default(), delta: Permille::default() },
+        max_len: 10,
+        patience: Duration::MAX,
+    };
+    let mut devices: BTreeMap<DeviceId, Device> = BTreeMap::new();
+    for identity in identities {
+        let id = identity.id();
+        let mut enrolment = Enrolment::new(Arc::new(identity), roster.clone(), [1; 16], policy);
+        devices.insert(id, enrolment.join(&params, ZERO, &mut rng).expect("within the policy"));
+    }
+
+    let mut refusals = Vec::new();
+    loop {
+        for (&id, device) in &mut devices {
+            while let Some(DeviceMessage { round, body }) = device.poll_transmit() {
+                let body = if id == LIAR { lie(body) } else { body };
+                let message = DeviceMessage { round, body };
+                let again = (twice && id == LIAR).then(|| message.clone());
+                refusals.extend(server.handle(ZERO, id, message).err());
+                refusals.extend(again.and_then(|again| server.handle(ZERO, id, again).err()));
+            }
+        }
+        match server.poll_event() {
+            Some(ServerEvent::Sum(sum)) => return Outcome { refusals, end: Ok(sum) },
+            Some(ServerEvent::Ended(verdict)) => return Outcome { refusals, end: Err(verdict) },
+            Some(ServerEvent::Ready { .. }) => {
+                server.open_slot(ZERO, Ring::Z64, 2, b"").expect("enough are left");
+                assert_eq!(server.open_slot(ZERO, Ring::Z64, 2, b""), Err(NotOpened::NotReady));
+            }
+            _ => {}
+        }
+        let mut quiet = true;
+        while let Some(transmit) = server.poll_transmit() {
+            quiet = false;
+            for to in transmit.to.iter() {
+                let device = devices.get_mut(&to).expect("invited");
+                // A device that the server no longer makes sense to has left; the server will notice.
+                if device.handle(ZERO, transmit.message.clone()).is_ok() {
+                    while let Some(event) = device.poll_event() {
+                        if let DeviceEvent::InputWanted(_) = event {
+                            let input = RingVector::Z64(vec![u64::from(to.0), 1]);
+                            device.submit(b"", input).expect("asked for");
+                        }
+                    }
+                }
+            }
+        }
+        if quiet && let Some(deadline) = server.poll_timeout() {
+            server.handle_timeout(deadline);
+        }
+    }
+}
+
+fn sum_without_the_liar(outcome: &Outcome) {
+    let sum = outcome.end.as_ref().expect("the others carry on");
+    assert_eq!(sum.sum, RingVector::Z64(vec![4, 3]));
+    assert!(!sum.survivors.contains(LIAR));
+}
+
+#[test]
+fn honest_devices_are_not_refused() {
+    let outcome = play(3, |body| body, false);
+    assert_eq!(outcome.refusals, []);
+    assert_eq!(outcome.end.expect("a sum").sum, RingVector::Z64(vec![6, 4]));
+}
+
+#[test]
+fn keys_that_are_not_signed_by_the_device_are_refused() {
+    let lie = |body| match body {
+        DeviceBody::Advertise(bundle) => {
+            let mut bytes = bundle.as_bytes().to_vec();
+            bytes[0] ^= 1;
+            DeviceBody::Advertise(KeyBundle::from_bytes(bytes.into()).expect("as long as before"))
+        }
+        body => body,
+    };
+    let outcome = play(3, lie, false);
+    assert_eq!(outcome.refusals, [RefusedMessage::BadSignature(LIAR)]);
+    sum_without_the_liar(&outcome);
+}
+
+#[test]
+fn an_answer_counts_once() {
+    let outcome = play(3, |body| body, true);
+    assert_eq!(outcome.end.expect("a sum").sum, RingVector::Z64(vec![6, 4]));
+    // Device 2 is not the last to answer, so each of its five messages comes again in its phase.
+    assert_eq!(outcome.refusals, [RefusedMessage::Duplicate(LIAR); 5]);
+}
+
+#[test]
+fn an_input_of_the_wrong_length_is_refused() {
+    let lie = |body| match body {
+        DeviceBody::MaskedInput { slot, input } => DeviceBody::MaskedInput { slot, input: input.slice(1..) },
+        body => body,
+    };
+    let outcome = play(3, lie, false);
+    assert_eq!(outcome.refusals, [RefusedMessage::Shape(LIAR)]);
+    sum_without_the_liar(&outcome);
+}
+
+#[test]
+fn an_input_for_another_slot_is_refused() {
+    let lie = |body| match body {
+        DeviceBody::MaskedInput { input, .. } => DeviceBody::MaskedInput { slot: 1, input },
+        body => body,
+    };
+    let outcome = play(3, lie, false);
+    assert_eq!(outcome.refusals, [RefusedMessage::WrongSlot { expected: 0, got: 1 }]);
+    sum_without_the_liar(&outcome);
+}
+
+#[test]
+fn a_signature_on_something_else_is_refused() {
+    let lie = |body| match body {
+        DeviceBody::Attest { slot, mut signature } => {
+            signature[0] ^= 1;
+            DeviceBody::Attest { slot, signature }
+        }
+        body => body,
+    };
+    let outcome = play(3, lie, false);
+    assert_eq!(outcome.refusals, [RefusedMessage::BadSignature(LIAR)]);
+    // Its input is in the sum all the same: the others can take its mask off.
+    assert_eq!(outcome.end.expect("three signatures").sum, RingVector::Z64(vec![6, 4]));
+}
+
+#[test]
+fn a_false_share_makes_a_secret_that_its_commitment_does_not_match() {
+    let lie = |body| match body {
+        DeviceBody::Unmask { slot, mut shares } => {
+            let (_, share) = shares.get_mut(&DeviceId(0)).expect("in its circle");
+            let mut bytes = share.to_bytes();
+            bytes[0] ^= 1;
+            *share = Share::from_bytes(&bytes).expect("still below p");
+            DeviceBody::Unmask { slot, shares }
+        }
+        body => body,
+    };
+    assert_eq!(play(3, lie, false).end, Err(Verdict::WrongSecret { device: DeviceId(0) }));
+}
+
+#[test]
+fn shares_of_the_wrong_kind_or_number_are_refused() {
+    let wrong_kind = |body| match body {
+        DeviceBody::Unmask { slot, mut shares } => {
+            shares.get_mut(&DeviceId(0)).expect("in its circle").0 = SecretKind::MaskKey;
+            DeviceBody::Unmask { slot, shares }
+        }
+        body => body,
+    };
+    let missing = |body| match body {
+        DeviceBody::Unmask { slot, mut shares } => {
+            shares.pop_first();
+            DeviceBody::Unmask { slot, shares }
+        }
+        body => body,
+    };
+    for outcome in [play(3, wrong_kind, false), play(3, missing, false)] {
+        assert_eq!(outcome.refusals, [RefusedMessage::Shape(LIAR)]);
+        assert!(outcome.end.is_ok(), "three others answer");
+    }
+    let verdict = Verdict::TooFew { phase: PhaseName::Unmask(0), have: 3, need: 4 };
+    assert_eq!(play(4, missing, false).end, Err(verdict));
+}
+
+#[test]
+fn boxes_for_the_wrong_devices_are_refused() {
+    let lie = |body| match body {
+        DeviceBody::Shares(mut boxes) => {
+            boxes.pop_first();
+            DeviceBody::Shares(boxes)
+        }
+        body => body,
+    };
+    let outcome = play(3, lie, false);
+    assert_eq!(outcome.refusals, [RefusedMessage::Shape(LIAR)]);
+    sum_without_the_liar(&outcome);
+}
+
+#[test]
+fn a_message_out_of_turn_is_refused() {
+    let lie = |body| match body {
+        DeviceBody::Shares(_) => DeviceBody::Attest { slot: 0, signature: [0; 64] },
+        body => body,
+    };
+    let outcome = play(3, lie, false);
+    assert_eq!(outcome.refusals, [RefusedMessage::WrongPhase]);
+    sum_without_the_liar(&outcome);
+}

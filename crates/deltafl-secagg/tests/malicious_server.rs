@@ -1,0 +1,429 @@
+//! A server that does as it pleases, and the honest devices that do not go along.
+//!
+//! Each script departs from the protocol at one point; the test names the check that stops it.
+
+#[path = "support/stage.rs"]
+mod stage;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chacha20::ChaCha20Rng;
+use deltafl_secagg::device::{Abort, Adversary, DeviceEvent, Enrolment, Policy, RefusedRound, SubmitError};
+use deltafl_secagg::graph::{GraphRule, Permille};
+use deltafl_secagg::identity::{DeviceId, Identity};
+use deltafl_secagg::mask::Suite;
+use deltafl_secagg::message::wire::{WireError, decode_server, encode_server};
+use deltafl_secagg::message::{DeviceBody, DeviceSet, KeyBundle, SecretKind, ServerBody, ServerMessage};
+use deltafl_secagg::params::{RoundId, RoundParams};
+use deltafl_secagg::ring::{Ring, RingVector};
+use ed25519_dalek::{Signer, SigningKey};
+use rand_core::SeedableRng;
+use stage::{LEN, Stage, policy, set};
+
+const D0: DeviceId = DeviceId(0);
+const D1: DeviceId = DeviceId(1);
+const D4: DeviceId = DeviceId(4);
+
+#[test]
+fn an_honest_script_ends_with_one_share_of_each_device() {
+    let mut stage = Stage::masked(5, 3);
+    let survivors = set([0, 1, 2, 3]);
+    let signatures = stage.attest_all(&survivors);
+    let DeviceBody::Unmask { shares, .. } = stage.unmask(D0, signatures).expect("all is well") else {
+        panic!("shares come last");
+    };
+    let kinds: Vec<SecretKind> = shares.values().map(|(kind, _)| *kind).collect();
+    let seed = SecretKind::Seed;
+    assert_eq!(kinds, [seed, seed, seed, seed, SecretKind::MaskKey]);
+}
+
+#[test]
+fn split_views_of_the_survivors_do_not_gather_signatures_that_hold() {
+    let mut stage = Stage::masked(5, 3);
+    // Devices 0 and 1 are told that device 4 dropped out, the others that it survived: with shares of both
+    // kinds the server would unmask it.
+    let (without, with) = (set(0..4), set(0..5));
+    let mut signatures = BTreeMap::new();
+    for i in 0..4 {
+        let told = if i < 2 { &without } else { &with };
+        signatures
+            .insert(DeviceId(i), stage.attest(DeviceId(i), told.clone()).expect("each view is plausible"));
+    }
+    assert_eq!(stage.unmask(D0, signatures.clone()).err(), Some(Abort::BadSignature(DeviceId(2))));
+    assert_eq!(stage.unmask(DeviceId(3), signatures).err(), Some(Abort::BadSignature(D0)));
+}
+
+#[test]
+fn a_device_shown_too_few_signatures_keeps_its_shares() {
+    let mut stage = Stage::masked(5, 3);
+    let mut signatures = stage.attest_all(&set(0..5));
+    while signatures.len() > 2 {
+        signatures.pop_last();
+    }
+    assert_eq!(stage.unmask(D0, signatures).err(), Some(Abort::TooFew { have: 2, need: 3 }));
+}
+
+#[test]
+fn signatures_of_devices_that_are_no_survivors_do_not_count() {
+    let mut stage = Stage::masked(5, 3);
+    let signatures = stage.attest_all(&set(0..5));
+    let mut other = Stage::masked(5, 3);
+    let mut mixed = other.attest_all(&set(0..3));
+    mixed.insert(D4, signatures[&D4]);
+    assert_eq!(other.unmask(D0, mixed).err(), Some(Abort::UnknownDevice(D4)));
+}
+
+#[test]
+fn a_forged_signature_is_found() {
+    let mut stage = Stage::masked(5, 3);
+    let mut signatures = stage.attest_all(&set(0..5));
+    signatures.insert(D4, signatures[&D1]);
+    assert_eq!(stage.unmask(D0, signatures).err(), Some(Abort::BadSignature(D4)));
+}
+
+#[test]
+fn a_device_signs_one_set_of_survivors_per_slot() {
+    let mut stage = Stage::masked(5, 3);
+    stage.attest(D0, set(0..5)).expect("the first");
+    assert_eq!(stage.attest(D0, set(0..4)).err(), Some(Abort::Unexpected));
+}
+
+#[test]
+fn both_shares_of_a_device_are_never_given() {
+    let mut stage = Stage::masked(5, 3);
+    let signatures = stage.attest_all(&set(0..5));
+    stage.unmask(D0, signatures.clone()).expect("the seed's share");
+    // The slot is over: neither the same request nor one for the other share is heard.
+    assert_eq!(stage.unmask(D0, signatures.clone()).err(), Some(Abort::Unexpected));
+    stage.unmask(D1, signatures).expect("the seed's share");
+    assert_eq!(stage.attest(D1, set(0..4)).err(), Some(Abort::Unexpected));
+}
+
+#[test]
+fn a_slot_is_opened_once_and_in_its_turn() {
+    let mut stage = Stage::masked(5, 3);
+    let signatures = stage.attest_all(&set(0..5));
+    stage.unmask(D0, signatures).expect("slot 0 is done");
+    assert_eq!(stage.ask(D0, 0, set(0..5), b"eta").err(), Some(Abort::WrongSlot { expected: 1, got: 0 }));
+    let mut fresh = Stage::shared(5, 3);
+    assert_eq!(fresh.ask(D0, 1, set(0..5), b"eta").err(), Some(Abort::WrongSlot { expected: 0, got: 1 }));
+    let mut masked = Stage::masked(5, 3);
+    let survivors = ServerBody::Survivors { slot: 1, survivors: set(0..5) };
+    assert_eq!(masked.tell(D0, survivors).err(), Some(Abort::WrongSlot { expected: 0, got: 1 }));
+}
+
+#[test]
+fn a_device_given_its_own_eta_finds_nobody_who_signed_the_same() {
+    let mut stage = Stage::shared(5, 3);
+    for id in stage.ids() {
+        let eta: &[u8] = if id == D0 { b"an eta of its own" } else { b"eta" };
+        stage.ask(id, 0, set(0..5), eta).expect("the device cannot know");
+    }
+    let signatures = stage.attest_all(&set(0..5));
+    assert_eq!(stage.unmask(D0, signatures.clone()).err(), Some(Abort::BadSignature(D1)));
+    assert_eq!(stage.unmask(D1, signatures).err(), Some(Abort::BadSignature(D0)));
+}
+
+#[test]
+fn a_survivor_set_below_the_threshold_is_refused() {
+    let mut stage = Stage::masked(5, 4);
+    assert_eq!(stage.attest(D0, set(0..3)).err(), Some(Abort::TooFew { have: 3, need: 4 }));
+    assert_eq!(stage.attest(D1, set([1])).err(), Some(Abort::TooFew { have: 1, need: 3 }));
+}
+
+#[test]
+fn a_survivor_set_below_the_policy_is_refused() {
+    // A low threshold does not help the server when the device insists on company.
+    let curious = Adversary::HonestButCurious { gamma: Permille::default(), delta: Permille::default() };
+    let policy = Policy { min_members: 4, adversary: curious, ..policy() };
+    let mut stage = Stage::with(5, GraphRule::Full { threshold: 2 }, policy, 1);
+    stage.share();
+    for id in stage.ids() {
+        stage.tell(id, ServerBody::Shares(stage.boxes_for(id))).expect("honest so far");
+    }
+    assert_eq!(stage.ask(D1, 0, set(0..3), b"eta").err(), Some(Abort::TooFew { have: 3, need: 4 }));
+    stage.ask(D0, 0, set(0..5), b"eta").expect("enough");
+    assert_eq!(stage.attest(D0, set(0..3)).err(), Some(Abort::TooFew { have: 3, need: 4 }));
+}
+
+#[test]
+fn unknown_devices_among_the_survivors_are_found() {
+    let mut stage = Stage::masked(5, 3);
+    assert_eq!(stage.attest(D0, set(0..6)).err(), Some(Abort::UnknownDevice(DeviceId(5))));
+    let mut stage = Stage::shared(5, 3);
+    assert_eq!(stage.ask(D0, 0, set(0..6), b"eta").err(), Some(Abort::UnknownDevice(DeviceId(5))));
+}
+
+#[test]
+fn a_device_that_dropped_out_cannot_return() {
+    let mut stage = Stage::shared(5, 3);
+    for i in 0..4 {
+        stage.ask(DeviceId(i), 0, set(0..4), b"eta").expect("device 4 is gone");
+    }
+    assert_eq!(stage.attest(D1, set(0..5)).err(), Some(Abort::Returned(D4)));
+    // Gone in slot 0, back in slot 1.
+    let signatures: BTreeMap<_, _> =
+        [0, 2, 3].map(|i| (DeviceId(i), stage.attest(DeviceId(i), set([0, 2, 3])).expect("three"))).into();
+    stage.unmask(D0, signatures).expect("three signatures");
+    assert_eq!(stage.ask(D0, 1, set(0..4), b"eta").err(), Some(Abort::Returned(D1)));
+}
+
+#[test]
+fn a_device_that_is_left_out_says_nothing() {
+    let mut stage = Stage::masked(5, 3);
+    assert_eq!(stage.attest(D0, set(1..5)).err(), Some(Abort::LeftOut));
+    let mut stage = Stage::shared(5, 3);
+    assert_eq!(stage.ask(D0, 0, set(1..5), b"eta").err(), Some(Abort::LeftOut));
+}
+
+#[test]
+fn substituted_keys_of_a_neighbour_are_found() {
+    let mut stage = Stage::new(5, 3);
+    // The server signs keys of its own making with a key of its own making.
+    let mut forged = Stage::with(5, GraphRule::Full { threshold: 3 }, policy(), 2).keys;
+    let mut keys = stage.keys.clone();
+    keys.insert(D4, forged.remove(&D4).expect("on stage"));
+    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::BadSignature(D4)));
+    // Or shows one device's keys as another's.
+    let mut keys = stage.keys.clone();
+    keys.insert(D4, keys[&DeviceId(3)].clone());
+    assert_eq!(stage.tell(D1, ServerBody::Keys(keys)).err(), Some(Abort::BadSignature(D4)));
+}
+
+#[test]
+fn substituted_keys_of_the_device_itself_are_found() {
+    let mut stage = Stage::new(5, 3);
+    let mut keys = stage.keys.clone();
+    // A bundle that the device did sign, in another round.
+    keys.insert(D0, Stage::with(5, GraphRule::Full { threshold: 3 }, policy(), 2).keys[&D0].clone());
+    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::OwnKeys));
+    let mut keys = stage.keys.clone();
+    keys.remove(&D1);
+    assert_eq!(stage.tell(D1, ServerBody::Keys(keys)).err(), Some(Abort::LeftOut));
+}
+
+#[test]
+fn devices_that_the_server_made_up_are_found() {
+    let mut stage = Stage::new(5, 3);
+    let mut keys = stage.keys.clone();
+    keys.remove(&D4);
+    keys.insert(DeviceId(77), stage.keys[&D4].clone());
+    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::UnknownDevice(DeviceId(77))));
+    let mut keys = stage.keys.clone();
+    keys.insert(DeviceId(5), stage.keys[&D4].clone());
+    assert_eq!(stage.tell(D1, ServerBody::Keys(keys)).err(), Some(Abort::TooMany { have: 6, cohort: 5 }));
+}
+
+/// A bundle of device 4, which colludes: 32 bytes of its contents are replaced, and it signs the rest anew.
+fn resigned(stage: &Stage, at: usize, replacement: [u8; 32]) -> KeyBundle {
+    let params = stage.devices[&D4].params().digest();
+    let mut bytes = stage.keys[&D4].as_bytes().to_vec();
+    let contents = bytes.len() - 64;
+    bytes[at..at + 32].copy_from_slice(&replacement);
+    let signed =
+        [b"deltafl-secagg/1/", &b"keys"[..], &params, &4u32.to_le_bytes(), &bytes[..contents]].concat();
+    let signature = SigningKey::from_bytes(&[5; 32]).sign(&signed);
+    bytes[contents..].copy_from_slice(&signature.to_bytes());
+    KeyBundle::from_bytes(bytes.into()).expect("of the same length")
+}
+
+#[test]
+fn public_keys_of_small_order_are_refused_even_under_a_signature() {
+    let mut stage = Stage::new(5, 3);
+    let encryption = resigned(&stage, 0, [0; 32]);
+    let mut keys = stage.keys.clone();
+    keys.insert(D4, encryption);
+    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::BadKey(D4)));
+
+    let mut stage = Stage::new(5, 3);
+    // Device 4 goes by its true keys and gets its boxes made; the others are shown a mask key of small order.
+    stage.share();
+    let mut fooled = Stage::new(5, 3);
+    fooled.keys.insert(D4, resigned(&stage, 64, [0; 32]));
+    let keys = fooled.keys.clone();
+    fooled.tell(D0, ServerBody::Keys(keys)).expect("the encryption keys are sound");
+    fooled.tell(D0, ServerBody::Shares(stage.boxes_for(D0))).expect("so the boxes open");
+    let open = ServerBody::OpenSlot { slot: 0, ring: Ring::Z32, len: LEN, active: set(0..5) };
+    fooled.tell(D0, open).expect("plausible");
+    let input = RingVector::Z32(vec![0; LEN as usize]);
+    let answer = fooled.devices.get_mut(&D0).expect("on stage").submit(b"eta", input);
+    assert_eq!(answer, Err(SubmitError::Aborted(Abort::BadKey(D4))));
+}
+
+#[test]
+fn a_round_with_fewer_members_than_the_policy_allows_is_left() {
+    let mut stage = Stage::new(5, 3);
+    let mut keys = stage.keys.clone();
+    keys.retain(|&id, _| id < DeviceId(2));
+    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::TooFew { have: 2, need: 3 }));
+}
+
+#[test]
+fn fewer_members_than_the_threshold_get_no_shares() {
+    let mut stage = Stage::new(5, 4);
+    let mut keys = stage.keys.clone();
+    keys.retain(|&id, _| id < DeviceId(3));
+    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::TooFew { have: 3, need: 4 }));
+}
+
+#[test]
+fn messages_of_another_round_or_session_are_not_heard() {
+    let mut stage = Stage::masked(5, 3);
+    let survivors = || ServerBody::Survivors { slot: 0, survivors: set(0..5) };
+    let stale = RoundId { round: 0, ..stage.round };
+    assert_eq!(stage.tell_in(stale, D0, survivors()).err(), Some(Abort::WrongRound(stale)));
+    let foreign = RoundId { session: [8; 16], ..stage.round };
+    assert_eq!(stage.tell_in(foreign, D1, survivors()).err(), Some(Abort::WrongRound(foreign)));
+}
+
+#[test]
+fn a_round_is_not_joined_twice() {
+    let stage = Stage::new(5, 3);
+    let identity = Identity::from_secret(D0, &[1; 32]);
+    let mut enrolment = Enrolment::new(Arc::new(identity), Arc::clone(&stage.roster), [9; 16], policy());
+    let graph = GraphRule::Full { threshold: 3 };
+    let params = RoundParams { id: stage.round, suite: Suite::Aes128Ctr, cohort: 5, graph, slots: 2 };
+    let mut rng = ChaCha20Rng::seed_from_u64(1);
+    enrolment.join(&params, Duration::ZERO, &mut rng).expect("the first time");
+    let again = enrolment.join(&params, Duration::ZERO, &mut rng).err();
+    assert_eq!(again, Some(RefusedRound::Stale { round: 1, last: 1 }));
+}
+
+#[test]
+fn replayed_attestations_of_an_old_round_do_not_hold() {
+    let mut old = Stage::masked(5, 3);
+    let replayed = old.attest_all(&set(0..5));
+    let mut stage = Stage::with(5, GraphRule::Full { threshold: 3 }, policy(), 2);
+    stage.share();
+    for id in stage.ids() {
+        stage.tell(id, ServerBody::Shares(stage.boxes_for(id))).expect("honest so far");
+        stage.ask(id, 0, set(0..5), b"eta").expect("honest so far");
+    }
+    stage.attest(D0, set(0..5)).expect("honest so far");
+    assert_eq!(stage.unmask(D0, replayed).err(), Some(Abort::BadSignature(D0)));
+}
+
+#[test]
+fn shares_that_were_changed_or_come_from_somebody_else_do_not_open() {
+    let mut stage = Stage::new(5, 3);
+    stage.share();
+    let mut boxes = stage.boxes_for(D0);
+    let mut changed = boxes[&D1].to_vec();
+    changed[0] ^= 1;
+    boxes.insert(D1, changed.into());
+    assert_eq!(stage.tell(D0, ServerBody::Shares(boxes)).err(), Some(Abort::BadShares(D1)));
+    let mut boxes = stage.boxes_for(D1);
+    boxes.insert(D0, boxes[&D4].clone());
+    assert_eq!(stage.tell(D1, ServerBody::Shares(boxes)).err(), Some(Abort::BadShares(D0)));
+    let mut boxes = stage.boxes_for(D4);
+    boxes.insert(DeviceId(5), boxes[&D0].clone());
+    assert_eq!(stage.tell(D4, ServerBody::Shares(boxes)).err(), Some(Abort::UnknownDevice(DeviceId(5))));
+}
+
+#[test]
+fn a_neighbour_whose_shares_were_held_back_cannot_be_active() {
+    let mut stage = Stage::new(5, 3);
+    stage.share();
+    let mut boxes = stage.boxes_for(D0);
+    boxes.remove(&D4);
+    stage.tell(D0, ServerBody::Shares(boxes)).expect("device 4 may have dropped out");
+    assert_eq!(stage.ask(D0, 0, set(0..5), b"eta").err(), Some(Abort::MissingShares(D4)));
+    let few = stage.boxes_for(D1).into_iter().take(1).collect();
+    assert_eq!(stage.tell(D1, ServerBody::Shares(few)).err(), Some(Abort::TooFew { have: 2, need: 3 }));
+}
+
+#[test]
+fn a_vector_longer_than_the_policy_allows_is_refused() {
+    let mut stage = Stage::shared(5, 3);
+    let open = ServerBody::OpenSlot { slot: 0, ring: Ring::Z64, len: 1001, active: set(0..5) };
+    assert_eq!(stage.tell(D0, open).err(), Some(Abort::TooLong { len: 1001, limit: 1000 }));
+}
+
+#[test]
+fn a_server_that_falls_silent_is_left() {
+    let mut stage = Stage::masked(5, 3);
+    let device = stage.devices.get_mut(&D0).expect("on stage");
+    let deadline = device.poll_timeout().expect("patience is finite");
+    device.handle_timeout(deadline - Duration::from_nanos(1));
+    assert_eq!(device.poll_timeout(), Some(deadline));
+    device.handle_timeout(deadline);
+    assert_eq!(
+        std::iter::from_fn(|| device.poll_event()).last(),
+        Some(DeviceEvent::Aborted(Abort::ServerSilent))
+    );
+    assert_eq!(stage.attest(D0, set(0..5)).err(), Some(Abort::Unexpected));
+}
+
+#[test]
+fn duplicate_ids_do_not_come_through_the_wire() {
+    let round = RoundId { session: [9; 16], round: 1 };
+    let message = |survivors| ServerMessage { round, body: ServerBody::Survivors { slot: 0, survivors } };
+    let mut bytes = encode_server(&message(set([1, 2]))).to_vec();
+    assert!(decode_server(bytes.clone().into(), 1000).is_ok());
+    // The last id ends the message: make it a second 1.
+    let last = bytes.len() - 4;
+    bytes[last] = 1;
+    assert_eq!(decode_server(bytes.into(), 1000).err(), Some(WireError::Field("survivors")));
+    assert!(DeviceSet::try_from(vec![D1, D1]).is_err());
+}
+
+/// Devices on a sparse graph, whose commitments the server has.
+fn sparse(n: u32) -> (Stage, BTreeMap<DeviceId, [u8; 32]>) {
+    let share = Permille::new(50).expect("five in a hundred");
+    let adversary = Adversary::HonestButCurious { gamma: share, delta: share };
+    let graph = GraphRule::Regular { gamma: share, delta: share };
+    let stage = Stage::with(n, graph, Policy { adversary, ..policy() }, 1);
+    let commitments = stage.keys.iter().map(|(&id, keys)| (id, KeyBundle::nonce_commitment(keys))).collect();
+    (stage, commitments)
+}
+
+/// The same devices, having revealed their parts of the graph's randomness.
+fn revealed(n: u32) -> (Stage, BTreeMap<DeviceId, [u8; 32]>) {
+    let (mut stage, commitments) = sparse(n);
+    let mut nonces = BTreeMap::new();
+    for id in stage.ids() {
+        let said = stage.tell(id, ServerBody::Commitments(commitments.clone())).expect("honest so far");
+        let [DeviceBody::Reveal(nonce)] = said[..] else { panic!("a device reveals its nonce") };
+        nonces.insert(id, nonce);
+    }
+    (stage, nonces)
+}
+
+#[test]
+fn the_graph_cannot_be_steered_after_the_commitments() {
+    let (mut stage, mut nonces) = revealed(4);
+    nonces.insert(D1, [0; 32]);
+    assert_eq!(stage.tell(D0, ServerBody::Reveals(nonces)).err(), Some(Abort::BadCommitment(D1)));
+    let (mut stage, mut nonces) = revealed(4);
+    nonces.remove(&D0);
+    assert_eq!(stage.tell(D0, ServerBody::Reveals(nonces)).err(), Some(Abort::LeftOut));
+    let (mut stage, mut commitments) = sparse(4);
+    commitments.insert(D0, [0; 32]);
+    assert_eq!(stage.tell(D0, ServerBody::Commitments(commitments)).err(), Some(Abort::OwnKeys));
+}
+
+#[test]
+fn neighbours_on_a_sparse_graph_are_those_of_the_graph() {
+    let (mut stage, nonces) = revealed(4);
+    for id in stage.ids() {
+        stage.tell(id, ServerBody::Reveals(nonces.clone())).expect("honest so far");
+    }
+    let mut keys = stage.keys.clone();
+    keys.remove(&D0);
+    keys.remove(&D1);
+    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::MissingKeys(D1)));
+    let keys = stage.keys.clone();
+    assert_eq!(stage.tell(D1, ServerBody::Keys(keys)).err(), Some(Abort::UnknownDevice(D1)));
+}
+
+#[test]
+fn a_sparse_graph_is_not_skipped_and_a_full_one_not_thinned() {
+    let (mut stage, _) = sparse(4);
+    let keys = stage.keys.clone();
+    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::Unexpected));
+    let mut full = Stage::new(4, 3);
+    let commitments = full.keys.iter().map(|(&id, keys)| (id, keys.nonce_commitment())).collect();
+    assert_eq!(full.tell(D0, ServerBody::Commitments(commitments)).err(), Some(Abort::Unexpected));
+}

@@ -1,0 +1,198 @@
+//! `roles`: what the roles of a play say, character by character, for the recurrent models.
+//!
+//! A language of its own is drawn first: words of syllables, frequent ones short, used after Zipf's law. A role
+//! speaks it with words that it favours, in sentences of its own length. A minority of roles speaks a dialect:
+//! other vowels, and an ending to many words.
+//!
+//! Symbols are those of the paper's Shakespeare: " A–Za–z", 53 of them, 0 for space and everything else.
+
+use std::num::NonZeroU32;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::weighted::{Weighted, zipf};
+use super::{Points, Share, assign_splits, odd_rank};
+use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
+use crate::stream::{Purpose, Stream};
+
+/// The symbols, in the order of their indices.
+pub const SYMBOLS: &[u8; 53] = b" ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// Symbols per example.
+const WINDOW: usize = 20;
+
+/// Number of words of the language.
+const WORDS: usize = 400;
+
+/// A federation of roles.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Roles {
+    /// Number of roles.
+    pub devices: NonZeroU32,
+    /// What every draw derives from.
+    pub seed: u64,
+    /// Share of the roles that train; the others test.
+    pub train: Share,
+    /// Share of the roles that speak the dialect.
+    pub odd: Share,
+    /// Windows per role.
+    pub points: Points,
+}
+
+impl Default for Roles {
+    fn default() -> Self {
+        Self {
+            devices: const { NonZeroU32::new(200).unwrap() },
+            seed: 1,
+            train: Share::HALF,
+            odd: const { Share::new(0.15).unwrap() },
+            points: const { Points::new(101, 600, 8000).unwrap() },
+        }
+    }
+}
+
+impl Roles {
+    /// Draws the federation; the same for any number of threads.
+    pub fn build(&self) -> Federation {
+        let devices = self.devices.get();
+        let dialect: Vec<bool> = (0..devices).map(|role| odd_rank(self.odd, role).is_some()).collect();
+        let splits = assign_splits(self.seed, &dialect, self.train);
+        let words = language(&mut Stream::new(self.seed, Purpose::Synthesis, 1, 0));
+        let texts: Vec<Vec<u8>> = (0..devices)
+            .into_par_iter()
+            .map(|role| self.text(role, &words, dialect[role as usize]))
+            .collect();
+        let kind = InputKind::Windows { len: WINDOW, alphabet: SYMBOLS.len() };
+        let mut builder = FederationBuilder::new("roles", kind, SYMBOLS.len());
+        for (role, (text, split)) in texts.iter().zip(splits).enumerate() {
+            let suffix = if dialect[role] { "-dialect" } else { "" };
+            builder
+                .push(&format!("r{role:05}{suffix}"), split, DeviceExamples::Text(text), &[])
+                .expect("a role speaks symbols of the alphabet and has an identity of its own");
+        }
+        builder.build()
+    }
+
+    /// What a role says, a symbol per byte.
+    fn text(&self, role: u32, words: &[String], dialect: bool) -> Vec<u8> {
+        let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(role));
+        let len = self.points.draw(1.0, &mut stream) as usize + WINDOW;
+        let favour = Weighted::new(zipf(words.len()).map(|weight| weight * (0.8 * stream.normal()).exp()));
+        let sentence = stream.uniform(4.0, 14.0);
+        let mut text = String::with_capacity(len + 20);
+        let mut first = true;
+        while text.len() < len {
+            let word = &words[favour.draw(&mut stream)];
+            push_word(&mut text, word, first, dialect.then_some(&mut stream));
+            first = stream.unit() * sentence < 1.0;
+            text.push_str(if first { "  " } else { " " }); // a full stop is a symbol outside the alphabet
+        }
+        text.bytes().take(len).map(symbol).collect()
+    }
+}
+
+/// The index of a character.
+fn symbol(character: u8) -> u8 {
+    match character {
+        b'A'..=b'Z' => character - b'A' + 1,
+        b'a'..=b'z' => character - b'a' + 27,
+        _ => 0,
+    }
+}
+
+/// Adds a word, capital at the start of a sentence; in dialect when there is a stream for it.
+fn push_word(text: &mut String, word: &str, first: bool, dialect: Option<&mut Stream>) {
+    let start = text.len();
+    match dialect {
+        None => text.push_str(word),
+        Some(stream) => {
+            text.extend(word.chars().map(shifted_vowel));
+            if stream.unit() < 0.4 {
+                text.push_str("eth");
+            }
+        }
+    }
+    if first {
+        text[start..start + 1].make_ascii_uppercase();
+    }
+}
+
+/// The vowels of the dialect.
+fn shifted_vowel(letter: char) -> char {
+    match letter {
+        'a' => 'o',
+        'e' => 'i',
+        'i' => 'u',
+        'o' => 'e',
+        'u' => 'a',
+        other => other,
+    }
+}
+
+/// The words of the language, the most frequent first.
+fn language(stream: &mut Stream) -> Vec<String> {
+    const ONSETS: [&str; 20] = [
+        "", "th", "h", "w", "m", "s", "t", "b", "d", "f", "l", "n", "r", "g", "st", "br", "sh", "pr", "k",
+        "v",
+    ];
+    const NUCLEI: [&str; 9] = ["e", "a", "o", "i", "u", "ea", "ou", "ee", "ai"];
+    const CODAS: [&str; 12] = ["", "", "n", "t", "r", "s", "d", "l", "nd", "ng", "st", "m"];
+    let mut pick = |parts: &[&'static str]| parts[stream.below(parts.len() as u64) as usize];
+    let mut words: Vec<String> = Vec::with_capacity(WORDS);
+    while words.len() < WORDS {
+        let syllables = 1 + words.len() / 100; // the frequent words are short
+        let word: String =
+            (0..syllables.min(3)).flat_map(|_| [pick(&ONSETS), pick(&NUCLEI), pick(&CODAS)]).collect();
+        if !words.contains(&word) {
+            words.push(word);
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::BatchBuffer;
+
+    fn small() -> Federation {
+        Roles { devices: NonZeroU32::new(20).unwrap(), ..Roles::default() }.build()
+    }
+
+    #[test]
+    fn windows_hold_symbols_of_the_alphabet_and_are_labelled_by_the_next_one() {
+        let federation = small();
+        let examples = federation.examples(0);
+        let mut buffer = BatchBuffer::default();
+        let next = buffer.gather(&examples, 1..2).inputs.tokens()[WINDOW - 1];
+        let batch = buffer.gather(&examples, 0..1);
+        assert_eq!(batch.labels, [next]);
+        assert!(batch.inputs.tokens().iter().all(|&symbol| symbol < 53));
+        assert_eq!(federation.classes(), 53);
+    }
+
+    #[test]
+    fn symbols_round_trip() {
+        assert!(
+            SYMBOLS.iter().enumerate().all(|(index, &character)| usize::from(symbol(character)) == index)
+        );
+        assert_eq!(symbol(b'.'), 0);
+    }
+
+    #[test]
+    fn the_dialect_has_other_vowels() {
+        let mut text = String::new();
+        push_word(&mut text, "house", true, None);
+        let mut stream = Stream::new(1, Purpose::Synthesis, 0, 0);
+        push_word(&mut text, "house", false, Some(&mut stream));
+        assert!(text.starts_with("Househeasi"), "{text}");
+    }
+
+    #[test]
+    fn a_role_has_as_many_windows_as_it_was_given() {
+        let federation = small();
+        assert!((0..20).all(|role| (101..=8000).contains(&federation.count(role))));
+    }
+}
