@@ -4,7 +4,7 @@
 //! elements. A key masks one vector of one slot, so the nonce is zero for good.
 //!
 //! A vector of a million coordinates does not fit in the first-level cache and the streams of a hundred keys
-//! do not fit in memory. So the vector is walked in tiles of [`TILE`] bytes, and every key of a
+//! do not fit in memory. So the vector is walked in tiles of 8 KiB, and every key of a
 //! batch passes over a tile before the next tile is touched; a stream exists one tile at a time.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
