@@ -50,6 +50,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
     match session::run(experiment, &options)? {
         Ended::Interrupted => eprintln!("stopped; nothing is lost. Run the same command again to go on."),
+        #[cfg(feature = "mpi")]
+        Ended::Followed => {}
         Ended::Finished(summary) if args.json => {
             println!("{}", serde_json::to_string_pretty(&summary).unwrap_or_default());
         }

@@ -7,6 +7,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 mod bench;
 mod canvas;
 mod data;
+#[cfg(feature = "mpi")]
+mod cluster;
 mod demo;
 mod error;
 mod experiment_file;

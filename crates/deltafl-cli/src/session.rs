@@ -36,10 +36,17 @@ pub(crate) enum Ended {
     Finished(Summary),
     /// Ctrl-C: the folder holds a state to resume from.
     Interrupted,
+    /// On another rank than 0, which has nothing to say.
+    #[cfg(feature = "mpi")]
+    Followed,
 }
 
 /// Trains all seeds of an experiment into its run folder.
 pub(crate) fn run(mut experiment: Experiment, options: &Options<'_>) -> Result<Ended, Report> {
+    #[cfg(feature = "mpi")]
+    if deltafl_mpi::launched() {
+        return crate::cluster::run(experiment, options);
+    }
     let federation = experiment
         .data
         .load()
@@ -93,13 +100,13 @@ pub(crate) fn run(mut experiment: Experiment, options: &Options<'_>) -> Result<E
 }
 
 /// Writes what the round loop tells into the run folder, and stops it on Ctrl-C.
-struct Recorder<'a> {
-    folder: &'a mut RunFolder,
-    progress: &'a Progress,
-    labels: &'a [TrackLabel],
-    seed: u64,
-    stop: &'a AtomicBool,
-    lap: Instant,
+pub(crate) struct Recorder<'a> {
+    pub(crate) folder: &'a mut RunFolder,
+    pub(crate) progress: &'a Progress,
+    pub(crate) labels: &'a [TrackLabel],
+    pub(crate) seed: u64,
+    pub(crate) stop: &'a AtomicBool,
+    pub(crate) lap: Instant,
 }
 
 impl Observer for Recorder<'_> {
@@ -125,7 +132,7 @@ impl Observer for Recorder<'_> {
     }
 }
 
-fn open(experiment: &Experiment, options: &Options<'_>) -> Result<RunFolder, Report> {
+pub(crate) fn open(experiment: &Experiment, options: &Options<'_>) -> Result<RunFolder, Report> {
     let folder = if options.resume {
         RunFolder::resume(options.out, experiment)
     } else {
@@ -163,7 +170,7 @@ pub(crate) fn folder_error(error: RunFolderError) -> Report {
     }
 }
 
-fn warn_thin_tails(experiment: &Experiment, quiet: bool) {
+pub(crate) fn warn_thin_tails(experiment: &Experiment, quiet: bool) {
     for label in experiment.thin_tails() {
         if !quiet {
             let devices = label.theta.get() * experiment.cohort.get() as f64;
@@ -175,7 +182,7 @@ fn warn_thin_tails(experiment: &Experiment, quiet: bool) {
 }
 
 /// A flag that Ctrl-C or a termination raises; the second one ends the process at once.
-fn stop_on_interrupt() -> Arc<AtomicBool> {
+pub(crate) fn stop_on_interrupt() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&stop);
     // A handler may stand already when several runs share a process; then the first one's flag stays in charge.
