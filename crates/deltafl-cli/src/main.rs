@@ -6,14 +6,15 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 mod bench;
 mod canvas;
-mod data;
 #[cfg(feature = "mpi")]
 mod cluster;
+mod data;
 mod demo;
 mod error;
 mod experiment_file;
 mod illustrate;
 mod progress;
+mod report;
 mod run;
 mod session;
 mod table;
@@ -29,13 +30,14 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    Bench(bench::Args),
+    Demo(demo::Args),
+    Run(run::Args),
+    Report(report::Args),
     /// Bring data in, look at it, split it
     #[command(subcommand)]
     Data(data::DataCommand),
-    Demo(demo::Args),
     Illustrate(illustrate::Args),
-    Run(run::Args),
+    Bench(bench::Args),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  deltafl completions bash > /etc/bash_completion.d/deltafl")]
     Completions {
@@ -46,11 +48,12 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Bench(args) => bench::run(args),
-        Command::Data(command) => data::run(command),
         Command::Demo(args) => demo::run(args),
-        Command::Illustrate(args) => illustrate::run(args),
         Command::Run(args) => run::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Data(command) => data::run(command),
+        Command::Illustrate(args) => illustrate::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "deltafl", &mut std::io::stdout());
             Ok(())
