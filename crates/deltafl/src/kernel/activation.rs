@@ -13,7 +13,7 @@
 
 use super::simd::Simd;
 
-const LN_2_HIGH: f32 = 0.693_359_375;
+const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 
 /// eˣ.
