@@ -8,8 +8,8 @@
 //! ```
 //!
 //! "params" is the digest of version, session, round and every other parameter; "slot" that of the slot, its
-//! ring, its length and its context. Binding the context here, and not only in the signatures, means that a device
-//! that was given another η has masks that cancel with nobody's.
+//! ring, its length and its context. Binding the context here, and not only in the signatures, means that a
+//! device that was given another η has masks that cancel with nobody's.
 
 use chacha20poly1305::aead::{Aead, Payload};
 use chacha20poly1305::{ChaCha20Poly1305, KeyInit};

@@ -58,9 +58,12 @@ pub struct Config {
     pub slots: u32,
     /// The fewest devices in a sum.
     pub min_members: usize,
+    /// Whether to keep every message, for [`Round::recording`].
+    pub record: bool,
 }
 
-/// One slot, AES masks, and a sparse graph for 5 % colluding and 5 % dropping devices (a full one below fifty).
+/// One slot, AES masks, and a sparse graph for 5 % colluding and 5 % dropping devices (a full one below
+/// fifty).
 impl Default for Config {
     fn default() -> Self {
         let share = Permille::new(50).expect("five in a hundred");
@@ -70,8 +73,20 @@ impl Default for Config {
             graph: GraphRule::Regular { gamma: share, delta: share },
             slots: 1,
             min_members: 2,
+            record: false,
         }
     }
+}
+
+/// A message on its way, as bytes. The server is nobody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// The sender.
+    pub from: Option<DeviceId>,
+    /// The recipient.
+    pub to: Option<DeviceId>,
+    /// The encoded message.
+    pub bytes: Bytes,
 }
 
 /// A device vanishes before it sends its message of a phase, for good.
@@ -183,6 +198,7 @@ pub struct Round {
     devices: BTreeMap<DeviceId, Device>,
     drops: BTreeMap<DeviceId, PhaseName>,
     traffic: Traffic,
+    recording: Option<Vec<Delivery>>,
     now: Duration,
 }
 
@@ -211,6 +227,7 @@ impl Round {
             devices: BTreeMap::new(),
             drops: drops.iter().map(|drop| (drop.device, drop.before)).collect(),
             traffic: Traffic::default(),
+            recording: config.record.then(Vec::new),
             now: Duration::ZERO,
         };
         let enrol = |identity| {
@@ -245,12 +262,17 @@ impl Round {
         &self.traffic
     }
 
+    /// Every message so far, in order; none unless the configuration asked for it.
+    pub fn recording(&self) -> &[Delivery] {
+        self.recording.as_deref().unwrap_or_default()
+    }
+
     /// The devices read the server's invitation and join. One whose policy forbids it stays away.
     fn invite(&mut self, enrolments: impl Iterator<Item = (DeviceId, Enrolment)>, rng: &mut impl CryptoRng) {
         let invitation = self.server.poll_transmit().expect("a server begins with an invitation");
         let bytes = encode_server(&invitation.message);
         for (id, mut enrolment) in enrolments {
-            self.traffic.received(id, bytes.len());
+            self.count(None, Some(id), &bytes);
             let message = decode_server(bytes.clone(), NO_LIMIT).expect("the server encodes what it sends");
             if let ServerBody::Invite(params) = message.body
                 && let Ok(device) = enrolment.join(&params, self.now, rng)
@@ -293,10 +315,11 @@ impl Round {
         bytes: Bytes,
         supply: &mut Supply<'_>,
     ) -> Result<(), SimulationError> {
-        let Some(device) = self.devices.get_mut(&to) else {
+        if !self.devices.contains_key(&to) {
             return Ok(());
-        };
-        self.traffic.received(to, bytes.len());
+        }
+        self.count(None, Some(to), &bytes);
+        let device = self.devices.get_mut(&to).expect("looked up above");
         let message = decode_server(bytes, NO_LIMIT).expect("the server encodes what it sends");
         if device.handle(self.now, message).is_err() {
             self.devices.remove(&to);
@@ -314,6 +337,18 @@ impl Round {
         Ok(())
     }
 
+    fn count(&mut self, from: Option<DeviceId>, to: Option<DeviceId>, bytes: &Bytes) {
+        if let Some(from) = from {
+            self.traffic.sent(from, bytes.len());
+        }
+        if let Some(to) = to {
+            self.traffic.received(to, bytes.len());
+        }
+        if let Some(recording) = &mut self.recording {
+            recording.push(Delivery { from, to, bytes: bytes.clone() });
+        }
+    }
+
     fn answer(&mut self, from: DeviceId) {
         while let Some(message) = self.devices.get_mut(&from).and_then(Device::poll_transmit) {
             if self.drops.get(&from) == Some(&phase(&message.body)) {
@@ -321,7 +356,7 @@ impl Round {
                 return;
             }
             let bytes = encode_device(&message);
-            self.traffic.sent(from, bytes.len());
+            self.count(Some(from), None, &bytes);
             let message = decode_device(bytes, NO_LIMIT).expect("the device encodes what it sends");
             self.server.handle(self.now, from, message).expect("an honest device is not refused");
         }

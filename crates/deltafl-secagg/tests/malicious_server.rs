@@ -320,6 +320,10 @@ fn shares_that_were_changed_or_come_from_somebody_else_do_not_open() {
     let mut boxes = stage.boxes_for(D4);
     boxes.insert(DeviceId(5), boxes[&D0].clone());
     assert_eq!(stage.tell(D4, ServerBody::Shares(boxes)).err(), Some(Abort::UnknownDevice(DeviceId(5))));
+    let own = DeviceId(3);
+    let mut boxes = stage.boxes_for(own);
+    boxes.insert(own, boxes[&D0].clone());
+    assert_eq!(stage.tell(own, ServerBody::Shares(boxes)).err(), Some(Abort::UnknownDevice(own)));
 }
 
 #[test]

@@ -25,6 +25,8 @@ mod manifest;
 mod mapped;
 pub mod normalise;
 mod open;
+mod partition;
+mod summary;
 pub mod synthetic;
 mod writer;
 
@@ -36,6 +38,8 @@ pub use device_split::{DeviceSplit, InvalidSplit};
 pub use manifest::{Dropped, Manifest, Source};
 pub use normalise::{Affine, Normalise};
 pub use open::{OpenError, Unverified};
+pub use partition::{Deal, Partition, PartitionError};
+pub use summary::{Bin, Splits, Spread, Summary};
 pub use writer::{FederationWriter, Heading, SaveError};
 
 /// Which part of the population a device belongs to.
@@ -279,6 +283,24 @@ impl Federation {
 }
 
 impl Examples<'_> {
+    /// Reads a byte of every page, so that a mapped file is in memory by the time the device trains.
+    pub fn touch(&self) {
+        const PAGE: usize = 4096;
+        fn read<T: Copy>(values: &[T]) {
+            let stride = PAGE / size_of::<T>();
+            for value in values.iter().step_by(stride) {
+                std::hint::black_box(*value);
+            }
+        }
+        match self.inputs {
+            DeviceInputs::Bytes { values, .. } => read(values),
+            DeviceInputs::Dense { values, .. } => read(values),
+            DeviceInputs::Tokens { ids, .. } => read(ids),
+            DeviceInputs::Windows { text, .. } => read(text),
+        }
+        read(self.labels);
+    }
+
     /// Number of examples.
     pub fn len(&self) -> usize {
         self.len

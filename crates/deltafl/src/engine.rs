@@ -12,8 +12,12 @@ use crate::params::{Params, UpdateCode};
 use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::QuantileQuery;
 
+mod masked;
+mod peers;
 mod threads;
 
+pub use masked::Masked;
+pub use peers::{Alone, Peers, Share};
 pub use threads::Threads;
 
 /// The devices that train.
@@ -104,6 +108,19 @@ pub struct Traffic {
     pub bytes_down: u64,
 }
 
+impl Traffic {
+    /// The part of track `i` of `n` that share one message; the sum counts for each of them.
+    fn part(self, i: u64, n: u64) -> Self {
+        let part = |total: u64| total / n + u64::from(i < total % n);
+        Self {
+            sums: self.sums,
+            messages: part(self.messages),
+            bytes_up: part(self.bytes_up),
+            bytes_down: part(self.bytes_down),
+        }
+    }
+}
+
 impl std::ops::AddAssign for Traffic {
     fn add_assign(&mut self, other: Self) {
         self.sums += other.sums;
@@ -166,6 +183,14 @@ pub enum EngineError {
         /// Why.
         source: rayon::ThreadPoolBuildError,
     },
+    /// A device could not be computed: its data, or a model that a user brought, made the computation panic.
+    #[error("device {device}: {panic}")]
+    Device {
+        /// Its identity.
+        device: String,
+        /// What the panic said.
+        panic: String,
+    },
     /// The engine's own transport failed.
     #[error("{context}")]
     Transport {
@@ -187,6 +212,11 @@ pub trait Engine {
 
     /// For each query, the sum over the cohort of what the devices answer.
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError>;
+
+    /// Tells who will be asked in the round after this one, so that an engine that waits can prepare.
+    fn announce(&mut self, next: &[Drawn]) {
+        let _ = next;
+    }
 
     /// Loss and error of every device of a split, per track.
     fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<SplitEvaluation, EngineError>;

@@ -18,12 +18,18 @@ mod aligned;
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+pub(crate) mod conv;
 mod denormals;
 pub(crate) mod dispatch;
+pub(crate) mod gru;
+pub(crate) mod logistic;
+pub(crate) mod lstm;
+pub(crate) mod pooled;
 pub(crate) mod portable;
 pub(crate) mod product;
 pub(crate) mod simd;
 pub(crate) mod softmax;
+pub(crate) mod winograd;
 
 pub use aligned::Aligned;
 pub use denormals::{FlushDenormals, flush_denormals};
@@ -128,6 +134,19 @@ impl FromStr for Isa {
             .find(|isa| isa.name() == name)
             .ok_or_else(|| UnknownIsa { name: name.to_owned() })
     }
+}
+
+/// C ← A·B for square matrices of `side` a multiple of 32: A and C row by row, B in panels of 32 columns.
+///
+/// The product that the models are made of, large: its rate is the practical peak of a machine.
+///
+/// # Panics
+/// When this CPU lacks the instruction set, or a matrix has not `side²` entries.
+pub fn square_product(isa: Isa, side: usize, a: &[f32], b: &[f32], c: &mut [f32]) {
+    let shape = product::Shape { m: side, n: side, k: side };
+    let a = product::Entries { values: a, row: side, column: 1 };
+    let layouts = [product::Layout::panels(side), product::Layout::rows(side)];
+    product::product(Granted::new(isa), shape, a, b, layouts[0], c, layouts[1], 0.0);
 }
 
 /// An instruction set that this CPU is known to have: the licence to call its kernels.

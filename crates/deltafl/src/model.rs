@@ -6,13 +6,19 @@
 
 use crate::stream::Stream;
 
+pub mod conv_net;
+pub mod gru;
 mod layout;
 pub mod linear;
 pub mod logistic;
+pub mod lstm;
 mod spec;
 
+pub use conv_net::ConvNet;
+pub use gru::{Embedding, Gru};
 pub use linear::Linear;
 pub use logistic::Logistic;
+pub use lstm::Lstm;
 pub use spec::{ModelMismatch, ModelSpec};
 
 /// A mini-batch, gathered into contiguous memory.

@@ -12,7 +12,7 @@ use crate::algorithm::{Algorithm, Threshold};
 use crate::cohort::Sampling;
 use crate::data::Split;
 use crate::device::{LocalPlan, Work};
-use crate::engine::{Engine, EngineError, Query, Round, SplitEvaluation, Traffic};
+use crate::engine::{Drawn, Engine, EngineError, Query, Round, SplitEvaluation, Traffic};
 use crate::model::{Model, Step};
 use crate::params::{Params, UpdateSum, WrongLength};
 use crate::stream::{Purpose, Stream};
@@ -210,8 +210,15 @@ pub fn train(
     if state.round == 0 {
         evaluate(engine, state, observer)?;
     }
+    let devices = engine.roster().weights.len();
+    let draw = |state: &State, round| plan.sampling.cohort(devices, state.seed, round);
+    let mut cohort = draw(state, state.round);
     while state.round < plan.rounds {
-        let records = one_round(engine, plan, state)?;
+        // Line 2, a round ahead: whoever waits for a sum can prepare the next cohort.
+        let next = draw(state, state.round + 1);
+        engine.announce(&next);
+        let records = one_round(engine, plan, state, &cohort)?;
+        cohort = next;
         let flow = observer.round(&records).map_err(TrainingError::Observer)?;
 
         let evaluated = state.round == plan.rounds || state.round.is_multiple_of(plan.evaluate_every);
@@ -228,15 +235,14 @@ pub fn train(
     Ok(Outcome::Finished)
 }
 
-/// One round of Algorithm 2 (open) or 3 (private), for all tracks.
+/// One round of Algorithm 2 (open) or 3 (private), for all tracks, with the cohort S_t of line 2.
 fn one_round(
     engine: &mut dyn Engine,
     plan: &Plan,
     state: &mut State,
+    cohort: &[Drawn],
 ) -> Result<Vec<RoundRecord>, TrainingError> {
-    // Line 2: sample S_t.
-    let cohort = plan.sampling.cohort(engine.roster().weights.len(), state.seed, state.round);
-    let round = Round { seed: state.seed, index: state.round, cohort: &cohort };
+    let round = Round { seed: state.seed, index: state.round, cohort };
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
     let mut notes = set_thresholds(engine, plan, state, &round)?;

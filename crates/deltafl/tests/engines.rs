@@ -1,18 +1,22 @@
 //! Every engine, any number of threads, interrupted or not: the same bits.
 
 use std::ops::ControlFlow;
+use std::sync::{Barrier, Mutex};
 
 use deltafl::algorithm::{Algorithm, DeltaFl, FedAvg, Quantile};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
 use deltafl::device::Work;
-use deltafl::engine::{SplitEvaluation, Threads};
+use deltafl::engine::{EngineError, Masked, Peers, SplitEvaluation, Threads};
 use deltafl::kernel::Isa;
-use deltafl::model::ModelSpec;
+use deltafl::model::{Batch, Model, ModelSpec, Score};
+use deltafl::stream::Stream;
 use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
-use deltafl::training::{Local, Observer, ObserverError, Outcome, Plan, RoundRecord, State, Track, train};
+use deltafl::training::{
+    Local, Observer, ObserverError, Outcome, Plan, RoundRecord, State, Track, TrainingError, train,
+};
 
 /// Remembers everything; stops after some rounds if asked to.
 #[derive(Default)]
@@ -93,6 +97,151 @@ fn any_number_of_threads_gives_the_same_bits() {
         assert_eq!(one.records, more.records);
         assert_eq!(one.evaluations, more.evaluations);
     }
+}
+
+/// Peers that are threads of this process: what each brings lies on a table until all have seen it.
+struct AtTable<'a> {
+    rank: usize,
+    table: &'a Table,
+}
+
+struct Table {
+    scores: Mutex<Vec<Vec<Score>>>,
+    sums: Mutex<Vec<Vec<u64>>>,
+    all: Barrier,
+}
+
+impl AtTable<'_> {
+    fn meet<T: Clone + Default>(&self, seats: &Mutex<Vec<T>>, mine: T) -> Vec<T> {
+        seats.lock().unwrap()[self.rank] = mine;
+        self.table.all.wait();
+        let everyone = seats.lock().unwrap().clone();
+        self.table.all.wait();
+        everyone
+    }
+}
+
+impl Peers for AtTable<'_> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.table.sums.lock().unwrap().len()
+    }
+
+    fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, EngineError> {
+        assert_eq!(part.len(), lengths[self.rank]);
+        Ok(self.meet(&self.table.scores, part).concat())
+    }
+
+    fn sum(
+        &mut self,
+        values: Vec<u64>,
+        meanwhile: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<u64>, EngineError> {
+        while meanwhile() {}
+        let everyone = self.meet(&self.table.sums, values);
+        let entry = |i: usize| everyone.iter().fold(0u64, |sum, values| sum.wrapping_add(values[i]));
+        Ok((0..everyone[0].len()).map(entry).collect())
+    }
+}
+
+#[test]
+fn any_number_of_processes_gives_the_same_bits() {
+    let federation = federation();
+    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let plan = plan(all_algorithms());
+    let one = run(&federation, &plan, 1);
+    for size in [2, 3] {
+        let table = Table {
+            scores: Mutex::new(vec![Vec::new(); size]),
+            sums: Mutex::new(vec![Vec::new(); size]),
+            all: Barrier::new(size),
+        };
+        let part = |rank| {
+            let peers = AtTable { rank, table: &table };
+            let mut engine = Threads::with_peers(&*model, &federation, 1, peers).unwrap();
+            let mut state = State::new(7, plan.tracks.len(), &*model);
+            let mut diary = Diary::default();
+            train(&mut engine, &plan, &mut state, &mut diary).unwrap();
+            (diary, engine.share())
+        };
+        let parts: Vec<_> = std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..size).map(|rank| scope.spawn(move || part(rank))).collect();
+            handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+        });
+        for (diary, share) in &parts {
+            assert_eq!(diary.checkpoint, one.checkpoint);
+            assert_eq!(diary.records, one.records);
+            assert_eq!(diary.evaluations, one.evaluations);
+            assert!(share.updates > 0, "{share:?}");
+        }
+    }
+}
+
+/// A model that cannot learn the class 1.
+struct Brittle(Box<dyn Model>);
+
+impl Model for Brittle {
+    fn num_params(&self) -> usize {
+        self.0.num_params()
+    }
+
+    fn init(&self, stream: &mut Stream, params: &mut [f32]) {
+        self.0.init(stream, params);
+    }
+
+    fn scratch_len(&self, batch: usize) -> usize {
+        self.0.scratch_len(batch)
+    }
+
+    fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
+        assert!(!batch.labels.contains(&1), "no gradient for class 1");
+        self.0.gradient(params, batch, gradient, scratch)
+    }
+
+    fn evaluate(&self, _: &[f32], batch: Batch<'_>, _: &mut [f32]) -> Score {
+        Score { loss: batch.len() as f64, errors: 0 }
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_computed_is_named() {
+    let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 2 }, 2);
+    for (id, label) in [("anna", 0), ("boris", 1), ("clara", 0)] {
+        builder.push(id, Split::Train, DeviceExamples::Dense(&[1.0, -1.0]), &[label]).unwrap();
+    }
+    let federation = builder.build();
+    let model = Brittle(ModelSpec::Linear.build(&federation, Isa::detect()).unwrap());
+    let mut engine = Threads::new(&model, &federation, 2).unwrap();
+    let mut state = State::new(7, 1, &model);
+    let error = train(&mut engine, &plan(vec![Box::new(FedAvg)]), &mut state, &mut Diary::default());
+    let Err(TrainingError::Engine(error)) = error else { panic!("{error:?}") };
+    assert_eq!(error.to_string(), "device boris: no gradient for class 1");
+}
+
+#[test]
+fn real_secure_aggregation_gives_the_same_bits_as_plain_sums() {
+    let federation = federation();
+    let mut plan = plan(all_algorithms());
+    plan.rounds = 3;
+    plan.sampling.cohort_size = 10;
+    plan.sampling.availability.drop_out = 0.1;
+    let plain = run(&federation, &plan, 2);
+    assert!(plain.records.iter().any(|record| record.dropped > 0));
+
+    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let mut engine = Masked::new(Threads::new(&*model, &federation, 2).unwrap(), 0.1);
+    let mut state = State::new(7, plan.tracks.len(), &*model);
+    let mut masked = Diary::default();
+    train(&mut engine, &plan, &mut state, &mut masked).unwrap();
+    assert_eq!(masked.checkpoint, plain.checkpoint);
+    for (masked, plain) in masked.records.iter().zip(&plain.records) {
+        assert_eq!((masked.tail, masked.sums, masked.eta), (plain.tail, plain.sums, plain.eta));
+    }
+    let sent = |diary: &Diary| diary.records.iter().map(|record| record.bytes_up).sum::<u64>();
+    assert!(sent(&masked) > sent(&plain), "keys and shares come on top of the inputs");
 }
 
 #[test]

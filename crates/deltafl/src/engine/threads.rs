@@ -2,32 +2,38 @@
 //!
 //! A step of SGD is too small to split, so threads share devices, never a step. Tasks are taken largest
 //! first from a common counter; sums are integers and a device's loss is a sum of fixed blocks in order, so
-//! who computes what leaves no trace in the bits.
+//! who computes what leaves no trace in the bits. That holds between processes too: an engine with [`Peers`]
+//! computes its part of every answer and lets the parts meet.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::Arc;
 
+use super::peers::{Alone, Peers, Share, cut, owners};
 use super::{
-    Engine, EngineError, EvaluatedDevice, Evaluation, Query, Roster, Round, SplitEvaluation, Sum, Traffic,
+    Drawn, Engine, EngineError, EvaluatedDevice, Evaluation, Query, Roster, Round, SplitEvaluation, Sum,
+    Traffic,
 };
 use crate::data::{Federation, Split};
-use crate::device::{Member, Workspace, blocks, stream_key};
-use crate::kernel;
+use crate::device::{Admission, LocalPlan, Work, Workspace, blocks};
 use crate::model::{Model, Score};
 use crate::params::{Params, add_wrapping};
 use crate::superquantile::DeviceLoss;
 
-/// The engine of this process.
-pub struct Threads<'a> {
-    model: &'a dyn Model,
-    federation: &'a Federation,
-    /// Federation index of each train device.
-    train: Vec<u32>,
+mod crew;
+
+use crew::{Block, Crew, ForwardPass};
+
+/// The engine of this process, or of this process and its peers.
+pub struct Threads<'a, P = Alone> {
+    crew: Crew<'a>,
+    peers: P,
     roster: Roster,
-    pool: rayon::ThreadPool,
-    workers: Vec<Mutex<Workspace>>,
     losses: LossCache,
+    /// The cohort of the next round.
+    next: Vec<Drawn>,
+    share: Share,
 }
 
 /// F_k(w) of the devices of the present round, so that no device computes it twice.
@@ -49,6 +55,14 @@ impl LossCache {
     }
 }
 
+/// An answer that a device owes: query `query` to member `member` of the cohort.
+struct Task {
+    query: usize,
+    member: usize,
+    /// Examples that the device passes over.
+    examples: u64,
+}
+
 impl<'a> Threads<'a> {
     /// An engine of `threads` threads over a federation; 0 means one per core.
     pub fn new(
@@ -56,92 +70,103 @@ impl<'a> Threads<'a> {
         federation: &'a Federation,
         threads: usize,
     ) -> Result<Self, EngineError> {
-        let train = federation.split(Split::Train);
-        if train.is_empty() {
-            return Err(EngineError::NoTrainDevices);
-        }
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .map_err(|source| EngineError::Threads { threads, source })?;
-        let workers = (0..pool.current_num_threads()).map(|_| Mutex::default()).collect();
-        let roster = Roster { weights: train.iter().map(|&k| federation.count(k)).collect() };
-        Ok(Self { model, federation, train, roster, pool, workers, losses: LossCache::default() })
+        Self::with_peers(model, federation, threads, Alone)
+    }
+
+    /// The answers of some members of the cohort to all queries, one behind the other: the inputs of a masked sum.
+    pub(super) fn answers(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query<'_>],
+        members: &[usize],
+    ) -> Result<Vec<Vec<u64>>, EngineError> {
+        self.know_losses(round, queries.iter().filter(|query| query.needs_loss()).map(Query::params))?;
+        let (crew, known) = (&self.crew, &self.losses);
+        let answer =
+            |t: usize, at: &Cell<u32>, workspace: &mut Workspace, done: &mut Vec<(usize, Vec<u64>)>| {
+                let drawn = round.cohort[members[t]];
+                at.set(crew.train[drawn.device as usize]);
+                let mut answer = Vec::new();
+                for query in queries {
+                    let start = answer.len();
+                    answer.resize(start + query.answer_len(), 0);
+                    let loss = if query.needs_loss() { known.loss(query.params(), members[t]) } else { None };
+                    let sum = &mut answer[start..];
+                    crew.member(drawn.device, drawn.times).answer(round, query, loss, workspace, sum);
+                }
+                done.push((t, answer));
+            };
+        let parts = crew.share(members.len(), Vec::new, answer)?;
+        let mut answers: Vec<(usize, Vec<u64>)> = parts.into_iter().flatten().collect();
+        answers.sort_unstable_by_key(|(t, _)| *t);
+        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+    }
+}
+
+impl<'a, P: Peers> Threads<'a, P> {
+    /// An engine of `threads` threads in each of several processes.
+    pub fn with_peers(
+        model: &'a dyn Model,
+        federation: &'a Federation,
+        threads: usize,
+        peers: P,
+    ) -> Result<Self, EngineError> {
+        let crew = Crew::new(model, federation, threads)?;
+        let roster = Roster { weights: crew.train.iter().map(|&k| federation.count(k)).collect() };
+        let (losses, next, share) = (LossCache::default(), Vec::new(), Share::default());
+        Ok(Self { crew, peers, roster, losses, next, share })
     }
 
     /// Number of threads.
     pub fn threads(&self) -> usize {
-        self.workers.len()
+        self.crew.threads()
     }
 
-    fn member(&self, device: u32, times: u32) -> Member<'_> {
-        let k = self.train[device as usize];
-        Member {
-            model: self.model,
-            examples: self.federation.examples(k),
-            weight: self.federation.count(k) as f64 * f64::from(times),
-            key: stream_key(self.federation.id(k)),
-        }
+    /// What this process has computed so far.
+    pub fn share(&self) -> Share {
+        self.share
     }
 
-    /// Lets every thread take tasks from `0..tasks` until none is left; returns a state per thread.
-    fn share<S: Send>(
-        &self,
-        tasks: usize,
-        state: impl Fn() -> S + Sync,
-        task: impl Fn(usize, &mut Workspace, &mut S) + Sync,
-    ) -> Vec<S> {
-        let next = AtomicUsize::new(0);
-        self.pool.broadcast(|thread| {
-            let _flushed = kernel::flush_denormals();
-            let mut workspace = self.workers[thread.index()].lock().unwrap_or_else(PoisonError::into_inner);
-            let mut state = state();
-            loop {
-                let i = next.fetch_add(1, Ordering::Relaxed);
-                if i >= tasks {
-                    return state;
-                }
-                task(i, &mut workspace, &mut state);
-            }
-        })
+    /// The processes that share the work.
+    pub fn peers(&self) -> &P {
+        &self.peers
     }
 
     /// Loss and errors of devices (federation indices), for each of the tracks: forward passes only.
-    fn scores(&self, devices: &[u32], tracks: &[&Params]) -> Vec<Vec<Score>> {
-        // (track, device, block), the blocks of one device next to each other: a thread reloads w rarely.
-        let mut tasks = Vec::new();
-        for track in 0..tracks.len() {
-            for (i, &k) in devices.iter().enumerate() {
-                tasks.extend(blocks(self.federation.count(k) as usize).map(|block| (track, i, block)));
-            }
-        }
-        // Several blocks per turn when there are many, so that a turn outweighs loading w.
-        let turn = tasks.len().div_ceil(self.threads() * 64).clamp(1, 64);
-        let turns: Vec<_> = tasks.chunks(turn).collect();
-        let done =
-            self.share(turns.len(), Vec::new, |t, workspace, scores: &mut Vec<(usize, Vec<Score>)>| {
-                let mut loaded = None;
-                let score = |(track, i, block): &(usize, usize, std::ops::Range<usize>)| {
-                    if loaded != Some(*track) {
-                        workspace.load(self.model, tracks[*track].as_slice());
-                        loaded = Some(*track);
-                    }
-                    let examples = self.federation.examples(devices[*i]);
-                    workspace.score(self.model, &examples, block.clone())
-                };
-                scores.push((t, turns[t].iter().map(score).collect()));
-            });
-        let mut by_turn: Vec<(usize, Vec<Score>)> = done.into_iter().flatten().collect();
-        by_turn.sort_unstable_by_key(|(t, _)| *t);
-        let mut totals = vec![vec![Score::default(); devices.len()]; tracks.len()];
-        for ((track, i, _), score) in tasks.iter().zip(by_turn.into_iter().flat_map(|(_, scores)| scores)) {
-            totals[*track][*i] += score;
-        }
-        totals
+    fn scores(&mut self, devices: &[u32], tracks: &[&Params]) -> Result<Vec<Vec<Score>>, EngineError> {
+        let blocks = self.blocks(devices);
+        let costs = (0..tracks.len()).flat_map(|_| blocks.iter().map(|(_, examples)| examples.len() as u64));
+        let cuts = cut(costs, self.peers.size());
+        let mine = cuts[self.peers.rank()].clone();
+        let examples = mine.clone().map(|t| blocks[t % blocks.len()].1.len() as u64);
+        self.share.examples += examples.sum::<u64>();
+
+        let pass = ForwardPass { devices, blocks: &blocks, tracks };
+        let part = self.crew.scores(&pass, mine)?;
+        let lengths: Vec<usize> = cuts.iter().map(Range::len).collect();
+        let mut scores = self.peers.gather(part, &lengths)?.into_iter();
+        let of_track = |_| {
+            let mut totals = vec![Score::default(); devices.len()];
+            blocks.iter().zip(&mut scores).for_each(|((i, _), score)| totals[*i] += score);
+            totals
+        };
+        Ok((0..tracks.len()).map(of_track).collect())
+    }
+
+    /// The blocks of a forward pass over devices (federation indices).
+    fn blocks(&self, devices: &[u32]) -> Vec<Block> {
+        let of_device = |(i, &k): (usize, &u32)| {
+            blocks(self.crew.federation.count(k) as usize).map(move |block| (i, block))
+        };
+        devices.iter().enumerate().flat_map(of_device).collect()
     }
 
     /// Makes sure that F_k(w) of the cohort is known for these parameters; equal parameters share one pass.
-    fn know_losses<'p>(&mut self, round: &Round<'_>, params: impl Iterator<Item = &'p Params>) {
+    fn know_losses<'p>(
+        &mut self,
+        round: &Round<'_>,
+        params: impl Iterator<Item = &'p Params>,
+    ) -> Result<(), EngineError> {
         if self.losses.round != Some((round.seed, round.index)) {
             self.losses = LossCache { round: Some((round.seed, round.index)), by_params: Vec::new() };
         }
@@ -152,28 +177,74 @@ impl<'a> Threads<'a> {
             }
         }
         if unknown.is_empty() {
-            return;
+            return Ok(());
         }
-        let devices: Vec<u32> = round.cohort.iter().map(|drawn| self.train[drawn.device as usize]).collect();
-        let scores = self.scores(&devices, &unknown);
+        let devices = self.federation_indices(round.cohort);
+        let scores = self.scores(&devices, &unknown)?;
         for (params, scores) in unknown.into_iter().zip(scores) {
             let losses = scores
                 .iter()
                 .zip(&devices)
-                .map(|(score, &k)| score.loss / self.federation.count(k) as f64)
+                .map(|(score, &k)| score.loss / self.crew.federation.count(k) as f64)
                 .collect();
             self.losses.by_params.push((params.clone(), losses));
+        }
+        Ok(())
+    }
+
+    fn federation_indices(&self, cohort: &[Drawn]) -> Vec<u32> {
+        cohort.iter().map(|drawn| self.crew.train[drawn.device as usize]).collect()
+    }
+
+    /// The answers that this process computes, largest first, so that no thread and no process is left with a
+    /// giant at the end. A device that does not admit itself costs nothing.
+    fn tasks(&self, round: &Round<'_>, queries: &[Query<'_>]) -> Vec<Task> {
+        let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
+        let task = |query: usize, member: usize| {
+            let points = self.roster.weights[round.cohort[member].device as usize];
+            let examples = match &queries[query] {
+                Query::Quantile { .. } => 0,
+                Query::LocalUpdate { params, admission, plan } => {
+                    let loss = if admission.needs_loss() { self.losses.loss(params, member) } else { None };
+                    examples_trained(*admission, plan, points, loss)
+                }
+            };
+            Task { query, member, examples }
+        };
+        let mut tasks: Vec<Task> =
+            answering.flat_map(|member| (0..queries.len()).map(move |query| task(query, member))).collect();
+        tasks.sort_by_key(|task| Reverse(task.examples));
+        let costs: Vec<u64> = tasks.iter().map(|task| task.examples).collect();
+        let mut owners = owners(&costs, self.peers.size()).into_iter();
+        tasks.retain(|_| owners.next() == Some(self.peers.rank()));
+        tasks
+    }
+
+    /// The devices (federation indices) with which this process begins the next round, if that round goes as
+    /// this one did: the losses of a cut of the cohort, or the updates it owns. Nobody, unless this is the long
+    /// sum at the end of a round and there are peers to wait for.
+    fn expected(&self, round: &Round<'_>, queries: &[Query<'_>]) -> Vec<u32> {
+        if self.peers.size() == 1 || !queries.iter().any(|query| matches!(query, Query::LocalUpdate { .. })) {
+            return Vec::new();
+        }
+        let devices = self.federation_indices(&self.next);
+        if self.losses.by_params.is_empty() {
+            let tasks = self.tasks(&Round { cohort: &self.next, ..*round }, queries);
+            tasks.iter().map(|task| devices[task.member]).collect()
+        } else {
+            let costs = devices.iter().map(|&k| self.crew.federation.count(k));
+            devices[cut(costs, self.peers.size())[self.peers.rank()].clone()].to_vec()
         }
     }
 }
 
-impl Engine for Threads<'_> {
+impl<P: Peers> Engine for Threads<'_, P> {
     fn roster(&self) -> &Roster {
         &self.roster
     }
 
     fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
-        self.know_losses(round, tracks.iter().copied());
+        self.know_losses(round, tracks.iter().copied())?;
         let of_track = |params: &&Params| {
             let answering = round.cohort.iter().enumerate().filter(|(_, drawn)| !drawn.dropped);
             answering
@@ -187,27 +258,49 @@ impl Engine for Threads<'_> {
     }
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
-        self.know_losses(round, queries.iter().filter(|query| query.needs_loss()).map(Query::params));
+        self.know_losses(round, queries.iter().filter(|query| query.needs_loss()).map(Query::params))?;
+        let tasks = self.tasks(round, queries);
+        self.share.updates += tasks.iter().filter(|task| task.examples > 0).count() as u64;
+        self.share.examples += tasks.iter().map(|task| task.examples).sum::<u64>();
 
-        // Largest first, so that no thread is left with a giant at the end.
-        let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
-        let mut tasks: Vec<(usize, usize)> =
-            answering.flat_map(|i| (0..queries.len()).map(move |q| (q, i))).collect();
-        tasks.sort_by_key(|&(_, i)| Reverse(self.roster.weights[round.cohort[i].device as usize]));
+        // The answers to all queries stand in one vector, so that they meet in one sum.
+        let mut len = 0;
+        let place = |query: &Query<'_>| {
+            len += query.answer_len();
+            len - query.answer_len()..len
+        };
+        let places: Vec<Range<usize>> = queries.iter().map(place).collect();
+        let (crew, known) = (&self.crew, &self.losses);
+        let parts = crew.share(
+            tasks.len(),
+            || vec![0; len],
+            |t, at, workspace, sums: &mut Vec<u64>| {
+                let Task { query, member, .. } = tasks[t];
+                let (drawn, place) = (round.cohort[member], places[query].clone());
+                let query = &queries[query];
+                at.set(crew.train[drawn.device as usize]);
+                let loss = if query.needs_loss() { known.loss(query.params(), member) } else { None };
+                let device = crew.member(drawn.device, drawn.times);
+                device.answer(round, query, loss, workspace, &mut sums[place]);
+            },
+        )?;
+        let mut parts = parts.into_iter();
+        let mut total = parts.next().unwrap_or_else(|| vec![0; len]);
+        parts.for_each(|part| add_wrapping(&mut total, &part));
 
-        let zeros = || queries.iter().map(|query| vec![0; query.answer_len()]).collect::<Vec<Vec<u64>>>();
-        let parts = self.share(tasks.len(), zeros, |t, workspace, sums| {
-            let (q, i) = tasks[t];
-            let (query, drawn) = (&queries[q], round.cohort[i]);
-            let loss = if query.needs_loss() { self.losses.loss(query.params(), i) } else { None };
-            self.member(drawn.device, drawn.times).answer(round, query, loss, workspace, &mut sums[q]);
-        });
-        let mut total = zeros();
-        for part in parts {
-            total.iter_mut().zip(&part).for_each(|(sum, part)| add_wrapping(sum, part));
-        }
-        let sums = total.into_iter().zip(queries);
-        Ok(sums.map(|(values, query)| Sum { traffic: plain_traffic(round, query), values }).collect())
+        // While others still train, the examples of the next cohort are read from the disk.
+        let mut expected = self.expected(round, queries).into_iter();
+        let federation = self.crew.federation;
+        let mut meanwhile = || expected.next().map(|k| federation.examples(k).touch()).is_some();
+        let total = self.peers.sum(total, &mut meanwhile)?;
+        let sums = places.into_iter().zip(queries);
+        Ok(sums
+            .map(|(place, query)| Sum { traffic: plain_traffic(round, query), values: total[place].to_vec() })
+            .collect())
+    }
+
+    fn announce(&mut self, next: &[Drawn]) {
+        self.next = next.to_vec();
     }
 
     fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<SplitEvaluation, EngineError> {
@@ -221,21 +314,21 @@ impl Engine for Threads<'_> {
                 })
             })
             .collect();
-        let devices = self.federation.split(split);
+        let devices = self.crew.federation.split(split);
         let evaluations: Vec<Vec<Evaluation>> = self
-            .scores(&devices, &distinct)
+            .scores(&devices, &distinct)?
             .iter()
             .map(|scores| {
                 let of_device = |(score, &k): (&Score, &u32)| {
-                    let count = self.federation.count(k) as f64;
+                    let count = self.crew.federation.count(k) as f64;
                     Evaluation { loss: score.loss / count, error: score.errors as f64 / count }
                 };
                 scores.iter().zip(&devices).map(of_device).collect()
             })
             .collect();
         let named = |&k: &u32| EvaluatedDevice {
-            id: self.federation.id(k).to_owned(),
-            examples: self.federation.count(k),
+            id: self.crew.federation.id(k).to_owned(),
+            examples: self.crew.federation.count(k),
         };
         Ok(SplitEvaluation {
             split,
@@ -259,5 +352,15 @@ fn plain_traffic(round: &Round<'_>, query: &Query<'_>) -> Traffic {
         messages: asked + answering,
         bytes_up: answering * 8 * query.answer_len() as u64,
         bytes_down: asked * question,
+    }
+}
+
+/// How many examples a device passes over for an update.
+fn examples_trained(admission: Admission, plan: &LocalPlan, points: u64, loss: Option<f64>) -> u64 {
+    let share = loss.map_or(1.0, |loss| admission.share(loss));
+    match plan.work {
+        _ if share <= 0.0 => 0,
+        Work::Epochs(epochs) => points * u64::from(epochs),
+        Work::Steps(steps) => u64::from(steps) * plan.batch as u64,
     }
 }

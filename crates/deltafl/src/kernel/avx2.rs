@@ -35,11 +35,12 @@ unsafe impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> __m256 {
-        _mm256_maskload_ps(p, first(n))
+        if n >= 8 { _mm256_loadu_ps(p) } else { _mm256_maskload_ps(p, first(n)) }
     }
     #[inline(always)]
     unsafe fn store_first(p: *mut f32, v: __m256, n: usize) {
-        _mm256_maskstore_ps(p, first(n), v);
+        // A masked store is slow on some CPUs even when the mask is full.
+        if n >= 8 { _mm256_storeu_ps(p, v) } else { _mm256_maskstore_ps(p, first(n), v) }
     }
     #[inline(always)]
     unsafe fn add(a: __m256, b: __m256) -> __m256 {

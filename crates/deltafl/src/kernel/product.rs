@@ -231,37 +231,45 @@ impl Tile {
 }
 
 entry! {
-    /// Bᵀ panel by panel from B panel by panel: `rows × columns` becomes `columns × rows`, zero beyond.
-    pub(crate) fn transposed(rows: usize, columns: usize, from: &[f32], to: &mut [f32])
+    /// Bᵀ panel by panel, `columns × rows`, from B of `rows × columns`; columns of Bᵀ past `rows` are zero.
+    pub(crate) fn transposed(rows: usize, columns: usize, from: &[f32], layout: Layout, to: &mut [f32])
         = transposed_blocks, transposed_reference
 }
 
-fn transposed_reference(rows: usize, columns: usize, from: &[f32], to: &mut [f32]) {
-    let (from_layout, to_layout) = (Layout::panels(rows), Layout::panels(columns));
-    for i in 0..rows {
-        for j in 0..columns {
-            to[to_layout.at(j, i)] = from[from_layout.at(i, j)];
+fn transposed_reference(rows: usize, columns: usize, from: &[f32], layout: Layout, to: &mut [f32]) {
+    let to_layout = Layout::panels(columns);
+    for j in 0..columns {
+        for i in 0..padded(rows) {
+            to[to_layout.at(j, i)] = if i < rows { from[layout.at(i, j)] } else { 0.0 };
         }
     }
 }
 
 /// Whole blocks in registers, the rest entry by entry.
 #[inline(always)]
-unsafe fn transposed_blocks<S: Simd>(_: S, rows: usize, columns: usize, from: &[f32], to: &mut [f32]) {
-    let (from_layout, to_layout) = (Layout::panels(rows), Layout::panels(columns));
-    assert!(from.len() >= from_layout.extent(rows, columns) && to.len() >= to_layout.extent(columns, rows));
+unsafe fn transposed_blocks<S: Simd>(
+    _: S,
+    rows: usize,
+    columns: usize,
+    from: &[f32],
+    layout: Layout,
+    to: &mut [f32],
+) {
+    let to_layout = Layout::panels(columns);
+    assert!(
+        from.len() >= layout.extent(rows, columns) && to.len() >= to_layout.extent(columns, padded(rows))
+    );
     let block = S::LANES;
     let (whole_rows, whole_columns) = (rows / block * block, columns / block * block);
     for j in (0..whole_columns).step_by(block) {
         for i in (0..whole_rows).step_by(block) {
-            let (from, to) =
-                (from.as_ptr().add(from_layout.at(i, j)), to.as_mut_ptr().add(to_layout.at(j, i)));
-            S::transpose(from, from_layout.row, to, to_layout.row);
+            let (from, to) = (from.as_ptr().add(layout.at(i, j)), to.as_mut_ptr().add(to_layout.at(j, i)));
+            S::transpose(from, layout.row, to, to_layout.row);
         }
     }
-    for i in 0..rows {
-        for j in if i < whole_rows { whole_columns } else { 0 }..columns {
-            to[to_layout.at(j, i)] = from[from_layout.at(i, j)];
+    for j in 0..columns {
+        for i in if j < whole_columns { whole_rows } else { 0 }..padded(rows) {
+            to[to_layout.at(j, i)] = if i < rows { from[layout.at(i, j)] } else { 0.0 };
         }
     }
 }
@@ -326,8 +334,8 @@ mod tests {
                     }
                 }
                 let (mut to, mut back) = (vec![0.0; panels_len(columns, rows)], vec![0.0; from.len()]);
-                transposed(Granted::new(isa), rows, columns, &from, &mut to);
-                transposed(Granted::new(isa), columns, rows, &to, &mut back);
+                transposed(Granted::new(isa), rows, columns, &from, Layout::panels(rows), &mut to);
+                transposed(Granted::new(isa), columns, rows, &to, Layout::panels(columns), &mut back);
                 assert_eq!(from, back, "{isa} {rows} × {columns}");
             }
         }

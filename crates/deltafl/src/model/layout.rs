@@ -1,6 +1,18 @@
-//! Parameters between their flat order and their working form.
+//! Parameters between their flat order and their working form, and scratch memory in sections.
 
-use crate::kernel::product::{Layout, PANEL};
+use crate::kernel::product::{Layout, PANEL, padded};
+
+/// Rounds a section up to whole cache lines.
+pub(super) const fn section(len: usize) -> usize {
+    len.next_multiple_of(16)
+}
+
+/// Takes the next section off some memory: whole cache lines, so that what follows stays aligned.
+pub(super) fn take<'a>(memory: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
+    let (taken, rest) = std::mem::take(memory).split_at_mut(section(len));
+    *memory = rest;
+    &mut taken[..len]
+}
 
 /// Writes a matrix kept row by row panel by panel, zeros in the padding.
 pub(super) fn to_panels(matrix: &[f32], rows: usize, columns: usize, panels: &mut [f32]) {
@@ -22,5 +34,102 @@ pub(super) fn from_panels(panels: &[f32], rows: usize, columns: usize, matrix: &
             let at = layout.at(i, p * PANEL);
             part.copy_from_slice(&panels[at..at + part.len()]);
         }
+    }
+}
+
+/// The gates of a recurrent layer: `count` of `hidden` units each, padded to `units`, side by side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gates {
+    pub(super) count: usize,
+    pub(super) hidden: usize,
+}
+
+impl Gates {
+    /// Units of a gate, padded.
+    pub(super) const fn units(self) -> usize {
+        self.hidden.next_multiple_of(8)
+    }
+
+    /// Columns of all gates, padded.
+    pub(super) const fn columns(self) -> usize {
+        padded(self.count * self.units())
+    }
+
+    /// Rows of the flat matrices.
+    pub(super) const fn rows(self) -> usize {
+        self.count * self.hidden
+    }
+
+    /// The column of a flat row.
+    fn column(self, row: usize) -> usize {
+        row / self.hidden * self.units() + row % self.hidden
+    }
+
+    /// Writes a flat vector with an entry per gate and unit.
+    pub(super) fn load_vector(self, flat: &[f32], to: &mut [f32]) {
+        flat.iter().enumerate().for_each(|(row, &w)| to[self.column(row)] = w);
+    }
+
+    /// The inverse of [`Self::load_vector`].
+    pub(super) fn store_vector(self, from: &[f32], flat: &mut [f32]) {
+        flat.iter_mut().enumerate().for_each(|(row, w)| *w = from[self.column(row)]);
+    }
+
+    /// Writes a flat matrix, a row per gate and unit, as its transpose: a row per input.
+    pub(super) fn load(self, flat: &[f32], layout: Layout, to: &mut [f32]) {
+        for (row, inputs) in flat.chunks_exact(flat.len() / self.rows()).enumerate() {
+            inputs.iter().enumerate().for_each(|(i, &w)| to[layout.at(i, self.column(row))] = w);
+        }
+    }
+
+    /// The inverse of [`Self::load`].
+    pub(super) fn store(self, from: &[f32], layout: Layout, flat: &mut [f32]) {
+        for (row, inputs) in flat.chunks_exact_mut(flat.len() / self.rows()).enumerate() {
+            inputs.iter_mut().enumerate().for_each(|(i, w)| *w = from[layout.at(i, self.column(row))]);
+        }
+    }
+}
+
+/// Writes a flat matrix as its transpose, panel by panel.
+pub(super) fn load_transposed(flat: &[f32], inputs: usize, layout: Layout, to: &mut [f32]) {
+    for (row, entries) in flat.chunks_exact(inputs).enumerate() {
+        entries.iter().enumerate().for_each(|(i, &w)| to[layout.at(i, row)] = w);
+    }
+}
+
+/// The inverse of [`load_transposed`].
+pub(super) fn store_transposed(from: &[f32], inputs: usize, layout: Layout, flat: &mut [f32]) {
+    for (row, entries) in flat.chunks_exact_mut(inputs).enumerate() {
+        entries.iter_mut().enumerate().for_each(|(i, w)| *w = from[layout.at(i, row)]);
+    }
+}
+
+/// Splits off consecutive parts of the given lengths.
+pub(super) fn split<const N: usize>(mut values: &[f32], lens: [usize; N]) -> [&[f32]; N] {
+    lens.map(|len| {
+        let (part, rest) = values.split_at(len);
+        values = rest;
+        part
+    })
+}
+
+/// The same, mutably.
+pub(super) fn split_mut<const N: usize>(mut values: &mut [f32], lens: [usize; N]) -> [&mut [f32]; N] {
+    lens.map(|len| {
+        let (part, rest) = std::mem::take(&mut values).split_at_mut(len);
+        values = rest;
+        part
+    })
+}
+
+/// total ← decay·total + gradient.
+pub(super) fn add_decayed(total: &mut [f32], gradient: &[f32], decay: f32) {
+    total.iter_mut().zip(gradient).for_each(|(w, g)| *w = decay * *w + g);
+}
+
+/// Adds every row to `total`.
+pub(super) fn add_rows(total: &mut [f32], rows: &[f32], stride: usize) {
+    for row in rows.chunks_exact(stride) {
+        total.iter_mut().zip(row).for_each(|(total, x)| *total += x);
     }
 }

@@ -1,0 +1,306 @@
+//! `deltafl bench`: examples per second of each model on this machine.
+//!
+//! A repeat trains a cohort of devices, each for one epoch from the same parameters, as a round does: load,
+//! shuffle, gather, step, store. Evaluation is one forward pass over the same examples. Both are given beside the
+//! rate of a large matrix product, the practical peak of the machine.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use clap::Parser;
+use deltafl::data::{BatchBuffer, Federation};
+use deltafl::kernel::{self, Aligned, Isa};
+use deltafl::model::{Model, Step};
+use deltafl::stream::{Purpose, Stream};
+use miette::{IntoDiagnostic, Result, miette};
+use serde::Serialize;
+
+mod cases;
+mod clock;
+
+use cases::Case;
+use clock::Clock;
+
+/// Measure training and evaluation of each model on this machine.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    /// Only this model: emnist-linear, emnist-convnet, sent140-linear, sent140-lstm or shakespeare-gru.
+    #[arg(long)]
+    model: Option<String>,
+    /// Threads that train side by side.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
+    /// Kernels to use: reference, portable, avx2 or avx512 (default: the best of this CPU).
+    #[arg(long)]
+    kernel: Option<Isa>,
+    /// Seconds to measure training and evaluation for, each, per model.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Divide by the CPU time of the threads in place of the time on the wall: for a machine that is
+    /// shared (Linux only).
+    #[arg(long)]
+    cpu_time: bool,
+    /// Print the figures as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The figures of a machine.
+#[derive(Debug, Serialize)]
+struct Figures {
+    peak_gflops: f64,
+    kernel: Isa,
+    threads: u16,
+    models: Vec<ModelFigures>,
+}
+
+/// The figures of a model: medians over the repeats.
+#[derive(Debug, Serialize)]
+struct ModelFigures {
+    model: &'static str,
+    batch: usize,
+    train_examples_per_s: f64,
+    eval_examples_per_s: f64,
+    train_gflops: f64,
+    eval_gflops: f64,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let isa = args.kernel.unwrap_or_else(Isa::detect).require().into_diagnostic()?;
+    let cases = chosen(args.model.as_deref())?;
+    let budget = Duration::try_from_secs_f64(args.seconds).into_diagnostic()?;
+    let measure = Measure { clock: Clock::new(args.cpu_time)?, repeat: budget / REPEATS };
+    let mut figures = Figures {
+        peak_gflops: peak_gflops(isa, args.threads, measure),
+        kernel: isa,
+        threads: args.threads,
+        models: Vec::new(),
+    };
+    if !args.json {
+        print_header(&figures);
+    }
+    for case in cases {
+        let measured = case_figures(&case, isa, args.threads, measure)?;
+        if !args.json {
+            print_line(&measured, figures.peak_gflops);
+        }
+        figures.models.push(measured);
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&figures).into_diagnostic()?);
+    }
+    Ok(())
+}
+
+fn chosen(name: Option<&str>) -> Result<Vec<Case>> {
+    let mut cases = cases::all();
+    if let Some(name) = name {
+        let names: Vec<_> = cases.iter().map(|case| case.name).collect();
+        cases.retain(|case| case.name == name);
+        if cases.is_empty() {
+            return Err(miette!("no model is called {name:?}; choose one of {}", names.join(", ")));
+        }
+    }
+    Ok(cases)
+}
+
+fn print_header(figures: &Figures) {
+    println!(
+        "{} kernels, {} thread(s); a large product reaches {:.1} GFLOP/s\n",
+        figures.kernel, figures.threads, figures.peak_gflops
+    );
+    println!(
+        "{:<18}{:>6}{:>14}{:>10}{:>8}{:>14}{:>10}{:>8}",
+        "model", "batch", "train ex/s", "GFLOP/s", "peak", "eval ex/s", "GFLOP/s", "peak"
+    );
+}
+
+fn print_line(figures: &ModelFigures, peak: f64) {
+    let ModelFigures { model, batch, train_examples_per_s, eval_examples_per_s, train_gflops, eval_gflops } =
+        figures;
+    println!(
+        "{model:<18}{batch:>6}{train_examples_per_s:>14.0}{train_gflops:>10.1}{:>7.0}%{eval_examples_per_s:>14.0}{eval_gflops:>10.1}{:>7.0}%",
+        100.0 * train_gflops / peak,
+        100.0 * eval_gflops / peak,
+    );
+}
+
+/// Examples of a block of evaluation, as in the engine.
+const EVALUATION_BLOCK: usize = 256;
+/// Repeats whose median is reported.
+const REPEATS: u32 = 5;
+
+fn case_figures(case: &Case, isa: Isa, threads: u16, measure: Measure) -> Result<ModelFigures> {
+    let federation = case.federation();
+    let model = case.spec.build(&federation, isa).into_diagnostic()?;
+    let mut params = vec![0.0; model.num_params()];
+    model.init(&mut Stream::new(1, Purpose::Init, 0, 0), &mut params);
+    let race = Race { case, federation: &federation, model: &*model, params: &params, threads, measure };
+    let train = race.examples_per_s(Pass::Train);
+    let eval = race.examples_per_s(Pass::Evaluate);
+    Ok(ModelFigures {
+        model: case.name,
+        batch: case.batch,
+        train_examples_per_s: train,
+        eval_examples_per_s: eval,
+        train_gflops: train * case.train_flops * 1e-9,
+        eval_gflops: eval * case.eval_flops * 1e-9,
+    })
+}
+
+/// What is measured.
+#[derive(Clone, Copy)]
+struct Race<'a> {
+    case: &'a Case,
+    federation: &'a Federation,
+    model: &'a dyn Model,
+    params: &'a [f32],
+    threads: u16,
+    measure: Measure,
+}
+
+impl Race<'_> {
+    /// The median over the repeats of the examples that all threads pass in a second.
+    fn examples_per_s(&self, pass: Pass) -> f64 {
+        let rates: Vec<Vec<f64>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.threads)
+                .map(|_| scope.spawn(|| Worker::new(self).rates(self.measure, pass)))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect()
+        });
+        let totals = (0..REPEATS as usize).map(|i| rates.iter().map(|rates| rates[i]).sum()).collect();
+        median(totals)
+    }
+}
+
+/// What is done with a device.
+#[derive(Clone, Copy)]
+enum Pass {
+    Train,
+    Evaluate,
+}
+
+/// The memory of one thread.
+struct Worker<'a> {
+    race: &'a Race<'a>,
+    batch: BatchBuffer,
+    order: Vec<usize>,
+    working: Aligned,
+    scratch: Aligned,
+    trained: Vec<f32>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(race: &'a Race<'a>) -> Self {
+        let model = race.model;
+        let scratch = model.step_scratch_len(race.case.batch).max(model.scratch_len(EVALUATION_BLOCK));
+        let mut working = Aligned::zeroed(model.working_len());
+        model.load(race.params, &mut working);
+        Self {
+            race,
+            batch: BatchBuffer::default(),
+            order: Vec::new(),
+            working,
+            scratch: Aligned::zeroed(scratch),
+            trained: vec![0.0; model.num_params()],
+        }
+    }
+
+    /// Examples per second of each repeat.
+    fn rates(&mut self, measure: Measure, pass: Pass) -> Vec<f64> {
+        let _flush = kernel::flush_denormals();
+        self.pass(pass, 0);
+        let mut devices = (0..self.race.federation.len() as u32).cycle();
+        let mut next = || {
+            let device = devices.next().unwrap_or(0);
+            self.pass(pass, device);
+            self.race.federation.count(device)
+        };
+        (0..REPEATS).map(|_| measure.rate(&mut next)).collect()
+    }
+
+    fn pass(&mut self, pass: Pass, device: u32) {
+        match pass {
+            Pass::Train => self.train(device),
+            Pass::Evaluate => self.evaluate(device),
+        }
+    }
+
+    /// One epoch of a device from the common parameters.
+    fn train(&mut self, device: u32) {
+        let Race { case, federation, model, params, .. } = *self.race;
+        let examples = federation.examples(device);
+        self.order.clear();
+        self.order.extend(0..examples.len());
+        Stream::new(1, Purpose::LocalUpdate, 0, u64::from(device)).shuffle(&mut self.order);
+        model.load(params, &mut self.working);
+        let step = Step { learning_rate: case.learning_rate, l2: case.l2 };
+        for indices in self.order.chunks(case.batch) {
+            let batch = self.batch.gather(&examples, indices.iter().copied());
+            model.step(&mut self.working, batch, step, &mut self.scratch);
+        }
+        model.store(&self.working, &mut self.trained);
+        black_box(&self.trained);
+    }
+
+    /// Loss and errors of a device.
+    fn evaluate(&mut self, device: u32) {
+        let examples = self.race.federation.examples(device);
+        for start in (0..examples.len()).step_by(EVALUATION_BLOCK) {
+            let block = start..(start + EVALUATION_BLOCK).min(examples.len());
+            let batch = self.batch.gather(&examples, block);
+            black_box(self.race.model.evaluate(&self.working, batch, &mut self.scratch));
+        }
+    }
+}
+
+/// How rates are measured.
+#[derive(Clone, Copy)]
+struct Measure {
+    clock: Clock,
+    /// How long a repeat lasts.
+    repeat: Duration,
+}
+
+impl Measure {
+    /// What `work` adds up to in a second. Reading the clock takes time too: the more so, the rarer.
+    fn rate(self, mut work: impl FnMut() -> u64) -> f64 {
+        let (start, mut total, mut calls) = (self.clock.now(), 0, 1);
+        loop {
+            total += (0..calls).map(|_| work()).sum::<u64>();
+            let elapsed = self.clock.now().saturating_sub(start);
+            if elapsed >= self.repeat {
+                return total as f64 / elapsed.as_secs_f64();
+            }
+            if elapsed < self.repeat / 20 {
+                calls *= 2;
+            }
+        }
+    }
+}
+
+/// GFLOP/s of a 512 × 512 × 512 product, all threads together: the best of the repeats.
+fn peak_gflops(isa: Isa, threads: u16, measure: Measure) -> f64 {
+    const SIDE: usize = 512;
+    let products_per_s = || {
+        let (a, b) = (Aligned::zeroed(SIDE * SIDE), Aligned::zeroed(SIDE * SIDE));
+        let mut c = Aligned::zeroed(SIDE * SIDE);
+        let mut multiply = || {
+            kernel::square_product(isa, SIDE, &a, &b, &mut c);
+            black_box(&mut c);
+            1
+        };
+        (0..REPEATS).map(|_| measure.rate(&mut multiply)).fold(0.0, f64::max)
+    };
+    let per_s: f64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(products_per_s)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a product does not panic")).sum()
+    });
+    per_s * 2.0 * (SIDE as f64).powi(3) * 1e-9
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}

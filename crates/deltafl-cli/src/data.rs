@@ -1,0 +1,33 @@
+//! `deltafl data`: bring data in, look at it, split it.
+
+use miette::Result;
+
+#[cfg(feature = "fetch")]
+mod fetch;
+mod import;
+mod info;
+mod partition;
+mod split;
+mod target;
+
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum DataCommand {
+    #[command(subcommand)]
+    Import(import::ImportCommand),
+    #[cfg(feature = "fetch")]
+    Fetch(fetch::Args),
+    Info(info::Args),
+    Split(split::Args),
+    Partition(partition::Args),
+}
+
+pub(crate) fn run(command: DataCommand) -> Result<()> {
+    match command {
+        DataCommand::Import(command) => import::run(command),
+        #[cfg(feature = "fetch")]
+        DataCommand::Fetch(args) => fetch::run(args),
+        DataCommand::Info(args) => info::run(args),
+        DataCommand::Split(args) => split::run(args),
+        DataCommand::Partition(args) => partition::run(args),
+    }
+}

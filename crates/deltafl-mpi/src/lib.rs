@@ -1,0 +1,59 @@
+//! The engine of Δ-FL over MPI ranks: for simulations that outgrow one machine.
+//!
+//! Every rank runs the same round loop on the same state. A question of the loop is a collective operation:
+//! each rank computes its share of the cohort on its threads, integer sums meet in one all-reduce and losses
+//! in one gather, and all ranks go on with the same answer, so that no parameters ever travel. Only rank 0 has
+//! an observer, and so only rank 0 writes.
+//!
+//! ```text
+//!           rank 0                   rank 1                 rank 2
+//! losses    blocks of S_t            blocks of S_t          blocks of S_t         by points, cut evenly
+//!           ╰────────────────────── all-gather ─────────────────╯                16 bytes per block
+//! updates   devices of the tail      devices of the tail    devices of the tail   largest first
+//!           ╰──────────────── all-reduce in Z_2^64 ─────────────╯                8 bytes per parameter
+//! w_{t+1}   same bits                same bits              same bits
+//! records   run folder               –                      –
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`World`] | the ranks of a job: who they are, and what they must agree on |
+//! | [`MpiEngine`] | the engine: threads within a rank, collectives between ranks |
+//! | [`Agreed`] | an observer on rank 0 whose wish to stop is heard by all |
+//! | [`Throughput`] | what each rank did, and how evenly |
+//!
+//! MPI has no fault tolerance: when a rank dies, the job dies. Checkpoints are the answer: the run folder can
+//! be resumed on any other number of ranks, to the same bits.
+//!
+//! ```no_run
+//! use deltafl::data::synthetic::{Glyphs, Spec};
+//! use deltafl::kernel::Isa;
+//! use deltafl::model::ModelSpec;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let world = deltafl_mpi::World::init()?;
+//! let federation = Spec::Glyphs(Glyphs::default()).build();
+//! world.same("the data", federation.hash())?;
+//! let model = ModelSpec::Linear.build(&federation, world.common_isa(Isa::detect()))?;
+//! let mut engine = world.engine(&*model, &federation, 0)?;
+//! // deltafl::training::train(&mut engine, &plan, &mut state, &mut world.observe(recorder))
+//! if let Some(throughput) = engine.throughput() {
+//!     eprint!("{throughput}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod agreed;
+mod engine;
+mod launcher;
+mod ranks;
+mod state;
+mod throughput;
+mod world;
+
+pub use agreed::Agreed;
+pub use engine::MpiEngine;
+pub use launcher::launched;
+pub use throughput::{RankThroughput, Throughput};
+pub use world::{Differs, World, WorldError};

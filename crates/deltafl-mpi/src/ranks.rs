@@ -1,0 +1,110 @@
+//! The peers of a rank: collective operations, and the time spent in them.
+
+use std::time::{Duration, Instant};
+
+use deltafl::engine::{EngineError, Peers};
+use deltafl::model::Score;
+use mpi::collective::SystemOperation;
+use mpi::datatype::PartitionMut;
+use mpi::request::scope;
+use mpi::traits::{Communicator, CommunicatorCollectives};
+
+use crate::world::World;
+
+/// Most entries of one collective: MPI counts them in an `i32`.
+pub(crate) const MOST: usize = 1 << 30;
+
+/// The other ranks.
+pub(crate) struct Ranks<'a> {
+    world: &'a World,
+    waited: Duration,
+}
+
+/// More scores than one gather can hold.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{blocks} blocks of examples are more than one gather can hold: evaluate fewer devices or tracks at once"
+)]
+struct TooManyScores {
+    blocks: usize,
+}
+
+impl<'a> Ranks<'a> {
+    pub(crate) fn new(world: &'a World) -> Self {
+        Self { world, waited: Duration::ZERO }
+    }
+
+    /// Time spent in collectives: on their work, and on waiting for others.
+    pub(crate) fn waited(&self) -> Duration {
+        self.waited
+    }
+}
+
+impl Peers for Ranks<'_> {
+    fn rank(&self) -> usize {
+        self.world.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.world.size()
+    }
+
+    fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, EngineError> {
+        if self.size() == 1 {
+            return Ok(part);
+        }
+        let blocks = lengths.iter().sum::<usize>();
+        if 2 * blocks > MOST {
+            let source = Box::new(TooManyScores { blocks });
+            return Err(EngineError::Transport { context: "could not gather the losses", source });
+        }
+        let since = Instant::now();
+        let words: Vec<u64> = part.iter().flat_map(|score| [score.loss.to_bits(), score.errors]).collect();
+        let mut all = vec![0; 2 * blocks];
+        let counts: Vec<i32> = lengths.iter().map(|&len| 2 * len as i32).collect();
+        let starts: Vec<i32> =
+            counts.iter().scan(0, |end, &count| Some(std::mem::replace(end, *end + count))).collect();
+        let mut parts = PartitionMut::new(&mut all[..], counts, starts);
+        self.world.communicator().all_gather_varcount_into(&words[..], &mut parts);
+        self.waited += since.elapsed();
+        let score = |words: &[u64]| Score { loss: f64::from_bits(words[0]), errors: words[1] };
+        Ok(all.chunks_exact(2).map(score).collect())
+    }
+
+    fn sum(
+        &mut self,
+        values: Vec<u64>,
+        meanwhile: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<u64>, EngineError> {
+        if self.size() == 1 {
+            return Ok(values);
+        }
+        let since = Instant::now();
+        let mut sum = vec![0; values.len()];
+        for (values, sum) in values.chunks(MOST).zip(sum.chunks_mut(MOST)) {
+            all_reduce(self.world.communicator(), values, sum, meanwhile);
+        }
+        self.waited += since.elapsed();
+        Ok(sum)
+    }
+}
+
+/// The sum of `values` over all ranks. MPI makes progress only while it is called, so `meanwhile` is taken in
+/// small pieces, with a look at the request after each.
+fn all_reduce(
+    communicator: &impl Communicator,
+    values: &[u64],
+    sum: &mut [u64],
+    meanwhile: &mut dyn FnMut() -> bool,
+) {
+    scope(|scope| {
+        let mut request = communicator.immediate_all_reduce_into(scope, values, sum, SystemOperation::sum());
+        while meanwhile() {
+            match request.test() {
+                Ok(_) => return,
+                Err(unfinished) => request = unfinished,
+            }
+        }
+        request.wait_without_status();
+    });
+}

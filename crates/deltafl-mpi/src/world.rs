@@ -1,0 +1,243 @@
+//! The ranks of a job: who they are, and what they must agree on.
+
+use std::error::Error;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use deltafl::data::Federation;
+use deltafl::engine::EngineError;
+use deltafl::kernel::Isa;
+use deltafl::model::Model;
+use deltafl::training::{Observer, State};
+use mpi::Threading;
+use mpi::collective::SystemOperation;
+use mpi::datatype::PartitionMut;
+use mpi::environment::Universe;
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::{Communicator, CommunicatorCollectives, Root};
+
+use crate::agreed::Agreed;
+use crate::engine::MpiEngine;
+use crate::launcher;
+use crate::state;
+
+/// The ranks of a job. Every method is collective, but for those that only name things.
+///
+/// An error on one rank alone must end in [`World::fail`]: the others may be waiting in a collective. A panic
+/// ends the job as well.
+pub struct World {
+    communicator: SimpleCommunicator,
+    rank: usize,
+    hosts: Vec<String>,
+    /// Dropped last: it finalises MPI.
+    _universe: Universe,
+}
+
+/// Why a rank cannot join.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorldError {
+    /// MPI can be initialised once per process.
+    #[error("MPI has been initialised before in this process")]
+    Again,
+    /// The MPI library was built without threads.
+    #[error("the MPI library allows no threads beside the one that calls it (MPI_THREAD_FUNNELED)")]
+    NoThreads,
+    /// N processes that do not know of each other.
+    #[error(
+        "{variable} is {tasks}, but MPI sees a single rank: the {tasks} processes do not know of each other \
+         and would each train the whole run.\n\
+         Under Slurm, start them with `srun --mpi=pmix` (see `srun --mpi=list`) or `mpirun`; \
+         with mpirun, use the one of the MPI that this program was built against.\n\
+         To run on one rank on purpose, unset {variable}"
+    )]
+    Singleton {
+        /// What promised more.
+        variable: &'static str,
+        /// How many it promised.
+        tasks: usize,
+    },
+}
+
+/// A rank sees something else than rank 0.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} on rank {rank} ({host}) differs from that on rank 0")]
+pub struct Differs {
+    /// What differs.
+    pub what: &'static str,
+    /// The first rank that differs.
+    pub rank: usize,
+    /// Where it runs.
+    pub host: String,
+}
+
+impl World {
+    /// Joins the job that this process was launched in.
+    pub fn init() -> Result<Self, WorldError> {
+        let promised = launcher::several(|name| std::env::var(name).ok());
+        let (universe, threading) =
+            mpi::initialize_with_threading(Threading::Funneled).ok_or(WorldError::Again)?;
+        let communicator = universe.world();
+        if let Some((variable, tasks)) = promised.filter(|_| communicator.size() == 1) {
+            return Err(WorldError::Singleton { variable, tasks });
+        }
+        if threading < Threading::Funneled {
+            return Err(WorldError::NoThreads);
+        }
+        let rank = communicator.rank() as usize;
+        let host = mpi::environment::processor_name().unwrap_or_default();
+        let mut world = Self { communicator, rank, hosts: Vec::new(), _universe: universe };
+        let hosts = world.gather_bytes(host.as_bytes());
+        world.hosts = hosts.iter().map(|host| String::from_utf8_lossy(host).into_owned()).collect();
+        Ok(world)
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.communicator.size() as usize
+    }
+
+    /// Whether this is rank 0, which writes the run folder.
+    pub fn is_root(&self) -> bool {
+        self.rank == 0
+    }
+
+    /// Where a rank runs.
+    pub fn host(&self, rank: usize) -> &str {
+        &self.hosts[rank]
+    }
+
+    /// The engine of this rank; `threads` as in [`World::threads`].
+    pub fn engine<'a>(
+        &'a self,
+        model: &'a dyn Model,
+        federation: &'a Federation,
+        threads: usize,
+    ) -> Result<MpiEngine<'a>, EngineError> {
+        MpiEngine::new(self, model, federation, self.threads(threads))
+    }
+
+    /// The observer of a run: rank 0 brings one, the others none.
+    pub fn observe<O: Observer>(&self, observer: Option<O>) -> Agreed<'_, O> {
+        Agreed::new(self, observer)
+    }
+
+    /// The state that rank 0 has read, on all ranks; `None` where it has none.
+    pub fn state_of_root(&self, state: Option<State>) -> Option<State> {
+        state::of_root(self, state)
+    }
+
+    /// Number of threads of this rank: as many as asked for, or for 0 the cores that the launcher has bound it
+    /// to, shared with the ranks that are bound to the same ones.
+    pub fn threads(&self, asked: usize) -> usize {
+        let bound_to = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let bound_to = bound_to.lines().find(|line| line.starts_with("Cpus_allowed_list"));
+        let place = format!("{} {}", self.host(self.rank), bound_to.unwrap_or_default());
+        let here = self.gather_hash(&place);
+        let sharing = here.iter().filter(|&&other| other == here[self.rank]).count();
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        if asked == 0 { (cores / sharing).max(1) } else { asked }
+    }
+
+    /// The fastest instruction set among those the ranks name that all of them have: bits may differ between two.
+    pub fn common_isa(&self, isa: Isa) -> Isa {
+        let place = Isa::ALL.iter().position(|&known| known == isa).unwrap_or(0) as u64;
+        let mut lowest = place;
+        self.communicator.all_reduce_into(&place, &mut lowest, SystemOperation::min());
+        Isa::ALL[lowest as usize]
+    }
+
+    /// Makes sure that all ranks have the same `value` of `what`; on all of them the answer is the same.
+    pub fn same(&self, what: &'static str, value: &(impl Hash + ?Sized)) -> Result<(), Differs> {
+        let values = self.gather_hash(value);
+        match values.iter().position(|&other| other != values[0]) {
+            None => Ok(()),
+            Some(rank) => Err(Differs { what, rank, host: self.host(rank).to_owned() }),
+        }
+    }
+
+    /// The lowest rank for which `failed` holds, on all ranks: the one that should say what is wrong when all of
+    /// them may have met the same error.
+    pub fn first_failure(&self, failed: bool) -> Option<usize> {
+        let mut all = vec![0u8; self.size()];
+        self.communicator.all_gather_into(&u8::from(failed), &mut all[..]);
+        all.iter().position(|&failed| failed == 1)
+    }
+
+    /// Ends the job on all ranks. Not collective.
+    pub fn abort(&self, code: u8) -> ! {
+        self.communicator.abort(i32::from(code))
+    }
+
+    /// Says on standard error which rank failed and why, and ends the job on all ranks. Not collective.
+    pub fn fail(&self, error: &dyn Error, code: u8) -> ! {
+        let mut reason = error.to_string();
+        let mut below = error.source();
+        while let Some(source) = below {
+            let said = source.to_string();
+            if !reason.ends_with(&said) {
+                reason = format!("{reason}: {said}");
+            }
+            below = source.source();
+        }
+        eprintln!("{self} failed: {reason}");
+        self.abort(code)
+    }
+
+    pub(crate) fn communicator(&self) -> &SimpleCommunicator {
+        &self.communicator
+    }
+
+    /// What rank 0 has.
+    pub(crate) fn bytes_of_root(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        let root = self.communicator.process_at_rank(0);
+        let mut len = bytes.len() as u64;
+        root.broadcast_into(&mut len);
+        bytes.resize(len as usize, 0);
+        bytes.chunks_mut(crate::ranks::MOST).for_each(|chunk| root.broadcast_into(chunk));
+        bytes
+    }
+
+    /// What each rank has, by rank: a few bytes.
+    pub(crate) fn gather_bytes(&self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut counts = vec![0i32; self.size()];
+        self.communicator.all_gather_into(&(bytes.len() as i32), &mut counts[..]);
+        let starts: Vec<i32> =
+            counts.iter().scan(0, |end, &count| Some(std::mem::replace(end, *end + count))).collect();
+        let mut all = vec![0; counts.iter().map(|&count| count as usize).sum()];
+        let mut parts = PartitionMut::new(&mut all[..], &counts[..], &starts[..]);
+        self.communicator.all_gather_varcount_into(bytes, &mut parts);
+        let part = |(&start, &count): (&i32, &i32)| all[start as usize..(start + count) as usize].to_vec();
+        starts.iter().zip(&counts).map(part).collect()
+    }
+
+    /// A hash of what each rank has, by rank.
+    fn gather_hash(&self, value: &(impl Hash + ?Sized)) -> Vec<u64> {
+        let mut hasher = DefaultHasher::new();
+        value.hash(&mut hasher);
+        let mut hashes = vec![0; self.size()];
+        self.communicator.all_gather_into(&hasher.finish(), &mut hashes[..]);
+        hashes
+    }
+}
+
+/// This rank, among how many and where.
+impl fmt::Display for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {} on {}", self.rank, self.size(), self.host(self.rank))
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // To finalise MPI is to wait for the others, who may be waiting for this rank.
+        if std::thread::panicking() {
+            self.communicator.abort(101);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What one rank of a test does, as its environment says.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use deltafl::data::synthetic::{Glyphs, Spec};
+use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
+use deltafl::engine::{Drawn, Engine, EngineError, Query, Roster, Round, SplitEvaluation, Sum, Threads};
+use deltafl::experiment::Experiment;
+use deltafl::kernel::Isa;
+use deltafl::model::{Batch, Model, ModelSpec, Score};
+use deltafl::params::Params;
+use deltafl::run_folder::RunFolder;
+use deltafl::stream::Stream;
+use deltafl::superquantile::DeviceLoss;
+use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, train};
+use deltafl_mpi::World;
+
+const EXPERIMENT: &str = r#"
+    name = "ranks"
+    seeds = [7]
+    rounds = 6
+    cohort = 8
+    evaluate_every = 2
+    data = { source = { kind = "glyphs", devices = 24, seed = 3 } }
+    model = { kind = "linear", l2 = 1e-4 }
+    local = { epochs = 1, batch = 10, learning_rate = 0.1 }
+    availability = { drop_out = 0.1 }
+    [[algorithm]]
+    kind = "fedavg"
+    [[algorithm]]
+    kind = "delta-fl"
+    theta = [0.8, 0.3]
+    [[algorithm]]
+    kind = "delta-fl"
+    theta = 0.5
+    quantile = "histogram"
+    [[algorithm]]
+    kind = "delta-fl"
+    theta = 0.5
+    nu = 0.1
+    eta_every = 2
+"#;
+
+fn experiment() -> Experiment {
+    toml::from_str(EXPERIMENT).expect("the experiment of this test is valid")
+}
+
+fn federation(seed: u64) -> Federation {
+    let spec: Glyphs = toml::from_str(&format!("devices = 24\nseed = {seed}")).expect("a valid spec");
+    Spec::Glyphs(spec).build()
+}
+
+/// Writes the run folder; asks to stop after a round, if told so.
+struct Recorder {
+    folder: RunFolder,
+    stop_after: Option<u64>,
+}
+
+impl Observer for Recorder {
+    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        self.folder.append(records, 0.0)?;
+        let stop = self.stop_after.is_some_and(|round| records[0].round + 1 == round);
+        Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
+    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        Ok(self.folder.evaluation(7, round, splits)?)
+    }
+
+    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
+        Ok(self.folder.checkpoint(state)?)
+    }
+}
+
+/// The same run on the threads engine, into a folder: what all ranks must come to.
+pub fn train_on_threads(folder: &Path) {
+    let (experiment, federation) = (experiment(), federation(3));
+    let model = ModelSpec::Linear.build(&federation, Isa::detect()).expect("a linear model fits glyphs");
+    let mut engine = Threads::new(&*model, &federation, 2).expect("there are train devices");
+    let plan = experiment.plan();
+    let mut state = State::new(7, plan.tracks.len(), &*model);
+    let folder = RunFolder::create(folder, &experiment).expect("the folder is new");
+    let mut recorder = Recorder { folder, stop_after: None };
+    train(&mut engine, &plan, &mut state, &mut recorder).expect("the run can be trained");
+}
+
+/// An engine whose process dies at the update of a round, as by `kill -9`.
+struct Doomed<'a> {
+    engine: deltafl_mpi::MpiEngine<'a>,
+    dies_in: Option<u64>,
+}
+
+impl Engine for Doomed<'_> {
+    fn roster(&self) -> &Roster {
+        self.engine.roster()
+    }
+
+    fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
+        self.engine.losses(round, tracks)
+    }
+
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
+        if self.dies_in == Some(round.index) {
+            let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+        }
+        self.engine.secure_sum(round, queries)
+    }
+
+    fn announce(&mut self, next: &[Drawn]) {
+        self.engine.announce(next);
+    }
+
+    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<SplitEvaluation, EngineError> {
+        self.engine.evaluate(split, tracks)
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Trains the experiment of this test into `FOLDER`, on all ranks. `RESUME` goes on with a run, `STOP_AFTER` a
+/// round stops it, `KILL_IN` a round kills rank 1.
+pub fn train_on_ranks() {
+    let world = World::init().unwrap_or_else(|error| refuse(&error));
+    let path = PathBuf::from(std::env::var_os("FOLDER").expect("FOLDER is set"));
+    let (experiment, federation) = (experiment(), federation(3));
+    let isa = world.common_isa(Isa::detect());
+    let model = ModelSpec::Linear.build(&federation, isa).expect("a linear model fits glyphs");
+    let folder = world.is_root().then(|| {
+        let resume = number("RESUME").is_some();
+        let folder = if resume { RunFolder::resume } else { RunFolder::create }(&path, &experiment);
+        folder.unwrap_or_else(|error| world.fail(&error, 2))
+    });
+    let saved = folder
+        .as_ref()
+        .and_then(|folder| folder.state(7, model.num_params()).unwrap_or_else(|error| world.fail(&error, 2)));
+    let plan = experiment.plan();
+    let state = world.state_of_root(saved);
+    let mut state = state.unwrap_or_else(|| State::new(7, plan.tracks.len(), &*model));
+
+    let engine = world.engine(&*model, &federation, 2).unwrap_or_else(|error| world.fail(&error, 1));
+    let mut engine = Doomed { engine, dies_in: number("KILL_IN").filter(|_| world.rank() == 1) };
+    let mut observer =
+        world.observe(folder.map(|folder| Recorder { folder, stop_after: number("STOP_AFTER") }));
+    let outcome = train(&mut engine, &plan, &mut state, &mut observer);
+    let outcome = outcome.unwrap_or_else(|error| world.fail(&error, 1));
+    assert_eq!(outcome == Outcome::Stopped, number("STOP_AFTER").is_some());
+    if let Some(throughput) = engine.engine.throughput() {
+        eprint!("{throughput}");
+    }
+}
+
+/// Ranks of which the last has other data.
+pub fn differ() {
+    let world = World::init().unwrap_or_else(|error| refuse(&error));
+    let last = world.rank() + 1 == world.size();
+    let federation = federation(if last { 4 } else { 3 });
+    if let Err(differs) = world.same("the data", federation.hash()) {
+        if world.is_root() {
+            eprintln!("{differs}");
+        }
+        drop(world);
+        std::process::exit(2);
+    }
+}
+
+/// A model that cannot learn the class 1.
+struct Brittle(Box<dyn Model>);
+
+impl Model for Brittle {
+    fn num_params(&self) -> usize {
+        self.0.num_params()
+    }
+
+    fn init(&self, stream: &mut Stream, params: &mut [f32]) {
+        self.0.init(stream, params);
+    }
+
+    fn scratch_len(&self, batch: usize) -> usize {
+        self.0.scratch_len(batch)
+    }
+
+    fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
+        assert!(!batch.labels.contains(&1), "no gradient for class 1");
+        self.0.gradient(params, batch, gradient, scratch)
+    }
+
+    fn evaluate(&self, _: &[f32], batch: Batch<'_>, _: &mut [f32]) -> Score {
+        Score { loss: batch.len() as f64, errors: 0 }
+    }
+}
+
+/// Ranks one of which owns a device that cannot be computed.
+pub fn fail_on_a_device() {
+    let world = World::init().unwrap_or_else(|error| refuse(&error));
+    let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 2 }, 2);
+    for (id, label) in [("anna", 0), ("boris", 1), ("clara", 0), ("dora", 0)] {
+        builder
+            .push(id, Split::Train, DeviceExamples::Dense(&[1.0, -1.0]), &[label])
+            .expect("a valid device");
+    }
+    let federation = builder.build();
+    let model = ModelSpec::Linear.build(&federation, Isa::detect()).expect("a linear model fits");
+    let model = Brittle(model);
+    let mut engine = world.engine(&model, &federation, 1).unwrap_or_else(|error| world.fail(&error, 1));
+    let experiment = experiment();
+    let mut plan = experiment.plan();
+    plan.tracks.truncate(1);
+    plan.sampling.availability.drop_out = 0.0;
+    let mut state = State::new(7, 1, &model);
+    let mut observer = world.observe::<Recorder>(None);
+    if let Err(error) = train(&mut engine, &plan, &mut state, &mut observer) {
+        world.fail(&error, 3);
+    }
+}
+
+fn refuse(error: &deltafl_mpi::WorldError) -> ! {
+    eprintln!("{error}");
+    std::process::exit(2);
+}

@@ -1,0 +1,301 @@
+"""Recomputes the sums of a recorded round from its messages alone.
+
+Usage: `python3 check.py round.json`. It follows proto/secagg.proto and the module pages, shares no code with the crate
+and needs nothing but the standard library. What it does is what the server does after the last message of a slot: put
+secrets together from shares, check them against the commitments, derive the masks, take them off.
+"""
+
+import hashlib
+import hmac
+import json
+import struct
+import sys
+
+PRIME = 2**61 - 1
+PROTOCOL = b"deltafl-secagg/1/"
+
+
+# Protobuf: varints and length-delimited fields are all there is.
+
+def varint(data, at):
+    value, shift = 0, 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def fields(data):
+    found, at = {}, 0
+    while at < len(data):
+        key, at = varint(data, at)
+        value, at = varint(data, at)
+        if key & 7 == 2:
+            length = value
+            value, at = data[at:at + length], at + length
+        found[key >> 3] = value
+    return found
+
+
+def ids(data):
+    return list(struct.unpack(f"<{len(data) // 4}I", data))
+
+
+def records(data):
+    found = fields(data)
+    who, flat = ids(found.get(1, b"")), found.get(2, b"")
+    each = len(flat) // len(who) if who else 0
+    return {device: flat[i * each:(i + 1) * each] for i, device in enumerate(who)}
+
+
+# Hashes: the purpose first, every part of variable length behind its length.
+
+def number(value):
+    return struct.pack("<Q", value)
+
+
+def part(data):
+    return number(len(data)) + data
+
+
+def digest(purpose, *parts):
+    return hashlib.sha256(part(PROTOCOL) + part(purpose) + b"".join(parts)).digest()
+
+
+def params_digest(session, round_number, invite):
+    suite, cohort, slots = invite[1], invite[2], invite[3]
+    graph = (0, invite[4], 0) if 4 in invite else (1, invite.get(5, 0), invite.get(6, 0))
+    return digest(b"params", number(1), part(session), number(round_number), number(suite), number(cohort),
+                  *map(number, graph), number(slots))
+
+
+def slot_digest(slot, ring, length, context):
+    context = digest(b"context", part(context))
+    return digest(b"slot-spec", number(slot), number(ring), number(length), part(context))
+
+
+# Secrets: Lagrange at zero in five limbs.
+
+def recover(shares):
+    limbs = [0] * 5
+    for x, share in shares.items():
+        weight = 1
+        for other in shares:
+            if other != x:
+                weight = weight * other * pow(other - x, -1, PRIME) % PRIME
+        for limb, value in enumerate(struct.unpack("<5Q", share)):
+            limbs[limb] = (limbs[limb] + value * weight) % PRIME
+    lengths = (7, 7, 7, 7, 4)
+    return b"".join(limb.to_bytes(length, "little") for limb, length in zip(limbs, lengths))
+
+
+# X25519, RFC 7748.
+
+def x25519(secret, public):
+    p = 2**255 - 19
+    k = int.from_bytes(secret, "little") & ~7 & (2**255 - 1) | 1 << 254
+    u = int.from_bytes(public, "little") & (2**255 - 1)
+    x2, z2, x3, z3, swap = 1, 0, u, 1, 0
+    for t in reversed(range(255)):
+        bit = k >> t & 1
+        if swap ^ bit:
+            x2, x3, z2, z3 = x3, x2, z3, z2
+        swap = bit
+        a, b, c, d = x2 + z2, x2 - z2, x3 + z3, x3 - z3
+        aa, bb, da, cb = a * a, b * b, d * a, c * b
+        e = aa - bb
+        x3, z3 = (da + cb) ** 2 % p, u * (da - cb) ** 2 % p
+        x2, z2 = aa * bb % p, e * (aa + 121665 * e) % p
+    if swap:
+        x2, z2 = x3, z3
+    return (x2 * pow(z2, -1, p) % p).to_bytes(32, "little")
+
+
+# HKDF-SHA-256, RFC 5869, one block.
+
+def hkdf(secret, info):
+    key = hmac.new(PROTOCOL, secret, hashlib.sha256).digest()
+    return hmac.new(key, info + b"\x01", hashlib.sha256).digest()
+
+
+def mask_key(secret, purpose, params, slot, a, b):
+    return hkdf(secret, purpose + params + slot + struct.pack("<II", min(a, b), max(a, b)))
+
+
+# AES-128, FIPS 197, from the field of 256 elements up.
+
+def times(a, b):
+    product = 0
+    while b:
+        if b & 1:
+            product ^= a
+        a = a << 1 ^ (0x11B if a & 128 else 0)
+        b >>= 1
+    return product
+
+
+def sbox():
+    table = []
+    for value in range(256):
+        inverse = next((i for i in range(256) if times(value, i) == 1), 0)
+        rotated = inverse
+        for shift in range(1, 5):
+            rotated ^= (inverse << shift | inverse >> 8 - shift) & 255
+        table.append(rotated ^ 0x63)
+    return table
+
+
+SBOX = sbox()
+
+
+def aes_round_keys(key):
+    words, constant = [list(key[i:i + 4]) for i in range(0, 16, 4)], 1
+    for i in range(4, 44):
+        word = list(words[-1])
+        if i % 4 == 0:
+            word = [SBOX[byte] for byte in word[1:] + word[:1]]
+            word[0] ^= constant
+            constant = times(constant, 2)
+        words.append([a ^ b for a, b in zip(words[-4], word)])
+    return [sum(words[i:i + 4], []) for i in range(0, 44, 4)]
+
+
+def aes_block(round_keys, block):
+    state = [a ^ b for a, b in zip(block, round_keys[0])]
+    for index, key in enumerate(round_keys[1:], 1):
+        state = [SBOX[state[(i + 4 * (i % 4)) % 16]] for i in range(16)]
+        if index < 10:
+            mixed = []
+            for column in range(0, 16, 4):
+                c = state[column:column + 4]
+                mixed += [times(c[i], 2) ^ times(c[(i + 1) % 4], 3) ^ c[(i + 2) % 4] ^ c[(i + 3) % 4]
+                          for i in range(4)]
+            state = mixed
+        state = [a ^ b for a, b in zip(state, key)]
+    return bytes(state)
+
+
+def aes_stream(key, length):
+    round_keys = aes_round_keys(key[:16])
+    blocks = (aes_block(round_keys, i.to_bytes(16, "big")) for i in range(length // 16 + 1))
+    return b"".join(blocks)[:length]
+
+
+# ChaCha20, RFC 8439.
+
+def chacha_block(key, counter):
+    start = list(struct.unpack("<4I", b"expand 32-byte k")) + list(struct.unpack("<8I", key)) + [counter, 0, 0, 0]
+    state = list(start)
+
+    def turn(a, b, c, d):
+        for x, y, z, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            state[x] = (state[x] + state[y]) & 0xFFFFFFFF
+            mixed = state[z] ^ state[x]
+            state[z] = (mixed << bits | mixed >> 32 - bits) & 0xFFFFFFFF
+
+    for _ in range(10):
+        for i in range(4):
+            turn(i, 4 + i, 8 + i, 12 + i)
+        for i in range(4):
+            turn(i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4)
+    return struct.pack("<16I", *((a + b) & 0xFFFFFFFF for a, b in zip(state, start)))
+
+
+def chacha_stream(key, length):
+    return b"".join(chacha_block(key, i) for i in range(length // 64 + 1))[:length]
+
+
+STREAMS = {1: aes_stream, 2: chacha_stream}
+
+
+def words(data, ring):
+    width = ring // 8
+    return [int.from_bytes(data[i:i + width], "little") for i in range(0, len(data), width)]
+
+
+class Round:
+    """What the server has in hand when all messages are in."""
+
+    def __init__(self, messages):
+        self.keys, self.inputs, self.active, self.shares = {}, {}, {}, {}
+        for message in messages:
+            body = fields(bytes.fromhex(message["bytes"]))
+            if message["from"] is None:
+                self.from_server(body)
+            else:
+                self.from_device(message["from"], body)
+
+    def from_server(self, body):
+        if 4 in body:
+            invite = fields(body[4])
+            self.params = params_digest(body[2], body[3], invite)
+            self.suite = invite[1]
+        if 9 in body:
+            opened = fields(body[9])
+            self.active[opened.get(1, 0)] = ids(opened[4])
+
+    def from_device(self, device, body):
+        if 4 in body:
+            self.keys[device] = body[4]
+        if 7 in body:
+            masked = fields(body[7])
+            self.inputs[masked.get(1, 0), device] = masked[2]
+        if 9 in body:
+            unmask = fields(body[9])
+            for kind in (2, 3):
+                for owner, share in records(unmask.get(kind, b"")).items():
+                    held = self.shares.setdefault((unmask.get(1, 0), owner, kind), {})
+                    held[device + 1] = share
+
+    def mask_public(self, device, slot):
+        return self.keys[device][64 + 64 * slot:96 + 64 * slot]
+
+    def seed_commitment(self, device, slot):
+        return self.keys[device][96 + 64 * slot:128 + 64 * slot]
+
+    def sum(self, slot, ring, length, context):
+        total = [0] * length
+
+        def add(data, sign):
+            for i, word in enumerate(words(data, ring)):
+                total[i] = (total[i] + sign * word) % 2**ring
+
+        stream = lambda key: STREAMS[self.suite](key, length * ring // 8)
+        spec = slot_digest(slot, ring, length, context)
+        survivors = [device for device in self.active[slot] if (slot, device) in self.inputs]
+        for device in survivors:
+            add(self.inputs[slot, device], 1)
+            seed = recover(self.shares[slot, device, 2])
+            commitment = digest(b"seed", part(self.params), number(device), number(slot), part(seed))
+            assert commitment == self.seed_commitment(device, slot), f"seed of device {device}"
+            add(stream(mask_key(seed, b"self", self.params, spec, device, device)), -1)
+        for dropped in set(self.active[slot]) - set(survivors):
+            secret = recover(self.shares[slot, dropped, 3])
+            base = (9).to_bytes(32, "little")
+            assert x25519(secret, base) == self.mask_public(dropped, slot), f"mask key of device {dropped}"
+            for device in survivors:
+                shared = x25519(secret, self.mask_public(device, slot))
+                key = mask_key(shared, b"mask", self.params, spec, device, dropped)
+                add(stream(key), -1 if device < dropped else 1)
+        return survivors, total
+
+
+def main(file):
+    with open(file, encoding="utf-8") as opened:
+        published = json.load(opened)
+    round_ = Round(published["messages"])
+    for slot, expected in enumerate(published["slots"]):
+        ring, length = expected["ring"], expected["len"]
+        survivors, total = round_.sum(slot, ring, length, bytes.fromhex(expected["context"]))
+        assert survivors == expected["survivors"], f"survivors of slot {slot}"
+        assert total == expected["sum"], f"sum of slot {slot}"
+        inputs = [published["inputs"][f"{slot}/{device}"] for device in survivors]
+        plain = [sum(column) % 2**ring for column in zip(*inputs)]
+        assert total == plain, f"plain sum of slot {slot}"
+        print(f"slot {slot}: the sum of {len(survivors)} devices is right")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

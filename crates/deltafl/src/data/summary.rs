@@ -1,0 +1,171 @@
+//! A federation in a few numbers: how many devices, how uneven, how skewed.
+
+use serde::Serialize;
+
+use super::{Federation, InputKind, Source, Split};
+
+/// What there is to know about a federation without training on it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// What it is called.
+    pub name: String,
+    /// The kind and shape of an input.
+    pub input: InputKind,
+    /// Number of classes.
+    pub classes: usize,
+    /// Number of devices.
+    pub devices: usize,
+    /// Devices per split.
+    pub splits: Splits,
+    /// Number of examples of all devices.
+    pub examples: u64,
+    /// Examples per device.
+    pub points: Spread,
+    /// Devices by their number of examples, in bins that double.
+    pub histogram: Vec<Bin>,
+    /// Examples of each class.
+    pub labels: Vec<u64>,
+    /// Classes that occur on a device.
+    pub classes_per_device: Spread,
+    /// How far the labels of a device are from those of the federation: ½ Σ_c |p_k(c) − p(c)|, from 0 to 1.
+    pub label_skew: Spread,
+    /// BLAKE3 of the contents.
+    pub hash: String,
+    /// Where it came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+}
+
+/// Devices per split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Splits {
+    /// Devices that train.
+    pub train: usize,
+    /// Devices on which the error is reported.
+    pub test: usize,
+    /// Devices held out of train.
+    pub validation: usize,
+}
+
+/// A distribution over devices.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Smallest.
+    pub min: f64,
+    /// Middle; the mean of the two middle ones of an even number.
+    pub median: f64,
+    /// Mean.
+    pub mean: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// Devices with `from ≤ examples < to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bin {
+    /// Fewest examples.
+    pub from: u64,
+    /// One more than the most.
+    pub to: u64,
+    /// Number of devices.
+    pub devices: usize,
+}
+
+impl Summary {
+    /// Reads the labels of all devices.
+    pub fn of(federation: &Federation) -> Self {
+        let counts: Vec<u64> = (0..federation.len() as u32).map(|k| federation.count(k)).collect();
+        let mut labels = vec![0; federation.classes()];
+        for k in 0..federation.len() as u32 {
+            label_counts(federation, k).iter().for_each(|&(class, count)| labels[class] += count);
+        }
+        let examples = counts.iter().sum();
+        let devices = (0..federation.len() as u32).map(|k| {
+            let mine = label_counts(federation, k);
+            (mine.len() as f64, skew(&mine, counts[k as usize], &labels, examples))
+        });
+        let (occurring, skews): (Vec<f64>, Vec<f64>) = devices.unzip();
+        let in_split = |split| federation.split(split).len();
+        Self {
+            name: federation.name().to_owned(),
+            input: federation.kind(),
+            classes: federation.classes(),
+            devices: federation.len(),
+            splits: Splits {
+                train: in_split(Split::Train),
+                test: in_split(Split::Test),
+                validation: in_split(Split::Validation),
+            },
+            examples,
+            points: Spread::of(counts.iter().map(|&count| count as f64).collect()),
+            histogram: histogram(&counts),
+            labels,
+            classes_per_device: Spread::of(occurring),
+            label_skew: Spread::of(skews),
+            hash: federation.hash().to_owned(),
+            source: federation.source().cloned(),
+        }
+    }
+}
+
+/// The classes that occur on a device and how often.
+fn label_counts(federation: &Federation, device: u32) -> Vec<(usize, u64)> {
+    let examples = federation.examples(device);
+    let mut labels: Vec<u32> = (0..examples.len()).map(|i| examples.label(i)).collect();
+    labels.sort_unstable();
+    labels.chunk_by(|a, b| a == b).map(|run| (run[0] as usize, run.len() as u64)).collect()
+}
+
+/// Total variation between the labels of a device and all labels: Σ_c (p_k(c) − p(c))₊.
+fn skew(mine: &[(usize, u64)], count: u64, all: &[u64], examples: u64) -> f64 {
+    let excess =
+        |&(class, n): &(usize, u64)| (n as f64 / count as f64 - all[class] as f64 / examples as f64).max(0.0);
+    mine.iter().map(excess).sum()
+}
+
+impl Spread {
+    /// Of no values: zero.
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        let n = values.len();
+        let (Some(&min), Some(&max)) = (values.first(), values.last()) else {
+            return Self { min: 0.0, median: 0.0, mean: 0.0, max: 0.0 };
+        };
+        let median = (values[(n - 1) / 2] + values[n / 2]) / 2.0;
+        Self { min, median, mean: values.iter().sum::<f64>() / n as f64, max }
+    }
+}
+
+/// Bins [2^b, 2^{b+1}) from the smallest to the largest device.
+fn histogram(counts: &[u64]) -> Vec<Bin> {
+    let (Some(&min), Some(&max)) = (counts.iter().min(), counts.iter().max()) else { return Vec::new() };
+    let bits = min.max(1).ilog2()..=max.max(1).ilog2();
+    let bin = |b: u32| {
+        let (from, to) = (1u64 << b, 1u64.checked_shl(b + 1).unwrap_or(u64::MAX));
+        Bin { from, to, devices: counts.iter().filter(|&&count| (from..to).contains(&count)).count() }
+    };
+    bits.map(bin).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{DeviceExamples, FederationBuilder};
+
+    #[test]
+    fn numbers_one_can_check_by_hand() {
+        let mut builder = FederationBuilder::new("t", InputKind::Bytes { dim: 1 }, 3);
+        builder.push("a", Split::Train, DeviceExamples::Bytes(&[0; 4]), &[0, 0, 0, 0]).unwrap();
+        builder.push("b", Split::Test, DeviceExamples::Bytes(&[0; 4]), &[0, 0, 1, 1]).unwrap();
+        builder.push("c", Split::Test, DeviceExamples::Bytes(&[0]), &[0]).unwrap();
+        let summary = Summary::of(&builder.build());
+        assert_eq!((summary.devices, summary.examples, &summary.labels[..]), (3, 9, &[7, 2, 0][..]));
+        assert_eq!(summary.points, Spread { min: 1.0, median: 4.0, mean: 3.0, max: 4.0 });
+        assert_eq!(summary.splits, Splits { train: 1, test: 2, validation: 0 });
+        assert_eq!(summary.classes_per_device.max, 2.0);
+        assert!((summary.label_skew.min - 2.0 / 9.0).abs() < 1e-12, "{:?}", summary.label_skew);
+        assert!((summary.label_skew.max - (0.5 - 2.0 / 9.0)).abs() < 1e-12);
+        let bins: Vec<_> = summary.histogram.iter().map(|bin| (bin.from, bin.devices)).collect();
+        assert_eq!(bins, [(1, 1), (2, 0), (4, 2)]);
+    }
+}

@@ -1,0 +1,240 @@
+//! The devices in this process, under real secure aggregation.
+//!
+//! Every sum goes through the protocol that the deployed server speaks: keys, shares, masks, consistency check,
+//! unmasking, with encoded messages. As the sums are the same integers, the bits are those of [`Threads`]; what
+//! differs is the time, and that messages and bytes are counted rather than estimated. A round in which too few
+//! devices stay ends as it would in the field: without a sum, and w stays where it was.
+
+use std::collections::HashMap;
+
+use deltafl_secagg::graph::{GraphRule, Permille};
+use deltafl_secagg::identity::DeviceId;
+use deltafl_secagg::params::RoundId;
+use deltafl_secagg::server::PhaseName;
+use deltafl_secagg::simulate::{Config, Drop, Round as Protocol, SimulationError};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use super::{Engine, EngineError, Query, Roster, Round, SplitEvaluation, Sum, Threads, Traffic};
+use crate::data::Split;
+use crate::device::Admission;
+use crate::params::Params;
+use crate::stream::{Purpose, Stream};
+use crate::superquantile::DeviceLoss;
+
+/// Sums under one key set-up: two histograms, one more when the range moves, and the update.
+const SLOTS: u32 = 4;
+
+/// The engine of this process, with masks.
+pub struct Masked<'a> {
+    devices: Threads<'a>,
+    /// δ for which the graph is laid out, in thousandths.
+    drop_out: u16,
+    setup: Option<Setup>,
+}
+
+/// Keys of the present round.
+struct Setup {
+    round: (u64, u64),
+    /// How often keys were set up in it.
+    generation: u64,
+    protocol: Protocol,
+    counted: Traffic,
+    slots_left: u32,
+}
+
+impl<'a> Masked<'a> {
+    /// Puts masks around an engine. `drop_out` is the probability with which devices vanish.
+    pub fn new(devices: Threads<'a>, drop_out: f64) -> Self {
+        // Room above the mean, so that a bad round of a usual cohort still finishes.
+        let thousandths = (1000.0 * (1.5 * drop_out + 0.1)).min(450.0) as u16;
+        Self { devices, drop_out: thousandths, setup: None }
+    }
+
+    /// The protocol with a free slot: that of the present round, or a new one.
+    fn ready(&mut self, round: &Round<'_>) -> Result<Setup, SimulationError> {
+        let generation = match self.setup.take() {
+            Some(setup) if setup.round == (round.seed, round.index) => {
+                if setup.slots_left > 0 {
+                    return Ok(setup);
+                }
+                setup.generation + 1
+            }
+            _ => 0,
+        };
+        let mut stream = Stream::new(round.seed, Purpose::SecureAggregation, round.index, generation);
+        let mut seed = [0; 32];
+        seed.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&stream.next_u64().to_le_bytes()));
+        let (devices, drops) = members(round, generation, &mut stream);
+        let config = Config {
+            id: RoundId { session: [0; 16], round: round.index },
+            graph: GraphRule::Regular { gamma: share(50), delta: share(self.drop_out) },
+            slots: SLOTS,
+            ..Config::default()
+        };
+        let protocol = Protocol::new(&config, &devices, &drops, &mut ChaCha20Rng::from_seed(seed))?;
+        Ok(Setup {
+            round: (round.seed, round.index),
+            generation,
+            protocol,
+            counted: Traffic::default(),
+            slots_left: SLOTS,
+        })
+    }
+
+    /// One slot of the protocol: the answers to all queries, one behind the other.
+    fn slot(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query<'_>],
+        failed: &mut Option<EngineError>,
+    ) -> Result<(Vec<u64>, Traffic), SimulationError> {
+        let mut setup = self.ready(round)?;
+        setup.slots_left -= 1;
+        let len: usize = queries.iter().map(Query::answer_len).sum();
+        let position: HashMap<u32, usize> =
+            round.cohort.iter().enumerate().map(|(i, drawn)| (drawn.device, i)).collect();
+        let mut answers =
+            Answers { devices: &mut self.devices, round, queries, ready: HashMap::new(), failed };
+        let sum = setup
+            .protocol
+            .sum(len as u32, &context(queries), |DeviceId(device)| answers.of(position[&device]))?
+            .sum;
+        let traffic = setup.new_traffic();
+        self.setup = Some(setup);
+        Ok((sum, traffic))
+    }
+}
+
+/// The whole cohort, and where in the protocol the dropped ones vanish: anywhere before they hand in an input. In a
+/// second set-up of the same round they are gone already.
+fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<DeviceId>, Vec<Drop>) {
+    let present = round.cohort.iter().filter(|drawn| generation == 0 || !drawn.dropped);
+    let devices = present.map(|drawn| DeviceId(drawn.device)).collect();
+    let vanishing = round.cohort.iter().filter(|drawn| generation == 0 && drawn.dropped);
+    let drops = vanishing.map(|drawn| {
+        let phases = [PhaseName::Advertise, PhaseName::Reveal, PhaseName::Share, PhaseName::MaskedInput(0)];
+        Drop { device: DeviceId(drawn.device), before: phases[stream.below(4) as usize] }
+    });
+    (devices, drops.collect())
+}
+
+impl Setup {
+    /// What the protocol moved since it was last asked.
+    fn new_traffic(&mut self) -> Traffic {
+        let total = self.protocol.traffic().total();
+        let now = Traffic {
+            sums: self.counted.sums + 1,
+            messages: total.messages_sent + total.messages_received,
+            bytes_up: total.bytes_sent,
+            bytes_down: total.bytes_received,
+        };
+        let before = std::mem::replace(&mut self.counted, now);
+        Traffic {
+            sums: now.sums - before.sums,
+            messages: now.messages - before.messages,
+            bytes_up: now.bytes_up - before.bytes_up,
+            bytes_down: now.bytes_down - before.bytes_down,
+        }
+    }
+}
+
+/// The inputs of the devices, computed a few at a time: all threads work, and memory stays in bounds.
+struct Answers<'a, 'e> {
+    devices: &'a mut Threads<'e>,
+    round: &'a Round<'a>,
+    queries: &'a [Query<'a>],
+    ready: HashMap<usize, Vec<u64>>,
+    /// Why a device could not be computed; the sum is thrown away then.
+    failed: &'a mut Option<EngineError>,
+}
+
+impl Answers<'_, '_> {
+    /// The input of member `i` of the cohort. Devices are asked in the order of their ids.
+    fn of(&mut self, i: usize) -> Vec<u64> {
+        if !self.ready.contains_key(&i) {
+            let wanted = self.round.cohort[i].device;
+            let mut next: Vec<usize> = (0..self.round.cohort.len())
+                .filter(|&j| !self.round.cohort[j].dropped && self.round.cohort[j].device >= wanted)
+                .collect();
+            next.sort_unstable_by_key(|&j| self.round.cohort[j].device);
+            next.truncate(4 * self.devices.threads());
+            match self.devices.answers(self.round, self.queries, &next) {
+                Ok(answers) => self.ready = next.into_iter().zip(answers).collect(),
+                Err(error) => *self.failed = Some(error),
+            }
+        }
+        self.ready.remove(&i).unwrap_or_default()
+    }
+}
+
+/// What the devices sign along with the sum, so that no device can be given a w or an η of its own.
+fn context(queries: &[Query<'_>]) -> Vec<u8> {
+    let mut hasher = blake3::Hasher::new();
+    for query in queries {
+        hasher.update(query.params().hash().as_bytes());
+        match query {
+            Query::Quantile { query, .. } => {
+                hasher.update(&serde_json::to_vec(query).expect("a quantile query has string keys"));
+            }
+            Query::LocalUpdate { admission, .. } => {
+                let (eta, nu) = match admission {
+                    Admission::Everyone => (f64::NEG_INFINITY, 0.0),
+                    Admission::Tail { eta } => (*eta, 0.0),
+                    Admission::Smooth { eta, nu } => (*eta, nu.get()),
+                };
+                hasher.update(&eta.to_le_bytes()).update(&nu.to_le_bytes());
+            }
+        }
+    }
+    hasher.finalize().as_bytes().to_vec()
+}
+
+fn share(thousandths: u16) -> Permille {
+    Permille::new(thousandths).expect("at most 450 thousandths")
+}
+
+impl Engine for Masked<'_> {
+    fn roster(&self) -> &Roster {
+        self.devices.roster()
+    }
+
+    fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
+        self.devices.losses(round, tracks)
+    }
+
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
+        let mut failed = None;
+        let slot = self.slot(round, queries, &mut failed);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let (sum, traffic) = match slot {
+            Ok(done) => done,
+            // Too few devices were left: the round ends without a sum, as it would in the field.
+            Err(SimulationError::Verdict(_)) => (
+                vec![0; queries.iter().map(Query::answer_len).sum()],
+                Traffic { sums: 1, ..Traffic::default() },
+            ),
+            Err(source) => {
+                return Err(EngineError::Transport {
+                    context: "secure aggregation failed",
+                    source: source.into(),
+                });
+            }
+        };
+        let mut rest = sum.as_slice();
+        let mut sums = Vec::with_capacity(queries.len());
+        for (q, query) in queries.iter().enumerate() {
+            let (values, behind) = rest.split_at(query.answer_len());
+            rest = behind;
+            // One slot carries the sums of all tracks: its cost is shared out evenly.
+            sums.push(Sum { values: values.to_vec(), traffic: traffic.part(q as u64, queries.len() as u64) });
+        }
+        Ok(sums)
+    }
+
+    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<SplitEvaluation, EngineError> {
+        self.devices.evaluate(split, tracks)
+    }
+}

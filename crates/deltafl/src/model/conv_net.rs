@@ -1,0 +1,412 @@
+//! The convolutional network of EMNIST (spec §4).
+//!
+//! ```text
+//! conv 5×5 1→c₁, ReLU, max-pool 2/2, conv 5×5 c₁→c₂, ReLU, max-pool 2/2, full → classes, cross-entropy
+//! ```
+//!
+//! Flat order, as PyTorch's: first filters `c₁ × 5 × 5`, their biases, second filters `c₂ × c₁ × 5 × 5`, their biases,
+//! full layer `classes × (c₂ · pooled₂²)` with the channel outermost in a row, its biases.
+//!
+//! A step in three parts: forward, image by image; the gradients that need the parameters (of the second map, of the
+//! first map, and with it of the small first filters); and the descent, which adds the gradients of
+//! the large layers to the parameters without forming them.
+
+use super::layout::{add_decayed, add_rows, section, split, split_mut, take};
+use super::{Batch, Model, Score, Step};
+use crate::kernel::conv::{self, Pooled, Sizes, TAPS};
+use crate::kernel::pooled;
+use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
+use crate::kernel::softmax::{self, Rows};
+use crate::kernel::winograd::{self, Second};
+use crate::kernel::{Granted, Isa};
+use crate::stream::Stream;
+
+/// Images that a forward pass holds at once.
+const FORWARD: usize = 16;
+
+/// The convolutional network.
+#[derive(Clone, Debug)]
+pub struct ConvNet {
+    sizes: Sizes,
+    channels: [usize; 2],
+    classes: usize,
+    kernel: Granted,
+}
+
+impl ConvNet {
+    /// A network for square images of `side`, with `channels` of the two convolutions.
+    ///
+    /// # Panics
+    /// When the image is too small to be pooled twice (a side below 16), or this CPU lacks the instruction set.
+    pub fn new(side: usize, channels: [usize; 2], classes: usize, isa: Isa) -> Self {
+        let sizes = Sizes::new(side, channels).expect("an image of side 16 or more leaves something to pool");
+        Self { sizes, channels, classes, kernel: Granted::new(isa) }
+    }
+
+    /// The smallest side of an image.
+    pub const SMALLEST_SIDE: usize = 16;
+
+    /// Where the feature of flat order `j` (channel, then cell) lies: cell, then channel.
+    fn feature_row(&self, j: usize) -> usize {
+        j % self.sizes.cells_2() * self.sizes.second + j / self.sizes.cells_2()
+    }
+
+    fn rows(&self) -> Rows {
+        Rows { classes: self.classes, stride: padded(self.classes) }
+    }
+
+    /// Inputs of the full layer in flat order.
+    fn features(&self) -> usize {
+        self.channels[1] * self.sizes.cells_2()
+    }
+
+    /// Flat parameters: first filters and biases, second filters and biases, full layer and biases.
+    fn flat_lens(&self) -> [usize; 6] {
+        let [first, second] = self.channels;
+        [TAPS * first, first, TAPS * first * second, second, self.features() * self.classes, self.classes]
+    }
+
+    /// The same in working form; the first filters hold their biases.
+    fn working_lens(&self) -> [usize; 5] {
+        let Sizes { second, .. } = self.sizes;
+        let full = panels_len(self.sizes.map_2(), padded(self.classes));
+        [self.sizes.filters_1(), self.sizes.filters_2(), second, full, padded(self.classes)].map(section)
+    }
+
+    fn parts<'a>(&self, working: &'a [f32]) -> Parts<&'a [f32]> {
+        Parts::from(split(working, self.working_lens()))
+    }
+
+    fn parts_mut<'a>(&self, working: &'a mut [f32]) -> Parts<&'a mut [f32]> {
+        Parts::from(split_mut(working, self.working_lens()))
+    }
+
+    fn forward_len(&self, batch: usize) -> usize {
+        let sizes = &self.sizes;
+        section(winograd::filters_len(sizes))
+            + section(winograd::scratch_len(sizes))
+            + 2 * section(batch * sizes.map_1())
+            + 2 * section(batch * sizes.map_2())
+            + section(batch * self.rows().stride)
+    }
+
+    fn backward_len(&self, batch: usize) -> usize {
+        let sizes = &self.sizes;
+        section(panels_len(padded(self.classes), sizes.map_2()))
+            + section(batch * sizes.map_2())
+            + section(batch * pooled::lists_len(sizes))
+            + section(sizes.map_1())
+            + section(sizes.filters_1())
+            + section(sizes.second)
+    }
+
+    /// The forward pass of a batch, whose filters have been transformed, as far as the logits.
+    fn forward(&self, parts: &Parts<&[f32]>, images: &[f32], memory: &mut Forward<'_>) {
+        let (sizes, kernel) = (self.sizes, self.kernel);
+        let second =
+            Second { filters: parts.second, transformed: memory.transformed, bias: parts.second_bias };
+        let firsts = memory
+            .map_1
+            .chunks_exact_mut(sizes.map_1())
+            .zip(memory.winners_1.chunks_exact_mut(sizes.map_1()));
+        let seconds = memory
+            .map_2
+            .chunks_exact_mut(sizes.map_2())
+            .zip(memory.winners_2.chunks_exact_mut(sizes.map_2()));
+        let images = images.chunks_exact(sizes.pixels());
+        for ((image, (values, winners)), (values_2, winners_2)) in images.zip(firsts).zip(seconds) {
+            conv::first_forward(kernel, sizes, image, parts.first, Pooled { values, winners });
+            let map = Pooled { values: values_2, winners: winners_2 };
+            winograd::second_forward(kernel, sizes, values, second, map, memory.scratch);
+        }
+        let stride = self.rows().stride;
+        for row in memory.logits.chunks_exact_mut(stride) {
+            row.copy_from_slice(&parts.full_bias[..stride]);
+        }
+        let shape = Shape { m: memory.logits.len() / stride, n: stride, k: sizes.map_2() };
+        let features = Entries { values: memory.map_2, row: sizes.map_2(), column: 1 };
+        let layouts = [Layout::panels(sizes.map_2()), Layout::rows(stride)];
+        product(kernel, shape, features, parts.full, layouts[0], memory.logits, layouts[1], 1.0);
+    }
+
+    /// The gradients that need the parameters, from the residuals that `forward.logits` holds.
+    fn backward(
+        &self,
+        parts: &Parts<&[f32]>,
+        images: &[f32],
+        forward: &Forward<'_>,
+        backward: &mut Backward<'_>,
+    ) {
+        let (sizes, kernel, stride) = (self.sizes, self.kernel, self.rows().stride);
+        let layout = Layout::panels(sizes.map_2());
+        transposed(kernel, sizes.map_2(), stride, parts.full, layout, backward.full_transposed);
+        let shape = Shape { m: forward.logits.len() / stride, n: sizes.map_2(), k: self.classes };
+        let residuals = Entries { values: forward.logits, row: stride, column: 1 };
+        let layouts = [Layout::panels(stride), Layout::rows(sizes.map_2())];
+        product(
+            kernel,
+            shape,
+            residuals,
+            backward.full_transposed,
+            layouts[0],
+            backward.map_2,
+            layouts[1],
+            0.0,
+        );
+
+        backward.first.fill(0.0);
+        backward.second_bias.fill(0.0);
+        let lists = backward.live.chunks_exact_mut(pooled::lists_len(&sizes));
+        for (i, (image, live)) in images.chunks_exact(sizes.pixels()).zip(lists).enumerate() {
+            let (first, second) = (i * sizes.map_1(), i * sizes.map_2());
+            let range = second..second + sizes.map_2();
+            pooled::list_live(
+                &sizes,
+                &forward.map_2[range.clone()],
+                &forward.winners_2[range.clone()],
+                &backward.map_2[range],
+                live,
+                backward.second_bias,
+            );
+            pooled::input_gradient(kernel, sizes, parts.second, live, backward.map_1);
+            let range = first..first + sizes.map_1();
+            let (map, winners) = (&forward.map_1[range.clone()], &forward.winners_1[range]);
+            conv::first_gradient(kernel, sizes, image, map, winners, backward.map_1, backward.first);
+        }
+    }
+
+    /// parts ← decay·parts + gradient.
+    fn descend(&self, parts: Parts<&mut [f32]>, decay: f32, forward: &Forward<'_>, backward: &Backward<'_>) {
+        let (sizes, kernel, stride) = (self.sizes, self.kernel, self.rows().stride);
+        add_decayed(parts.first, backward.first, decay);
+        add_decayed(parts.second_bias, backward.second_bias, decay);
+        pooled::add_filter_gradient(kernel, sizes, forward.map_1, backward.live, decay, parts.second);
+        let shape = Shape { m: sizes.map_2(), n: stride, k: forward.logits.len() / stride };
+        let features = Entries { values: forward.map_2, row: 1, column: sizes.map_2() };
+        let layouts = [Layout::rows(stride), Layout::panels(sizes.map_2())];
+        product(kernel, shape, features, forward.logits, layouts[0], parts.full, layouts[1], decay);
+        parts.full_bias.iter_mut().for_each(|b| *b *= decay);
+        add_rows(parts.full_bias, forward.logits, stride);
+    }
+
+    /// Forward and back; the memory then holds what [`Self::descend`] adds.
+    fn differentiate<'a>(
+        &self,
+        working: &[f32],
+        batch: Batch<'_>,
+        scale: f32,
+        memory: &mut &'a mut [f32],
+    ) -> (Forward<'a>, Backward<'a>) {
+        let parts = self.parts(working);
+        let mut forward = Forward::take(self, batch.len(), memory);
+        let mut backward = Backward::take(self, batch.len(), memory);
+        winograd::transform_filters(
+            self.kernel,
+            self.sizes,
+            parts.second,
+            forward.transformed,
+            forward.scratch,
+        );
+        self.forward(&parts, batch.inputs.dense(), &mut forward);
+        softmax::residuals(self.kernel, self.rows(), forward.logits, batch.labels, scale);
+        self.backward(&parts, batch.inputs.dense(), &forward, &mut backward);
+        (forward, backward)
+    }
+}
+
+/// Parameters in working form.
+struct Parts<T> {
+    first: T,
+    second: T,
+    second_bias: T,
+    full: T,
+    full_bias: T,
+}
+
+impl<T> From<[T; 5]> for Parts<T> {
+    fn from([first, second, second_bias, full, full_bias]: [T; 5]) -> Self {
+        Self { first, second, second_bias, full, full_bias }
+    }
+}
+
+/// Memory of a forward pass.
+struct Forward<'a> {
+    transformed: &'a mut [f32],
+    scratch: &'a mut [f32],
+    map_1: &'a mut [f32],
+    winners_1: &'a mut [f32],
+    map_2: &'a mut [f32],
+    winners_2: &'a mut [f32],
+    logits: &'a mut [f32],
+}
+
+impl<'a> Forward<'a> {
+    fn take(model: &ConvNet, batch: usize, memory: &mut &'a mut [f32]) -> Self {
+        let sizes = &model.sizes;
+        Self {
+            transformed: take(memory, winograd::filters_len(sizes)),
+            scratch: take(memory, winograd::scratch_len(sizes)),
+            map_1: take(memory, batch * sizes.map_1()),
+            winners_1: take(memory, batch * sizes.map_1()),
+            map_2: take(memory, batch * sizes.map_2()),
+            winners_2: take(memory, batch * sizes.map_2()),
+            logits: take(memory, batch * model.rows().stride),
+        }
+    }
+}
+
+/// Memory of a backward pass: gradients, and the lists of live cells.
+struct Backward<'a> {
+    full_transposed: &'a mut [f32],
+    map_2: &'a mut [f32],
+    live: &'a mut [f32],
+    map_1: &'a mut [f32],
+    first: &'a mut [f32],
+    second_bias: &'a mut [f32],
+}
+
+impl<'a> Backward<'a> {
+    fn take(model: &ConvNet, batch: usize, memory: &mut &'a mut [f32]) -> Self {
+        let sizes = &model.sizes;
+        Self {
+            full_transposed: take(memory, panels_len(padded(model.classes), sizes.map_2())),
+            map_2: take(memory, batch * sizes.map_2()),
+            live: take(memory, batch * pooled::lists_len(sizes)),
+            map_1: take(memory, sizes.map_1()),
+            first: take(memory, sizes.filters_1()),
+            second_bias: take(memory, sizes.second),
+        }
+    }
+}
+
+impl Model for ConvNet {
+    fn num_params(&self) -> usize {
+        self.flat_lens().iter().sum()
+    }
+
+    /// U(±1/√fan_in) for filters and biases.
+    fn init(&self, stream: &mut Stream, params: &mut [f32]) {
+        let fan_in = [TAPS, TAPS * self.channels[0], self.features()];
+        let mut rest = params;
+        for (lens, fan_in) in self.flat_lens().chunks_exact(2).zip(fan_in) {
+            let (layer, after) = rest.split_at_mut(lens[0] + lens[1]);
+            let bound = 1.0 / (fan_in as f64).sqrt();
+            layer.iter_mut().for_each(|w| *w = stream.uniform(-bound, bound) as f32);
+            rest = after;
+        }
+    }
+
+    fn scratch_len(&self, batch: usize) -> usize {
+        let gradient = 2 * section(self.working_len()) + self.step_scratch_len(batch.min(FORWARD));
+        gradient.max(self.forward_len(batch.min(FORWARD)))
+    }
+
+    fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
+        let mut memory = scratch;
+        let working = take(&mut memory, self.working_len());
+        let total = take(&mut memory, self.working_len());
+        self.load(params, working);
+        total.fill(0.0);
+        let mut loss = 0.0;
+        let pixels = self.sizes.pixels();
+        for (labels, images) in
+            batch.labels.chunks(FORWARD).zip(batch.inputs.dense().chunks(FORWARD * pixels))
+        {
+            let part = Batch { inputs: super::Inputs::Dense(images), labels };
+            loss += self.evaluate(working, part, memory).loss;
+            let (forward, backward) =
+                self.differentiate(working, part, 1.0 / batch.len() as f32, &mut &mut *memory);
+            self.descend(self.parts_mut(total), 1.0, &forward, &backward);
+        }
+        self.store(total, gradient);
+        loss / batch.len() as f64
+    }
+
+    fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
+        let parts = self.parts(working);
+        let mut score = Score::default();
+        let pixels = self.sizes.pixels();
+        let mut transform = true;
+        for (labels, images) in
+            batch.labels.chunks(FORWARD).zip(batch.inputs.dense().chunks(FORWARD * pixels))
+        {
+            let mut forward = Forward::take(self, labels.len(), &mut &mut *scratch);
+            if std::mem::take(&mut transform) {
+                winograd::transform_filters(
+                    self.kernel,
+                    self.sizes,
+                    parts.second,
+                    forward.transformed,
+                    forward.scratch,
+                );
+            }
+            self.forward(&parts, images, &mut forward);
+            score += softmax::score(self.kernel, self.rows(), forward.logits, labels);
+        }
+        score
+    }
+
+    fn working_len(&self) -> usize {
+        self.working_lens().iter().sum()
+    }
+
+    fn load(&self, params: &[f32], working: &mut [f32]) {
+        working.fill(0.0);
+        let (sizes, [first, second]) = (self.sizes, self.channels);
+        let parts = self.parts_mut(working);
+        let flat = split(params, self.flat_lens());
+        for channel in 0..first {
+            for t in 0..TAPS {
+                parts.first[t * sizes.first + channel] = flat[0][channel * TAPS + t];
+            }
+            parts.first[TAPS * sizes.first + channel] = flat[1][channel];
+        }
+        for (i, taps) in flat[2].chunks_exact(TAPS).enumerate() {
+            for (t, &tap) in taps.iter().enumerate() {
+                parts.second[sizes.at_filter_2(i / first, i % first, t)] = tap;
+            }
+        }
+        parts.second_bias[..second].copy_from_slice(flat[3]);
+        let layout = Layout::panels(sizes.map_2());
+        for (class, row) in flat[4].chunks_exact(self.features()).enumerate() {
+            for (j, &w) in row.iter().enumerate() {
+                parts.full[layout.at(self.feature_row(j), class)] = w;
+            }
+        }
+        parts.full_bias[..self.classes].copy_from_slice(flat[5]);
+    }
+
+    fn store(&self, working: &[f32], params: &mut [f32]) {
+        let (sizes, first) = (self.sizes, self.channels[0]);
+        let parts = self.parts(working);
+        let [filters_1, bias_1, filters_2, bias_2, full, full_bias] = split_mut(params, self.flat_lens());
+        for (channel, taps) in filters_1.chunks_exact_mut(TAPS).enumerate() {
+            taps.iter_mut().enumerate().for_each(|(t, tap)| *tap = parts.first[t * sizes.first + channel]);
+            bias_1[channel] = parts.first[TAPS * sizes.first + channel];
+        }
+        for (i, taps) in filters_2.chunks_exact_mut(TAPS).enumerate() {
+            for (t, tap) in taps.iter_mut().enumerate() {
+                *tap = parts.second[sizes.at_filter_2(i / first, i % first, t)];
+            }
+        }
+        bias_2.copy_from_slice(&parts.second_bias[..bias_2.len()]);
+        let layout = Layout::panels(sizes.map_2());
+        for (class, row) in full.chunks_exact_mut(self.features()).enumerate() {
+            for (j, w) in row.iter_mut().enumerate() {
+                *w = parts.full[layout.at(self.feature_row(j), class)];
+            }
+        }
+        full_bias.copy_from_slice(&parts.full_bias[..full_bias.len()]);
+    }
+
+    fn step_scratch_len(&self, batch: usize) -> usize {
+        self.forward_len(batch) + self.backward_len(batch)
+    }
+
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+        let mut memory = scratch;
+        let scale = -step.learning_rate / batch.len() as f32;
+        let (forward, backward) = self.differentiate(working, batch, scale, &mut memory);
+        self.descend(self.parts_mut(working), 1.0 - step.learning_rate * step.l2, &forward, &backward);
+    }
+}
