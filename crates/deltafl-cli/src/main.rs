@@ -8,14 +8,17 @@ mod bench;
 mod canvas;
 #[cfg(feature = "mpi")]
 mod cluster;
+mod compare;
 mod data;
 mod demo;
 mod error;
 mod experiment_file;
+mod export;
 mod illustrate;
 mod progress;
 mod report;
 mod run;
+mod runs;
 mod session;
 mod table;
 
@@ -33,6 +36,9 @@ enum Command {
     Demo(demo::Args),
     Run(run::Args),
     Report(report::Args),
+    Compare(compare::Args),
+    Runs(runs::Args),
+    Export(export::Args),
     /// Bring data in, look at it, split it
     #[command(subcommand)]
     Data(data::DataCommand),
@@ -51,6 +57,9 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
         Command::Report(args) => report::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Runs(args) => runs::run(args),
+        Command::Export(args) => export::run(args),
         Command::Data(command) => data::run(command),
         Command::Illustrate(args) => illustrate::run(args),
         Command::Bench(args) => bench::run(args),

@@ -16,18 +16,19 @@ pub(crate) mod tracks;
 
 use results::RunResults;
 
-/// Writes tables (Markdown, LaTeX, CSV), figures (SVG, PNG) and one interactive page of runs.
-///
-/// Example: deltafl report runs/emnist-linear
-#[derive(Debug, clap::Args)]
+/// Write tables, figures and one interactive page of runs
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Example:\n  deltafl report runs/emnist-linear && open runs/emnist-linear/report.html"
+)]
 pub(crate) struct Args {
-    /// Run folders; several are set side by side.
+    /// Run folders; several are set side by side
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Where to write; by default the run folder, when there is one run.
+    /// Where to write [default: the run folder, when there is one run]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print the paths written as JSON.
+    /// Print the paths written as JSON
     #[arg(long)]
     json: bool,
 }
@@ -43,7 +44,6 @@ pub(crate) struct ReportPaths {
     pub(crate) figures: Vec<PathBuf>,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: Args) -> miette::Result<()> {
     let runs: Vec<&Path> = args.runs.iter().map(PathBuf::as_path).collect();
     let out = match (&args.out, runs.as_slice()) {

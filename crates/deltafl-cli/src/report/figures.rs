@@ -5,6 +5,7 @@ use super::results::RunResults;
 pub(super) mod bins;
 mod chart;
 mod draw;
+mod eta_every;
 mod kinds;
 mod palette;
 
@@ -35,7 +36,7 @@ pub(super) fn figures(runs: &[RunResults]) -> miette::Result<Vec<Figure>> {
             plans.push(plan);
         }
     }
-    plans.extend(kinds::eta_every(runs));
+    plans.extend(eta_every::eta_every(runs));
     plans
         .into_iter()
         .map(|Plan { name, charts }| Ok(Figure { svg: draw::svg(&charts)?, png: draw::png(&charts)?, name }))

@@ -1,9 +1,15 @@
 //! Reports, comparisons, exports and listings, as the command makes them from a run folder.
 
+// What fails here fails a test.
+#![allow(clippy::unwrap_used)]
+
 mod browser;
+mod compare;
+mod export;
 mod files;
 mod page;
 mod run_folders;
+mod runs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

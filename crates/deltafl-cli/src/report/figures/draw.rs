@@ -138,12 +138,7 @@ fn draw_legend<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, chart: &Chart,
                 match look.dash {
                     None => area.draw(&PathElement::new(ends.to_vec(), stroke))?,
                     Some((dash, gap)) => {
-                        area.draw(&DashedPathElement::new(
-                            ends.into_iter(),
-                            scale.px(dash),
-                            scale.px(gap),
-                            stroke,
-                        ))?;
+                        area.draw(&DashedPathElement::new(ends, scale.px(dash), scale.px(gap), stroke))?;
                     }
                 }
             }

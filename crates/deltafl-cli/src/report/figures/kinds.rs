@@ -2,14 +2,14 @@
 
 use deltafl::metrics::Figures;
 
-use super::super::results::{Measure, RunResults, SplitResults};
+use super::super::results::{RunResults, SplitResults};
 use super::Plan;
 use super::bins::Bins;
 use super::chart::{Axis, Chart, Layer};
 use super::palette::{Look, look};
 
 /// What is drawn over the rounds: (of its file, of its axis, what it is).
-type Curve = (&'static str, &'static str, fn(&Figures) -> f64);
+pub(super) type Curve = (&'static str, &'static str, fn(&Figures) -> f64);
 const CURVES: [Curve; 7] = [
     ("mean", "mean", |figures| figures.mean),
     ("p20", "20th percentile", |figures| figures.percentiles[0]),
@@ -19,8 +19,8 @@ const CURVES: [Curve; 7] = [
     ("p90", "90th percentile", |figures| figures.percentiles[4]),
     ("p95", "95th percentile", |figures| figures.percentiles[5]),
 ];
-const MEAN: Curve = CURVES[0];
-const P90: Curve = CURVES[5];
+pub(super) const MEAN: Curve = CURVES[0];
+pub(super) const P90: Curve = CURVES[5];
 
 /// The figures of one run.
 pub(super) fn of_run(run: &RunResults) -> Vec<Plan> {
@@ -149,52 +149,6 @@ fn kept(run: &RunResults) -> Chart {
     }
 }
 
-/// Mean and 90th percentile against T_η, for each level that tracks of several T_η share.
-pub(super) fn eta_every(runs: &[RunResults]) -> Vec<Plan> {
-    [Measure::TestError, Measure::TrainLoss]
-        .into_iter()
-        .filter_map(|measure| eta_every_of(runs, measure))
-        .collect()
-}
-
-fn eta_every_of(runs: &[RunResults], measure: Measure) -> Option<Plan> {
-    let mut groups: Vec<(f64, Vec<(u64, &RunResults, usize, &SplitResults)>)> = Vec::new();
-    for run in runs {
-        let Some(split) = run.splits.iter().find(|split| split.measure == measure) else { continue };
-        for (t, track) in run.tracks.iter().enumerate().filter(|(t, _)| *t != run.baseline) {
-            let entry = (track.eta_every, run, t, split);
-            match groups.iter_mut().find(|(theta, _)| theta.total_cmp(&track.theta).is_eq()) {
-                Some((_, group)) => group.push(entry),
-                None => groups.push((track.theta, vec![entry])),
-            }
-        }
-    }
-    groups.retain(|(_, group)| group.iter().any(|entry| entry.0 != group[0].0));
-    groups.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut layers = Vec::new();
-    for (i, (theta, group)) in groups.iter_mut().enumerate() {
-        group.sort_by_key(|entry| entry.0);
-        for (curve, dash) in [(P90, None), (MEAN, Some((3, 3)))] {
-            let over = |&(every, _, t, split): &(u64, &RunResults, usize, &SplitResults)| {
-                let over = split.last(t).figure(curve.2);
-                (every as f64, over.mean * measure.shown(), over.std * measure.shown())
-            };
-            let points: Vec<(f64, f64, f64)> = group.iter().map(over).collect();
-            let colour = look(Some(i)).colour;
-            let band = points.iter().map(|&(x, mean, std)| (x, mean - std, mean + std)).collect();
-            layers.push(Layer::Band { colour, points: band });
-            let name = Some(format!("θ={theta}, {}", curve.1));
-            let line = points.iter().map(|&(x, mean, _)| (x, mean)).collect();
-            layers.push(Layer::Line { name, look: Look { colour, dash }, points: line });
-        }
-    }
-    let every = groups.iter().flat_map(|(_, group)| group.iter().map(|entry| entry.0 as f64));
-    let x = Axis::around("rounds between two settings of η", every);
-    let chart = Chart { x, y: Axis::around(measure.axis(), heights(&layers)), layers };
-    let name = format!("eta-every-{}", measure.key().replace('_', "-"));
-    (!groups.is_empty()).then(|| Plan { name, charts: vec![chart] })
-}
-
 /// The baseline, then the others from the greatest θ to the least.
 fn in_order(run: &RunResults) -> Vec<usize> {
     let mut order: Vec<usize> = (0..run.tracks.len()).collect();
@@ -216,7 +170,7 @@ fn look_of(run: &RunResults, track: usize) -> Look {
 }
 
 /// Every height that the layers reach.
-fn heights(layers: &[Layer]) -> impl Iterator<Item = f64> + '_ {
+pub(super) fn heights(layers: &[Layer]) -> impl Iterator<Item = f64> + '_ {
     layers.iter().flat_map(|layer| match layer {
         Layer::Band { points, .. } => points.iter().flat_map(|&(_, low, high)| [low, high]).collect(),
         Layer::Line { points, .. } | Layer::Dots { points, .. } | Layer::Bars { bars: points, .. } => {
