@@ -232,6 +232,9 @@ mod tests {
         );
         assert!(at_b.share_box(&[0; 32], B, A).open(&sealed).is_none(), "reflected");
         assert!(at_b.share_box(&[1; 32], A, B).open(&sealed).is_none(), "another round");
+        let mut confused = at_b.share_box(&[0; 32], A, B);
+        confused.params = [1; 32];
+        assert!(confused.open(&sealed).is_none(), "the same key in another context");
         sealed[0] ^= 1;
         assert!(at_b.share_box(&[0; 32], A, B).open(&sealed).is_none(), "changed");
     }

@@ -1,7 +1,7 @@
 //! AES-128-CTR streams added straight into a vector, with VAES and AVX-512.
 //!
 //! The `aes` crate has a VAES path too, but a stream then passes through memory between its rounds and again
-//! on its way into the vector: 6.3 GB/s where this reaches 20 GB/s on the same Zen 4 core. Here eight
+//! on its way into the vector: 6.3 GB/s where this reaches 16 GB/s on the same Zen 4 core. Here eight
 //! registers of four blocks each go from counter to sum without leaving the register file. The stream of the
 //! crate stays as the reference; the tests hold the two together, and machines without these instructions use
 //! the crate.
