@@ -115,7 +115,8 @@ mod fetch {
                 line.clear();
                 reader.read_line(&mut line).unwrap();
             }
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            let head =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
             stream.write_all(head.as_bytes()).unwrap();
             stream.write_all(&body).unwrap();
         });
