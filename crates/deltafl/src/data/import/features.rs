@@ -51,7 +51,7 @@ impl FeatureSpool {
         match self.features {
             Features::Dense => {}
             Features::Auto => {
-                self.is_grey = self.is_grey && row.iter().fold(true, |all, &x| all & is_grey(x))
+                self.is_grey = self.is_grey && row.iter().fold(true, |all, &x| all & is_grey(x));
             }
             Features::GreyLevels => {
                 if let Some(x) = row.iter().find(|&&x| !(0.0..=255.0).contains(&x) || x.fract() != 0.0) {
