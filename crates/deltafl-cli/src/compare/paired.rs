@@ -13,6 +13,9 @@ use serde::Serialize;
 
 use super::operand::Operand;
 
+/// Means over seeds that differ by less are the same: their sums were rounded differently.
+const UNCHANGED: f64 = 1e-12;
+
 /// Two models on the devices of a split.
 #[derive(Debug, Serialize)]
 pub(super) struct Comparison {
@@ -64,11 +67,11 @@ pub(super) struct Bootstrap {
 
 impl Comparison {
     pub(super) fn gained(&self) -> usize {
-        self.devices.iter().filter(|device| device.after < device.before).count()
+        self.devices.iter().filter(|device| device.before - device.after > UNCHANGED).count()
     }
 
     pub(super) fn lost(&self) -> usize {
-        self.devices.iter().filter(|device| device.after > device.before).count()
+        self.devices.iter().filter(|device| device.after - device.before > UNCHANGED).count()
     }
 
     /// What a value is multiplied by to be shown.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::browser::Browser;
 use super::{TrainedRun, deltafl, printed, run_folders, text, trained_run};
 
 fn files_below(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
@@ -68,6 +69,14 @@ fn runs_that_differ_in_the_rounds_between_settings_of_eta_get_a_figure_of_it() {
     printed(&["report", text(&one), text(&five), "--out", text(&out)]);
     assert!(out.join("figures/eta-every-test-error.svg").exists());
     assert!(out.join("figures/eta-every-test-error.png").exists());
+    if let Some(mut browser) = Browser::open(&out.join("report.html")) {
+        assert_eq!(browser.value("document.getElementById('eta').hidden"), false);
+        assert!(browser.text(".headline:not([hidden]) .meta").starts_with("every-1"));
+        browser.value("document.getElementById('run').value = 1; document.getElementById('run').dispatchEvent(new Event('change'))");
+        browser.settle();
+        assert!(browser.text(".headline:not([hidden]) .meta").starts_with("every-5"));
+        assert_eq!(browser.complaints, Vec::<String>::new());
+    }
     let refused = deltafl(&["report", text(&one), text(&five)]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--out"));
 }

@@ -80,6 +80,7 @@ function drawScatter({ run, split, track, frame, device }) {
   const before = valuesAt(run, split, kept, run.baseline);
   const after = valuesAt(run, split, kept, track);
   const { ids, examples } = split.devices;
+  const few = ids.length < 200;
   const group = (name, colour, symbol, belongs) => {
     const at = ids.map((_, k) => k).filter((k) => belongs(after[k] - before[k]));
     return {
@@ -87,7 +88,7 @@ function drawScatter({ run, split, track, frame, device }) {
       x: at.map((k) => drawn(split, before[k])), y: at.map((k) => drawn(split, after[k] - before[k])),
       customdata: at.map((k) => [asMarkup(ids[k]), number(split, before[k]), number(split, after[k]), change(split, after[k] - before[k]), examples[k], k]),
       hovertemplate: `<b>%{customdata[0]}</b><br>%{customdata[1]} → %{customdata[2]} (%{customdata[3]})<br>%{customdata[4]} points<extra></extra>`,
-      marker: { color: faded(colour, 0.55), symbol, size: 7, line: { width: 0 } },
+      marker: { color: faded(colour, few ? 0.85 : 0.55), symbol, size: few ? 9 : 7, line: { width: 0 } },
     };
   };
   const hex = isDark() ? ["#56b4e9", "#f08a3c"] : ["#0072b2", "#d55e00"];
@@ -235,7 +236,7 @@ function drawDevice({ run, split, device, frame }) {
     const look = lookOf(run, t);
     return {
       type: "scatter", mode: "lines", name: asMarkup(run.tracks[t].label), x: frames.map((f) => run.rounds[f]),
-      y: frames.map((_, kept) => drawn(split, valuesAt(run, split, kept, t)[device])),
+      y: deviceOver(run, split, t, device).map((value) => drawn(split, value)),
       line: { color: look.colour, dash: look.dash, width: 1.8 }, hovertemplate: `%{y:.${decimals(split)}f}<extra>${asMarkup(run.tracks[t].label)}</extra>`,
     };
   });

@@ -1,20 +1,38 @@
 // The state of the page, its controls, and what is drawn anew when one of them moves.
 
+const CHARTS = {
+  histogram: drawHistogram, scatter: drawScatter, curves: drawCurves, sizes: drawSizes, kept: drawKept,
+  "eta-every": drawEtaEvery, "device-curve": drawDevice,
+};
+// Milliseconds without a touch after which the hand rests.
+const RESTING = 150;
+
 function controls(page) {
   const byId = (id) => document.getElementById(id);
   const state = { runs: page.runs, run: page.runs[0], split: page.runs[0].splits[0], figure: P90, axis: "calls", query: "", order: "gained", device: null };
 
-  // Charts wait for the next frame of the screen, so that a dragged slider draws once per frame and not per event;
-  // one chart per frame, so that none holds up the slider. Those that the slider is about come first.
+  // Charts wait for the next frame of the screen, one chart per frame, so that a dragged slider draws once per frame
+  // and not per event. Those in view come first; the others wait until the hand rests.
   const waiting = new Set();
   let scheduled = false;
-  const drawOne = () => {
-    const [draw] = waiting;
-    waiting.delete(draw);
-    if (draw) draw(state);
+  let touched = -Infinity;
+  const inView = (id) => {
+    const box = byId(id).getBoundingClientRect();
+    return box.bottom > 0 && box.top < innerHeight;
+  };
+  const drawOne = (id) => {
+    waiting.delete(id);
+    CHARTS[id](state);
+    // Plotly gives an element its events once it has drawn in it.
+    if (clicked[id]) byId(id).on("plotly_click", clicked[id]);
+    delete clicked[id];
   };
   const next = () => {
-    drawOne();
+    if (!window.Plotly) return void requestAnimationFrame(next);
+    const seen = [...waiting].find(inView);
+    const resting = performance.now() - touched > RESTING;
+    if (seen) drawOne(seen);
+    else if (resting && waiting.size > 0) drawOne([...waiting][0]);
     scheduled = waiting.size > 0;
     if (scheduled) requestAnimationFrame(next);
     else document.documentElement.dataset.drawn = "true";
@@ -26,6 +44,15 @@ function controls(page) {
     scheduled = true;
   };
 
+  // What a click on a point does; once per chart.
+  const clicked = {
+    scatter: ({ points: [point] }) => { if (point.customdata) choose(point.customdata[5]); },
+    curves: ({ points: [point] }) => {
+      frame.value = point.pointIndex;
+      frame.dispatchEvent(new Event("input"));
+    },
+  };
+
   const listed = () => { state.found = listDevices(state, changes(state), choose); };
   const tell = () => {
     const moved = changes(state);
@@ -34,12 +61,12 @@ function controls(page) {
     state.found = listDevices(state, moved, choose);
     tellDevice(state);
   };
-  const everything = () => { tell(); redraw(drawHistogram, drawScatter, drawCurves, drawSizes, drawKept, drawEtaEvery, drawDevice); };
+  const everything = () => { tell(); redraw(...Object.keys(CHARTS)); };
   function choose(device) {
     state.device = device;
     listed();
     tellDevice(state);
-    redraw(drawScatter, drawDevice, drawSizes);
+    redraw("scatter", "device-curve", "sizes");
   }
 
   const choices = (id, options, chosen, act) => {
@@ -96,10 +123,10 @@ function controls(page) {
     everything();
   };
 
-  theta.addEventListener("input", () => { turn(); everything(); });
-  frame.addEventListener("input", () => { scrub(); tell(); redraw(drawHistogram, drawScatter, drawCurves, drawSizes, drawDevice); });
-  choices("figure", ORDINALS.map((text, figure) => [figure, text]), state.figure, (figure) => { state.figure = figure; redraw(drawCurves); });
-  choices("axis", [["calls", "secure-aggregation calls"], ["rounds", "rounds"]], state.axis, (axis) => { state.axis = axis; redraw(drawCurves); });
+  theta.addEventListener("input", () => { touched = performance.now(); turn(); everything(); });
+  frame.addEventListener("input", () => { touched = performance.now(); scrub(); tell(); redraw("histogram", "scatter", "curves", "sizes", "device-curve"); });
+  choices("figure", ORDINALS.map((text, figure) => [figure, text]), state.figure, (figure) => { state.figure = figure; redraw("curves"); });
+  choices("axis", [["calls", "secure-aggregation calls"], ["rounds", "rounds"]], state.axis, (axis) => { state.axis = axis; redraw("curves"); });
   choices("order", ORDERS, state.order, (order) => { state.order = order; listed(); });
   byId("search").addEventListener("input", (event) => { state.query = event.target.value; listed(); });
   byId("search").addEventListener("keydown", (event) => {
@@ -112,15 +139,5 @@ function controls(page) {
   byId("run-field").hidden = page.runs.length < 2;
   run.addEventListener("change", () => openRun(page.runs[Number(run.value)]));
   openRun(state.run);
-
-  // What the charts answer to; Plotly gives an element its events once it has drawn in it.
-  const listen = () => {
-    byId("scatter").on("plotly_click", ({ points: [point] }) => { if (point.customdata) choose(point.customdata[5]); });
-    byId("curves").on("plotly_click", ({ points: [point] }) => {
-      frame.value = point.pointIndex;
-      frame.dispatchEvent(new Event("input"));
-    });
-  };
-  waiting.add(listen);
-  return { everything, drawNow: () => { while (waiting.size > 0) drawOne(); } };
+  return { everything, drawNow: () => { if (window.Plotly) [...waiting].forEach(drawOne); } };
 }

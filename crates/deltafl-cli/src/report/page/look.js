@@ -9,7 +9,13 @@ const FIGURE_NAMES = ["mean", "20th percentile", "median", "60th percentile", "8
 const P90 = 5;
 
 const isDark = () => document.documentElement.dataset.theme === "dark";
-const cssColour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// The colours of the style sheet, remembered until the theme changes: to ask for one settles the whole page's style.
+const known = new Map();
+function cssColour(name) {
+  if (!known.has(name)) known.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return known.get(name);
+}
 
 // Colour and dash of a track: the same in every chart.
 function lookOf(run, track) {

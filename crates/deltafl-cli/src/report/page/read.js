@@ -59,3 +59,9 @@ function valuesAt(run, split, kept, track) {
   const from = (kept * run.tracks.length + track) * ids.length;
   return Array.from(values.subarray(from, from + ids.length), (value) => (value / 65535) * scale);
 }
+
+// The value of one device under a track, in each of the kept frames.
+function deviceOver(run, split, track, device) {
+  const { ids, values, scale, frames } = split.devices;
+  return frames.map((_, kept) => (values[(kept * run.tracks.length + track) * ids.length + device] / 65535) * scale);
+}
