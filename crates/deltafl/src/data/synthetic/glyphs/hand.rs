@@ -97,15 +97,15 @@ impl Hand {
         };
         match manner {
             Manner::Usual => {}
-            Manner::Backhand => hand.slant = normal(-0.55, 0.08),
-            Manner::Turned => hand.turn = normal(-0.50, 0.07),
+            Manner::Backhand => hand.slant = normal(-0.65, 0.08),
+            Manner::Turned => hand.turn = normal(-0.60, 0.07),
             Manner::Heavy => {
-                hand.pen = normal(1.45, 0.12).clamp(1.2, 1.8);
+                hand.pen = normal(1.5, 0.12).clamp(1.2, 1.8);
                 hand.height = normal(14.0, 0.6).clamp(12.5, 15.5);
-                hand.slant = normal(-0.35, 0.08);
+                hand.slant = normal(-0.50, 0.08);
             }
         }
-        let (usual, own) = if manner == Manner::Usual { (0.92, 1.5) } else { (0.85, 2.5) };
+        let (usual, own) = if manner == Manner::Usual { (0.92, 1.5) } else { (0.85, 2.2) };
         hand.letters = (0..CLASSES).map(|class| Letter::new(class, usual, own, stream)).collect();
         hand
     }
