@@ -105,16 +105,16 @@ impl Lstm {
                 row[..dim].copy_from_slice(&self.vectors.values[word..word + dim]);
             }
             let gates = &mut memory.gates[slot * batch * columns..][..batch * columns];
-            gates.chunks_exact_mut(columns).for_each(|row| row.copy_from_slice(memory.bias));
             // h₀ = 0: the first step has no recurrent product.
             let shape = Shape { m: batch, n: columns, k: if t == 0 { dim } else { dim + hidden } };
             let x = Entries { values: inputs, row: width, column: 1 };
             let layouts = [Layout::panels(self.inputs()), Layout::rows(columns)];
-            product(self.kernel, shape, x, parts.matrix, layouts[0], gates, layouts[1], 1.0);
+            product(self.kernel, shape, x, parts.matrix, layouts[0], gates, layouts[1], 0.0);
 
             let (before, after) = memory.cells.split_at_mut((slot + 1) * batch * cells);
             let step = lstm::Forward {
                 gates,
+                bias: memory.bias,
                 before: &before[slot * batch * cells..],
                 after,
                 squashed: &mut memory.squashed[slot * batch * cells..],
