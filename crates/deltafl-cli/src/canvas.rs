@@ -103,3 +103,14 @@ fn averaged(samples: &[u8], width: usize) -> Vec<u8> {
     }
     pixels
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_averaged_in_squares() {
+        let row = |a: u8, b: u8| [a, a, a, b, b, b];
+        assert_eq!(averaged(&[row(0, 4), row(8, 12)].concat(), 2), [6, 6, 6]);
+    }
+}

@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use clap::builder::RangedU64ValueParser;
 use deltafl::data::Split;
-use miette::{IntoDiagnostic, miette};
+use miette::IntoDiagnostic;
 
 mod operand;
 mod paired;
 
+use crate::error::bad_input;
 use operand::Operand;
 use paired::{Bootstrap, Comparison, Difference};
 
@@ -55,7 +56,7 @@ pub(crate) fn run(args: Args) -> miette::Result<()> {
         }
     }
     if comparisons.is_empty() {
-        return Err(miette!("the two runs have no device in common"));
+        return Err(bad_input("the two runs have no device in common").into());
     }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&comparisons).into_diagnostic()?);
@@ -71,7 +72,7 @@ fn pairs(before: &Operand, after: Option<&Operand>) -> miette::Result<Vec<(usize
         let from = before.track.unwrap_or_else(|| before.baseline());
         let others: Vec<_> = (0..before.tracks.len()).filter(|&to| to != from).map(|to| (from, to)).collect();
         return if others.is_empty() {
-            Err(miette!(help = "name a second run", "{} has one track only", before.name))
+            Err(bad_input(format!("{} has one track only", before.name)).help("name a second run").into())
         } else {
             Ok(others)
         };
@@ -85,10 +86,9 @@ fn pairs(before: &Operand, after: Option<&Operand>) -> miette::Result<Vec<(usize
             let shared: Vec<_> =
                 labels.filter_map(|(a, track)| after.called(&track.label).ok().map(|b| (a, b))).collect();
             if shared.is_empty() {
-                return Err(miette!(
-                    help = "name the tracks: RUN:TRACK",
-                    "the two runs have no track of the same name"
-                ));
+                return Err(bad_input("the two runs have no track of the same name")
+                    .help("name the tracks: RUN:TRACK")
+                    .into());
             }
             Ok(shared)
         }

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use miette::{Context, IntoDiagnostic, miette};
+use miette::{Context, IntoDiagnostic};
 
 mod figures;
 mod headline;
@@ -14,6 +14,7 @@ mod results;
 mod tables;
 pub(crate) mod tracks;
 
+use crate::error::bad_input;
 use results::RunResults;
 
 /// Write tables, figures and one interactive page of runs
@@ -50,11 +51,8 @@ pub(crate) fn run(args: Args) -> miette::Result<()> {
         (Some(out), _) => out.as_path(),
         (None, [run]) => run,
         (None, _) => {
-            return Err(miette!(
-                help = "add --out DIR",
-                "a report of {} runs needs a folder of its own",
-                runs.len()
-            ));
+            let message = format!("a report of {} runs needs a folder of its own", runs.len());
+            return Err(bad_input(message).help("add --out DIR").into());
         }
     };
     let paths = write_report(&runs, out)?;

@@ -1,5 +1,7 @@
 //! `deltafl run` as a person and a script meet it: same bits, kills and resumes, and answers to bad input.
 
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use deltafl::engine::SplitEvaluation;
 use deltafl::run_folder::{self, RunFolderError};
-use miette::{IntoDiagnostic, WrapErr, miette};
+use miette::{IntoDiagnostic, WrapErr};
 
+use crate::error::bad_input;
 use crate::report::tracks::{TrackInfo, baseline, tracks};
 
 /// A run, its tracks, and the last evaluation of each seed.
@@ -61,10 +62,13 @@ impl Operand {
             match found.as_slice() {
                 [] => {}
                 [one] => return Ok(*one),
-                _ => return Err(miette!(help = self.labels(), "{} has several tracks {name}", self.name)),
+                _ => {
+                    let message = format!("{} has several tracks {name}", self.name);
+                    return Err(bad_input(message).help(self.labels()).into());
+                }
             }
         }
-        Err(miette!(help = self.labels(), "{} has no track {name}", self.name))
+        Err(bad_input(format!("{} has no track {name}", self.name)).help(self.labels()).into())
     }
 
     fn labels(&self) -> String {

@@ -1,6 +1,7 @@
 //! The figures of a report, as SVG and PNG: every kind that the paper shows.
 
 use super::results::RunResults;
+use crate::canvas;
 
 pub(super) mod bins;
 mod chart;
@@ -39,7 +40,10 @@ pub(super) fn figures(runs: &[RunResults]) -> miette::Result<Vec<Figure>> {
     plans.extend(eta_every::eta_every(runs));
     plans
         .into_iter()
-        .map(|Plan { name, charts }| Ok(Figure { svg: draw::svg(&charts)?, png: draw::png(&charts)?, name }))
+        .map(|Plan { name, charts }| {
+            let stack = draw::Stack(&charts);
+            Ok(Figure { svg: canvas::svg(&stack)?, png: canvas::png(&stack)?, name })
+        })
         .collect()
 }
 

@@ -1,108 +1,38 @@
-//! Draws charts with plotters, as SVG and as PNG.
-//!
-//! The letters of the PNG come from a font that travels inside a crate: a bare machine has none. The PNG is drawn at
-//! four times the size and averaged down to twice the size, because plotters does not smooth thick lines.
+//! Draws charts with plotters.
 
-use std::sync::Once;
-
-use miette::{IntoDiagnostic, miette};
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::coord::types::RangedCoordf64;
 use plotters::coord::{Shift, ranged1d::Ranged};
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
-use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::chart::{Chart, Layer, Swatch};
+use crate::canvas::{Drawing, Drawn, Scale};
 
 const WIDTH: u32 = 760;
 /// Of one chart; a figure of several is higher.
 const HEIGHT: u32 = 400;
 /// Of a chart among several.
 const STACKED: u32 = 250;
-/// Pixels of the PNG per unit of length.
-const PIXELS: u32 = 2;
-/// Samples per pixel, in each direction.
-const SAMPLES: u32 = 2;
 
 const INK: RGBColor = RGBColor(0x1b, 0x1d, 0x1f);
 const SOFT: RGBColor = RGBColor(0x5c, 0x61, 0x66);
 const RULE: RGBColor = RGBColor(0xe3, 0xe0, 0xda);
 
-/// The charts below each other, as SVG.
-pub(super) fn svg(charts: &[Chart]) -> miette::Result<String> {
-    let mut text = String::new();
-    let backend = SVGBackend::with_string(&mut text, (WIDTH, height(charts)));
-    draw(&backend.into_drawing_area(), charts, 1).map_err(|e| miette!("could not draw a figure: {e}"))?;
-    Ok(text)
-}
+/// Charts below each other.
+pub(super) struct Stack<'a>(pub(super) &'a [Chart]);
 
-/// The charts below each other, as PNG.
-pub(super) fn png(charts: &[Chart]) -> miette::Result<Vec<u8>> {
-    let scale = PIXELS * SAMPLES;
-    let (width, height) = (WIDTH * scale, height(charts) * scale);
-    let mut samples = vec![0; 3 * width as usize * height as usize];
-    let backend = BitMapBackend::with_buffer(&mut samples, (width, height));
-    draw(&backend.into_drawing_area(), charts, scale).map_err(|e| miette!("could not draw a figure: {e}"))?;
-    let pixels = averaged(&samples, width as usize);
+impl Drawing for Stack<'_> {
+    fn size(&self) -> (u32, u32) {
+        (WIDTH, if self.0.len() == 1 { HEIGHT } else { STACKED * self.0.len() as u32 })
+    }
 
-    let mut png = Vec::new();
-    let mut encoder = png::Encoder::new(&mut png, width / SAMPLES, height / SAMPLES);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.set_compression(png::Compression::Balanced);
-    let mut writer = encoder.write_header().into_diagnostic()?;
-    writer.write_image_data(&pixels).into_diagnostic()?;
-    writer.finish().into_diagnostic()?;
-    Ok(png)
-}
-
-/// The mean of each square of samples.
-fn averaged(samples: &[u8], width: usize) -> Vec<u8> {
-    let side = SAMPLES as usize;
-    let mut pixels = Vec::with_capacity(samples.len() / (side * side));
-    for rows in samples.chunks_exact(3 * width * side) {
-        for x in 0..width / side {
-            for channel in 0..3 {
-                let at = |dx: usize, dy: usize| u32::from(rows[3 * (dy * width + side * x + dx) + channel]);
-                let sum: u32 = (0..side * side).map(|i| at(i % side, i / side)).sum();
-                pixels.push((sum / (SAMPLES * SAMPLES)) as u8);
-            }
+    fn draw<DB: DrawingBackend>(&self, root: &DrawingArea<DB, Shift>, scale: Scale) -> Drawn<DB> {
+        for (area, chart) in root.split_evenly((self.0.len(), 1)).iter().zip(self.0) {
+            draw_chart(area, chart, scale)?;
         }
-    }
-    pixels
-}
-
-fn height(charts: &[Chart]) -> u32 {
-    if charts.len() == 1 { HEIGHT } else { STACKED * charts.len() as u32 }
-}
-
-type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
-
-fn draw<DB: DrawingBackend>(root: &DrawingArea<DB, Shift>, charts: &[Chart], scale: u32) -> Drawn<DB> {
-    static FONT: Once = Once::new();
-    FONT.call_once(|| {
-        let registered = register_font("sans-serif", FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT);
-        assert!(registered.is_ok(), "the font of the crate is a font");
-    });
-    root.fill(&WHITE)?;
-    for (area, chart) in root.split_evenly((charts.len(), 1)).iter().zip(charts) {
-        draw_chart(area, chart, Scale(scale))?;
-    }
-    root.present()
-}
-
-/// Pixels per unit of length.
-#[derive(Clone, Copy)]
-struct Scale(u32);
-
-impl Scale {
-    fn px(self, length: u32) -> u32 {
-        self.0 * length
-    }
-
-    fn text(self, size: u32, colour: RGBColor) -> TextStyle<'static> {
-        ("sans-serif", self.px(size)).into_font().color(&colour)
+        Ok(())
     }
 }
 
@@ -238,7 +168,7 @@ where
             let left = *x < (chart.x.from + chart.x.to) / 2.0;
             let (side, gap) = if left { (HPos::Left, 4) } else { (HPos::Right, -4) };
             let style = scale.text(12, *colour).pos(Pos::new(side, VPos::Top));
-            let shift = (gap * scale.0 as i32, scale.px(3) as i32);
+            let shift = (gap * scale.px(1) as i32, scale.px(3) as i32);
             let label = EmptyElement::at((*x, chart.y.to)) + Text::new(text.clone(), shift, style);
             context.draw_series([label])?;
         }
@@ -260,11 +190,5 @@ mod tests {
     #[test]
     fn ticks_carry_no_trailing_zeros() {
         assert_eq!([tick(20.0), tick(0.25), tick(-0.00001), tick(1e6)], ["20", "0.25", "0", "1000000"]);
-    }
-
-    #[test]
-    fn samples_are_averaged_in_squares() {
-        let row = |a: u8, b: u8| [a, a, a, b, b, b];
-        assert_eq!(averaged(&[row(0, 4), row(8, 12)].concat(), 2), [6, 6, 6]);
     }
 }
