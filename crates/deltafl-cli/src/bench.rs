@@ -12,12 +12,13 @@ use deltafl::data::{BatchBuffer, Federation};
 use deltafl::kernel::{self, Aligned, Isa};
 use deltafl::model::{Model, Step};
 use deltafl::stream::{Purpose, Stream};
-use miette::{IntoDiagnostic, Result, miette};
+use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 
 mod cases;
 mod clock;
 
+use crate::error::bad_input;
 use cases::Case;
 use clock::Clock;
 
@@ -105,7 +106,8 @@ fn chosen(name: Option<&str>) -> Result<Vec<Case>> {
         let names: Vec<_> = cases.iter().map(|case| case.name).collect();
         cases.retain(|case| case.name == name);
         if cases.is_empty() {
-            return Err(miette!("no model is called {name:?}; choose one of {}", names.join(", ")));
+            let message = format!("no model is called {name:?}");
+            return Err(bad_input(message).help(format!("choose one of {}", names.join(", "))).into());
         }
     }
     Ok(cases)

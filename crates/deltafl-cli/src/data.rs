@@ -7,7 +7,9 @@ mod fetch;
 mod import;
 mod info;
 mod partition;
+mod show;
 mod split;
+mod synth;
 mod target;
 
 #[derive(clap::Subcommand, Debug)]
@@ -16,7 +18,9 @@ pub(crate) enum DataCommand {
     Import(import::ImportCommand),
     #[cfg(feature = "fetch")]
     Fetch(fetch::Args),
+    Synth(synth::Args),
     Info(info::Args),
+    Show(show::Args),
     Split(split::Args),
     Partition(partition::Args),
 }
@@ -26,7 +30,9 @@ pub(crate) fn run(command: DataCommand) -> Result<()> {
         DataCommand::Import(command) => import::run(command),
         #[cfg(feature = "fetch")]
         DataCommand::Fetch(args) => fetch::run(args),
+        DataCommand::Synth(args) => synth::run(args),
         DataCommand::Info(args) => info::run(args),
+        DataCommand::Show(args) => show::run(args),
         DataCommand::Split(args) => split::run(args),
         DataCommand::Partition(args) => partition::run(args),
     }

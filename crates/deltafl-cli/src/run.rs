@@ -63,6 +63,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
     match session::run(experiment, &options)? {
         Ended::Interrupted => interrupted(&args.experiment, &out),
+        #[cfg(feature = "mpi")]
+        Ended::Followed => {}
         Ended::Finished(summary) if args.json => {
             println!("{}", serde_json::to_string_pretty(&summary).unwrap_or_default());
         }

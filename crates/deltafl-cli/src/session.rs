@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use deltafl::engine::{Engine, SplitEvaluation, Threads};
-use deltafl::experiment::{Experiment, Resolved, TrackLabel};
+use deltafl::engine::{Engine, Masked, SplitEvaluation, Threads};
+use deltafl::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
 use deltafl::kernel::Isa;
 use deltafl::run_folder::{RunFolder, RunFolderError, Summary};
 use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, train};
@@ -36,10 +36,17 @@ pub(crate) enum Ended {
     Finished(Summary),
     /// Ctrl-C: the folder holds a state to resume from.
     Interrupted,
+    /// On another rank than 0, which has nothing to say.
+    #[cfg(feature = "mpi")]
+    Followed,
 }
 
 /// Trains all seeds of an experiment into its run folder.
 pub(crate) fn run(mut experiment: Experiment, options: &Options<'_>) -> Result<Ended, Report> {
+    #[cfg(feature = "mpi")]
+    if deltafl_mpi::launched() {
+        return crate::cluster::run(experiment, options);
+    }
     let federation = experiment
         .data
         .load()
@@ -55,8 +62,12 @@ pub(crate) fn run(mut experiment: Experiment, options: &Options<'_>) -> Result<E
         kernel: options.kernel,
         params: model.num_params(),
     });
-    let mut engine = Threads::new(&*model, &federation, options.threads)
+    let threads = Threads::new(&*model, &federation, options.threads)
         .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
+    let mut engine: Box<dyn Engine + '_> = match experiment.secagg {
+        SecureAggregation::Plain => Box::new(threads),
+        SecureAggregation::Real => Box::new(Masked::new(threads, experiment.availability.drop_out)),
+    };
     let mut folder = open(&experiment, options)?;
     warn_thin_tails(&experiment, options.quiet);
     let stop = stop_on_interrupt();
@@ -79,7 +90,7 @@ pub(crate) fn run(mut experiment: Experiment, options: &Options<'_>) -> Result<E
             stop: &stop,
             lap: Instant::now(),
         };
-        let outcome = train(&mut engine as &mut dyn Engine, &plan, &mut state, &mut recorder);
+        let outcome = train(&mut *engine, &plan, &mut state, &mut recorder);
         progress.finish();
         if outcome.map_err(Report::from_err)? == Outcome::Stopped {
             return Ok(Ended::Interrupted);
@@ -89,13 +100,13 @@ pub(crate) fn run(mut experiment: Experiment, options: &Options<'_>) -> Result<E
 }
 
 /// Writes what the round loop tells into the run folder, and stops it on Ctrl-C.
-struct Recorder<'a> {
-    folder: &'a mut RunFolder,
-    progress: &'a Progress,
-    labels: &'a [TrackLabel],
-    seed: u64,
-    stop: &'a AtomicBool,
-    lap: Instant,
+pub(crate) struct Recorder<'a> {
+    pub(crate) folder: &'a mut RunFolder,
+    pub(crate) progress: &'a Progress,
+    pub(crate) labels: &'a [TrackLabel],
+    pub(crate) seed: u64,
+    pub(crate) stop: &'a AtomicBool,
+    pub(crate) lap: Instant,
 }
 
 impl Observer for Recorder<'_> {
@@ -121,7 +132,7 @@ impl Observer for Recorder<'_> {
     }
 }
 
-fn open(experiment: &Experiment, options: &Options<'_>) -> Result<RunFolder, Report> {
+pub(crate) fn open(experiment: &Experiment, options: &Options<'_>) -> Result<RunFolder, Report> {
     let folder = if options.resume {
         RunFolder::resume(options.out, experiment)
     } else {
@@ -159,7 +170,7 @@ pub(crate) fn folder_error(error: RunFolderError) -> Report {
     }
 }
 
-fn warn_thin_tails(experiment: &Experiment, quiet: bool) {
+pub(crate) fn warn_thin_tails(experiment: &Experiment, quiet: bool) {
     for label in experiment.thin_tails() {
         if !quiet {
             let devices = label.theta.get() * experiment.cohort.get() as f64;
@@ -171,7 +182,7 @@ fn warn_thin_tails(experiment: &Experiment, quiet: bool) {
 }
 
 /// A flag that Ctrl-C or a termination raises; the second one ends the process at once.
-fn stop_on_interrupt() -> Arc<AtomicBool> {
+pub(crate) fn stop_on_interrupt() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&stop);
     // A handler may stand already when several runs share a process; then the first one's flag stays in charge.

@@ -1,6 +1,7 @@
 //! The ranks of a job: who they are, and what they must agree on.
 
 use std::error::Error;
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use deltafl::data::Federation;
@@ -160,6 +161,19 @@ impl World {
         }
     }
 
+    /// The lowest rank for which `failed` holds, on all ranks: the one that should say what is wrong when all of
+    /// them may have met the same error.
+    pub fn first_failure(&self, failed: bool) -> Option<usize> {
+        let mut all = vec![0u8; self.size()];
+        self.communicator.all_gather_into(&u8::from(failed), &mut all[..]);
+        all.iter().position(|&failed| failed == 1)
+    }
+
+    /// Ends the job on all ranks. Not collective.
+    pub fn abort(&self, code: u8) -> ! {
+        self.communicator.abort(i32::from(code))
+    }
+
     /// Says on standard error which rank failed and why, and ends the job on all ranks. Not collective.
     pub fn fail(&self, error: &dyn Error, code: u8) -> ! {
         let mut reason = error.to_string();
@@ -171,8 +185,8 @@ impl World {
             }
             below = source.source();
         }
-        eprintln!("rank {} of {} on {} failed: {reason}", self.rank, self.size(), self.host(self.rank));
-        self.communicator.abort(i32::from(code))
+        eprintln!("{self} failed: {reason}");
+        self.abort(code)
     }
 
     pub(crate) fn communicator(&self) -> &SimpleCommunicator {
@@ -209,6 +223,13 @@ impl World {
         let mut hashes = vec![0; self.size()];
         self.communicator.all_gather_into(&hasher.finish(), &mut hashes[..]);
         hashes
+    }
+}
+
+/// This rank, among how many and where.
+impl fmt::Display for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {} on {}", self.rank, self.size(), self.host(self.rank))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The speed of secure aggregation on one core: Shamir, masks, a device's input, the server's unmasking.
 //!
-//! The device and the server are measured through their state machines, set up once per case and driven to the call that
-//! is timed: [`Device::submit`] for a device, the last answer of the unmasking for the server.
+//! The device and the server are measured through their state machines, set up once per case and driven to
+//! the call that is timed: [`Device::submit`] for a device, the last answer of the unmasking for the server.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

@@ -1,8 +1,9 @@
 //! What the fuzz targets run, in reach of ordinary tests.
 //!
-//! The bytes are a script: each says what becomes of the next message between four honest devices and an honest server.
-//! It arrives, arrives twice, is lost, is changed on the way, or everything pauses until the server's deadline. Nothing may
-//! panic, and if no message was changed, a sum must be the plain sum of its survivors.
+//! The bytes are a script: each says what becomes of the next message between four honest devices and an
+//! honest server. It arrives, arrives twice, is lost, is changed on the way, or everything pauses until the
+//! server's deadline. Nothing may panic, and if no message was changed, a sum must be the plain sum of its
+//! survivors.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! elements. A key masks one vector of one slot, so the nonce is zero for good.
 //!
 //! A vector of a million coordinates does not fit in the first-level cache and the streams of a hundred keys
-//! do not fit in memory. So the vector is walked in tiles of [`TILE`] bytes, and every key of a
-//! batch passes over a tile before the next tile is touched; a stream exists one tile at a time.
+//! do not fit in memory. So the vector is walked in tiles of 8 KiB, and every key of a batch passes over a
+//! tile before the next tile is touched; a stream exists one tile at a time.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod vaes;
@@ -26,8 +26,9 @@ const BATCH: usize = 64;
 
 /// The cipher that expands masks.
 ///
-/// Measured on a Zen 4 core, streams added into a vector: AES-128-CTR 20 GB/s with our VAES kernel and 6.3 GB/s
-/// with the `aes` crate, ChaCha20 with AVX-512 2.2 GB/s. ChaCha20 is for devices without AES instructions.
+/// Measured on a Zen 4 core, streams added into a vector: AES-128-CTR 16 GB/s with our VAES kernel and 6.3
+/// GB/s with the `aes` crate, ChaCha20 with AVX-512 2.2 GB/s. ChaCha20 is for devices without AES
+/// instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Suite {
     /// AES-128 in counter mode (SP 800-38A).

@@ -1,8 +1,8 @@
 //! The server's side of a round.
 //!
 //! A [`Server`] takes the devices' messages and the time in, and gives messages, deadlines and events out. A
-//! phase ends when every device that is still there has answered or when its deadline has passed, with
-//! the devices that made it; below the threshold the round ends with a [`Verdict`] and no sum.
+//! phase ends when every device that is still there has answered or when its deadline has passed, with the
+//! devices that made it; below the threshold the round ends with a [`Verdict`] and no sum.
 
 mod setup;
 mod slot;
@@ -83,7 +83,8 @@ pub struct SlotSum {
 
 /// The server of a round.
 ///
-/// It can be cloned, to be kept in a safe place: it holds no secret, and devices answer a question once whoever asks.
+/// It can be cloned, to be kept in a safe place: it holds no secret, and devices answer a question once
+/// whoever asks.
 #[derive(Debug, Clone)]
 pub struct Server {
     round: Round,

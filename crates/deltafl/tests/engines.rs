@@ -1,4 +1,5 @@
 //! Every engine, any number of threads, interrupted or not: the same bits.
+#![allow(clippy::unwrap_used)]
 
 use std::ops::ControlFlow;
 use std::sync::{Barrier, Mutex};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use deltafl::data::import::{ImportError, Imported, Target};
-use deltafl::data::{DeviceSplit, Manifest};
+use deltafl::data::{DeviceSplit, Manifest, SaveError};
 use miette::{Report, Result};
 
 use crate::error::bad_input;
@@ -91,13 +91,16 @@ pub(crate) fn report(manifest: &Manifest, out: &std::path::Path, json: bool) -> 
 
 /// A file that is wrong is bad input; a disk that is full is not.
 pub(crate) fn import_error(error: ImportError) -> Report {
-    match &error {
-        ImportError::Save(_) => save_error(error),
-        _ => bad_input(error.to_string()).into(),
+    match error {
+        ImportError::Save(error) => save_error(error),
+        error => bad_input(error.to_string()).into(),
     }
 }
 
 /// A folder that cannot be written.
-pub(crate) fn save_error(error: impl std::error::Error + Send + Sync + 'static) -> Report {
-    miette::IntoDiagnostic::into_diagnostic(Err::<(), _>(error)).expect_err("it is an error")
+pub(crate) fn save_error(error: SaveError) -> Report {
+    match error {
+        SaveError::Io { .. } => miette::miette!("{error}"),
+        error => bad_input(error.to_string()).into(),
+    }
 }

@@ -54,8 +54,9 @@ impl Sharing {
         if circle.len() < member.threshold {
             return Err(Abort::TooFew { have: circle.len(), need: member.threshold });
         }
-        let mut letters: BTreeMap<DeviceId, Letter> =
-            pairs.keys().map(|&id| (id, Letter::default())).collect();
+        // Of their full length from the start: a vector that grows leaves copies of its contents behind.
+        let letter = || Letter::new(Vec::with_capacity(secrets.slots.len() * BOX_SLOT_LEN));
+        let mut letters: BTreeMap<DeviceId, Letter> = pairs.keys().map(|&id| (id, letter())).collect();
         let mut slots = Vec::with_capacity(secrets.slots.len());
         for slot in std::mem::take(&mut secrets.slots) {
             let mut own = BTreeMap::new();

@@ -33,26 +33,6 @@ pub struct Masked<'a> {
     setup: Option<Setup>,
 }
 
-/// Why a slot has no sum.
-enum Interrupted {
-    /// The protocol says so.
-    Protocol(SimulationError),
-    /// A device could not compute its answer.
-    Device(EngineError),
-}
-
-impl From<SimulationError> for Interrupted {
-    fn from(error: SimulationError) -> Self {
-        Self::Protocol(error)
-    }
-}
-
-impl From<EngineError> for Interrupted {
-    fn from(error: EngineError) -> Self {
-        Self::Device(error)
-    }
-}
-
 /// Keys of the present round.
 struct Setup {
     round: (u64, u64),
@@ -103,21 +83,23 @@ impl<'a> Masked<'a> {
     }
 
     /// One slot of the protocol: the answers to all queries, one behind the other.
-    fn slot(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<(Vec<u64>, Traffic), Interrupted> {
+    fn slot(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query<'_>],
+        failed: &mut Option<EngineError>,
+    ) -> Result<(Vec<u64>, Traffic), SimulationError> {
         let mut setup = self.ready(round)?;
         setup.slots_left -= 1;
         let len: usize = queries.iter().map(Query::answer_len).sum();
         let position: HashMap<u32, usize> =
             round.cohort.iter().enumerate().map(|(i, drawn)| (drawn.device, i)).collect();
         let mut answers =
-            Answers { devices: &mut self.devices, round, queries, ready: HashMap::new(), failure: None };
-        let summed = setup
+            Answers { devices: &mut self.devices, round, queries, ready: HashMap::new(), failed };
+        let sum = setup
             .protocol
-            .sum(len as u32, &context(queries), |DeviceId(device)| answers.of(position[&device], len));
-        if let Some(failure) = answers.failure {
-            return Err(failure.into());
-        }
-        let sum = summed?.sum;
+            .sum(len as u32, &context(queries), |DeviceId(device)| answers.of(position[&device]))?
+            .sum;
         let traffic = setup.new_traffic();
         self.setup = Some(setup);
         Ok((sum, traffic))
@@ -163,13 +145,13 @@ struct Answers<'a, 'e> {
     round: &'a Round<'a>,
     queries: &'a [Query<'a>],
     ready: HashMap<usize, Vec<u64>>,
-    /// What kept a device from answering; the protocol has no word for it.
-    failure: Option<EngineError>,
+    /// Why a device could not be computed; the sum is thrown away then.
+    failed: &'a mut Option<EngineError>,
 }
 
 impl Answers<'_, '_> {
     /// The input of member `i` of the cohort. Devices are asked in the order of their ids.
-    fn of(&mut self, i: usize, len: usize) -> Vec<u64> {
+    fn of(&mut self, i: usize) -> Vec<u64> {
         if !self.ready.contains_key(&i) {
             let wanted = self.round.cohort[i].device;
             let mut next: Vec<usize> = (0..self.round.cohort.len())
@@ -178,11 +160,11 @@ impl Answers<'_, '_> {
             next.sort_unstable_by_key(|&j| self.round.cohort[j].device);
             next.truncate(4 * self.devices.threads());
             match self.devices.answers(self.round, self.queries, &next) {
-                Ok(answers) => self.ready = next.iter().copied().zip(answers).collect(),
-                Err(failure) => self.failure = Some(failure),
+                Ok(answers) => self.ready = next.into_iter().zip(answers).collect(),
+                Err(error) => *self.failed = Some(error),
             }
         }
-        self.ready.remove(&i).unwrap_or_else(|| vec![0; len])
+        self.ready.remove(&i).unwrap_or_default()
     }
 }
 
@@ -222,15 +204,19 @@ impl Engine for Masked<'_> {
     }
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
-        let (sum, traffic) = match self.slot(round, queries) {
+        let mut failed = None;
+        let slot = self.slot(round, queries, &mut failed);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let (sum, traffic) = match slot {
             Ok(done) => done,
             // Too few devices were left: the round ends without a sum, as it would in the field.
-            Err(Interrupted::Protocol(SimulationError::Verdict(_))) => (
+            Err(SimulationError::Verdict(_)) => (
                 vec![0; queries.iter().map(Query::answer_len).sum()],
                 Traffic { sums: 1, ..Traffic::default() },
             ),
-            Err(Interrupted::Device(error)) => return Err(error),
-            Err(Interrupted::Protocol(source)) => {
+            Err(source) => {
                 return Err(EngineError::Transport {
                     context: "secure aggregation failed",
                     source: source.into(),

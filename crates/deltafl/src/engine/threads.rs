@@ -5,6 +5,7 @@
 //! who computes what leaves no trace in the bits. That holds between processes too: an engine with [`Peers`]
 //! computes its part of every answer and lets the parts meet.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::{
     Traffic,
 };
 use crate::data::{Federation, Split};
-use crate::device::{Admission, LocalPlan, Work, blocks};
+use crate::device::{Admission, LocalPlan, Work, Workspace, blocks};
 use crate::model::{Model, Score};
 use crate::params::{Params, add_wrapping};
 use crate::superquantile::DeviceLoss;
@@ -70,6 +71,35 @@ impl<'a> Threads<'a> {
         threads: usize,
     ) -> Result<Self, EngineError> {
         Self::with_peers(model, federation, threads, Alone)
+    }
+
+    /// The answers of some members of the cohort to all queries, one behind the other: the inputs of a masked sum.
+    pub(super) fn answers(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query<'_>],
+        members: &[usize],
+    ) -> Result<Vec<Vec<u64>>, EngineError> {
+        self.know_losses(round, queries.iter().filter(|query| query.needs_loss()).map(Query::params))?;
+        let (crew, known) = (&self.crew, &self.losses);
+        let answer =
+            |t: usize, at: &Cell<u32>, workspace: &mut Workspace, done: &mut Vec<(usize, Vec<u64>)>| {
+                let drawn = round.cohort[members[t]];
+                at.set(crew.train[drawn.device as usize]);
+                let mut answer = Vec::new();
+                for query in queries {
+                    let start = answer.len();
+                    answer.resize(start + query.answer_len(), 0);
+                    let loss = if query.needs_loss() { known.loss(query.params(), members[t]) } else { None };
+                    let sum = &mut answer[start..];
+                    crew.member(drawn.device, drawn.times).answer(round, query, loss, workspace, sum);
+                }
+                done.push((t, answer));
+            };
+        let parts = crew.share(members.len(), Vec::new, answer)?;
+        let mut answers: Vec<(usize, Vec<u64>)> = parts.into_iter().flatten().collect();
+        answers.sort_unstable_by_key(|(t, _)| *t);
+        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 }
 
@@ -205,34 +235,6 @@ impl<'a, P: Peers> Threads<'a, P> {
             let costs = devices.iter().map(|&k| self.crew.federation.count(k));
             devices[cut(costs, self.peers.size())[self.peers.rank()].clone()].to_vec()
         }
-    }
-
-    /// The answers of some members of the cohort to all queries, one behind the other: the inputs of a masked sum.
-    pub(super) fn answers(
-        &mut self,
-        round: &Round<'_>,
-        queries: &[Query<'_>],
-        members: &[usize],
-    ) -> Result<Vec<Vec<u64>>, EngineError> {
-        self.know_losses(round, queries.iter().filter(|query| query.needs_loss()).map(Query::params))?;
-        let (crew, known) = (&self.crew, &self.losses);
-        let parts =
-            crew.share(members.len(), Vec::new, |t, at, workspace, done: &mut Vec<(usize, Vec<u64>)>| {
-                let drawn = round.cohort[members[t]];
-                at.set(crew.train[drawn.device as usize]);
-                let device = crew.member(drawn.device, drawn.times);
-                let mut answer = Vec::new();
-                for query in queries {
-                    let start = answer.len();
-                    answer.resize(start + query.answer_len(), 0);
-                    let loss = if query.needs_loss() { known.loss(query.params(), members[t]) } else { None };
-                    device.answer(round, query, loss, workspace, &mut answer[start..]);
-                }
-                done.push((t, answer));
-            })?;
-        let mut answers: Vec<(usize, Vec<u64>)> = parts.into_iter().flatten().collect();
-        answers.sort_unstable_by_key(|(t, _)| *t);
-        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 }
 

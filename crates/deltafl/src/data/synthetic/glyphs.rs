@@ -43,7 +43,7 @@ impl Default for Glyphs {
             devices: const { NonZeroU32::new(400).unwrap() },
             seed: 1,
             train: Share::HALF,
-            odd: const { Share::new(0.2).unwrap() },
+            odd: const { Share::new(0.16).unwrap() },
             // The counts of EMNIST in the paper's table of datasets.
             points: const { Points::new(101, 179, 447).unwrap() },
         }
@@ -191,7 +191,7 @@ mod tests {
         let (odd, usual): (Vec<u32>, Vec<u32>) =
             (0..federation.len() as u32).partition(|&device| federation.id(device).contains('-'));
         let mean = |devices: &[u32]| devices.iter().map(|&k| distance(k)).sum::<f32>() / devices.len() as f32;
-        assert_eq!(odd.len(), 12);
+        assert_eq!(odd.len(), 9);
         assert!(mean(&odd) > 1.15 * mean(&usual), "{} {}", mean(&odd), mean(&usual));
     }
 }

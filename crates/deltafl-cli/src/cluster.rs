@@ -1,0 +1,115 @@
+//! `mpirun deltafl run`: a run on the ranks of an MPI job. Every rank trains; rank 0 writes and speaks.
+
+use std::time::Instant;
+
+use deltafl::data::Federation;
+use deltafl::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
+use deltafl::model::Model;
+use deltafl::run_folder::RunFolder;
+use deltafl::training::{Outcome, State, train};
+use deltafl_mpi::World;
+use miette::Report;
+
+use crate::error::{bad_input, exit_code};
+use crate::progress::Progress;
+use crate::session::{Ended, Options, Recorder, folder_error, open, stop_on_interrupt, warn_thin_tails};
+
+/// Trains all seeds of an experiment on all ranks.
+pub(crate) fn run(experiment: Experiment, options: &Options<'_>) -> Result<Ended, Report> {
+    let world = World::init().map_err(|e| bad_input(e.to_string()))?;
+    let prepared = prepare(&world, experiment, options);
+    let first = world.first_failure(prepared.is_err());
+    match prepared {
+        Ok(run) if first.is_none() => {
+            // The others may be waiting for this rank: it cannot just return.
+            on_ranks(&world, run, options).or_else(|report| {
+                eprintln!("{world} failed\nError: {report:?}");
+                world.abort(exit_code(&report))
+            })
+        }
+        Err(report) if first == Some(world.rank()) => {
+            eprintln!("{world} cannot take part");
+            Err(report)
+        }
+        // The job ends; another rank says why.
+        _ => Ok(Ended::Followed),
+    }
+}
+
+/// What each rank needs to train.
+struct Run {
+    experiment: Experiment,
+    federation: Federation,
+    model: Box<dyn Model>,
+    /// On rank 0.
+    folder: Option<RunFolder>,
+}
+
+fn prepare(world: &World, mut experiment: Experiment, options: &Options<'_>) -> Result<Run, Report> {
+    let kernel = world.common_isa(options.kernel);
+    if experiment.secagg == SecureAggregation::Real {
+        return Err(bad_input("secagg = \"real\" runs in one process")
+            .help("add --set secagg=plain: the same bits, with traffic estimated instead of counted")
+            .into());
+    }
+    let federation = experiment
+        .data
+        .load()
+        .map_err(|e| bad_input("the data of the experiment cannot be used").because(e))?;
+    let model = experiment
+        .model
+        .spec()
+        .build(&federation, kernel)
+        .map_err(|e| bad_input("the model does not fit the data").because(e))?;
+    experiment.resolved = Some(Resolved {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        data_hash: federation.hash().to_owned(),
+        kernel,
+        params: model.num_params(),
+    });
+    let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
+    Ok(Run { experiment, federation, model, folder })
+}
+
+fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Report> {
+    let Run { experiment, federation, model, mut folder } = run;
+    world.same("the data", federation.hash()).map_err(|e| bad_input(e.to_string()))?;
+    world.same("the experiment", &experiment.to_toml()).map_err(|e| bad_input(e.to_string()))?;
+    let mut engine = world
+        .engine(&*model, &federation, options.threads)
+        .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
+    let quiet = options.quiet || !world.is_root();
+    warn_thin_tails(&experiment, quiet);
+    let stop = stop_on_interrupt();
+    let labels: Vec<TrackLabel> = experiment.tracks().into_iter().map(|track| track.label).collect();
+    let plan = experiment.plan();
+
+    for &seed in &experiment.seeds {
+        let saved = folder.as_ref().map(|folder| folder.state(seed, model.num_params()));
+        let saved = world.state_of_root(saved.transpose().map_err(folder_error)?.flatten());
+        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), &*model));
+        if state.round == plan.rounds {
+            continue;
+        }
+        let progress = Progress::new(plan.rounds, state.round, quiet);
+        progress.seed(seed);
+        let recorder = folder.as_mut().map(|folder| Recorder {
+            folder,
+            progress: &progress,
+            labels: &labels,
+            seed,
+            stop: &stop,
+            lap: Instant::now(),
+        });
+        let outcome = train(&mut engine, &plan, &mut state, &mut world.observe(recorder));
+        progress.finish();
+        if outcome.map_err(Report::from_err)? == Outcome::Stopped {
+            return Ok(if world.is_root() { Ended::Interrupted } else { Ended::Followed });
+        }
+    }
+    if let Some(throughput) = engine.throughput().filter(|_| !quiet) {
+        eprint!("{throughput}");
+    }
+    let summary = folder.map(|folder| folder.summarise()).transpose().map_err(folder_error)?;
+    Ok(summary.map_or(Ended::Followed, Ended::Finished))
+}

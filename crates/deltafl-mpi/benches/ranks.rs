@@ -1,0 +1,235 @@
+//! Time per round on one rank and on two, the overhead of the engine, and its collectives.
+//!
+//! `cargo bench -p deltafl-mpi` starts this program again under `mpirun`; `-- conv-net` runs one case. Wall-clock
+//! figures of a machine with other work on it are unsteady: the least of several is shown, and beside it the
+//! CPU time of the threads that compute, which shares a core without counting the neighbour.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use deltafl::algorithm::{Algorithm, DeltaFl, FedAvg};
+use deltafl::cohort::{Availability, Sampling};
+use deltafl::data::synthetic::{Glyphs, Spec};
+use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
+use deltafl::device::Work;
+use deltafl::engine::SplitEvaluation;
+use deltafl::kernel::Isa;
+use deltafl::model::{Batch, Model, ModelSpec, Score};
+use deltafl::stream::Stream;
+use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Track, train};
+use deltafl_mpi::World;
+use mpi::collective::SystemOperation;
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::CommunicatorCollectives;
+
+#[path = "../tests/ranks/mpirun.rs"]
+mod mpirun;
+
+/// Cases, each with the numbers of ranks to compare.
+const CASES: [(&str, &[usize]); 4] =
+    [("all-reduce", &[2, 4]), ("null", &[1, 2, 4]), ("linear", &[1, 2]), ("conv-net", &[1, 2])];
+
+fn main() {
+    match std::env::var("JOB") {
+        Ok(case) => rank(&case),
+        Err(_) => start(),
+    }
+}
+
+fn start() {
+    if !mpirun::Mpirun::is_installed() {
+        return;
+    }
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    for (case, sizes) in CASES {
+        if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted == case) {
+            continue;
+        }
+        for &ranks in sizes {
+            let output = mpirun::Mpirun { arguments: &[] }.run(ranks, &[("JOB", case)]);
+            print!("{}", String::from_utf8_lossy(&output.stdout));
+            if !output.status.success() {
+                eprint!("{}", String::from_utf8_lossy(&output.stderr));
+            }
+        }
+    }
+}
+
+fn rank(case: &str) {
+    let world = World::init().expect("started by mpirun");
+    match case {
+        "all-reduce" => [3, 115_649, 1_200_003].into_iter().for_each(|len| all_reduce(&world, len)),
+        "null" => rounds(&world, case, &dots(400), &Null, 400),
+        "linear" => build_and_run(&world, case, &ModelSpec::Linear, 12),
+        _ => build_and_run(&world, case, &ModelSpec::ConvNet { channels: [32, 64] }, 3),
+    }
+}
+
+/// Writers like those of EMNIST.
+fn glyphs(devices: u32) -> Federation {
+    let spec: Glyphs = toml::from_str(&format!("devices = {devices}\nseed = 1")).expect("a valid spec");
+    Spec::Glyphs(spec).build()
+}
+
+/// Devices with one number each: nothing to read.
+fn dots(devices: u32) -> Federation {
+    let mut builder = FederationBuilder::new("dots", InputKind::Dense { dim: 1 }, 2);
+    for k in 0..devices {
+        let pushed = builder.push(&k.to_string(), Split::Train, DeviceExamples::Dense(&[1.0]), &[0]);
+        pushed.expect("a valid device");
+    }
+    builder.build()
+}
+
+fn build_and_run(world: &World, case: &str, spec: &ModelSpec, times: u64) {
+    let federation = glyphs(240);
+    let model = spec.build(&federation, Isa::detect()).expect("the model fits glyphs");
+    rounds(world, case, &federation, &*model, times);
+}
+
+/// The all-reduce of the engine (non-blocking, awaited at once), and MPI's blocking one beside it.
+fn all_reduce(world: &World, len: usize) {
+    let values = vec![world.rank() as u64; len];
+    let mut sum = vec![0; len];
+    let communicator = SimpleCommunicator::world();
+    let mut best = [f64::INFINITY; 2];
+    for _ in 0..40 {
+        for (kind, best) in best.iter_mut().enumerate() {
+            communicator.barrier();
+            let since = Instant::now();
+            if kind == 0 {
+                communicator.all_reduce_into(&values[..], &mut sum[..], SystemOperation::sum());
+            } else {
+                mpi::request::scope(|scope| {
+                    let sum = &mut sum[..];
+                    let operation = SystemOperation::sum();
+                    communicator.immediate_all_reduce_into(scope, &values[..], sum, operation).wait();
+                });
+            }
+            *best = best.min(since.elapsed().as_secs_f64());
+        }
+    }
+    if world.is_root() {
+        let [blocking, immediate] = best.map(|seconds| 1e3 * seconds);
+        let ranks = world.size();
+        println!(
+            "all-reduce of {len} u64, {ranks} ranks: blocking {blocking:.3} ms, non-blocking {immediate:.3} ms"
+        );
+    }
+}
+
+/// Rounds of FedAvg and of Δ-FL at θ = 0.5, cohort 100, one thread per rank.
+fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model, times: u64) {
+    let theta = 0.5.try_into().expect("a conformity level");
+    let algorithms: [Box<dyn Algorithm>; 2] = [Box::new(FedAvg), Box::new(DeltaFl::new(theta))];
+    let plan = Plan {
+        rounds: times,
+        sampling: Sampling {
+            cohort_size: 100,
+            with_replacement: false,
+            availability: Availability::default(),
+        },
+        local: Local { work: Work::Epochs(1), batch: 16, learning_rate: 0.1, decay: None },
+        evaluate_every: u64::MAX,
+        tracks: algorithms.into_iter().map(|algorithm| Track { algorithm, l2: 0.0 }).collect(),
+    };
+    let mut engine = world.engine(model, federation, 1).expect("there are train devices");
+    let mut state = State::new(1, plan.tracks.len(), model);
+    let mut laps = Laps::default();
+    train(&mut engine, &plan, &mut state, &mut world.observe(Some(&mut laps)))
+        .expect("the run can be trained");
+
+    let mut cpu = vec![0; world.size()];
+    SimpleCommunicator::world().all_gather_into(&laps.computed(), &mut cpu[..]);
+    let throughput = engine.throughput();
+    if world.is_root() {
+        laps.wall.sort_by(f64::total_cmp);
+        let (least, median) = (1e3 * laps.wall[0], 1e3 * laps.wall[laps.wall.len() / 2]);
+        let cpu: Vec<f64> = cpu.iter().map(|&nanos| nanos as f64 / 1e6 / laps.wall.len() as f64).collect();
+        let busiest = cpu.iter().copied().fold(0.0, f64::max);
+        println!(
+            "{case}, {} ranks: wall per round least {least:.2} ms, median {median:.2} ms; \
+             CPU of the busiest rank {busiest:.2} ms, of all {:.2} ms",
+            world.size(),
+            cpu.iter().sum::<f64>()
+        );
+        print!("{}", throughput.expect("rank 0 has the table"));
+    }
+}
+
+/// Wall-clock time of each round, and the CPU time of the threads that compute.
+#[derive(Default)]
+struct Laps {
+    since: Option<Instant>,
+    wall: Vec<f64>,
+    cpu_at_start: u64,
+    cpu_at_end: u64,
+}
+
+impl Laps {
+    /// Nanoseconds of CPU over all rounds but the first.
+    fn computed(&self) -> u64 {
+        self.cpu_at_end - self.cpu_at_start
+    }
+}
+
+impl Observer for &mut Laps {
+    fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        // The first round warms caches and memory.
+        match self.since {
+            Some(since) => self.wall.push(since.elapsed().as_secs_f64()),
+            None => self.cpu_at_start = computing_nanos(),
+        }
+        self.cpu_at_end = computing_nanos();
+        self.since = Some(Instant::now());
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
+        Ok(())
+    }
+}
+
+/// CPU time of all threads but the first, which waits in MPI: Linux only, 0 elsewhere.
+fn computing_nanos() -> u64 {
+    let first = std::process::id().to_string();
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return 0 };
+    let others = threads.flatten().filter(|thread| thread.file_name().to_str() != Some(first.as_str()));
+    let nanos = |thread: fs::DirEntry| {
+        let schedule = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        schedule.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    others.filter_map(nanos).sum()
+}
+
+/// A model that computes nothing.
+struct Null;
+
+impl Model for Null {
+    fn num_params(&self) -> usize {
+        1
+    }
+
+    fn init(&self, _: &mut Stream, params: &mut [f32]) {
+        params.fill(0.0);
+    }
+
+    fn scratch_len(&self, _: usize) -> usize {
+        0
+    }
+
+    fn gradient(&self, _: &[f32], _: Batch<'_>, gradient: &mut [f32], _: &mut [f32]) -> f64 {
+        gradient.fill(0.0);
+        0.0
+    }
+
+    fn evaluate(&self, _: &[f32], _: Batch<'_>, _: &mut [f32]) -> Score {
+        Score::default()
+    }
+}
