@@ -26,8 +26,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 12, value_name = "N")]
     devices: usize,
     /// What a synthetic federation derives from
-    #[arg(long)]
-    seed: Option<u64>,
+    #[arg(long, value_parser = clap::value_parser!(i64).range(0..))]
+    seed: Option<i64>,
     /// The PNG file of images
     #[arg(long, default_value = "sheet.png", value_name = "FILE")]
     out: PathBuf,
@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 /// A synthetic federation by the name of its kind, or a federation folder.
 ///
 /// A folder that has the name of a kind is meant when it is written as a path: `./glyphs`.
-fn load_source(source: &str, seed: Option<u64>) -> Result<Federation> {
+fn load_source(source: &str, seed: Option<i64>) -> Result<Federation> {
     if Spec::KINDS.contains(&source) {
         return Ok(Options { seed, ..Options::default() }.spec(source)?.build());
     }

@@ -31,8 +31,8 @@ pub(crate) struct Args {
 #[derive(clap::Args, Debug, Default)]
 pub(crate) struct Options {
     /// What every draw derives from
-    #[arg(long)]
-    pub(crate) seed: Option<u64>,
+    #[arg(long, value_parser = clap::value_parser!(i64).range(0..))]
+    pub(crate) seed: Option<i64>,
     /// Number of devices
     #[arg(long, value_name = "N")]
     pub(crate) devices: Option<NonZeroU32>,
@@ -86,8 +86,7 @@ impl Options {
             }
         };
         set("kind", Some(kind.into()));
-        // A number past i64 has no place in TOML; the bits are what counts.
-        set("seed", self.seed.map(|seed| (seed as i64).into()));
+        set("seed", self.seed.map(Into::into));
         set("devices", self.devices.map(|devices| devices.get().into()));
         set("train", self.train.map(Into::into));
         set("odd", self.odd.map(Into::into));
