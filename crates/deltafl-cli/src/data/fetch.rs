@@ -51,11 +51,11 @@ pub(crate) struct Args {
 /// The paper's data sets.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DataSet {
-    /// NIST Special Database 19, about 1.1 GB
+    /// NIST Special Database 19
     Emnist,
-    /// Sentiment140 and GloVe's word vectors, about 0.9 GB
+    /// Sentiment140 and GloVe's word vectors
     Sent140,
-    /// The complete works, 2 MB
+    /// The complete works
     Shakespeare,
 }
 
@@ -85,7 +85,7 @@ impl DataSet {
                 },
                 Published { name: "glove.6B.zip", url: "https://nlp.stanford.edu/data/glove.6B.zip" },
             ],
-            // The posting that LEAF takes; it gives one role more than the paper's (see docs/data.md).
+            // The archive that LEAF takes, which may not give the paper's 1089 roles (see docs/data.md).
             Self::Shakespeare => &[Published {
                 name: "1994-01-100.zip",
                 url: "https://www.gutenberg.org/files/100/old/1994-01-100.zip",
