@@ -6,7 +6,6 @@ use deltafl::engine::{EngineError, Peers};
 use deltafl::model::Score;
 use mpi::collective::SystemOperation;
 use mpi::datatype::PartitionMut;
-use mpi::request::scope;
 use mpi::traits::{Communicator, CommunicatorCollectives};
 
 use crate::world::World;
@@ -80,31 +79,27 @@ impl Peers for Ranks<'_> {
             return Ok(values);
         }
         let since = Instant::now();
+        let communicator = self.world.communicator();
+        wait_for_all(communicator, meanwhile);
         let mut sum = vec![0; values.len()];
         for (values, sum) in values.chunks(MOST).zip(sum.chunks_mut(MOST)) {
-            all_reduce(self.world.communicator(), values, sum, meanwhile);
+            communicator.all_reduce_into(values, sum, SystemOperation::sum());
         }
         self.waited += since.elapsed();
         Ok(sum)
     }
 }
 
-/// The sum of `values` over all ranks. MPI makes progress only while it is called, so `meanwhile` is taken in
-/// small pieces, with a look at the request after each.
-fn all_reduce(
-    communicator: &impl Communicator,
-    values: &[u64],
-    sum: &mut [u64],
-    meanwhile: &mut dyn FnMut() -> bool,
-) {
-    scope(|scope| {
-        let mut request = communicator.immediate_all_reduce_into(scope, values, sum, SystemOperation::sum());
-        while meanwhile() {
-            match request.test() {
-                Ok(_) => return,
-                Err(unfinished) => request = unfinished,
-            }
+/// Calls `meanwhile` until every rank has come to the sum. MPI makes progress only while it is called, so
+/// there is a look at the barrier after each piece. The all-reduce behind it blocks: once all are there, nothing
+/// is left to do but to add.
+fn wait_for_all(communicator: &impl Communicator, meanwhile: &mut dyn FnMut() -> bool) {
+    let mut barrier = communicator.immediate_barrier();
+    while meanwhile() {
+        match barrier.test() {
+            Ok(_) => return,
+            Err(unfinished) => barrier = unfinished,
         }
-        request.wait_without_status();
-    });
+    }
+    barrier.wait_without_status();
 }

@@ -1,0 +1,98 @@
+//! `mpirun deltafl run`: the command on ranks. Needs the feature `mpi`.
+#![cfg(feature = "mpi")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const EXPERIMENT: &str = r#"
+    name = "cluster"
+    rounds = 4
+    cohort = 6
+    evaluate_every = 2
+    data = { source = { kind = "glyphs", devices = 16 } }
+    model = { kind = "linear" }
+    local = { epochs = 1, batch = 10, learning_rate = 0.1 }
+    [[algorithm]]
+    kind = "fedavg"
+    [[algorithm]]
+    kind = "delta-fl"
+    theta = 0.5
+"#;
+
+fn mpirun(ranks: &str) -> Command {
+    let mut mpirun = Command::new("mpirun");
+    // A container: root, fewer cores than ranks, no network, no tracing of processes.
+    mpirun.args([
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--mca",
+        "btl",
+        "self,vader",
+        "--mca",
+        "pml",
+        "ob1",
+    ]);
+    mpirun.args(["--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "oob_tcp_if_include", "lo"]);
+    mpirun.args(["--mca", "plm_rsh_agent", "/bin/false", "-n", ranks, env!("CARGO_BIN_EXE_deltafl")]);
+    mpirun.env_remove("SLURM_NTASKS");
+    mpirun
+}
+
+fn is_installed() -> bool {
+    let found = Command::new("mpirun").arg("--version").stdout(Stdio::null()).status().is_ok();
+    if !found {
+        eprintln!("skipped: there is no mpirun here (Debian: libopenmpi-dev openmpi-bin)");
+    }
+    found
+}
+
+fn run(mut command: Command, experiment: &Path, out: &Path) -> Output {
+    command.arg("run").arg(experiment).arg("--out").arg(out).args(["--threads", "1"]);
+    command.stdin(Stdio::null()).output().expect("the command can be started")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_command_on_ranks_writes_the_checkpoint_of_the_command_alone() {
+    if !is_installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let experiment = folder.path().join("cluster.toml");
+    fs::write(&experiment, EXPERIMENT).unwrap();
+    let (alone, ranks) = (folder.path().join("alone"), folder.path().join("ranks"));
+    let output = run(Command::new(env!("CARGO_BIN_EXE_deltafl")), &experiment, &alone);
+    assert!(output.status.success(), "{}", said(&output));
+    let output = run(mpirun("3"), &experiment, &ranks);
+    assert!(output.status.success(), "{}", said(&output));
+    let checkpoint = |out: &Path| fs::read(out.join("checkpoint/seed-1.safetensors")).unwrap();
+    assert!(checkpoint(&alone) == checkpoint(&ranks));
+    assert!(said(&output).contains("imbalance"), "{}", said(&output));
+    let tables = String::from_utf8_lossy(&output.stdout).matches("Run folder:").count();
+    assert_eq!(tables, 1, "only rank 0 speaks");
+
+    // There is a run in the folder now: rank 0 says so, once.
+    let again = run(mpirun("2"), &experiment, &ranks);
+    assert_eq!(again.status.code(), Some(2), "{}", said(&again));
+    assert_eq!(said(&again).matches("already holds a run").count(), 1, "{}", said(&again));
+}
+
+#[test]
+fn processes_that_do_not_know_of_each_other_are_refused() {
+    if !is_installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let experiment = folder.path().join("cluster.toml");
+    fs::write(&experiment, EXPERIMENT).unwrap();
+    let mut command = mpirun("1");
+    command.env("SLURM_NTASKS", "4");
+    let output = run(command, &experiment, &folder.path().join("out"));
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("MPI sees a single rank"), "{}", said(&output));
+    assert!(!folder.path().join("out").exists());
+}
