@@ -12,12 +12,13 @@ use deltafl::data::{BatchBuffer, Federation};
 use deltafl::kernel::{self, Aligned, Isa};
 use deltafl::model::{Model, Step};
 use deltafl::stream::{Purpose, Stream};
-use miette::{IntoDiagnostic, Result, miette};
+use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 
 mod cases;
 mod clock;
 
+use crate::error::bad_input;
 use cases::Case;
 use clock::Clock;
 
@@ -40,6 +41,9 @@ pub(crate) struct Args {
     /// shared (Linux only).
     #[arg(long)]
     cpu_time: bool,
+    /// Measure nothing, take this many training steps of each model: for a counter of instructions.
+    #[arg(long, conflicts_with = "json")]
+    steps: Option<u32>,
     /// Print the figures as JSON.
     #[arg(long)]
     json: bool,
@@ -69,6 +73,9 @@ struct ModelFigures {
 pub(crate) fn run(args: Args) -> Result<()> {
     let isa = args.kernel.unwrap_or_else(Isa::detect).require().into_diagnostic()?;
     let cases = chosen(args.model.as_deref())?;
+    if let Some(steps) = args.steps {
+        return cases.iter().try_for_each(|case| take_steps(case, isa, steps));
+    }
     let budget = Duration::try_from_secs_f64(args.seconds).into_diagnostic()?;
     let measure = Measure { clock: Clock::new(args.cpu_time)?, repeat: budget / REPEATS };
     let mut figures = Figures {
@@ -99,7 +106,8 @@ fn chosen(name: Option<&str>) -> Result<Vec<Case>> {
         let names: Vec<_> = cases.iter().map(|case| case.name).collect();
         cases.retain(|case| case.name == name);
         if cases.is_empty() {
-            return Err(miette!("no model is called {name:?}; choose one of {}", names.join(", ")));
+            let message = format!("no model is called {name:?}");
+            return Err(bad_input(message).help(format!("choose one of {}", names.join(", "))).into());
         }
     }
     Ok(cases)
@@ -134,8 +142,7 @@ const REPEATS: u32 = 5;
 fn case_figures(case: &Case, isa: Isa, threads: u16, measure: Measure) -> Result<ModelFigures> {
     let federation = case.federation();
     let model = case.spec.build(&federation, isa).into_diagnostic()?;
-    let mut params = vec![0.0; model.num_params()];
-    model.init(&mut Stream::new(1, Purpose::Init, 0, 0), &mut params);
+    let params = initial(&*model);
     let race = Race { case, federation: &federation, model: &*model, params: &params, threads, measure };
     let train = race.examples_per_s(Pass::Train);
     let eval = race.examples_per_s(Pass::Evaluate);
@@ -147,6 +154,29 @@ fn case_figures(case: &Case, isa: Isa, threads: u16, measure: Measure) -> Result
         train_gflops: train * case.train_flops * 1e-9,
         eval_gflops: eval * case.eval_flops * 1e-9,
     })
+}
+
+fn initial(model: &dyn Model) -> Vec<f32> {
+    let mut params = vec![0.0; model.num_params()];
+    model.init(&mut Stream::new(1, Purpose::Init, 0, 0), &mut params);
+    params
+}
+
+/// Takes some steps on the first batch of the first device.
+fn take_steps(case: &Case, isa: Isa, steps: u32) -> Result<()> {
+    let federation = case.federation();
+    let model = case.spec.build(&federation, isa).into_diagnostic()?;
+    let mut working = Aligned::zeroed(model.working_len());
+    model.load(&initial(&*model), &mut working);
+    let mut scratch = Aligned::zeroed(model.step_scratch_len(case.batch));
+    let step = Step { learning_rate: case.learning_rate, l2: case.l2 };
+    let mut buffer = BatchBuffer::default();
+    for _ in 0..steps {
+        let batch = buffer.gather(&federation.examples(0), 0..case.batch);
+        model.step(&mut working, batch, step, &mut scratch);
+    }
+    black_box(&working);
+    Ok(())
 }
 
 /// What is measured.

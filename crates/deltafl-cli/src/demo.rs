@@ -6,10 +6,9 @@ use deltafl::experiment::{Experiment, OneOrMore};
 use miette::Result;
 
 use crate::error::bad_input;
-use crate::experiment_file;
 use crate::run::Machine;
 use crate::session::{self, Ended, Options};
-use crate::table;
+use crate::{experiment_file, report, table};
 
 /// The experiment of the demo, also a file to start from.
 const QUICKSTART: &str = include_str!("../../../experiments/quickstart.toml");
@@ -57,7 +56,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
         Ended::Finished(summary) => {
             print!("{}", table::render(&summary));
-            println!("\nRun folder: {}", out.display());
+            let report = report::write_report(&[&out], &out)?;
+            println!("\nReport:     {}", report.page.display());
+            println!("Run folder: {}", out.display());
         }
     }
     Ok(())

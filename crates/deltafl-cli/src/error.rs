@@ -12,7 +12,7 @@ pub(crate) struct BadInput {
     message: String,
     help: Option<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    place: Option<Place>,
+    place: Option<Box<Place>>,
 }
 
 /// Where in a file.
@@ -43,7 +43,7 @@ impl BadInput {
     /// The place in a text file.
     pub(crate) fn at(mut self, path: &Path, text: &str, label: LabeledSpan) -> Self {
         let source = NamedSource::new(path.display().to_string(), text.to_owned()).with_language("toml");
-        self.place = Some(Place { source, label });
+        self.place = Some(Box::new(Place { source, label }));
         self
     }
 }

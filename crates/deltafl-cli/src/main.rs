@@ -4,13 +4,21 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+mod bench;
+mod canvas;
 #[cfg(feature = "mpi")]
 mod cluster;
+mod compare;
+mod data;
 mod demo;
 mod error;
 mod experiment_file;
+mod export;
+mod illustrate;
 mod progress;
+mod report;
 mod run;
+mod runs;
 mod session;
 mod table;
 
@@ -27,6 +35,15 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Run(run::Args),
+    Report(report::Args),
+    Compare(compare::Args),
+    Runs(runs::Args),
+    Export(export::Args),
+    /// Bring data in, look at it, split it
+    #[command(subcommand)]
+    Data(data::DataCommand),
+    Illustrate(illustrate::Args),
+    Bench(bench::Args),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  deltafl completions bash > /etc/bash_completion.d/deltafl")]
     Completions {
@@ -39,6 +56,13 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Runs(args) => runs::run(args),
+        Command::Export(args) => export::run(args),
+        Command::Data(command) => data::run(command),
+        Command::Illustrate(args) => illustrate::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "deltafl", &mut std::io::stdout());
             Ok(())

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use deltafl::engine::{Engine, SplitEvaluation, Threads};
-use deltafl::experiment::{Experiment, Resolved, TrackLabel};
+use deltafl::engine::{Engine, Masked, SplitEvaluation, Threads};
+use deltafl::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
 use deltafl::kernel::Isa;
 use deltafl::run_folder::{RunFolder, RunFolderError, Summary};
 use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, train};
@@ -62,8 +62,12 @@ pub(crate) fn run(mut experiment: Experiment, options: &Options<'_>) -> Result<E
         kernel: options.kernel,
         params: model.num_params(),
     });
-    let mut engine = Threads::new(&*model, &federation, options.threads)
+    let threads = Threads::new(&*model, &federation, options.threads)
         .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
+    let mut engine: Box<dyn Engine + '_> = match experiment.secagg {
+        SecureAggregation::Plain => Box::new(threads),
+        SecureAggregation::Real => Box::new(Masked::new(threads, experiment.availability.drop_out)),
+    };
     let mut folder = open(&experiment, options)?;
     warn_thin_tails(&experiment, options.quiet);
     let stop = stop_on_interrupt();
@@ -86,7 +90,7 @@ pub(crate) fn run(mut experiment: Experiment, options: &Options<'_>) -> Result<E
             stop: &stop,
             lap: Instant::now(),
         };
-        let outcome = train(&mut engine as &mut dyn Engine, &plan, &mut state, &mut recorder);
+        let outcome = train(&mut *engine, &plan, &mut state, &mut recorder);
         progress.finish();
         if outcome.map_err(Report::from_err)? == Outcome::Stopped {
             return Ok(Ended::Interrupted);

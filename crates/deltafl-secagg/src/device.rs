@@ -1,8 +1,8 @@
 //! A device's side of a round.
 //!
-//! A [`Device`] takes the server's messages in and gives its own out; it sends nothing and awaits nothing.
-//! It trusts the roster and its own policy, and the server with nothing: whatever does not fit makes it
-//! [`Abort`], after which it holds no secret of the round and says no more.
+//! A [`Device`] takes the server's messages in, in the order in which they were sent, and gives its own out;
+//! it sends nothing and awaits nothing. It trusts the roster and its own policy, and the server with nothing:
+//! whatever does not fit makes it [`Abort`], after which it holds no secret of the round and says no more.
 
 mod abort;
 mod enrolment;
@@ -143,8 +143,8 @@ impl Device {
         self.events.pop_front()
     }
 
-    /// Hands in the input of the open slot, bound to `context`: for Δ-FL, η and the hash of w_t as this device was
-    /// told them. If other devices were told otherwise, their masks do not cancel with ours.
+    /// Hands in the input of the open slot, bound to `context`: for Δ-FL, η and the hash of w_t as this
+    /// device was told them. If other devices were told otherwise, their masks do not cancel with ours.
     pub fn submit(&mut self, context: &[u8], input: RingVector) -> Result<(), SubmitError> {
         let Phase::Asked(asked) = &self.phase else {
             return Err(SubmitError::NotAsked);

@@ -5,9 +5,9 @@
 //! Z_2³²   x ↦ ⌊clip(x, C)·2^f + u⌋, u ∈ [0, 1)     n·(⌈C·2^f⌉ + 1) ≤ 2³¹ − 1
 //! ```
 //!
-//! Thirty-two bits hold a sum only under the range rule above: each of at most n devices adds at most
-//! ⌈C·2^f⌉ + 1 in magnitude, so no sum passes the sign bit. [`Codec32`] cannot be built without it.
-//! Rounding there is stochastic, hence unbiased, from a stream that is private to the device.
+//! Thirty-two bits hold a sum only under the range rule above: each of at most n devices adds a magnitude of at
+//! most ⌈C·2^f⌉ + 1, so no sum passes the sign bit. [`Codec32`] cannot be built without it. Rounding there is
+//! stochastic, hence unbiased, from a stream that is private to the device.
 
 use rand_core::CryptoRng;
 use thiserror::Error;
@@ -55,7 +55,8 @@ pub struct UpdateSum {
 }
 
 impl UpdateSum {
-    /// The weighted mean update Σ α_k·Δ_k / Σ α_k (Algorithm 2, line 9); `None` when no device was in the tail.
+    /// The weighted mean update Σ α_k·Δ_k / Σ α_k (Algorithm 2, line 9); `None` when no device was in the
+    /// tail.
     pub fn mean(&self) -> Option<Vec<f64>> {
         (self.weight > 0.0).then(|| self.weighted.iter().map(|sum| sum / self.weight).collect())
     }
@@ -123,8 +124,8 @@ pub struct Codec32 {
 }
 
 impl Codec32 {
-    /// The codec for at most `devices` devices with coordinates of magnitude at most `clip`, if the range rule
-    /// n·(⌈C·2^f⌉ + 1) ≤ 2³¹ − 1 allows it.
+    /// The codec for at most `devices` devices with coordinates of magnitude at most `clip`, if the range
+    /// rule n·(⌈C·2^f⌉ + 1) ≤ 2³¹ − 1 allows it.
     pub fn new(devices: u32, clip: f64, fraction_bits: u32) -> Result<Self, EncodingError> {
         let refused = EncodingError::Range { devices, clip, fraction_bits };
         if !(clip.is_finite() && clip > 0.0) || fraction_bits > 30 {
@@ -139,8 +140,8 @@ impl Codec32 {
 
     /// `[α·Δ, α]`: coordinates clipped at C, then all rounded up or down at random with the right mean.
     ///
-    /// `weight` is in the units that `clip` bounds too, for instance the share of the largest example count; one
-    /// above C is refused, because clipping it would bias the average silently.
+    /// `weight` is in the units that `clip` bounds too, for instance the share of the largest example count;
+    /// one above C is refused, because clipping it would bias the average silently.
     pub fn encode_update(
         &self,
         delta: &[f32],

@@ -1,7 +1,7 @@
 //! The prime field of the secret sharing, F_p with p = 2⁶¹ − 1.
 //!
-//! A Mersenne prime: 2⁶¹ ≡ 1, so a product reduces with a shift and two additions. No operation here
-//! branches on a value or uses one as an address.
+//! A Mersenne prime: 2⁶¹ ≡ 1, so a product reduces with a shift and two additions. No operation here branches
+//! on a value or uses one as an address.
 
 use rand_core::Rng;
 use zeroize::Zeroize;

@@ -1,9 +1,10 @@
 //! Who shares secrets with whom.
 //!
 //! The full graph (Bonawitz et al. 2017) joins every pair: right for small cohorts, and the one that the
-//! guarantees against an active server are proved for. The k-regular graph (Bell et al. 2020) joins each device to k others, with k
-//! growing like log n: the devices stand on a ring in random order, each joined to the k/2 on either side.
-//! The order comes from randomness that every member commits to before any is revealed.
+//! guarantees against an active server are proved for. The k-regular graph (Bell et al. 2020) joins each
+//! device to k others, with k growing like log n: the devices stand on a ring in random order, each joined to
+//! the k/2 on either side. The order comes from randomness that every member commits to before any is
+//! revealed.
 
 pub mod parameters;
 
@@ -57,7 +58,8 @@ pub enum GraphRule {
 }
 
 impl GraphRule {
-    /// The full graph against an active server: the smallest t > (1+γ)n/2 (Bonawitz et al. 2017, section 6.2).
+    /// The full graph against an active server: the smallest t > (1+γ)n/2 (Bonawitz et al. 2017, section
+    /// 6.2).
     pub fn active(cohort: u32, gamma: Permille) -> Self {
         Self::Full { threshold: active_threshold(cohort, gamma) }
     }

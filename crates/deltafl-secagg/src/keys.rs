@@ -8,8 +8,8 @@
 //! ```
 //!
 //! "params" is the digest of version, session, round and every other parameter; "slot" that of the slot, its
-//! ring, its length and its context. Binding the context here, and not only in the signatures, means that a device
-//! that was given another η has masks that cancel with nobody's.
+//! ring, its length and its context. Binding the context here, and not only in the signatures, means that a
+//! device that was given another η has masks that cancel with nobody's.
 
 use chacha20poly1305::aead::{Aead, Payload};
 use chacha20poly1305::{ChaCha20Poly1305, KeyInit};
@@ -232,6 +232,9 @@ mod tests {
         );
         assert!(at_b.share_box(&[0; 32], B, A).open(&sealed).is_none(), "reflected");
         assert!(at_b.share_box(&[1; 32], A, B).open(&sealed).is_none(), "another round");
+        let mut confused = at_b.share_box(&[0; 32], A, B);
+        confused.params = [1; 32];
+        assert!(confused.open(&sealed).is_none(), "the same key in another context");
         sealed[0] ^= 1;
         assert!(at_b.share_box(&[0; 32], A, B).open(&sealed).is_none(), "changed");
     }

@@ -88,7 +88,8 @@ impl RingVector {
         }
     }
 
-    /// Adds a vector of as many little-endian coordinates; `false`, and nothing added, when it is not as long.
+    /// Adds a vector of as many little-endian coordinates; `false`, and nothing added, when it is not as
+    /// long.
     #[must_use]
     pub fn add_le_bytes(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() != self.len() * self.ring().width() {

@@ -1,8 +1,8 @@
 //! The server's side of a round.
 //!
 //! A [`Server`] takes the devices' messages and the time in, and gives messages, deadlines and events out. A
-//! phase ends when every device that is still there has answered or when its deadline has passed, with
-//! the devices that made it; below the threshold the round ends with a [`Verdict`] and no sum.
+//! phase ends when every device that is still there has answered or when its deadline has passed, with the
+//! devices that made it; below the threshold the round ends with a [`Verdict`] and no sum.
 
 mod setup;
 mod slot;
@@ -82,7 +82,10 @@ pub struct SlotSum {
 }
 
 /// The server of a round.
-#[derive(Debug)]
+///
+/// It can be cloned, to be kept in a safe place: it holds no secret, and devices answer a question once
+/// whoever asks.
+#[derive(Debug, Clone)]
 pub struct Server {
     round: Round,
     phase: Phase,
@@ -92,7 +95,7 @@ pub struct Server {
 }
 
 /// What the server knows in every phase.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Round {
     params: RoundParams,
     header: Digest,
@@ -101,7 +104,7 @@ struct Round {
     phase_timeout: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Phase {
     Advertising(Advertising),
     Revealing(Revealing),

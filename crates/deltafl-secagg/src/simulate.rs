@@ -62,7 +62,8 @@ pub struct Config {
     pub record: bool,
 }
 
-/// One slot, AES masks, and a sparse graph for 5 % colluding and 5 % dropping devices (a full one below fifty).
+/// One slot, AES masks, and a sparse graph for 5 % colluding and 5 % dropping devices (a full one below
+/// fifty).
 impl Default for Config {
     fn default() -> Self {
         let share = Permille::new(50).expect("five in a hundred");

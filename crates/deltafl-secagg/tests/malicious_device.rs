@@ -28,7 +28,8 @@ struct Outcome {
     end: Result<SlotSum, Verdict>,
 }
 
-/// A server and honest devices, one of which speaks through `lie`. Messages are sent twice where `twice` says so.
+/// A server and honest devices, one of which speaks through `lie`. Messages are sent twice where `twice` says
+/// so.
 fn play(threshold: u32, mut lie: impl FnMut(DeviceBody) -> DeviceBody, twice: bool) -> Outcome {
     let mut rng = ChaCha20Rng::seed_from_u64(8);
     let mut roster = Roster::new();

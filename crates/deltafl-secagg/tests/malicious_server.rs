@@ -20,6 +20,7 @@ use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
 use ed25519_dalek::{Signer, SigningKey};
 use rand_core::SeedableRng;
+use sha2::{Digest, Sha256};
 use stage::{LEN, Stage, policy, set};
 
 const D0: DeviceId = DeviceId(0);
@@ -254,10 +255,12 @@ fn public_keys_of_small_order_are_refused_even_under_a_signature() {
 
 #[test]
 fn a_round_with_fewer_members_than_the_policy_allows_is_left() {
-    let mut stage = Stage::new(5, 3);
+    // Three would meet the threshold, but the device insists on four.
+    let policy = Policy { min_members: 4, ..policy() };
+    let mut stage = Stage::with(5, GraphRule::Full { threshold: 3 }, policy, 1);
     let mut keys = stage.keys.clone();
-    keys.retain(|&id, _| id < DeviceId(2));
-    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::TooFew { have: 2, need: 3 }));
+    keys.retain(|&id, _| id < DeviceId(3));
+    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::TooFew { have: 3, need: 4 }));
 }
 
 #[test]
@@ -320,6 +323,10 @@ fn shares_that_were_changed_or_come_from_somebody_else_do_not_open() {
     let mut boxes = stage.boxes_for(D4);
     boxes.insert(DeviceId(5), boxes[&D0].clone());
     assert_eq!(stage.tell(D4, ServerBody::Shares(boxes)).err(), Some(Abort::UnknownDevice(DeviceId(5))));
+    let own = DeviceId(3);
+    let mut boxes = stage.boxes_for(own);
+    boxes.insert(own, boxes[&D0].clone());
+    assert_eq!(stage.tell(own, ServerBody::Shares(boxes)).err(), Some(Abort::UnknownDevice(own)));
 }
 
 #[test]
@@ -402,6 +409,28 @@ fn the_graph_cannot_be_steered_after_the_commitments() {
     let (mut stage, mut commitments) = sparse(4);
     commitments.insert(D0, [0; 32]);
     assert_eq!(stage.tell(D0, ServerBody::Commitments(commitments)).err(), Some(Abort::OwnKeys));
+}
+
+/// What a device would commit to if its part of the graph's randomness were `nonce`.
+fn commitment(params: &[u8; 32], id: DeviceId, nonce: &[u8; 32]) -> [u8; 32] {
+    let part = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes(), bytes].concat();
+    let id = u64::from(id.0).to_le_bytes();
+    let bytes = [part(b"deltafl-secagg/1/"), part(b"nonce"), part(params), id.to_vec(), part(nonce)].concat();
+    Sha256::digest(bytes).into()
+}
+
+#[test]
+fn the_server_cannot_commit_in_the_name_of_a_neighbour() {
+    // A nonce of the server's choice for device 1, committed to and revealed: only the signed keys say otherwise.
+    let (mut stage, mut nonces) = revealed(4);
+    let (mut fooled, mut commitments) = sparse(4);
+    let params = fooled.devices[&D0].params().digest();
+    commitments.insert(D1, commitment(&params, D1, &[7; 32]));
+    nonces.insert(D1, [7; 32]);
+    fooled.tell(D0, ServerBody::Commitments(commitments)).expect("the device cannot know yet");
+    fooled.tell(D0, ServerBody::Reveals(nonces)).expect("the device cannot know yet");
+    stage.keys.remove(&D0);
+    assert_eq!(fooled.tell(D0, ServerBody::Keys(stage.keys)).err(), Some(Abort::BadCommitment(D1)));
 }
 
 #[test]

@@ -28,7 +28,8 @@ fn masked_inputs(seed: u64, suite: Suite, value: u64) -> Vec<Vec<u8>> {
     inputs.collect()
 }
 
-/// χ² of byte counts against the uniform law: 255 degrees of freedom, mean 255, standard deviation √510 ≈ 22.6.
+/// χ² of byte counts against the uniform law: 255 degrees of freedom, mean 255, standard deviation √510 ≈
+/// 22.6.
 fn chi_squared(bytes: impl Iterator<Item = u8>) -> f64 {
     let mut counts = [0u32; 256];
     bytes.for_each(|byte| counts[usize::from(byte)] += 1);

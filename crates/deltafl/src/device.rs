@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::data::{BatchBuffer, Examples};
 use crate::engine::{Query, Round};
+use crate::kernel::Aligned;
 use crate::model::{Model, Score, Step};
 use crate::params::{Params, UpdateCode};
 use crate::stream::{Purpose, Stream};
@@ -77,8 +78,8 @@ impl Admission {
 /// Memory in which a device trains and evaluates, reused from device to device.
 #[derive(Debug, Default)]
 pub struct Workspace {
-    working: Vec<f32>,
-    scratch: Vec<f32>,
+    working: Aligned,
+    scratch: Aligned,
     local: Vec<f32>,
     order: Vec<u32>,
     batch: BatchBuffer,
@@ -87,9 +88,9 @@ pub struct Workspace {
 impl Workspace {
     /// Loads w for [`Workspace::score`].
     pub fn load(&mut self, model: &dyn Model, params: &[f32]) {
-        self.working.resize(model.working_len(), 0.0);
+        self.working.resize(model.working_len());
         model.load(params, &mut self.working);
-        self.scratch.resize(self.scratch.len().max(model.scratch_len(BLOCK)), 0.0);
+        self.scratch.resize(model.scratch_len(BLOCK));
     }
 
     /// Loss and errors over some examples at the loaded w; at most [`BLOCK`] of them.
@@ -107,9 +108,9 @@ impl Workspace {
         plan: &LocalPlan,
         stream: &mut Stream,
     ) -> &[f32] {
-        self.working.resize(model.working_len(), 0.0);
+        self.working.resize(model.working_len());
         model.load(params, &mut self.working);
-        self.scratch.resize(self.scratch.len().max(model.step_scratch_len(plan.batch)), 0.0);
+        self.scratch.resize(model.step_scratch_len(plan.batch));
         match plan.work {
             Work::Epochs(epochs) => (0..epochs).for_each(|_| self.epoch(model, examples, plan, stream)),
             Work::Steps(steps) => (0..steps).for_each(|_| self.drawn_step(model, examples, plan, stream)),

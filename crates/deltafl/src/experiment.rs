@@ -24,7 +24,7 @@ mod number;
 
 pub use data::{DataSection, LoadError, Source};
 pub use list::OneOrMore;
-pub use model::{ModelKind, ModelSection};
+pub use model::{ForeignOption, ModelKind, ModelSection};
 pub use number::{NonNegative, OutOfRange, Positive, Probability};
 
 /// An experiment.
@@ -199,6 +199,9 @@ pub enum InvalidExperiment {
         /// Counted from 1.
         index: usize,
     },
+    /// An option of another model.
+    #[error(transparent)]
+    Model(#[from] ForeignOption),
     /// Both or neither of epochs and steps.
     #[error("[local] needs either epochs or steps, not both")]
     Work,
@@ -219,6 +222,7 @@ impl Experiment {
                 _ => {}
             }
         }
+        self.model.validate()?;
         if self.local.epochs.is_some() == self.local.steps.is_some() {
             return Err(InvalidExperiment::Work);
         }

@@ -22,6 +22,7 @@ pub(crate) mod conv;
 mod denormals;
 pub(crate) mod dispatch;
 pub(crate) mod gru;
+pub(crate) mod logistic;
 pub(crate) mod lstm;
 pub(crate) mod pooled;
 pub(crate) mod portable;

@@ -27,6 +27,8 @@ pub enum Purpose {
     Split = 7,
     /// Keys and masks of secure aggregation in a simulation.
     SecureAggregation = 8,
+    /// Resamples of the devices, for the interval of a difference.
+    Bootstrap = 9,
 }
 
 /// A stream of random numbers for one purpose.

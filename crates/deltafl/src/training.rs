@@ -391,3 +391,16 @@ fn evaluate(
         .collect::<Result<Vec<_>, _>>()?;
     observer.evaluation(state.round, &splits).map_err(TrainingError::Observer)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_decays_in_steps() {
+        let decay = Some(Decay { factor: 0.5, every: 400 });
+        let local = Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.32, decay };
+        let rate = |round| local.plan(round, 0.0).step.learning_rate;
+        assert_eq!([0, 399, 400, 799, 800].map(rate), [0.32, 0.32, 0.16, 0.16, 0.08]);
+    }
+}

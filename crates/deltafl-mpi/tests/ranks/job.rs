@@ -75,7 +75,7 @@ impl Observer for Recorder {
 }
 
 /// The same run on the threads engine, into a folder: what all ranks must come to.
-pub fn train_on_threads(folder: &Path) {
+pub(crate) fn train_on_threads(folder: &Path) {
     let (experiment, federation) = (experiment(), federation(3));
     let model = ModelSpec::Linear.build(&federation, Isa::detect()).expect("a linear model fits glyphs");
     let mut engine = Threads::new(&*model, &federation, 2).expect("there are train devices");
@@ -123,7 +123,7 @@ fn number(variable: &str) -> Option<u64> {
 
 /// Trains the experiment of this test into `FOLDER`, on all ranks. `RESUME` goes on with a run, `STOP_AFTER` a
 /// round stops it, `KILL_IN` a round kills rank 1.
-pub fn train_on_ranks() {
+pub(crate) fn train_on_ranks() {
     let world = World::init().unwrap_or_else(|error| refuse(&error));
     let path = PathBuf::from(std::env::var_os("FOLDER").expect("FOLDER is set"));
     let (experiment, federation) = (experiment(), federation(3));
@@ -154,7 +154,7 @@ pub fn train_on_ranks() {
 }
 
 /// Ranks of which the last has other data.
-pub fn differ() {
+pub(crate) fn differ() {
     let world = World::init().unwrap_or_else(|error| refuse(&error));
     let last = world.rank() + 1 == world.size();
     let federation = federation(if last { 4 } else { 3 });
@@ -194,7 +194,7 @@ impl Model for Brittle {
 }
 
 /// Ranks one of which owns a device that cannot be computed.
-pub fn fail_on_a_device() {
+pub(crate) fn fail_on_a_device() {
     let world = World::init().unwrap_or_else(|error| refuse(&error));
     let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 2 }, 2);
     for (id, label) in [("anna", 0), ("boris", 1), ("clara", 0), ("dora", 0)] {

@@ -3,14 +3,14 @@
 use std::process::{Command, Output, Stdio};
 
 /// How to start a job with `mpirun`.
-pub struct Mpirun {
+pub(crate) struct Mpirun {
     /// What a rank is called with.
     pub arguments: &'static [&'static str],
 }
 
 impl Mpirun {
     /// Whether there is an `mpirun`; says on standard error when there is none.
-    pub fn is_installed() -> bool {
+    pub(crate) fn is_installed() -> bool {
         let found = Command::new("mpirun").arg("--version").stdout(Stdio::null()).status().is_ok();
         if !found {
             eprintln!("skipped: there is no mpirun here (Debian: libopenmpi-dev openmpi-bin)");
@@ -19,7 +19,7 @@ impl Mpirun {
     }
 
     /// Runs a job of `ranks` ranks, with these variables in their environment.
-    pub fn run(&self, ranks: usize, variables: &[(&str, &str)]) -> Output {
+    pub(crate) fn run(&self, ranks: usize, variables: &[(&str, &str)]) -> Output {
         let mut mpirun = Command::new("mpirun");
         // A container: root, fewer cores than ranks, no network but the loopback, and no tracing of processes,
         // which the copy between processes without a buffer would need.

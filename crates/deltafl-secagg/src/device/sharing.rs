@@ -13,8 +13,8 @@ use super::slot::Idle;
 use crate::field::Element;
 use crate::identity::DeviceId;
 use crate::keys::SharedSecret;
-use crate::message::DeviceBody;
 use crate::message::wire::BOX_SLOT_LEN;
+use crate::message::{DeviceBody, KeyBundle};
 use crate::shamir::{SHARE_LEN, Share, split};
 
 /// The shares of both secrets of one device in one slot. At most one of them ever leaves this device.
@@ -36,6 +36,9 @@ impl std::fmt::Debug for SlotHoldings {
     }
 }
 
+/// The shares for one neighbour, slot after slot, before they are sealed.
+type Letter = Zeroizing<Vec<u8>>;
+
 /// The device's shares are out; those of the neighbours are not in yet.
 #[derive(Debug)]
 pub(super) struct Sharing {
@@ -51,24 +54,22 @@ impl Sharing {
         if circle.len() < member.threshold {
             return Err(Abort::TooFew { have: circle.len(), need: member.threshold });
         }
-        let mut letters: BTreeMap<DeviceId, Zeroizing<Vec<u8>>> = pairs
-            .keys()
-            .map(|&id| (id, Zeroizing::new(Vec::with_capacity(secrets.slots.len() * BOX_SLOT_LEN))))
-            .collect();
+        // Of their full length from the start: a vector that grows leaves copies of its contents behind.
+        let letter = || Letter::new(Vec::with_capacity(secrets.slots.len() * BOX_SLOT_LEN));
+        let mut letters: BTreeMap<DeviceId, Letter> = pairs.keys().map(|&id| (id, letter())).collect();
         let mut slots = Vec::with_capacity(secrets.slots.len());
         for slot in std::mem::take(&mut secrets.slots) {
-            let mut holdings = SlotHoldings { shares: BTreeMap::new(), secrets: slot };
-            for (id, pair) in split_slot(&circle, member.threshold, &holdings.secrets, &mut secrets) {
+            let mut own = BTreeMap::new();
+            for (id, pair) in split_slot(&circle, member.threshold, &slot, &mut secrets) {
                 match letters.get_mut(&id) {
                     Some(letter) => pair.write(letter),
-                    None => drop(holdings.shares.insert(id, pair)),
+                    None => drop(own.insert(id, pair)),
                 }
             }
-            slots.push(holdings);
+            slots.push(SlotHoldings { secrets: slot, shares: own });
         }
-        let boxes = letters.iter().map(|(&to, letter)| {
-            (to, Bytes::from(pairs[&to].share_box(&me.header, me.id(), to).seal(letter)))
-        });
+        let seal = |to: DeviceId, letter: &Letter| pairs[&to].share_box(&me.header, me.id(), to).seal(letter);
+        let boxes = letters.iter().map(|(&to, letter)| (to, Bytes::from(seal(to, letter))));
         let body = DeviceBody::Shares(boxes.collect());
         Ok((Self { member, pairs, slots }, body))
     }
@@ -97,7 +98,7 @@ impl Sharing {
 
 /// The secret shared with each neighbour, for the boxes.
 fn agree(member: &Member, secrets: &Secrets) -> Result<BTreeMap<DeviceId, SharedSecret>, Abort> {
-    let agree = |(&id, bundle): (&DeviceId, &crate::message::KeyBundle)| {
+    let agree = |(&id, bundle): (&DeviceId, &KeyBundle)| {
         let shared = secrets.encryption.agree(&bundle.encryption_key());
         shared.map(|shared| (id, shared)).map_err(|_| Abort::BadKey(id))
     };
@@ -109,18 +110,18 @@ fn split_slot(
     threshold: usize,
     slot: &SlotSecrets,
     secrets: &mut Secrets,
-) -> impl Iterator<Item = (DeviceId, SharePair)> {
+) -> Vec<(DeviceId, SharePair)> {
     let points: Vec<Element> = circle.iter().map(|id| id.point()).collect();
     let mut split = |secret: &[u8; 32]| {
         split(secret, &points, threshold, &mut secrets.stream).expect("the circle has t distinct points")
     };
     let (mask_keys, seeds) = (split(slot.mask.secret()), split(&slot.seed.0));
     let pairs = mask_keys.into_iter().zip(seeds).map(|(mask_key, seed)| SharePair { mask_key, seed });
-    circle.to_vec().into_iter().zip(pairs)
+    circle.iter().copied().zip(pairs).collect()
 }
 
 impl SharePair {
-    fn write(&self, letter: &mut Vec<u8>) {
+    fn write(&self, letter: &mut Letter) {
         letter.extend_from_slice(&self.mask_key.to_bytes());
         letter.extend_from_slice(&self.seed.to_bytes());
     }

@@ -174,8 +174,8 @@ impl Attested {
         Ok(())
     }
 
-    /// The seed's share of a survivor, the mask key's of a device that dropped out; the other one is wiped with
-    /// the rest of the slot, so that it can never be given away.
+    /// The seed's share of a survivor, the mask key's of a device that dropped out; the other one is wiped
+    /// with the rest of the slot, so that it can never be given away.
     fn shares(&mut self) -> BTreeMap<DeviceId, (SecretKind, Share)> {
         let held = std::mem::take(&mut self.holdings.shares);
         let active = held.into_iter().filter(|(id, _)| self.active.contains(*id));

@@ -24,8 +24,8 @@
 const PRIVACY_BITS: i32 = 41;
 /// log2 of the allowed chance that the sum is lost.
 const CORRECTNESS_BITS: i32 = 20;
-/// The largest degree tried. Beyond it the weights below could leave the range of `f64`, and a graph so
-/// dense saves little.
+/// The largest degree tried. Beyond it the weights below could leave the range of `f64`, and a graph so dense
+/// saves little.
 const MAX_DEGREE: usize = 512;
 
 /// The smallest even k, and for it the smallest t, that keep E1, E2 and E3 in bounds for n devices of which

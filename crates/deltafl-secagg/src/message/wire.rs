@@ -1,7 +1,7 @@
 //! Messages as bytes: protobuf, versioned, bounded (`proto/secagg.proto`).
 //!
-//! Decoding is zero-copy where it can be: boxes, bundles and masked inputs are slices of the received buffer, and the lists
-//! that are built hold no more entries than the buffer has records.
+//! Decoding is zero-copy where it can be: boxes, bundles and masked inputs are slices of the received buffer,
+//! and the lists that are built hold no more entries than the buffer has records.
 
 mod proto;
 

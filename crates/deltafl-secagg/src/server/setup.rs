@@ -15,7 +15,7 @@ use crate::message::{DeviceSet, KeyBundle, ServerBody};
 use crate::transcript::Transcript;
 
 /// Waiting for the keys of the cohort.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Advertising {
     invited: DeviceSet,
     keys: BTreeMap<DeviceId, KeyBundle>,
@@ -67,7 +67,7 @@ impl Advertising {
 }
 
 /// Waiting for the parts of the graph's randomness.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Revealing {
     keys: BTreeMap<DeviceId, KeyBundle>,
     nonces: BTreeMap<DeviceId, [u8; 32]>,
@@ -114,7 +114,7 @@ impl Revealing {
 }
 
 /// What the server knows once the graph is settled.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Setup {
     pub(super) keys: BTreeMap<DeviceId, KeyBundle>,
     pub(super) graph: Graph,
@@ -129,7 +129,7 @@ impl Setup {
 }
 
 /// Waiting for sealed shares.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Sharing {
     setup: Setup,
     /// By sender, then by recipient.

@@ -15,7 +15,7 @@ use crate::ring::RingVector;
 use crate::shamir::Share;
 
 /// Between slots.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Idle {
     setup: Setup,
     next: u32,
@@ -49,7 +49,7 @@ impl Idle {
 }
 
 /// What the server knows about an open slot.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Slot {
     pub(super) setup: Setup,
     pub(super) spec: SlotSpec,
@@ -66,7 +66,7 @@ impl Slot {
 }
 
 /// Waiting for masked inputs. Each is added as it arrives: memory is that of one vector.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Collecting {
     slot: Slot,
     sum: RingVector,
@@ -106,7 +106,7 @@ impl Collecting {
 }
 
 /// Waiting for signatures on the transcript.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Attesting {
     slot: Slot,
     sum: RingVector,
@@ -166,7 +166,7 @@ fn attestations(
 }
 
 /// Waiting for shares.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Unmasking {
     slot: Slot,
     sum: RingVector,

@@ -86,8 +86,8 @@ fn pairwise_masks(
     Ok(())
 }
 
-/// Recovers secrets one after another. On a full graph the same devices answer for everybody, so the weights of the last
-/// interpolation serve the next.
+/// Recovers secrets one after another. On a full graph the same devices answer for everybody, so the weights
+/// of the last interpolation serve the next.
 struct Recovery<'a> {
     shares: &'a Shares,
     threshold: usize,

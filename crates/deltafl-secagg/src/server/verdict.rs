@@ -45,8 +45,8 @@ pub enum Verdict {
         /// The threshold.
         need: usize,
     },
-    /// The shares of a device's secret combine to something that its commitment does not match: the device or one of its
-    /// neighbours lied.
+    /// The shares of a device's secret combine to something that its commitment does not match: the device or
+    /// one of its neighbours lied.
     #[error("the recovered secret of device {device} does not match its commitment")]
     WrongSecret {
         /// The device.

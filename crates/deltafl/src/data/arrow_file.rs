@@ -1,6 +1,6 @@
 //! Arrow IPC files of one record batch: what a column is, and the files that hold several.
 //!
-//! polars, pyarrow and DuckDB read these files as they are. Two things are ours: the body of the one batch is
+//! pyarrow reads these files as they are. Two things are ours: the body of the one batch is
 //! written as it comes, so that a file larger than memory needs none; and the reader takes nothing on trust,
 //! so that a hostile or truncated file is an error and never a panic.
 //!

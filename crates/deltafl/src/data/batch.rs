@@ -1,12 +1,13 @@
 //! Mini-batches: examples gathered into contiguous memory, normalised on the way.
 
 use super::{Affine, DeviceInputs, Examples};
+use crate::kernel::Aligned;
 use crate::model::{Batch, Inputs};
 
 /// Memory for one mini-batch, reused from step to step.
 #[derive(Clone, Debug, Default)]
 pub struct BatchBuffer {
-    dense: Vec<f32>,
+    dense: Aligned,
     tokens: Vec<u32>,
     labels: Vec<u32>,
     is_dense: bool,
@@ -66,7 +67,7 @@ impl BatchBuffer {
         fill: impl Fn(usize, &mut [f32], Option<&Affine>),
     ) {
         self.is_dense = true;
-        self.dense.resize(indices.len() * dim, 0.0);
+        self.dense.resize(indices.len() * dim);
         for (i, out) in indices.zip(self.dense.chunks_exact_mut(dim)) {
             fill(i, out, affine);
         }

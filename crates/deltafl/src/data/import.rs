@@ -2,8 +2,8 @@
 //!
 //! Every importer checks what it reads (labels in range, finite features, no empty device, no identity twice in
 //! a file), notes in the manifest what it left out and why, and on any error leaves nothing behind. Files may be
-//! compressed with gzip, whatever they are called. Memory does not grow with the examples: rows wait in an
-//! unnamed file beside the target until they are put in the order of their devices.
+//! compressed with gzip, whatever they are called. Rows wait in an unnamed file beside the target until they are
+//! put in the order of their devices: memory holds the ids and a few bytes per example, not the features.
 
 use std::path::PathBuf;
 

@@ -102,8 +102,8 @@ impl Manifest {
         let path = dir.join(FILE_NAME);
         let text =
             fs::read_to_string(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
-        let manifest: Self =
-            toml::from_str(&text).map_err(|source| OpenError::Manifest { path: path.clone(), source })?;
+        let manifest: Self = toml::from_str(&text)
+            .map_err(|source| OpenError::Manifest { path: path.clone(), source: Box::new(source) })?;
         if manifest.format != FORMAT {
             return Err(OpenError::Format { path, got: manifest.format });
         }

@@ -36,7 +36,7 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
         /// What and where.
-        source: toml::de::Error,
+        source: Box<toml::de::Error>,
     },
     /// A format that we do not know.
     #[error("{path}: format {got} is not known to this version; it reads format 1")]

@@ -9,6 +9,7 @@ use super::{Federation, Split};
 use crate::stream::{Purpose, Stream};
 
 pub mod glyphs;
+mod language;
 pub mod logistic;
 pub mod roles;
 pub mod tweets;

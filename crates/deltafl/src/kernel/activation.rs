@@ -13,7 +13,7 @@
 
 use super::simd::Simd;
 
-const LN_2_HIGH: f32 = 0.693_359_375;
+const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 
 /// eˣ.
@@ -42,4 +42,71 @@ pub(crate) unsafe fn sigmoid<S: Simd>(x: S::V) -> S::V {
 pub(crate) unsafe fn tanh<S: Simd>(x: S::V) -> S::V {
     let e = exp::<S>(S::mul(x, S::splat(-2.0)));
     S::fma(S::splat(2.0), S::reciprocal(S::add(S::splat(1.0), e)), S::splat(-1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::dispatch::entry;
+    use crate::kernel::{Granted, Isa};
+
+    entry! {
+        /// exp, σ and tanh of x, one after the other.
+        fn all_three(x: &[f32], results: &mut [[f32; 16]; 3]) = in_vectors, by_the_library
+    }
+
+    #[inline(always)]
+    unsafe fn in_vectors<S: Simd>(_: S, x: &[f32], results: &mut [[f32; 16]; 3]) {
+        for i in (0..16).step_by(S::LANES) {
+            let v = S::load(x[i..i + S::LANES].as_ptr());
+            S::store(results[0][i..].as_mut_ptr(), exp::<S>(v));
+            S::store(results[1][i..].as_mut_ptr(), sigmoid::<S>(v));
+            S::store(results[2][i..].as_mut_ptr(), tanh::<S>(v));
+        }
+    }
+
+    fn by_the_library(x: &[f32], results: &mut [[f32; 16]; 3]) {
+        for (i, &x) in x.iter().enumerate().take(16) {
+            (results[0][i], results[1][i], results[2][i]) = (x.exp(), 1.0 / (1.0 + (-x).exp()), x.tanh());
+        }
+    }
+
+    #[test]
+    fn the_stated_error_bounds_hold() {
+        for isa in Isa::available() {
+            let mut worst = [0.0f64; 3];
+            for i in 0..20_000 {
+                let x: [f32; 16] = std::array::from_fn(|j| (i * 16 + j) as f32 * (170.0 / 320_000.0) - 85.0);
+                let mut got = [[0.0; 16]; 3];
+                all_three(Granted::new(isa), &x, &mut got);
+                for (j, x) in x.iter().map(|&x| f64::from(x)).enumerate() {
+                    let [e, s, t] = [got[0][j], got[1][j], got[2][j]].map(f64::from);
+                    worst[0] = worst[0].max((e / x.exp() - 1.0).abs());
+                    worst[1] = worst[1].max((s - 1.0 / (1.0 + (-x).exp())).abs());
+                    worst[2] = worst[2].max((t - x.tanh()).abs());
+                }
+            }
+            assert!(worst[0] < 3e-7 && worst[1] < 2e-7 && worst[2] < 4e-7, "{isa}: {worst:?}");
+        }
+    }
+
+    #[test]
+    fn extreme_arguments_saturate_and_nan_stays() {
+        for isa in Isa::available() {
+            let mut x = [0.0; 16];
+            x[..5].copy_from_slice(&[f32::INFINITY, f32::NEG_INFINITY, 1e30, -1e30, f32::NAN]);
+            let mut got = [[0.0; 16]; 3];
+            all_three(Granted::new(isa), &x, &mut got);
+            for (j, expected) in [(0, 1.0), (1, 0.0), (2, 1.0), (3, 0.0)] {
+                assert!((got[1][j] - expected).abs() < 1e-6, "{isa}: σ({}) = {}", x[j], got[1][j]);
+                assert!(
+                    (got[2][j] - (2.0 * expected - 1.0)).abs() < 1e-6,
+                    "{isa}: tanh({}) = {}",
+                    x[j],
+                    got[2][j]
+                );
+            }
+            assert!(got.iter().all(|row| row[4].is_nan()), "{isa}");
+        }
+    }
 }

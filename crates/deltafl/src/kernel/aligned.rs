@@ -4,14 +4,16 @@
 
 use std::ops::{Deref, DerefMut};
 
+/// Floats of a cache line.
+const FLOATS: usize = 16;
+
 /// One cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-struct Line([f32; Line::FLOATS]);
+struct Line([f32; FLOATS]);
 
 impl Line {
-    const FLOATS: usize = 16;
-    const ZERO: Self = Self([0.0; Self::FLOATS]);
+    const ZERO: Self = Self([0.0; FLOATS]);
 }
 
 /// A vector of floats whose first entry lies on a 64-byte boundary, so that no 64-byte load straddles
@@ -25,12 +27,12 @@ pub struct Aligned {
 impl Aligned {
     /// `len` zeros.
     pub fn zeroed(len: usize) -> Self {
-        Self { lines: vec![Line::ZERO; len.div_ceil(Line::FLOATS)], len }
+        Self { lines: vec![Line::ZERO; len.div_ceil(FLOATS)], len }
     }
 
     /// Makes it `len` long; entries that were not there before are unspecified numbers.
     pub fn resize(&mut self, len: usize) {
-        let lines = len.div_ceil(Line::FLOATS);
+        let lines = len.div_ceil(FLOATS);
         if lines > self.lines.len() {
             self.lines.resize(lines, Line::ZERO);
         }

@@ -103,8 +103,8 @@ unsafe impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
         let mut r = [_mm256_setzero_ps(); 8];
-        for i in 0..8 {
-            r[i] = _mm256_loadu_ps(from.add(i * from_stride));
+        for (i, r) in r.iter_mut().enumerate() {
+            *r = _mm256_loadu_ps(from.add(i * from_stride));
         }
         // Pairs, then quads, within 128-bit halves; then the halves change places.
         let mut s = r;

@@ -100,8 +100,8 @@ unsafe impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
         let mut r = [_mm512_setzero_ps(); 16];
-        for i in 0..16 {
-            r[i] = _mm512_loadu_ps(from.add(i * from_stride));
+        for (i, r) in r.iter_mut().enumerate() {
+            *r = _mm512_loadu_ps(from.add(i * from_stride));
         }
         // Pairs, then quads, within 128-bit quarters; then the quarters change places.
         let mut s = r;

@@ -228,10 +228,11 @@ impl Corner {
             }
         }
         for (cell, sums) in sums.iter().enumerate() {
-            for v in 0..WIDE {
+            let [a, b, c, d] = *sums;
+            for (v, sums) in a.into_iter().zip(b).zip(c.into_iter().zip(d)).enumerate() {
+                let ((a, b), (c, d)) = sums;
                 let bias = S::load(filters.add(TAPS * first + v * S::LANES));
-                let (value, winner) =
-                    pool_vector::<S>([sums[0][v], sums[1][v], sums[2][v], sums[3][v]], bias);
+                let (value, winner) = pool_vector::<S>([a, b, c, d], bias);
                 let at = self.sizes.at_1(self.channel + v * S::LANES, self.y * pooled_1 + self.x + cell);
                 S::store(values.add(at), value);
                 S::store(winners.add(at), winner);

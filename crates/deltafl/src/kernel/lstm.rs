@@ -11,6 +11,7 @@
 
 use super::activation::{sigmoid, tanh};
 use super::dispatch::entry;
+use super::gru::sum;
 use super::simd::Simd;
 
 /// How the rows of a time step lie.
@@ -31,8 +32,9 @@ pub(crate) struct Units {
 /// One time step of a batch, a row per example.
 #[derive(Debug)]
 pub(crate) struct Forward<'a> {
-    /// In: the sums of the gates. Out: i, f, g, o.
+    /// In: the sums of the gates without bias. Out: i, f, g, o.
     pub(crate) gates: &'a mut [f32],
+    pub(crate) bias: &'a [f32],
     pub(crate) before: &'a [f32],
     pub(crate) after: &'a mut [f32],
     /// Out: tanh(c').
@@ -70,8 +72,8 @@ fn forward_reference(rows: Units, step: Forward<'_>) {
     for e in 0..rows.batch {
         let row = &mut step.gates[e * rows.gates..][..4 * units];
         for u in 0..units {
-            let (i, f) = (logistic(row[u]), logistic(row[units + u]));
-            let (g, o) = (row[2 * units + u].tanh(), logistic(row[3 * units + u]));
+            let sum = |gate: usize| row[gate * units + u] + step.bias[gate * units + u];
+            let (i, f, g, o) = (logistic(sum(0)), logistic(sum(1)), sum(2).tanh(), logistic(sum(3)));
             let cell = f * step.before[e * rows.cells + u] + i * g;
             (row[u], row[units + u], row[2 * units + u], row[3 * units + u]) = (i, f, g, o);
             step.after[e * rows.cells + u] = cell;
@@ -104,19 +106,21 @@ unsafe fn forward_in_vectors<S: Simd>(_: S, rows: Units, step: Forward<'_>) {
     let Units { batch, units, gates, outputs, cells } = rows;
     assert!(4 * units <= gates && units <= cells && step.gates.len() >= batch * gates);
     assert!(step.before.len().min(step.after.len()).min(step.squashed.len()) >= batch * cells);
+    assert!(step.bias.len() >= 4 * units);
     assert!(batch == 0 || step.output.len() >= (batch - 1) * outputs + units);
     for e in 0..batch {
         let row = step.gates.as_mut_ptr().add(e * gates);
         for u in (0..units).step_by(S::LANES) {
             let (at, lanes) = (e * cells + u, units - u);
-            let i = sigmoid::<S>(S::load_first(row.add(u), lanes));
-            let f = sigmoid::<S>(S::load_first(row.add(units + u), lanes));
-            let g = tanh::<S>(S::load_first(row.add(2 * units + u), lanes));
-            let o = sigmoid::<S>(S::load_first(row.add(3 * units + u), lanes));
+            let (bias, row) = (step.bias.as_ptr().add(u), row.add(u));
+            let i = sigmoid::<S>(sum::<S>(row, bias, lanes));
+            let f = sigmoid::<S>(sum::<S>(row.add(units), bias.add(units), lanes));
+            let g = tanh::<S>(sum::<S>(row.add(2 * units), bias.add(2 * units), lanes));
+            let o = sigmoid::<S>(sum::<S>(row.add(3 * units), bias.add(3 * units), lanes));
             let cell = S::fma(f, S::load_first(step.before.as_ptr().add(at), lanes), S::mul(i, g));
             let squashed = tanh::<S>(cell);
             for (gate, value) in [i, f, g, o].into_iter().enumerate() {
-                S::store_first(row.add(gate * units + u), value, lanes);
+                S::store_first(row.add(gate * units), value, lanes);
             }
             S::store_first(step.after.as_mut_ptr().add(at), cell, lanes);
             S::store_first(step.squashed.as_mut_ptr().add(at), squashed, lanes);
@@ -155,6 +159,55 @@ unsafe fn backward_in_vectors<S: Simd>(_: S, rows: Units, step: Backward<'_>) {
                 S::store_first(row.add(gate * units + u), value, lanes);
             }
             S::store_first(step.cell_slope.as_mut_ptr().add(at), kept, lanes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Granted, Isa};
+    use crate::stream::{Purpose, Stream};
+
+    #[test]
+    fn every_instruction_set_agrees_with_the_reference_at_odd_sizes() {
+        for (batch, units) in [(1, 8usize), (3, 24), (5, 56), (2, 128)] {
+            let cells = units.next_multiple_of(16);
+            let rows =
+                Units { batch, units, gates: (4 * units).next_multiple_of(16), outputs: units + 5, cells };
+            let run = |isa| {
+                let stream = &mut Stream::new(1, Purpose::Synthesis, 0, units as u64);
+                let mut random = |len| -> Vec<f32> { (0..len).map(|_| stream.normal() as f32).collect() };
+                let (mut gates, before) = (random(batch * rows.gates), random(batch * cells));
+                let bias = random(rows.gates);
+                let (slope, mut cell_slope) = (random(batch * cells), random(batch * cells));
+                let (mut after, mut squashed) = (vec![0.0; batch * cells], vec![0.0; batch * cells]);
+                let mut output = vec![0.0; batch * rows.outputs];
+                let kernel = Granted::new(isa);
+                let step = Forward {
+                    gates: &mut gates,
+                    bias: &bias,
+                    before: &before,
+                    after: &mut after,
+                    squashed: &mut squashed,
+                    output: &mut output,
+                };
+                forward(kernel, rows, step);
+                let step = Backward {
+                    gates: &mut gates,
+                    before: &before,
+                    squashed: &squashed,
+                    slope: &slope,
+                    cell_slope: &mut cell_slope,
+                };
+                backward(kernel, rows, step);
+                [gates, after, squashed, output, cell_slope].concat()
+            };
+            let expected = run(Isa::Reference);
+            for isa in Isa::available() {
+                let worst = expected.iter().zip(run(isa)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst < 2e-6, "{isa}, {batch} × {units}: off by {worst}");
+            }
         }
     }
 }

@@ -271,3 +271,93 @@ impl Gather<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::conv::{Pooled, first_forward, first_gradient};
+    use crate::kernel::winograd::{self, Second, second_forward, transform_filters};
+    use crate::kernel::{Granted, Isa};
+    use crate::stream::{Purpose, Stream};
+
+    fn random(len: usize, stream: &mut Stream) -> Vec<f32> {
+        (0..len).map(|_| stream.uniform(-1.0, 1.0) as f32).collect()
+    }
+
+    /// Every convolution kernel once, forward and back, for two images; and all that they wrote.
+    fn run(isa: Isa, sizes: Sizes) -> Vec<(&'static str, Vec<f32>)> {
+        let kernel = Granted::new(isa);
+        let stream = &mut Stream::new(1, Purpose::Synthesis, 0, sizes.side as u64);
+        let (filters_1, bias) = (random(sizes.filters_1(), stream), random(sizes.second, stream));
+        let mut filters_2 = random(sizes.filters_2(), stream);
+        let mut transformed = vec![0.0; winograd::filters_len(&sizes)];
+        let mut scratch = vec![0.0; winograd::scratch_len(&sizes)];
+        transform_filters(kernel, sizes, &filters_2, &mut transformed, &mut scratch);
+        let (mut maps, mut lists) = (Vec::new(), Vec::new());
+        let (mut outputs, mut bias_gradient) = (Vec::new(), vec![0.0; sizes.second]);
+        let mut first = vec![0.0; sizes.filters_1()];
+        for _ in 0..2 {
+            let image = random(sizes.pixels(), stream);
+            let (mut map, mut winners) = (vec![0.0; sizes.map_1()], vec![0.0; sizes.map_1()]);
+            let pooled = Pooled { values: &mut map, winners: &mut winners };
+            first_forward(kernel, sizes, &image, &filters_1, pooled);
+            let (mut map_2, mut winners_2) = (vec![0.0; sizes.map_2()], vec![0.0; sizes.map_2()]);
+            let pooled = Pooled { values: &mut map_2, winners: &mut winners_2 };
+            let second = Second { filters: &filters_2, transformed: &transformed, bias: &bias };
+            second_forward(kernel, sizes, &map, second, pooled, &mut scratch);
+            let slopes = random(sizes.map_2(), stream);
+            let mut live = vec![0.0; lists_len(&sizes)];
+            list_live(&sizes, &map_2, &winners_2, &slopes, &mut live, &mut bias_gradient);
+            let mut map_gradient = vec![1.0; sizes.map_1()];
+            input_gradient(kernel, sizes, &filters_2, &live, &mut map_gradient);
+            first_gradient(kernel, sizes, &image, &map, &winners, &map_gradient, &mut first);
+            outputs.push(("the second map", map_2));
+            outputs.push(("the gradient of the first map", map_gradient));
+            maps.extend(map);
+            lists.extend(live);
+        }
+        add_filter_gradient(kernel, sizes, &maps, &lists, 0.5, &mut filters_2);
+        outputs.push(("the first maps", maps));
+        outputs.push(("the gradient of the first filters", first));
+        outputs.push(("the second filters", filters_2));
+        outputs.push(("the gradient of the second bias", bias_gradient));
+        outputs
+    }
+
+    #[test]
+    fn every_instruction_set_agrees_with_the_direct_convolution_at_odd_sizes() {
+        for (side, channels) in [(16, [1, 1]), (17, [16, 16]), (19, [17, 33]), (28, [32, 64]), (23, [48, 7])]
+        {
+            let sizes = Sizes::new(side, channels).unwrap();
+            let expected = run(Isa::Reference, sizes);
+            for isa in Isa::available() {
+                for ((name, a), (_, b)) in expected.iter().zip(run(isa, sizes)) {
+                    let largest = a.iter().fold(1.0f32, |m, x| m.max(x.abs()));
+                    let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                    assert!(
+                        worst < 2e-5 * largest,
+                        "{isa}, side {side}: {name} is off by {worst} of {largest}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_too_small_to_be_pooled_twice_has_no_sizes() {
+        assert!(Sizes::new(15, [1, 1]).is_none());
+        assert!(Sizes::new(16, [1, 1]).is_some());
+        assert!(Sizes::new(3, [1, 1]).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "a window leaves the map")]
+    fn a_list_that_leaves_the_map_is_refused() {
+        let sizes = Sizes::new(16, [1, 1]).unwrap();
+        let mut live = vec![0.0; lists_len(&sizes)];
+        lists_mut(&mut live)[0].window = 1;
+        lists_mut(&mut live)[1].window = 1 << 20;
+        let (filters, mut gradient) = (vec![0.0; sizes.filters_2()], vec![0.0; sizes.map_1()]);
+        input_gradient(Granted::new(Isa::Portable), sizes, &filters, &live, &mut gradient);
+    }
+}

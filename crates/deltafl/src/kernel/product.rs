@@ -158,9 +158,9 @@ pub(crate) unsafe fn multiply<S: Simd>(
             };
             let rows = height.min(m - i);
             if wide {
-                tile.run::<S, 2>(rows)
+                tile.run::<S, 2>(rows);
             } else {
-                tile.run::<S, 1>(rows)
+                tile.run::<S, 1>(rows);
             }
             i += rows;
         }
@@ -205,19 +205,26 @@ impl Tile {
     #[inline(always)]
     unsafe fn fill<S: Simd, const ROWS: usize, const WIDE: usize>(self) {
         let mut sums = [[S::zero(); WIDE]; ROWS];
-        let (mut a, mut b) = (self.a, self.b);
+        let mut b = self.b;
+        // Row 3j + i is read at pointer j plus 0, 1 or 2 strides: addresses that need no instruction of their own.
+        let mut a = [self.a; 4];
+        for (j, a) in a.iter_mut().enumerate() {
+            *a = self.a.wrapping_add(3 * j * self.a_row);
+        }
         for _ in 0..self.k {
             let mut row = [S::zero(); WIDE];
             for (v, row) in row.iter_mut().enumerate() {
                 *row = S::load(b.add(v * S::LANES));
             }
             for (i, sums) in sums.iter_mut().enumerate() {
-                let x = S::splat(*a.add(i * self.a_row));
+                let x = S::splat(*a[i / 3].add(i % 3 * self.a_row));
                 for (sum, row) in sums.iter_mut().zip(row) {
                     *sum = S::fma(x, row, *sum);
                 }
             }
-            a = a.add(self.a_column);
+            for a in &mut a {
+                *a = a.wrapping_add(self.a_column);
+            }
             b = b.add(self.b_row);
         }
         let beta = S::splat(self.beta);

@@ -166,27 +166,29 @@ impl Gru {
         for t in 0..self.len {
             let slot = memory.slot(t);
             let gates = &mut memory.gates[slot * batch * columns..][..batch * columns];
-            for (row, window) in gates.chunks_exact_mut(columns).zip(tokens.chunks_exact(self.len)) {
-                let symbol = window[t] as usize * columns;
-                row.copy_from_slice(&memory.table[symbol..symbol + columns]);
-                row[2 * units..3 * units].copy_from_slice(&parts.recurrent_bias[2 * units..3 * units]);
-            }
             let (before, after) = memory.states.split_at_mut((slot + 1) * batch * states);
             let before = &before[slot * batch * states..];
             if t > 0 {
                 let shape = Shape { m: batch, n: columns, k: self.gates.hidden };
                 let h = Entries { values: before, row: states, column: 1 };
                 let layouts = [Layout::panels(self.gates.hidden), Layout::rows(columns)];
-                product(kernel, shape, h, parts.recurrent, layouts[0], gates, layouts[1], 1.0);
+                product(kernel, shape, h, parts.recurrent, layouts[0], gates, layouts[1], 0.0);
+            } else {
+                gates.fill(0.0);
             }
             let inner = &mut memory.inner[slot * batch * states..][..batch * states];
             let after = &mut after[..batch * states];
-            let (symbols, length) = (&tokens[t..], self.len);
-            gru::forward(
-                kernel,
-                rows,
-                gru::Forward { gates, inner, before, after, table: memory.table, symbols, length },
-            );
+            let step = gru::Forward {
+                gates,
+                inner,
+                before,
+                after,
+                table: memory.table,
+                bias: &parts.recurrent_bias[2 * units..],
+                symbols: &tokens[t..],
+                length: self.len,
+            };
+            gru::forward(kernel, rows, step);
             memory.carry();
         }
         let last = &memory.states[memory.slot(self.len) * batch * states..];

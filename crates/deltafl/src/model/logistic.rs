@@ -6,8 +6,8 @@
 //! f = log(1 + exp(z)) − y z,      ∇f = (σ(z) − y) x
 //! ```
 
-use super::{Batch, Model, Score};
-use crate::kernel::{Granted, Isa};
+use super::{Batch, Model, Score, Step};
+use crate::kernel::{Granted, Isa, logistic};
 use crate::stream::Stream;
 
 /// Binary logistic regression.
@@ -19,6 +19,9 @@ pub struct Logistic {
 
 impl Logistic {
     /// A model of `inputs` features.
+    ///
+    /// # Panics
+    /// When this CPU lacks the instruction set.
     pub fn new(inputs: usize, isa: Isa) -> Self {
         Self { inputs, kernel: Granted::new(isa) }
     }
@@ -33,48 +36,52 @@ impl Model for Logistic {
         params.fill(0.0);
     }
 
-    fn scratch_len(&self, _batch: usize) -> usize {
-        0
+    fn scratch_len(&self, batch: usize) -> usize {
+        batch
     }
 
-    fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], _scratch: &mut [f32]) -> f64 {
+    fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
+        let x = batch.inputs.dense();
+        let loss = self.evaluate(params, batch, scratch).loss / batch.len() as f64;
+        let residuals = &mut scratch[..batch.len()];
+        logistic::residuals(self.kernel, residuals, batch.labels, 1.0 / batch.len() as f32);
         gradient.fill(0.0);
-        let scale = 1.0 / batch.len() as f32;
-        let mut loss = 0.0;
-        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.labels) {
-            let (z, y) = (dot(x, params), label as f32);
-            loss += logistic_loss(z, y);
-            let residual = scale * (sigmoid(z) - y);
-            for (g, x) in gradient.iter_mut().zip(x) {
-                *g += residual * x;
-            }
-        }
-        loss / batch.len() as f64
+        logistic::descend(self.kernel, x, residuals, 1.0, gradient);
+        loss
     }
 
-    fn evaluate(&self, working: &[f32], batch: Batch<'_>, _scratch: &mut [f32]) -> Score {
-        let mut score = Score::default();
-        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.labels) {
-            let z = dot(x, working);
-            score.loss += logistic_loss(z, label as f32);
-            score.errors += u64::from((z > 0.0) != (label == 1));
-        }
-        score
+    /// Leaves the logits in `scratch`.
+    fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
+        let logits = &mut scratch[..batch.len()];
+        logistic::logits(self.kernel, batch.inputs.dense(), working, logits);
+        score(logits, batch.labels)
+    }
+
+    fn step_scratch_len(&self, batch: usize) -> usize {
+        batch
+    }
+
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+        let (x, residuals) = (batch.inputs.dense(), &mut scratch[..batch.len()]);
+        logistic::logits(self.kernel, x, working, residuals);
+        let scale = -step.learning_rate / batch.len() as f32;
+        logistic::residuals(self.kernel, residuals, batch.labels, scale);
+        logistic::descend(self.kernel, x, residuals, 1.0 - step.learning_rate * step.l2, working);
     }
 }
 
-/// x·w.
-fn dot(x: &[f32], w: &[f32]) -> f32 {
-    x.iter().zip(w).map(|(x, w)| x * w).sum()
-}
-
-/// σ(z).
-pub(super) fn sigmoid(z: f32) -> f32 {
-    1.0 / (1.0 + (-z).exp())
+/// Loss and errors of logits; a logit of 0 is class 0, the first of the two.
+pub(super) fn score(logits: &[f32], labels: &[u32]) -> Score {
+    let mut score = Score::default();
+    for (&z, &label) in logits.iter().zip(labels) {
+        score.loss += logistic_loss(z, label as f32);
+        score.errors += u64::from((z > 0.0) != (label == 1));
+    }
+    score
 }
 
 /// log(1 + exp(z)) − y z, stable for any z.
-pub(super) fn logistic_loss(z: f32, y: f32) -> f64 {
+fn logistic_loss(z: f32, y: f32) -> f64 {
     let z = f64::from(z);
     z.max(0.0) + (-z.abs()).exp().ln_1p() - f64::from(y) * z
 }

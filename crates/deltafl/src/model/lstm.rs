@@ -7,9 +7,10 @@
 //! so is the gradient of both matrices over all time steps.
 
 use super::layout::{Gates, add_decayed, add_rows, section, split, split_mut, take};
-use super::logistic::{logistic_loss, sigmoid};
+use super::logistic;
 use super::{Batch, Inputs, Model, Score, Step};
 use crate::data::WordVectors;
+use crate::kernel::logistic as kernel_logistic;
 use crate::kernel::lstm::{self, Units};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
 use crate::kernel::{Granted, Isa};
@@ -104,16 +105,16 @@ impl Lstm {
                 row[..dim].copy_from_slice(&self.vectors.values[word..word + dim]);
             }
             let gates = &mut memory.gates[slot * batch * columns..][..batch * columns];
-            gates.chunks_exact_mut(columns).for_each(|row| row.copy_from_slice(memory.bias));
             // h₀ = 0: the first step has no recurrent product.
             let shape = Shape { m: batch, n: columns, k: if t == 0 { dim } else { dim + hidden } };
             let x = Entries { values: inputs, row: width, column: 1 };
             let layouts = [Layout::panels(self.inputs()), Layout::rows(columns)];
-            product(self.kernel, shape, x, parts.matrix, layouts[0], gates, layouts[1], 1.0);
+            product(self.kernel, shape, x, parts.matrix, layouts[0], gates, layouts[1], 0.0);
 
             let (before, after) = memory.cells.split_at_mut((slot + 1) * batch * cells);
             let step = lstm::Forward {
                 gates,
+                bias: memory.bias,
                 before: &before[slot * batch * cells..],
                 after,
                 squashed: &mut memory.squashed[slot * batch * cells..],
@@ -198,9 +199,7 @@ impl Lstm {
             row[self.vectors.dim..].fill(0.0);
         }
         self.forward(&parts, batch.inputs.tokens(), &mut forward);
-        for (logit, &label) in forward.logits.iter_mut().zip(batch.labels) {
-            *logit = scale * (sigmoid(*logit) - label as f32);
-        }
+        kernel_logistic::residuals(self.kernel, forward.logits, batch.labels, scale);
         self.backward(&parts, &mut forward, &mut backward);
         forward
     }
@@ -331,10 +330,7 @@ impl Model for Lstm {
         for (labels, tokens) in batch.labels.chunks(FORWARD).zip(tokens) {
             let mut forward = Forward::take(self, labels.len(), true, &mut &mut *scratch);
             self.forward(&parts, tokens, &mut forward);
-            for (&z, &label) in forward.logits.iter().zip(labels) {
-                score.loss += logistic_loss(z, label as f32);
-                score.errors += u64::from((z > 0.0) != (label == 1));
-            }
+            score += logistic::score(forward.logits, labels);
         }
         score
     }

@@ -72,7 +72,7 @@ impl Summary {
         Ok(Self {
             name: experiment.name.clone(),
             dataset: experiment.data.name(),
-            model: experiment.model.kind.to_string(),
+            model: experiment.model.spec().name().to_owned(),
             tracks: labels.iter().enumerate().map(of_track).collect(),
         })
     }

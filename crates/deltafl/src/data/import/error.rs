@@ -45,13 +45,6 @@ pub enum Position {
     Line(u64),
     /// Rows of a table, from 0.
     Row(u64),
-    /// An example of a device, from 0.
-    Example {
-        /// The device.
-        device: String,
-        /// Its example.
-        example: u64,
-    },
     /// A member of an archive.
     Member(String),
 }
@@ -62,7 +55,6 @@ impl fmt::Display for Position {
             Self::Byte(byte) => write!(f, "byte {byte}"),
             Self::Line(line) => write!(f, "line {line}"),
             Self::Row(row) => write!(f, "row {row}"),
-            Self::Example { device, example } => write!(f, "device {device:?}, example {example}"),
             Self::Member(name) => write!(f, "member {name:?}"),
         }
     }

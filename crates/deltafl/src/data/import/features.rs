@@ -30,7 +30,7 @@ pub(crate) struct FeatureSpool {
     dim: Option<usize>,
     /// Whether all features so far are multiples of 1/255 in [0, 1].
     is_grey: bool,
-    features: Features,
+    pub(crate) features: Features,
 }
 
 impl FeatureSpool {
@@ -44,13 +44,15 @@ impl FeatureSpool {
         if expected != row.len() || row.is_empty() {
             return Err(Problem::Dim { expected: expected.max(1), got: row.len() });
         }
-        // Infinite and NaN times zero is NaN: one sum instead of a branch per feature.
-        if row.iter().fold(0.0, |sum, x| sum + x * 0.0).is_nan() {
+        // Without an early exit, many features are checked at once.
+        if !row.iter().fold(true, |all, x| all & x.is_finite()) {
             return Err(Problem::NonFinite);
         }
         match self.features {
             Features::Dense => {}
-            Features::Auto => self.is_grey = self.is_grey && row.iter().all(|&x| is_grey(x)),
+            Features::Auto => {
+                self.is_grey = self.is_grey && row.iter().fold(true, |all, &x| all & is_grey(x));
+            }
             Features::GreyLevels => {
                 if let Some(x) = row.iter().find(|&&x| !(0.0..=255.0).contains(&x) || x.fract() != 0.0) {
                     return Err(Problem::GreyLevel(*x));
@@ -101,7 +103,7 @@ fn write_devices(
             None => DeviceExamples::Dense(&values),
             Some(scale) => {
                 grey.clear();
-                grey.extend(values.iter().map(|x| (x * scale).round() as u8));
+                grey.extend(values.iter().map(|x| (x * scale + 0.5) as u8));
                 DeviceExamples::Bytes(&grey)
             }
         };
@@ -112,9 +114,19 @@ fn write_devices(
 
 /// Whether this is k/255 for a whole k in 0–255, to the bit.
 fn is_grey(x: f32) -> bool {
-    let level = (x * 255.0).round();
-    (0.0..=255.0).contains(&level) && (level / 255.0).to_bits() == x.to_bits()
+    GREY_LEVELS[usize::from((x * 255.0 + 0.5) as u8)].to_bits() == x.to_bits()
 }
+
+/// k/255, rounded to the nearest `f32`.
+const GREY_LEVELS: [f32; 256] = {
+    let mut levels = [0.0; 256];
+    let mut k = 0;
+    while k < 256 {
+        levels[k] = k as f32 / 255.0;
+        k += 1;
+    }
+    levels
+};
 
 #[cfg(test)]
 mod tests {

@@ -32,33 +32,31 @@ pub fn import(
     target: &Target,
 ) -> Result<Imported, ImportError> {
     let mut archive = Archive::open(path)?;
+    let mut spool = FeatureSpool::new(target, features)?;
     let labels = archive.labels(&arrays.y, target.classes)?;
-    let devices = arrays.device.as_ref().map(|name| archive.strings(name)).transpose()?;
+    let devices = match &arrays.device {
+        Some(name) => archive.devices(name, &mut spool)?,
+        None => vec![spool.spool.device("all"); labels.len()],
+    };
     let mut x = archive.array(&arrays.x)?;
     let rows = x.header.rows();
-    for (name, got) in
-        [(Some(&arrays.y), labels.len()), (arrays.device.as_ref(), devices.as_ref().map_or(rows, Vec::len))]
-    {
+    let device_array = arrays.device.as_ref().unwrap_or(&arrays.y);
+    for (name, got) in [(&arrays.y, labels.len()), (device_array, devices.len())] {
         if got != rows {
-            let member = name.map(member_name).unwrap_or_default();
             let problem = Problem::Count { what: "rows", expected: rows as u64, got: got as u64 };
-            return Err(ImportError::at(path, Position::Member(member), problem));
+            return Err(ImportError::at(path, Position::Member(member_name(name)), problem));
         }
     }
     // Bytes in an array are grey levels, unless one says otherwise.
-    let features = if x.header.element == Element::U8 && features == Features::Auto {
-        Features::GreyLevels
-    } else {
-        features
-    };
-    let mut spool = FeatureSpool::new(target, features)?;
+    if x.header.element == Element::U8 && features == Features::Auto {
+        spool.features = Features::GreyLevels;
+    }
     let (mut row, dim) = (Vec::new(), x.header.row_len());
-    for (i, &label) in labels.iter().enumerate() {
+    for (i, (&label, &device)) in labels.iter().zip(&devices).enumerate() {
         x.row(dim, &mut row)?;
         spool.check(&row).map_err(|problem| ImportError::at(path, Position::Row(i as u64), problem))?;
-        let device = spool.spool.device(devices.as_ref().map_or("all", |devices| &devices[i]));
         spool.row(device, &row)?;
-        spool.spool.label(label);
+        spool.spool.label(label.into());
     }
     x.end()?;
     let mut source = Source::new("npz");
@@ -100,7 +98,7 @@ impl<'p> Archive<'p> {
         Ok(array)
     }
 
-    fn labels(&mut self, name: &String, classes: Option<usize>) -> Result<Vec<u32>, ImportError> {
+    fn labels(&mut self, name: &String, classes: Option<usize>) -> Result<Vec<u16>, ImportError> {
         let mut array = self.array(name)?;
         let mut labels = Vec::new();
         for _ in 0..array.header.len() {
@@ -108,19 +106,21 @@ impl<'p> Archive<'p> {
             if label.fract() != 0.0 || !(0.0..=65535.0).contains(&label) {
                 return Err(array.error(Problem::Label(label.to_string())));
             }
-            labels.push(in_range(label as u32, classes).map_err(|problem| array.error(problem))?);
+            in_range(label as u32, classes).map_err(|problem| array.error(problem))?;
+            labels.push(label as u16);
         }
         Ok(labels)
     }
 
-    fn strings(&mut self, name: &String) -> Result<Vec<String>, ImportError> {
+    /// The number of each row's device; an identity is kept once.
+    fn devices(&mut self, name: &String, spool: &mut FeatureSpool) -> Result<Vec<u32>, ImportError> {
         let mut array = self.array(name)?;
-        let mut strings = Vec::new();
+        let mut devices = Vec::new();
         for _ in 0..array.header.len() {
-            let text = array.header.element.read_string(&mut array.reader);
-            strings.push(text.map_err(|problem| array.error(problem))?);
+            let id = array.header.element.read_string(&mut array.reader);
+            devices.push(spool.spool.device(&id.map_err(|problem| array.error(problem))?));
         }
-        Ok(strings)
+        Ok(devices)
     }
 }
 

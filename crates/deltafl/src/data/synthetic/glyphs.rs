@@ -1,8 +1,8 @@
 //! `glyphs`: handwriting in the 62 classes of EMNIST, drawn from stroke skeletons.
 //!
-//! A device is a writer. Most writers are alike; a minority is far from them (see [`hand`]): a model of the
-//! mean serves the many and fails the few, which is what Δ-FL is for. Images are 28 × 28 as in EMNIST: 255 is
-//! paper, 0 is ink, labels 0–9 digits, 10–35 A–Z, 36–61 a–z.
+//! A device is a writer. Most writers are alike; a minority is far from them: a model of the mean serves the
+//! many and fails the few, which is what Δ-FL is for. Images are 28 × 28 as in EMNIST: 255 is paper, 0 is ink,
+//! labels 0–9 digits, 10–35 A–Z, 36–61 a–z.
 
 mod hand;
 mod pen;
@@ -43,7 +43,7 @@ impl Default for Glyphs {
             devices: const { NonZeroU32::new(400).unwrap() },
             seed: 1,
             train: Share::HALF,
-            odd: const { Share::new(0.2).unwrap() },
+            odd: const { Share::new(0.16).unwrap() },
             // The counts of EMNIST in the paper's table of datasets.
             points: const { Points::new(101, 179, 447).unwrap() },
         }
@@ -127,6 +127,17 @@ mod tests {
     }
 
     #[test]
+    fn the_draw_of_a_seed_never_changes() {
+        let mut hasher = blake3::Hasher::new();
+        for device in 0..4 {
+            let Writer { id, images, labels } = small().writer(device);
+            hasher.update(id.as_bytes()).update(&images);
+            labels.iter().for_each(|label| _ = hasher.update(&label.to_le_bytes()));
+        }
+        assert_eq!(&hasher.finalize().to_hex()[..16], "8aba723aefe9937f");
+    }
+
+    #[test]
     fn the_first_writers_are_the_same_however_many_follow() {
         let few = Glyphs { devices: NonZeroU32::new(5).unwrap(), ..small() }.build();
         let many = small().build();
@@ -191,7 +202,7 @@ mod tests {
         let (odd, usual): (Vec<u32>, Vec<u32>) =
             (0..federation.len() as u32).partition(|&device| federation.id(device).contains('-'));
         let mean = |devices: &[u32]| devices.iter().map(|&k| distance(k)).sum::<f32>() / devices.len() as f32;
-        assert_eq!(odd.len(), 12);
+        assert_eq!(odd.len(), 9);
         assert!(mean(&odd) > 1.15 * mean(&usual), "{} {}", mean(&odd), mean(&usual));
     }
 }

@@ -11,13 +11,14 @@ use std::num::NonZeroU32;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::language::words;
 use super::weighted::{Weighted, zipf};
 use super::{Points, Share, assign_splits, odd_rank};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
 use crate::stream::{Purpose, Stream};
 
 /// The symbols, in the order of their indices.
-pub const SYMBOLS: &[u8; 53] = b" ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+pub const SYMBOLS: &str = " ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// Symbols per example.
 const WINDOW: usize = 20;
@@ -59,13 +60,14 @@ impl Roles {
         let devices = self.devices.get();
         let dialect: Vec<bool> = (0..devices).map(|role| odd_rank(self.odd, role).is_some()).collect();
         let splits = assign_splits(self.seed, &dialect, self.train);
-        let words = language(&mut Stream::new(self.seed, Purpose::Synthesis, 1, 0));
+        let words = words(WORDS, &mut Stream::new(self.seed, Purpose::Synthesis, 1, 0));
         let texts: Vec<Vec<u8>> = (0..devices)
             .into_par_iter()
             .map(|role| self.text(role, &words, dialect[role as usize]))
             .collect();
         let kind = InputKind::Windows { len: WINDOW, alphabet: SYMBOLS.len() };
         let mut builder = FederationBuilder::new("roles", kind, SYMBOLS.len());
+        builder.symbols(SYMBOLS);
         for (role, (text, split)) in texts.iter().zip(splits).enumerate() {
             let suffix = if dialect[role] { "-dialect" } else { "" };
             builder
@@ -131,27 +133,6 @@ fn shifted_vowel(letter: char) -> char {
     }
 }
 
-/// The words of the language, the most frequent first.
-fn language(stream: &mut Stream) -> Vec<String> {
-    const ONSETS: [&str; 20] = [
-        "", "th", "h", "w", "m", "s", "t", "b", "d", "f", "l", "n", "r", "g", "st", "br", "sh", "pr", "k",
-        "v",
-    ];
-    const NUCLEI: [&str; 9] = ["e", "a", "o", "i", "u", "ea", "ou", "ee", "ai"];
-    const CODAS: [&str; 12] = ["", "", "n", "t", "r", "s", "d", "l", "nd", "ng", "st", "m"];
-    let mut pick = |parts: &[&'static str]| parts[stream.below(parts.len() as u64) as usize];
-    let mut words: Vec<String> = Vec::with_capacity(WORDS);
-    while words.len() < WORDS {
-        let syllables = 1 + words.len() / 100; // the frequent words are short
-        let word: String =
-            (0..syllables.min(3)).flat_map(|_| [pick(&ONSETS), pick(&NUCLEI), pick(&CODAS)]).collect();
-        if !words.contains(&word) {
-            words.push(word);
-        }
-    }
-    words
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,7 +157,7 @@ mod tests {
     #[test]
     fn symbols_round_trip() {
         assert!(
-            SYMBOLS.iter().enumerate().all(|(index, &character)| usize::from(symbol(character)) == index)
+            SYMBOLS.bytes().enumerate().all(|(index, character)| usize::from(symbol(character)) == index)
         );
         assert_eq!(symbol(b'.'), 0);
     }

@@ -11,6 +11,7 @@ use arrow_buffer::ScalarBuffer;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::language::words;
 use super::weighted::{Weighted, zipf};
 use super::{Points, Share, assign_splits, odd_rank};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind, WordVectors};
@@ -56,6 +57,7 @@ impl Default for Tweets {
 
 /// The words that everybody knows; word 0 is padding.
 struct Lexicon {
+    words: Vec<String>,
     frequency: Vec<f64>,
     mood: Vec<f64>,
     vectors: WordVectors,
@@ -74,7 +76,7 @@ impl Tweets {
             .collect();
         let kind = InputKind::Tokens { len: LEN, vocabulary: lexicon.mood.len() };
         let mut builder = FederationBuilder::new("tweets", kind, 2);
-        builder.vectors(lexicon.vectors);
+        builder.words(lexicon.words).vectors(lexicon.vectors);
         for (user, ((words, labels), split)) in messages.iter().zip(splits).enumerate() {
             let suffix = if slang[user] { "-slang" } else { "" };
             builder
@@ -111,6 +113,7 @@ impl Lexicon {
         };
         let directions = [direction(), direction()];
         let mut lexicon = Self {
+            words: std::iter::once(String::new()).chain(words(2 * COMMON, stream)).collect(),
             frequency: std::iter::once(0.0).chain(zipf(COMMON)).chain(zipf(COMMON)).collect(),
             mood: vec![0.0],
             vectors: WordVectors { dim: DIM, values: ScalarBuffer::from(Vec::<f32>::new()) },
@@ -153,7 +156,7 @@ mod tests {
     }
 
     /// Words of a user, padding left out.
-    fn words(federation: &Federation, user: u32) -> Vec<u32> {
+    fn written(federation: &Federation, user: u32) -> Vec<u32> {
         let examples = federation.examples(user);
         let mut buffer = BatchBuffer::default();
         let batch = buffer.gather(&examples, 0..examples.len());
@@ -168,7 +171,7 @@ mod tests {
         assert_eq!((vectors.dim, vectors.values.len()), (DIM, vocabulary * DIM));
         assert!(vectors.values[..DIM].iter().all(|x| x.to_bits() == 0));
         assert!(
-            (0..40).all(|user| words(&federation, user).iter().all(|&word| (word as usize) < vocabulary))
+            (0..40).all(|user| written(&federation, user).iter().all(|&word| (word as usize) < vocabulary))
         );
     }
 
@@ -176,7 +179,7 @@ mod tests {
     fn slang_is_written_by_the_minority() {
         let federation = small();
         for user in 0..40 {
-            let words = words(&federation, user);
+            let words = written(&federation, user);
             let slang =
                 words.iter().filter(|&&word| word as usize > COMMON).count() as f64 / words.len() as f64;
             let writes_slang = federation.id(user).ends_with("-slang");

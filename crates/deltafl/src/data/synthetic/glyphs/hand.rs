@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Most hands are alike. A minority writes in one of three other manners, as people do who lean their letters
-//! backwards, who turn the paper, or who write small with a heavy pen.
+//! backwards, who turn the paper, or who press down a heavy pen.
 
 use super::pen::{Point, SIDE, Trace};
 use super::strokes::{self, CLASSES, Knot, MAX_KNOTS};
@@ -21,7 +21,7 @@ pub(super) enum Manner {
     Backhand,
     /// The paper lies turned.
     Turned,
-    /// Smaller letters of a heavy pen.
+    /// A heavy pen, on letters that are smaller and lean to the left.
     Heavy,
 }
 
@@ -84,27 +84,28 @@ impl Hand {
     pub(super) fn new(manner: Manner, stream: &mut Stream) -> Self {
         let mut normal = |mean: f32, deviation: f32| mean + deviation * stream.normal() as f32;
         let mut hand = Self {
-            slant: normal(0.12, 0.10),
+            slant: normal(0.12, 0.08),
             turn: normal(0.0, 0.05),
-            height: normal(15.5, 1.1).clamp(12.5, 18.5),
+            height: normal(15.5, 0.7).clamp(13.0, 18.0),
             aspect: normal(1.0, 0.08).clamp(0.75, 1.3),
             pen: normal(0.95, 0.18).clamp(0.65, 1.4),
             ink: normal(0.95, 0.05).clamp(0.75, 1.0),
-            jitter: normal(2.6, 0.5).clamp(1.2, 4.5),
+            jitter: normal(2.0, 0.5).clamp(1.0, 4.0),
             tremor: normal(0.10, 0.03).clamp(0.02, 0.25),
             drift: Point { x: normal(0.0, 0.3), y: normal(0.0, 0.3) },
             letters: Vec::new(),
         };
         match manner {
             Manner::Usual => {}
-            Manner::Backhand => hand.slant = normal(-0.45, 0.08),
-            Manner::Turned => hand.turn = normal(-0.40, 0.07),
+            Manner::Backhand => hand.slant = normal(-0.65, 0.08),
+            Manner::Turned => hand.turn = normal(-0.60, 0.07),
             Manner::Heavy => {
-                hand.height = normal(13.5, 0.6).clamp(12.0, 15.0);
-                hand.pen = normal(1.45, 0.12).clamp(1.2, 1.8);
+                hand.pen = normal(1.5, 0.12).clamp(1.2, 1.8);
+                hand.height = normal(14.0, 0.6).clamp(12.5, 15.5);
+                hand.slant = normal(-0.50, 0.08);
             }
         }
-        let (usual, own) = if manner == Manner::Usual { (0.85, 2.0) } else { (0.75, 3.0) };
+        let (usual, own) = if manner == Manner::Usual { (0.92, 1.5) } else { (0.85, 2.2) };
         hand.letters = (0..CLASSES).map(|class| Letter::new(class, usual, own, stream)).collect();
         hand
     }

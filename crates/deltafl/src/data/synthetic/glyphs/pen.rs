@@ -50,8 +50,7 @@ impl Trace {
     }
 
     /// Moves every point.
-    pub(super) fn map(&mut self, f: impl FnMut(Point) -> Point) {
-        let mut f = f;
+    pub(super) fn map(&mut self, mut f: impl FnMut(Point) -> Point) {
         self.points.iter_mut().for_each(|point| *point = f(*point));
     }
 

@@ -1,0 +1,78 @@
+//! One side of a comparison: a run, and perhaps a track of it.
+
+use std::path::Path;
+
+use deltafl::engine::SplitEvaluation;
+use deltafl::run_folder::{self, RunFolderError};
+use miette::{IntoDiagnostic, WrapErr};
+
+use crate::error::bad_input;
+use crate::report::tracks::{TrackInfo, baseline, tracks};
+
+/// A run, its tracks, and the last evaluation of each seed.
+pub(super) struct Operand {
+    pub(super) name: String,
+    pub(super) tracks: Vec<TrackInfo>,
+    /// The track that was named.
+    pub(super) track: Option<usize>,
+    pub(super) seeds: Vec<Vec<SplitEvaluation>>,
+}
+
+impl Operand {
+    /// Reads `RUN` or `RUN:TRACK`. A folder whose name has a colon is taken whole when it exists.
+    pub(super) fn read(text: &str) -> miette::Result<Self> {
+        let (folder, track) = match text.rsplit_once(':') {
+            Some((folder, track)) if !Path::new(text).exists() => (Path::new(folder), Some(track)),
+            _ => (Path::new(text), None),
+        };
+        let mut operand = Self::read_run(folder)
+            .into_diagnostic()
+            .wrap_err_with(|| format!("could not read the run in {}", folder.display()))?;
+        operand.track = track.map(|track| operand.called(track)).transpose()?;
+        Ok(operand)
+    }
+
+    fn read_run(folder: &Path) -> Result<Self, RunFolderError> {
+        let experiment = run_folder::read_experiment(folder)?;
+        let files = run_folder::evaluations(folder)?;
+        let is_last = |i: usize| files.get(i + 1).is_none_or(|next| next.seed != files[i].seed);
+        let last = files.iter().enumerate().filter(|(i, _)| is_last(*i));
+        let seeds = last.map(|(_, file)| file.read()).collect::<Result<Vec<_>, _>>()?;
+        if seeds.is_empty() {
+            return Err(RunFolderError::NotEvaluated { path: folder.to_owned() });
+        }
+        let tracks = tracks(&experiment);
+        Ok(Self { name: experiment.name, tracks, track: None, seeds })
+    }
+
+    pub(super) fn baseline(&self) -> usize {
+        baseline(&self.tracks)
+    }
+
+    /// The track of a name: its label, its algorithm, or its level of θ.
+    pub(super) fn called(&self, name: &str) -> miette::Result<usize> {
+        let theta: Option<f64> = name.parse().ok();
+        let tests: [&dyn Fn(&TrackInfo) -> bool; 3] =
+            [&|track| track.label == name, &|track| track.algorithm == name, &|track| {
+                theta.is_some_and(|theta| theta.total_cmp(&track.theta).is_eq())
+                    && track.algorithm != "fedavg"
+            }];
+        for test in tests {
+            let found: Vec<usize> = (0..self.tracks.len()).filter(|&t| test(&self.tracks[t])).collect();
+            match found.as_slice() {
+                [] => {}
+                [one] => return Ok(*one),
+                _ => {
+                    let message = format!("{} has several tracks {name}", self.name);
+                    return Err(bad_input(message).help(self.labels()).into());
+                }
+            }
+        }
+        Err(bad_input(format!("{} has no track {name}", self.name)).help(self.labels()).into())
+    }
+
+    fn labels(&self) -> String {
+        let labels: Vec<&str> = self.tracks.iter().map(|track| track.label.as_str()).collect();
+        format!("its tracks are: {}", labels.join(", "))
+    }
+}

@@ -1,0 +1,254 @@
+//! Paired differences between two models, and how sure we are of them.
+//!
+//! The devices are resampled with replacement, the same ones on both sides, and the statistic of the tables is taken
+//! anew: its mean over seeds, after minus before. The interval is that of the 2.5th to the 97.5th percentile. It says
+//! how the difference would vary with other devices of the same kind; not how it would with other seeds.
+
+use std::collections::HashMap;
+
+use deltafl::data::Split;
+use deltafl::metrics::Figures;
+use deltafl::stream::{Purpose, Stream};
+use serde::Serialize;
+
+use super::operand::Operand;
+
+/// Means over seeds that differ by less are the same: their sums were rounded differently.
+const UNCHANGED: f64 = 1e-12;
+
+/// Two models on the devices of a split.
+#[derive(Debug, Serialize)]
+pub(super) struct Comparison {
+    pub(super) before: Side,
+    pub(super) after: Side,
+    /// `test error` or `train loss`.
+    pub(super) measure: &'static str,
+    pub(super) mean: Difference,
+    pub(super) p90: Difference,
+    /// Devices that only one of the two evaluated.
+    pub(super) unpaired: usize,
+    pub(super) devices: Vec<PairedDevice>,
+    #[serde(skip)]
+    split: Split,
+}
+
+/// A model.
+#[derive(Debug, Serialize)]
+pub(super) struct Side {
+    pub(super) run: String,
+    pub(super) track: String,
+}
+
+/// A statistic of both models.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Difference {
+    pub(super) before: f64,
+    pub(super) after: f64,
+    pub(super) change: f64,
+    /// 95 %, by the bootstrap.
+    pub(super) interval: [f64; 2],
+}
+
+/// A device under both models, mean over seeds.
+#[derive(Debug, Serialize)]
+pub(super) struct PairedDevice {
+    pub(super) device: String,
+    pub(super) examples: u64,
+    pub(super) before: f64,
+    pub(super) after: f64,
+}
+
+/// How the devices are resampled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bootstrap {
+    pub(super) resamples: usize,
+    pub(super) seed: u64,
+}
+
+impl Comparison {
+    pub(super) fn gained(&self) -> usize {
+        self.devices.iter().filter(|device| device.before - device.after > UNCHANGED).count()
+    }
+
+    pub(super) fn lost(&self) -> usize {
+        self.devices.iter().filter(|device| device.after - device.before > UNCHANGED).count()
+    }
+
+    /// What a value is multiplied by to be shown.
+    pub(super) fn shown(&self) -> f64 {
+        if self.split == Split::Test { 100.0 } else { 1.0 }
+    }
+
+    /// Places behind the point when shown.
+    pub(super) fn decimals(&self) -> usize {
+        if self.split == Split::Test { 2 } else { 3 }
+    }
+}
+
+/// Compares a track of one run with a track of another on a split; `None` when they share no device.
+pub(super) fn compare(
+    before: &Operand,
+    a: usize,
+    after: &Operand,
+    b: usize,
+    split: Split,
+    bootstrap: Bootstrap,
+) -> Option<Comparison> {
+    let (first, second) = (Values::of(before, a, split)?, Values::of(after, b, split)?);
+    let at: HashMap<&str, usize> =
+        second.devices.iter().enumerate().map(|(k, device)| (device.0, k)).collect();
+    let paired: Vec<(usize, usize)> =
+        first.devices.iter().enumerate().filter_map(|(k, device)| Some((k, *at.get(device.0)?))).collect();
+    if paired.is_empty() {
+        return None;
+    }
+    let unpaired = first.devices.len() + second.devices.len() - 2 * paired.len();
+    let (left, right): (Vec<usize>, Vec<usize>) = paired.into_iter().unzip();
+    let (first, second) = (first.chosen(&left), second.chosen(&right));
+    let [mean, p90] = differences(&first, &second, split, bootstrap);
+    let devices = (0..left.len())
+        .map(|k| PairedDevice {
+            device: first.devices[k].0.to_owned(),
+            examples: first.devices[k].1,
+            before: first.mean(k),
+            after: second.mean(k),
+        })
+        .collect();
+    let side =
+        |run: &Operand, track: usize| Side { run: run.name.clone(), track: run.tracks[track].label.clone() };
+    let measure = if split == Split::Test { "test error" } else { "train loss" };
+    Some(Comparison {
+        before: side(before, a),
+        after: side(after, b),
+        measure,
+        mean,
+        p90,
+        unpaired,
+        devices,
+        split,
+    })
+}
+
+/// The values of one model, seed by seed.
+struct Values<'a> {
+    /// Identity and points.
+    devices: Vec<(&'a str, u64)>,
+    seeds: Vec<Vec<f64>>,
+}
+
+impl<'a> Values<'a> {
+    fn of(run: &'a Operand, track: usize, split: Split) -> Option<Self> {
+        let evaluations: Vec<_> =
+            run.seeds.iter().flatten().filter(|evaluation| evaluation.split == split).collect();
+        let devices = &evaluations.first()?.devices;
+        // Every seed evaluates the same federation; one that does not cannot be averaged with it.
+        let same = evaluations.iter().filter(|evaluation| evaluation.devices == *devices);
+        let seeds = same
+            .map(|evaluation| {
+                let values = evaluation.tracks.get(track)?.iter();
+                Some(
+                    values
+                        .map(|device| if split == Split::Test { device.error } else { device.loss })
+                        .collect(),
+                )
+            })
+            .collect::<Option<Vec<_>>>()?;
+        Some(Self {
+            devices: devices.iter().map(|device| (device.id.as_str(), device.examples)).collect(),
+            seeds,
+        })
+    }
+
+    fn chosen(&self, devices: &[usize]) -> Self {
+        let of_seed = |seed: &Vec<f64>| devices.iter().map(|&k| seed[k]).collect();
+        Self {
+            devices: devices.iter().map(|&k| self.devices[k]).collect(),
+            seeds: self.seeds.iter().map(of_seed).collect(),
+        }
+    }
+
+    fn mean(&self, device: usize) -> f64 {
+        self.seeds.iter().map(|seed| seed[device]).sum::<f64>() / self.seeds.len() as f64
+    }
+
+    /// Mean and 90th percentile as in the tables, over these devices, mean over seeds.
+    fn statistics(&self, devices: &[usize], split: Split) -> [f64; 2] {
+        let mut sums = [0.0; 2];
+        for seed in &self.seeds {
+            let figures = if split == Split::Test {
+                Figures::unweighted(&devices.iter().map(|&k| seed[k]).collect::<Vec<_>>())
+            } else {
+                Figures::weighted(&devices.iter().map(|&k| (seed[k], self.devices[k].1)).collect::<Vec<_>>())
+            };
+            // Devices without a point weigh nothing.
+            let Some(figures) = figures else { return [f64::NAN; 2] };
+            sums[0] += figures.mean;
+            sums[1] += figures.percentile(90).unwrap_or(f64::NAN);
+        }
+        sums.map(|sum| sum / self.seeds.len() as f64)
+    }
+}
+
+/// Mean and 90th percentile, after minus before.
+fn differences(
+    before: &Values<'_>,
+    after: &Values<'_>,
+    split: Split,
+    bootstrap: Bootstrap,
+) -> [Difference; 2] {
+    let everyone: Vec<usize> = (0..before.devices.len()).collect();
+    let (first, second) = (before.statistics(&everyone, split), after.statistics(&everyone, split));
+    let mut changes = [Vec::new(), Vec::new()];
+    for resample in 0..bootstrap.resamples {
+        let mut stream = Stream::new(bootstrap.seed, Purpose::Bootstrap, resample as u64, 0);
+        let drawn: Vec<usize> =
+            everyone.iter().map(|_| stream.below(everyone.len() as u64) as usize).collect();
+        let (a, b) = (before.statistics(&drawn, split), after.statistics(&drawn, split));
+        (0..2).for_each(|s| changes[s].push(b[s] - a[s]));
+    }
+    [0, 1].map(|s| Difference {
+        before: first[s],
+        after: second[s],
+        change: second[s] - first[s],
+        interval: interval(&mut changes[s]),
+    })
+}
+
+/// The middle 95 %.
+fn interval(changes: &mut [f64]) -> [f64; 2] {
+    changes.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| changes[((changes.len() - 1) as f64 * share).round() as usize];
+    [at(0.025), at(0.975)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(seed: Vec<f64>) -> Values<'static> {
+        Values { devices: vec![("d", 1); seed.len()], seeds: vec![seed] }
+    }
+
+    #[test]
+    fn a_shift_of_every_device_is_certain() {
+        let before: Vec<f64> = (0..50).map(|k| f64::from(k) / 100.0).collect();
+        let after = before.iter().map(|x| x - 0.125).collect();
+        let bootstrap = Bootstrap { resamples: 200, seed: 1 };
+        for difference in differences(&values(before), &values(after), Split::Test, bootstrap) {
+            for change in [difference.change, difference.interval[0], difference.interval[1]] {
+                assert!((change + 0.125).abs() < 1e-9, "{difference:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_interval_of_a_mean_is_near_the_normal_one() {
+        let mut stream = Stream::new(1, Purpose::Synthesis, 0, 0);
+        let after: Vec<f64> = (0..400).map(|_| stream.normal()).collect();
+        let before = vec![0.0; 400];
+        let bootstrap = Bootstrap { resamples: 2000, seed: 1 };
+        let [mean, _] = differences(&values(before), &values(after), Split::Train, bootstrap);
+        let half = (mean.interval[1] - mean.interval[0]) / 2.0;
+        assert!((half - 1.96 / 20.0).abs() < 0.015, "{mean:?}");
+    }
+}

@@ -1,0 +1,98 @@
+//! `deltafl data info`: a federation in a few lines.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use deltafl::data::{Federation, InputKind, Spread, Summary};
+use miette::Result;
+
+use crate::error::bad_input;
+
+/// Show what a federation holds: devices, examples, classes, label skew
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  deltafl data info shakespeare")]
+pub(crate) struct Args {
+    /// The federation folder
+    federation: PathBuf,
+    /// Read everything and check it against its hash
+    #[arg(long)]
+    verify: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let federation = Federation::open(&args.federation).map_err(|error| bad_input(error.to_string()))?;
+    if args.verify {
+        let path = args.federation.display();
+        federation.verify().map_err(|error| bad_input(format!("{path}: {error}")))?;
+    }
+    let summary = Summary::of(&federation);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&summary).expect("a summary is plain values"));
+    } else {
+        print!("{}", text(&summary, args.verify));
+    }
+    Ok(())
+}
+
+fn text(summary: &Summary, verified: bool) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: String| {
+        writeln!(out, "{name:>12}  {value}").expect("a string takes any text");
+    };
+    let splits = &summary.splits;
+    line("name", summary.name.clone());
+    line("input", input(summary.input));
+    line("classes", summary.classes.to_string());
+    line(
+        "devices",
+        format!(
+            "{}: {} train, {} test, {} validation",
+            summary.devices, splits.train, splits.test, splits.validation
+        ),
+    );
+    line("examples", summary.examples.to_string());
+    line("per device", spread(&summary.points, 0));
+    line("classes each", spread(&summary.classes_per_device, 0));
+    line("label skew", spread(&summary.label_skew, 3));
+    line("hash", format!("{}{}", summary.hash, if verified { " (verified)" } else { "" }));
+    if let Some(source) = &summary.source {
+        line("source", format!("{}: {}", source.importer, source.files.join(", ")));
+        for dropped in &source.dropped {
+            line("left out", format!("{} {}", dropped.count, dropped.reason));
+        }
+    }
+    out.push('\n');
+    out.push_str(&histogram(summary));
+    out
+}
+
+fn input(kind: InputKind) -> String {
+    match kind {
+        InputKind::Bytes { dim } => format!("{dim} grey levels"),
+        InputKind::Dense { dim } => format!("{dim} features"),
+        InputKind::Tokens { len, vocabulary } => format!("{len} words of {vocabulary}"),
+        InputKind::Windows { len, alphabet } => format!("windows of {len} symbols of {alphabet}"),
+    }
+}
+
+fn spread(spread: &Spread, digits: usize) -> String {
+    let Spread { min, median, mean, max } = spread;
+    let finer = digits.max(1);
+    format!("min {min:.digits$}, median {median:.digits$}, mean {mean:.finer$}, max {max:.digits$}")
+}
+
+/// Devices by their number of examples: a bar of at most 40 cells per bin.
+fn histogram(summary: &Summary) -> String {
+    let most = summary.histogram.iter().map(|bin| bin.devices).max().unwrap_or_default().max(1);
+    let mut out = String::new();
+    for bin in &summary.histogram {
+        let cells = (bin.devices * 40).div_ceil(most);
+        let range = format!("{}–{}", bin.from, bin.to - 1);
+        writeln!(out, "{range:>15}  {:<40} {}", "█".repeat(cells), bin.devices)
+            .expect("a string takes any text");
+    }
+    out
+}

@@ -1,0 +1,110 @@
+//! `deltafl data show`: what a few devices look like, from the most usual to the least.
+
+use std::path::{Path, PathBuf};
+
+use deltafl::data::synthetic::Spec;
+use deltafl::data::{Federation, InputKind, Split};
+use miette::Result;
+
+use self::sheet::Sheet;
+use super::synth::Options;
+use crate::error::bad_input;
+
+mod distance;
+mod sample;
+mod sheet;
+
+/// Show what a few devices look like: a sheet of their images, or samples of their texts
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  deltafl data show glyphs --out sheet.png\n  deltafl data show roles --devices 3"
+)]
+pub(crate) struct Args {
+    /// A synthetic federation (glyphs, logistic, roles, tweets) or a federation folder
+    source: String,
+    /// Number of devices to show, evenly from the most usual to the least
+    #[arg(long, default_value_t = 12, value_name = "N")]
+    devices: usize,
+    /// What a synthetic federation derives from
+    #[arg(long, value_parser = clap::value_parser!(i64).range(0..))]
+    seed: Option<i64>,
+    /// The PNG file of images
+    #[arg(long, default_value = "sheet.png", value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let federation = load_source(&args.source, args.seed)?;
+    let shown = spread(&distance::distances(&federation), args.devices);
+    if let InputKind::Bytes { dim } = federation.kind() {
+        let sheet = Sheet::new(&federation, dim, &shown)
+            .ok_or_else(|| bad_input(format!("inputs of {dim} grey levels are not square images")))?;
+        sheet.write(&args.out)?;
+        println!(
+            "{}: a row per device and a column per class, the least usual device last",
+            args.out.display()
+        );
+    }
+    for (row, &(device, distance)) in shown.iter().enumerate() {
+        println!("{}", heading(&federation, row, device, distance));
+        sample::print(&federation, device);
+    }
+    Ok(())
+}
+
+/// A synthetic federation by the name of its kind, or a federation folder.
+///
+/// A folder that has the name of a kind is meant when it is written as a path: `./glyphs`.
+fn load_source(source: &str, seed: Option<i64>) -> Result<Federation> {
+    if Spec::KINDS.contains(&source) {
+        return Ok(Options { seed, ..Options::default() }.spec(source)?.build());
+    }
+    Federation::open(Path::new(source)).map_err(|error| {
+        let kinds = Spec::KINDS.join(", ");
+        bad_input(format!("cannot open the federation {source}"))
+            .because(error)
+            .help(format!("give a federation folder, or one of {kinds}"))
+            .into()
+    })
+}
+
+/// `n` devices, evenly from the smallest distance to the largest.
+fn spread(distances: &[f64], n: usize) -> Vec<(u32, f64)> {
+    let mut ranked: Vec<(u32, f64)> =
+        distances.iter().enumerate().map(|(device, &distance)| (device as u32, distance)).collect();
+    ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let n = n.min(ranked.len());
+    let last = ranked.len().saturating_sub(1);
+    (0..n).map(|i| ranked[if n > 1 { i * last / (n - 1) } else { 0 }]).collect()
+}
+
+fn heading(federation: &Federation, row: usize, device: u32, distance: f64) -> String {
+    let split = match federation.split_of(device) {
+        Split::Train => "train",
+        Split::Test => "test",
+        Split::Validation => "validation",
+    };
+    let (id, count) = (federation.id(device), federation.count(device));
+    format!("{:>3}  {id:<20} {split:<10} {count:>6} examples  distance {distance:.3}", row + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_shown_from_the_most_usual_to_the_least() {
+        let devices =
+            |n| spread(&[3.0, 1.0, 2.0, 5.0, 4.0], n).iter().map(|shown| shown.0).collect::<Vec<_>>();
+        assert_eq!(devices(3), [1, 0, 3]);
+        assert_eq!(devices(9), [1, 2, 0, 4, 3]);
+        assert_eq!(devices(1), [1]);
+        assert!(devices(0).is_empty());
+    }
+
+    #[test]
+    fn a_source_that_is_neither_kind_nor_folder_is_refused() {
+        let error = load_source("no-such-federation", None).unwrap_err();
+        assert!(error.to_string().contains("no-such-federation"), "{error}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Samples of what a device holds, as text.
+
+use deltafl::data::{BatchBuffer, Examples, Federation, InputKind};
+
+/// Messages shown of a device.
+const MESSAGES: usize = 3;
+
+/// Symbols shown of a device's text.
+const SYMBOLS: usize = 160;
+
+/// Prints what a person can read of a device's examples; nothing for images.
+pub(super) fn print(federation: &Federation, device: u32) {
+    let examples = federation.examples(device);
+    match federation.kind() {
+        InputKind::Bytes { .. } => {}
+        InputKind::Dense { .. } => println!("     {}", label_counts(&examples, federation.classes())),
+        InputKind::Tokens { .. } => {
+            for i in 0..examples.len().min(MESSAGES) {
+                println!("     [{}] {}", examples.label(i), message(federation, &examples, i));
+            }
+        }
+        InputKind::Windows { len, .. } => println!("     {}", text(federation, &examples, len)),
+    }
+}
+
+/// How many examples the device has of each class.
+fn label_counts(examples: &Examples<'_>, classes: usize) -> String {
+    let mut counts = vec![0; classes];
+    (0..examples.len()).for_each(|i| counts[examples.label(i) as usize] += 1);
+    let listed = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+    let parts: Vec<String> = listed.map(|(class, count)| format!("{class}: {count}")).collect();
+    format!("examples of each class  {}", parts.join("  "))
+}
+
+/// The words of an example; those without a spelling by their number.
+fn message(federation: &Federation, examples: &Examples<'_>, i: usize) -> String {
+    let mut buffer = BatchBuffer::default();
+    let ids = buffer.gather(examples, i..i + 1).inputs.tokens().to_vec();
+    let spelled = |id: &u32| match federation.words().and_then(|words| words.iter().nth(*id as usize)) {
+        Some(Some(word)) => word.to_owned(),
+        _ => format!("#{id}"),
+    };
+    ids.iter().filter(|id| **id != 0).map(spelled).collect::<Vec<_>>().join(" ")
+}
+
+/// The beginning of a device's text.
+fn text(federation: &Federation, examples: &Examples<'_>, window: usize) -> String {
+    let symbols: Option<Vec<char>> = federation.symbols().map(|symbols| symbols.chars().collect());
+    let drawn = |code: &u32| match &symbols {
+        Some(symbols) => symbols.get(*code as usize).copied().unwrap_or('?'),
+        None => char::from_digit(*code % 36, 36).unwrap_or('?'),
+    };
+    let mut buffer = BatchBuffer::default();
+    (0..examples.len())
+        .step_by(window)
+        .take(SYMBOLS.div_ceil(window))
+        .flat_map(|i| buffer.gather(examples, i..i + 1).inputs.tokens().iter().map(drawn).collect::<Vec<_>>())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::data::{DeviceExamples, FederationBuilder, Split};
+
+    use super::*;
+
+    #[test]
+    fn a_text_is_put_together_from_its_windows() {
+        let mut builder = FederationBuilder::new("t", InputKind::Windows { len: 2, alphabet: 3 }, 3);
+        builder.symbols(" ab");
+        builder.push("x", Split::Train, DeviceExamples::Text(&[1, 2, 0, 1, 1, 2]), &[]).unwrap();
+        let federation = builder.build();
+        assert_eq!(text(&federation, &federation.examples(0), 2), "ab a");
+    }
+
+    #[test]
+    fn classes_without_an_example_are_left_out() {
+        let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 1 }, 3);
+        builder.push("x", Split::Train, DeviceExamples::Dense(&[0.0, 0.0, 0.0]), &[2, 0, 2]).unwrap();
+        let federation = builder.build();
+        assert!(label_counts(&federation.examples(0), 3).ends_with("0: 1  2: 2"));
+    }
+}

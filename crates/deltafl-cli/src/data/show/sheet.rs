@@ -1,0 +1,101 @@
+//! A contact sheet: a row of images per device, a column per class.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+
+use deltafl::data::{BatchBuffer, Federation};
+use miette::{IntoDiagnostic, Result, WrapErr};
+
+/// Columns to fill at least, where there are few classes.
+const COLUMNS: usize = 30;
+
+/// Pixels between two images.
+const GAP: usize = 2;
+
+/// The grey of the gaps and of a class that a device has no image of.
+const BLANK: u8 = 232;
+
+/// Grey levels, row by row.
+pub(super) struct Sheet {
+    width: usize,
+    height: usize,
+    pixels: Vec<u8>,
+}
+
+impl Sheet {
+    /// The sheet of these devices; `None` when the inputs are not square images.
+    pub(super) fn new(federation: &Federation, dim: usize, devices: &[(u32, f64)]) -> Option<Self> {
+        let side = dim.isqrt();
+        if side * side != dim || devices.is_empty() {
+            return None;
+        }
+        let per_class = COLUMNS.div_ceil(federation.classes());
+        let columns = per_class * federation.classes();
+        let along = |cells: usize| cells * (side + GAP) + GAP;
+        let (width, height) = (along(columns), along(devices.len()));
+        let mut sheet = Self { width, height, pixels: vec![BLANK; width * height] };
+        let mut buffer = BatchBuffer::default();
+        for (row, &(device, _)) in devices.iter().enumerate() {
+            let examples = federation.examples(device);
+            let mut shown = vec![0; federation.classes()];
+            for i in 0..examples.len() {
+                let label = examples.label(i) as usize;
+                if shown[label] < per_class {
+                    let image = buffer.gather(&examples, i..i + 1).inputs.dense();
+                    sheet.place(image, side, along(label * per_class + shown[label]), along(row));
+                    shown[label] += 1;
+                }
+            }
+        }
+        Some(sheet)
+    }
+
+    /// Copies an image of features in [0, 1] to a place.
+    fn place(&mut self, image: &[f32], side: usize, left: usize, top: usize) {
+        for (row, values) in image.chunks_exact(side).enumerate() {
+            let start = (top + row) * self.width + left;
+            for (pixel, value) in self.pixels[start..start + side].iter_mut().zip(values) {
+                *pixel = (255.0 * value).round().clamp(0.0, 255.0) as u8;
+            }
+        }
+    }
+
+    /// Writes the sheet as a PNG file.
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let context = || format!("cannot write {}", path.display());
+        let file = File::create(path).into_diagnostic().wrap_err_with(context)?;
+        let mut encoder = png::Encoder::new(BufWriter::new(file), self.width as u32, self.height as u32);
+        encoder.set_color(png::ColorType::Grayscale);
+        encoder.set_depth(png::BitDepth::Eight);
+        let mut writer = encoder.write_header().into_diagnostic().wrap_err_with(context)?;
+        writer.write_image_data(&self.pixels).into_diagnostic().wrap_err_with(context)?;
+        writer.finish().into_diagnostic().wrap_err_with(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, Split};
+
+    use super::*;
+
+    #[test]
+    fn an_image_lies_in_the_column_of_its_class_and_the_row_of_its_device() {
+        let mut builder = FederationBuilder::new("t", InputKind::Bytes { dim: 4 }, 40);
+        builder.push("a", Split::Train, DeviceExamples::Bytes(&[9; 4]), &[0]).unwrap();
+        builder.push("b", Split::Test, DeviceExamples::Bytes(&[7; 4]), &[39]).unwrap();
+        let sheet = Sheet::new(&builder.build(), 4, &[(0, 0.0), (1, 0.0)]).unwrap();
+        assert_eq!((sheet.width, sheet.height), (40 * 4 + 2, 2 * 4 + 2));
+        let at = |x: usize, y: usize| sheet.pixels[y * sheet.width + x];
+        assert_eq!((at(2, 2), at(3, 3), at(4, 4)), (9, 9, BLANK));
+        assert_eq!((at(39 * 4 + 2, 6), at(2, 6)), (7, BLANK));
+    }
+
+    #[test]
+    fn inputs_that_are_not_square_make_no_sheet() {
+        let mut builder = FederationBuilder::new("t", InputKind::Bytes { dim: 3 }, 1);
+        builder.push("a", Split::Train, DeviceExamples::Bytes(&[9; 3]), &[0]).unwrap();
+        assert!(Sheet::new(&builder.build(), 3, &[(0, 0.0)]).is_none());
+    }
+}

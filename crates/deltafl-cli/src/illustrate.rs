@@ -1,0 +1,63 @@
+//! `deltafl illustrate`: the Gaussian-mixture figure of the paper (figure 3).
+
+use std::path::PathBuf;
+
+use deltafl::illustration::Illustration;
+use deltafl::superquantile::Conformity;
+use miette::{IntoDiagnostic, Result, WrapErr};
+
+use crate::canvas;
+
+mod panels;
+
+use panels::Panels;
+
+/// Draw the paper's illustration: three Gaussian devices, and the models of two conformity levels
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  deltafl illustrate --theta 0.6667 --out figures")]
+pub(crate) struct Args {
+    /// The conformity level of the second model [default: 2/3]
+    #[arg(long, value_parser = level)]
+    theta: Option<Conformity>,
+    /// Draw other mixtures from P_θ
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The folder for illustration.svg and illustration.png
+    #[arg(long, value_name = "DIR", default_value = "figures")]
+    out: PathBuf,
+}
+
+fn level(text: &str) -> Result<Conformity, String> {
+    let theta: f64 = text.parse().map_err(|_| "expected a number in (0, 1]".to_owned())?;
+    Conformity::try_from(theta).map_err(|e| e.to_string())
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let two_thirds = Conformity::try_from(2.0 / 3.0).into_diagnostic()?;
+    let illustration = Illustration::new(args.theta.unwrap_or(two_thirds), args.seed);
+    let panels = Panels(&illustration);
+    let write = |name: &str, contents: &[u8]| {
+        let path = args.out.join(name);
+        std::fs::write(&path, contents)
+            .into_diagnostic()
+            .wrap_err_with(|| format!("cannot write {}", path.display()))?;
+        println!("{}", path.display());
+        Ok::<_, miette::Report>(())
+    };
+    std::fs::create_dir_all(&args.out)
+        .into_diagnostic()
+        .wrap_err_with(|| format!("cannot make the folder {}", args.out.display()))?;
+    write("illustration.svg", canvas::svg(&panels)?.as_bytes())?;
+    write("illustration.png", &canvas::png(&panels)?)?;
+
+    let worst = |loss: fn(&deltafl::illustration::MixtureLoss) -> f64| {
+        illustration.samples.iter().map(loss).fold(f64::NEG_INFINITY, f64::max)
+    };
+    println!(
+        "worst loss over P_θ, θ = {:.3}: {:.3} for the model of θ = 1, {:.3} for the model of θ",
+        illustration.theta.get(),
+        worst(|sample| sample.full),
+        worst(|sample| sample.theta),
+    );
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! `deltafl report`: tables, figures and one self-contained page, from run folders alone.
+//!
+//! Nothing here asks a clock or draws a random number: two reports of one run are the same bytes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use miette::{Context, IntoDiagnostic};
+
+mod figures;
+mod headline;
+mod page;
+mod results;
+mod tables;
+pub(crate) mod tracks;
+
+use crate::error::bad_input;
+use results::RunResults;
+
+/// Write tables, figures and one interactive page of runs
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Example:\n  deltafl report runs/emnist-linear && open runs/emnist-linear/report.html"
+)]
+pub(crate) struct Args {
+    /// Run folders; several are set side by side
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// Where to write [default: the run folder, when there is one run]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print the paths written as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a report consists of.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct ReportPaths {
+    /// The page.
+    pub(crate) page: PathBuf,
+    /// Tables as Markdown, LaTeX and CSV.
+    pub(crate) tables: Vec<PathBuf>,
+    /// Figures as SVG and PNG.
+    pub(crate) figures: Vec<PathBuf>,
+}
+
+pub(crate) fn run(args: Args) -> miette::Result<()> {
+    let runs: Vec<&Path> = args.runs.iter().map(PathBuf::as_path).collect();
+    let out = match (&args.out, runs.as_slice()) {
+        (Some(out), _) => out.as_path(),
+        (None, [run]) => run,
+        (None, _) => {
+            let message = format!("a report of {} runs needs a folder of its own", runs.len());
+            return Err(bad_input(message).help("add --out DIR").into());
+        }
+    };
+    let paths = write_report(&runs, out)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&paths).into_diagnostic()?);
+    } else {
+        for table in &paths.tables {
+            println!("{}", table.display());
+        }
+        println!("{} ({} files)", out.join("figures").display(), paths.figures.len());
+        println!("{}", paths.page.display());
+    }
+    Ok(())
+}
+
+/// Writes `report.html`, `tables.*` and `figures/` into `out`.
+pub(crate) fn write_report(runs: &[&Path], out: &Path) -> miette::Result<ReportPaths> {
+    let runs = runs.iter().map(|run| RunResults::read(run)).collect::<miette::Result<Vec<_>>>()?;
+    let tables = tables::tables(&runs);
+    let write = |name: &str, contents: &[u8]| -> miette::Result<PathBuf> {
+        let path = out.join(name);
+        fs::write(&path, contents).into_diagnostic().wrap_err_with(|| path.display().to_string())?;
+        Ok(path)
+    };
+    let folder = out.join("figures");
+    fs::create_dir_all(&folder).into_diagnostic().wrap_err_with(|| folder.display().to_string())?;
+    let table_files = vec![
+        write("tables.md", tables::markdown(&tables).as_bytes())?,
+        write("tables.tex", tables::latex(&tables).as_bytes())?,
+        write("tables.csv", tables::csv(&runs)?.as_bytes())?,
+    ];
+    let mut figure_files = Vec::new();
+    for figure in figures::figures(&runs)? {
+        figure_files.push(write(&format!("figures/{}.svg", figure.name), figure.svg.as_bytes())?);
+        figure_files.push(write(&format!("figures/{}.png", figure.name), &figure.png)?);
+    }
+    let page = write("report.html", page::page(&runs, &tables)?.as_bytes())?;
+    Ok(ReportPaths { page, tables: table_files, figures: figure_files })
+}

@@ -1,0 +1,88 @@
+//! A chart as data: two axes and layers. What it looks like is decided in `draw`.
+
+use plotters::style::RGBColor;
+
+use super::palette::Look;
+
+/// A chart.
+pub(super) struct Chart {
+    pub(super) x: Axis,
+    pub(super) y: Axis,
+    /// From the back to the front.
+    pub(super) layers: Vec<Layer>,
+}
+
+/// An axis.
+pub(super) struct Axis {
+    pub(super) label: String,
+    pub(super) from: f64,
+    pub(super) to: f64,
+    pub(super) logarithmic: bool,
+}
+
+/// What is drawn; a layer with a name stands in the legend.
+pub(super) enum Layer {
+    /// A line through points.
+    Line { name: Option<String>, look: Look, points: Vec<(f64, f64)> },
+    /// The area between two lines: (x, lower, upper).
+    Band { colour: RGBColor, points: Vec<(f64, f64, f64)> },
+    /// Bars from 0: (left edge, height).
+    Bars { name: Option<String>, colour: RGBColor, width: f64, bars: Vec<(f64, f64)> },
+    /// Dots.
+    Dots { name: Option<String>, colour: RGBColor, points: Vec<(f64, f64)> },
+    /// A vertical line with a word on top.
+    Mark { x: f64, colour: RGBColor, text: String },
+}
+
+impl Axis {
+    /// From 0 to a little above the greatest value.
+    pub(super) fn from_zero(label: impl Into<String>, values: impl Iterator<Item = f64>) -> Self {
+        let greatest = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
+        let to = if greatest > 0.0 { greatest * 1.08 } else { 1.0 };
+        Self { label: label.into(), from: 0.0, to, logarithmic: false }
+    }
+
+    /// Around the values.
+    pub(super) fn around(label: impl Into<String>, values: impl Iterator<Item = f64>) -> Self {
+        let (from, to) = values
+            .filter(|value| value.is_finite())
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));
+        let (from, to) = if from <= to { (from, to) } else { (0.0, 1.0) };
+        let room = if to > from { 0.05 * (to - from) } else { 0.5 };
+        Self { label: label.into(), from: from - room, to: to + room, logarithmic: false }
+    }
+
+    /// Around positive values, logarithmic when they span more than a factor of twenty.
+    pub(super) fn around_sizes(label: &str, values: impl Iterator<Item = f64> + Clone) -> Self {
+        let least = values.clone().fold(f64::INFINITY, f64::min).max(1.0);
+        let greatest = values.clone().fold(1.0, f64::max);
+        if greatest <= 20.0 * least {
+            return Self::around(label, values);
+        }
+        Self {
+            label: format!("{label} (logarithmic)"),
+            from: least / 1.3,
+            to: greatest * 1.3,
+            logarithmic: true,
+        }
+    }
+}
+
+impl Layer {
+    /// Name and look in the legend.
+    pub(super) fn legend(&self) -> Option<(&str, Swatch)> {
+        match self {
+            Self::Line { name, look, .. } => Some((name.as_deref()?, Swatch::Line(*look))),
+            Self::Bars { name, colour, .. } => Some((name.as_deref()?, Swatch::Area(*colour))),
+            Self::Dots { name, colour, .. } => Some((name.as_deref()?, Swatch::Dot(*colour))),
+            Self::Band { .. } | Self::Mark { .. } => None,
+        }
+    }
+}
+
+/// The sign before a name in the legend.
+pub(super) enum Swatch {
+    Line(Look),
+    Area(RGBColor),
+    Dot(RGBColor),
+}

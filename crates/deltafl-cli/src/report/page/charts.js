@@ -1,0 +1,248 @@
+// The charts. Each takes the state of the page and draws itself anew.
+
+const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset" };
+
+function layout(x, y, more = {}) {
+  const ink = cssColour("--ink");
+  const rule = cssColour("--rule");
+  const axis = (settings) => ({
+    gridcolor: rule,
+    zeroline: false,
+    linecolor: rule,
+    automargin: true,
+    ...settings,
+    title: { text: settings.title, font: { size: 13 }, standoff: 10 },
+  });
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: cssColour("--sans"), size: 12, color: ink },
+    margin: { l: 48, r: 12, t: 12, b: 44 },
+    hoverlabel: { bgcolor: cssColour("--paper"), bordercolor: rule, font: { color: ink, size: 13 }, align: "left" },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal", font: { size: 12 } },
+    xaxis: axis({ showgrid: false, ticks: "outside", tickcolor: rule, ...x }),
+    yaxis: axis(y),
+    ...more,
+  };
+}
+
+const draw = (id, traces, settings) => Plotly.react(id, traces, settings, CONFIG);
+
+// A vertical line with a word on top.
+function mark(x, colour, dash, text, side) {
+  return {
+    shape: { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: colour, width: 1.5, dash } },
+    annotation: {
+      x, y: 1, yref: "paper", text, showarrow: false, xanchor: side, yanchor: "top", xshift: side === "left" ? 4 : -4,
+      font: { size: 11, color: colour },
+    },
+  };
+}
+
+function drawHistogram({ run, split, track, frame }) {
+  const { step, bins } = split.histogram;
+  const edges = Array.from({ length: bins + 1 }, (_, i) => drawn(split, i * step));
+  const centres = edges.slice(0, -1).map((edge, i) => (edge + edges[i + 1]) / 2);
+  const baseline = histogramAt(run, split, frame, run.baseline);
+  const chosen = histogramAt(run, split, frame, track);
+  const places = split.percent ? 1 : 2;
+  const ranges = centres.map((_, i) => `${edges[i].toFixed(places)}–${edges[i + 1].toFixed(places)}`);
+  const hover = "%{customdata}: %{y:.1f} devices";
+  const look = lookOf(run, track);
+  const grey = lookOf(run, run.baseline).colour;
+  const traces = [{
+    type: "bar", name: asMarkup(run.tracks[track].label), x: centres, y: chosen, customdata: ranges, hovertemplate: hover,
+    width: edges[1] - edges[0], marker: { color: faded(look.colour, track === run.baseline ? 0.5 : 0.6), line: { width: 0 } },
+  }];
+  const marks = [];
+  if (track !== run.baseline) {
+    traces.push({
+      type: "scatter", mode: "lines", name: asMarkup(run.tracks[run.baseline].label), x: centres, y: baseline, customdata: ranges,
+      hovertemplate: hover, line: { shape: "hvh", color: grey, width: 2 },
+    });
+  }
+  const p90 = (t) => drawn(split, figureAt(run, split, frame, t, P90).mean);
+  const [from, to] = [p90(run.baseline), p90(track)];
+  if (track !== run.baseline) marks.push(mark(from, grey, "dot", "90th", from > to ? "left" : "right"));
+  marks.push(mark(to, look.colour, "solid", "90th", from > to ? "right" : "left"));
+  // The same scale whatever the knob says, or the eye could not compare.
+  let top = 1;
+  run.tracks.forEach((_, t) => { top = Math.max(top, ...histogramAt(run, split, frame, t)); });
+  draw("histogram", traces, layout(
+    { title: split.axis, range: [0, edges[bins]] },
+    { title: "devices", range: [0, top * 1.12] },
+    { bargap: 0, shapes: marks.map((m) => m.shape), annotations: marks.map((m) => m.annotation) },
+  ));
+}
+
+function drawScatter({ run, split, track, frame, device }) {
+  const kept = keptFrame(split, frame);
+  const before = valuesAt(run, split, kept, run.baseline);
+  const after = valuesAt(run, split, kept, track);
+  const { ids, examples } = split.devices;
+  const few = ids.length < 200;
+  const group = (name, colour, symbol, belongs) => {
+    const at = ids.map((_, k) => k).filter((k) => belongs(after[k] - before[k]));
+    return {
+      type: "scatter", mode: "markers", name: `${name} (${at.length})`,
+      x: at.map((k) => drawn(split, before[k])), y: at.map((k) => drawn(split, after[k] - before[k])),
+      customdata: at.map((k) => [asMarkup(ids[k]), number(split, before[k]), number(split, after[k]), change(split, after[k] - before[k]), examples[k], k]),
+      hovertemplate: `<b>%{customdata[0]}</b><br>%{customdata[1]} → %{customdata[2]} (%{customdata[3]})<br>%{customdata[4]} points<extra></extra>`,
+      marker: { color: faded(colour, few ? 0.85 : 0.55), symbol, size: few ? 9 : 7, line: { width: 0 } },
+    };
+  };
+  const hex = isDark() ? ["#56b4e9", "#f08a3c"] : ["#0072b2", "#d55e00"];
+  const traces = [
+    group("lost", hex[1], "triangle-up", (d) => d > 0),
+    group("gained", hex[0], "triangle-down", (d) => d < 0),
+    group("unchanged", "#8a8d90", "circle", (d) => d === 0),
+  ];
+  if (device !== null) {
+    traces.push({
+      type: "scatter", mode: "markers", hoverinfo: "skip", showlegend: false,
+      x: [drawn(split, before[device])], y: [drawn(split, after[device] - before[device])],
+      marker: { symbol: "circle-open", size: 18, color: cssColour("--ink"), line: { width: 2.5 } },
+    });
+  }
+  draw("scatter", traces, layout(
+    { title: `${split.axis} under ${asMarkup(run.tracks[run.baseline].label)}`, showgrid: true },
+    { title: split.percent ? "change (points; below 0 is better)" : "change (below 0 is better)", zeroline: true, zerolinecolor: cssColour("--soft"), zerolinewidth: 1.5 },
+    { hovermode: "closest", hoverdistance: 12 },
+  ));
+}
+
+function drawCurves({ run, split, track, frame, figure, axis }) {
+  const xs = (t) => (axis === "calls" ? Array.from(run.calls.subarray(t * run.rounds.length, (t + 1) * run.rounds.length)) : run.rounds);
+  const traces = [];
+  for (const t of run.knob) {
+    const look = lookOf(run, t);
+    const name = asMarkup(run.tracks[t].label);
+    const at = run.rounds.map((_, f) => figureAt(run, split, f, t, figure));
+    const mean = at.map((a) => drawn(split, a.mean));
+    if (run.seeds > 1) {
+      const edge = (sign) => at.map((a) => drawn(split, a.mean + sign * a.std));
+      const band = { type: "scatter", mode: "lines", x: xs(t), line: { width: 0 }, hoverinfo: "skip", showlegend: false, legendgroup: name };
+      traces.push({ ...band, y: edge(-1) }, { ...band, y: edge(1), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
+    }
+    traces.push({
+      type: "scatter", mode: "lines", name, legendgroup: name, x: xs(t), y: mean, customdata: run.rounds,
+      line: { color: look.colour, dash: look.dash, width: t === track ? 3.2 : 1.8 },
+      hovertemplate: `%{y:.${decimals(split)}f}<extra>${name}</extra>`,
+    });
+  }
+  const here = axis === "calls" ? xs(track)[frame] : run.rounds[frame];
+  // The untrained model would squeeze the rest of the curves into a strip.
+  const first = run.rounds.length > 3 && run.rounds[0] === 0 ? 1 : 0;
+  const reached = traces.flatMap((trace) => trace.y.slice(first));
+  const [low, high] = [Math.min(...reached), Math.max(...reached)];
+  const room = 0.05 * (high - low) || 0.5;
+  draw("curves", traces, layout(
+    { title: axis === "calls" ? "calls of secure aggregation" : "rounds", rangemode: "tozero" },
+    { title: `${FIGURE_NAMES[figure]} of the ${split.axis}`, range: [low - room, high + room] },
+    {
+      hovermode: "x unified",
+      shapes: [{ type: "line", x0: here, x1: here, y0: 0, y1: 1, yref: "paper", line: { color: cssColour("--soft"), width: 1, dash: "dot" } }],
+    },
+  ));
+}
+
+function drawSizes({ run, split, track, frame, device }) {
+  const kept = keptFrame(split, frame);
+  const { ids, examples } = split.devices;
+  const trace = (t, symbol, opacity) => {
+    const values = valuesAt(run, split, kept, t);
+    return {
+      type: "scatter", mode: "markers", name: asMarkup(run.tracks[t].label), x: examples, y: values.map((value) => drawn(split, value)),
+      customdata: ids.map((id, k) => [asMarkup(id), number(split, values[k])]),
+      hovertemplate: "<b>%{customdata[0]}</b><br>%{customdata[1]}, %{x} points<extra></extra>",
+      marker: { color: faded(lookOf(run, t).colour, opacity), symbol, size: 6 },
+    };
+  };
+  const traces = [trace(run.baseline, "circle", 0.35)];
+  if (track !== run.baseline) traces.push(trace(track, "diamond", 0.5));
+  if (device !== null) {
+    traces.push({
+      type: "scatter", mode: "markers", hoverinfo: "skip", showlegend: false, x: [examples[device]],
+      y: [drawn(split, valuesAt(run, split, kept, track)[device])],
+      marker: { symbol: "circle-open", size: 18, color: cssColour("--ink"), line: { width: 2.5 } },
+    });
+  }
+  const least = examples.reduce((a, b) => Math.min(a, b), Infinity);
+  const greatest = examples.reduce((a, b) => Math.max(a, b), 0);
+  const wide = greatest > 20 * Math.max(1, least);
+  const ticks = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].flatMap((power) => [power, 2 * power, 5 * power]);
+  draw("sizes", traces, layout(
+    { title: "points per device" + (wide ? " (logarithmic)" : ""), showgrid: true, ...(wide ? { type: "log", tickvals: ticks } : {}) },
+    { title: split.axis, rangemode: "tozero" },
+    { hovermode: "closest" },
+  ));
+}
+
+function drawKept({ run, track }) {
+  const traces = [];
+  for (const t of run.knob) {
+    const look = lookOf(run, t);
+    const name = asMarkup(run.tracks[t].label);
+    const column = (i) => Array.from(run.kept[t].filter((_, j) => j % 4 === i));
+    const band = { type: "scatter", mode: "lines", x: column(0), line: { width: 0, shape: "hv" }, hoverinfo: "skip", showlegend: false };
+    traces.push({ ...band, y: column(2) }, { ...band, y: column(3), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
+    const spans = column(2).map((low, i) => [low, column(3)[i]]);
+    traces.push({
+      type: "scatter", mode: "lines", name, x: column(0), y: column(1), customdata: spans,
+      line: { color: look.colour, dash: look.dash, width: t === track ? 2.8 : 1.6 },
+      hovertemplate: `%{y:.1f} (%{customdata[0]}–%{customdata[1]})<extra>${name}</extra>`,
+    });
+  }
+  draw("kept", traces, layout({ title: "round" }, { title: "devices kept", rangemode: "tozero" }, { hovermode: "x unified" }));
+}
+
+// For each level that several tracks share, the figures against T_η.
+function etaGroups(runs, key) {
+  const groups = new Map();
+  for (const run of runs) {
+    const split = run.splits.find((s) => s.key === key);
+    if (!split) continue;
+    run.tracks.forEach((track, t) => {
+      if (t === run.baseline) return;
+      const group = groups.get(track.theta) ?? [];
+      group.push({ every: track.eta_every, run, split, t });
+      groups.set(track.theta, group);
+    });
+  }
+  return [...groups].filter(([, group]) => new Set(group.map((g) => g.every)).size > 1).sort((a, b) => b[0] - a[0]);
+}
+
+function drawEtaEvery({ runs, split }) {
+  const groups = etaGroups(runs, split.key);
+  document.getElementById("eta").hidden = groups.length === 0;
+  if (groups.length === 0) return;
+  const hues = isDark() ? HUES_ON_DARK : HUES;
+  const traces = groups.flatMap(([theta, group], i) => [[0, "mean", "dot"], [P90, "90th percentile", "solid"]].map(([figure, name, dash]) => {
+    const at = [...group].sort((a, b) => a.every - b.every);
+    const figures = at.map((g) => figureAt(g.run, g.split, g.run.rounds.length - 1, g.t, figure));
+    return {
+      type: "scatter", mode: "lines+markers", name: `θ=${theta}, ${name}`, x: at.map((g) => g.every), y: figures.map((f) => drawn(split, f.mean)),
+      error_y: { type: "data", array: figures.map((f) => drawn(split, f.std)), thickness: 1.2, width: 4 },
+      line: { color: hues[i % hues.length], dash, width: 2 },
+    };
+  }));
+  draw("eta-every", traces, layout({ title: "T<sub>η</sub>, rounds between two settings of η" }, { title: split.axis }, { hovermode: "closest" }));
+}
+
+function drawDevice({ run, split, device, frame }) {
+  if (device === null) return;
+  const { frames } = split.devices;
+  const traces = run.knob.map((t) => {
+    const look = lookOf(run, t);
+    return {
+      type: "scatter", mode: "lines", name: asMarkup(run.tracks[t].label), x: frames.map((f) => run.rounds[f]),
+      y: deviceOver(run, split, t, device).map((value) => drawn(split, value)),
+      line: { color: look.colour, dash: look.dash, width: 1.8 }, hovertemplate: `%{y:.${decimals(split)}f}<extra>${asMarkup(run.tracks[t].label)}</extra>`,
+    };
+  });
+  const here = run.rounds[frame];
+  draw("device-curve", traces, layout({ title: "rounds" }, { title: split.axis, rangemode: "tozero" }, {
+    hovermode: "x unified", showlegend: false,
+    shapes: [{ type: "line", x0: here, x1: here, y0: 0, y1: 1, yref: "paper", line: { color: cssColour("--soft"), width: 1, dash: "dot" } }],
+  }));
+}

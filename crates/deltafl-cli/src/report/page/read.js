@@ -1,0 +1,67 @@
+// Reads the numbers of the page back from its text.
+
+const KINDS = { f64: Float64Array, u32: Uint32Array, u16: Uint16Array };
+
+async function readPage() {
+  const page = JSON.parse(document.getElementById("data").textContent);
+  const text = atob(document.getElementById("numbers").textContent);
+  const deflated = Uint8Array.from(text, (c) => c.charCodeAt(0));
+  const stream = new Blob([deflated]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const block = await new Response(stream).arrayBuffer();
+  const array = ({ kind, offset, length }) => new KINDS[kind](block, offset, length);
+  for (const run of page.runs) {
+    run.calls = array(run.calls);
+    run.kept = run.kept.map(array);
+    // From the whole population down to the thinnest tail: what the knob turns through.
+    run.knob = run.tracks.map((_, t) => t);
+    run.knob.sort((a, b) => (b === run.baseline) - (a === run.baseline) || run.tracks[b].theta - run.tracks[a].theta || a - b);
+    for (const split of run.splits) {
+      split.figures = array(split.figures);
+      split.histogram.counts = array(split.histogram.counts);
+      const devices = split.devices;
+      devices.values = array(devices.values);
+      const frame = run.tracks.length * devices.ids.length;
+      // Stored as differences to the frame before, modulo 2^16: a Uint16Array wraps around by itself.
+      for (let i = frame; i < devices.values.length; i++) devices.values[i] += devices.values[i - frame];
+      devices.names = devices.ids.map((id) => id.toLowerCase());
+    }
+  }
+  return page;
+}
+
+// A figure (0: the mean, then the percentiles) of a track in a frame: { mean, std } over seeds.
+function figureAt(run, split, frame, track, figure) {
+  const figures = split.figures.length / run.rounds.length / run.tracks.length;
+  const at = (frame * run.tracks.length + track) * figures + 2 * figure;
+  return { mean: split.figures[at], std: split.figures[at + 1] };
+}
+
+// Devices in each bin, mean over seeds.
+function histogramAt(run, split, frame, track) {
+  const { bins, counts } = split.histogram;
+  const from = (frame * run.tracks.length + track) * bins;
+  return Array.from(counts.subarray(from, from + bins), (count) => count / run.seeds);
+}
+
+// The frame nearest to `frame` of which the values of devices are kept: its place among the kept.
+function keptFrame(split, frame) {
+  const { frames } = split.devices;
+  let best = 0;
+  frames.forEach((f, i) => {
+    if (Math.abs(f - frame) <= Math.abs(frames[best] - frame)) best = i;
+  });
+  return best;
+}
+
+// The value of each device under a track, in one of the kept frames.
+function valuesAt(run, split, kept, track) {
+  const { ids, values, scale } = split.devices;
+  const from = (kept * run.tracks.length + track) * ids.length;
+  return Array.from(values.subarray(from, from + ids.length), (value) => (value / 65535) * scale);
+}
+
+// The value of one device under a track, in each of the kept frames.
+function deviceOver(run, split, track, device) {
+  const { ids, values, scale, frames } = split.devices;
+  return frames.map((_, kept) => (values[(kept * run.tracks.length + track) * ids.length + device] / 65535) * scale);
+}

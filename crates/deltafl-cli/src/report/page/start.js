@@ -1,0 +1,36 @@
+// Starts the page, in the light that the reader prefers.
+
+const root = document.documentElement;
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+let chosenTheme = null;
+const applyTheme = () => {
+  root.dataset.theme = chosenTheme ?? (prefersDark.matches ? "dark" : "light");
+  known.clear();
+};
+applyTheme();
+
+// The charting library, 4.7 MB of it, is read once the page stands and its controls answer.
+function loadPlotly() {
+  const script = document.createElement("script");
+  script.textContent = document.getElementById("plotly").textContent;
+  document.head.append(script);
+}
+
+readPage().then((page) => {
+  const shown = controls(page);
+  const relit = () => { applyTheme(); shown.everything(); };
+  prefersDark.addEventListener("change", relit);
+  document.getElementById("theme").addEventListener("click", () => {
+    chosenTheme = root.dataset.theme === "dark" ? "light" : "dark";
+    relit();
+  });
+  // Paper is white.
+  let before = null;
+  addEventListener("beforeprint", () => { before = chosenTheme; chosenTheme = "light"; relit(); shown.drawNow(); });
+  addEventListener("afterprint", () => { chosenTheme = before; relit(); });
+  root.dataset.interactive = String(Math.round(performance.now()));
+  requestAnimationFrame(() => setTimeout(loadPlotly));
+}).catch((error) => {
+  console.error(error);
+  document.querySelector("main").prepend(element("p", { class: "caveat" }, `The charts could not be drawn: ${error.message}`));
+});

@@ -1,0 +1,169 @@
+//! `deltafl runs`: the runs below a folder, a line each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use deltafl::metrics::FiguresOverSeeds;
+use deltafl::run_folder::{self, RunFolderError, Summary};
+use miette::{IntoDiagnostic, WrapErr};
+use serde::Serialize;
+
+use crate::report::tracks::{baseline, tracks};
+
+/// How deep below the folder a run may lie.
+const DEPTH: usize = 5;
+
+/// List the runs below a folder
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Errors are mean / 90th percentile of the test error in %, of the baseline and of the track whose \
+90th percentile is lowest.\n\nExample:\n  deltafl runs experiments/sweep --json"
+)]
+pub(crate) struct Args {
+    /// The folder
+    #[arg(default_value = "runs", value_name = "DIR")]
+    folder: PathBuf,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A run of the list.
+#[derive(Debug, Serialize)]
+struct Run {
+    path: PathBuf,
+    name: String,
+    data: String,
+    model: String,
+    /// Rounds done, by the slowest seed.
+    rounds: u64,
+    rounds_planned: u64,
+    /// Seeds evaluated.
+    seeds: usize,
+    seeds_planned: usize,
+    baseline: Option<Headline>,
+    best: Option<Headline>,
+    /// Why there are no figures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+/// The figures of a track.
+#[derive(Debug, Serialize)]
+struct Headline {
+    track: String,
+    /// A fraction.
+    mean: f64,
+    p90: f64,
+}
+
+pub(crate) fn run(args: Args) -> miette::Result<()> {
+    let mut folders = Vec::new();
+    find(&args.folder, DEPTH, &mut folders)
+        .into_diagnostic()
+        .wrap_err_with(|| format!("could not look into {}", args.folder.display()))?;
+    folders.sort();
+    let runs: Vec<Run> = folders.iter().map(|folder| listed(folder)).collect();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&runs).into_diagnostic()?);
+    } else if runs.is_empty() {
+        println!("There is no run below {}.", args.folder.display());
+    } else {
+        print!("{}", rendered(&runs));
+    }
+    Ok(())
+}
+
+/// Run folders below a folder; none lies inside another.
+fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    if folder.join("experiment.toml").is_file() && folder.join("devices").is_dir() {
+        found.push(folder.to_owned());
+        return Ok(());
+    }
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        // A link may lead back up; a folder that may not be read holds no run for us.
+        if depth > 0 && entry.file_type()?.is_dir() {
+            let _ = find(&entry.path(), depth - 1, found);
+        }
+    }
+    Ok(())
+}
+
+fn listed(folder: &Path) -> Run {
+    let mut run = Run {
+        path: folder.to_owned(),
+        name: String::new(),
+        data: String::new(),
+        model: String::new(),
+        rounds: 0,
+        rounds_planned: 0,
+        seeds: 0,
+        seeds_planned: 0,
+        baseline: None,
+        best: None,
+        problem: None,
+    };
+    run.problem = fill_in(&mut run).err().map(|error| match error {
+        RunFolderError::NotEvaluated { .. } => "not evaluated yet".to_owned(),
+        error => error.to_string(),
+    });
+    run
+}
+
+fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
+    let experiment = run_folder::read_experiment(&run.path)?;
+    run.name.clone_from(&experiment.name);
+    run.data = experiment.data.name();
+    run.model = experiment.model.spec().name().to_owned();
+    run.rounds_planned = experiment.rounds.get();
+    run.seeds_planned = experiment.seeds.iter().len();
+    let summary = Summary::of(&run.path)?;
+    let infos = tracks(&experiment);
+    let headline = |track: usize| {
+        let FiguresOverSeeds { mean, p90, .. } = summary.tracks.get(track)?.test_error?;
+        Some(Headline { track: infos[track].label.clone(), mean: mean.mean, p90: p90.mean })
+    };
+    if let Some(first) = summary.tracks.first() {
+        run.rounds = first.rounds;
+        run.seeds = first.seeds;
+    }
+    let base = baseline(&infos);
+    run.baseline = headline(base);
+    let others = (0..infos.len()).filter(|&track| track != base).filter_map(headline);
+    run.best = others.min_by(|a, b| a.p90.total_cmp(&b.p90));
+    Ok(())
+}
+
+fn rendered(runs: &[Run]) -> String {
+    let header = ["run", "data", "model", "rounds", "seeds", "baseline", "best tail"].map(str::to_owned);
+    let mut rows = vec![header];
+    for run in runs {
+        let done = |done: u64, planned: u64| {
+            if done == planned { done.to_string() } else { format!("{done} of {planned}") }
+        };
+        let figures = |headline: &Option<Headline>| {
+            headline.as_ref().map_or_else(String::new, |headline| {
+                format!("{} {:.2} / {:.2}", headline.track, 100.0 * headline.mean, 100.0 * headline.p90)
+            })
+        };
+        rows.push([
+            run.path.display().to_string(),
+            run.data.clone(),
+            run.model.clone(),
+            done(run.rounds, run.rounds_planned),
+            done(run.seeds as u64, run.seeds_planned as u64),
+            run.problem.clone().unwrap_or_else(|| figures(&run.baseline)),
+            figures(&run.best),
+        ]);
+    }
+    let widths: Vec<usize> = (0..rows[0].len())
+        .map(|c| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0))
+        .collect();
+    let line = |row: &[String; 7]| {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}

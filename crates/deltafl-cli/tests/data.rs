@@ -1,0 +1,151 @@
+//! `deltafl data`, as a person calls it: what it prints and what it leaves.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+fn deltafl(dir: &TempDir, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_deltafl")).args(arguments).current_dir(dir.path()).output().unwrap()
+}
+
+/// What a command that succeeds prints.
+fn printed(dir: &TempDir, arguments: &[&str]) -> String {
+    let output = deltafl(dir, arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a command that fails on its input says.
+fn refused(dir: &TempDir, arguments: &[&str]) -> String {
+    let output = deltafl(dir, arguments);
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+const CSV: &str = "user,y,x1,x2\na,0,0.5,1\na,1,0.25,2\nb,0,0.125,3\nc,2,1,4\nc,2,2,5\nc,1,3,6\n";
+
+fn imported() -> TempDir {
+    let dir = TempDir::new().unwrap();
+    fs::write(dir.path().join("t.csv"), CSV).unwrap();
+    let arguments = ["data", "import", "csv", "t.csv", "--device", "user", "--label", "y", "--out", "f"];
+    assert_eq!(printed(&dir, &arguments), "f: csv, 3 devices, 6 examples, 3 classes\n");
+    dir
+}
+
+#[test]
+fn info_shows_the_federation() {
+    let dir = imported();
+    let text = printed(&dir, &["data", "info", "f", "--verify"]);
+    let without_hash: Vec<&str> = text.lines().filter(|line| !line.contains("hash")).collect();
+    assert_eq!(
+        without_hash.join("\n"),
+        "\x20       name  csv
+       input  2 features
+     classes  3
+     devices  3: 3 train, 0 test, 0 validation
+    examples  6
+  per device  min 1, median 2, mean 2.0, max 3
+classes each  min 1, median 2, mean 1.7, max 2
+  label skew  min 0.333, median 0.333, mean 0.444, max 0.667
+      source  csv: t.csv
+
+            1–1  ████████████████████                     1
+            2–3  ████████████████████████████████████████ 2"
+    );
+    let json = printed(&dir, &["data", "info", "f", "--json"]);
+    assert!(json.contains("\"devices\": 3") && json.contains("\"label_skew\""), "{json}");
+}
+
+#[test]
+fn split_and_partition_make_new_folders() {
+    let dir = imported();
+    let split = ["data", "split", "f", "--train", "0.5", "--min-points", "1", "--out", "halves"];
+    assert_eq!(
+        printed(&dir, &split),
+        "halves: csv, 2 devices, 5 examples, 3 classes\n  1 train, 1 test, 0 validation devices\n"
+    );
+    let partition = ["data", "partition", "f", "--devices", "2", "--iid", "--out", "even"];
+    assert_eq!(printed(&dir, &partition), "even: csv, 2 devices, 6 examples, 3 classes\n");
+    printed(&dir, &["data", "info", "even", "--verify"]);
+}
+
+#[test]
+fn a_broken_file_is_named_with_its_line() {
+    let dir = TempDir::new().unwrap();
+    fs::write(dir.path().join("t.csv"), "user,y,x\na,0,1\na,zero,1\n").unwrap();
+    let arguments = ["data", "import", "csv", "t.csv", "--device", "user", "--label", "y", "--out", "f"];
+    let error = refused(&dir, &arguments);
+    assert!(error.contains("t.csv, line 3: label zero is not an integer"), "{error}");
+    assert!(!dir.path().join("f").exists());
+    assert!(refused(&dir, &["data", "info", "nowhere"]).contains("nowhere/federation.toml"));
+}
+
+#[cfg(feature = "fetch")]
+mod fetch {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Gutenberg's archive, with a play of two roles of more than 100 windows each.
+    fn archive() -> Vec<u8> {
+        let line = "words upon words upon words upon words upon words\n";
+        let role = |name: &str| format!("  {name}. {line}    {line}    {line}    {line}");
+        let head = "header\n\n\nby William Shakespeare\n\n\n\n\nTHE PLAY\n\nby William Shakespeare\n";
+        let text = format!("{head}{}{}", role("ANNE"), role("BOB"));
+        let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+        writer.start_file("100.txt", zip::write::SimpleFileOptions::default()).unwrap();
+        writer.write_all(text.as_bytes()).unwrap();
+        writer.finish().unwrap().into_inner()
+    }
+
+    /// Serves one file at any address, once.
+    fn serve(body: Vec<u8>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/mirror", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let mut line = String::new();
+            while line != "\r\n" {
+                line.clear();
+                reader.read_line(&mut line).unwrap();
+            }
+            let head =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.write_all(&body).unwrap();
+        });
+        url
+    }
+
+    fn exists(dir: &TempDir, path: impl AsRef<Path>) -> bool {
+        dir.path().join(path).exists()
+    }
+
+    #[test]
+    fn fetch_downloads_and_imports() {
+        let dir = TempDir::new().unwrap();
+        let url = serve(archive());
+        let text = printed(&dir, &["data", "fetch", "shakespeare", "--out", "s", "--mirror", &url]);
+        assert!(text.contains("recorded now: nobody vouches for it yet"), "{text}");
+        assert!(text.contains("s/federation: shakespeare, 2 devices"), "{text}");
+        assert!(exists(&dir, "s/downloads/1994-01-100.zip.sha256"));
+        printed(&dir, &["data", "info", "s/federation", "--verify"]);
+    }
+
+    #[test]
+    fn fetch_refuses_another_file_than_the_one_that_was_pinned() {
+        let dir = TempDir::new().unwrap();
+        let (url, pin) = (serve(archive()), format!("1994-01-100.zip={}", "0".repeat(64)));
+        let arguments = ["data", "fetch", "shakespeare", "--out", "s", "--mirror", &url, "--sha256", &pin];
+        let output = deltafl(&dir, &arguments);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("SHA-256 is"));
+        assert!(!exists(&dir, "s/federation") && !exists(&dir, "s/downloads/1994-01-100.zip"));
+    }
+}

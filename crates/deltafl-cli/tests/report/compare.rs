@@ -1,0 +1,68 @@
+//! `deltafl compare`.
+
+use serde_json::Value;
+
+use super::{deltafl, printed, run_folders, text, trained_run};
+
+fn compared(args: &[&str]) -> Value {
+    serde_json::from_str(&printed(&[&["compare"], args, &["--json", "--resamples", "200"]].concat())).unwrap()
+}
+
+#[test]
+fn a_comparison_of_tracks_says_what_the_summary_says() {
+    let run = trained_run();
+    let operand = |track: &str| format!("{}:{track}", text(&run.path));
+    let answer = compared(&[&operand("fedavg"), &operand("0.5")]);
+    let test = &answer[0];
+    assert_eq!((&test["measure"], &test["after"]["track"]), (&"test error".into(), &"Δ-FL θ=0.5".into()));
+    let [before, after] = [0, 2].map(|track: usize| run.summary.tracks[track].test_error.unwrap().p90.mean);
+    assert!((test["p90"]["change"].as_f64().unwrap() - (after - before)).abs() < 1e-12, "{test}");
+    let interval = &test["mean"]["interval"];
+    let change = test["mean"]["change"].as_f64().unwrap();
+    assert!(interval[0].as_f64().unwrap() <= change && change <= interval[1].as_f64().unwrap(), "{test}");
+    assert_eq!(test["devices"].as_array().unwrap().len(), 20);
+    assert_eq!(answer[1]["measure"], "train loss");
+    assert_eq!(answer, compared(&[&operand("fedavg"), &operand("0.5")]), "it is seeded");
+}
+
+#[test]
+fn one_run_is_compared_with_its_own_baseline() {
+    let path = text(&trained_run().path);
+    let answer = compared(&[path]);
+    let after: Vec<&str> =
+        answer.as_array().unwrap().iter().step_by(2).map(|c| c["after"]["track"].as_str().unwrap()).collect();
+    assert_eq!(after, ["Δ-FL θ=0.8", "Δ-FL θ=0.5", "Δ-FL θ=0.1"]);
+    let told = printed(&["compare", path, "--resamples", "50"]);
+    assert!(told.contains("glyphs-linear: FedAvg → Δ-FL θ=0.8\ntest error of 20 devices"), "{told}");
+}
+
+#[test]
+fn a_run_compared_with_itself_does_not_change() {
+    let path = text(&trained_run().path);
+    let answer = compared(&[path, path]);
+    assert_eq!(answer.as_array().unwrap().len(), 8);
+    for comparison in answer.as_array().unwrap() {
+        assert_eq!(comparison["mean"]["interval"], serde_json::json!([0.0, 0.0]));
+        assert_eq!(comparison["unpaired"], 0);
+    }
+}
+
+#[test]
+fn devices_of_one_side_only_are_counted_and_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let [few, many] = [10, 14].map(|devices| {
+        let run = folder.path().join(devices.to_string());
+        run_folders::made_up(&run, devices, 2);
+        run
+    });
+    let answer = compared(&[text(&few), text(&many)]);
+    assert_eq!((&answer[0]["unpaired"], answer[0]["devices"].as_array().unwrap().len()), (&2.into(), 5));
+}
+
+#[test]
+fn a_track_that_is_not_there_is_answered_with_those_that_are() {
+    let output = deltafl(&["compare", &format!("{}:0.3", text(&trained_run().path))]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    assert!(error.contains("no track 0.3") && error.contains("θ=0.8"), "{error}");
+}

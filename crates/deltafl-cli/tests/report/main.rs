@@ -1,0 +1,52 @@
+//! Reports, comparisons, exports and listings, as the command makes them from a run folder.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used)]
+
+mod browser;
+mod compare;
+mod export;
+mod files;
+mod page;
+mod run_folders;
+mod runs;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use deltafl::run_folder::Summary;
+
+/// A trained run with its report, which the tests share and only read.
+struct TrainedRun {
+    path: PathBuf,
+    summary: Summary,
+    _folder: tempfile::TempDir,
+}
+
+fn trained_run() -> &'static TrainedRun {
+    static RUN: OnceLock<TrainedRun> = OnceLock::new();
+    RUN.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("glyphs-linear");
+        let summary = run_folders::trained(&path);
+        printed(&["report", text(&path)]);
+        TrainedRun { path, summary, _folder: folder }
+    })
+}
+
+/// Runs the command.
+fn deltafl(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_deltafl")).args(args).output().unwrap()
+}
+
+/// Runs the command, which must succeed, and gives what it printed.
+fn printed(args: &[&str]) -> String {
+    let output = deltafl(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

@@ -1,0 +1,144 @@
+//! The page, in a real browser.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::browser::Browser;
+use super::{printed, run_folders, text, trained_run};
+
+/// The arrow to the left.
+const LEFT: (&str, u32) = ("ArrowLeft", 37);
+
+fn trained_page() -> Option<Browser> {
+    Browser::open(&trained_run().path.join("report.html"))
+}
+
+/// Leaves a picture of the page in `target/tmp`, for people to look at.
+fn keep(name: &str, picture: &[u8]) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}.png"));
+    fs::write(path, picture).unwrap();
+}
+
+#[test]
+fn the_knob_shows_the_percentiles_of_the_summary() {
+    let summary = &trained_run().summary;
+    let Some(mut browser) = trained_page() else { return };
+    browser.value("document.getElementById('theta').focus()");
+    browser.value("document.getElementById('theta').value = 3; document.getElementById('theta').dispatchEvent(new Event('input'))");
+    browser.settle();
+    // From the last level back to FedAvg, as a hand on the keyboard would.
+    for track in [3, 2, 1] {
+        let shown = browser
+            .value("[...document.querySelectorAll('[data-figure^=track]')].map((cell) => cell.textContent)");
+        let f = summary.tracks[track].test_error.unwrap();
+        let expected: Vec<String> = [f.mean, f.p20, f.p50, f.p60, f.p80, f.p90, f.p95]
+            .iter()
+            .map(|x| format!("{:.2}", 100.0 * x.mean))
+            .collect();
+        assert_eq!(shown, json!(expected), "track {track}");
+        let bars = browser.value("document.getElementById('histogram').data[0].name");
+        assert!(bars.as_str().unwrap().contains(&summary.tracks[track].theta.to_string()), "{bars}");
+        browser.press(LEFT.0, LEFT.1);
+    }
+    assert!(browser.text("#gains-lead").contains("turn the knob"));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn search_finds_a_device_and_hover_shows_its_figures() {
+    let Some(mut browser) = trained_page() else { return };
+    let id = browser
+        .value("JSON.parse(document.getElementById('data').textContent).runs[0].splits[0].devices.ids[5]");
+    let id = id.as_str().unwrap();
+    browser.value("document.getElementById('search').focus()");
+    browser.enter(id);
+    assert!(browser.text("#found").contains(id));
+    browser.press("Enter", 13);
+    assert_eq!(browser.text("#device-name"), id);
+    assert!(browser.text("#device-note").contains("points; test error after 20 rounds"));
+
+    browser.value("document.getElementById('search').value = 'nobody'; document.getElementById('search').dispatchEvent(new Event('input'))");
+    assert!(browser.text("#found-count").contains("No device"));
+
+    // The pointer goes to the first device of the chart.
+    let at = browser.value(
+        "(() => { const chart = document.getElementById('scatter'); chart.scrollIntoView({ behavior: 'instant', block: 'center' }); \
+         const trace = chart.data.findIndex((t) => t.x.length > 0); const { xaxis, yaxis } = chart._fullLayout; \
+         const box = chart.getBoundingClientRect(); const d = chart.data[trace]; \
+         return [box.left + xaxis._offset + xaxis.c2p(d.x[0]), box.top + yaxis._offset + yaxis.c2p(d.y[0]), d.customdata[0]]; })()",
+    );
+    let (x, y) = (at[0].as_f64().unwrap(), at[1].as_f64().unwrap());
+    browser.point_at(x - 3.0, y);
+    browser.point_at(x, y);
+    let hover = browser.value(
+        "new Promise((done) => { const look = () => { const text = document.querySelector('#scatter .hoverlayer').textContent; \
+         text ? done(text) : requestAnimationFrame(look); }; look(); })",
+    );
+    let hover = hover.as_str().unwrap();
+    assert!(hover.contains(at[2][1].as_str().unwrap()) && hover.contains("points"), "{hover} {at}");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn dark_and_narrow_screens_hold() {
+    let Some(mut browser) = trained_page() else { return };
+    // Ink and paper in the light, then in the dark: readable is a contrast of at least 7.
+    let contrast = "(() => { const part = (c) => { c /= 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; }; \
+         const light = (text) => { const [r, g, b] = text.match(/[\\d.]+/g).map(Number); return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b); }; \
+         const style = getComputedStyle(document.body); const [a, b] = [light(style.color), light(style.backgroundColor)]; \
+         return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), b, document.getElementById('curves').layout.font.color]; })()";
+    let light = browser.value(contrast);
+    keep("light", &browser.picture());
+    browser.prefer("dark");
+    let dark = browser.value(contrast);
+    keep("dark", &browser.picture());
+    for seen in [&light, &dark] {
+        assert!(seen[0].as_f64().unwrap() > 7.0, "{seen}");
+    }
+    assert!(dark[1].as_f64().unwrap() < 0.05 && light[1].as_f64().unwrap() > 0.9, "{light} {dark}");
+    assert_ne!(light[2], dark[2], "the charts follow");
+
+    // The button wins over what the reader prefers.
+    browser.value("document.getElementById('theme').click()");
+    browser.settle();
+    assert_eq!(browser.value("document.documentElement.dataset.theme"), "light");
+
+    browser.screen(360, 740);
+    let fits = "new Promise((done) => { const look = () => [...document.querySelectorAll('.chart .main-svg')] \
+         .every((chart) => chart.getBoundingClientRect().width <= 360) ? done(true) : requestAnimationFrame(look); look(); })";
+    assert_eq!(browser.value(fits), true);
+    let width = browser.value("document.documentElement.scrollWidth");
+    assert!(width.as_u64().unwrap() <= 360, "the page scrolls sideways: {width}");
+    keep("narrow", &browser.picture());
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn the_scrubber_moves_every_figure_to_its_round() {
+    let Some(mut browser) = trained_page() else { return };
+    let before = browser.text("#percentiles");
+    browser.value("document.getElementById('frame').focus()");
+    browser.press(LEFT.0, LEFT.1);
+    assert_eq!(browser.text("#frame-out"), "16 rounds");
+    assert!(browser.text("#gains-lead").contains("After 16 rounds"));
+    assert_ne!(browser.text("#percentiles"), before);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn a_page_of_two_thousand_devices_stays_below_eight_megabytes_and_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    run_folders::made_up(&run, 2000, 100);
+    printed(&["report", text(&run)]);
+    let page = run.join("report.html");
+    let size = fs::metadata(&page).unwrap().len();
+    assert!(size < 8_000_000, "{size} bytes");
+    let Some(mut browser) = Browser::open(&page) else { return };
+    let interactive = browser.value("Number(document.documentElement.dataset.interactive)");
+    println!("{size} bytes, interactive after {interactive} ms");
+    assert!(browser.text("#gains-lead").contains("of 1000 devices"));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}

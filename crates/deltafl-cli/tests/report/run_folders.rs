@@ -1,0 +1,137 @@
+//! Run folders to report on: a small one that was trained, a large one that was made up.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use deltafl::data::Split;
+use deltafl::data::synthetic::{Glyphs, Spec};
+use deltafl::engine::{EvaluatedDevice, Evaluation, SplitEvaluation, Threads};
+use deltafl::experiment::{Experiment, Resolved};
+use deltafl::kernel::Isa;
+use deltafl::run_folder::{RunFolder, Summary};
+use deltafl::stream::{Purpose, Stream};
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+
+/// FedAvg and three levels of Δ-FL, two seeds, twenty rounds on drawn glyphs.
+pub(crate) fn trained(folder: &Path) -> Summary {
+    trained_as(
+        folder,
+        "glyphs-linear",
+        "[[algorithm]]\nkind = 'fedavg'\n[[algorithm]]\nkind = 'delta-fl'\ntheta = [0.8, 0.5, 0.1]\n",
+    )
+}
+
+/// The same with other algorithms.
+pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary {
+    let experiment = experiment(&format!(
+        "name = '{name}'\nseeds = [1, 2]\nrounds = 20\ncohort = 10\nevaluate_every = 4\n\
+         [data]\nsource = {{ kind = 'glyphs', devices = 40, seed = 3 }}\n\
+         [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 0.1\n{algorithms}"
+    ));
+    let spec: Glyphs = toml::from_str("devices = 40\nseed = 3").unwrap();
+    let federation = Spec::Glyphs(spec).build();
+    let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+    let mut engine = Threads::new(&*model, &federation, 2).unwrap();
+    let plan = experiment.plan();
+    let mut scribe = Scribe { seed: 0, folder: RunFolder::create(folder, &experiment).unwrap() };
+    for &seed in &experiment.seeds {
+        scribe.seed = seed;
+        let mut state = State::new(seed, plan.tracks.len(), &*model);
+        train(&mut engine, &plan, &mut state, &mut scribe).unwrap();
+    }
+    scribe.folder.summarise().unwrap()
+}
+
+/// As many devices (half of them train), tracks and evaluations as the page must bear: the numbers are made up.
+pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summary {
+    let experiment = experiment(&format!(
+        "name = 'made-up'\nseeds = [1]\nrounds = {}\ncohort = 100\nevaluate_every = 10\n\
+         [data]\nsource = {{ kind = 'glyphs', devices = {devices} }}\n\
+         [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 0.1\n\
+         [[algorithm]]\nkind = 'fedavg'\n[[algorithm]]\nkind = 'delta-fl'\ntheta = [0.8, 0.5, 0.2, 0.1]\n",
+        10 * (evaluations - 1)
+    ));
+    let mut run = RunFolder::create(folder, &experiment).unwrap();
+    let labels: Vec<_> = experiment.tracks().into_iter().map(|track| track.label).collect();
+    for evaluation in 0..evaluations {
+        let splits =
+            [Split::Train, Split::Test].map(|split| drawn_up(split, devices / 2, labels.len(), evaluation));
+        run.evaluation(1, 10 * evaluation, &splits).unwrap();
+    }
+    for round in 0..10 * (evaluations - 1) {
+        let records: Vec<RoundRecord> = labels
+            .iter()
+            .enumerate()
+            .map(|(track, label)| RoundRecord {
+                seed: 1,
+                track,
+                algorithm: label.algorithm.clone(),
+                theta: label.theta,
+                round,
+                eta: None,
+                loss: None,
+                cohort: 100,
+                dropped: 0,
+                tail: (100.0 * label.theta.get()) as u64 + (round * 7 + track as u64) % 5,
+                weight: 1000.0,
+                refused: 0,
+                sums: 1,
+                messages: 200,
+                bytes_up: 8,
+                bytes_down: 8,
+            })
+            .collect();
+        run.append(&records, 0.0).unwrap();
+    }
+    run.summarise().unwrap()
+}
+
+/// Errors that fall over the rounds, faster for hard devices when θ is small.
+fn drawn_up(split: Split, devices: usize, tracks: usize, evaluation: u64) -> SplitEvaluation {
+    let device =
+        |k: usize| EvaluatedDevice { id: format!("writer-{k:05}"), examples: 20 + (k as u64 * 37) % 400 };
+    let of = |track: usize, k: usize| {
+        let mut stream = Stream::new(split as u64, Purpose::Synthesis, 0, k as u64);
+        let hard = stream.unit().powi(2);
+        let mut noise = Stream::new(track as u64, Purpose::Synthesis, evaluation + 1, k as u64);
+        let learnt = 1.0 - (-(evaluation as f64) / 20.0).exp();
+        let end = 0.12 + 0.5 * hard - 0.05 * track as f64 * (hard - 0.3);
+        let error = (0.98 + learnt * (end - 0.98) + 0.01 * noise.normal()).clamp(0.0, 1.0);
+        Evaluation { loss: 4.0 * error + 0.05, error }
+    };
+    SplitEvaluation {
+        split,
+        devices: (0..devices).map(device).collect::<Arc<[_]>>(),
+        tracks: (0..tracks).map(|track| (0..devices).map(|k| of(track, k)).collect()).collect(),
+    }
+}
+
+fn experiment(text: &str) -> Experiment {
+    let mut experiment: Experiment = toml::from_str(text).unwrap();
+    let resolved =
+        Resolved { version: "test".into(), data_hash: "none".into(), kernel: Isa::detect(), params: 48_608 };
+    experiment.resolved = Some(resolved);
+    experiment
+}
+
+/// Writes what it observes into a run folder.
+struct Scribe {
+    seed: u64,
+    folder: RunFolder,
+}
+
+impl Observer for Scribe {
+    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        self.folder.append(records, 0.0)?;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        Ok(self.folder.evaluation(self.seed, round, splits)?)
+    }
+
+    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
+        Ok(self.folder.checkpoint(state)?)
+    }
+}

@@ -1,0 +1,269 @@
+//! `deltafl run` as a person and a script meet it: same bits, kills and resumes, and answers to bad input.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+const EXPERIMENT: &str = r#"
+name = "tiny"
+seeds = [1, 2]
+rounds = 12
+cohort = 6
+evaluate_every = 3
+
+[data]
+source = { kind = "glyphs", devices = 24, seed = 5 }
+
+[model]
+kind = "linear"
+l2 = 1e-6
+
+[local]
+epochs = 1
+batch = 10
+learning_rate = 0.1
+
+[[algorithm]]
+kind = "fedavg"
+
+[[algorithm]]
+kind = "delta-fl"
+theta = [0.5, 0.2]
+quantile = "histogram"
+"#;
+
+struct Desk {
+    folder: tempfile::TempDir,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("x.toml"), EXPERIMENT).unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_deltafl"));
+        command.args(words.split_whitespace()).current_dir(self.folder.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &str) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// Runs a command that must fail with this exit code, and returns what it says.
+    fn refusal(&self, words: &str, code: i32) -> String {
+        let output = self.run(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{words}: {said}");
+        assert!(!said.contains("panicked"), "{words}: {said}");
+        said
+    }
+}
+
+/// SHA-256 would need a crate: the bytes themselves are compared.
+fn checkpoints(run: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(run.join("checkpoint"))
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// `rounds.jsonl` without its times.
+fn rounds(run: &Path) -> Vec<String> {
+    let text = fs::read_to_string(run.join("rounds.jsonl")).unwrap();
+    text.lines().map(|line| line.split(",\"seconds\"").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn one_thread_and_two_end_with_the_same_checkpoints() {
+    let desk = Desk::new();
+    for threads in [1, 2] {
+        let output = desk.run(&format!("run x.toml --out t{threads} --threads {threads} --quiet"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert_eq!(checkpoints(&desk.path("t1")).len(), 2);
+    assert_eq!(checkpoints(&desk.path("t1")), checkpoints(&desk.path("t2")));
+    assert_eq!(rounds(&desk.path("t1")), rounds(&desk.path("t2")));
+    let summary = |run: &str| fs::read(desk.path(run).join("summary.json")).unwrap();
+    assert_eq!(summary("t1"), summary("t2"));
+}
+
+#[test]
+fn real_secure_aggregation_ends_with_the_checkpoints_of_plain_sums() {
+    let desk = Desk::new();
+    for secagg in ["plain", "real"] {
+        let output = desk.run(&format!("run x.toml --out {secagg} --set secagg={secagg} --set rounds=4 -q"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert_eq!(checkpoints(&desk.path("plain")), checkpoints(&desk.path("real")));
+}
+
+#[cfg(unix)]
+#[test]
+fn killed_again_and_again_a_run_still_ends_with_the_same_bits() {
+    let desk = Desk::new();
+    assert!(desk.run("run x.toml --out whole -q").status.success());
+
+    let mut kills = 0;
+    for attempt in 0..200u64 {
+        let resume = if desk.path("torn/experiment.toml").exists() { "--resume" } else { "" };
+        let mut child = desk
+            .command(&format!("run x.toml --out torn -q {resume}"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Moments from the very start to well into the run, in an order that is fixed but looks like none.
+        let moment = Duration::from_millis(20 + attempt * 37 % 160 + attempt * 3);
+        std::thread::sleep(moment);
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success());
+            break;
+        }
+        child.kill().unwrap(); // SIGKILL
+        child.wait().unwrap();
+        kills += 1;
+        // A line that was being written when the power went.
+        if let Ok(mut file) = fs::File::options().append(true).open(desk.path("torn/rounds.jsonl")) {
+            file.write_all(b"{\"seed\":1,\"track\":0,\"algo").unwrap();
+        }
+    }
+    assert!(kills > 2, "the run was too fast to be killed: {kills}");
+    assert_eq!(checkpoints(&desk.path("whole")), checkpoints(&desk.path("torn")));
+    assert_eq!(rounds(&desk.path("whole")), rounds(&desk.path("torn")));
+    let devices = |run: &str| fs::read_dir(desk.path(run).join("devices")).unwrap().count();
+    assert_eq!(devices("whole"), devices("torn"));
+}
+
+#[test]
+fn a_run_that_is_there_is_neither_overwritten_nor_continued_with_another_experiment() {
+    let desk = Desk::new();
+    assert!(desk.run("run x.toml --out r --set rounds=3 --set seeds=1 -q").status.success());
+    let said = desk.refusal("run x.toml --out r --set rounds=3 --set seeds=1", 2);
+    assert!(said.contains("already holds a run") && said.contains("--resume"), "{said}");
+    let said = desk.refusal("run x.toml --out r --resume --set rounds=4 --set seeds=1", 2);
+    assert!(said.contains("rounds: 3 → 4"), "{said}");
+    let said = desk.refusal("run x.toml --out nowhere --resume", 2);
+    assert!(said.contains("holds no run"), "{said}");
+}
+
+#[test]
+fn errors_point_at_the_line_of_the_experiment() {
+    let desk = Desk::new();
+    let wrong = |from: &str, to: &str| {
+        assert!(EXPERIMENT.contains(from));
+        fs::write(desk.path("wrong.toml"), EXPERIMENT.replace(from, to)).unwrap();
+        let said = desk.refusal("run wrong.toml --out w", 2);
+        assert!(!desk.path("w").exists(), "{said}");
+        said
+    };
+    let said = wrong("[0.5, 0.2]", "[0.5, 1.4]");
+    assert!(
+        said.contains("wrong.toml:25") && said.contains("conformity level must be in (0, 1], got 1.4"),
+        "{said}"
+    );
+    for theta in ["0", "nan", "-0.5", "inf"] {
+        assert!(wrong("[0.5, 0.2]", theta).contains("conformity level must be in (0, 1]"), "{theta}");
+    }
+    let said = wrong("cohort = 6", "cohorte = 6");
+    assert!(said.contains("wrong.toml:5") && said.contains("unknown field `cohorte`"), "{said}");
+    assert!(wrong("rounds = 12", "rounds = 0").contains("wrong.toml:4"));
+    assert!(
+        wrong("learning_rate = 0.1", "learning_rate = -1")
+            .contains("expected a finite number above 0, got -1")
+    );
+    assert!(wrong("kind = \"linear\"", "kind = \"linea\"").contains("wrong.toml:12"));
+    assert!(wrong("epochs = 1\n", "").contains("either epochs or steps"));
+    assert!(wrong("l2 = 1e-6", "hidden = 5").contains("hidden is not an option of linear"));
+    assert!(wrong("\"linear\"", "\"gru\"").contains("does not fit the data"));
+    assert!(
+        wrong("source = { kind = \"glyphs\", devices = 24, seed = 5 }", "source = \"nowhere\"")
+            .contains("nowhere")
+    );
+    assert!(wrong("seeds = [1, 2]", "seeds = []").contains("at least one"));
+}
+
+#[test]
+fn a_missing_file_and_a_wrong_word_are_bad_input() {
+    let desk = Desk::new();
+    assert!(desk.refusal("run nowhere.toml", 2).contains("nowhere.toml"));
+    desk.refusal("run", 2);
+    desk.refusal("trian x.toml", 2);
+    desk.refusal("run x.toml --kernel abacus", 2);
+    assert!(desk.refusal("run x.toml --set rounds", 2).contains("key=value"));
+}
+
+#[test]
+fn an_empty_federation_is_refused() {
+    let desk = Desk::new();
+    let said = desk.refusal("run x.toml --set data.split.train=0 --out e", 2);
+    assert!(said.contains("no train devices"), "{said}");
+    let said = desk.refusal("run x.toml --set data.split.min_points=100000 --out e", 2);
+    assert!(said.contains("no device has more than 100000"), "{said}");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named() {
+    let desk = Desk::new();
+    assert!(desk.run("run x.toml --out r --set rounds=3 --set seeds=1 -q").status.success());
+    let checkpoint = desk.path("r/checkpoint/seed-1.safetensors");
+    let bytes = fs::read(&checkpoint).unwrap();
+    fs::write(&checkpoint, &bytes[..bytes.len() / 2]).unwrap();
+    let said = desk.refusal("run x.toml --out r --resume --set rounds=3 --set seeds=1", 2);
+    assert!(said.contains("seed-1.safetensors") && said.contains("truncated"), "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_ends_the_run_with_a_message_and_no_half_written_file() {
+    let desk = Desk::new();
+    // A limit on the size of files stands in for a full disk: writes beyond it fail.
+    let limited =
+        format!("trap '' XFSZ; ulimit -f 60; exec {} run x.toml --out r -q", env!("CARGO_BIN_EXE_deltafl"));
+    let output =
+        Command::new("bash").args(["-c", &limited]).current_dir(desk.folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("could not record the run"), "{said}");
+    let mut folders = vec![desk.path("r")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            assert!(path.extension().is_none_or(|extension| extension != "part"), "{}", path.display());
+            if path.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    // With room again, the run goes on.
+    assert!(desk.run("run x.toml --out r --resume -q").status.success());
+    assert!(desk.path("r/summary.json").exists());
+}
+
+#[test]
+fn json_and_completions_are_for_programs() {
+    let desk = Desk::new();
+    let output = desk.run("run x.toml --set rounds=2 --set seeds=1 --json --out j");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["\"tracks\"", "\"test_error\"", "\"train_loss\"", "\"p90\"", "\"dataset\": \"glyphs\""] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(output.stderr.is_empty());
+    let script = desk.run("completions bash");
+    assert!(String::from_utf8(script.stdout).unwrap().contains("deltafl"));
+}

@@ -1,0 +1,52 @@
+//! The bodies of the fuzz targets over a small seeded corpus, so that they are run where no fuzzer is.
+
+use chacha20::ChaCha20Rng;
+use deltafl_secagg::fuzzing::{Target, device_message, sequence, server_message};
+use rand_core::{Rng, SeedableRng};
+
+/// Scripts of random orders, of which one in `rarity` does anything but deliver.
+fn scripts(seed: u64, count: usize, rarity: u32) -> Vec<Vec<u8>> {
+    let mut rng = ChaCha20Rng::seed_from_u64(seed);
+    let mut order = || match rng.next_u32() {
+        draw if draw % rarity == 0 => (draw >> 16) as u8,
+        _ => 8,
+    };
+    (0..count).map(|_| (0..150).map(|_| order()).collect()).collect()
+}
+
+#[test]
+fn random_bytes_do_not_break_the_decoders() {
+    let mut rng = ChaCha20Rng::seed_from_u64(1);
+    for len in 0..400 {
+        let mut bytes = vec![0; len];
+        rng.fill_bytes(&mut bytes);
+        device_message(&bytes);
+        server_message(&bytes);
+    }
+}
+
+#[test]
+fn a_script_that_only_delivers_ends_with_a_sum_per_slot() {
+    assert_eq!(sequence(&[8; 100], Target::Devices), 2);
+}
+
+#[test]
+fn a_script_that_loses_a_device_and_waits_still_ends_with_a_sum_per_slot() {
+    // The first answer is lost; the deadline passes, and the three others go on.
+    let script = [&[0, 8, 8, 8, u8::MAX][..], &[8; 100]].concat();
+    assert_eq!(sequence(&script, Target::Devices), 2);
+}
+
+#[test]
+fn lost_repeated_and_changed_messages_do_not_break_the_devices() {
+    for script in scripts(2, 30, 12).iter().chain(&scripts(3, 15, 3)) {
+        sequence(script, Target::Devices);
+    }
+}
+
+#[test]
+fn lost_repeated_and_changed_messages_do_not_break_the_server() {
+    for script in scripts(4, 30, 12).iter().chain(&scripts(5, 15, 3)) {
+        sequence(script, Target::Server);
+    }
+}

@@ -1,0 +1,94 @@
+//! One round of FedAvg and Δ-FL with a cohort of 100, and the draw of that cohort, for ever more devices.
+//!
+//! Both must cost the same whatever N is: a round touches its cohort and nothing else.
+
+use std::hint::black_box;
+use std::ops::ControlFlow;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use deltafl::algorithm::{DeltaFl, FedAvg};
+use deltafl::cohort::{Availability, Sampling};
+use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
+use deltafl::device::Work;
+use deltafl::engine::{SplitEvaluation, Threads};
+use deltafl::kernel::Isa;
+use deltafl::model::ModelSpec;
+use deltafl::superquantile::Conformity;
+use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Track, train};
+
+const SAMPLING: Sampling = Sampling {
+    cohort_size: 100,
+    with_replacement: false,
+    availability: Availability { drop_out: 0.0, diurnal: None },
+};
+
+/// Devices of ten points with sixteen features.
+fn federation(devices: u32) -> Federation {
+    let mut builder = FederationBuilder::new("bench", InputKind::Dense { dim: 16 }, 2);
+    for k in 0..devices {
+        let features: Vec<f32> = (0..160).map(|i| ((i * 7 + k) % 23) as f32 / 11.0 - 1.0).collect();
+        let labels: Vec<u32> = (0..10).map(|i| (i + k) % 2).collect();
+        let pushed = builder.push(&k.to_string(), Split::Train, DeviceExamples::Dense(&features), &labels);
+        pushed.expect("a device of the kind of its federation");
+    }
+    builder.build()
+}
+
+struct Silent;
+
+impl Observer for Silent {
+    fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        Ok(ControlFlow::Break(()))
+    }
+
+    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
+        Ok(())
+    }
+}
+
+fn rounds(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("round of 100 devices");
+    for devices in [1_000, 10_000, 100_000] {
+        let federation = federation(devices);
+        let model = ModelSpec::Logistic.build(&federation, Isa::detect()).expect("two classes of features");
+        let mut engine = Threads::new(&*model, &federation, 1).expect("there are devices");
+        let half = Conformity::try_from(0.5).expect("in (0, 1]");
+        let plan = Plan {
+            rounds: u64::MAX,
+            sampling: SAMPLING,
+            local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.01, decay: None },
+            evaluate_every: u64::MAX,
+            tracks: vec![
+                Track { algorithm: Box::new(FedAvg), l2: 0.0 },
+                Track { algorithm: Box::new(DeltaFl::new(half)), l2: 0.0 },
+            ],
+        };
+        let mut state = State::new(1, 2, &*model);
+        state.round = 1; // round 0 would evaluate every device
+        group.bench_function(BenchmarkId::from_parameter(devices), |bencher| {
+            bencher.iter(|| train(&mut engine, &plan, &mut state, &mut Silent).expect("a round"));
+        });
+    }
+    group.finish();
+}
+
+fn cohorts(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("draw of 100 devices");
+    for devices in [1_000, 100_000, 10_000_000] {
+        let mut round = 0;
+        group.bench_function(BenchmarkId::from_parameter(devices), |bencher| {
+            bencher.iter(|| {
+                round += 1;
+                black_box(SAMPLING.cohort(devices, 1, round))
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, rounds, cohorts);
+criterion_main!(benches);

@@ -1,0 +1,12 @@
+//! NIST's archives: the same bytes as both.
+#![no_main]
+
+use deltafl::data::import::emnist;
+use libfuzzer_sys::fuzz_target;
+
+#[path = "on_disk.rs"]
+mod on_disk;
+
+fuzz_target!(|bytes: &[u8]| {
+    on_disk::import(bytes, |path, target| emnist::import(path, path, target));
+});

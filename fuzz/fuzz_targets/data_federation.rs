@@ -1,0 +1,25 @@
+//! A federation folder whose examples and device table are the fuzzer's.
+#![no_main]
+
+use deltafl::data::{BatchBuffer, DeviceExamples, Federation, FederationBuilder, InputKind, Split};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|files: (&[u8], bool)| {
+    let (bytes, is_table) = files;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut builder = FederationBuilder::new("fuzz", InputKind::Tokens { len: 2, vocabulary: 3 }, 2);
+    builder.push("a", Split::Train, DeviceExamples::Tokens(&[0, 1, 2, 0]), &[0, 1]).expect("a valid device");
+    let folder = dir.path().join("federation");
+    builder.build().save(&folder).expect("a temporary folder");
+    let name = if is_table { "devices.arrow" } else { "examples.arrow" };
+    std::fs::write(folder.join(name), bytes).expect("a temporary file");
+    let Ok(federation) = Federation::open(&folder) else { return };
+    let _ = federation.verify();
+    for k in 0..federation.len() as u32 {
+        let examples = federation.examples(k);
+        let mut buffer = BatchBuffer::default();
+        let batch = buffer.gather(&examples, 0..examples.len());
+        assert!(batch.labels.iter().all(|&label| label < 2));
+        assert!(batch.inputs.tokens().iter().all(|&token| token < 3));
+    }
+});

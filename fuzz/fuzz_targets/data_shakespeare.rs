@@ -1,0 +1,12 @@
+//! The complete works, in any state.
+#![no_main]
+
+use deltafl::data::import::shakespeare;
+use libfuzzer_sys::fuzz_target;
+
+#[path = "on_disk.rs"]
+mod on_disk;
+
+fuzz_target!(|bytes: &[u8]| {
+    on_disk::import(bytes, shakespeare::import);
+});

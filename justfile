@@ -1,0 +1,36 @@
+# The menu. `just` lists it.
+default:
+    @just --list
+
+# Format, lints, tests, doctests, docs and examples: what CI runs.
+test:
+    scripts/test
+
+# Fast feedback while writing.
+check:
+    cargo clippy --all-targets
+
+# The paper in a minute.
+demo:
+    cargo run --release -- demo
+
+# Criterion benches of the library and of secure aggregation.
+bench:
+    cargo bench -p deltafl
+    cargo bench -p deltafl-secagg
+
+# Throughput of each model on this machine, beside its peak.
+models:
+    cargo run --release -- bench
+
+# The library's documentation, in a browser.
+doc:
+    cargo doc --no-deps --open
+
+# One fuzz target for a while: just fuzz leaf 60.
+fuzz target seconds="60":
+    cd fuzz && cargo +nightly fuzz run {{target}} -- -max_total_time={{seconds}}
+
+# Licences and advisories (needs cargo-deny).
+deny:
+    cargo deny check
