@@ -53,6 +53,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // `deltafl … | head` ends quietly, as other commands do, instead of failing to print.
+    sigpipe::reset();
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),

@@ -267,3 +267,14 @@ fn json_and_completions_are_for_programs() {
     let script = desk.run("completions bash");
     assert!(String::from_utf8(script.stdout).unwrap().contains("deltafl"));
 }
+
+#[cfg(unix)]
+#[test]
+fn a_closed_pipe_is_no_panic() {
+    let desk = Desk::new();
+    let piped = format!("{} completions bash 2> said | true", env!("CARGO_BIN_EXE_deltafl"));
+    assert!(
+        Command::new("bash").args(["-c", &piped]).current_dir(desk.folder.path()).status().unwrap().success()
+    );
+    assert_eq!(fs::read_to_string(desk.path("said")).unwrap(), "");
+}

@@ -15,7 +15,7 @@ use crate::stream::{Purpose, Stream};
 pub struct Sampling {
     /// m.
     pub cohort_size: usize,
-    /// Unif([N])^m as the paper writes it, instead of m distinct devices.
+    /// m independent draws, as the paper writes it, instead of m distinct devices.
     pub with_replacement: bool,
     /// Who can be reached, and who vanishes.
     pub availability: Availability,
