@@ -1,6 +1,6 @@
 //! `deltafl run`: train an experiment.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use deltafl::kernel::Isa;
 use miette::Result;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         quiet: args.quiet || args.json,
     };
     match session::run(experiment, &options)? {
-        Ended::Interrupted => interrupted(&args.experiment, &out),
+        Ended::Interrupted => interrupted(&args.experiment, &out, &args.overrides),
         #[cfg(feature = "mpi")]
         Ended::Followed => {}
         Ended::Finished(summary) if args.json => {
@@ -76,7 +76,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-fn interrupted(experiment: &std::path::Path, out: &std::path::Path) {
+fn interrupted(experiment: &Path, out: &Path, overrides: &[String]) {
+    let set: String = overrides.iter().map(|assignment| format!(" --set '{assignment}'")).collect();
     eprintln!("stopped; nothing is lost. Go on with");
-    eprintln!("  deltafl run {} --out {} --resume", experiment.display(), out.display());
+    eprintln!("  deltafl run {} --out {}{set} --resume", experiment.display(), out.display());
 }
