@@ -62,23 +62,36 @@ fn search_finds_a_device_and_hover_shows_its_figures() {
     browser.value("document.getElementById('search').value = 'nobody'; document.getElementById('search').dispatchEvent(new Event('input'))");
     assert!(browser.text("#found-count").contains("No device"));
 
-    // The pointer goes to the first device of the chart.
-    let at = browser.value(
-        "(() => { const chart = document.getElementById('scatter'); chart.scrollIntoView({ behavior: 'instant', block: 'center' }); \
-         const trace = chart.data.findIndex((t) => t.x.length > 0); const { xaxis, yaxis } = chart._fullLayout; \
-         const box = chart.getBoundingClientRect(); const d = chart.data[trace]; \
-         return [box.left + xaxis._offset + xaxis.c2p(d.x[0]), box.top + yaxis._offset + yaxis.c2p(d.y[0]), d.customdata[0]]; })()",
-    );
-    let (x, y) = (at[0].as_f64().unwrap(), at[1].as_f64().unwrap());
-    browser.point_at(x - 3.0, y);
-    browser.point_at(x, y);
-    let hover = browser.value(
-        "new Promise((done) => { const look = () => { const text = document.querySelector('#scatter .hoverlayer').textContent; \
-         text ? done(text) : requestAnimationFrame(look); }; look(); })",
-    );
-    let hover = hover.as_str().unwrap();
+    let (hover, at) = hovered(&mut browser);
     assert!(hover.contains(at[2][1].as_str().unwrap()) && hover.contains("points"), "{hover} {at}");
     assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// Points at the first device of the chart until its figures show. A chart that has just come into view may still be
+/// drawn anew, so the pointer is sent again, to where the device then lies.
+fn hovered(browser: &mut Browser) -> (String, serde_json::Value) {
+    for _ in 0..100 {
+        let at = browser.value(
+            "(() => { const chart = document.getElementById('scatter'); chart.scrollIntoView({ behavior: 'instant', block: 'center' }); \
+             const trace = chart.data.findIndex((t) => t.x.length > 0); const { xaxis, yaxis } = chart._fullLayout; \
+             const box = chart.getBoundingClientRect(); const d = chart.data[trace]; \
+             return [box.left + xaxis._offset + xaxis.c2p(d.x[0]), box.top + yaxis._offset + yaxis.c2p(d.y[0]), d.customdata[0]]; })()",
+        );
+        let (x, y) = (at[0].as_f64().unwrap(), at[1].as_f64().unwrap());
+        browser.point_at(x - 3.0, y);
+        browser.point_at(x, y);
+        // Ten frames are enough for a chart that is at rest.
+        let hover = browser.value(
+            "new Promise((done) => { let frames = 10; const look = () => { \
+             const text = document.querySelector('#scatter .hoverlayer').textContent; \
+             text || frames-- === 0 ? done(text) : requestAnimationFrame(look); }; look(); })",
+        );
+        match hover.as_str().unwrap() {
+            "" => {}
+            text => return (text.to_owned(), at),
+        }
+    }
+    panic!("no figures showed under the pointer");
 }
 
 #[test]
