@@ -29,6 +29,7 @@ pub(crate) mod portable;
 pub(crate) mod product;
 pub(crate) mod simd;
 pub(crate) mod softmax;
+pub(crate) mod sums;
 pub(crate) mod winograd;
 
 pub use aligned::Aligned;
