@@ -194,10 +194,20 @@ impl<'a> Forward<'a> {
         ]
     }
 
+    /// A pass that holds one time step at a time.
+    fn for_evaluation(model: &Lstm, batch: usize, mut memory: &'a mut [f32]) -> Self {
+        Self { rolling: true, ..Self::take(model, batch, 1, &mut memory) }
+    }
+
+    /// A pass that can be gone back.
+    fn for_training(model: &Lstm, batch: usize, memory: &mut &'a mut [f32]) -> Self {
+        Self::take(model, batch, model.len, memory)
+    }
+
     fn take(model: &Lstm, batch: usize, steps: usize, memory: &mut &'a mut [f32]) -> Self {
         let [bias, gates, inputs, cells, squashed, logits] =
             take_sections(memory, Self::lens(model, batch, steps));
-        Self { batch, rolling: steps == 1, bias, gates, inputs, cells, squashed, logits }
+        Self { batch, rolling: false, bias, gates, inputs, cells, squashed, logits }
     }
 
     /// Where time step t is kept.
@@ -248,7 +258,7 @@ impl Network for Lstm {
         mut memory: &'a mut [f32],
     ) -> Forward<'a> {
         let parts = self.parts(working);
-        let mut forward = Forward::take(self, batch.len(), self.len, &mut memory);
+        let mut forward = Forward::for_training(self, batch.len(), &mut memory);
         let mut backward = Backward::take(self, batch.len(), &mut memory);
         // h₀: zero in the first rows.
         for row in forward.inputs[..batch.len() * self.width()].chunks_exact_mut(self.width()) {
@@ -307,7 +317,7 @@ impl Model for Lstm {
         let parts = self.parts(working);
         let mut score = Score::default();
         for part in network::parts(self, batch) {
-            let mut forward = Forward::take(self, part.len(), 1, &mut &mut *scratch);
+            let mut forward = Forward::for_evaluation(self, part.len(), scratch);
             self.forward(&parts, part.inputs.tokens(), &mut forward);
             score += logistic::score(forward.logits, part.labels);
         }
