@@ -30,6 +30,7 @@ mod prefetch;
 pub(crate) mod product;
 pub(crate) mod simd;
 pub(crate) mod softmax;
+pub(crate) mod sums;
 pub(crate) mod winograd;
 
 pub use aligned::Aligned;
