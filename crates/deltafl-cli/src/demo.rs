@@ -6,6 +6,7 @@ use deltafl::experiment::{Experiment, OneOrMore};
 use miette::Result;
 
 use crate::error::bad_input;
+use crate::progress::Show;
 use crate::run::Machine;
 use crate::session::{self, Ended, Options};
 use crate::{experiment_file, report, table};
@@ -45,7 +46,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         resume: out.join("experiment.toml").exists(),
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
-        quiet: args.quiet || args.json,
+        show: &Show::unless(args.quiet || args.json),
     };
     match session::run(experiment, &options)? {
         Ended::Interrupted => eprintln!("stopped; nothing is lost. Run the same command again to go on."),

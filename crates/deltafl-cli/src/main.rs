@@ -15,11 +15,13 @@ mod error;
 mod experiment_file;
 mod export;
 mod illustrate;
+mod paper;
 mod progress;
 mod report;
 mod run;
 mod runs;
 mod session;
+mod sweep;
 mod table;
 
 /// Federated learning for devices that differ: one model per conformity level
@@ -35,6 +37,10 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Run(run::Args),
+    /// Train every combination of values of an experiment
+    #[command(subcommand)]
+    Sweep(sweep::SweepCommand),
+    Paper(paper::Args),
     Report(report::Args),
     Compare(compare::Args),
     Runs(runs::Args),
@@ -58,6 +64,8 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
+        Command::Sweep(command) => sweep::run(command),
+        Command::Paper(args) => paper::run(args),
         Command::Report(args) => report::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Runs(args) => runs::run(args),

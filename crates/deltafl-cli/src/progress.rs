@@ -9,7 +9,24 @@ use deltafl::experiment::TrackLabel;
 use deltafl::metrics::Figures;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How progress is shown, on standard error.
+/// What a command shows of a run, on standard error.
+pub(crate) enum Show {
+    /// A bar on a terminal, lines elsewhere.
+    Plain,
+    /// Nothing.
+    Quiet,
+    /// Rounds on a bar that several runs share.
+    Shared(ProgressBar),
+}
+
+impl Show {
+    /// Progress, unless asked for none.
+    pub(crate) fn unless(quiet: bool) -> Self {
+        if quiet { Self::Quiet } else { Self::Plain }
+    }
+}
+
+/// How the progress of one seed is shown.
 pub(crate) enum Progress {
     /// A bar that redraws itself.
     Bar(ProgressBar),
@@ -17,16 +34,18 @@ pub(crate) enum Progress {
     Lines,
     /// Nothing.
     Quiet,
+    /// Rounds only.
+    Shared(ProgressBar),
 }
 
 impl Progress {
-    /// For a run of so many rounds, `done` of them earlier.
-    pub(crate) fn new(rounds: u64, done: u64, quiet: bool) -> Self {
-        if quiet {
-            return Self::Quiet;
-        }
-        if !std::io::stderr().is_terminal() {
-            return Self::Lines;
+    /// For a seed of so many rounds, `done` of them earlier.
+    pub(crate) fn new(show: &Show, rounds: u64, done: u64) -> Self {
+        match show {
+            Show::Quiet => return Self::Quiet,
+            Show::Shared(bar) => return Self::Shared(bar.clone()),
+            Show::Plain if !std::io::stderr().is_terminal() => return Self::Lines,
+            Show::Plain => {}
         }
         let style = "{prefix:>12} {bar:30} round {pos}/{len} · {per_sec} · {eta} left · {wide_msg}";
         let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -45,7 +64,7 @@ impl Progress {
 
     /// A round of all tracks is done.
     pub(crate) fn round(&self) {
-        if let Self::Bar(bar) = self {
+        if let Self::Bar(bar) | Self::Shared(bar) = self {
             bar.inc(1);
         }
     }
@@ -62,7 +81,7 @@ impl Progress {
         match self {
             Self::Bar(bar) => bar.set_message(line()),
             Self::Lines => eprintln!("seed {seed}, round {round}: {}", line()),
-            Self::Quiet => {}
+            Self::Quiet | Self::Shared(_) => {}
         }
     }
 

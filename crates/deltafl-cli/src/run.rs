@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use deltafl::kernel::Isa;
 use miette::Result;
 
+use crate::progress::Show;
 use crate::session::{self, Ended, Options};
 use crate::{experiment_file, table};
 
@@ -59,7 +60,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         resume: args.resume,
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
-        quiet: args.quiet || args.json,
+        show: &Show::unless(args.quiet || args.json),
     };
     match session::run(experiment, &options)? {
         Ended::Interrupted => interrupted(&args.experiment, &out, &args.overrides),
