@@ -86,8 +86,7 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         if state.round == plan.rounds {
             continue;
         }
-        let progress = Progress::new(show, plan.rounds, state.round);
-        progress.seed(seed);
+        let progress = Progress::new(show, &experiment, seed, state.round);
         let recorder = folder.as_mut().map(|folder| Recorder {
             folder,
             progress: &progress,

@@ -8,7 +8,7 @@ use miette::Result;
 use crate::error::bad_input;
 use crate::progress::Show;
 use crate::run::Machine;
-use crate::session::{self, Ended, Options};
+use crate::session::{self, Ended, Options, Start};
 use crate::{experiment_file, report, table};
 
 /// The experiment of the demo, also a file to start from.
@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let options = Options {
         out: &out,
         // A demo that was interrupted goes on, one that is done shows its table again.
-        resume: out.join("experiment.toml").exists(),
+        start: Start::Any,
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
         show: &Show::unless(args.quiet || args.json),

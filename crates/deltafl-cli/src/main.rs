@@ -9,6 +9,7 @@ mod canvas;
 #[cfg(feature = "mpi")]
 mod cluster;
 mod compare;
+mod dashboard;
 mod data;
 mod demo;
 mod error;
@@ -23,6 +24,7 @@ mod runs;
 mod session;
 mod sweep;
 mod table;
+mod tune;
 
 /// Federated learning for devices that differ: one model per conformity level
 #[derive(Parser, Debug)]
@@ -40,6 +42,7 @@ enum Command {
     /// Train every combination of values of an experiment
     #[command(subcommand)]
     Sweep(sweep::SweepCommand),
+    Tune(tune::Args),
     Paper(paper::Args),
     Report(report::Args),
     Compare(compare::Args),
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
         Command::Sweep(command) => sweep::run(command),
+        Command::Tune(args) => tune::run(args),
         Command::Paper(args) => paper::run(args),
         Command::Report(args) => report::run(args),
         Command::Compare(args) => compare::run(args),

@@ -11,13 +11,13 @@ use miette::{IntoDiagnostic, Result, WrapErr};
 
 mod beside;
 mod data;
-mod estimate;
+pub(crate) mod estimate;
 mod presets;
 
-use crate::error::{BadInput, bad_input};
+use crate::error::BadInput;
 use crate::progress::Show;
 use crate::run::Machine;
-use crate::session::{self, Ended, Options};
+use crate::session::{self, Ended, Options, Start};
 use crate::{experiment_file, report};
 use beside::Beside;
 use estimate::{Left, Pace, Spoken};
@@ -64,6 +64,9 @@ pub(crate) struct Args {
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
+    /// Fill the terminal with a dashboard: loss curves, tail, η, percentiles, throughput, time left
+    #[arg(long)]
+    tui: bool,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -87,14 +90,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if !estimate(&args, &jobs)? || args.estimate {
         return Ok(());
     }
-    let mut results = Vec::new();
-    for job in &jobs {
-        let Some(result) = train(&args, job)? else {
-            eprintln!("stopped; nothing is lost. Run the same command again to go on.");
-            return Ok(());
-        };
-        results.push(result);
-    }
+    let show = Show::new(args.tui, args.quiet || args.json, session::stop_on_interrupt())?;
+    let results = jobs.iter().map(|job| train(&args, job, &show)).collect::<Result<Option<Vec<_>>>>();
+    drop(show);
+    let Some(results) = results? else {
+        eprintln!("stopped; nothing is lost. Run the same command again to go on.");
+        return Ok(());
+    };
     let markdown: String = results.iter().map(Beside::markdown).collect();
     let tables = args.out.join("paper.md");
     fs::write(&tables, markdown).into_diagnostic().wrap_err_with(|| tables.display().to_string())?;
@@ -110,7 +112,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
 /// The pairs whose data is there.
 fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
-    let mut jobs = Vec::new();
+    let (mut jobs, mut missing) = (Vec::new(), Vec::new());
     for &pair in pairs {
         let preset = pair.preset();
         match data::find(preset, &args.data, args.pair.is_some()) {
@@ -118,14 +120,20 @@ fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
                 let experiment = experiment(args, preset, &federation)?;
                 jobs.push(Job { pair, experiment, out: args.out.join(preset.name) });
             }
-            None if args.pair.is_some() => return Err(data::missing(preset, &args.data).into()),
-            None => eprintln!("{}: no data; {}\n", preset.name, data::how_to_get_it(preset, &args.data)),
+            None => missing.push(preset),
         }
     }
     if jobs.is_empty() {
-        return Err(bad_input(format!("there is no data of the paper in {}", args.data.display()))
-            .help("import it as said above, or say where it lies: --data DIR")
-            .into());
+        return Err(data::missing(&missing, &args.data).into());
+    }
+    for preset in missing {
+        say(
+            args,
+            &format!(
+                "{0}: left out, its data is not there; `deltafl paper {0}` says how to get it",
+                preset.name
+            ),
+        );
     }
     Ok(jobs)
 }
@@ -160,6 +168,9 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<bool> {
             say(args, &format!("{name}: finished"));
             continue;
         }
+        if !args.quiet && !args.json {
+            eprintln!("timing a few rounds of {name} …");
+        }
         let federation = session::load(experiment)?;
         let (threads, kernel) = (args.machine.threads, args.machine.kernel());
         let Some(pace) = Pace::measure(experiment, &federation, threads, kernel)? else { return Ok(false) };
@@ -193,13 +204,13 @@ fn say(args: &Args, line: &str) {
 }
 
 /// Trains a pair and writes its report; `None` when the user asks to stop.
-fn train(args: &Args, job: &Job) -> Result<Option<Beside>> {
+fn train(args: &Args, job: &Job, show: &Show) -> Result<Option<Beside>> {
     let options = Options {
         out: &job.out,
-        resume: job.out.join("experiment.toml").exists(),
+        start: Start::Any,
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
-        show: &Show::unless(args.quiet || args.json),
+        show,
     };
     let federation = session::load(&job.experiment)?;
     let Ended::Finished(summary) = session::run_on(job.experiment.clone(), &federation, &options)? else {

@@ -15,21 +15,33 @@ use deltafl::run_folder::{RunFolder, RunFolderError, Summary};
 use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, train};
 use miette::Report;
 
-use crate::error::bad_input;
+use crate::dashboard;
+use crate::error::{Busy, bad_input};
 use crate::progress::{Progress, Show};
 
 /// How to run, beside what the experiment says.
 pub(crate) struct Options<'a> {
     /// The run folder.
     pub(crate) out: &'a Path,
-    /// Go on with the run in it.
-    pub(crate) resume: bool,
+    /// What may be in it.
+    pub(crate) start: Start,
     /// Number of threads; 0 means one per core.
     pub(crate) threads: usize,
     /// The instruction set of the kernels.
     pub(crate) kernel: Isa,
     /// How progress is shown.
     pub(crate) show: &'a Show,
+}
+
+/// How a run folder is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// It holds no run yet.
+    New,
+    /// It holds the run to go on with.
+    Resume,
+    /// Either.
+    Any,
 }
 
 /// How a session ended.
@@ -128,8 +140,7 @@ pub(crate) fn run_on(
         if state.round == plan.rounds {
             continue;
         }
-        let progress = Progress::new(options.show, plan.rounds, state.round);
-        progress.seed(seed);
+        let progress = Progress::new(options.show, &experiment, seed, state.round);
         let mut recorder = Recorder {
             folder: &mut folder,
             progress: &progress,
@@ -160,7 +171,7 @@ pub(crate) struct Recorder<'a> {
 impl Observer for Recorder<'_> {
     fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
         self.folder.append(records, self.lap.elapsed().as_secs_f64())?;
-        self.progress.round();
+        self.progress.round(records);
         self.lap = Instant::now();
         let stop = self.stop.load(Ordering::Relaxed);
         Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
@@ -181,10 +192,15 @@ impl Observer for Recorder<'_> {
 }
 
 pub(crate) fn open(experiment: &Experiment, options: &Options<'_>) -> Result<RunFolder, Report> {
-    let folder = if options.resume {
-        RunFolder::resume(options.out, experiment)
-    } else {
-        RunFolder::create(options.out, experiment)
+    let create = || RunFolder::create(options.out, experiment);
+    let resume = || RunFolder::resume(options.out, experiment);
+    let folder = match options.start {
+        Start::New => create(),
+        Start::Resume => resume(),
+        Start::Any => create().or_else(|error| match error {
+            RunFolderError::Exists { .. } => resume(),
+            error => Err(error),
+        }),
     };
     folder.map_err(folder_error)
 }
@@ -214,6 +230,7 @@ pub(crate) fn folder_error(error: RunFolderError) -> Report {
         RunFolderError::Malformed { .. }
         | RunFolderError::Checkpoint { .. }
         | RunFolderError::Devices { .. } => bad_input("the run folder is damaged").because(error).into(),
+        RunFolderError::Locked { .. } => Busy(error).into(),
         _ => Report::from_err(error),
     }
 }
@@ -237,9 +254,13 @@ pub(crate) fn stop_on_interrupt() -> &'static AtomicBool {
         // Without a handler Ctrl-C ends the process at once, which a run folder survives.
         let _ = ctrlc::set_handler(|| {
             if STOP.swap(true, Ordering::Relaxed) {
+                dashboard::restore();
                 std::process::exit(130);
             }
-            eprintln!("\nfinishing the round; press Ctrl-C again to quit at once");
+            // A dashboard says so itself.
+            if !dashboard::is_open() {
+                eprintln!("\nfinishing the round; press Ctrl-C again to quit at once");
+            }
         });
     });
     &STOP

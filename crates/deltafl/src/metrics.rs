@@ -1,6 +1,7 @@
 //! The figures of the paper's tables (spec §7).
 //!
-//! Train devices: the loss, weighted by α_k. Test devices: the misclassification error, every device alike.
+//! Train devices: the loss, weighted by α_k. Test devices, and train devices held out for validation: the
+//! misclassification error, every device alike.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,12 +50,14 @@ impl Figures {
         Some(Self { mean, percentiles: PERCENTILES.map(|tau| inverse_cdf(&sorted, total, tau)) })
     }
 
-    /// What the tables report of a split: the error of test devices, the weighted loss of the others.
+    /// What the tables report of a split: the weighted loss of the train devices, the error of the others.
     pub fn of_track(evaluation: &SplitEvaluation, track: usize) -> Option<Self> {
         let devices = &evaluation.tracks[track];
         match evaluation.split {
-            Split::Test => Self::unweighted(&devices.iter().map(|device| device.error).collect::<Vec<_>>()),
-            Split::Train | Split::Validation => {
+            Split::Test | Split::Validation => {
+                Self::unweighted(&devices.iter().map(|device| device.error).collect::<Vec<_>>())
+            }
+            Split::Train => {
                 let weighted = devices.iter().zip(evaluation.devices.iter());
                 Self::weighted(&weighted.map(|(e, device)| (e.loss, device.examples)).collect::<Vec<_>>())
             }

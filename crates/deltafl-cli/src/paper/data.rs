@@ -12,22 +12,32 @@ pub(super) fn find(preset: &Preset, data: &Path, named: bool) -> Option<PathBuf>
     below.chain(named.then(|| data.to_owned())).find(is_federation)
 }
 
-/// What to say when it is not there.
-pub(super) fn missing(preset: &Preset, data: &Path) -> BadInput {
-    let [imported, fetched] = preset.folders.map(|folder| data.join(folder).display().to_string());
-    bad_input(format!(
-        "there is no data for {}: neither {imported} nor {fetched} is a federation",
-        preset.name
-    ))
-    .help(how_to_get_it(preset, data))
+/// What to say when none of these pairs has data.
+pub(super) fn missing(presets: &[&Preset], data: &Path) -> BadInput {
+    let names: Vec<&str> = presets.iter().map(|preset| preset.name).collect();
+    let mut help: Vec<String> = Vec::new();
+    for preset in presets {
+        let how = how_to_get_it(preset, data);
+        if !help.contains(&how) {
+            help.push(how);
+        }
+    }
+    help.push("or say where it lies: --data DIR".to_owned());
+    bad_input(format!("there is no data for {} in {}", names.join(", "), data.display()))
+        .help(help.join("\n"))
 }
 
 /// The commands that bring it in.
-pub(super) fn how_to_get_it(preset: &Preset, data: &Path) -> String {
+fn how_to_get_it(preset: &Preset, data: &Path) -> String {
     let to = |folder: &str| data.join(folder).display().to_string();
-    let import =
-        format!("import it once:\n  deltafl data import {} --out {}", preset.import, to(preset.folders[0]));
-    let fetch = format!("or download it:\n  deltafl data fetch {} --out {}", preset.fetch, to(preset.fetch));
-    let fetch = if cfg!(feature = "fetch") { format!("{fetch}\n") } else { String::new() };
-    format!("{import}\n{fetch}or say where it lies: --data DIR")
+    let import = format!("deltafl data import {} --out {}", preset.import, to(preset.folders[0]));
+    if cfg!(feature = "fetch") {
+        format!(
+            "{import}\n  or, from its publisher: deltafl data fetch {} --out {}",
+            preset.fetch,
+            to(preset.fetch)
+        )
+    } else {
+        import
+    }
 }

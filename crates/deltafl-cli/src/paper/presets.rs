@@ -150,6 +150,26 @@ mod tests {
     }
 
     #[test]
+    fn every_alternative_that_a_comment_names_is_one_set_away() {
+        for &pair in Pair::value_variants() {
+            let preset = pair.preset();
+            let path = Path::new(preset.name);
+            let paper = experiment_file::checked(path, preset.text).unwrap();
+            let alternatives: Vec<&str> = preset
+                .text
+                .split("--set ")
+                .skip(1)
+                .filter_map(|rest| rest.split_whitespace().next())
+                .collect();
+            assert!(!alternatives.is_empty(), "{}", preset.name);
+            for alternative in alternatives {
+                let other = experiment_file::parse(path, preset.text, &[alternative.to_owned()]).unwrap();
+                assert_eq!(paper.differences(&other).len(), 1, "{}: {alternative}", preset.name);
+            }
+        }
+    }
+
+    #[test]
     fn a_level_that_the_paper_has_not_is_not_reported() {
         let preset = Pair::EmnistConvnet.preset();
         assert!(preset.reported("delta-fl", 0.3).is_none());

@@ -11,14 +11,15 @@ use std::time::Duration;
 use deltafl::data::Federation;
 use deltafl::experiment::{DataSection, Experiment};
 use deltafl::kernel::Isa;
-use deltafl::run_folder::{self, RunFolderError};
+use deltafl::run_folder;
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{Report, Result};
 
 use super::folder::{Standing, SweepFolder};
 use super::points::Point;
+use crate::error::Busy;
 use crate::progress::Show;
-use crate::session::{self, Ended, Options};
+use crate::session::{self, Ended, Options, Start};
 
 /// How much of the machine to use.
 #[derive(Clone, Copy, Debug)]
@@ -138,14 +139,14 @@ impl Crew<'_> {
     fn point(&self, point: &Point, threads: usize, held: &mut Option<Arc<Federation>>) -> Result<Ended> {
         let out = self.folder.point(&point.address);
         let mut experiment = point.experiment.clone();
-        let resume = out.join("experiment.toml").exists();
-        if resume {
+        if out.join("experiment.toml").exists() {
             // A sweep that has grown calls its points otherwise; they stay the same runs.
             experiment.name = run_folder::read_experiment(&out).map_err(session::folder_error)?.name;
         }
         let federation = held.insert(self.federations.of(&experiment)?);
         let show = Show::Shared(self.bar.clone());
-        let options = Options { out: &out, resume, threads, kernel: self.effort.kernel, show: &show };
+        let options =
+            Options { out: &out, start: Start::Any, threads, kernel: self.effort.kernel, show: &show };
         session::run_on(experiment, federation, &options)
     }
 
@@ -160,7 +161,7 @@ impl Crew<'_> {
                 self.say(&format!("{done} of {of} points: {name}"));
             }
             Ok(_) => tally.interrupted = true,
-            Err(report) if is_locked(&report) => {
+            Err(report) if report.downcast_ref::<Busy>().is_some() => {
                 tally.busy += 1;
                 self.say(&format!("another process trains {name}"));
             }
@@ -169,21 +170,16 @@ impl Crew<'_> {
     }
 
     fn say(&self, line: &str) {
-        if self.effort.quiet {
-        } else if self.bar.is_hidden() {
-            eprintln!("{line}");
-        } else {
-            self.bar.println(line);
+        match (self.effort.quiet, self.bar.is_hidden()) {
+            (true, _) => {}
+            (false, true) => eprintln!("{line}"),
+            (false, false) => self.bar.println(line),
         }
     }
 
     fn tally(&self) -> std::sync::MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn is_locked(report: &Report) -> bool {
-    matches!(report.downcast_ref::<RunFolderError>(), Some(RunFolderError::Locked { .. }))
 }
 
 /// Federations in use, so that points on the same data share one.

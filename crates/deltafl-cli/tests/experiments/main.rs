@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod dashboard;
 mod desk;
 mod paper;
 mod sweep;
+mod tune;

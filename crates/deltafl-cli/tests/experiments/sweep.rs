@@ -152,6 +152,21 @@ fn killed_again_and_again_a_sweep_ends_with_the_same_bits_and_trains_no_point_tw
 }
 
 #[test]
+fn two_processes_on_one_folder_train_each_point_once() {
+    let desk = Desk::new();
+    let sweep = format!("sweep run x.toml {AXES} --out");
+    let start =
+        || desk.command(&format!("{sweep} s")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    for mut child in [start(), start()] {
+        assert!(child.wait().unwrap().success());
+    }
+    // What one passed over because the other held it is finished now.
+    assert!(desk.printed("sweep list s").contains("6 of 6 points finished"));
+    desk.printed(&format!("{sweep} alone -q"));
+    assert_eq!(bits(&desk.path("s")), bits(&desk.path("alone")));
+}
+
+#[test]
 fn a_sweep_that_grows_trains_only_what_is_new() {
     let desk = Desk::new();
     desk.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=2 --out s -q");
