@@ -93,19 +93,23 @@ fn draw_curves(frame: &mut Frame<'_>, view: &View, area: Rect) {
         frame.render_widget(Paragraph::new(wait).block(block), area);
         return;
     }
-    let lowest = points().map(|point| point.1).fold(f64::INFINITY, f64::min);
-    let highest = points().map(|point| point.1).fold(f64::NEG_INFINITY, f64::max).max(lowest + 1e-9);
-    let datasets = view.tracks.iter().enumerate().map(|(t, track)| {
+    // The untrained model would squeeze the rest of the curves into a strip.
+    let first = usize::from(view.tracks.iter().all(|track| track.losses.len() > 3));
+    let curves: Vec<&[(f64, f64)]> = view.tracks.iter().map(|track| &track.losses[first..]).collect();
+    let losses = || curves.iter().copied().flatten().map(|point| point.1);
+    let lowest = losses().fold(f64::INFINITY, f64::min);
+    let highest = losses().fold(f64::NEG_INFINITY, f64::max).max(lowest + 1e-9);
+    let datasets = view.tracks.iter().zip(&curves).enumerate().map(|(t, (track, curve))| {
         Dataset::default()
             .name(track.label.as_str())
             .marker(Marker::Braille)
             .graph_type(GraphType::Line)
             .style(colour(t))
-            .data(&track.losses)
+            .data(curve)
     });
     let x = Axis::default()
-        .bounds([0.0, view.rounds as f64])
-        .labels(["0".to_owned(), format!("{} rounds", view.rounds)]);
+        .bounds([0.0, view.round.max(1) as f64])
+        .labels(["0".to_owned(), format!("{} rounds", view.round)]);
     let middle = (lowest + highest) / 2.0;
     let y = Axis::default()
         .bounds([lowest, highest])
