@@ -26,13 +26,16 @@ pub(crate) mod logistic;
 pub(crate) mod lstm;
 pub(crate) mod pooled;
 pub(crate) mod portable;
+mod prefetch;
 pub(crate) mod product;
 pub(crate) mod simd;
 pub(crate) mod softmax;
+pub(crate) mod sums;
 pub(crate) mod winograd;
 
 pub use aligned::Aligned;
 pub use denormals::{FlushDenormals, flush_denormals};
+pub(crate) use prefetch::prefetch;
 
 /// An instruction set that the kernels are written for.
 ///

@@ -4,14 +4,18 @@
 //! allocates nothing per step: the engine asks once how much scratch memory a batch needs and lends it.
 //! To bring your own model, implement the five required methods; the rest are openings for speed.
 
+use std::ops::Range;
+
 use crate::stream::Stream;
 
 pub mod conv_net;
+mod full;
 pub mod gru;
 mod layout;
 pub mod linear;
 pub mod logistic;
 pub mod lstm;
+mod network;
 mod spec;
 
 pub use conv_net::ConvNet;
@@ -39,7 +43,16 @@ pub enum Inputs<'a> {
     Tokens(&'a [u32]),
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    /// Some of the examples.
+    pub(crate) fn part(self, range: Range<usize>) -> Self {
+        let inputs = match self.inputs {
+            Inputs::Dense(values) => Inputs::Dense(part(values, self.len(), range.clone())),
+            Inputs::Tokens(ids) => Inputs::Tokens(part(ids, self.len(), range.clone())),
+        };
+        Batch { inputs, labels: &self.labels[range] }
+    }
+
     /// Number of examples.
     pub fn len(&self) -> usize {
         self.labels.len()
@@ -49,6 +62,12 @@ impl Batch<'_> {
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
+}
+
+/// The rows of a matrix of `count` rows.
+fn part<T>(rows: &[T], count: usize, range: Range<usize>) -> &[T] {
+    let width = rows.len() / count.max(1);
+    &rows[range.start * width..range.end * width]
 }
 
 impl<'a> Inputs<'a> {

@@ -301,6 +301,7 @@ impl<P: Peers> Engine for Threads<'_, P> {
 
     fn announce(&mut self, next: &[Drawn]) {
         self.next = next.to_vec();
+        self.crew.prefetch(next);
     }
 
     fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<SplitEvaluation, EngineError> {

@@ -79,6 +79,12 @@ unsafe impl Simd for Avx2 {
         _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
     }
     #[inline(always)]
+    unsafe fn split(t: __m256) -> (__m256, __m256) {
+        let t = _mm256_max_ps(_mm256_set1_ps(-126.0), t);
+        let n = Self::round(t);
+        (n, _mm256_sub_ps(t, n))
+    }
+    #[inline(always)]
     unsafe fn scale(a: __m256, n: __m256) -> __m256 {
         let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
         _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))

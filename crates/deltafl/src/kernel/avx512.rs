@@ -78,13 +78,18 @@ unsafe impl Simd for Avx512 {
         _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
     }
     #[inline(always)]
+    unsafe fn split(t: __m512) -> (__m512, __m512) {
+        // The rest of −∞ is 0, and `scale` takes any n.
+        let r = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(t);
+        (_mm512_sub_ps(t, r), r)
+    }
+    #[inline(always)]
     unsafe fn scale(a: __m512, n: __m512) -> __m512 {
         _mm512_scalef_ps(a, n)
     }
     #[inline(always)]
     unsafe fn reciprocal(a: __m512) -> __m512 {
-        // 14 bits, doubled by one step of Newton; min keeps ∞ · 0 out of the step.
-        let a = _mm512_min_ps(_mm512_set1_ps(f32::MAX / 4.0), a);
+        // 14 bits, doubled by one step of Newton.
         let y = _mm512_rcp14_ps(a);
         _mm512_fmadd_ps(y, _mm512_fnmadd_ps(a, y, _mm512_set1_ps(1.0)), y)
     }

@@ -335,12 +335,17 @@ impl FirstCells {
             for x in 0..pooled_1 {
                 let at = self.sizes.at_1(self.channel, y * pooled_1 + x);
                 let parts = split_by_winner::<S>(self.alive::<S>(at), S::load(self.winners.add(at)));
-                let corner = self.image.add((2 * y + row) * side + 2 * x);
-                for (q, &part) in parts.iter().enumerate() {
-                    let pixels = corner.add(q / 2 * side + q % 2);
-                    for (ky, sums) in sums.iter_mut().enumerate() {
-                        for (kx, sum) in sums.iter_mut().enumerate() {
-                            *sum = S::fma(S::splat(*pixels.add(ky * side + kx)), part, *sum);
+                let patch = self.image.add((2 * y + row) * side + 2 * x);
+                // Pixel by pixel, each for all the sums it enters: one load serves up to four, and the
+                // sums stay in registers.
+                for py in 0..ROWS + 1 {
+                    for px in 0..FILTER + 1 {
+                        let pixel = S::splat(*patch.add(py * side + px));
+                        for (q, &part) in parts.iter().enumerate() {
+                            let (ky, kx) = (py.wrapping_sub(q / 2), px.wrapping_sub(q % 2));
+                            if ky < ROWS && kx < FILTER {
+                                sums[ky][kx] = S::fma(pixel, part, sums[ky][kx]);
+                            }
                         }
                     }
                 }

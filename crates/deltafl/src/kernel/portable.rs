@@ -101,6 +101,12 @@ unsafe impl Simd for Portable {
         map(a, |a| (a + ROUNDER) - ROUNDER)
     }
     #[inline(always)]
+    unsafe fn split(t: Eight) -> (Eight, Eight) {
+        let t = Self::max(Self::splat(-126.0), t);
+        let n = Self::round(t);
+        (n, Self::sub(t, n))
+    }
+    #[inline(always)]
     unsafe fn scale(a: Eight, n: Eight) -> Eight {
         zip(a, n, |a, n| a * f32::from_bits(((n as i32 + 127) as u32) << 23))
     }

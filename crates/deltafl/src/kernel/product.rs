@@ -146,9 +146,7 @@ pub(crate) unsafe fn multiply<S: Simd>(
         let mut i = 0;
         while i < m {
             let tile = Tile {
-                a: a.values.as_ptr().add(i * a.row),
-                a_row: a.row,
-                a_column: a.column,
+                a: Rows { first: a.values.as_ptr().add(i * a.row), row: a.row, column: a.column },
                 b,
                 b_row: b_layout.row,
                 c: c.add(i * c_layout.row),
@@ -168,12 +166,53 @@ pub(crate) unsafe fn multiply<S: Simd>(
     }
 }
 
+/// Some rows of A, read entry by entry.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows {
+    pub(crate) first: *const f32,
+    pub(crate) row: usize,
+    pub(crate) column: usize,
+}
+
+impl Rows {
+    /// sums + A·B over `k` columns of these rows, where vector v of row p of B lies at `b[v] + p·b_row`.
+    #[inline(always)]
+    pub(crate) unsafe fn add_product<S: Simd, const ROWS: usize, const WIDE: usize>(
+        self,
+        k: usize,
+        mut b: [*const f32; WIDE],
+        b_row: usize,
+        mut sums: [[S::V; WIDE]; ROWS],
+    ) -> [[S::V; WIDE]; ROWS] {
+        // Row 3j + i is read at pointer j plus 0, 1 or 2 strides: addresses that need no instruction of their own.
+        let mut a = [self.first; 4];
+        for (j, a) in a.iter_mut().enumerate() {
+            *a = self.first.wrapping_add(3 * j * self.row);
+        }
+        for _ in 0..k {
+            let mut row = [S::zero(); WIDE];
+            for (row, b) in row.iter_mut().zip(&mut b) {
+                *row = S::load(*b);
+                *b = b.wrapping_add(b_row);
+            }
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let x = S::splat(*a[i / 3].add(i % 3 * self.row));
+                for (sum, row) in sums.iter_mut().zip(row) {
+                    *sum = S::fma(x, row, *sum);
+                }
+            }
+            for a in &mut a {
+                *a = a.wrapping_add(self.column);
+            }
+        }
+        sums
+    }
+}
+
 /// One tile of C: where its operands lie.
 #[derive(Clone, Copy)]
 struct Tile {
-    a: *const f32,
-    a_row: usize,
-    a_column: usize,
+    a: Rows,
     b: *const f32,
     b_row: usize,
     c: *mut f32,
@@ -205,33 +244,23 @@ impl Tile {
     #[inline(always)]
     unsafe fn fill<S: Simd, const ROWS: usize, const WIDE: usize>(self) {
         let mut sums = [[S::zero(); WIDE]; ROWS];
-        let mut b = self.b;
-        // Row 3j + i is read at pointer j plus 0, 1 or 2 strides: addresses that need no instruction of their own.
-        let mut a = [self.a; 4];
-        for (j, a) in a.iter_mut().enumerate() {
-            *a = self.a.wrapping_add(3 * j * self.a_row);
-        }
-        for _ in 0..self.k {
-            let mut row = [S::zero(); WIDE];
-            for (v, row) in row.iter_mut().enumerate() {
-                *row = S::load(b.add(v * S::LANES));
-            }
+        // C comes first: far memory is then on its way while the tile before is still being summed.
+        if self.beta != 0.0 {
+            let beta = S::splat(self.beta);
             for (i, sums) in sums.iter_mut().enumerate() {
-                let x = S::splat(*a[i / 3].add(i % 3 * self.a_row));
-                for (sum, row) in sums.iter_mut().zip(row) {
-                    *sum = S::fma(x, row, *sum);
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = S::mul(beta, S::load(self.c.add(i * self.c_row + v * S::LANES)));
                 }
             }
-            for a in &mut a {
-                *a = a.wrapping_add(self.a_column);
-            }
-            b = b.add(self.b_row);
         }
-        let beta = S::splat(self.beta);
+        let mut b = [self.b; WIDE];
+        for (v, b) in b.iter_mut().enumerate() {
+            *b = b.add(v * S::LANES);
+        }
+        let sums = self.a.add_product::<S, ROWS, WIDE>(self.k, b, self.b_row, sums);
         for (i, sums) in sums.iter().enumerate() {
             for (v, &sum) in sums.iter().enumerate() {
-                let c = self.c.add(i * self.c_row + v * S::LANES);
-                S::store(c, if self.beta == 0.0 { sum } else { S::fma(beta, S::load(c), sum) });
+                S::store(self.c.add(i * self.c_row + v * S::LANES), sum);
             }
         }
     }

@@ -45,9 +45,12 @@ pub(crate) unsafe trait Simd: Copy + Debug {
     unsafe fn where_greater(a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
     /// The nearest integer.
     unsafe fn round(a: Self::V) -> Self::V;
-    /// a·2ⁿ for integral n with 2ⁿ a normal number.
+    /// An integer n that [`Simd::scale`] takes and r = t − n, |r| ≤ ½, for any t ≤ 126; far below, where 2ᵗ is not a normal
+    /// number, n may stop and r be 0.
+    unsafe fn split(t: Self::V) -> (Self::V, Self::V);
+    /// a·2ⁿ for integral n with 2ⁿ a normal number, or what [`Simd::split`] gives.
     unsafe fn scale(a: Self::V, n: Self::V) -> Self::V;
-    /// 1/a within 1 ulp or so, for a ∈ [1, ∞].
+    /// 1/a within 1 ulp or so, for a ∈ [1, 2¹²⁷].
     unsafe fn reciprocal(a: Self::V) -> Self::V;
     unsafe fn sum(a: Self::V) -> f32;
     unsafe fn largest(a: Self::V) -> f32;

@@ -11,25 +11,22 @@
 //! first map, and with it of the small first filters); and the descent, which adds the gradients of
 //! the large layers to the parameters without forming them.
 
-use super::layout::{add_decayed, add_rows, section, split, split_mut, take};
+use super::full::Full;
+use super::layout::{section, sections_len, split, split_mut, take_sections};
+use super::network::{self, Network};
 use super::{Batch, Model, Score, Step};
 use crate::kernel::conv::{self, Pooled, Sizes, TAPS};
-use crate::kernel::pooled;
-use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
-use crate::kernel::softmax::{self, Rows};
+use crate::kernel::product::Layout;
 use crate::kernel::winograd::{self, Second};
-use crate::kernel::{Granted, Isa};
+use crate::kernel::{Granted, Isa, pooled, softmax, sums};
 use crate::stream::Stream;
-
-/// Images that a forward pass holds at once.
-const FORWARD: usize = 16;
 
 /// The convolutional network.
 #[derive(Clone, Debug)]
 pub struct ConvNet {
     sizes: Sizes,
     channels: [usize; 2],
-    classes: usize,
+    full: Full,
     kernel: Granted,
 }
 
@@ -40,7 +37,8 @@ impl ConvNet {
     /// When the image is too small to be pooled twice (a side below 16), or this CPU lacks the instruction set.
     pub fn new(side: usize, channels: [usize; 2], classes: usize, isa: Isa) -> Self {
         let sizes = Sizes::new(side, channels).expect("an image of side 16 or more leaves something to pool");
-        Self { sizes, channels, classes, kernel: Granted::new(isa) }
+        let kernel = Granted::new(isa);
+        Self { sizes, channels, full: Full { inputs: sizes.map_2(), classes, kernel }, kernel }
     }
 
     /// The smallest side of an image.
@@ -51,10 +49,6 @@ impl ConvNet {
         j % self.sizes.cells_2() * self.sizes.second + j / self.sizes.cells_2()
     }
 
-    fn rows(&self) -> Rows {
-        Rows { classes: self.classes, stride: padded(self.classes) }
-    }
-
     /// Inputs of the full layer in flat order.
     fn features(&self) -> usize {
         self.channels[1] * self.sizes.cells_2()
@@ -63,14 +57,14 @@ impl ConvNet {
     /// Flat parameters: first filters and biases, second filters and biases, full layer and biases.
     fn flat_lens(&self) -> [usize; 6] {
         let [first, second] = self.channels;
-        [TAPS * first, first, TAPS * first * second, second, self.features() * self.classes, self.classes]
+        let classes = self.full.classes;
+        [TAPS * first, first, TAPS * first * second, second, self.features() * classes, classes]
     }
 
     /// The same in working form; the first filters hold their biases.
     fn working_lens(&self) -> [usize; 5] {
-        let Sizes { second, .. } = self.sizes;
-        let full = panels_len(self.sizes.map_2(), padded(self.classes));
-        [self.sizes.filters_1(), self.sizes.filters_2(), second, full, padded(self.classes)].map(section)
+        let [full, full_bias] = self.full.working_lens();
+        [self.sizes.filters_1(), self.sizes.filters_2(), self.sizes.second, full, full_bias].map(section)
     }
 
     fn parts<'a>(&self, working: &'a [f32]) -> Parts<&'a [f32]> {
@@ -79,25 +73,6 @@ impl ConvNet {
 
     fn parts_mut<'a>(&self, working: &'a mut [f32]) -> Parts<&'a mut [f32]> {
         Parts::from(split_mut(working, self.working_lens()))
-    }
-
-    fn forward_len(&self, batch: usize) -> usize {
-        let sizes = &self.sizes;
-        section(winograd::filters_len(sizes))
-            + section(winograd::scratch_len(sizes))
-            + 2 * section(batch * sizes.map_1())
-            + 2 * section(batch * sizes.map_2())
-            + section(batch * self.rows().stride)
-    }
-
-    fn backward_len(&self, batch: usize) -> usize {
-        let sizes = &self.sizes;
-        section(panels_len(padded(self.classes), sizes.map_2()))
-            + section(batch * sizes.map_2())
-            + section(batch * pooled::lists_len(sizes))
-            + section(sizes.map_1())
-            + section(sizes.filters_1())
-            + section(sizes.second)
     }
 
     /// The forward pass of a batch, whose filters have been transformed, as far as the logits.
@@ -119,14 +94,7 @@ impl ConvNet {
             let map = Pooled { values: values_2, winners: winners_2 };
             winograd::second_forward(kernel, sizes, values, second, map, memory.scratch);
         }
-        let stride = self.rows().stride;
-        for row in memory.logits.chunks_exact_mut(stride) {
-            row.copy_from_slice(&parts.full_bias[..stride]);
-        }
-        let shape = Shape { m: memory.logits.len() / stride, n: stride, k: sizes.map_2() };
-        let features = Entries { values: memory.map_2, row: sizes.map_2(), column: 1 };
-        let layouts = [Layout::panels(sizes.map_2()), Layout::rows(stride)];
-        product(kernel, shape, features, parts.full, layouts[0], memory.logits, layouts[1], 1.0);
+        self.full.logits([parts.full, parts.full_bias], memory.map_2, sizes.map_2(), memory.logits);
     }
 
     /// The gradients that need the parameters, from the residuals that `forward.logits` holds.
@@ -137,23 +105,8 @@ impl ConvNet {
         forward: &Forward<'_>,
         backward: &mut Backward<'_>,
     ) {
-        let (sizes, kernel, stride) = (self.sizes, self.kernel, self.rows().stride);
-        let layout = Layout::panels(sizes.map_2());
-        transposed(kernel, sizes.map_2(), stride, parts.full, layout, backward.full_transposed);
-        let shape = Shape { m: forward.logits.len() / stride, n: sizes.map_2(), k: self.classes };
-        let residuals = Entries { values: forward.logits, row: stride, column: 1 };
-        let layouts = [Layout::panels(stride), Layout::rows(sizes.map_2())];
-        product(
-            kernel,
-            shape,
-            residuals,
-            backward.full_transposed,
-            layouts[0],
-            backward.map_2,
-            layouts[1],
-            0.0,
-        );
-
+        let (sizes, kernel) = (self.sizes, self.kernel);
+        self.full.slopes(parts.full, forward.logits, backward.full_transposed, backward.map_2);
         backward.first.fill(0.0);
         backward.second_bias.fill(0.0);
         let lists = backward.live.chunks_exact_mut(pooled::lists_len(&sizes));
@@ -175,42 +128,10 @@ impl ConvNet {
         }
     }
 
-    /// parts ← decay·parts + gradient.
-    fn descend(&self, parts: Parts<&mut [f32]>, decay: f32, forward: &Forward<'_>, backward: &Backward<'_>) {
-        let (sizes, kernel, stride) = (self.sizes, self.kernel, self.rows().stride);
-        add_decayed(parts.first, backward.first, decay);
-        add_decayed(parts.second_bias, backward.second_bias, decay);
-        pooled::add_filter_gradient(kernel, sizes, forward.map_1, backward.live, decay, parts.second);
-        let shape = Shape { m: sizes.map_2(), n: stride, k: forward.logits.len() / stride };
-        let features = Entries { values: forward.map_2, row: 1, column: sizes.map_2() };
-        let layouts = [Layout::rows(stride), Layout::panels(sizes.map_2())];
-        product(kernel, shape, features, forward.logits, layouts[0], parts.full, layouts[1], decay);
-        parts.full_bias.iter_mut().for_each(|b| *b *= decay);
-        add_rows(parts.full_bias, forward.logits, stride);
-    }
-
-    /// Forward and back; the memory then holds what [`Self::descend`] adds.
-    fn differentiate<'a>(
-        &self,
-        working: &[f32],
-        batch: Batch<'_>,
-        scale: f32,
-        memory: &mut &'a mut [f32],
-    ) -> (Forward<'a>, Backward<'a>) {
-        let parts = self.parts(working);
-        let mut forward = Forward::take(self, batch.len(), memory);
-        let mut backward = Backward::take(self, batch.len(), memory);
-        winograd::transform_filters(
-            self.kernel,
-            self.sizes,
-            parts.second,
-            forward.transformed,
-            forward.scratch,
-        );
-        self.forward(&parts, batch.inputs.dense(), &mut forward);
-        softmax::residuals(self.kernel, self.rows(), forward.logits, batch.labels, scale);
-        self.backward(&parts, batch.inputs.dense(), &forward, &mut backward);
-        (forward, backward)
+    /// The filters of the second convolution, as the forward pass wants them.
+    fn transform(&self, parts: &Parts<&[f32]>, memory: &mut Forward<'_>) {
+        let Forward { transformed, scratch, .. } = memory;
+        winograd::transform_filters(self.kernel, self.sizes, parts.second, transformed, scratch);
     }
 }
 
@@ -230,7 +151,7 @@ impl<T> From<[T; 5]> for Parts<T> {
 }
 
 /// Memory of a forward pass.
-struct Forward<'a> {
+pub(super) struct Forward<'a> {
     transformed: &'a mut [f32],
     scratch: &'a mut [f32],
     map_1: &'a mut [f32],
@@ -241,22 +162,22 @@ struct Forward<'a> {
 }
 
 impl<'a> Forward<'a> {
-    fn take(model: &ConvNet, batch: usize, memory: &mut &'a mut [f32]) -> Self {
+    fn lens(model: &ConvNet, batch: usize) -> [usize; 7] {
         let sizes = &model.sizes;
-        Self {
-            transformed: take(memory, winograd::filters_len(sizes)),
-            scratch: take(memory, winograd::scratch_len(sizes)),
-            map_1: take(memory, batch * sizes.map_1()),
-            winners_1: take(memory, batch * sizes.map_1()),
-            map_2: take(memory, batch * sizes.map_2()),
-            winners_2: take(memory, batch * sizes.map_2()),
-            logits: take(memory, batch * model.rows().stride),
-        }
+        let (map_1, map_2) = (batch * sizes.map_1(), batch * sizes.map_2());
+        let logits = batch * model.full.rows().stride;
+        [winograd::filters_len(sizes), winograd::scratch_len(sizes), map_1, map_1, map_2, map_2, logits]
+    }
+
+    fn take(model: &ConvNet, batch: usize, memory: &mut &'a mut [f32]) -> Self {
+        let [transformed, scratch, map_1, winners_1, map_2, winners_2, logits] =
+            take_sections(memory, Self::lens(model, batch));
+        Self { transformed, scratch, map_1, winners_1, map_2, winners_2, logits }
     }
 }
 
 /// Memory of a backward pass: gradients, and the lists of live cells.
-struct Backward<'a> {
+pub(super) struct Backward<'a> {
     full_transposed: &'a mut [f32],
     map_2: &'a mut [f32],
     live: &'a mut [f32],
@@ -266,16 +187,47 @@ struct Backward<'a> {
 }
 
 impl<'a> Backward<'a> {
-    fn take(model: &ConvNet, batch: usize, memory: &mut &'a mut [f32]) -> Self {
+    fn lens(model: &ConvNet, batch: usize) -> [usize; 6] {
         let sizes = &model.sizes;
-        Self {
-            full_transposed: take(memory, panels_len(padded(model.classes), sizes.map_2())),
-            map_2: take(memory, batch * sizes.map_2()),
-            live: take(memory, batch * pooled::lists_len(sizes)),
-            map_1: take(memory, sizes.map_1()),
-            first: take(memory, sizes.filters_1()),
-            second_bias: take(memory, sizes.second),
-        }
+        let (map_2, live) = (batch * sizes.map_2(), batch * pooled::lists_len(sizes));
+        [model.full.transposed_len(), map_2, live, sizes.map_1(), sizes.filters_1(), sizes.second]
+    }
+
+    fn take(model: &ConvNet, batch: usize, memory: &mut &'a mut [f32]) -> Self {
+        let [full_transposed, map_2, live, map_1, first, second_bias] =
+            take_sections(memory, Self::lens(model, batch));
+        Self { full_transposed, map_2, live, map_1, first, second_bias }
+    }
+}
+
+impl Network for ConvNet {
+    const PART: usize = 16;
+    type Slopes<'a> = (Forward<'a>, Backward<'a>);
+
+    fn differentiate<'a>(
+        &self,
+        working: &[f32],
+        batch: Batch<'_>,
+        scale: f32,
+        mut memory: &'a mut [f32],
+    ) -> Self::Slopes<'a> {
+        let (parts, images) = (self.parts(working), batch.inputs.dense());
+        let mut forward = Forward::take(self, batch.len(), &mut memory);
+        let mut backward = Backward::take(self, batch.len(), &mut memory);
+        self.transform(&parts, &mut forward);
+        self.forward(&parts, images, &mut forward);
+        softmax::residuals(self.kernel, self.full.rows(), forward.logits, batch.labels, scale);
+        self.backward(&parts, images, &forward, &mut backward);
+        (forward, backward)
+    }
+
+    fn descend(&self, working: &mut [f32], decay: f32, (forward, backward): Self::Slopes<'_>) {
+        let (parts, sizes, kernel) = (self.parts_mut(working), self.sizes, self.kernel);
+        sums::add_decayed(kernel, backward.first, decay, parts.first);
+        sums::add_decayed(kernel, backward.second_bias, decay, parts.second_bias);
+        pooled::add_filter_gradient(kernel, sizes, forward.map_1, backward.live, decay, parts.second);
+        let full = [parts.full, parts.full_bias];
+        self.full.descend(full, forward.map_2, sizes.map_2(), forward.logits, decay);
     }
 }
 
@@ -297,51 +249,23 @@ impl Model for ConvNet {
     }
 
     fn scratch_len(&self, batch: usize) -> usize {
-        let gradient = 2 * section(self.working_len()) + self.step_scratch_len(batch.min(FORWARD));
-        gradient.max(self.forward_len(batch.min(FORWARD)))
+        network::scratch_len(self, batch, sections_len(Forward::lens(self, batch.min(Self::PART))))
     }
 
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
-        let mut memory = scratch;
-        let working = take(&mut memory, self.working_len());
-        let total = take(&mut memory, self.working_len());
-        self.load(params, working);
-        total.fill(0.0);
-        let mut loss = 0.0;
-        let pixels = self.sizes.pixels();
-        for (labels, images) in
-            batch.labels.chunks(FORWARD).zip(batch.inputs.dense().chunks(FORWARD * pixels))
-        {
-            let part = Batch { inputs: super::Inputs::Dense(images), labels };
-            loss += self.evaluate(working, part, memory).loss;
-            let (forward, backward) =
-                self.differentiate(working, part, 1.0 / batch.len() as f32, &mut &mut *memory);
-            self.descend(self.parts_mut(total), 1.0, &forward, &backward);
-        }
-        self.store(total, gradient);
-        loss / batch.len() as f64
+        network::gradient(self, params, batch, gradient, scratch)
     }
 
     fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
         let parts = self.parts(working);
         let mut score = Score::default();
-        let pixels = self.sizes.pixels();
-        let mut transform = true;
-        for (labels, images) in
-            batch.labels.chunks(FORWARD).zip(batch.inputs.dense().chunks(FORWARD * pixels))
-        {
-            let mut forward = Forward::take(self, labels.len(), &mut &mut *scratch);
-            if std::mem::take(&mut transform) {
-                winograd::transform_filters(
-                    self.kernel,
-                    self.sizes,
-                    parts.second,
-                    forward.transformed,
-                    forward.scratch,
-                );
+        for (i, part) in network::parts(self, batch).enumerate() {
+            let mut forward = Forward::take(self, part.len(), &mut &mut *scratch);
+            if i == 0 {
+                self.transform(&parts, &mut forward);
             }
-            self.forward(&parts, images, &mut forward);
-            score += softmax::score(self.kernel, self.rows(), forward.logits, labels);
+            self.forward(&parts, part.inputs.dense(), &mut forward);
+            score += softmax::score(self.kernel, self.full.rows(), forward.logits, part.labels);
         }
         score
     }
@@ -373,7 +297,7 @@ impl Model for ConvNet {
                 parts.full[layout.at(self.feature_row(j), class)] = w;
             }
         }
-        parts.full_bias[..self.classes].copy_from_slice(flat[5]);
+        parts.full_bias[..self.full.classes].copy_from_slice(flat[5]);
     }
 
     fn store(&self, working: &[f32], params: &mut [f32]) {
@@ -400,13 +324,10 @@ impl Model for ConvNet {
     }
 
     fn step_scratch_len(&self, batch: usize) -> usize {
-        self.forward_len(batch) + self.backward_len(batch)
+        sections_len(Forward::lens(self, batch)) + sections_len(Backward::lens(self, batch))
     }
 
     fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
-        let mut memory = scratch;
-        let scale = -step.learning_rate / batch.len() as f32;
-        let (forward, backward) = self.differentiate(working, batch, scale, &mut memory);
-        self.descend(self.parts_mut(working), 1.0 - step.learning_rate * step.l2, &forward, &backward);
+        network::step(self, working, batch, step, scratch);
     }
 }

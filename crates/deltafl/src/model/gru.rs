@@ -7,18 +7,16 @@
 //! batch: with one-hot input the table is W_ih itself, and with an embedding a small product. So the input
 //! costs a look-up forward and the addition of a row back, in both cases.
 
+use super::full::Full;
 use super::layout::{
-    Gates, add_decayed, add_rows, load_transposed, section, split, split_mut, store_transposed, take,
+    Gates, load_transposed, section, sections_len, split, split_mut, store_transposed, take_sections,
 };
-use super::{Batch, Inputs, Model, Score, Step};
-use crate::kernel::gru::{self, Units};
+use super::network::{self, Network};
+use super::{Batch, Model, Score, Step};
+use crate::kernel::gru::{self, Kept, Recurrent, Units};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
-use crate::kernel::softmax::{self, Rows};
-use crate::kernel::{Granted, Isa};
+use crate::kernel::{Granted, Isa, softmax, sums};
 use crate::stream::Stream;
-
-/// Examples that a forward pass holds at once.
-const FORWARD: usize = 48;
 
 /// How a symbol enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +34,7 @@ pub struct Gru {
     alphabet: usize,
     embedding: Embedding,
     gates: Gates,
-    classes: usize,
+    full: Full,
     kernel: Granted,
 }
 
@@ -53,18 +51,9 @@ impl Gru {
         classes: usize,
         isa: Isa,
     ) -> Self {
-        Self {
-            len,
-            alphabet,
-            embedding,
-            gates: Gates { count: 3, hidden },
-            classes,
-            kernel: Granted::new(isa),
-        }
-    }
-
-    fn rows(&self) -> Rows {
-        Rows { classes: self.classes, stride: padded(self.classes) }
+        let kernel = Granted::new(isa);
+        let gates = Gates { count: 3, hidden, multiple: gru::UNITS };
+        Self { len, alphabet, embedding, gates, full: Full { inputs: hidden, classes, kernel }, kernel }
     }
 
     /// Inputs of W_ih.
@@ -83,33 +72,25 @@ impl Gru {
         }
     }
 
-    /// Floats of a row of states.
-    fn states(&self) -> usize {
-        padded(self.gates.hidden)
+    /// The rows of a time step.
+    fn rows(&self, batch: usize) -> Units {
+        let (units, gates) = (self.gates.units(), self.gates.columns());
+        Units { batch, units, gates, states: padded(self.gates.hidden) }
     }
 
     /// Embedding, W_ih, W_hh, b_ih, b_hh, full, bias.
     fn flat_lens(&self) -> [usize; 7] {
         let Gates { hidden, .. } = self.gates;
-        let rows = self.gates.rows();
-        let full = self.classes * hidden;
-        [self.embedding_len(), rows * self.inputs(), rows * hidden, rows, rows, full, self.classes]
+        let (rows, classes) = (self.gates.rows(), self.full.classes);
+        [self.embedding_len(), rows * self.inputs(), rows * hidden, rows, rows, classes * hidden, classes]
     }
 
     fn working_lens(&self) -> [usize; 7] {
         let columns = self.gates.columns();
         let recurrent = panels_len(self.gates.hidden, columns);
-        let full = panels_len(self.gates.hidden, padded(self.classes));
-        [
-            self.embedding_len(),
-            self.inputs() * columns,
-            recurrent,
-            columns,
-            columns,
-            full,
-            padded(self.classes),
-        ]
-        .map(section)
+        let [full, full_bias] = self.full.working_lens();
+        [self.embedding_len(), self.inputs() * columns, recurrent, columns, columns, full, full_bias]
+            .map(section)
     }
 
     fn parts<'a>(&self, working: &'a [f32]) -> Parts<&'a [f32]> {
@@ -120,86 +101,44 @@ impl Gru {
         Parts::from(split_mut(working, self.working_lens()))
     }
 
-    /// Rows that the memory of a batch has room for: of every time step, or of the last two.
-    fn forward_len(&self, batch: usize, steps: usize) -> usize {
-        section(self.alphabet * self.gates.columns())
-            + section(steps * batch * self.gates.columns())
-            + section(steps * batch * self.states())
-            + section((steps + 1) * batch * self.states())
-            + section(batch * self.rows().stride)
-    }
-
-    fn backward_len(&self, batch: usize) -> usize {
-        let columns = self.gates.columns();
-        section(panels_len(columns, self.states()))
-            + section(panels_len(padded(self.classes), self.states()))
-            + section(batch * self.states())
-            + section(self.alphabet * columns)
-            + section(panels_len(columns, padded(self.inputs())))
-            + section(self.embedding_len())
-    }
-
     /// The table: W_ih x + b_ih of each symbol, and b_hh of the gates r and z.
-    fn fill_table(&self, parts: &Parts<&[f32]>, table: &mut [f32]) {
+    fn fill_table(&self, parts: &Parts<&[f32]>, memory: &mut Forward<'_>) {
         let (columns, direct) = (self.gates.columns(), 2 * self.gates.units());
-        for row in table.chunks_exact_mut(columns) {
-            row.copy_from_slice(&parts.input_bias[..columns]);
-            row[..direct].iter_mut().zip(parts.recurrent_bias).for_each(|(sum, b)| *sum += b);
-        }
+        memory.bias.copy_from_slice(&parts.input_bias[..columns]);
+        sums::add_rows(self.kernel, &parts.recurrent_bias[..direct], &mut memory.bias[..direct]);
         match self.embedding {
-            Embedding::OneHot => table.iter_mut().zip(parts.input).for_each(|(sum, w)| *sum += w),
+            Embedding::OneHot => sums::biased(self.kernel, parts.input, memory.bias, memory.table),
             Embedding::Trained(dim) => {
+                memory.table.chunks_exact_mut(columns).for_each(|row| row.copy_from_slice(memory.bias));
                 let shape = Shape { m: self.alphabet, n: columns, k: dim };
                 let embedding = Entries { values: parts.embedding, row: dim, column: 1 };
                 let rows = Layout::rows(columns);
-                product(self.kernel, shape, embedding, parts.input, rows, table, rows, 1.0);
+                product(self.kernel, shape, embedding, parts.input, rows, memory.table, rows, 1.0);
             }
         }
     }
 
-    /// The forward pass of a batch, as far as the logits.
+    /// The forward pass of a batch whose table has been filled, as far as the logits.
     fn forward(&self, parts: &Parts<&[f32]>, tokens: &[u32], memory: &mut Forward<'_>) {
-        let (columns, states, batch) = (self.gates.columns(), self.states(), memory.batch);
-        let (kernel, units) = (self.kernel, self.gates.units());
-        let rows = Units { batch, units, gates: columns, states };
-        memory.states[..batch * states].fill(0.0);
+        let rows = memory.rows;
+        memory.states[..rows.batch * rows.states].fill(0.0);
         for t in 0..self.len {
-            let slot = memory.slot(t);
-            let gates = &mut memory.gates[slot * batch * columns..][..batch * columns];
-            let (before, after) = memory.states.split_at_mut((slot + 1) * batch * states);
-            let before = &before[slot * batch * states..];
-            if t > 0 {
-                let shape = Shape { m: batch, n: columns, k: self.gates.hidden };
-                let h = Entries { values: before, row: states, column: 1 };
-                let layouts = [Layout::panels(self.gates.hidden), Layout::rows(columns)];
-                product(kernel, shape, h, parts.recurrent, layouts[0], gates, layouts[1], 0.0);
-            } else {
-                gates.fill(0.0);
-            }
-            let inner = &mut memory.inner[slot * batch * states..][..batch * states];
-            let after = &mut after[..batch * states];
+            let (before, after) = around(memory.states, rows.batch * rows.states, t);
+            let recurrent = Recurrent { panels: parts.recurrent, hidden: self.gates.hidden };
             let step = gru::Forward {
-                gates,
-                inner,
+                recurrent: (t > 0).then_some(recurrent),
                 before,
                 after,
                 table: memory.table,
-                bias: &parts.recurrent_bias[2 * units..],
+                bias: &parts.recurrent_bias[2 * rows.units..],
                 symbols: &tokens[t..],
                 length: self.len,
+                kept: memory.kept.as_mut().map(|kept| kept.at(t, rows)),
             };
-            gru::forward(kernel, rows, step);
-            memory.carry();
+            gru::forward(self.kernel, rows, step);
         }
-        let last = &memory.states[memory.slot(self.len) * batch * states..];
-        let stride = self.rows().stride;
-        for row in memory.logits.chunks_exact_mut(stride) {
-            row.copy_from_slice(&parts.full_bias[..stride]);
-        }
-        let shape = Shape { m: batch, n: stride, k: self.gates.hidden };
-        let h = Entries { values: last, row: states, column: 1 };
-        let layouts = [Layout::panels(self.gates.hidden), Layout::rows(stride)];
-        product(kernel, shape, h, parts.full, layouts[0], memory.logits, layouts[1], 1.0);
+        let (last, _) = around(memory.states, rows.batch * rows.states, self.len);
+        self.full.logits([parts.full, parts.full_bias], last, rows.states, memory.logits);
     }
 
     /// Back through time, from the residuals that `forward.logits` holds to the slopes of all gates.
@@ -210,81 +149,40 @@ impl Gru {
         forward: &mut Forward<'_>,
         memory: &mut Backward<'_>,
     ) {
-        let (columns, states, batch) = (self.gates.columns(), self.states(), forward.batch);
-        let (kernel, hidden, stride) = (self.kernel, self.gates.hidden, self.rows().stride);
+        let (kernel, hidden, rows) = (self.kernel, self.gates.hidden, forward.rows);
         let panels = Layout::panels(hidden);
-        transposed(kernel, hidden, columns, parts.recurrent, panels, memory.recurrent_transposed);
-        transposed(kernel, hidden, stride, parts.full, panels, memory.full_transposed);
-        let shape = Shape { m: batch, n: states, k: self.classes };
-        let residuals = Entries { values: forward.logits, row: stride, column: 1 };
-        let layouts = [Layout::panels(stride), Layout::rows(states)];
-        product(kernel, shape, residuals, memory.full_transposed, layouts[0], memory.slope, layouts[1], 0.0);
-
-        let rows = Units { batch, units: self.gates.units(), gates: columns, states };
+        transposed(kernel, hidden, rows.gates, parts.recurrent, panels, memory.recurrent_transposed);
+        self.full.slopes(parts.full, forward.logits, memory.full_transposed, memory.slope);
+        memory.table.fill(0.0);
+        memory.bias.fill(0.0);
         for t in (0..self.len).rev() {
-            let gates = &mut forward.gates[t * batch * columns..][..batch * columns];
-            let inner = &mut forward.inner[t * batch * states..][..batch * states];
-            let before = &forward.states[t * batch * states..][..batch * states];
-            gru::backward(kernel, rows, gru::Backward { gates, inner, before, slope: memory.slope });
+            let (before, _) = around(forward.states, rows.batch * rows.states, t);
+            let Some(kept) = &mut forward.kept else { unreachable!("a pass that goes back keeps its gates") };
+            let Kept { gates, inner } = kept.at(t, rows);
+            let step = gru::Backward {
+                gates,
+                inner,
+                before,
+                slope: memory.slope,
+                symbols: &tokens[t..],
+                length: self.len,
+                table: memory.table,
+                bias: memory.bias,
+            };
+            gru::backward(kernel, rows, step);
             if t > 0 {
-                let shape = Shape { m: batch, n: states, k: 3 * self.gates.units() };
-                let slopes = Entries { values: gates, row: columns, column: 1 };
-                let layouts = [Layout::panels(columns), Layout::rows(states)];
-                product(
-                    kernel,
-                    shape,
-                    slopes,
-                    memory.recurrent_transposed,
-                    layouts[0],
-                    memory.slope,
-                    layouts[1],
-                    1.0,
-                );
+                let shape = Shape { m: rows.batch, n: rows.states, k: 3 * rows.units };
+                let slopes = Entries { values: gates, row: rows.gates, column: 1 };
+                let layouts = [Layout::panels(rows.gates), Layout::rows(rows.states)];
+                let back = &*memory.recurrent_transposed;
+                product(kernel, shape, slopes, back, layouts[0], memory.slope, layouts[1], 1.0);
             }
         }
-        self.table_gradient(tokens, forward, memory.table);
         if let Embedding::Trained(dim) = self.embedding {
-            transposed(kernel, dim, columns, parts.input, Layout::rows(columns), memory.input_transposed);
+            let (columns, layout) = (rows.gates, Layout::rows(rows.gates));
+            transposed(kernel, dim, columns, parts.input, layout, memory.input_transposed);
             memory.embedding.copy_from_slice(&parts.embedding[..self.embedding_len()]);
         }
-    }
-
-    /// The gradient of the table: the slopes of a row are those of the gates whenever its symbol came.
-    fn table_gradient(&self, tokens: &[u32], forward: &Forward<'_>, table: &mut [f32]) {
-        let (columns, states, units) = (self.gates.columns(), self.states(), self.gates.units());
-        table.fill(0.0);
-        for t in 0..self.len {
-            for (i, window) in tokens.chunks_exact(self.len).enumerate() {
-                let row = t * forward.batch + i;
-                let sum = &mut table[window[t] as usize * columns..][..columns];
-                let (direct, inner) = sum.split_at_mut(2 * units);
-                add_rows(direct, &forward.gates[row * columns..][..2 * units], 2 * units);
-                add_rows(&mut inner[..units], &forward.inner[row * states..][..units], units);
-            }
-        }
-    }
-
-    /// parts ← decay·parts + gradient.
-    fn descend(&self, parts: Parts<&mut [f32]>, decay: f32, forward: &Forward<'_>, backward: &Backward<'_>) {
-        let (columns, states, batch) = (self.gates.columns(), self.states(), forward.batch);
-        let (kernel, hidden, stride) = (self.kernel, self.gates.hidden, self.rows().stride);
-        let (panels, rows) = (Layout::panels(hidden), Layout::rows(columns));
-        if self.len > 1 {
-            let shape = Shape { m: hidden, n: columns, k: (self.len - 1) * batch };
-            let h = Entries { values: &forward.states[batch * states..], row: 1, column: states };
-            let slopes = &forward.gates[batch * columns..];
-            product(kernel, shape, h, slopes, rows, parts.recurrent, panels, decay);
-        } else {
-            parts.recurrent.iter_mut().for_each(|w| *w *= decay);
-        }
-        self.descend_biases(parts.input_bias, parts.recurrent_bias, decay, forward, backward);
-        self.descend_inputs(parts.embedding, parts.input, decay, backward);
-
-        let last = Entries { values: &forward.states[self.len * batch * states..], row: 1, column: states };
-        let shape = Shape { m: hidden, n: stride, k: batch };
-        product(kernel, shape, last, forward.logits, Layout::rows(stride), parts.full, panels, decay);
-        parts.full_bias.iter_mut().for_each(|b| *b *= decay);
-        add_rows(parts.full_bias, forward.logits, stride);
     }
 
     /// b_ih and b_hh have the same slopes at r and z; at n that of b_hh passes the reset gate.
@@ -293,21 +191,20 @@ impl Gru {
         input: &mut [f32],
         recurrent: &mut [f32],
         decay: f32,
-        forward: &Forward<'_>,
-        backward: &Backward<'_>,
+        backward: &mut Backward<'_>,
     ) {
-        let (columns, direct) = (self.gates.columns(), 2 * self.gates.units());
-        input.iter_mut().chain(recurrent.iter_mut()).for_each(|b| *b *= decay);
-        add_rows(input, backward.table, columns);
-        add_rows(&mut recurrent[..direct], backward.table, columns);
-        for row in forward.gates.chunks_exact(columns) {
-            recurrent[direct..columns].iter_mut().zip(&row[direct..]).for_each(|(b, slope)| *b += slope);
-        }
+        let (columns, units) = (self.gates.columns(), self.gates.units());
+        let Backward { table, bias, total, .. } = backward;
+        total.fill(0.0);
+        sums::add_rows(self.kernel, table, total);
+        sums::add_decayed(self.kernel, total, decay, &mut input[..columns]);
+        total[2 * units..3 * units].copy_from_slice(bias);
+        sums::add_decayed(self.kernel, total, decay, &mut recurrent[..columns]);
     }
 
     fn descend_inputs(&self, embedding: &mut [f32], input: &mut [f32], decay: f32, backward: &Backward<'_>) {
         let Embedding::Trained(dim) = self.embedding else {
-            return add_decayed(input, backward.table, decay);
+            return sums::add_decayed(self.kernel, backward.table, decay, input);
         };
         let (columns, kernel) = (self.gates.columns(), self.kernel);
         let rows = Layout::rows(columns);
@@ -326,23 +223,6 @@ impl Gru {
                 *e = decay * *e + slope;
             }
         }
-    }
-
-    fn differentiate<'a>(
-        &self,
-        working: &[f32],
-        batch: Batch<'_>,
-        scale: f32,
-        memory: &mut &'a mut [f32],
-    ) -> (Forward<'a>, Backward<'a>) {
-        let (parts, tokens) = (self.parts(working), batch.inputs.tokens());
-        let mut forward = Forward::take(self, batch.len(), false, memory);
-        let mut backward = Backward::take(self, batch.len(), memory);
-        self.fill_table(&parts, forward.table);
-        self.forward(&parts, tokens, &mut forward);
-        softmax::residuals(self.kernel, self.rows(), forward.logits, batch.labels, scale);
-        self.backward(&parts, tokens, &mut forward, &mut backward);
-        (forward, backward)
     }
 }
 
@@ -363,73 +243,142 @@ impl<T> From<[T; 7]> for Parts<T> {
     }
 }
 
-/// Memory of a forward pass: of all time steps for training, of the last one for evaluation.
-struct Forward<'a> {
-    batch: usize,
-    /// Whether each time step takes the place of the one before.
-    rolling: bool,
+/// Memory of a forward pass.
+pub(super) struct Forward<'a> {
+    rows: Units,
     table: &'a mut [f32],
-    /// r, z, ĥ of each time step; after the backward pass, their slopes.
-    gates: &'a mut [f32],
-    /// n of each time step; after the backward pass, its slope.
-    inner: &'a mut [f32],
-    /// h before each time step, and after the last.
+    /// The bias that all rows of the table share.
+    bias: &'a mut [f32],
+    /// h before each time step and after the last, for training; else of two steps, in turn.
     states: &'a mut [f32],
     logits: &'a mut [f32],
+    /// What each time step keeps for the way back; after it, `gates` holds their slopes.
+    kept: Option<Kept<'a>>,
 }
 
 impl<'a> Forward<'a> {
-    fn take(model: &Gru, batch: usize, rolling: bool, memory: &mut &'a mut [f32]) -> Self {
-        let (columns, states) = (model.gates.columns(), model.states());
-        let steps = if rolling { 1 } else { model.len };
-        Self {
-            batch,
-            rolling,
-            table: take(memory, model.alphabet * columns),
-            gates: take(memory, steps * batch * columns),
-            inner: take(memory, steps * batch * states),
-            states: take(memory, (steps + 1) * batch * states),
-            logits: take(memory, batch * model.rows().stride),
-        }
+    /// Sections of a pass that holds so many states.
+    fn lens(model: &Gru, batch: usize, states: usize) -> [usize; 4] {
+        let rows = model.rows(batch);
+        let logits = batch * model.full.rows().stride;
+        [model.alphabet * rows.gates, rows.gates, states * batch * rows.states, logits]
     }
 
-    /// Where time step t is kept.
-    fn slot(&self, t: usize) -> usize {
-        if self.rolling { 0 } else { t }
+    fn kept_lens(model: &Gru, batch: usize) -> [usize; 2] {
+        let rows = model.rows(batch);
+        [model.len * batch * rows.gates, model.len * batch * rows.states]
     }
 
-    /// In a rolling pass, the outcome of a time step becomes the state before the next.
-    fn carry(&mut self) {
-        if self.rolling {
-            let half = self.states.len() / 2;
-            self.states.copy_within(half.., 0);
-        }
+    /// A pass that keeps nothing.
+    fn for_evaluation(model: &Gru, batch: usize, mut memory: &'a mut [f32]) -> Self {
+        let [table, bias, states, logits] = take_sections(&mut memory, Self::lens(model, batch, 2));
+        Self { rows: model.rows(batch), table, bias, states, logits, kept: None }
+    }
+
+    /// A pass that can be gone back.
+    fn for_training(model: &Gru, batch: usize, memory: &mut &'a mut [f32]) -> Self {
+        let [table, bias, states, logits] = take_sections(memory, Self::lens(model, batch, model.len + 1));
+        let [gates, inner] = take_sections(memory, Self::kept_lens(model, batch));
+        Self { rows: model.rows(batch), table, bias, states, logits, kept: Some(Kept { gates, inner }) }
+    }
+}
+
+impl Kept<'_> {
+    /// The part of time step t.
+    fn at(&mut self, t: usize, rows: Units) -> Kept<'_> {
+        let (gates, inner) = (rows.batch * rows.gates, rows.batch * rows.states);
+        Kept { gates: &mut self.gates[t * gates..][..gates], inner: &mut self.inner[t * inner..][..inner] }
+    }
+}
+
+/// The states before and after time step t, of `len` floats each, where they are kept in turn.
+fn around(states: &mut [f32], len: usize, t: usize) -> (&[f32], &mut [f32]) {
+    let slots = states.len() / len;
+    let (before, after) = (t % slots, (t + 1) % slots);
+    let (low, high) = states.split_at_mut(before.max(after) * len);
+    if before < after {
+        (&low[before * len..][..len], &mut high[..len])
+    } else {
+        (&high[..len], &mut low[after * len..][..len])
     }
 }
 
 /// Memory of a backward pass.
-struct Backward<'a> {
+pub(super) struct Backward<'a> {
     recurrent_transposed: &'a mut [f32],
     full_transposed: &'a mut [f32],
     /// dh.
     slope: &'a mut [f32],
     /// The gradient of the table.
     table: &'a mut [f32],
+    /// The gradient of b_hn.
+    bias: &'a mut [f32],
+    /// Memory for the gradient of a bias.
+    total: &'a mut [f32],
     input_transposed: &'a mut [f32],
     embedding: &'a mut [f32],
 }
 
 impl<'a> Backward<'a> {
+    fn lens(model: &Gru, batch: usize) -> [usize; 8] {
+        let rows = model.rows(batch);
+        [
+            panels_len(rows.gates, rows.states),
+            model.full.transposed_len(),
+            batch * rows.states,
+            model.alphabet * rows.gates,
+            rows.units,
+            rows.gates,
+            panels_len(rows.gates, padded(model.inputs())),
+            model.embedding_len(),
+        ]
+    }
+
     fn take(model: &Gru, batch: usize, memory: &mut &'a mut [f32]) -> Self {
-        let (columns, states) = (model.gates.columns(), model.states());
-        Self {
-            recurrent_transposed: take(memory, panels_len(columns, states)),
-            full_transposed: take(memory, panels_len(padded(model.classes), states)),
-            slope: take(memory, batch * states),
-            table: take(memory, model.alphabet * columns),
-            input_transposed: take(memory, panels_len(columns, padded(model.inputs()))),
-            embedding: take(memory, model.embedding_len()),
+        let [recurrent_transposed, full_transposed, slope, table, bias, total, input_transposed, embedding] =
+            take_sections(memory, Self::lens(model, batch));
+        Self { recurrent_transposed, full_transposed, slope, table, bias, total, input_transposed, embedding }
+    }
+}
+
+impl Network for Gru {
+    const PART: usize = 48;
+    type Slopes<'a> = (Forward<'a>, Backward<'a>);
+
+    fn differentiate<'a>(
+        &self,
+        working: &[f32],
+        batch: Batch<'_>,
+        scale: f32,
+        mut memory: &'a mut [f32],
+    ) -> Self::Slopes<'a> {
+        let (parts, tokens) = (self.parts(working), batch.inputs.tokens());
+        let mut forward = Forward::for_training(self, batch.len(), &mut memory);
+        let mut backward = Backward::take(self, batch.len(), &mut memory);
+        self.fill_table(&parts, &mut forward);
+        self.forward(&parts, tokens, &mut forward);
+        softmax::residuals(self.kernel, self.full.rows(), forward.logits, batch.labels, scale);
+        self.backward(&parts, tokens, &mut forward, &mut backward);
+        (forward, backward)
+    }
+
+    fn descend(&self, working: &mut [f32], decay: f32, (mut forward, mut backward): Self::Slopes<'_>) {
+        let (parts, kernel, hidden, rows) =
+            (self.parts_mut(working), self.kernel, self.gates.hidden, forward.rows);
+        let step = rows.batch * rows.states;
+        if let (Some(kept), 2..) = (&mut forward.kept, self.len) {
+            let shape = Shape { m: hidden, n: rows.gates, k: (self.len - 1) * rows.batch };
+            let h = Entries { values: &forward.states[step..], row: 1, column: rows.states };
+            let slopes = &kept.gates[rows.batch * rows.gates..];
+            let layouts = [Layout::rows(rows.gates), Layout::panels(hidden)];
+            product(kernel, shape, h, slopes, layouts[0], parts.recurrent, layouts[1], decay);
+        } else {
+            parts.recurrent.iter_mut().for_each(|w| *w *= decay);
         }
+        self.descend_biases(parts.input_bias, parts.recurrent_bias, decay, &mut backward);
+        self.descend_inputs(parts.embedding, parts.input, decay, &backward);
+        let last = &forward.states[self.len * step..];
+        self.full.descend([parts.full, parts.full_bias], last, rows.states, forward.logits, decay);
     }
 }
 
@@ -447,41 +396,23 @@ impl Model for Gru {
     }
 
     fn scratch_len(&self, batch: usize) -> usize {
-        let batch = batch.min(FORWARD);
-        let gradient = 2 * section(self.working_len()) + self.step_scratch_len(batch);
-        gradient.max(self.forward_len(batch, 1))
+        network::scratch_len(self, batch, sections_len(Forward::lens(self, batch.min(Self::PART), 2)))
     }
 
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
-        let mut memory = scratch;
-        let working = take(&mut memory, self.working_len());
-        let total = take(&mut memory, self.working_len());
-        self.load(params, working);
-        total.fill(0.0);
-        let mut loss = 0.0;
-        let tokens = batch.inputs.tokens().chunks(FORWARD * self.len);
-        for (labels, tokens) in batch.labels.chunks(FORWARD).zip(tokens) {
-            let part = Batch { inputs: Inputs::Tokens(tokens), labels };
-            loss += self.evaluate(working, part, memory).loss;
-            let (forward, backward) =
-                self.differentiate(working, part, 1.0 / batch.len() as f32, &mut &mut *memory);
-            self.descend(self.parts_mut(total), 1.0, &forward, &backward);
-        }
-        self.store(total, gradient);
-        loss / batch.len() as f64
+        network::gradient(self, params, batch, gradient, scratch)
     }
 
     fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
         let parts = self.parts(working);
         let mut score = Score::default();
-        let tokens = batch.inputs.tokens().chunks(FORWARD * self.len);
-        for (i, (labels, tokens)) in batch.labels.chunks(FORWARD).zip(tokens).enumerate() {
-            let mut forward = Forward::take(self, labels.len(), true, &mut &mut *scratch);
+        for (i, part) in network::parts(self, batch).enumerate() {
+            let mut forward = Forward::for_evaluation(self, part.len(), scratch);
             if i == 0 {
-                self.fill_table(&parts, forward.table);
+                self.fill_table(&parts, &mut forward);
             }
-            self.forward(&parts, tokens, &mut forward);
-            score += softmax::score(self.kernel, self.rows(), forward.logits, labels);
+            self.forward(&parts, part.inputs.tokens(), &mut forward);
+            score += softmax::score(self.kernel, self.full.rows(), forward.logits, part.labels);
         }
         score
     }
@@ -501,7 +432,7 @@ impl Model for Gru {
         self.gates.load_vector(flat.input_bias, parts.input_bias);
         self.gates.load_vector(flat.recurrent_bias, parts.recurrent_bias);
         load_transposed(flat.full, self.gates.hidden, panels, parts.full);
-        parts.full_bias[..self.classes].copy_from_slice(flat.full_bias);
+        parts.full_bias[..self.full.classes].copy_from_slice(flat.full_bias);
     }
 
     fn store(&self, working: &[f32], params: &mut [f32]) {
@@ -515,17 +446,16 @@ impl Model for Gru {
         self.gates.store_vector(parts.input_bias, flat.input_bias);
         self.gates.store_vector(parts.recurrent_bias, flat.recurrent_bias);
         store_transposed(parts.full, self.gates.hidden, panels, flat.full);
-        flat.full_bias.copy_from_slice(&parts.full_bias[..self.classes]);
+        flat.full_bias.copy_from_slice(&parts.full_bias[..self.full.classes]);
     }
 
     fn step_scratch_len(&self, batch: usize) -> usize {
-        self.forward_len(batch, self.len) + self.backward_len(batch)
+        sections_len(Forward::lens(self, batch, self.len + 1))
+            + sections_len(Forward::kept_lens(self, batch))
+            + sections_len(Backward::lens(self, batch))
     }
 
     fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
-        let mut memory = scratch;
-        let scale = -step.learning_rate / batch.len() as f32;
-        let (forward, backward) = self.differentiate(working, batch, scale, &mut memory);
-        self.descend(self.parts_mut(working), 1.0 - step.learning_rate * step.l2, &forward, &backward);
+        network::step(self, working, batch, step, scratch);
     }
 }

@@ -14,6 +14,19 @@ pub(super) fn take<'a>(memory: &mut &'a mut [f32], len: usize) -> &'a mut [f32] 
     &mut taken[..len]
 }
 
+/// Floats of sections of these lengths.
+pub(super) fn sections_len<const N: usize>(lens: [usize; N]) -> usize {
+    lens.map(section).iter().sum()
+}
+
+/// Takes sections of these lengths off some memory.
+pub(super) fn take_sections<'a, const N: usize>(
+    memory: &mut &'a mut [f32],
+    lens: [usize; N],
+) -> [&'a mut [f32]; N] {
+    lens.map(|len| take(memory, len))
+}
+
 /// Writes a matrix kept row by row panel by panel, zeros in the padding.
 pub(super) fn to_panels(matrix: &[f32], rows: usize, columns: usize, panels: &mut [f32]) {
     panels.fill(0.0);
@@ -37,17 +50,18 @@ pub(super) fn from_panels(panels: &[f32], rows: usize, columns: usize, matrix: &
     }
 }
 
-/// The gates of a recurrent layer: `count` of `hidden` units each, padded to `units`, side by side.
+/// The gates of a recurrent layer: `count` of `hidden` units each, padded to a multiple of `multiple`, side by side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gates {
     pub(super) count: usize,
     pub(super) hidden: usize,
+    pub(super) multiple: usize,
 }
 
 impl Gates {
     /// Units of a gate, padded.
     pub(super) const fn units(self) -> usize {
-        self.hidden.next_multiple_of(8)
+        self.hidden.next_multiple_of(self.multiple)
     }
 
     /// Columns of all gates, padded.
@@ -120,16 +134,4 @@ pub(super) fn split_mut<const N: usize>(mut values: &mut [f32], lens: [usize; N]
         values = rest;
         part
     })
-}
-
-/// total ← decay·total + gradient.
-pub(super) fn add_decayed(total: &mut [f32], gradient: &[f32], decay: f32) {
-    total.iter_mut().zip(gradient).for_each(|(w, g)| *w = decay * *w + g);
-}
-
-/// Adds every row to `total`.
-pub(super) fn add_rows(total: &mut [f32], rows: &[f32], stride: usize) {
-    for row in rows.chunks_exact(stride) {
-        total.iter_mut().zip(row).for_each(|(total, x)| *total += x);
-    }
 }

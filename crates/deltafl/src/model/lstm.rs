@@ -6,18 +6,16 @@
 //! W_ih and W_hh lie on top of each other, and x_t and h_t side by side: a time step is one product, and
 //! so is the gradient of both matrices over all time steps.
 
-use super::layout::{Gates, add_decayed, add_rows, section, split, split_mut, take};
+use super::layout::{Gates, section, sections_len, split, split_mut, take_sections};
 use super::logistic;
-use super::{Batch, Inputs, Model, Score, Step};
+use super::network::{self, Network};
+use super::{Batch, Model, Score, Step};
 use crate::data::WordVectors;
 use crate::kernel::logistic as kernel_logistic;
 use crate::kernel::lstm::{self, Units};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
-use crate::kernel::{Granted, Isa};
+use crate::kernel::{Granted, Isa, sums};
 use crate::stream::Stream;
-
-/// Examples that a forward pass holds at once.
-const FORWARD: usize = 48;
 
 /// The LSTM.
 #[derive(Clone, Debug)]
@@ -34,7 +32,7 @@ impl Lstm {
     /// # Panics
     /// When this CPU lacks the instruction set.
     pub fn new(vectors: WordVectors, len: usize, hidden: usize, isa: Isa) -> Self {
-        Self { vectors, len, gates: Gates { count: 4, hidden }, kernel: Granted::new(isa) }
+        Self { vectors, len, gates: Gates { count: 4, hidden, multiple: 8 }, kernel: Granted::new(isa) }
     }
 
     /// Rows of the two matrices together.
@@ -74,19 +72,6 @@ impl Lstm {
     /// Where W_hh starts in the stacked matrices.
     fn recurrent<'a>(&self, matrix: &'a [f32]) -> &'a [f32] {
         &matrix[self.vectors.dim * Layout::panels(self.inputs()).row..]
-    }
-
-    fn forward_len(&self, batch: usize, steps: usize) -> usize {
-        section(self.gates.columns())
-            + section(steps * batch * self.gates.columns())
-            + section((steps + 1) * batch * self.width())
-            + section((steps + 1) * batch * self.cells())
-            + section(steps * batch * self.cells())
-            + section(batch)
-    }
-
-    fn backward_len(&self, batch: usize) -> usize {
-        section(panels_len(self.gates.columns(), self.cells())) + 2 * section(batch * self.cells())
     }
 
     /// The forward pass of a batch, as far as the logits.
@@ -160,49 +145,6 @@ impl Lstm {
             }
         }
     }
-
-    /// parts ← decay·parts + gradient.
-    fn descend(&self, parts: Parts<&mut [f32]>, decay: f32, forward: &mut Forward<'_>) {
-        let (columns, width, batch) = (self.gates.columns(), self.width(), forward.batch);
-        let (dim, hidden) = (self.vectors.dim, self.gates.hidden);
-        // The bias has been used: its place takes the slopes.
-        forward.bias.fill(0.0);
-        add_rows(forward.bias, forward.gates, columns);
-        add_decayed(parts.input_bias, forward.bias, decay);
-        add_decayed(parts.recurrent_bias, forward.bias, decay);
-
-        let shape = Shape { m: self.inputs(), n: columns, k: self.len * batch };
-        let inputs = Entries { values: forward.inputs, row: 1, column: width };
-        let layouts = [Layout::rows(columns), Layout::panels(self.inputs())];
-        product(self.kernel, shape, inputs, forward.gates, layouts[0], parts.matrix, layouts[1], decay);
-
-        parts.full.iter_mut().chain(&mut *parts.full_bias).for_each(|w| *w *= decay);
-        let last = forward.inputs[self.len * batch * width..].chunks_exact(width);
-        for (residual, row) in forward.logits.iter().zip(last) {
-            parts.full[..hidden].iter_mut().zip(&row[dim..]).for_each(|(w, h)| *w += residual * h);
-            parts.full_bias[0] += residual;
-        }
-    }
-
-    fn differentiate<'a>(
-        &self,
-        working: &[f32],
-        batch: Batch<'_>,
-        scale: f32,
-        memory: &mut &'a mut [f32],
-    ) -> Forward<'a> {
-        let parts = self.parts(working);
-        let mut forward = Forward::take(self, batch.len(), false, memory);
-        let mut backward = Backward::take(self, batch.len(), memory);
-        // h₀: zero in the first rows.
-        for row in forward.inputs[..batch.len() * self.width()].chunks_exact_mut(self.width()) {
-            row[self.vectors.dim..].fill(0.0);
-        }
-        self.forward(&parts, batch.inputs.tokens(), &mut forward);
-        kernel_logistic::residuals(self.kernel, forward.logits, batch.labels, scale);
-        self.backward(&parts, &mut forward, &mut backward);
-        forward
-    }
 }
 
 /// Parameters in working form; `matrix` is W_ih on top of W_hh.
@@ -221,7 +163,7 @@ impl<T> From<[T; 5]> for Parts<T> {
 }
 
 /// Memory of a forward pass: of all time steps for training, of the last one for evaluation.
-struct Forward<'a> {
+pub(super) struct Forward<'a> {
     batch: usize,
     /// Whether each time step takes the place of the one before.
     rolling: bool,
@@ -239,19 +181,33 @@ struct Forward<'a> {
 }
 
 impl<'a> Forward<'a> {
-    fn take(model: &Lstm, batch: usize, rolling: bool, memory: &mut &'a mut [f32]) -> Self {
+    /// Sections of a pass that holds so many time steps.
+    fn lens(model: &Lstm, batch: usize, steps: usize) -> [usize; 6] {
         let (columns, cells) = (model.gates.columns(), model.cells());
-        let steps = if rolling { 1 } else { model.len };
-        Self {
+        [
+            columns,
+            steps * batch * columns,
+            (steps + 1) * batch * model.width(),
+            (steps + 1) * batch * cells,
+            steps * batch * cells,
             batch,
-            rolling,
-            bias: take(memory, columns),
-            gates: take(memory, steps * batch * columns),
-            inputs: take(memory, (steps + 1) * batch * model.width()),
-            cells: take(memory, (steps + 1) * batch * cells),
-            squashed: take(memory, steps * batch * cells),
-            logits: take(memory, batch),
-        }
+        ]
+    }
+
+    /// A pass that holds one time step at a time.
+    fn for_evaluation(model: &Lstm, batch: usize, mut memory: &'a mut [f32]) -> Self {
+        Self { rolling: true, ..Self::take(model, batch, 1, &mut memory) }
+    }
+
+    /// A pass that can be gone back.
+    fn for_training(model: &Lstm, batch: usize, memory: &mut &'a mut [f32]) -> Self {
+        Self::take(model, batch, model.len, memory)
+    }
+
+    fn take(model: &Lstm, batch: usize, steps: usize, memory: &mut &'a mut [f32]) -> Self {
+        let [bias, gates, inputs, cells, squashed, logits] =
+            take_sections(memory, Self::lens(model, batch, steps));
+        Self { batch, rolling: false, bias, gates, inputs, cells, squashed, logits }
     }
 
     /// Where time step t is kept.
@@ -269,7 +225,7 @@ impl<'a> Forward<'a> {
 }
 
 /// Memory of a backward pass.
-struct Backward<'a> {
+pub(super) struct Backward<'a> {
     /// W_hhᵀ.
     transposed: &'a mut [f32],
     /// dh.
@@ -279,11 +235,61 @@ struct Backward<'a> {
 }
 
 impl<'a> Backward<'a> {
+    fn lens(model: &Lstm, batch: usize) -> [usize; 3] {
+        let cells = model.cells();
+        [panels_len(model.gates.columns(), cells), batch * cells, batch * cells]
+    }
+
     fn take(model: &Lstm, batch: usize, memory: &mut &'a mut [f32]) -> Self {
-        Self {
-            transposed: take(memory, panels_len(model.gates.columns(), model.cells())),
-            slope: take(memory, batch * model.cells()),
-            cell_slope: take(memory, batch * model.cells()),
+        let [transposed, slope, cell_slope] = take_sections(memory, Self::lens(model, batch));
+        Self { transposed, slope, cell_slope }
+    }
+}
+
+impl Network for Lstm {
+    const PART: usize = 48;
+    type Slopes<'a> = Forward<'a>;
+
+    fn differentiate<'a>(
+        &self,
+        working: &[f32],
+        batch: Batch<'_>,
+        scale: f32,
+        mut memory: &'a mut [f32],
+    ) -> Forward<'a> {
+        let parts = self.parts(working);
+        let mut forward = Forward::for_training(self, batch.len(), &mut memory);
+        let mut backward = Backward::take(self, batch.len(), &mut memory);
+        // h₀: zero in the first rows.
+        for row in forward.inputs[..batch.len() * self.width()].chunks_exact_mut(self.width()) {
+            row[self.vectors.dim..].fill(0.0);
+        }
+        self.forward(&parts, batch.inputs.tokens(), &mut forward);
+        kernel_logistic::residuals(self.kernel, forward.logits, batch.labels, scale);
+        self.backward(&parts, &mut forward, &mut backward);
+        forward
+    }
+
+    fn descend(&self, working: &mut [f32], decay: f32, forward: Forward<'_>) {
+        let (parts, kernel) = (self.parts_mut(working), self.kernel);
+        let (columns, width, batch) = (self.gates.columns(), self.width(), forward.batch);
+        let (dim, hidden) = (self.vectors.dim, self.gates.hidden);
+        // The bias has been used: its place takes the slopes.
+        forward.bias.fill(0.0);
+        sums::add_rows(kernel, forward.gates, forward.bias);
+        sums::add_decayed(kernel, forward.bias, decay, parts.input_bias);
+        sums::add_decayed(kernel, forward.bias, decay, parts.recurrent_bias);
+
+        let shape = Shape { m: self.inputs(), n: columns, k: self.len * batch };
+        let inputs = Entries { values: forward.inputs, row: 1, column: width };
+        let layouts = [Layout::rows(columns), Layout::panels(self.inputs())];
+        product(kernel, shape, inputs, forward.gates, layouts[0], parts.matrix, layouts[1], decay);
+
+        parts.full.iter_mut().chain(&mut *parts.full_bias).for_each(|w| *w *= decay);
+        let last = forward.inputs[self.len * batch * width..].chunks_exact(width);
+        for (residual, row) in forward.logits.iter().zip(last) {
+            parts.full[..hidden].iter_mut().zip(&row[dim..]).for_each(|(w, h)| *w += residual * h);
+            parts.full_bias[0] += residual;
         }
     }
 }
@@ -300,37 +306,20 @@ impl Model for Lstm {
     }
 
     fn scratch_len(&self, batch: usize) -> usize {
-        let batch = batch.min(FORWARD);
-        let gradient = 2 * section(self.working_len()) + self.step_scratch_len(batch);
-        gradient.max(self.forward_len(batch, 1))
+        network::scratch_len(self, batch, sections_len(Forward::lens(self, batch.min(Self::PART), 1)))
     }
 
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
-        let mut memory = scratch;
-        let working = take(&mut memory, self.working_len());
-        let total = take(&mut memory, self.working_len());
-        self.load(params, working);
-        total.fill(0.0);
-        let mut loss = 0.0;
-        let tokens = batch.inputs.tokens().chunks(FORWARD * self.len);
-        for (labels, tokens) in batch.labels.chunks(FORWARD).zip(tokens) {
-            let part = Batch { inputs: Inputs::Tokens(tokens), labels };
-            loss += self.evaluate(working, part, memory).loss;
-            let mut forward = self.differentiate(working, part, 1.0 / batch.len() as f32, &mut &mut *memory);
-            self.descend(self.parts_mut(total), 1.0, &mut forward);
-        }
-        self.store(total, gradient);
-        loss / batch.len() as f64
+        network::gradient(self, params, batch, gradient, scratch)
     }
 
     fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
         let parts = self.parts(working);
         let mut score = Score::default();
-        let tokens = batch.inputs.tokens().chunks(FORWARD * self.len);
-        for (labels, tokens) in batch.labels.chunks(FORWARD).zip(tokens) {
-            let mut forward = Forward::take(self, labels.len(), true, &mut &mut *scratch);
-            self.forward(&parts, tokens, &mut forward);
-            score += logistic::score(forward.logits, labels);
+        for part in network::parts(self, batch) {
+            let mut forward = Forward::for_evaluation(self, part.len(), scratch);
+            self.forward(&parts, part.inputs.tokens(), &mut forward);
+            score += logistic::score(forward.logits, part.labels);
         }
         score
     }
@@ -366,13 +355,10 @@ impl Model for Lstm {
     }
 
     fn step_scratch_len(&self, batch: usize) -> usize {
-        self.forward_len(batch, self.len) + self.backward_len(batch)
+        sections_len(Forward::lens(self, batch, self.len)) + sections_len(Backward::lens(self, batch))
     }
 
     fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
-        let mut memory = scratch;
-        let scale = -step.learning_rate / batch.len() as f32;
-        let mut forward = self.differentiate(working, batch, scale, &mut memory);
-        self.descend(self.parts_mut(working), 1.0 - step.learning_rate * step.l2, &mut forward);
+        network::step(self, working, batch, step, scratch);
     }
 }
