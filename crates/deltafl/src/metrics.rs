@@ -153,6 +153,7 @@ impl FiguresOverSeeds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{EvaluatedDevice, Evaluation};
 
     #[test]
     fn unweighted_percentiles_are_those_of_numpy() {
@@ -167,6 +168,22 @@ mod tests {
         let figures = Figures::weighted(&[(3.0, 1), (1.0, 2), (2.0, 7)]).unwrap();
         assert_eq!(figures.percentiles, [1.0, 2.0, 2.0, 2.0, 2.0, 3.0]);
         assert!((figures.mean - 1.9).abs() < 1e-12);
+    }
+
+    #[test]
+    fn held_out_devices_count_alike_and_by_their_error_as_test_devices_do() {
+        let evaluation = |split| SplitEvaluation {
+            split,
+            devices: [(1, "a"), (99, "b")]
+                .map(|(examples, id)| EvaluatedDevice { id: id.into(), examples })
+                .into_iter()
+                .collect(),
+            tracks: vec![vec![Evaluation { loss: 5.0, error: 0.2 }, Evaluation { loss: 7.0, error: 0.4 }]],
+        };
+        let mean = |split| Figures::of_track(&evaluation(split), 0).unwrap().mean;
+        assert!((mean(Split::Train) - 6.98).abs() < 1e-12);
+        assert!((mean(Split::Validation) - 0.3).abs() < 1e-12);
+        assert!((mean(Split::Test) - 0.3).abs() < 1e-12);
     }
 
     #[test]

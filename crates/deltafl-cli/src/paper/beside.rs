@@ -73,7 +73,8 @@ impl Beside {
     }
 
     fn heading(&self) -> String {
-        format!("{}: test error in % after {} rounds, {} seeds", self.pair, self.rounds, self.seeds)
+        let plural = if self.seeds == 1 { "seed" } else { "seeds" };
+        format!("{}: test error in % after {} rounds, {} {plural}", self.pair, self.rounds, self.seeds)
     }
 
     fn row(&self, track: &Track) -> [String; 5] {

@@ -62,7 +62,7 @@ fn of_point(folder: &SweepFolder, sweep: &Sweep, point: &Point) -> Result<PointR
 /// For people: a row per point and track.
 pub(crate) fn rendered(sweep: &Sweep, results: &[PointResults]) -> String {
     let mut header = short_keys(sweep);
-    let figures = ["track", "rounds", "train loss", "test error %", "90th percentile", "folder"];
+    let figures = ["track", "rounds, all seeds", "train loss", "test error %", "90th percentile", "folder"];
     header.extend(figures.map(str::to_owned));
     let mut rows = vec![header];
     for point in results {
