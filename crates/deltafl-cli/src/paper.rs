@@ -26,7 +26,7 @@ use presets::{Pair, Preset};
 /// Run the paper's experiments: from imported data to its tables, beside the paper's own figures
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Interrupted or killed, the same command goes on where it was. Where the paper and its released code differ, the
+    after_help = "Interrupted or killed, the same command goes on where it was. Where the paper and its released code differ, the \
 experiment says which it takes (--print shows it), and the other is one --set away.
 
 Examples:

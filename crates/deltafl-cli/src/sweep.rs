@@ -22,14 +22,14 @@ use train::{Effort, Tally};
 /// Train every combination of values, and set the results side by side
 #[derive(clap::Subcommand, Debug)]
 #[command(
-    after_help = "Any key of the experiment can be a list; a key that takes a list, such as seeds or theta, can be a list of
+    after_help = "Any key of the experiment can be a list; a key that takes a list, such as seeds or theta, can be a list of \
 lists; a table [sweep] or --sweep does the same without touching the experiment:
   [sweep]
   \"local.learning_rate\" = [0.1, 0.3]
   seeds = [1, 2, 3]
 
 Examples:
-  deltafl sweep run experiments/quickstart.toml --sweep local.learning_rate=0.3,1 --sweep local.batch=10,32
+  deltafl sweep run x.toml --sweep local.learning_rate=0.3,1 --sweep local.batch=10,32
   deltafl sweep run x.toml --shard 2/8 --out part-2
   deltafl sweep merge part-* --into sweeps/x
   deltafl sweep list sweeps/x"
@@ -103,8 +103,7 @@ pub(crate) struct ListArgs {
 /// Put the folders of one sweep from several machines together
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Of a point that several folders hold, the one that has come furthest is taken. No process may be training in
-them. Points that name the same data must have trained on the same data.
+    after_help = "Of a point that several folders hold, the one that has come furthest is taken. Points that name the same data must have trained on the same data.
 
 Example:\n  deltafl sweep merge part-1 part-2 --into sweeps/x"
 )]

@@ -27,8 +27,8 @@ use heat_map::HeatMap;
 /// Search for the learning rate, its decay and the penalty, as the paper did
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "γ₀ and c are those with the lowest train loss of FedAvg at the end. λ, for linear models, is chosen for each θ: the
-lowest 90th percentile of the error over half of the train devices, which do not train. Interrupted, the
+    after_help = "γ₀ and c are those with the lowest train loss of FedAvg at the end. λ, for linear models, is chosen for each θ: the \
+lowest 90th percentile of the error over half of the train devices, which do not train. Interrupted, the \
 same command goes on where it was.
 
 Example:

@@ -27,7 +27,13 @@ pub(crate) fn merge(sources: &[PathBuf], into: &SweepFolder) -> Result<Merged> {
     let mut data = DataSeen::default();
     for folder in all.iter().chain([into]) {
         for address in addresses(folder)? {
-            data.check(&folder.point(&address))?;
+            let run = folder.point(&address);
+            if run_folder::is_locked(&run) {
+                return Err(bad_input(format!("a process is training in {}", run.display()))
+                    .help("wait for it, or end it: its point is merged as far as it came")
+                    .into());
+            }
+            data.check(&run)?;
         }
     }
     into.describe(&text)?;

@@ -107,6 +107,11 @@ fn what_does_not_belong_together_is_not_merged() {
     let said = desk.refusal("sweep merge a d --into c");
     assert!(said.contains("different data") && !desk.path("c").exists(), "{said}");
 
+    let lock = fs::File::open(point.with_file_name(".lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(desk.refusal("sweep merge a d --into c").contains("a process is training in"));
+    drop(lock);
+
     fs::write(&point, text.replace("rounds = 1", "rounds = 2")).unwrap();
     let said = desk.refusal("sweep merge d --into c");
     assert!(said.contains("named after"), "{said}");
