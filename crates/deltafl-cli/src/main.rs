@@ -9,18 +9,22 @@ mod canvas;
 #[cfg(feature = "mpi")]
 mod cluster;
 mod compare;
+mod dashboard;
 mod data;
 mod demo;
 mod error;
 mod experiment_file;
 mod export;
 mod illustrate;
+mod paper;
 mod progress;
 mod report;
 mod run;
 mod runs;
 mod session;
+mod sweep;
 mod table;
+mod tune;
 
 /// Federated learning for devices that differ: one model per conformity level
 #[derive(Parser, Debug)]
@@ -35,6 +39,11 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Run(run::Args),
+    /// Train every combination of values of an experiment
+    #[command(subcommand)]
+    Sweep(sweep::SweepCommand),
+    Tune(tune::Args),
+    Paper(paper::Args),
     Report(report::Args),
     Compare(compare::Args),
     Runs(runs::Args),
@@ -58,6 +67,9 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
+        Command::Sweep(command) => sweep::run(command),
+        Command::Tune(args) => tune::run(args),
+        Command::Paper(args) => paper::run(args),
         Command::Report(args) => report::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Runs(args) => runs::run(args),

@@ -17,6 +17,7 @@ use crate::superquantile::Conformity;
 use crate::superquantile::smooth::Smoothing;
 use crate::training::{self, Decay, Plan};
 
+mod address;
 mod data;
 mod list;
 mod model;

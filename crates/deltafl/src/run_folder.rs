@@ -260,6 +260,12 @@ pub fn read_checkpoint(path: &Path, seed: u64) -> Result<Option<State>, RunFolde
     checkpoint::read(path, seed)
 }
 
+/// Whether a process of this machine trains in the folder.
+pub fn is_locked(path: &Path) -> bool {
+    let lock = File::open(path.join(".lock"));
+    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)))
+}
+
 fn lock(path: &Path) -> Result<File, RunFolderError> {
     let file = path.join(".lock");
     let lock =

@@ -379,16 +379,17 @@ fn mean_loss(losses: &[DeviceLoss]) -> Option<f64> {
     (weight > 0.0).then(|| losses.iter().map(|d| d.loss() * d.weight()).sum::<f64>() / weight)
 }
 
-/// Evaluates every train and test device under every track.
+/// Evaluates every device under every track; devices held out for validation, where there are any, come last.
 fn evaluate(
     engine: &mut dyn Engine,
     state: &State,
     observer: &mut dyn Observer,
 ) -> Result<(), TrainingError> {
-    let splits = [Split::Train, Split::Test]
+    let mut splits = [Split::Train, Split::Test, Split::Validation]
         .into_iter()
         .map(|split| engine.evaluate(split, &state.params()))
         .collect::<Result<Vec<_>, _>>()?;
+    splits.retain(|evaluation| evaluation.split != Split::Validation || !evaluation.devices.is_empty());
     observer.evaluation(state.round, &splits).map_err(TrainingError::Observer)
 }
 
