@@ -13,6 +13,8 @@
 pub mod device;
 pub mod engine;
 pub mod fault;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hub;
 pub mod link;
 pub mod loopback;
