@@ -184,7 +184,8 @@ impl Engine for Remote {
     fn reachable(&mut self) -> Result<Reachable, EngineError> {
         loop {
             self.check_stop()?;
-            let enough = timeout(Duration::from_millis(200), self.line.hub.enough(self.rules.present));
+            let enough =
+                async { timeout(Duration::from_millis(200), self.line.hub.enough(self.rules.present)).await };
             if self.line.runtime.block_on(enough).is_ok() {
                 return Ok(Reachable::Some(self.line.hub.ready()));
             }

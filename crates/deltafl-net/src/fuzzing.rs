@@ -19,7 +19,9 @@ pub fn from_device(data: &[u8]) {
     let Some(message) = read_again::<FromDevice>(data) else { return };
     match message.body {
         Some(from_device::Body::Part(part)) => take_twice(&mut assembly, part),
-        Some(from_device::Body::Ready(ready)) => drop(hash(&ready.roster)),
+        Some(from_device::Body::Ready(ready)) => {
+            let _ = hash(&ready.roster);
+        }
         Some(from_device::Body::Losses(Losses { losses, .. })) => assert!(losses.len() <= data.len()),
         _ => {}
     }
@@ -33,10 +35,12 @@ pub fn from_server(data: &[u8]) {
         Some(from_server::Body::Part(part)) => take_twice(&mut assembly, part),
         Some(from_server::Body::Question(question)) => ask(question),
         Some(from_server::Body::LossQuestion(question)) => {
-            question.params.into_iter().for_each(|blob| drop(BlobId::from_wire(Some(blob))));
+            for blob in question.params {
+                let _ = BlobId::from_wire(Some(blob));
+            }
         }
         Some(from_server::Body::Welcome(welcome)) => {
-            drop(welcome.roster.map(|roster| BlobId::from_wire(roster.blob)))
+            let _ = BlobId::from_wire(welcome.roster.and_then(|roster| roster.blob));
         }
         _ => {}
     }

@@ -62,7 +62,7 @@ pub(crate) struct Line {
 impl Line {
     /// The next thing that a device does, before the deadline.
     pub(crate) fn next(&mut self, deadline: Instant) -> Option<Event> {
-        let next = timeout_at(deadline, self.events.recv());
+        let next = async { timeout_at(deadline, self.events.recv()).await };
         self.runtime.block_on(next).ok().flatten()
     }
 }
