@@ -2,3 +2,6 @@
 //!
 //! The round loop stays [`deltafl::training::train`]; this crate is one more [`Engine`](deltafl::engine::Engine), whose
 //! devices are at the other end of a connection that they opened.
+
+pub mod identity;
+pub mod store;
