@@ -11,6 +11,8 @@ mod cluster;
 mod compare;
 mod data;
 mod demo;
+#[cfg(feature = "net")]
+mod device;
 mod error;
 mod experiment_file;
 mod export;
@@ -19,7 +21,11 @@ mod progress;
 mod report;
 mod run;
 mod runs;
+#[cfg(feature = "net")]
+mod serve;
 mod session;
+#[cfg(feature = "net")]
+mod swarm;
 mod table;
 
 /// Federated learning for devices that differ: one model per conformity level
@@ -44,6 +50,12 @@ enum Command {
     Data(data::DataCommand),
     Illustrate(illustrate::Args),
     Bench(bench::Args),
+    #[cfg(feature = "net")]
+    Serve(serve::Args),
+    #[cfg(feature = "net")]
+    Device(device::Args),
+    #[cfg(feature = "net")]
+    Swarm(swarm::Args),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  deltafl completions bash > /etc/bash_completion.d/deltafl")]
     Completions {
@@ -65,6 +77,12 @@ fn main() -> ExitCode {
         Command::Data(command) => data::run(command),
         Command::Illustrate(args) => illustrate::run(args),
         Command::Bench(args) => bench::run(args),
+        #[cfg(feature = "net")]
+        Command::Serve(args) => serve::run(args),
+        #[cfg(feature = "net")]
+        Command::Device(args) => device::run(args),
+        #[cfg(feature = "net")]
+        Command::Swarm(args) => swarm::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "deltafl", &mut std::io::stdout());
             Ok(())

@@ -55,6 +55,13 @@ pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
+/// The inverse of [`hex`] for any length.
+pub(crate) fn from_bytes_hex(text: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_bytes().as_chunks();
+    let byte = |pair: &[u8; 2]| from_hex::<1>(std::str::from_utf8(pair).ok()?).map(|[byte]| byte);
+    if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
