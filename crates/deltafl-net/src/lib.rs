@@ -16,6 +16,8 @@
 pub mod device;
 pub mod engine;
 pub mod fault;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod http;
 mod hub;
 pub mod identity;

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use deltafl_net::Deadlines;
+use deltafl_net::engine::Rules;
 use deltafl_net::link::{ConnectionLimits, ListenError, Listener, Protection};
 use deltafl_net::refusal::Refusal;
 use deltafl_net::roster::SignedRoster;
@@ -221,20 +223,27 @@ async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
     let field = Arc::new(Field::new(EXPERIMENT));
     let mut host = field.host().await;
     let address = host.address();
-    let mut engine = host.engine(field.rules(), never()).unwrap();
+    let second = Duration::from_secs(1);
+    let deadlines = Deadlines { setup: second, ..Deadlines::default() };
+    let mut engine = host.engine(Rules { deadlines, ..field.rules() }, never()).unwrap();
     let mut devices = field.devices();
     let replayed = engine_first_drawn(&field);
     let rogue = devices.remove(replayed as usize);
     let _swarm = field.swarm_of(&devices, address, &conduct());
     let other = Arc::clone(&field);
-    tokio::spawn(async move { parrot(address, &other, rogue, replayed).await });
+    tokio::spawn(async move {
+        loop {
+            parrot(address, &other, rogue, replayed).await; // shown the door, it comes back
+        }
+    });
     let trained = tokio::task::spawn_blocking(move || {
         let mut diary = Diary::default();
         field.train(&mut engine, &mut diary).map(|_| diary).unwrap()
     });
     let diary = trained.await.unwrap();
     assert_eq!(diary.states.len(), 2);
-    assert!(host.refused(Refusal::Dishonest) > 0);
+    // A repetition within the phase is dishonest, one behind it is late.
+    assert!(host.refused(Refusal::Dishonest) + host.refused(Refusal::Late) > 0);
     host.shut_down().await;
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deltafl::engine::{Masked, SplitEvaluation, Threads};
+use deltafl::engine::{SplitEvaluation, Threads};
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
 use deltafl_net::Deadlines;
 use deltafl_net::engine::{Permille, Rules};
@@ -120,8 +120,8 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
     }
     host.shut_down().await;
     let mut simulated = Diary::default();
-    let threads = Threads::new(&*field.model, &field.federation, 2).unwrap();
-    let expected = field.train(&mut Masked::new(threads, 0.0), &mut simulated).unwrap();
+    let mut threads = Threads::new(&*field.model, &field.federation, 2).unwrap();
+    let expected = field.train(&mut threads, &mut simulated).unwrap();
     assert_eq!(state, expected);
 }
 

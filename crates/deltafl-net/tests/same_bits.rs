@@ -6,7 +6,7 @@
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
 
-use deltafl::engine::{Masked, Threads};
+use deltafl::engine::Threads;
 use fleet::{Diary, Field, conduct, never};
 
 const PRIVATE: &str = r#"
@@ -27,8 +27,8 @@ async fn both(experiment: &str) -> (Diary, Diary) {
     let mut engine = host.engine(field.rules(), never()).unwrap();
     let trained = tokio::task::spawn_blocking(move || {
         let (mut simulated, mut deployed) = (Diary::default(), Diary::default());
-        let threads = Threads::new(&*field.model, &field.federation, 2).unwrap();
-        field.train(&mut Masked::new(threads, 0.0), &mut simulated).unwrap();
+        let mut threads = Threads::new(&*field.model, &field.federation, 2).unwrap();
+        field.train(&mut threads, &mut simulated).unwrap();
         field.train(&mut engine, &mut deployed).unwrap();
         (simulated, deployed)
     });

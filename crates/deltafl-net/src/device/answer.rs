@@ -25,7 +25,6 @@ pub(super) struct Answer {
 pub(super) struct Task<'a> {
     pub(super) model: &'a dyn Model,
     pub(super) data: &'a Data,
-    pub(super) name: &'a str,
     /// The device's place on the roster.
     pub(super) index: u32,
 }
@@ -66,7 +65,7 @@ impl Task<'_> {
             model: self.model,
             examples: federation.examples(*device),
             weight: federation.count(*device) as f64 * f64::from(times),
-            key: stream_key(self.name),
+            key: stream_key(self.data.name()),
         }
     }
 }

@@ -76,6 +76,7 @@ impl Field {
         let devices = self.devices().len();
         Rules {
             present: devices,
+            quorum: 3,
             pause: Duration::from_millis(10),
             ..Rules::new(self.experiment.cohort.get(), devices)
         }
