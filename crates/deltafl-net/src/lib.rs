@@ -8,6 +8,9 @@
 //! | [`serve`], [`engine`], [`roster`] | the server, the devices as an engine, who they are |
 //! | [`device`], [`swarm`] | a device: consent, session, answers; many of them |
 //! | [`link`], [`wire`] | connections and messages below both |
+//! | [`identity`] | certificates, signing keys, enrolment tokens, revocation |
+//! | [`store`] | what the server remembers: SQLite or Postgres, and params by content |
+//! | [`http`], [`knob`], [`live`] | models per θ, enrolment, the live page, metrics |
 //! | [`refusal`], [`fault`], [`loopback`] | what the server turns away; devices that misbehave on purpose; a fleet for one machine |
 
 pub mod device;
@@ -15,14 +18,20 @@ pub mod engine;
 pub mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod http;
 mod hub;
+pub mod identity;
+pub mod knob;
 pub mod link;
+pub mod live;
 pub mod loopback;
+mod metrics;
 mod reception;
 pub mod refusal;
 pub mod roster;
 mod round;
 pub mod serve;
+pub mod store;
 pub mod swarm;
 pub mod wire;
 
