@@ -197,8 +197,7 @@ impl fmt::Debug for DeviceIdentity {
 }
 
 fn public_half(tls: &[u8]) -> Result<Vec<u8>, IdentityError> {
-    let key =
-        KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(tls), certificate::ALGORITHM)?;
+    let key = KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(tls), certificate::ALGORITHM)?;
     Ok(key.public_key_raw().to_vec())
 }
 

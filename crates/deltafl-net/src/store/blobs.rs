@@ -53,8 +53,7 @@ impl Blobs {
         if let Some(url) = place.strip_prefix("s3://") {
             return s3(url);
         }
-        std::fs::create_dir_all(place)
-            .map_err(|source| StoreError::Io { path: place.into(), source })?;
+        std::fs::create_dir_all(place).map_err(|source| StoreError::Io { path: place.into(), source })?;
         // A blob is on the disk before a transaction names it.
         Ok(Self(Arc::new(LocalFileSystem::new_with_prefix(place)?.with_fsync(true))))
     }
@@ -88,7 +87,10 @@ fn s3(url: &str) -> Result<Blobs, StoreError> {
 
 #[cfg(not(feature = "s3"))]
 fn s3(url: &str) -> Result<Blobs, StoreError> {
-    Err(StoreError::Place { what: "blobs (this build is without the feature s3)", place: format!("s3://{url}") })
+    Err(StoreError::Place {
+        what: "blobs (this build is without the feature s3)",
+        place: format!("s3://{url}"),
+    })
 }
 
 impl Store {

@@ -81,6 +81,11 @@ pub fn lines(round: u64) -> Vec<RoundLine> {
 }
 
 /// Commits the round that ends with `state(round)`.
-pub fn commit<'a>(state: &'a State, labels: &'a [TrackLabel], lines: &'a [RoundLine], publish: bool) -> Commit<'a> {
+pub fn commit<'a>(
+    state: &'a State,
+    labels: &'a [TrackLabel],
+    lines: &'a [RoundLine],
+    publish: bool,
+) -> Commit<'a> {
     Commit { state, labels, model: "linear", lines, timeline: None, publish, evaluations: &[] }
 }
