@@ -29,13 +29,15 @@ mod tls;
 mod token;
 mod validity;
 
+pub use rustls::pki_types::CertificateDer;
+
 pub use authority::{Authority, Certified, DeviceRequest};
+pub(crate) use device::hexadecimal;
 pub use device::{DeviceIdentity, DeviceKeys};
 pub use fingerprint::{Fingerprint, NotAFingerprint};
+pub(crate) use fingerprint::{from_bytes_hex, from_hex, hex};
 pub use fleet::Fleet;
 pub use folder::{from_pem, to_pem};
-pub(crate) use device::hexadecimal;
-pub(crate) use fingerprint::{from_bytes_hex, from_hex, hex};
 pub use name::{DeviceName, FederationName, InvalidName};
 pub use peer::{NotADevice, Peer};
 pub use revocations::Revocations;

@@ -119,9 +119,10 @@ pub(crate) async fn model(
 /// Whether the visitor holds this version already (RFC 9110, section 13.1.2).
 fn is_known(headers: &HeaderMap, etag: &str) -> bool {
     let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    known.flat_map(|list| list.split(',')).map(str::trim).any(|tag| {
-        tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag
-    })
+    known
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 
 fn level(theta: &str) -> Result<Conformity, Problem> {

@@ -28,12 +28,19 @@ fn text(house: &House) -> String {
     let mut counter = |name, help, value: &dyn Display| one(&mut out, "counter", name, help, value);
     counter("deltafl_rounds_total", "Rounds that this server committed", &totals.rounds);
     counter("deltafl_round_seconds_total", "Seconds that they took", &totals.seconds);
-    counter("deltafl_key_setups_total", "Key set-ups of secure aggregation: rounds, and attempts", &now.setups);
+    counter(
+        "deltafl_key_setups_total",
+        "Key set-ups of secure aggregation: rounds, and attempts",
+        &now.setups,
+    );
     counter("deltafl_dropped_total", "Devices that vanished from cohorts", &totals.dropped);
-    family(&mut out, "deltafl_secagg_bytes_total", "Bytes of secure aggregation", "direction", [
-        ("up", totals.bytes_up),
-        ("down", totals.bytes_down),
-    ]);
+    family(
+        &mut out,
+        "deltafl_secagg_bytes_total",
+        "Bytes of secure aggregation",
+        "direction",
+        [("up", totals.bytes_up), ("down", totals.bytes_down)],
+    );
     let refused = Refusal::ALL.map(|refusal| (refusal.name(), house.refusals.of(refusal)));
     family(&mut out, "deltafl_refused_total", "Connections and messages turned away", "reason", refused);
     let answered = [("1xx", 1), ("2xx", 2), ("3xx", 3), ("4xx", 4), ("5xx", 5)];

@@ -29,7 +29,11 @@ fn device(authority: &Authority, name: &str) -> DeviceIdentity {
 }
 
 /// Shakes hands over a pipe; the device that the server sees, or why it refused.
-async fn shake(server: Arc<ServerConfig>, client: Arc<ClientConfig>, host: &str) -> Result<Peer, rustls::Error> {
+async fn shake(
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+    host: &str,
+) -> Result<Peer, rustls::Error> {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let name = ServerName::try_from(host.to_owned()).unwrap();
     let connecting = tokio::spawn(TlsConnector::from(client).connect(name, ours));
@@ -116,7 +120,8 @@ async fn an_expired_certificate_is_refused() {
     let in_days = |days: u64| {
         let now = UnixTime::now().as_secs();
         let mut tls = (*tls).clone();
-        tls.time_provider = Arc::new(At(UnixTime::since_unix_epoch(Duration::from_secs(now + days * 86_400))));
+        tls.time_provider =
+            Arc::new(At(UnixTime::since_unix_epoch(Duration::from_secs(now + days * 86_400))));
         Arc::new(tls)
     };
     assert!(shake(in_days(1), device.client_tls(H2).unwrap(), "localhost").await.is_ok());
@@ -169,7 +174,10 @@ async fn identities_survive_their_folders() {
     let read = Fleet::read(&at("fleet.json")).unwrap();
     assert_eq!(read.devices.len(), 3);
     for (a, b) in fleet.devices.iter().zip(&read.devices) {
-        assert_eq!((a.number(), a.fingerprint(), a.signing_public()), (b.number(), b.fingerprint(), b.signing_public()));
+        assert_eq!(
+            (a.number(), a.fingerprint(), a.signing_public()),
+            (b.number(), b.fingerprint(), b.signing_public())
+        );
     }
     assert_eq!(read.devices[2].name().as_str(), "device-00012");
 }

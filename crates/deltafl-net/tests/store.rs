@@ -15,7 +15,12 @@ use support::{commit, federation, labels, lines, settings, state};
 fn new_device(name: &str, seed: u8) -> NewDevice {
     let mut bytes = [seed; 32];
     getrandom::fill(&mut bytes[1..]).unwrap();
-    NewDevice { name: name.parse().unwrap(), number: None, signing_key: bytes, fingerprint: Fingerprint(bytes) }
+    NewDevice {
+        name: name.parse().unwrap(),
+        number: None,
+        signing_key: bytes,
+        fingerprint: Fingerprint(bytes),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,7 +38,8 @@ async fn a_committed_state_comes_back_to_the_bit() {
         let again = Store::open(&settings).await.unwrap();
         assert_eq!(again.state(&federation, 1).await.unwrap().unwrap(), state(4));
         assert_eq!(again.state(&federation, 2).await.unwrap(), None, "another seed");
-        let sha256: String = Sha256::digest(checkpoint_bytes(&state(4)).unwrap()).iter().map(|b| format!("{b:02x}")).collect();
+        let sha256: String =
+            Sha256::digest(checkpoint_bytes(&state(4)).unwrap()).iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(again.committed(&federation, 1).await.unwrap(), Some((4, sha256)));
         let rounds = again.rounds(&federation, 1, 1, 2).await.unwrap();
         assert_eq!(rounds.iter().map(|r| r.round).collect::<Vec<_>>(), [1, 2]);
@@ -115,7 +121,9 @@ async fn a_roster_has_no_gaps_and_no_doubles() {
         let tasks: Vec<_> = (0..8)
             .map(|i| {
                 let (store, federation) = (store.clone(), federation.clone());
-                tokio::spawn(async move { store.enrol(&federation, &[new_device(&format!("d{i}"), i)]).await })
+                tokio::spawn(
+                    async move { store.enrol(&federation, &[new_device(&format!("d{i}"), i)]).await },
+                )
             })
             .collect();
         for task in tasks {
@@ -128,7 +136,10 @@ async fn a_roster_has_no_gaps_and_no_doubles() {
         let version = store.roster_version(&federation).await.unwrap();
         store.revoke(&federation, &"b".parse().unwrap()).await.unwrap();
         assert!(store.roster_version(&federation).await.unwrap() > version);
-        assert_eq!(store.revoked(&federation).await.unwrap().into_iter().collect::<Vec<_>>(), [first[1].fingerprint]);
+        assert_eq!(
+            store.revoked(&federation).await.unwrap().into_iter().collect::<Vec<_>>(),
+            [first[1].fingerprint]
+        );
         assert_eq!(store.device_count(&federation).await.unwrap(), 9);
         let refused = store.revoke(&federation, &"nobody".parse().unwrap()).await;
         assert!(matches!(refused, Err(StoreError::NoDevice { .. })), "{refused:?}");

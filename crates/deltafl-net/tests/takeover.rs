@@ -20,7 +20,11 @@ const TAKEOVER: Duration = Duration::from_secs(10);
 
 /// Another process that leads the federation and commits round after round, up to `rounds`; then it is in mid-round
 /// for ever, params written but no round committed.
-fn server(settings: &StoreSettings, federation: &FederationName, rounds: u64) -> (Child, impl Iterator<Item = String>) {
+fn server(
+    settings: &StoreSettings,
+    federation: &FederationName,
+    rounds: u64,
+) -> (Child, impl Iterator<Item = String>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "play_a_server", "--ignored", "--nocapture", "--test-threads=1"])
         .env("PLAY_DATABASE", &settings.database)
@@ -116,7 +120,8 @@ fn a_leader_that_was_frozen_commits_nothing() {
 
     let awake = tokio::runtime::Runtime::new().unwrap();
     let other = awake.block_on(Store::open(&settings)).unwrap();
-    let taken = awake.block_on(tokio::time::timeout(TAKEOVER, other.lead(&federation, "b"))).unwrap().unwrap();
+    let taken =
+        awake.block_on(tokio::time::timeout(TAKEOVER, other.lead(&federation, "b"))).unwrap().unwrap();
     assert!(taken.fence() > lease.fence());
 
     let two = state(2);
@@ -144,7 +149,8 @@ async fn a_server_that_leaves_hands_over_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_outlives_a_restart_of_the_database() {
     let folder = tempfile::tempdir().unwrap();
-    let (Some(settings), Ok(restart)) = (support::postgres(folder.path()), std::env::var("DELTAFL_POSTGRES_RESTART"))
+    let (Some(settings), Ok(restart)) =
+        (support::postgres(folder.path()), std::env::var("DELTAFL_POSTGRES_RESTART"))
     else {
         eprintln!("skipped: DELTAFL_POSTGRES_RESTART says no command that restarts the database");
         return;

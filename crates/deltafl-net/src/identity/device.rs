@@ -172,6 +172,11 @@ impl DeviceIdentity {
         tls::client(&self.authority, self.certificate.clone(), key, alpn)
     }
 
+    /// The key of its certificate, as PEM.
+    pub(crate) fn key_pem(&self) -> Zeroizing<String> {
+        Zeroizing::new(folder::pem_block("PRIVATE KEY", &self.keys.tls))
+    }
+
     /// The key of its certificate, PKCS #8.
     pub(super) fn tls_secret(&self) -> &[u8] {
         &self.keys.tls
@@ -197,8 +202,7 @@ impl fmt::Debug for DeviceIdentity {
 }
 
 fn public_half(tls: &[u8]) -> Result<Vec<u8>, IdentityError> {
-    let key =
-        KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(tls), certificate::ALGORITHM)?;
+    let key = KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(tls), certificate::ALGORITHM)?;
     Ok(key.public_key_raw().to_vec())
 }
 

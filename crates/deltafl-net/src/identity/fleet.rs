@@ -46,12 +46,7 @@ impl Drop for Entry {
 
 impl Fleet {
     /// Issues `count` devices with the numbers from `first` on, called `device-00000` and so forth.
-    pub fn issue(
-        authority: &Authority,
-        first: u32,
-        count: u32,
-        days: u32,
-    ) -> Result<Self, IdentityError> {
+    pub fn issue(authority: &Authority, first: u32, count: u32, days: u32) -> Result<Self, IdentityError> {
         let issue = |number: u32| {
             let name = DeviceName::try_from(format!("device-{number:05}")).expect("letters and digits");
             authority.issue_device(&name, number, days)

@@ -10,9 +10,7 @@ const LONGEST: usize = 63;
 
 /// A text that is no name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{got:?} is no name: 1 to 63 of a–z, 0–9, '-' and '_', with a letter or a digit at both ends"
-)]
+#[error("{got:?} is no name: 1 to 63 of a–z, 0–9, '-' and '_', with a letter or a digit at both ends")]
 pub struct InvalidName {
     /// What was given.
     pub got: String,

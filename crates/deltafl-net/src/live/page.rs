@@ -101,7 +101,8 @@ pub(crate) async fn events(
     let changes = WatchStream::new(live.watch()).map(move |now| {
         let _here = &leaving;
         let fresh = if now.committed == told { Vec::new() } else { live.shown() };
-        let rounds: Vec<Shown> = fresh.into_iter().filter(|shown| shown.round >= told.min(now.committed)).collect();
+        let rounds: Vec<Shown> =
+            fresh.into_iter().filter(|shown| shown.round >= told.min(now.committed)).collect();
         told = now.committed;
         Ok(Event::default().json_data(Change { now, rounds }).unwrap_or_default())
     });

@@ -87,10 +87,11 @@ impl Store {
         if let Some(token) = token {
             super::tokens::spend(&mut transaction, federation, token, now).await?;
         }
-        let next: i64 = sqlx::query_scalar("SELECT COALESCE(MAX(number) + 1, 0) FROM devices WHERE federation = $1")
-            .bind(federation.as_str())
-            .fetch_one(&mut *transaction)
-            .await?;
+        let next: i64 =
+            sqlx::query_scalar("SELECT COALESCE(MAX(number) + 1, 0) FROM devices WHERE federation = $1")
+                .bind(federation.as_str())
+                .fetch_one(&mut *transaction)
+                .await?;
         let first = u32::try_from(next).map_err(|_| StoreError::Damaged { what: "roster" })?;
         for (number, device) in (first..).zip(devices) {
             insert(&mut transaction, federation, number, device, now).await?;
@@ -110,12 +111,11 @@ impl Store {
     }
 
     async fn try_device_count(&self, federation: &FederationName) -> Result<u64, StoreError> {
-        let count: i64 = sqlx::query_scalar(
-            "SELECT COUNT(*) FROM devices WHERE federation = $1 AND revoked_at IS NULL",
-        )
-        .bind(federation.as_str())
-        .fetch_one(self.database().pool())
-        .await?;
+        let count: i64 =
+            sqlx::query_scalar("SELECT COUNT(*) FROM devices WHERE federation = $1 AND revoked_at IS NULL")
+                .bind(federation.as_str())
+                .fetch_one(self.database().pool())
+                .await?;
         Ok(count.unsigned_abs())
     }
 

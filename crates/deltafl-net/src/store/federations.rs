@@ -97,10 +97,11 @@ impl Store {
     }
 
     async fn try_roster_version(&self, name: &FederationName) -> Result<u64, StoreError> {
-        let version: Option<i64> = sqlx::query_scalar("SELECT roster_version FROM federations WHERE name = $1")
-            .bind(name.as_str())
-            .fetch_optional(self.database().pool())
-            .await?;
+        let version: Option<i64> =
+            sqlx::query_scalar("SELECT roster_version FROM federations WHERE name = $1")
+                .bind(name.as_str())
+                .fetch_optional(self.database().pool())
+                .await?;
         let version = version.ok_or_else(|| StoreError::NoFederation { federation: name.clone() })?;
         u64::try_from(version).map_err(|_| StoreError::Damaged { what: "version of the roster" })
     }
