@@ -11,20 +11,28 @@ use deltafl::data::{Federation, Split};
 use deltafl::engine::SplitEvaluation;
 use deltafl::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl::model::Model;
-use deltafl::run_folder::RunFolder;
+use deltafl::run_folder::{RoundLine, RunFolder};
 use deltafl::training::{Observer, ObserverError, Outcome, Plan, RoundRecord, State, train};
 use deltafl_net::Deadlines;
 use deltafl_net::engine::{Remote, Rules};
-use deltafl_net::link::{ConnectionLimits, Protection};
+use deltafl_net::link::ConnectionLimits;
+use deltafl_net::live::Role;
 use deltafl_net::loopback;
 use deltafl_net::refusal::Refusal;
 use deltafl_net::serve::{Host, Introduction, Limits, Setup};
+use deltafl_net::store::{Lease, StoreError};
 use miette::{IntoDiagnostic, Report, Result};
+use tokio::runtime::Handle;
 
 use crate::error::bad_input;
 use crate::experiment_file;
 use crate::run::Machine;
 use crate::session::{folder_error, stop_on_interrupt, warn_thin_tails};
+
+mod office;
+
+use office::{Office, OfficeArgs};
+pub(crate) use office::{StoreArgs, store_error};
 
 /// Train an experiment with devices that connect over a network
 ///
@@ -32,7 +40,7 @@ use crate::session::{folder_error, stop_on_interrupt, warn_thin_tails};
 /// server goes on where it was.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Example:\n  deltafl serve experiments/quickstart.toml --insecure &\n  deltafl swarm experiments/quickstart.toml --insecure"
+    after_help = "Examples:\n  deltafl serve experiments/quickstart.toml --insecure --http 127.0.0.1:7780 &\n  deltafl swarm experiments/quickstart.toml --insecure\n\n  deltafl serve clinics.toml --certs certs --listen 0.0.0.0:7700 --http 0.0.0.0:7780"
 )]
 pub(crate) struct Args {
     /// The experiment, a TOML file
@@ -52,6 +60,8 @@ pub(crate) struct Args {
     /// Let the experiment ask devices for their losses one by one; devices must agree too
     #[arg(long)]
     open: bool,
+    #[command(flatten)]
+    office: OfficeArgs,
     #[command(flatten)]
     rounds: Rounds,
     #[command(flatten)]
@@ -115,8 +125,10 @@ impl Rounds {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let mut experiment = experiment_file::read(&args.experiment, &args.overrides)?;
-    if !args.insecure {
-        return Err(bad_input("a server needs certificates, or --insecure on a loopback address").into());
+    if !args.insecure && args.office.certs.is_none() {
+        return Err(bad_input("a server needs --certs DIR, or --insecure on a loopback address")
+            .help("deltafl certs init and deltafl certs server make the folder")
+            .into());
     }
     if experiment.is_open() && !args.open {
         return Err(bad_input("the experiment finds η in open mode: devices would tell their losses one by one")
@@ -141,12 +153,34 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let stop = stop_on_interrupt();
+    let office = runtime.block_on(Office::open(&args.office, &experiment, &out))?;
+    let lease = runtime.block_on(office.lead())?;
     let (host, mut engine) =
-        runtime.block_on(start(&args, &experiment, &federation, &*model, rules, Arc::clone(&stop)))?;
+        runtime.block_on(start(&args, &experiment, &federation, &office, rules, Arc::clone(&stop)))?;
+    runtime.block_on(office.receive(&args.office, &host))?;
     eprintln!("listening on {}; waiting for {} devices", host.address(), rules.present);
-    let ended = all_seeds(&experiment, &plan, &*model, &mut engine, &mut folder, &stop, args.quiet);
+    let host = Arc::new(host);
+    let attendance = runtime.block_on(async { office.attend(&host) });
+    let desk = Desk { office: &office, lease: &lease, runtime: runtime.handle(), rounds: plan.rounds };
+    let recorder = Recorder {
+        folder: &mut folder,
+        desk,
+        stop: &stop,
+        quiet: args.quiet,
+        lines: Vec::new(),
+        lap: Instant::now(),
+    };
+    let ended = all_seeds(&experiment, &plan, &*model, &mut engine, recorder);
     report_refusals(&host, args.quiet);
-    runtime.block_on(host.shut_down());
+    runtime.block_on(async {
+        attendance.abort();
+        let _ = attendance.await;
+        if let Some(host) = Arc::into_inner(host) {
+            host.shut_down().await;
+        }
+        // The next server need not wait; if the database is gone, it waits for the lease to run out.
+        let _ = lease.release().await;
+    });
     if ended? == Outcome::Stopped {
         eprintln!("stopped; every finished round is kept in {}", out.display());
     } else {
@@ -180,25 +214,28 @@ async fn start(
     args: &Args,
     experiment: &Experiment,
     federation: &Federation,
-    model: &dyn Model,
+    office: &Office,
     rules: Rules,
     stop: Arc<AtomicBool>,
 ) -> Result<(Host, Remote)> {
     let devices = federation.split(Split::Train);
-    let roster = loopback::roster(devices.iter().map(|&k| federation.id(k)), |_| false).into_diagnostic()?;
+    let roster = match office.roster().await? {
+        Some(roster) => roster,
+        None => loopback::roster(devices.iter().map(|&k| federation.id(k)), |_| false).into_diagnostic()?,
+    };
     let mut session = [0; 16];
     getrandom::fill(&mut session).map_err(|e| miette::miette!("no randomness: {e}"))?;
     let setup = Setup {
         address: args.listen,
-        protection: Protection::Loopback,
+        protection: office.protection()?,
         connections: ConnectionLimits::default(),
         limits: Limits::default(),
         introduction: Introduction {
-            federation: experiment.name.clone(),
+            federation: office.federation.to_string(),
             session,
             experiment: experiment.name.clone(),
             model: serde_json::to_string(&experiment.model.spec()).into_diagnostic()?,
-            params: model.num_params(),
+            params: experiment.resolved.as_ref().map_or(0, |resolved| resolved.params),
             open: experiment.is_open(),
         },
     };
@@ -214,33 +251,55 @@ fn all_seeds(
     plan: &Plan,
     model: &dyn Model,
     engine: &mut Remote,
-    folder: &mut RunFolder,
-    stop: &AtomicBool,
-    quiet: bool,
+    mut recorder: Recorder<'_>,
 ) -> Result<Outcome> {
     for &seed in &experiment.seeds {
-        let saved = folder.state(seed, model.num_params()).map_err(folder_error)?;
+        let saved = recorder.folder.state(seed, model.num_params()).map_err(folder_error)?;
+        let saved = recorder.desk.catch_up(recorder.folder, seed, saved)?;
         let mut state = saved.unwrap_or_else(|| State::new(seed, plan.tracks.len(), model));
         if state.round == plan.rounds {
             continue;
         }
-        let mut recorder = Recorder { folder, stop, quiet, lap: Instant::now() };
+        recorder.lap = Instant::now();
         match train(engine, plan, &mut state, &mut recorder) {
             Ok(Outcome::Finished) => {}
             Ok(Outcome::Stopped) => return Ok(Outcome::Stopped),
             // A round under way is given up: it was not kept, and will be begun anew.
-            Err(_) if stop.load(Ordering::Relaxed) => return Ok(Outcome::Stopped),
+            Err(_) if recorder.stop.load(Ordering::Relaxed) => return Ok(Outcome::Stopped),
             Err(error) => return Err(Report::from_err(error)),
         }
     }
+    recorder.desk.office.live.role(Role::Finished);
     Ok(Outcome::Finished)
 }
 
-/// Keeps every round.
+/// Where rounds are committed from.
+#[derive(Clone, Copy)]
+struct Desk<'a> {
+    office: &'a Office,
+    lease: &'a Lease,
+    runtime: &'a Handle,
+    rounds: u64,
+}
+
+impl Desk<'_> {
+    fn catch_up(&self, folder: &mut RunFolder, seed: u64, saved: Option<State>) -> Result<Option<State>> {
+        self.runtime.block_on(self.office.catch_up(folder, seed, saved))
+    }
+
+    fn commit(&self, state: &State, lines: &[RoundLine]) -> Result<(), StoreError> {
+        self.office.commit(self.runtime, self.lease, state, lines, state.round == self.rounds)
+    }
+}
+
+/// Keeps every round: committed in the store first, then in the run folder.
 struct Recorder<'a> {
     folder: &'a mut RunFolder,
+    desk: Desk<'a>,
     stop: &'a AtomicBool,
     quiet: bool,
+    /// Records since the last commit.
+    lines: Vec<RoundLine>,
     lap: Instant,
 }
 
@@ -248,6 +307,7 @@ impl Observer for Recorder<'_> {
     fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
         let seconds = self.lap.elapsed().as_secs_f64();
         self.folder.append(records, seconds)?;
+        self.lines.extend(records.iter().map(|record| RoundLine { record: record.clone(), seconds }));
         if let Some(record) = records.first().filter(|_| !self.quiet) {
             let RoundRecord { seed, round, cohort, dropped, .. } = record;
             let stayed = cohort - dropped;
@@ -263,6 +323,8 @@ impl Observer for Recorder<'_> {
     }
 
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
+        self.desk.commit(state, &self.lines)?;
+        self.lines.clear();
         Ok(self.folder.checkpoint(state)?)
     }
 

@@ -29,6 +29,8 @@ mod tls;
 mod token;
 mod validity;
 
+pub use rustls::pki_types::CertificateDer;
+
 pub use authority::{Authority, Certified, DeviceRequest};
 pub(crate) use device::hexadecimal;
 pub use device::{DeviceIdentity, DeviceKeys};

@@ -15,6 +15,7 @@
 
 pub mod device;
 pub mod engine;
+pub mod enrolment;
 pub mod fault;
 #[doc(hidden)]
 pub mod fuzzing;

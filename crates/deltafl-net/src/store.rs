@@ -176,7 +176,7 @@ impl Store {
     pub async fn open(settings: &StoreSettings) -> Result<Self, StoreError> {
         let store = Self(Arc::new(Shared {
             database: Database::connect(&settings.database)?,
-            blobs: Blobs::open(&settings.blobs)?,
+            blobs: Blobs::new(&settings.blobs),
             settings: settings.clone(),
         }));
         retry::patiently!(store, migrations::run(&store.0.database))?;

@@ -172,6 +172,11 @@ impl DeviceIdentity {
         tls::client(&self.authority, self.certificate.clone(), key, alpn)
     }
 
+    /// The key of its certificate, as PEM.
+    pub(crate) fn key_pem(&self) -> Zeroizing<String> {
+        Zeroizing::new(folder::pem_block("PRIVATE KEY", &self.keys.tls))
+    }
+
     /// The key of its certificate, PKCS #8.
     pub(super) fn tls_secret(&self) -> &[u8] {
         &self.keys.tls

@@ -1,7 +1,7 @@
 //! Blobs under the hash of their content.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use object_store::local::LocalFileSystem;
@@ -44,53 +44,65 @@ impl fmt::Display for BlobHash {
     }
 }
 
-/// Where the blobs lie.
+/// Where the blobs lie. Opened when first used: whoever only enrols devices makes no folder.
 #[derive(Debug)]
-pub(super) struct Blobs(Arc<dyn ObjectStore>);
+pub(super) struct Blobs {
+    place: String,
+    opened: OnceLock<Arc<dyn ObjectStore>>,
+}
 
 impl Blobs {
-    pub(super) fn open(place: &str) -> Result<Self, StoreError> {
-        if let Some(url) = place.strip_prefix("s3://") {
-            return s3(url);
+    pub(super) fn new(place: &str) -> Self {
+        Self { place: place.to_owned(), opened: OnceLock::new() }
+    }
+
+    fn store(&self) -> Result<&dyn ObjectStore, StoreError> {
+        if let Some(store) = self.opened.get() {
+            return Ok(&**store);
         }
-        std::fs::create_dir_all(place).map_err(|source| StoreError::Io { path: place.into(), source })?;
-        // A blob is on the disk before a transaction names it.
-        Ok(Self(Arc::new(LocalFileSystem::new_with_prefix(place)?.with_fsync(true))))
+        let store = open(&self.place)?;
+        Ok(&**self.opened.get_or_init(|| store))
     }
 
     async fn put(&self, hash: &BlobHash, bytes: &Bytes) -> Result<(), StoreError> {
-        self.0.put(&hash.path(), PutPayload::from_bytes(bytes.clone())).await?;
+        self.store()?.put(&hash.path(), PutPayload::from_bytes(bytes.clone())).await?;
         Ok(())
     }
 
     async fn get(&self, hash: &BlobHash) -> Result<Bytes, StoreError> {
-        let bytes = self.0.get(&hash.path()).await?.bytes().await?;
+        let bytes = self.store()?.get(&hash.path()).await?.bytes().await?;
         if BlobHash::of(&bytes) == *hash { Ok(bytes) } else { Err(StoreError::Damaged { what: "blob" }) }
     }
 
     async fn delete(&self, hash: &BlobHash) -> Result<(), StoreError> {
-        match self.0.delete(&hash.path()).await {
+        match self.store()?.delete(&hash.path()).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
+fn open(place: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    if let Some(url) = place.strip_prefix("s3://") {
+        return s3(url);
+    }
+    std::fs::create_dir_all(place).map_err(|source| StoreError::Io { path: place.into(), source })?;
+    // A blob is on the disk before a transaction names it.
+    Ok(Arc::new(LocalFileSystem::new_with_prefix(place)?.with_fsync(true)))
+}
+
 #[cfg(feature = "s3")]
-fn s3(url: &str) -> Result<Blobs, StoreError> {
+fn s3(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
     use object_store::aws::AmazonS3Builder;
     use object_store::prefix::PrefixStore;
     let (bucket, prefix) = url.split_once('/').unwrap_or((url, ""));
     let store = AmazonS3Builder::from_env().with_bucket_name(bucket).build()?;
-    Ok(Blobs(Arc::new(PrefixStore::new(store, prefix))))
+    Ok(Arc::new(PrefixStore::new(store, prefix)))
 }
 
 #[cfg(not(feature = "s3"))]
-fn s3(url: &str) -> Result<Blobs, StoreError> {
-    Err(StoreError::Place {
-        what: "blobs (this build is without the feature s3)",
-        place: format!("s3://{url}"),
-    })
+fn s3(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    Err(StoreError::Place { what: "blobs in a build without the feature s3", place: format!("s3://{url}") })
 }
 
 impl Store {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use deltafl::engine::SplitEvaluation;
 use deltafl::experiment::TrackLabel;
+use deltafl::model::ModelSpec;
 use deltafl::run_folder::{RoundLine, checkpoint_bytes};
 use deltafl::superquantile::private::LossRange;
 use deltafl::training::{State, TrackState};
@@ -26,8 +27,8 @@ pub struct Commit<'a> {
     pub state: &'a State,
     /// What the tracks are called, in order.
     pub labels: &'a [TrackLabel],
-    /// The kind of model.
-    pub model: &'a str,
+    /// The model, so that a device that pulls it knows what to build.
+    pub model: &'a ModelSpec,
     /// The records of all rounds since the commit before.
     pub lines: &'a [RoundLine],
     /// Phases and drop-outs of the last round, for the live page.
@@ -120,7 +121,7 @@ impl Store {
         let label = commit.labels.get(index).ok_or_else(damaged)?.clone();
         let about = ModelAbout {
             federation: federation.to_string(),
-            model: commit.model.to_owned(),
+            model: commit.model.clone(),
             label: label.clone(),
         };
         let bytes = Bytes::from(write_params(&about, &track.params).map_err(|_| damaged())?);

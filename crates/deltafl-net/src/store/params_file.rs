@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use deltafl::experiment::TrackLabel;
+use deltafl::model::ModelSpec;
 use deltafl::params::Params;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize};
@@ -18,8 +19,8 @@ const TENSOR: &str = "params";
 pub struct ModelAbout {
     /// The federation that trained it.
     pub federation: String,
-    /// The kind of model, as in an experiment file.
-    pub model: String,
+    /// The model, as in an experiment file.
+    pub model: ModelSpec,
     /// How, and at which level θ.
     #[serde(flatten)]
     pub label: TrackLabel,
@@ -69,7 +70,7 @@ mod tests {
     fn params_survive_to_the_bit_and_damage_is_an_error() {
         let label =
             TrackLabel { algorithm: "delta-fl".to_owned(), theta: Conformity::try_from(0.1).unwrap() };
-        let about = ModelAbout { federation: "demo".to_owned(), model: "linear".to_owned(), label };
+        let about = ModelAbout { federation: "demo".to_owned(), model: ModelSpec::Linear, label };
         let params = Params::from(vec![1.5, -0.0, f32::MIN_POSITIVE / 2.0]);
         let bytes = write_params(&about, &params).unwrap();
         assert_eq!(bytes, write_params(&about, &params).unwrap());

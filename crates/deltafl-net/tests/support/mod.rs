@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use deltafl::experiment::TrackLabel;
+use deltafl::model::ModelSpec;
 use deltafl::run_folder::RoundLine;
 use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::LossRange;
@@ -87,5 +88,72 @@ pub fn commit<'a>(
     lines: &'a [RoundLine],
     publish: bool,
 ) -> Commit<'a> {
-    Commit { state, labels, model: "linear", lines, timeline: None, publish, evaluations: &[] }
+    Commit { state, labels, model: &ModelSpec::Linear, lines, timeline: None, publish, evaluations: &[] }
+}
+
+/// A server's HTTP side on a port of its own, with three levels in two versions.
+pub struct Hosted {
+    pub address: std::net::SocketAddr,
+    pub house: std::sync::Arc<deltafl_net::http::House>,
+    pub revocations: deltafl_net::identity::Revocations,
+    pub authority: deltafl_net::identity::Authority,
+    pub folder: tempfile::TempDir,
+}
+
+/// How it is set up.
+pub struct Hosting {
+    pub tls: bool,
+    pub access: deltafl_net::http::Access,
+    pub limits: deltafl_net::http::HttpLimits,
+}
+
+impl Default for Hosting {
+    fn default() -> Self {
+        Self { tls: true, access: Default::default(), limits: Default::default() }
+    }
+}
+
+pub async fn host(hosting: Hosting) -> Hosted {
+    use deltafl_net::http::{self, Enrolment, House};
+    use deltafl_net::identity::{Authority, Revocations};
+    use deltafl_net::live::{About, Live};
+
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&StoreSettings::in_folder(folder.path())).await.unwrap();
+    let federation: FederationName = "demo".parse().unwrap();
+    store.create_federation(&federation).await.unwrap();
+    let lease = store.lead(&federation, "test").await.unwrap();
+    let live = Live::new(About {
+        federation: "demo".to_owned(),
+        experiment: "glyphs".to_owned(),
+        model: "linear".to_owned(),
+        open: false,
+        rounds: 40,
+        cohort: 40,
+        tracks: labels(),
+    });
+    for round in 1..=2 {
+        let (state, lines) = (state(round), lines(round - 1));
+        store.commit(&lease, &commit(&state, &labels(), &lines, true)).await.unwrap();
+        live.committed(&lines);
+    }
+    Authority::create(&folder.path().join("ca"), federation.clone()).unwrap();
+    let open = || Authority::open(&folder.path().join("ca")).unwrap();
+    let revocations = Revocations::new();
+    let server = open().issue_server(&["localhost".to_owned(), "127.0.0.1".to_owned()], 1).unwrap();
+    let tls = hosting.tls.then(|| server.open_tls(&revocations, &[b"http/1.1"]).unwrap());
+    let house = std::sync::Arc::new(House {
+        federation,
+        store,
+        live,
+        refusals: Default::default(),
+        enrolment: Some(Enrolment { authority: open(), days: 1 }),
+        access: hosting.access,
+        answered: Default::default(),
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shown = std::sync::Arc::clone(&house);
+    tokio::spawn(http::serve(listener, tls, shown, hosting.limits, std::future::pending()));
+    Hosted { address, house, revocations, authority: open(), folder }
 }
