@@ -16,6 +16,8 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use crate::kernel::{Granted, fixed_point};
+
 /// The parameter vector w, shared and immutable.
 #[derive(Clone)]
 pub struct Params {
@@ -121,15 +123,25 @@ impl UpdateCode {
         sum: &mut [u64],
     ) -> Result<(), NonFiniteUpdate> {
         let (update, footer) = sum.split_at_mut(params.len());
-        let scale = weight * 2f64.powi(UPDATE_BITS);
-        let code = |(new, old): (&f32, &f32)| (f64::from(*new) - f64::from(*old)) * scale;
-        let fits = |pair| code(pair).abs() <= self.limit; // false for NaN
-        if let Some(entry) = local.iter().zip(params).position(|pair| !fits(pair)) {
+        let (scale, kernel) = (weight * 2f64.powi(UPDATE_BITS), Granted::best());
+        let mut largest = 0.0;
+        fixed_point::raise_to_largest(kernel, local, params, scale, &mut largest);
+        if largest > self.limit {
+            let too_large = |(new, old): (&f32, &f32)| {
+                let size = fixed_point::scaled(*new, *old, scale).abs();
+                size.is_nan() || size > self.limit
+            };
+            let entry = local.iter().zip(params).position(too_large).unwrap_or(0);
             footer[2] = footer[2].wrapping_add(1);
             return Err(NonFiniteUpdate { entry });
         }
-        for (sum, pair) in update.iter_mut().zip(local.iter().zip(params)) {
-            *sum = sum.wrapping_add(code(pair).round_ties_even() as i64 as u64);
+        if largest < fixed_point::LARGEST {
+            fixed_point::add_rounded(kernel, local, params, scale, update);
+        } else {
+            for (sum, (new, old)) in update.iter_mut().zip(local.iter().zip(params)) {
+                let code = fixed_point::scaled(*new, *old, scale).round_ties_even();
+                *sum = sum.wrapping_add(code as i64 as u64);
+            }
         }
         footer[0] = footer[0].wrapping_add((weight * 2f64.powi(WEIGHT_BITS)).round_ties_even() as u64);
         footer[1] = footer[1].wrapping_add(1);
