@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use deltafl::data::Federation;
 use deltafl::model::{Model, ModelSpec};
-use deltafl_net::device::{Consent, Data, Device, Reason, offer};
+use deltafl_net::device::{Consent, Credentials, Data, Device, Reason, offer};
+use deltafl_net::identity::DeviceIdentity;
 use deltafl_net::link::{Server, Trust};
 use deltafl_net::loopback;
 use miette::{IntoDiagnostic, Result};
@@ -31,8 +32,11 @@ pub(crate) struct Args {
     /// The device in it [default: the only one that trains]
     #[arg(long, value_name = "ID")]
     name: Option<String>,
+    /// The folder with this device's certificate and keys, as `deltafl enrol` wrote it
+    #[arg(long, value_name = "DIR", required_unless_present = "insecure")]
+    identity: Option<PathBuf>,
     /// Without certificates, on a loopback address: for demonstrations
-    #[arg(long)]
+    #[arg(long, conflicts_with = "identity")]
     insecure: bool,
     #[command(flatten)]
     consent: ConsentArgs,
@@ -85,10 +89,20 @@ fn on_battery() -> bool {
     status.into_iter().any(|status| status.trim() == "Discharging")
 }
 
+/// Who this device is, and how it knows its server.
+fn known(args: &Args, data: &Data) -> Result<(Credentials, Server)> {
+    let Some(folder) = &args.identity else {
+        let server = Server { address: args.server.clone(), trust: Trust::Loopback };
+        return Ok((loopback::credentials(data.name()), server));
+    };
+    let identity = DeviceIdentity::open(folder)
+        .map_err(|e| bad_input("this device's identity cannot be used").because(e))?;
+    let server = Server::certified(&args.server, &identity)
+        .map_err(|e| bad_input("the server cannot be known").because(e))?;
+    Ok((Credentials::from(&identity), server))
+}
+
 pub(crate) fn run(args: Args) -> Result<()> {
-    if !args.insecure {
-        return Err(bad_input("a device needs a certificate, or --insecure on a loopback address").into());
-    }
     let federation = Federation::open(&args.data)
         .map_err(|e| bad_input(format!("cannot open the federation {}", args.data.display())).because(e))?;
     let federation = Arc::new(federation);
@@ -100,12 +114,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
                 .help("say which one with --name")
         })?,
     };
-    let credentials = loopback::credentials(data.name());
-    let server = Server { address: args.server.clone(), trust: Trust::Loopback };
+    let (credentials, server) = known(&args, &data)?;
     let stop = stop_on_interrupt();
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     runtime.block_on(async {
-        let offer = offer(&server, data.name())
+        let offer = offer(&server, &credentials.name)
             .await
             .map_err(|e| bad_input("the server does not know this device").because(e))?;
         let spec: ModelSpec = serde_json::from_str(&offer.model).map_err(|e| {

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use deltafl::data::{Federation, Split};
 use deltafl::model::Model;
-use deltafl_net::device::{Backoff, Consent};
+use deltafl_net::device::{Backoff, Consent, Credentials};
 use deltafl_net::fault::Misconduct;
+use deltafl_net::identity::{DeviceIdentity, Fleet};
 use deltafl_net::link::{Server, Trust};
 use deltafl_net::loopback;
 use deltafl_net::swarm::{Bee, Conduct, Swarm};
@@ -37,8 +38,11 @@ pub(crate) struct Args {
     /// How many devices, the first of the federation [default: all that train]
     #[arg(long, value_name = "N")]
     devices: Option<usize>,
+    /// The certificates and keys of the devices, as `deltafl certs fleet` wrote them; number k plays the k-th train device
+    #[arg(long, value_name = "FILE", required_unless_present = "insecure")]
+    fleet: Option<PathBuf>,
     /// Without certificates, on a loopback address: for demonstrations
-    #[arg(long)]
+    #[arg(long, conflicts_with = "fleet")]
     insecure: bool,
     /// Let the server ask for losses one by one
     #[arg(long)]
@@ -77,12 +81,9 @@ struct Faults {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
-    if !args.insecure {
-        return Err(bad_input("a swarm needs certificates, or --insecure on a loopback address").into());
-    }
     let (federation, model) = load(&experiment, &args.machine)?;
     let (federation, model): (Arc<Federation>, Arc<dyn Model>) = (Arc::new(federation), Arc::from(model));
-    let bees = bees(&args, &federation);
+    let bees = bees(&args, &federation)?;
     eprintln!("{} devices on their way to {}", bees.len(), args.server);
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let stop = stop_on_interrupt();
@@ -103,15 +104,25 @@ pub(crate) fn run(args: Args) -> Result<()> {
     })
 }
 
-fn bees(args: &Args, federation: &Federation) -> Vec<Bee> {
-    let devices = federation.split(Split::Train);
-    let taking_part = args.devices.unwrap_or(devices.len()).min(devices.len());
-    let bee = |&data: &u32| Bee {
-        credentials: loopback::credentials(federation.id(data)),
-        server: Server { address: args.server.clone(), trust: Trust::Loopback },
-        data,
+fn bees(args: &Args, federation: &Federation) -> Result<Vec<Bee>> {
+    let mut devices = federation.split(Split::Train);
+    devices.truncate(args.devices.unwrap_or(devices.len()));
+    let Some(path) = &args.fleet else {
+        let server = Server { address: args.server.clone(), trust: Trust::Loopback };
+        let bee = |data: u32| {
+            let credentials = loopback::credentials(federation.id(data));
+            Bee { credentials, server: server.clone(), data }
+        };
+        return Ok(devices.into_iter().map(bee).collect());
     };
-    devices[..taking_part].iter().map(bee).collect()
+    let fleet = Fleet::read(path).map_err(|e| bad_input("the fleet cannot be used").because(e))?;
+    let plays = |identity: &DeviceIdentity| {
+        let data = *devices.get(identity.number() as usize)?;
+        let server = Server::certified(&args.server, identity);
+        let bee = |server| Bee { credentials: Credentials::from(identity), server, data };
+        Some(server.map(bee).map_err(|e| bad_input("the server cannot be known").because(e).into()))
+    };
+    fleet.devices.iter().filter_map(plays).collect()
 }
 
 fn conduct(args: &Args) -> Conduct {

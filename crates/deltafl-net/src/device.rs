@@ -41,6 +41,7 @@ pub use self::offer::{Offer, offer};
 pub use self::session::SessionError;
 pub use self::workers::Workers;
 use crate::fault::Faults;
+use crate::identity::DeviceIdentity;
 use crate::link::Server;
 
 /// What a device was given when it enrolled, beside its certificate.
@@ -52,6 +53,16 @@ pub struct Credentials {
     pub signing: Zeroizing<[u8; 32]>,
     /// The public key of the enrolment authority.
     pub authority: [u8; 32],
+}
+
+impl From<&DeviceIdentity> for Credentials {
+    fn from(identity: &DeviceIdentity) -> Self {
+        Self {
+            name: identity.name().to_string(),
+            signing: identity.signing_secret().clone(),
+            authority: identity.authority_key(),
+        }
+    }
 }
 
 /// The data of one device.

@@ -22,11 +22,11 @@ use deltafl_secagg::message::DeviceSet;
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::RingVector;
 use deltafl_secagg::server::{ServerConfig, Verdict};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::hub::{Address, Event, Status, What};
 use crate::refusal::Refusal;
-use crate::round::{Deadlines, Invitation, Line, Protocol};
+use crate::round::{Deadlines, Invitation, Line, Protocol, shared};
 use crate::wire::proto::{self, from_server};
 use crate::wire::{blob_of, question_to_wire};
 
@@ -149,7 +149,14 @@ impl Remote {
         let len: usize = queries.iter().map(Query::answer_len).sum();
         let len = u32::try_from(len).expect("parameters are far below 2^32");
         let question = question_to_wire(round, queries);
-        let sum = current.protocol.sum(&mut self.line, &question, len, &context(round, queries))?;
+        let sum = current.protocol.sum(&mut self.line, &question, len, &context(round, queries));
+        let sum = match sum {
+            Ok(sum) => sum,
+            Err(verdict) => {
+                current.protocol.end(&self.line);
+                return Err(verdict);
+            }
+        };
         let mut traffic = current.protocol.take_traffic();
         if current.slots_left == SLOTS - 1 {
             // Parameters travel once per round, to whoever set up keys.
@@ -184,9 +191,9 @@ impl Engine for Remote {
     fn reachable(&mut self) -> Result<Reachable, EngineError> {
         loop {
             self.check_stop()?;
-            let enough =
-                async { timeout(Duration::from_millis(200), self.line.hub.enough(self.rules.present)).await };
-            if self.line.runtime.block_on(enough).is_ok() {
+            // Now and then, to see whether the server is to stop.
+            let for_now = Instant::now() + Duration::from_millis(200);
+            if self.line.wait_for(self.rules.present, for_now) {
                 return Ok(Reachable::Some(self.line.hub.ready()));
             }
         }
@@ -218,11 +225,12 @@ impl Remote {
         self.asked += 1;
         self.line.hub.blobs.keep_params(tracks.iter().copied());
         let params = tracks.iter().map(|params| blob_of(params).to_wire()).collect();
-        let question = from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params });
+        let question =
+            shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
         let mut awaited: HashMap<Address, Drawn> = HashMap::new();
         for drawn in round.cohort.iter().filter(|drawn| !drawn.dropped) {
             if let Some(address) = self.line.hub.address(drawn.device)
-                && self.line.hub.send(address, question.clone())
+                && self.line.hub.send(address, &question)
             {
                 awaited.insert(address, *drawn);
             }

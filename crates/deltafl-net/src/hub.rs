@@ -20,7 +20,7 @@ pub(crate) use self::blobs::Blobs;
 use crate::refusal::{Refusal, Refusals};
 use crate::roster::{Roster, RosterError, SignedRoster};
 use crate::wire::proto::{self, FromServer, from_server};
-use crate::wire::{BlobId, VERSION, parts};
+use crate::wire::{BlobId, VERSION};
 
 /// Messages that wait for a device to read them: a round sends it a few dozen, and long ones in parts.
 const OUTBOX: usize = 256;
@@ -58,7 +58,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { incoming_bytes: 256 << 20, patience: Duration::from_secs(20) }
+        Self { incoming_bytes: 64 << 20, patience: Duration::from_secs(20) }
     }
 }
 
@@ -148,7 +148,8 @@ struct Desk {
 struct Peer {
     /// Tells a stay of a device from its earlier ones.
     stay: u64,
-    outbox: mpsc::Sender<Result<FromServer, tonic::Status>>,
+    /// Shared: what a whole cohort is told is kept once.
+    outbox: mpsc::Sender<Arc<FromServer>>,
     /// Rung to end the stay.
     leave: Arc<Notify>,
     ready: bool,
@@ -209,11 +210,11 @@ impl Hub {
         desk.known = Arc::clone(&known);
         desk.ready = 0;
         let entries = known.roster.entries();
+        let news = Arc::new(FromServer { body: Some(from_server::Body::Roster(known.to_wire())) });
         for (&device, peer) in &mut desk.peers {
             peer.ready = false;
-            let news = from_server::Body::Roster(known.to_wire());
             let stays = entries.get(device as usize).is_some_and(|entry| !entry.revoked);
-            if !stays || peer.outbox.try_send(Ok(FromServer { body: Some(news) })).is_err() {
+            if !stays || peer.outbox.try_send(Arc::clone(&news)).is_err() {
                 peer.leave.notify_one();
             }
         }
@@ -262,10 +263,10 @@ impl Hub {
     }
 
     /// Sends a message to a device; whether it is there. One that does not read what it is sent leaves.
-    pub(crate) fn send(&self, to: Address, body: from_server::Body) -> bool {
+    pub(crate) fn send(&self, to: Address, message: &Arc<FromServer>) -> bool {
         let desk = self.desk();
         let Some(peer) = desk.peer(to) else { return false };
-        match peer.outbox.try_send(Ok(FromServer { body: Some(body) })) {
+        match peer.outbox.try_send(Arc::clone(message)) {
             Ok(()) => true,
             Err(TrySendError::Closed(_)) => false,
             Err(TrySendError::Full(_)) => {
@@ -276,9 +277,9 @@ impl Hub {
         }
     }
 
-    /// Sends a message of secure aggregation; whether the device is there.
-    pub(crate) fn send_parts(&self, to: Address, message: &Bytes) -> bool {
-        parts(message.clone()).all(|part| self.send(to, from_server::Body::Part(part)))
+    /// Sends messages one behind the other; whether the device is there.
+    pub(crate) fn send_all(&self, to: Address, messages: &[Arc<FromServer>]) -> bool {
+        messages.iter().all(|message| self.send(to, message))
     }
 
     /// Shows a device the door.

@@ -23,6 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 pub(crate) use self::caller::Caller;
 pub use self::dial::{DialError, Server, Trust};
 pub(crate) use self::stream::{Connection, Protected};
+use crate::identity::Peer;
 use crate::refusal::{Refusal, Refusals};
 
 /// The name of the device in a certificate that the handshake has verified.
@@ -40,6 +41,13 @@ pub enum Protection {
     },
     /// Nothing: for tests and demonstrations on one machine.
     Loopback,
+}
+
+impl Protection {
+    /// TLS with the certificates of [`crate::identity`].
+    pub fn mutual(config: Arc<rustls::ServerConfig>) -> Self {
+        Self::Mutual { config, name_of: |certificate| Some(Peer::of(certificate).ok()?.device.to_string()) }
+    }
 }
 
 /// Bounds on connections.

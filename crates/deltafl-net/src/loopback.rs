@@ -35,7 +35,6 @@ pub fn roster<'n>(
         let key = SigningKey::from_bytes(&secret("device", name)).verifying_key().to_bytes();
         Entry { name: name.to_owned(), key, revoked: revoked(name) }
     };
-    let bytes = Roster::new(names.map(entry).collect())?.encode();
-    let signature = authority().sign(&SignedRoster::message(&bytes)).to_bytes();
-    Ok(SignedRoster { bytes, signature })
+    let roster = Roster::new(names.map(entry).collect())?;
+    Ok(SignedRoster::new(&roster, |message| authority().sign(message).to_bytes()))
 }

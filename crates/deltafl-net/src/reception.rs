@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, iter};
+use tokio_stream::{Stream, StreamExt, iter};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::hub::Hub;
@@ -16,13 +16,16 @@ use crate::wire::proto::federation_server::Federation;
 use crate::wire::proto::{Chunk, FetchRequest, FromDevice, FromServer, Hello, from_device};
 use crate::wire::{CHUNK, hash};
 
+/// What a call answers with.
+type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
 /// Answers the calls of devices.
 pub(crate) struct Reception(pub(crate) Arc<Hub>);
 
 #[tonic::async_trait]
 impl Federation for Reception {
-    type AttendStream = ReceiverStream<Result<FromServer, Status>>;
-    type FetchStream = Pin<Box<dyn Stream<Item = Result<Chunk, Status>> + Send>>;
+    type AttendStream = Messages<FromServer>;
+    type FetchStream = Messages<Chunk>;
 
     async fn attend(
         &self,
@@ -38,7 +41,8 @@ impl Federation for Reception {
             Ok((seat, outgoing)) => {
                 caller.greet();
                 tokio::spawn(seat.listen(incoming));
-                Ok(Response::new(ReceiverStream::new(outgoing)))
+                let outgoing = ReceiverStream::new(outgoing).map(|message| Ok(Arc::unwrap_or_clone(message)));
+                Ok(Response::new(Box::pin(outgoing)))
             }
             Err(refusal) => {
                 self.0.refusals.count(refusal);

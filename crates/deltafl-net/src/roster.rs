@@ -114,6 +114,13 @@ pub struct SignedRoster {
 }
 
 impl SignedRoster {
+    /// A roster with the signature that the authority gives.
+    pub fn new(roster: &Roster, sign: impl FnOnce(&[u8]) -> [u8; 64]) -> Self {
+        let bytes = roster.encode();
+        let signature = sign(&Self::message(&bytes));
+        Self { bytes, signature }
+    }
+
     /// What the authority signs.
     pub fn message(bytes: &[u8]) -> Vec<u8> {
         Self::message_of(&blake3::hash(bytes))
@@ -152,9 +159,7 @@ mod tests {
     }
 
     fn signed(roster: &Roster, authority: &SigningKey) -> SignedRoster {
-        let bytes = roster.encode();
-        let signature = authority.sign(&SignedRoster::message(&bytes)).to_bytes();
-        SignedRoster { bytes, signature }
+        SignedRoster::new(roster, |message| authority.sign(message).to_bytes())
     }
 
     #[test]

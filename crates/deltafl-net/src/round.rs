@@ -18,11 +18,12 @@ use deltafl_secagg::server::{
 };
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::hub::{Address, Event, Hub, What};
 use crate::refusal::Refusal;
-use crate::wire::proto::{self, from_server};
+use crate::wire::parts;
+use crate::wire::proto::{self, FromServer, from_server};
 
 /// How long devices may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,21 @@ impl Line {
     pub(crate) fn next(&mut self, deadline: Instant) -> Option<Event> {
         let next = async { timeout_at(deadline, self.events.recv()).await };
         self.runtime.block_on(next).ok().flatten()
+    }
+
+    /// Waits until so many devices can be drawn; whether they can before the deadline. What devices say between rounds is
+    /// late or a farewell, and nobody's messages may pile up behind it.
+    pub(crate) fn wait_for(&mut self, devices: usize, deadline: Instant) -> bool {
+        let Self { hub, events, runtime } = self;
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    () = hub.enough(devices) => return true,
+                    () = sleep_until(deadline) => return false,
+                    Some(_) = events.recv() => {}
+                }
+            }
+        })
     }
 }
 
@@ -139,7 +155,7 @@ impl Protocol {
         len: u32,
         context: &[u8],
     ) -> Result<SlotSum, Verdict> {
-        self.tell(line, &from_server::Body::Question(question.clone()));
+        self.tell(line, from_server::Body::Question(question.clone()));
         match self.server.open_slot(self.clock, Ring::Z64, len, context) {
             Ok(()) => {}
             Err(NotOpened::Ended(verdict)) => return Err(verdict),
@@ -156,13 +172,14 @@ impl Protocol {
 
     /// Tells the devices to forget their keys.
     pub(crate) fn end(self, line: &Line) {
-        self.tell(line, &from_server::Body::Over(proto::Over {}));
+        self.tell(line, from_server::Body::Over(proto::Over {}));
     }
 
     /// Tells all devices that are still there.
-    fn tell(&self, line: &Line, body: &from_server::Body) {
+    fn tell(&self, line: &Line, body: from_server::Body) {
+        let message = shared(body);
         for address in self.active.iter().filter_map(|id| self.addresses.get(&id)) {
-            line.hub.send(*address, body.clone());
+            line.hub.send(*address, &message);
         }
     }
 
@@ -195,10 +212,12 @@ impl Protocol {
             if let Some(phase) = asks.filter(|_| std::mem::take(&mut first)) {
                 self.enter(line, phase);
             }
+            let parts: Vec<_> =
+                parts(bytes.clone()).map(|part| shared(from_server::Body::Part(part))).collect();
             for (id, address) in to.iter().filter_map(|id| Some((id, *self.addresses.get(&id)?))) {
                 self.traffic.messages += 1;
                 self.traffic.bytes_down += bytes.len() as u64;
-                if line.hub.send_parts(address, &bytes) && asks.is_some() {
+                if line.hub.send_all(address, &parts) && asks.is_some() {
                     self.awaited.insert(id);
                 }
             }
@@ -272,6 +291,11 @@ impl Protocol {
             self.server.handle_timeout(deadline);
         }
     }
+}
+
+/// A message for many devices.
+pub(crate) fn shared(body: from_server::Body) -> Arc<FromServer> {
+    Arc::new(FromServer { body: Some(body) })
 }
 
 /// The name of a phase, as the live page shows it.

@@ -23,8 +23,10 @@ use bytes::Bytes;
 pub const VERSION: u32 = 1;
 /// The longest message of `Attend`, in bytes.
 pub const MAX_MESSAGE: usize = 1 << 20;
-/// Bytes of a chunk of `Fetch` and of a part of a message: a few packets, so that a slow link is seen to move.
+/// Bytes of a chunk of `Fetch`.
 pub const CHUNK: usize = 64 << 10;
+/// Bytes of a part of a message: both ends of a long-lived stream keep a buffer of about this size.
+pub const PART: usize = 16 << 10;
 /// The longest name of a device, a federation or an experiment, in bytes.
 pub const MAX_NAME: usize = 256;
 /// The most queries in a question, and so the most tracks of a federation.

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "field/certified.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod certified;
 #[path = "field/fleet.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
@@ -11,9 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use certified::Certified;
+use chacha20::ChaCha20Rng;
 use deltafl_net::Deadlines;
+use deltafl_net::device::{SessionError, offer};
 use deltafl_net::engine::Rules;
-use deltafl_net::link::{ConnectionLimits, ListenError, Listener, Protection};
+use deltafl_net::link::{ConnectionLimits, ListenError, Listener, Protection, Server, Trust};
 use deltafl_net::refusal::Refusal;
 use deltafl_net::roster::SignedRoster;
 use deltafl_net::serve::{Host, Limits, Setup};
@@ -28,11 +34,12 @@ use deltafl_secagg::identity::{DeviceId, Identity};
 use deltafl_secagg::message::ServerBody;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use fleet::{Diary, Field, conduct, never};
-use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::SeedableRng;
+use rand_core::SeedableRng;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
@@ -254,4 +261,62 @@ fn engine_first_drawn(field: &Field) -> u32 {
     let draw = Draw { seed: 1, round: 0, attempt: 0 };
     let cohort = field.experiment.plan().sampling.cohort(field.devices().len(), draw, &Reachable::Everyone);
     cohort[0].device
+}
+
+/// Connects as TLS does, or not; a device of `fleet` under this name.
+async fn certified_hello(server: &Server, device: &str) -> Result<(), SessionError> {
+    offer(server, device).await.map(|_| ())
+}
+
+#[tokio::test]
+async fn certificates_decide_who_gets_in() {
+    let field = Field::new(EXPERIMENT);
+    let certified = Certified::new(&field, "home");
+    let host = certified.host(field.setup()).await;
+    let address = host.address().to_string();
+    let [anna, boris] = [0, 1].map(|k| &certified.fleet.devices[k]);
+    let of = |identity| Server::certified(&address, identity).unwrap();
+
+    // Without TLS at all, and with TLS but no certificate that this federation issued.
+    let plain = Server { address: address.clone(), trust: Trust::Loopback };
+    assert!(certified_hello(&plain, anna.name().as_str()).await.is_err());
+    let other = Certified::new(&field, "elsewhere");
+    let foreign = certified_hello(&of(&other.fleet.devices[0]), anna.name().as_str()).await;
+    assert!(foreign.is_err());
+    let mut raw = TcpStream::connect(host.address()).await.unwrap();
+    raw.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let _ = raw.read_to_end(&mut Vec::new()).await;
+    assert!(host.refused(Refusal::Handshake) >= 2, "{}", host.refused(Refusal::Handshake));
+
+    // With a good certificate, under the name of another.
+    let Err(SessionError::Status(impostor)) = certified_hello(&of(anna), boris.name().as_str()).await else {
+        panic!("nobody is let in under another's name")
+    };
+    assert_eq!((impostor.code(), host.refused(Refusal::Impostor)), (Code::PermissionDenied, 1));
+
+    // With a certificate that was withdrawn.
+    certified.revocations.replace([boris.fingerprint()].into());
+    let handshakes = host.refused(Refusal::Handshake);
+    assert!(certified_hello(&of(boris), boris.name().as_str()).await.is_err());
+    assert_eq!(host.refused(Refusal::Handshake), handshakes + 1);
+
+    certified_hello(&of(anna), anna.name().as_str()).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_device_cannot_take_all_connections() {
+    let field = Field::new(EXPERIMENT);
+    let certified = Certified::new(&field, "home");
+    let host = certified.host(field.setup()).await;
+    let [crowd, honest] = [0, 1].map(|k| &certified.fleet.devices[k]);
+    let tls = crowd.client_tls(&[b"h2"]).unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let mut held = Vec::new();
+    for _ in 0..50 {
+        let tcp = TcpStream::connect(host.address()).await.unwrap();
+        held.push(TlsConnector::from(Arc::clone(&tls)).connect(name.clone(), tcp).await);
+    }
+    let server = Server::certified(&host.address().to_string(), honest).unwrap();
+    certified_hello(&server, honest.name().as_str()).await.unwrap();
+    assert!(host.refused(Refusal::Crowding) >= 40, "{}", host.refused(Refusal::Crowding));
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use deltafl::engine::{SplitEvaluation, Threads};
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
 use deltafl_net::Deadlines;
+use deltafl_net::device::{Consent, Reason};
 use deltafl_net::engine::{Permille, Rules};
 use deltafl_net::fault::Misconduct;
 use deltafl_net::refusal::Refusal;
@@ -76,6 +77,46 @@ async fn nobody_waits_for_a_device_that_dawdles() {
     let diary = trained.await.unwrap();
     assert_eq!(diary.states.len(), 6);
     assert!(diary.records.iter().any(|record| record.dropped > 0), "the slow ones were left behind");
+    host.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_too_many_invited_the_first_to_come_take_part() {
+    let field = Field::new(&EXPERIMENT.replace("cohort = 10", "cohort = 14"));
+    let mut host = field.host().await;
+    let _swarm = field.swarm(host.address(), &conduct());
+    let mut engine = host.engine(Rules { cohort: 10, ..field.rules() }, never()).unwrap();
+    let trained = tokio::task::spawn_blocking(move || {
+        let mut diary = Diary::default();
+        field.train(&mut engine, &mut diary).map(|_| diary).unwrap()
+    });
+    let diary = trained.await.unwrap();
+    assert!(diary.records.iter().all(|record| (record.cohort, record.dropped) == (14, 4)));
+    host.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_without_time_are_not_drawn_and_careful_ones_stay_out() {
+    let field = Field::new(EXPERIMENT);
+    let mut host = field.host().await;
+    let mut devices = field.devices();
+    let others = devices.split_off(4);
+    let busy = Consent { willing: Arc::new(|| Err(Reason::Busy)), ..conduct().consent };
+    let careful = Consent { min_cohort: 100, ..conduct().consent };
+    let _busy = field.swarm_of(&devices[..2], host.address(), &Conduct { consent: busy, ..conduct() });
+    let _careful = field.swarm_of(&devices[2..], host.address(), &Conduct { consent: careful, ..conduct() });
+    let _others = field.swarm_of(&others, host.address(), &conduct());
+    let willing = others.len() + 2;
+    let rules = Rules { present: willing, cohort: willing, ..field.rules() };
+    let mut engine = host.engine(rules, never()).unwrap();
+    let trained = tokio::task::spawn_blocking(move || {
+        let field = Field::new(&EXPERIMENT.replace("cohort = 10", "cohort = 20"));
+        let mut diary = Diary::default();
+        field.train(&mut engine, &mut diary).map(|_| diary).unwrap()
+    });
+    let diary = trained.await.unwrap();
+    // Twenty devices train; two have no time, and two others find the cohort too small.
+    assert!(diary.records.iter().all(|record| (record.cohort, record.dropped) == (18, 2)));
     host.shut_down().await;
 }
 

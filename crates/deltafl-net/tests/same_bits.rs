@@ -1,11 +1,15 @@
-//! The same experiment, simulated and deployed, to the same bits.
+//! The same experiment, simulated, and deployed with TLS and real secure aggregation, to the same bits.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "field/certified.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod certified;
 #[path = "field/fleet.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
 
+use certified::Certified;
 use deltafl::engine::Threads;
 use fleet::{Diary, Field, conduct, never};
 
@@ -19,11 +23,12 @@ const PRIVATE: &str = r#"
     algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = [0.5, 0.8], quantile = "histogram" }]
 "#;
 
-/// Trains an experiment in this process, and deployed: the states after each round.
+/// Trains an experiment in this process, and deployed with certificates: what each told.
 async fn both(experiment: &str) -> (Diary, Diary) {
     let field = Field::new(experiment);
-    let mut host = field.host().await;
-    let _swarm = field.swarm(host.address(), &conduct());
+    let certified = Certified::new(&field, "same-bits");
+    let mut host = certified.host(field.setup()).await;
+    let _swarm = certified.swarm(&field, host.address(), &conduct());
     let mut engine = host.engine(field.rules(), never()).unwrap();
     let trained = tokio::task::spawn_blocking(move || {
         let (mut simulated, mut deployed) = (Diary::default(), Diary::default());

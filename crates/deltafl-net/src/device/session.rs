@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use chacha20::ChaCha20Rng;
 use deltafl::model::Model;
 use deltafl::params::{Params, UpdateCode};
 use deltafl_secagg::device::{Device as Protocol, DeviceEvent, Enrolment};
@@ -14,8 +15,7 @@ use deltafl_secagg::message::ServerBody;
 use deltafl_secagg::message::wire::{WireError, decode_server, encode_device};
 use deltafl_secagg::params::RoundParams;
 use deltafl_secagg::ring::RingVector;
-use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::SeedableRng;
+use rand_core::SeedableRng;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::ReceiverStream;

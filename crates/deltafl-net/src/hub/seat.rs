@@ -11,7 +11,7 @@ use tonic::{Status, Streaming};
 use super::{Address, Desk, Event, GREETING_WINDOW, Greetings, Hub, MAX_GREETINGS, OUTBOX, Peer, What};
 use crate::refusal::Refusal;
 use crate::wire::proto::{FromDevice, FromServer, Hello, Part, from_device, from_server};
-use crate::wire::{Assembly, CHUNK, PartError, VERSION};
+use crate::wire::{Assembly, PART, PartError, VERSION};
 
 /// What is left for small messages when the present round calls for none.
 const SMALL: usize = 64 << 10;
@@ -25,7 +25,7 @@ pub(crate) struct Seat {
 }
 
 /// What goes to the device.
-pub(crate) type Outgoing = mpsc::Receiver<Result<FromServer, Status>>;
+pub(crate) type Outgoing = mpsc::Receiver<Arc<FromServer>>;
 
 impl Hub {
     /// Lets a device in. `certified` is the name in its certificate, where there is one: nobody else's name is believed.
@@ -52,7 +52,7 @@ impl Hub {
         }
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
         let welcome = from_server::Body::Welcome(self.introduction().welcome(device, &known));
-        let _ = outbox.try_send(Ok(FromServer { body: Some(welcome) })); // an empty outbox takes it
+        let _ = outbox.try_send(Arc::new(FromServer { body: Some(welcome) })); // an empty outbox takes it
         let (stay, leave) = (desk.next_stay, Arc::new(Notify::new()));
         desk.next_stay += 1;
         let peer = Peer { stay, outbox, leave: Arc::clone(&leave), ready: false };
@@ -149,7 +149,7 @@ impl Seat {
     /// Waits until a long message fits among those that are coming in; meanwhile the device is not read from, and HTTP/2
     /// holds it back.
     async fn make_room(&self, part: &Part, room: &mut Option<OwnedSemaphorePermit>) {
-        if room.is_none() && part.total as usize > CHUNK {
+        if room.is_none() && part.total as usize > PART {
             let kibibytes = (part.total >> 10).min((self.hub.limits.incoming_bytes >> 10) as u32);
             *room = Arc::clone(&self.hub.room).acquire_many_owned(kibibytes).await.ok();
         }

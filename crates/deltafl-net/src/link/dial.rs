@@ -13,6 +13,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use super::Protected;
+use crate::identity::DeviceIdentity;
 use crate::wire::MAX_MESSAGE;
 use crate::wire::proto::federation_client::FederationClient;
 
@@ -39,6 +40,17 @@ pub struct Server {
     pub trust: Trust,
 }
 
+impl Server {
+    /// A server that is known by its federation's authority, as `identity` knows it.
+    pub fn certified(address: &str, identity: &DeviceIdentity) -> Result<Self, DialError> {
+        let invalid = || DialError::Address(address.to_owned());
+        let (host, _) = address.rsplit_once(':').ok_or_else(invalid)?;
+        let server = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(|_| invalid())?;
+        let config = identity.client_tls(&[b"h2"]).map_err(|_| DialError::Identity)?;
+        Ok(Self { address: address.to_owned(), trust: Trust::Mutual { config, server } })
+    }
+}
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -46,6 +58,9 @@ pub enum DialError {
     /// An address that is none.
     #[error("{0} is not an address: host:port is expected")]
     Address(String),
+    /// A certificate or a key that TLS does not take.
+    #[error("the device's certificate and key cannot be used")]
+    Identity,
     /// Without certificates, to another machine.
     #[error("{0} is not a loopback address: without certificates a device talks to its own machine only")]
     NotLoopback(String),

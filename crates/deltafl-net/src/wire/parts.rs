@@ -2,14 +2,14 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{CHUNK, proto::Part};
+use super::{PART, proto::Part};
 
 /// A message as parts that follow each other on the stream.
 pub fn parts(message: Bytes) -> impl Iterator<Item = Part> {
     let total = u32::try_from(message.len()).expect("a message is far below 4 GiB");
-    let starts = (0..message.len().max(1)).step_by(CHUNK);
+    let starts = (0..message.len().max(1)).step_by(PART);
     starts.map(move |start| {
-        let end = (start + CHUNK).min(message.len());
+        let end = (start + PART).min(message.len());
         Part { total, data: message.slice(start..end) }
     })
 }
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn messages_of_any_length_come_through_in_parts() {
         let mut assembly = Assembly::default();
-        for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5] {
+        for len in [0, 1, PART - 1, PART, PART + 1, 3 * PART + 5] {
             let message: Bytes = (0..len).map(|i| i as u8).collect::<Vec<_>>().into();
             let taken: Vec<Option<Bytes>> =
                 parts(message.clone()).map(|part| assembly.take(part, 1 << 20).unwrap()).collect();
