@@ -159,6 +159,7 @@ fn evaluate(
     let (mut loss, mut error, mut examples) = (0.0, 0.0, 0.0);
     for split in [Split::Train, Split::Validation, Split::Test] {
         let evaluated = engine.evaluate(split, &[params]).map_err(Report::from_err)?;
+        let Some(evaluated) = evaluated else { continue };
         for (device, value) in evaluated.devices.iter().zip(&evaluated.tracks[0]) {
             let weight = device.examples as f64;
             loss += weight * value.loss;

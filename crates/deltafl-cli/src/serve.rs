@@ -29,6 +29,7 @@ use crate::experiment_file;
 use crate::run::Machine;
 use crate::session::{folder_error, stop_on_interrupt, warn_thin_tails};
 
+mod logs;
 mod office;
 
 use office::{Office, OfficeArgs};
@@ -60,6 +61,8 @@ pub(crate) struct Args {
     /// Let the experiment ask devices for their losses one by one; devices must agree too
     #[arg(long)]
     open: bool,
+    #[command(flatten)]
+    logs: logs::LogArgs,
     #[command(flatten)]
     office: OfficeArgs,
     #[command(flatten)]
@@ -124,6 +127,7 @@ impl Rounds {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
+    args.logs.start();
     let mut experiment = experiment_file::read(&args.experiment, &args.overrides)?;
     if !args.insecure && args.office.certs.is_none() {
         return Err(bad_input("a server needs --certs DIR, or --insecure on a loopback address")
@@ -172,6 +176,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
     let ended = all_seeds(&experiment, &plan, &*model, &mut engine, recorder);
     report_refusals(&host, args.quiet);
+    if args.office.stay && matches!(ended, Ok(Outcome::Finished)) {
+        eprintln!("all rounds are done; serving the models until stopped");
+        while !stop.load(Ordering::Relaxed) && lease.is_held() {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
     runtime.block_on(async {
         attendance.abort();
         let _ = attendance.await;

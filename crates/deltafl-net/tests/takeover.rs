@@ -120,8 +120,8 @@ fn a_leader_that_was_frozen_commits_nothing() {
 
     let awake = tokio::runtime::Runtime::new().unwrap();
     let other = awake.block_on(Store::open(&settings)).unwrap();
-    let taken =
-        awake.block_on(tokio::time::timeout(TAKEOVER, other.lead(&federation, "b"))).unwrap().unwrap();
+    let taking = async { tokio::time::timeout(TAKEOVER, other.lead(&federation, "b")).await };
+    let taken = awake.block_on(taking).unwrap().unwrap();
     assert!(taken.fence() > lease.fence());
 
     let two = state(2);

@@ -10,7 +10,7 @@ use deltafl::model::ModelSpec;
 use deltafl::run_folder::{RoundLine, RunFolder};
 use deltafl::training::State;
 use deltafl_net::http::{self, Access, Enrolment, House, HttpLimits};
-use deltafl_net::identity::{Authority, FederationName, Peer, Revocations, ServerIdentity};
+use deltafl_net::identity::{Authority, FederationName, Revocations, ServerIdentity};
 use deltafl_net::link::Protection;
 use deltafl_net::live::{About, Live, Role};
 use deltafl_net::roster::{Entry, Roster, SignedRoster};
@@ -62,6 +62,9 @@ pub(crate) struct OfficeArgs {
     /// Where the live page, the models and enrolment are served; off unless given
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
+    /// After the last round, go on serving the models until stopped
+    #[arg(long, requires = "http")]
+    pub(super) stay: bool,
     /// Let anybody who reaches the HTTP side pull models, not only devices
     #[arg(long)]
     public_models: bool,
@@ -118,8 +121,7 @@ impl Office {
     pub(super) fn protection(&self) -> Result<Protection> {
         let Some(certificates) = &self.certificates else { return Ok(Protection::Loopback) };
         let config = certificates.server.mutual_tls(&self.revocations, &[b"h2"]).into_diagnostic()?;
-        let name_of = |certificate: &_| Peer::of(certificate).ok().map(|peer| peer.device.to_string());
-        Ok(Protection::Mutual { config, name_of })
+        Ok(Protection::mutual(config))
     }
 
     /// The enrolled devices, signed; `None` without certificates.

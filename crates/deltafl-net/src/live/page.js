@@ -49,7 +49,8 @@ function chart(id, values, what) {
     box.replaceChildren(made("p", "note", "Nothing to show yet."));
     return;
   }
-  const [width, height, left, bottom] = [720, 240, 56, 24];
+  // As wide as its place, so that its letters are as large on a phone as on a desk.
+  const [width, height, left, bottom] = [Math.max(280, box.clientWidth), 240, 56, 24];
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const span = high - low || Math.abs(high) || 1;
   const first = rounds[0].round;
@@ -65,6 +66,7 @@ function chart(id, values, what) {
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
     if (text !== undefined) node.textContent = text;
     svg.append(node);
+    return node;
   };
   for (const share of [0, 0.5, 1]) {
     const value = low + share * span;
@@ -81,7 +83,7 @@ function chart(id, values, what) {
       if (value !== null) path += `${pen}${x(round.round).toFixed(1)} ${y(value).toFixed(1)}`;
       pen = value === null ? "M" : "L";
     }
-    if (path) add("path", { d: path, style: `stroke: ${colour(track)}` });
+    if (path) add("path", { d: path }).style.stroke = colour(track);
   });
   box.replaceChildren(svg);
 }
@@ -105,9 +107,11 @@ function drawTimeline() {
     const bar = made("div", "bar");
     bar.title = `${round.seconds.toFixed(2)} s`;
     const phases = round.phases.length ? round.phases : [{ name: "", seconds: round.seconds }];
+    // Phases as parts of the round: what lies between them is the server's own work.
+    const total = phases.reduce((sum, phase) => sum + phase.seconds, 0) || 1;
     for (const phase of phases) {
       const part = made("i");
-      part.style.width = `${(100 * phase.seconds) / longest}%`;
+      part.style.width = `${((100 * phase.seconds) / total) * (round.seconds / longest)}%`;
       part.style.background = colour(Math.max(0, names.indexOf(phase.name)));
       part.title = phase.name;
       bar.append(part);
@@ -182,6 +186,7 @@ async function start() {
   const snapshot = await (await fetch(path)).json();
   Object.assign(state, snapshot);
   at("knob").addEventListener("input", drawKnob);
+  window.addEventListener("resize", drawRounds);
   drawAll();
   listen(path);
 }
