@@ -1,8 +1,10 @@
-//! How long an experiment takes on this machine, from its own first rounds.
+//! How long an experiment takes on this machine, from a few rounds of its own.
 //!
 //! ```text
 //! time = Σ over seeds ( rounds left · seconds a round + evaluations left · seconds an evaluation )
 //! ```
+//!
+//! An evaluation is forward passes over all examples for each track: its time follows from that of one cohort.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -11,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use deltafl::data::Federation;
-use deltafl::engine::SplitEvaluation;
+use deltafl::engine::{Drawn, Engine, Round, SplitEvaluation};
 use deltafl::experiment::Experiment;
 use deltafl::kernel::Isa;
 use deltafl::run_folder;
@@ -22,8 +24,8 @@ use crate::session::{self, folder_error};
 
 /// Rounds of the probe, the first of which does not count.
 const ROUNDS: usize = 4;
-/// A probe that takes longer than this stops after two rounds.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// A probe that takes longer than this ends with the round under way.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What a round and an evaluation of an experiment take here.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,15 +52,24 @@ impl Pace {
         let model = session::build_model(experiment, federation, kernel)?;
         let mut engine = session::engine(experiment, &*model, federation, threads)?;
         let mut plan = experiment.plan();
-        plan.evaluate_every = u64::MAX;
-        // Longer than the probe, so that it ends without an evaluation.
-        plan.rounds = plan.rounds.max(ROUNDS as u64 + 1);
         let tracks = plan.tracks.len();
         let seed = experiment.seeds.iter().copied().next().unwrap_or_default();
         let mut state = State::new(seed, tracks, &*model);
+        let cohort = plan.sampling.cohort(engine.roster().weights.len(), seed, state.round);
+        let round = Round { seed, index: state.round, cohort: &cohort };
+        let start = Instant::now();
+        engine.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
+        let forward = start.elapsed().as_secs_f64() / examples(&*engine, &cohort).max(1) as f64;
+
+        // Behind round 0, which begins with an evaluation, and without the one at the end.
+        state.round = 1;
+        plan.rounds = u64::MAX;
+        plan.evaluate_every = u64::MAX;
         let mut stopwatch = Stopwatch::new(session::stop_on_interrupt());
         train(&mut *engine, &plan, &mut state, &mut stopwatch).map_err(Report::from_err)?;
-        Ok(stopwatch.pace(tracks as u32))
+        let all: u64 = (0..federation.len() as u32).map(|k| federation.count(k)).sum();
+        let evaluation = Duration::from_secs_f64(forward * all as f64 * tracks as f64);
+        Ok(stopwatch.round().map(|round| Self { round, evaluation }))
     }
 
     /// The time for what is left.
@@ -66,6 +77,11 @@ impl Pace {
         let times = |each: Duration, count: u64| Duration::from_secs_f64(each.as_secs_f64() * count as f64);
         times(self.round, left.rounds) + times(self.evaluation, left.evaluations)
     }
+}
+
+/// Examples that the devices of a cohort pass over.
+fn examples(engine: &dyn Engine, cohort: &[Drawn]) -> u64 {
+    cohort.iter().map(|drawn| engine.roster().weights[drawn.device as usize]).sum()
 }
 
 impl Left {
@@ -96,46 +112,43 @@ impl std::ops::AddAssign for Left {
     }
 }
 
-/// Times the first evaluation and the first rounds.
+/// Times rounds, and ends a run after a few.
 struct Stopwatch<'a> {
     stop: &'a AtomicBool,
     start: Instant,
     lap: Instant,
-    evaluation: Duration,
     rounds: Vec<Duration>,
+    interrupted: bool,
 }
 
 impl<'a> Stopwatch<'a> {
     fn new(stop: &'a AtomicBool) -> Self {
         let now = Instant::now();
-        Self { stop, start: now, lap: now, evaluation: Duration::ZERO, rounds: Vec::new() }
+        Self { stop, start: now, lap: now, rounds: Vec::new(), interrupted: false }
     }
 
-    fn lap(&mut self) -> Duration {
-        let lap = self.lap.elapsed();
-        self.lap = Instant::now();
-        lap
-    }
-
-    /// In the first evaluation and the first round all tracks still share w₀, and with it their forward passes.
-    fn pace(&self, tracks: u32) -> Option<Pace> {
-        let counted = self.rounds.get(1..).filter(|rounds| !rounds.is_empty())?;
-        let round = counted.iter().sum::<Duration>() / counted.len() as u32;
-        Some(Pace { round, evaluation: self.evaluation * tracks })
+    /// The mean of a round; `None` when the user asked to stop. In the first round all tracks still share w₀, and with
+    /// it a forward pass, so it counts only where patience did not last for another.
+    fn round(&self) -> Option<Duration> {
+        let counted = match self.rounds.as_slice() {
+            _ if self.interrupted => return None,
+            [_, later @ ..] if !later.is_empty() => later,
+            first => first,
+        };
+        counted.iter().sum::<Duration>().checked_div(counted.len() as u32)
     }
 }
 
 impl Observer for Stopwatch<'_> {
     fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        let lap = self.lap();
-        self.rounds.push(lap);
-        let enough = self.rounds.len() == ROUNDS || self.rounds.len() > 1 && self.start.elapsed() > PATIENCE;
-        let stop = enough || self.stop.load(Ordering::Relaxed);
-        Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        self.rounds.push(self.lap.elapsed());
+        self.lap = Instant::now();
+        self.interrupted = self.stop.load(Ordering::Relaxed);
+        let enough = self.rounds.len() == ROUNDS || self.start.elapsed() > PATIENCE;
+        Ok(if enough || self.interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
     fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.evaluation = self.lap();
         Ok(())
     }
 
@@ -185,15 +198,22 @@ mod tests {
     }
 
     #[test]
-    fn the_first_round_does_not_count_and_evaluations_count_per_track() {
+    fn the_first_round_counts_only_where_there_is_no_other() {
         let stop = AtomicBool::new(false);
         let mut stopwatch = Stopwatch::new(&stop);
-        stopwatch.evaluation = Duration::from_millis(50);
-        assert_eq!(stopwatch.pace(4), None);
-        stopwatch.rounds = [900, 10, 30].map(Duration::from_millis).to_vec();
-        let expected = Pace { round: Duration::from_millis(20), evaluation: Duration::from_millis(200) };
-        assert_eq!(stopwatch.pace(4), Some(expected));
-        assert_eq!(expected.time(Left { rounds: 10, evaluations: 2 }), Duration::from_millis(600));
+        assert_eq!(stopwatch.round(), None);
+        stopwatch.rounds = vec![Duration::from_millis(900)];
+        assert_eq!(stopwatch.round(), Some(Duration::from_millis(900)));
+        stopwatch.rounds.extend([10, 30].map(Duration::from_millis));
+        assert_eq!(stopwatch.round(), Some(Duration::from_millis(20)));
+        stopwatch.interrupted = true;
+        assert_eq!(stopwatch.round(), None);
+    }
+
+    #[test]
+    fn rounds_and_evaluations_add_up() {
+        let pace = Pace { round: Duration::from_millis(20), evaluation: Duration::from_millis(200) };
+        assert_eq!(pace.time(Left { rounds: 10, evaluations: 2 }), Duration::from_millis(600));
     }
 
     #[test]
