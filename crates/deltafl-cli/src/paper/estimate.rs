@@ -4,16 +4,18 @@
 //! time = Σ over seeds ( rounds left · seconds a round + evaluations left · seconds an evaluation )
 //! ```
 //!
-//! An evaluation is forward passes over all examples for each track: its time follows from that of one cohort.
+//! Both follow from a few small cohorts, by the examples in them: a round passes over those of its cohort, an evaluation
+//! over all, for each track.
 
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use deltafl::cohort::Sampling;
 use deltafl::data::Federation;
-use deltafl::engine::{Drawn, Engine, Round, SplitEvaluation};
+use deltafl::engine::{Drawn, Round, SplitEvaluation};
 use deltafl::experiment::Experiment;
 use deltafl::kernel::Isa;
 use deltafl::run_folder;
@@ -24,6 +26,8 @@ use crate::session::{self, folder_error};
 
 /// Rounds of the probe, the first of which does not count.
 const ROUNDS: usize = 4;
+/// Devices in a cohort of the probe, unless that leaves threads idle.
+const COHORT: usize = 20;
 /// A probe that takes longer than this ends with the round under way.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -54,22 +58,28 @@ impl Pace {
         let mut plan = experiment.plan();
         let tracks = plan.tracks.len();
         let seed = experiment.seeds.iter().copied().next().unwrap_or_default();
+        let cohorts = Cohorts::new(plan.sampling, seed, engine.roster().weights.clone(), threads);
         let mut state = State::new(seed, tracks, &*model);
-        let cohort = plan.sampling.cohort(engine.roster().weights.len(), seed, state.round);
-        let round = Round { seed, index: state.round, cohort: &cohort };
-        let start = Instant::now();
+
+        let (first, start) = (cohorts.draw(0), Instant::now());
+        let round = Round { seed, index: 0, cohort: &first };
         engine.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
-        let forward = start.elapsed().as_secs_f64() / examples(&*engine, &cohort).max(1) as f64;
+        let forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
 
         // Behind round 0, which begins with an evaluation, and without the one at the end.
         state.round = 1;
-        plan.rounds = u64::MAX;
-        plan.evaluate_every = u64::MAX;
+        (plan.rounds, plan.evaluate_every) = (u64::MAX, u64::MAX);
+        plan.sampling = cohorts.sampling;
         let mut stopwatch = Stopwatch::new(session::stop_on_interrupt());
         train(&mut *engine, &plan, &mut state, &mut stopwatch).map_err(Report::from_err)?;
+        let Some((counted, seconds)) = stopwatch.counted() else { return Ok(None) };
+        let example = seconds / cohorts.examples(counted.start as u64 + 1..counted.end as u64 + 1);
+
         let all: u64 = (0..federation.len() as u32).map(|k| federation.count(k)).sum();
-        let evaluation = Duration::from_secs_f64(forward * all as f64 * tracks as f64);
-        Ok(stopwatch.round().map(|round| Self { round, evaluation }))
+        Ok(Some(Self {
+            round: Duration::from_secs_f64(example * cohorts.examples_of_a_full_one()),
+            evaluation: Duration::from_secs_f64(forward * all as f64 * tracks as f64),
+        }))
     }
 
     /// The time for what is left.
@@ -79,9 +89,39 @@ impl Pace {
     }
 }
 
-/// Examples that the devices of a cohort pass over.
-fn examples(engine: &dyn Engine, cohort: &[Drawn]) -> u64 {
-    cohort.iter().map(|drawn| engine.roster().weights[drawn.device as usize]).sum()
+/// The cohorts of a probe: those of the experiment, but small.
+struct Cohorts {
+    sampling: Sampling,
+    seed: u64,
+    /// Examples of each train device.
+    weights: Vec<u64>,
+    /// Devices in a cohort of the experiment.
+    full: usize,
+}
+
+impl Cohorts {
+    fn new(mut sampling: Sampling, seed: u64, weights: Vec<u64>, threads: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = if threads == 0 { cores } else { threads };
+        let full = sampling.cohort_size.min(weights.len());
+        sampling.cohort_size = full.min(COHORT.max(2 * workers));
+        Self { sampling, seed, weights, full }
+    }
+
+    fn draw(&self, round: u64) -> Vec<Drawn> {
+        self.sampling.cohort(self.weights.len(), self.seed, round)
+    }
+
+    /// Examples in the cohorts of some rounds; at least one.
+    fn examples(&self, rounds: Range<u64>) -> f64 {
+        let drawn = rounds.flat_map(|round| self.draw(round));
+        drawn.map(|drawn| self.weights[drawn.device as usize] as f64).sum::<f64>().max(1.0)
+    }
+
+    /// Examples in a cohort of the experiment, on average.
+    fn examples_of_a_full_one(&self) -> f64 {
+        self.full as f64 * self.weights.iter().sum::<u64>() as f64 / self.weights.len().max(1) as f64
+    }
 }
 
 impl Left {
@@ -127,15 +167,13 @@ impl<'a> Stopwatch<'a> {
         Self { stop, start: now, lap: now, rounds: Vec::new(), interrupted: false }
     }
 
-    /// The mean of a round; `None` when the user asked to stop. In the first round all tracks still share w₀, and with
-    /// it a forward pass, so it counts only where patience did not last for another.
-    fn round(&self) -> Option<Duration> {
-        let counted = match self.rounds.as_slice() {
-            _ if self.interrupted => return None,
-            [_, later @ ..] if !later.is_empty() => later,
-            first => first,
-        };
-        counted.iter().sum::<Duration>().checked_div(counted.len() as u32)
+    /// The rounds that count, and their seconds; `None` when the user asked to stop. In the first round all tracks still
+    /// share w₀, and with it a forward pass, so it counts only where patience did not last for another.
+    fn counted(&self) -> Option<(Range<usize>, f64)> {
+        let rounds = self.rounds.len();
+        let counted = usize::from(rounds > 1)..rounds;
+        let seconds = self.rounds[counted.clone()].iter().map(Duration::as_secs_f64).sum();
+        (rounds > 0 && !self.interrupted).then_some((counted, seconds))
     }
 }
 
@@ -176,6 +214,8 @@ impl fmt::Display for Spoken {
 
 #[cfg(test)]
 mod tests {
+    use deltafl::cohort::Availability;
+
     use super::*;
 
     fn experiment(rounds: u64, every: u64) -> Experiment {
@@ -201,13 +241,28 @@ mod tests {
     fn the_first_round_counts_only_where_there_is_no_other() {
         let stop = AtomicBool::new(false);
         let mut stopwatch = Stopwatch::new(&stop);
-        assert_eq!(stopwatch.round(), None);
-        stopwatch.rounds = vec![Duration::from_millis(900)];
-        assert_eq!(stopwatch.round(), Some(Duration::from_millis(900)));
-        stopwatch.rounds.extend([10, 30].map(Duration::from_millis));
-        assert_eq!(stopwatch.round(), Some(Duration::from_millis(20)));
+        assert_eq!(stopwatch.counted(), None);
+        stopwatch.rounds = vec![Duration::from_millis(750)];
+        assert_eq!(stopwatch.counted(), Some((0..1, 0.75)));
+        stopwatch.rounds.extend([250, 500].map(Duration::from_millis));
+        assert_eq!(stopwatch.counted(), Some((1..3, 0.75)));
         stopwatch.interrupted = true;
-        assert_eq!(stopwatch.round(), None);
+        assert_eq!(stopwatch.counted(), None);
+    }
+
+    #[test]
+    fn cohorts_of_the_probe_are_small_and_stand_for_full_ones() {
+        let sampling = |cohort_size| Sampling {
+            cohort_size,
+            with_replacement: false,
+            availability: Availability::default(),
+        };
+        let large = Cohorts::new(sampling(100), 1, vec![7; 1000], 2);
+        assert_eq!((large.draw(3).len(), large.full), (COHORT, 100));
+        assert_eq!(large.examples(1..3).round() as u64, 7 * 2 * COHORT as u64);
+        assert_eq!(large.examples_of_a_full_one().round() as u64, 700);
+        assert_eq!(Cohorts::new(sampling(100), 1, vec![7; 1000], 40).draw(0).len(), 80, "no thread is idle");
+        assert_eq!(Cohorts::new(sampling(100), 1, vec![7; 6], 2).full, 6);
     }
 
     #[test]
