@@ -70,9 +70,11 @@ impl Dashboard {
 
 impl Drop for Dashboard {
     fn drop(&mut self) {
-        // First the painter ends, at its next tick, so that it paints nothing on a terminal that is no longer ours.
+        // First the painter ends, at its next tick, so that it paints nothing on a terminal that is no longer ours. After
+        // a panic it is not ours already, and the painter may wait for a line that nobody will type: it is left alone.
+        let ours = is_open();
         self.closing.store(true, Ordering::Relaxed);
-        if let Some(painter) = self.painter.take() {
+        if let Some(painter) = self.painter.take().filter(|_| ours) {
             // A panic in it has been reported by then.
             let _ = painter.join();
         }
@@ -190,11 +192,14 @@ mod tests {
         let this = std::env::current_exe().unwrap();
         let name = "dashboard::tests::panics_with_the_terminal_taken";
         let line = format!("'{}' --exact {name} --ignored --nocapture", this.display());
-        let script = std::process::Command::new("script").args(["-qefc", &line, "/dev/null"]).output();
-        let Ok(output) = script else {
+        let script = std::process::Command::new("timeout")
+            .args(["60", "script", "-qefc", &line, "/dev/null"])
+            .output();
+        let Some(output) = script.ok().filter(|output| output.status.code() != Some(127)) else {
             eprintln!("skipped: `script` is not in PATH (apt-get install bsdutils)");
             return;
         };
+        assert_ne!(output.status.code(), Some(124), "the process hung after its panic");
         let told = String::from_utf8_lossy(&output.stdout);
         let at = |text: &str| told.find(text).unwrap_or_else(|| panic!("{text}: {told:?}"));
         assert!(at("\x1b[?1049h") < at("\x1b[?1049l") && at("\x1b[?1049l") < at("on purpose"), "{told:?}");

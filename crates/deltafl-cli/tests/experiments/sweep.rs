@@ -122,7 +122,7 @@ fn what_does_not_belong_together_is_not_merged() {
 fn killed_again_and_again_a_sweep_ends_with_the_same_bits_and_trains_no_point_twice() {
     use std::os::unix::fs::MetadataExt;
     let desk = Desk::new();
-    let sweep = format!("sweep run x.toml {AXES} --set rounds=9 -q --out");
+    let sweep = format!("sweep run x.toml {AXES} --set rounds=40 -q --out");
     desk.printed(&format!("{sweep} whole"));
     let summaries = || -> Vec<(String, u64)> {
         let finished = |run: &String| {
