@@ -164,7 +164,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     runtime.block_on(office.receive(&args.office, &host))?;
     eprintln!("listening on {}; waiting for {} devices", host.address(), rules.present);
     let host = Arc::new(host);
-    let attendance = runtime.block_on(async { office.attend(&host) });
+    let attendance = {
+        let _entered = runtime.enter();
+        office.attend(&host)
+    };
     let desk = Desk { office: &office, lease: &lease, runtime: runtime.handle(), rounds: plan.rounds };
     let recorder = Recorder {
         folder: &mut folder,

@@ -49,7 +49,7 @@ pub fn labels() -> Vec<TrackLabel> {
 pub fn state(round: u64) -> State {
     let track = |i: u64| TrackState {
         params: (0..50).map(|j| (round * 31 + i * 7 + j) as f32 / 3.0).collect::<Vec<f32>>().into(),
-        eta: (i > 0).then(|| 0.1 * round as f64 + 0.2),
+        eta: (i > 0).then_some(0.1 * round as f64 + 0.2),
         range: LossRange::default(),
     };
     State { seed: 1, round, tracks: (0..3).map(track).collect() }
