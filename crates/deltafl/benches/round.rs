@@ -9,10 +9,10 @@ use std::ops::ControlFlow;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use deltafl::algorithm::{DeltaFl, FedAvg};
-use deltafl::cohort::{Availability, Sampling};
+use deltafl::cohort::{Availability, Draw, Sampling};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
 use deltafl::device::Work;
-use deltafl::engine::{SplitEvaluation, Threads};
+use deltafl::engine::{Reachable, SplitEvaluation, Threads};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::superquantile::Conformity;
@@ -93,7 +93,7 @@ fn cohorts(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(devices), |bencher| {
             bencher.iter(|| {
                 round += 1;
-                black_box(SAMPLING.cohort(devices, 1, round))
+                black_box(SAMPLING.cohort(devices, Draw { seed: 1, round, attempt: 0 }, &Reachable::Everyone))
             });
         });
     }

@@ -286,6 +286,14 @@ impl Experiment {
         labels.filter(|label| label.theta.get() * (self.cohort.get() as f64) < 10.0).collect()
     }
 
+    /// Whether the server learns losses one by one, to find η (open mode).
+    pub fn is_open(&self) -> bool {
+        let open = |section: &AlgorithmSection| {
+            section.kind == AlgorithmKind::DeltaFl && section.quantile == Quantile::Open
+        };
+        self.algorithm.iter().any(open)
+    }
+
     /// The experiment as TOML, with every default written out.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("an experiment has string keys and finite numbers")

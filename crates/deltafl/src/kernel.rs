@@ -13,6 +13,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub(crate) mod activation;
+pub(crate) mod affine;
 mod aligned;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -21,6 +22,7 @@ pub(crate) mod avx512;
 pub(crate) mod conv;
 mod denormals;
 pub(crate) mod dispatch;
+pub(crate) mod fixed_point;
 pub(crate) mod gru;
 pub(crate) mod logistic;
 pub(crate) mod lstm;
@@ -162,6 +164,11 @@ impl Granted {
     pub(crate) fn new(isa: Isa) -> Self {
         assert!(isa.is_available(), "a model was made for {isa}, which this CPU lacks");
         Self(isa)
+    }
+
+    /// The fastest one, for what gives the same bits on all of them.
+    pub(crate) fn best() -> Self {
+        Self(Isa::detect())
     }
 
     pub(crate) fn isa(self) -> Isa {

@@ -30,7 +30,7 @@ mod devices;
 mod rounds;
 mod summary;
 
-pub use checkpoint::CheckpointError;
+pub use checkpoint::{CheckpointError, encode as checkpoint_bytes};
 pub use devices::{DevicesError, EvaluationFile};
 pub use summary::{Summary, TrackSummary};
 

@@ -26,6 +26,8 @@ pub(crate) struct Browser {
     session: Option<String>,
     next: u64,
     loaded: bool,
+    /// The start of the addresses that the page may ask.
+    own: String,
     /// What the page complained of.
     pub(crate) complaints: Vec<String>,
     _profile: tempfile::TempDir,
@@ -34,6 +36,11 @@ pub(crate) struct Browser {
 impl Browser {
     /// Opens a page from the disk; `None`, with a message, where there is no Chromium.
     pub(crate) fn open(page: &Path) -> Option<Self> {
+        Self::visit(&format!("file://{}", page.display()))
+    }
+
+    /// Opens a page at an address, and minds requests to any other host.
+    pub(crate) fn visit(url: &str) -> Option<Self> {
         let Some(program) = chromium() else {
             eprintln!("skipped: none of {NAMES:?} is in PATH (apt-get install chromium)");
             return None;
@@ -62,6 +69,7 @@ impl Browser {
             session: None,
             next: 0,
             loaded: false,
+            own: url.to_owned(),
             complaints: Vec::new(),
             _profile: profile,
         };
@@ -73,7 +81,7 @@ impl Browser {
             browser.ask(domain, json!({}));
         }
         browser.screen(1280, 900);
-        browser.ask("Page.navigate", json!({ "url": format!("file://{}", page.display()) }));
+        browser.ask("Page.navigate", json!({ "url": url }));
         let until = Instant::now() + PATIENCE;
         while !browser.loaded {
             let event = browser.receive(until, "the page to load");
@@ -190,7 +198,7 @@ impl Browser {
             "Runtime.consoleAPICalled" => params["type"] == "error" || params["type"] == "warning",
             "Log.entryAdded" => params["entry"]["level"] == "error",
             "Network.requestWillBeSent" => {
-                !["file:", "data:", "blob:", "about:"].iter().any(|own| url.starts_with(own))
+                !["file:", "data:", "blob:", "about:", &self.own].iter().any(|own| url.starts_with(own))
             }
             _ => false,
         };

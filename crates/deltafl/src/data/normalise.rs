@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceInputs, Federation, InputKind, Split};
+use crate::kernel::{Granted, affine};
 
 /// How dense features are normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,21 +26,18 @@ pub enum Normalise {
 pub struct Affine {
     scale: Vec<f32>,
     shift: Vec<f32>,
+    kernel: Granted,
 }
 
 impl Affine {
     /// Applies it to a row of features.
     pub(crate) fn apply(&self, row: &[f32], out: &mut [f32]) {
-        for ((out, &x), (scale, shift)) in out.iter_mut().zip(row).zip(self.scale.iter().zip(&self.shift)) {
-            *out = x * scale + shift;
-        }
+        affine::floats(self.kernel, row, &self.scale, &self.shift, out);
     }
 
     /// Applies it to a row of grey levels; the scale already holds the 1/255.
     pub(crate) fn apply_bytes(&self, row: &[u8], out: &mut [f32]) {
-        for ((out, &x), (scale, shift)) in out.iter_mut().zip(row).zip(self.scale.iter().zip(&self.shift)) {
-            *out = f32::from(x) * scale + shift;
-        }
+        affine::bytes(self.kernel, row, &self.scale, &self.shift, out);
     }
 }
 
@@ -117,7 +115,7 @@ impl Moments {
             scale.push((unit / divisor) as f32);
             shift.push((-mean / divisor) as f32);
         }
-        Affine { scale, shift }
+        Affine { scale, shift, kernel: Granted::best() }
     }
 }
 

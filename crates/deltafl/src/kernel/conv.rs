@@ -21,6 +21,22 @@ pub(crate) const TAPS: usize = FILTER * FILTER;
 /// Channels that lie together in memory.
 pub(crate) const BLOCK: usize = 16;
 
+/// Calls a method for the five rows of a filter, as many at once as the registers of `S` hold.
+macro_rules! over_filter_rows {
+    ($simd:ident, $work:ident.$method:ident) => {
+        match $simd::TAP_ROWS {
+            5 => $work.$method::<$simd, 5>(0),
+            2 => {
+                $work.$method::<$simd, 2>(0);
+                $work.$method::<$simd, 2>(2);
+                $work.$method::<$simd, 1>(4);
+            }
+            _ => (0..FILTER).for_each(|row| $work.$method::<$simd, 1>(row)),
+        }
+    };
+}
+pub(super) use over_filter_rows;
+
 /// The sizes of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
@@ -285,15 +301,7 @@ unsafe fn gradient_in_registers<S: Simd>(
             channel,
         };
         cells.add_bias::<S>();
-        match S::TAP_ROWS {
-            5 => cells.add_rows::<S, 5>(0),
-            2 => {
-                cells.add_rows::<S, 2>(0);
-                cells.add_rows::<S, 2>(2);
-                cells.add_rows::<S, 1>(4);
-            }
-            _ => (0..FILTER).for_each(|row| cells.add_rows::<S, 1>(row)),
-        }
+        over_filter_rows!(S, cells.add_rows);
     }
 }
 

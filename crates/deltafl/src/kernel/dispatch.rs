@@ -40,4 +40,34 @@ macro_rules! entry {
     };
 }
 
-pub(crate) use entry;
+/// Declares a plain loop that the compiler turns into vectors of each instruction set.
+///
+/// `fn name(..) = loop;` makes `name(granted, ..)`. Nothing is split or fused, so the bits are the same on all of them.
+macro_rules! plain_entry {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $plain:path) => {
+        $(#[$doc])*
+        $vis fn $name(kernel: $crate::kernel::Granted, $($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+            fn avx512($($arg: $ty),*) {
+                $plain($($arg),*);
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn avx2($($arg: $ty),*) {
+                $plain($($arg),*);
+            }
+            match kernel.isa() {
+                // SAFETY: the instruction set was granted, and the loop is safe.
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernel::Isa::Avx2 => unsafe { avx2($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernel::Isa::Avx512 => unsafe { avx512($($arg),*) },
+                _ => $plain($($arg),*),
+            }
+        }
+    };
+}
+
+pub(crate) use {entry, plain_entry};

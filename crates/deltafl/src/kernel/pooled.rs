@@ -12,7 +12,7 @@
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
-use super::conv::{BLOCK, FILTER, Sizes, TAPS};
+use super::conv::{BLOCK, FILTER, Sizes, TAPS, over_filter_rows};
 use super::dispatch::entry;
 use super::simd::Simd;
 
@@ -55,23 +55,31 @@ pub(crate) fn list_live(
     floats: &mut [f32],
     bias_gradient: &mut [f32],
 ) {
-    let lists = &mut lists_mut(floats)[..sizes.second * stride(sizes)];
-    lists.iter_mut().step_by(stride(sizes)).for_each(|head| head.window = 0);
-    let rows = map.chunks_exact(sizes.second).zip(winners.chunks_exact(sizes.second));
-    for (cell, ((map, winners), gradients)) in rows.zip(map_gradient.chunks_exact(sizes.second)).enumerate() {
-        let corner = 2 * (cell / sizes.pooled_2 * sizes.pooled_1 + cell % sizes.pooled_2) * BLOCK;
-        let windows = [0, 1, sizes.pooled_1, sizes.pooled_1 + 1].map(|shift| (corner + shift * BLOCK) as u32);
-        let cells = map.iter().zip(winners).zip(gradients.iter().zip(&mut *bias_gradient));
-        for (list, ((&value, &winner), (&gradient, bias))) in lists.chunks_exact_mut(stride(sizes)).zip(cells)
-        {
-            // Written in any case, counted when live: no branch to mispredict.
-            let live = list[0].window as usize;
-            list[live + 1] = Live { window: windows[winner as usize & 3], gradient };
-            let alive = value > 0.0;
-            list[0].window += u32::from(alive);
-            *bias += if alive { gradient } else { 0.0 };
+    let Sizes { second, pooled_1, pooled_2, .. } = *sizes;
+    let shifts = [0, 1, pooled_1, pooled_1 + 1].map(|shift| (shift * BLOCK) as u32);
+    let lists = lists_mut(floats).chunks_exact_mut(stride(sizes));
+    for (channel, (list, bias)) in lists.zip(bias_gradient).enumerate().take(second) {
+        let (mut live, mut at, mut sum) = (0, channel, *bias);
+        for y in 0..pooled_2 {
+            for x in 0..pooled_2 {
+                // Written in any case, counted when live: no branch to mispredict.
+                let corner = (2 * (y * pooled_1 + x) * BLOCK) as u32;
+                let (window, gradient) = (corner + shifts[index(winners[at])], map_gradient[at]);
+                list[live + 1] = Live { window, gradient };
+                let alive = map[at] > 0.0;
+                live += usize::from(alive);
+                sum += if alive { gradient } else { 0.0 };
+                at += second;
+            }
         }
+        list[0].window = live as u32;
+        *bias = sum;
     }
+}
+
+/// The integer that a small float is, modulo 4: its bits, once 2²³ has moved them to the end.
+fn index(winner: f32) -> usize {
+    (winner + 8_388_608.0).to_bits() as usize & 3
 }
 
 entry! {
@@ -141,15 +149,7 @@ unsafe fn input_by_lists<S: Simd>(_: S, sizes: Sizes, filters: &[f32], live: &[f
                 filter: filters.as_ptr().add(sizes.at_filter_2(channel, input, 0)),
                 cells: &list[1..=list[0].window as usize],
             };
-            match S::TAP_ROWS {
-                5 => spread.rows::<S, 5>(0),
-                2 => {
-                    spread.rows::<S, 2>(0);
-                    spread.rows::<S, 2>(2);
-                    spread.rows::<S, 1>(4);
-                }
-                _ => (0..FILTER).for_each(|first| spread.rows::<S, 1>(first)),
-            }
+            over_filter_rows!(S, spread.rows);
         }
     }
 }
@@ -209,15 +209,7 @@ unsafe fn filters_by_lists<S: Simd>(
             for channel in 0..sizes.second {
                 let filter = filters.as_mut_ptr().add(sizes.at_filter_2(channel, input, 0));
                 let gather = Gather { sizes, maps, live, channel, input, filter, decay };
-                match S::TAP_ROWS {
-                    5 => gather.rows::<S, 5>(0),
-                    2 => {
-                        gather.rows::<S, 2>(0);
-                        gather.rows::<S, 2>(2);
-                        gather.rows::<S, 1>(4);
-                    }
-                    _ => (0..FILTER).for_each(|first| gather.rows::<S, 1>(first)),
-                }
+                over_filter_rows!(S, gather.rows);
             }
             decay = 1.0;
         }

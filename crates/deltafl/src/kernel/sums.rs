@@ -1,59 +1,41 @@
 //! Sums of rows: plain loops, compiled for each instruction set.
-//!
-//! No sum is split and nothing is fused, so the bits are the same on all of them.
 
-#![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+#![allow(unsafe_code)]
 
-use super::dispatch::entry;
-use super::simd::Simd;
+use super::dispatch::plain_entry;
 
-entry! {
+plain_entry! {
     /// Adds every row of `total.len()` floats to `total`.
-    pub(crate) fn add_rows(rows: &[f32], total: &mut [f32]) = add_rows_in, add_rows_plainly
+    pub(crate) fn add_rows(rows: &[f32], total: &mut [f32]) = each_row
 }
 
-entry! {
+plain_entry! {
     /// total ← decay·total + gradient.
-    pub(crate) fn add_decayed(gradient: &[f32], decay: f32, total: &mut [f32]) = add_decayed_in, add_decayed_plainly
+    pub(crate) fn add_decayed(gradient: &[f32], decay: f32, total: &mut [f32]) = decayed
 }
 
-entry! {
+plain_entry! {
     /// Each row, and `bias` added to it.
-    pub(crate) fn biased(rows: &[f32], bias: &[f32], to: &mut [f32]) = biased_in, biased_plainly
+    pub(crate) fn biased(rows: &[f32], bias: &[f32], to: &mut [f32]) = each_biased
 }
 
 #[inline(always)]
-fn add_rows_plainly(rows: &[f32], total: &mut [f32]) {
+fn each_row(rows: &[f32], total: &mut [f32]) {
     for row in rows.chunks_exact(total.len()) {
         total.iter_mut().zip(row).for_each(|(total, x)| *total += x);
     }
 }
 
 #[inline(always)]
-fn add_decayed_plainly(gradient: &[f32], decay: f32, total: &mut [f32]) {
+fn decayed(gradient: &[f32], decay: f32, total: &mut [f32]) {
     total.iter_mut().zip(gradient).for_each(|(w, g)| *w = decay * *w + g);
 }
 
 #[inline(always)]
-fn biased_plainly(rows: &[f32], bias: &[f32], to: &mut [f32]) {
+fn each_biased(rows: &[f32], bias: &[f32], to: &mut [f32]) {
     for (to, row) in to.chunks_exact_mut(bias.len()).zip(rows.chunks_exact(bias.len())) {
         to.iter_mut().zip(row.iter().zip(bias)).for_each(|(to, (x, b))| *to = x + b);
     }
-}
-
-#[inline(always)]
-unsafe fn add_rows_in<S: Simd>(_: S, rows: &[f32], total: &mut [f32]) {
-    add_rows_plainly(rows, total);
-}
-
-#[inline(always)]
-unsafe fn add_decayed_in<S: Simd>(_: S, gradient: &[f32], decay: f32, total: &mut [f32]) {
-    add_decayed_plainly(gradient, decay, total);
-}
-
-#[inline(always)]
-unsafe fn biased_in<S: Simd>(_: S, rows: &[f32], bias: &[f32], to: &mut [f32]) {
-    biased_plainly(rows, bias, to);
 }
 
 #[cfg(test)]

@@ -29,12 +29,18 @@ pub(super) fn take_sections<'a, const N: usize>(
 
 /// Writes a matrix kept row by row panel by panel, zeros in the padding.
 pub(super) fn to_panels(matrix: &[f32], rows: usize, columns: usize, panels: &mut [f32]) {
-    panels.fill(0.0);
     let layout = Layout::panels(rows);
     for (i, row) in matrix.chunks_exact(columns).enumerate() {
-        for (p, part) in row.chunks(PANEL).enumerate() {
-            let at = layout.at(i, p * PANEL);
-            panels[at..at + part.len()].copy_from_slice(part);
+        // Whole panels have a length that the compiler knows.
+        let (whole, rest) = row.as_chunks::<PANEL>();
+        for (p, part) in whole.iter().enumerate() {
+            panels[layout.at(i, p * PANEL)..][..PANEL].copy_from_slice(part);
+        }
+        if !rest.is_empty() {
+            let (part, padding) =
+                panels[layout.at(i, whole.len() * PANEL)..][..PANEL].split_at_mut(rest.len());
+            part.copy_from_slice(rest);
+            padding.fill(0.0);
         }
     }
 }
@@ -43,9 +49,12 @@ pub(super) fn to_panels(matrix: &[f32], rows: usize, columns: usize, panels: &mu
 pub(super) fn from_panels(panels: &[f32], rows: usize, columns: usize, matrix: &mut [f32]) {
     let layout = Layout::panels(rows);
     for (i, row) in matrix.chunks_exact_mut(columns).enumerate() {
-        for (p, part) in row.chunks_mut(PANEL).enumerate() {
-            let at = layout.at(i, p * PANEL);
-            part.copy_from_slice(&panels[at..at + part.len()]);
+        let (whole, rest) = row.as_chunks_mut::<PANEL>();
+        for (p, part) in whole.iter_mut().enumerate() {
+            part.copy_from_slice(&panels[layout.at(i, p * PANEL)..][..PANEL]);
+        }
+        if !rest.is_empty() {
+            rest.copy_from_slice(&panels[layout.at(i, whole.len() * PANEL)..][..rest.len()]);
         }
     }
 }
