@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::desk::{Checkpoints, Desk, checkpoints, runs};
 
@@ -120,14 +120,13 @@ fn what_does_not_belong_together_is_not_merged() {
 #[cfg(unix)]
 #[test]
 fn killed_again_and_again_a_sweep_ends_with_the_same_bits_and_trains_no_point_twice() {
-    use std::os::unix::fs::MetadataExt;
     let desk = Desk::new();
     let sweep = format!("sweep run x.toml {AXES} --set rounds=40 -q --out");
     desk.printed(&format!("{sweep} whole"));
-    let summaries = || -> Vec<(String, u64)> {
+    let summaries = || -> Vec<(String, SystemTime)> {
         let finished = |run: &String| {
             let summary = desk.path("torn").join(run).join("summary.json");
-            Some((run.clone(), fs::metadata(summary).ok()?.ino()))
+            Some((run.clone(), fs::metadata(summary).ok()?.modified().unwrap()))
         };
         if desk.path("torn").exists() {
             runs(&desk.path("torn")).iter().filter_map(finished).collect()
