@@ -11,8 +11,10 @@ use deltafl_mpi::World;
 use miette::Report;
 
 use crate::error::{bad_input, exit_code};
-use crate::progress::Progress;
-use crate::session::{Ended, Options, Recorder, folder_error, open, stop_on_interrupt, warn_thin_tails};
+use crate::progress::{Progress, Show};
+use crate::session::{
+    Ended, Options, Recorder, build_model, folder_error, load, open, stop_on_interrupt, warn_thin_tails,
+};
 
 /// Trains all seeds of an experiment on all ranks.
 pub(crate) fn run(experiment: Experiment, options: &Options<'_>) -> Result<Ended, Report> {
@@ -52,15 +54,8 @@ fn prepare(world: &World, mut experiment: Experiment, options: &Options<'_>) -> 
             .help("add --set secagg=plain: the same bits, with traffic estimated instead of counted")
             .into());
     }
-    let federation = experiment
-        .data
-        .load()
-        .map_err(|e| bad_input("the data of the experiment cannot be used").because(e))?;
-    let model = experiment
-        .model
-        .spec()
-        .build(&federation, kernel)
-        .map_err(|e| bad_input("the model does not fit the data").because(e))?;
+    let federation = load(&experiment)?;
+    let model = build_model(&experiment, &federation, kernel)?;
     experiment.resolved = Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
@@ -78,8 +73,8 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
     let mut engine = world
         .engine(&*model, &federation, options.threads)
         .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
-    let quiet = options.quiet || !world.is_root();
-    warn_thin_tails(&experiment, quiet);
+    let show = if world.is_root() { options.show } else { &Show::Quiet };
+    warn_thin_tails(&experiment, show);
     let stop = stop_on_interrupt();
     let labels: Vec<TrackLabel> = experiment.tracks().into_iter().map(|track| track.label).collect();
     let plan = experiment.plan();
@@ -91,14 +86,13 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         if state.round == plan.rounds {
             continue;
         }
-        let progress = Progress::new(plan.rounds, state.round, quiet);
-        progress.seed(seed);
+        let progress = Progress::new(show, &experiment, seed, state.round);
         let recorder = folder.as_mut().map(|folder| Recorder {
             folder,
             progress: &progress,
             labels: &labels,
             seed,
-            stop: &stop,
+            stop,
             lap: Instant::now(),
         });
         let outcome = train(&mut engine, &plan, &mut state, &mut world.observe(recorder));
@@ -107,7 +101,7 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
             return Ok(if world.is_root() { Ended::Interrupted } else { Ended::Followed });
         }
     }
-    if let Some(throughput) = engine.throughput().filter(|_| !quiet) {
+    if let Some(throughput) = engine.throughput().filter(|_| matches!(show, Show::Plain)) {
         eprint!("{throughput}");
     }
     let summary = folder.map(|folder| folder.summarise()).transpose().map_err(folder_error)?;

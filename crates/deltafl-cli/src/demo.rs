@@ -6,8 +6,9 @@ use deltafl::experiment::{Experiment, OneOrMore};
 use miette::Result;
 
 use crate::error::bad_input;
+use crate::progress::Show;
 use crate::run::Machine;
-use crate::session::{self, Ended, Options};
+use crate::session::{self, Ended, Options, Start};
 use crate::{experiment_file, report, table};
 
 /// The experiment of the demo, also a file to start from.
@@ -42,10 +43,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let options = Options {
         out: &out,
         // A demo that was interrupted goes on, one that is done shows its table again.
-        resume: out.join("experiment.toml").exists(),
+        start: Start::Any,
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
-        quiet: args.quiet || args.json,
+        show: &Show::unless(args.quiet || args.json),
     };
     match session::run(experiment, &options)? {
         Ended::Interrupted => eprintln!("stopped; nothing is lost. Run the same command again to go on."),

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use deltafl::run_folder::RunFolderError;
 use miette::{Diagnostic, LabeledSpan, NamedSource, Report, SourceCode};
 
 /// Something that was given is wrong; the world is not.
@@ -73,6 +74,20 @@ impl Diagnostic for BadInput {
         self.place.as_ref().map(|place| Box::new(std::iter::once(place.label.clone())) as _)
     }
 }
+
+/// Another process trains in a run folder: nothing is wrong, but for the moment.
+#[derive(Debug)]
+pub(crate) struct Busy(pub(crate) RunFolderError);
+
+impl std::fmt::Display for Busy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Busy {}
+
+impl Diagnostic for Busy {}
 
 /// The exit code for an error.
 pub(crate) fn exit_code(report: &Report) -> u8 {

@@ -7,26 +7,47 @@ use miette::LabeledSpan;
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 
 use crate::error::{BadInput, bad_input};
+use crate::sweep::axes;
 
 /// Reads an experiment file and applies overrides.
 pub(crate) fn read(path: &Path, overrides: &[String]) -> Result<Experiment, BadInput> {
-    let text = std::fs::read_to_string(path).map_err(|e| {
+    parse(path, &text(path)?, overrides)
+}
+
+/// The text of an experiment file.
+pub(crate) fn text(path: &Path) -> Result<String, BadInput> {
+    std::fs::read_to_string(path).map_err(|e| {
         bad_input(format!("cannot read the experiment {}", path.display()))
             .because(e)
             .help("give the path of a TOML file; experiments/quickstart.toml is an example")
-    })?;
-    parse(path, &text, overrides)
+    })
 }
 
 /// Checks the text of an experiment file.
 pub(crate) fn parse(path: &Path, text: &str, overrides: &[String]) -> Result<Experiment, BadInput> {
-    let text = if overrides.is_empty() { text.to_owned() } else { overridden(path, text, overrides)? };
-    let experiment: Experiment = toml::from_str(&text).map_err(|e| {
+    let parsed = if overrides.is_empty() {
+        checked(path, text)
+    } else {
+        document(path, text, overrides).and_then(|document| checked(path, &document.to_string()))
+    };
+    parsed.map_err(|error| match document(path, text, overrides) {
+        // A list where one value belongs asks for a sweep, which is another command.
+        Ok(document) if !axes::of_document(&document).is_empty() => error.help(format!(
+            "a list of values sweeps a key, a run for each: deltafl sweep run {}",
+            path.display()
+        )),
+        _ => error,
+    })
+}
+
+/// Checks the text of an experiment, without overrides.
+pub(crate) fn checked(path: &Path, text: &str) -> Result<Experiment, BadInput> {
+    let experiment: Experiment = toml::from_str(text).map_err(|e| {
         let span = e.span().unwrap_or(0..0);
         // A span over a whole table would draw its frame around half of the file: its first line says enough.
         let end = text[span.clone()].find('\n').map_or(span.end, |line| span.start + line);
         let label = LabeledSpan::new_with_span(Some(e.message().trim().to_owned()), span.start..end);
-        bad_input("invalid experiment file").at(path, &text, label)
+        bad_input("invalid experiment file").at(path, text, label)
     })?;
     experiment
         .validate()
@@ -34,8 +55,8 @@ pub(crate) fn parse(path: &Path, text: &str, overrides: &[String]) -> Result<Exp
     Ok(experiment)
 }
 
-/// The text with `key=value` applied, so that a wrong value is shown where it would stand.
-fn overridden(path: &Path, text: &str, overrides: &[String]) -> Result<String, BadInput> {
+/// The file with `key=value` applied, so that a wrong value is shown where it would stand.
+pub(crate) fn document(path: &Path, text: &str, overrides: &[String]) -> Result<DocumentMut, BadInput> {
     let mut document: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| {
         let label = LabeledSpan::new_with_span(Some(e.message().to_owned()), e.span().unwrap_or(0..0));
         bad_input("invalid experiment file").at(path, text, label)
@@ -46,19 +67,19 @@ fn overridden(path: &Path, text: &str, overrides: &[String]) -> Result<String, B
                 "for example --set rounds=5 --set local.learning_rate=0.1 --set algorithm.1.theta=0.3",
             ));
         };
-        set(document.as_table_mut(), key.trim(), parsed(value.trim()))
+        set(document.as_table_mut(), key.trim(), value_of(value.trim()))
             .map_err(|reason| bad_input(format!("--set {assignment}: {reason}")))?;
     }
-    Ok(document.to_string())
+    Ok(document)
 }
 
 /// A TOML value, or else a string.
-fn parsed(value: &str) -> Value {
-    value.parse().unwrap_or_else(|_| Value::from(value))
+pub(crate) fn value_of(text: &str) -> Value {
+    text.parse().unwrap_or_else(|_| Value::from(text))
 }
 
 /// Sets a dotted key; a number picks an entry of a list of tables.
-fn set(table: &mut dyn TableLike, key: &str, value: Value) -> Result<(), String> {
+pub(crate) fn set(table: &mut dyn TableLike, key: &str, value: Value) -> Result<(), String> {
     let Some((name, rest)) = key.split_once('.') else {
         if key.is_empty() {
             return Err("the key has an empty part".to_owned());
@@ -66,19 +87,31 @@ fn set(table: &mut dyn TableLike, key: &str, value: Value) -> Result<(), String>
         table.insert(key, Item::Value(value));
         return Ok(());
     };
-    match table.entry(name).or_insert_with(toml_edit::table) {
-        Item::ArrayOfTables(tables) => {
-            let count = tables.len();
-            let entry = rest.split_once('.').and_then(|(index, rest)| Some((index.parse().ok()?, rest)));
-            let entry = entry.and_then(|(index, rest): (usize, _)| Some((tables.get_mut(index)?, rest)));
-            let (entry, rest) =
-                entry.ok_or_else(|| format!("{name} needs an index below {count} and a key"))?;
-            set(entry, rest, value)
+    let item = table.entry(name).or_insert_with(toml_edit::table);
+    let count = match item {
+        Item::ArrayOfTables(tables) => tables.len(),
+        Item::Value(Value::Array(values)) => values.len(),
+        item => {
+            return match item.as_table_like_mut() {
+                Some(table) => set(table, rest, value),
+                None => Err(format!("{name} is a value: there is nothing below it")),
+            };
         }
-        item => match item.as_table_like_mut() {
-            Some(table) => set(table, rest, value),
-            None => Err(format!("{name} is a value: there is nothing below it")),
-        },
+    };
+    let entry = rest.split_once('.').and_then(|(index, rest)| Some((index.parse::<usize>().ok()?, rest)));
+    let entry = entry.and_then(|(index, rest)| Some((entry_mut(item, index)?, rest)));
+    let (entry, rest) = entry.ok_or_else(|| format!("{name} needs an index below {count} and a key"))?;
+    set(entry, rest, value)
+}
+
+/// An entry of a list of tables, in either spelling of TOML.
+fn entry_mut(item: &mut Item, index: usize) -> Option<&mut dyn TableLike> {
+    match item {
+        Item::ArrayOfTables(tables) => tables.get_mut(index).map(|table| table as &mut dyn TableLike),
+        Item::Value(Value::Array(values)) => {
+            values.get_mut(index)?.as_inline_table_mut().map(|table| table as &mut dyn TableLike)
+        }
+        _ => None,
     }
 }
 

@@ -6,21 +6,39 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 mod bench;
 mod canvas;
+#[cfg(feature = "net")]
+mod certs;
 #[cfg(feature = "mpi")]
 mod cluster;
 mod compare;
+mod dashboard;
 mod data;
 mod demo;
+#[cfg(feature = "net")]
+mod device;
+#[cfg(feature = "net")]
+mod doctor;
+#[cfg(feature = "net")]
+mod enrol;
 mod error;
 mod experiment_file;
 mod export;
 mod illustrate;
+#[cfg(feature = "net")]
+mod model;
+mod paper;
 mod progress;
 mod report;
 mod run;
 mod runs;
+#[cfg(feature = "net")]
+mod serve;
 mod session;
+#[cfg(feature = "net")]
+mod swarm;
+mod sweep;
 mod table;
+mod tune;
 
 /// Federated learning for devices that differ: one model per conformity level
 #[derive(Parser, Debug)]
@@ -35,6 +53,11 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Run(run::Args),
+    /// Train every combination of values of an experiment
+    #[command(subcommand)]
+    Sweep(sweep::SweepCommand),
+    Tune(tune::Args),
+    Paper(paper::Args),
     Report(report::Args),
     Compare(compare::Args),
     Runs(runs::Args),
@@ -44,6 +67,26 @@ enum Command {
     Data(data::DataCommand),
     Illustrate(illustrate::Args),
     Bench(bench::Args),
+    #[cfg(feature = "net")]
+    Serve(serve::Args),
+    #[cfg(feature = "net")]
+    Device(device::Args),
+    #[cfg(feature = "net")]
+    Swarm(swarm::Args),
+    /// Make, show and revoke certificates
+    #[cfg(feature = "net")]
+    #[command(subcommand)]
+    Certs(certs::CertsCommand),
+    /// Let the devices of a fleet in
+    #[cfg(feature = "net")]
+    #[command(subcommand)]
+    Enrol(enrol::EnrolCommand),
+    /// Get the model of a level, and see which level serves this device best
+    #[cfg(feature = "net")]
+    #[command(subcommand)]
+    Model(model::ModelCommand),
+    #[cfg(feature = "net")]
+    Doctor(doctor::Args),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  deltafl completions bash > /etc/bash_completion.d/deltafl")]
     Completions {
@@ -58,6 +101,9 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
+        Command::Sweep(command) => sweep::run(command),
+        Command::Tune(args) => tune::run(args),
+        Command::Paper(args) => paper::run(args),
         Command::Report(args) => report::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Runs(args) => runs::run(args),
@@ -65,6 +111,20 @@ fn main() -> ExitCode {
         Command::Data(command) => data::run(command),
         Command::Illustrate(args) => illustrate::run(args),
         Command::Bench(args) => bench::run(args),
+        #[cfg(feature = "net")]
+        Command::Serve(args) => serve::run(args),
+        #[cfg(feature = "net")]
+        Command::Device(args) => device::run(args),
+        #[cfg(feature = "net")]
+        Command::Swarm(args) => swarm::run(args),
+        #[cfg(feature = "net")]
+        Command::Certs(command) => certs::run(command),
+        #[cfg(feature = "net")]
+        Command::Enrol(command) => enrol::run(command),
+        #[cfg(feature = "net")]
+        Command::Model(command) => model::run(command),
+        #[cfg(feature = "net")]
+        Command::Doctor(args) => doctor::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "deltafl", &mut std::io::stdout());
             Ok(())

@@ -1,15 +1,45 @@
-//! Progress of a run: a bar on a terminal, plain lines elsewhere, nothing when quiet.
+//! Progress of a run: a bar or a dashboard on a terminal, plain lines elsewhere, nothing when quiet.
 
 use std::io::IsTerminal;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use deltafl::data::Split;
 use deltafl::engine::SplitEvaluation;
-use deltafl::experiment::TrackLabel;
+use deltafl::experiment::{Experiment, TrackLabel};
 use deltafl::metrics::Figures;
+use deltafl::training::RoundRecord;
 use indicatif::{ProgressBar, ProgressStyle};
+use miette::Result;
 
-/// How progress is shown, on standard error.
+use crate::dashboard::{Dashboard, Notes};
+
+/// What a command shows of a run, on standard error.
+pub(crate) enum Show {
+    /// A bar on a terminal, lines elsewhere.
+    Plain,
+    /// Nothing.
+    Quiet,
+    /// Rounds on a bar that several runs share.
+    Shared(ProgressBar),
+    /// A dashboard that fills the terminal until this is dropped.
+    Dashboard(Dashboard),
+}
+
+impl Show {
+    /// Progress, unless asked for none.
+    pub(crate) fn unless(quiet: bool) -> Self {
+        if quiet { Self::Quiet } else { Self::Plain }
+    }
+
+    /// A dashboard if asked for one and there is a terminal; otherwise as [`Self::unless`].
+    pub(crate) fn new(tui: bool, quiet: bool, stop: &'static AtomicBool) -> Result<Self> {
+        let dashboard = if tui && !quiet { Dashboard::open(stop)? } else { None };
+        Ok(dashboard.map_or_else(|| Self::unless(quiet), Self::Dashboard))
+    }
+}
+
+/// How the progress of one seed is shown.
 pub(crate) enum Progress {
     /// A bar that redraws itself.
     Bar(ProgressBar),
@@ -17,36 +47,42 @@ pub(crate) enum Progress {
     Lines,
     /// Nothing.
     Quiet,
+    /// Rounds only.
+    Shared(ProgressBar),
+    /// Everything.
+    Dashboard(Notes),
 }
 
 impl Progress {
-    /// For a run of so many rounds, `done` of them earlier.
-    pub(crate) fn new(rounds: u64, done: u64, quiet: bool) -> Self {
-        if quiet {
-            return Self::Quiet;
-        }
-        if !std::io::stderr().is_terminal() {
-            return Self::Lines;
+    /// For a seed of an experiment, `done` rounds of it earlier.
+    pub(crate) fn new(show: &Show, experiment: &Experiment, seed: u64, done: u64) -> Self {
+        match show {
+            Show::Quiet => return Self::Quiet,
+            Show::Shared(bar) => return Self::Shared(bar.clone()),
+            Show::Dashboard(dashboard) => {
+                dashboard.notes().begin(experiment, seed, done);
+                return Self::Dashboard(dashboard.notes().clone());
+            }
+            Show::Plain if !std::io::stderr().is_terminal() => return Self::Lines,
+            Show::Plain => {}
         }
         let style = "{prefix:>12} {bar:30} round {pos}/{len} · {per_sec} · {eta} left · {wide_msg}";
         let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = ProgressBar::new(rounds).with_style(style.progress_chars("━╸─")).with_position(done);
+        let bar = ProgressBar::new(experiment.rounds.get())
+            .with_style(style.progress_chars("━╸─"))
+            .with_position(done);
+        bar.set_prefix(format!("seed {seed}"));
         bar.reset_eta();
         bar.enable_steady_tick(Duration::from_millis(250));
         Self::Bar(bar)
     }
 
-    /// A new seed begins.
-    pub(crate) fn seed(&self, seed: u64) {
-        if let Self::Bar(bar) = self {
-            bar.set_prefix(format!("seed {seed}"));
-        }
-    }
-
     /// A round of all tracks is done.
-    pub(crate) fn round(&self) {
-        if let Self::Bar(bar) = self {
-            bar.inc(1);
+    pub(crate) fn round(&self, records: &[RoundRecord]) {
+        match self {
+            Self::Bar(bar) | Self::Shared(bar) => bar.inc(1),
+            Self::Dashboard(notes) => notes.round(records),
+            Self::Lines | Self::Quiet => {}
         }
     }
 
@@ -62,7 +98,8 @@ impl Progress {
         match self {
             Self::Bar(bar) => bar.set_message(line()),
             Self::Lines => eprintln!("seed {seed}, round {round}: {}", line()),
-            Self::Quiet => {}
+            Self::Dashboard(notes) => notes.evaluation(round, splits),
+            Self::Quiet | Self::Shared(_) => {}
         }
     }
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use deltafl::kernel::Isa;
 use miette::Result;
 
-use crate::session::{self, Ended, Options};
+use crate::progress::Show;
+use crate::session::{self, Ended, Options, Start};
 use crate::{experiment_file, table};
 
 /// Train an experiment
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
+    /// Fill the terminal with a dashboard: loss curves, tail, η, percentiles, throughput, time left
+    #[arg(long)]
+    tui: bool,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -54,14 +58,17 @@ impl Machine {
 pub(crate) fn run(args: Args) -> Result<()> {
     let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
     let out = args.out.unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
+    let show = Show::new(args.tui, args.quiet || args.json, session::stop_on_interrupt())?;
     let options = Options {
         out: &out,
-        resume: args.resume,
+        start: if args.resume { Start::Resume } else { Start::New },
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
-        quiet: args.quiet || args.json,
+        show: &show,
     };
-    match session::run(experiment, &options)? {
+    let ended = session::run(experiment, &options);
+    drop(show);
+    match ended? {
         Ended::Interrupted => interrupted(&args.experiment, &out, &args.overrides),
         #[cfg(feature = "mpi")]
         Ended::Followed => {}

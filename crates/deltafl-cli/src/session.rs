@@ -1,33 +1,47 @@
-//! A run from an experiment to its folder: what `run` and `demo` share.
+//! A run from an experiment to its folder: what every command that trains shares.
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use deltafl::data::Federation;
 use deltafl::engine::{Engine, Masked, SplitEvaluation, Threads};
 use deltafl::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
 use deltafl::kernel::Isa;
+use deltafl::model::Model;
 use deltafl::run_folder::{RunFolder, RunFolderError, Summary};
 use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, train};
 use miette::Report;
 
-use crate::error::bad_input;
-use crate::progress::Progress;
+use crate::dashboard;
+use crate::error::{Busy, bad_input};
+use crate::progress::{Progress, Show};
 
 /// How to run, beside what the experiment says.
 pub(crate) struct Options<'a> {
     /// The run folder.
     pub(crate) out: &'a Path,
-    /// Go on with the run in it.
-    pub(crate) resume: bool,
+    /// What may be in it.
+    pub(crate) start: Start,
     /// Number of threads; 0 means one per core.
     pub(crate) threads: usize,
     /// The instruction set of the kernels.
     pub(crate) kernel: Isa,
-    /// No progress.
-    pub(crate) quiet: bool,
+    /// How progress is shown.
+    pub(crate) show: &'a Show,
+}
+
+/// How a run folder is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// It holds no run yet.
+    New,
+    /// It holds the run to go on with.
+    Resume,
+    /// Either.
+    Any,
 }
 
 /// How a session ended.
@@ -42,34 +56,80 @@ pub(crate) enum Ended {
 }
 
 /// Trains all seeds of an experiment into its run folder.
-pub(crate) fn run(mut experiment: Experiment, options: &Options<'_>) -> Result<Ended, Report> {
+pub(crate) fn run(experiment: Experiment, options: &Options<'_>) -> Result<Ended, Report> {
     #[cfg(feature = "mpi")]
     if deltafl_mpi::launched() {
         return crate::cluster::run(experiment, options);
     }
-    let federation = experiment
-        .data
-        .load()
-        .map_err(|e| bad_input("the data of the experiment cannot be used").because(e))?;
-    let model = experiment
-        .model
-        .spec()
-        .build(&federation, options.kernel)
-        .map_err(|e| bad_input("the model does not fit the data").because(e))?;
+    let federation = load(&experiment)?;
+    run_on(experiment, &federation, options)
+}
+
+/// The data of an experiment.
+pub(crate) fn load(experiment: &Experiment) -> Result<Federation, Report> {
+    let loaded = experiment.data.load();
+    Ok(loaded.map_err(|e| bad_input("the data of the experiment cannot be used").because(e))?)
+}
+
+/// The model of an experiment.
+pub(crate) fn build_model(
+    experiment: &Experiment,
+    federation: &Federation,
+    kernel: Isa,
+) -> Result<Box<dyn Model>, Report> {
+    let built = experiment.model.spec().build(federation, kernel);
+    Ok(built.map_err(|e| bad_input("the model does not fit the data").because(e))?)
+}
+
+/// The engine of an experiment in this process.
+pub(crate) fn engine<'a>(
+    experiment: &Experiment,
+    model: &'a dyn Model,
+    federation: &'a Federation,
+    threads: usize,
+) -> Result<Box<dyn Engine + 'a>, Report> {
+    let threads = Threads::new(model, federation, threads)
+        .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
+    Ok(match experiment.secagg {
+        SecureAggregation::Plain => Box::new(threads),
+        SecureAggregation::Real => Box::new(Masked::new(threads, experiment.availability.drop_out)),
+    })
+}
+
+/// Refuses to go on as one of several MPI ranks, for commands that run in one process.
+pub(crate) fn refuse_ranks(instead: &str) -> Result<(), Report> {
+    if on_ranks() {
+        return Err(bad_input("this command runs in one process, not on MPI ranks").help(instead).into());
+    }
+    Ok(())
+}
+
+#[cfg(feature = "mpi")]
+fn on_ranks() -> bool {
+    deltafl_mpi::launched()
+}
+
+#[cfg(not(feature = "mpi"))]
+fn on_ranks() -> bool {
+    false
+}
+
+/// Trains all seeds of an experiment on its data, which several experiments may share.
+pub(crate) fn run_on(
+    mut experiment: Experiment,
+    federation: &Federation,
+    options: &Options<'_>,
+) -> Result<Ended, Report> {
+    let model = build_model(&experiment, federation, options.kernel)?;
     experiment.resolved = Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
         kernel: options.kernel,
         params: model.num_params(),
     });
-    let threads = Threads::new(&*model, &federation, options.threads)
-        .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
-    let mut engine: Box<dyn Engine + '_> = match experiment.secagg {
-        SecureAggregation::Plain => Box::new(threads),
-        SecureAggregation::Real => Box::new(Masked::new(threads, experiment.availability.drop_out)),
-    };
+    let mut engine = engine(&experiment, &*model, federation, options.threads)?;
     let mut folder = open(&experiment, options)?;
-    warn_thin_tails(&experiment, options.quiet);
+    warn_thin_tails(&experiment, options.show);
     let stop = stop_on_interrupt();
     let labels: Vec<TrackLabel> = experiment.tracks().into_iter().map(|track| track.label).collect();
     let plan = experiment.plan();
@@ -80,14 +140,13 @@ pub(crate) fn run(mut experiment: Experiment, options: &Options<'_>) -> Result<E
         if state.round == plan.rounds {
             continue;
         }
-        let progress = Progress::new(plan.rounds, state.round, options.quiet);
-        progress.seed(seed);
+        let progress = Progress::new(options.show, &experiment, seed, state.round);
         let mut recorder = Recorder {
             folder: &mut folder,
             progress: &progress,
             labels: &labels,
             seed,
-            stop: &stop,
+            stop,
             lap: Instant::now(),
         };
         let outcome = train(&mut *engine, &plan, &mut state, &mut recorder);
@@ -112,7 +171,7 @@ pub(crate) struct Recorder<'a> {
 impl Observer for Recorder<'_> {
     fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
         self.folder.append(records, self.lap.elapsed().as_secs_f64())?;
-        self.progress.round();
+        self.progress.round(records);
         self.lap = Instant::now();
         let stop = self.stop.load(Ordering::Relaxed);
         Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
@@ -133,10 +192,15 @@ impl Observer for Recorder<'_> {
 }
 
 pub(crate) fn open(experiment: &Experiment, options: &Options<'_>) -> Result<RunFolder, Report> {
-    let folder = if options.resume {
-        RunFolder::resume(options.out, experiment)
-    } else {
-        RunFolder::create(options.out, experiment)
+    let create = || RunFolder::create(options.out, experiment);
+    let resume = || RunFolder::resume(options.out, experiment);
+    let folder = match options.start {
+        Start::New => create(),
+        Start::Resume => resume(),
+        Start::Any => create().or_else(|error| match error {
+            RunFolderError::Exists { .. } => resume(),
+            error => Err(error),
+        }),
     };
     folder.map_err(folder_error)
 }
@@ -166,13 +230,14 @@ pub(crate) fn folder_error(error: RunFolderError) -> Report {
         RunFolderError::Malformed { .. }
         | RunFolderError::Checkpoint { .. }
         | RunFolderError::Devices { .. } => bad_input("the run folder is damaged").because(error).into(),
+        RunFolderError::Locked { .. } => Busy(error).into(),
         _ => Report::from_err(error),
     }
 }
 
-pub(crate) fn warn_thin_tails(experiment: &Experiment, quiet: bool) {
+pub(crate) fn warn_thin_tails(experiment: &Experiment, show: &Show) {
     for label in experiment.thin_tails() {
-        if !quiet {
+        if matches!(show, Show::Plain) {
             let devices = label.theta.get() * experiment.cohort.get() as f64;
             eprintln!(
                 "warning: {label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little"
@@ -181,16 +246,22 @@ pub(crate) fn warn_thin_tails(experiment: &Experiment, quiet: bool) {
     }
 }
 
-/// A flag that Ctrl-C or a termination raises; the second one ends the process at once.
-pub(crate) fn stop_on_interrupt() -> Arc<AtomicBool> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let raised = Arc::clone(&stop);
-    // A handler may stand already when several runs share a process; then the first one's flag stays in charge.
-    let _ = ctrlc::set_handler(move || {
-        if raised.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-        eprintln!("\nfinishing the round; press Ctrl-C again to quit at once");
+/// The flag that Ctrl-C or a termination raises, one for the process; the second one ends it at once.
+pub(crate) fn stop_on_interrupt() -> &'static AtomicBool {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static HANDLER: OnceLock<()> = OnceLock::new();
+    HANDLER.get_or_init(|| {
+        // Without a handler Ctrl-C ends the process at once, which a run folder survives.
+        let _ = ctrlc::set_handler(|| {
+            if STOP.swap(true, Ordering::Relaxed) {
+                dashboard::restore();
+                std::process::exit(130);
+            }
+            // A dashboard says so itself.
+            if !dashboard::is_open() {
+                eprintln!("\nfinishing the round; press Ctrl-C again to quit at once");
+            }
+        });
     });
-    stop
+    &STOP
 }

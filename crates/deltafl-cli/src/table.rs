@@ -27,22 +27,28 @@ pub(crate) fn render(summary: &Summary) -> String {
             cell(error.map(|e| e.p95)),
         ]);
     }
-    let widths: [usize; 5] =
-        std::array::from_fn(|c| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or_default());
-    for row in &rows {
-        let cells = row.iter().zip(widths).enumerate();
-        let line: Vec<String> = cells
-            .map(|(c, (cell, width))| {
-                let padding = " ".repeat(width - cell.chars().count());
-                if c == 0 { format!("{cell}{padding}") } else { format!("{padding}{cell}") }
-            })
-            .collect();
-        text.push_str(&format!("  {}\n", line.join("   ")));
-    }
+    text.push_str(&aligned(&rows));
     text
 }
 
-fn percent(figure: OverSeeds, seeds: usize) -> String {
+/// Rows as lines, in columns: the first to the left, the others to the right.
+pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
+    let width = |c: usize| {
+        let cells = rows.iter().filter_map(|row| row.as_ref().get(c));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let line = |row: &R| {
+        let cells = row.as_ref().iter().enumerate().map(|(c, cell)| {
+            let padding = " ".repeat(width(c) - cell.chars().count());
+            if c == 0 { format!("{cell}{padding}") } else { format!("{padding}{cell}") }
+        });
+        format!("  {}\n", cells.collect::<Vec<_>>().join("   "))
+    };
+    rows.iter().map(line).collect()
+}
+
+/// A fraction in per cent, with its deviation where there are seeds enough for one.
+pub(crate) fn percent(figure: OverSeeds, seeds: usize) -> String {
     if seeds > 1 {
         format!("{:.2} ± {:.2}", 100.0 * figure.mean, 100.0 * figure.std)
     } else {

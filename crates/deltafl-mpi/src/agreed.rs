@@ -38,7 +38,7 @@ impl<O: Observer> Observer for Agreed<'_, O> {
     /// A checkpoint is written only once all ranks have come to the same parameters: faulty memory on one
     /// node must not go unnoticed.
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        let hashes: Vec<String> = state.tracks.iter().map(|track| track.params.hash()).collect();
+        let hashes: Vec<String> = state.tracks.iter().map(|track| track.params.hash().to_string()).collect();
         self.world.same("the state of the run", &(state.round, hashes))?;
         self.observer.as_mut().map_or(Ok(()), |observer| observer.checkpoint(state))
     }

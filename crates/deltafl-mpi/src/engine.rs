@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use deltafl::data::{Federation, Split};
-use deltafl::engine::{Drawn, Engine, EngineError, Query, Roster, Round, SplitEvaluation, Sum, Threads};
+use deltafl::engine::{Drawn, Engine, EngineError, Query, Round, SplitEvaluation, Sum, Threads};
 use deltafl::model::Model;
 use deltafl::params::Params;
 use deltafl::superquantile::DeviceLoss;
@@ -52,8 +52,8 @@ impl<'a> MpiEngine<'a> {
 }
 
 impl Engine for MpiEngine<'_> {
-    fn roster(&self) -> &Roster {
-        self.threads.roster()
+    fn devices(&self) -> usize {
+        self.threads.devices()
     }
 
     fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
@@ -68,7 +68,7 @@ impl Engine for MpiEngine<'_> {
         self.threads.announce(next);
     }
 
-    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<SplitEvaluation, EngineError> {
+    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError> {
         self.timed(|threads| threads.evaluate(split, tracks))
     }
 }

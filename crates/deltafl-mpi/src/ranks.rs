@@ -8,7 +8,8 @@ use deltafl::engine::{EngineError, Peers};
 use deltafl::model::Score;
 use mpi::collective::SystemOperation;
 use mpi::datatype::PartitionMut;
-use mpi::traits::{Communicator, CommunicatorCollectives};
+use mpi::request::scope;
+use mpi::traits::CommunicatorCollectives;
 
 use crate::world::World;
 
@@ -82,26 +83,32 @@ impl Peers for Ranks<'_> {
         }
         let since = Instant::now();
         let communicator = self.world.communicator();
-        wait_for_all(communicator, meanwhile);
         let mut sum = vec![0u64; values.len()];
         for (values, sum) in values.chunks(MOST).zip(sum.chunks_mut(MOST)) {
-            communicator.all_reduce_into(values, sum, SystemOperation::sum());
+            all_reduce(communicator, values, sum, meanwhile);
         }
         self.waited += since.elapsed();
         Ok(sum)
     }
 }
 
-/// Calls `meanwhile` until every rank has come to the sum. MPI makes progress only while it is called, so
-/// there is a look at the barrier after each piece. The all-reduce behind it blocks: once all are there, nothing
-/// is left to do but to add.
-fn wait_for_all(communicator: &impl Communicator, meanwhile: &mut dyn FnMut() -> bool) {
-    let mut barrier = communicator.immediate_barrier();
-    while meanwhile() {
-        match barrier.test() {
-            Ok(_) => return,
-            Err(unfinished) => barrier = unfinished,
+/// Adds up over all ranks, and calls `meanwhile` while the numbers are on their way. MPI makes progress only while it
+/// is called, so there is a look at the reduction after each piece.
+pub(crate) fn all_reduce(
+    communicator: &impl CommunicatorCollectives,
+    values: &[u64],
+    sum: &mut [u64],
+    meanwhile: &mut dyn FnMut() -> bool,
+) {
+    scope(|scope| {
+        let operation = SystemOperation::sum();
+        let mut reduction = communicator.immediate_all_reduce_into(scope, values, sum, operation);
+        while meanwhile() {
+            match reduction.test() {
+                Ok(_) => return,
+                Err(unfinished) => reduction = unfinished,
+            }
         }
-    }
-    barrier.wait_without_status();
+        reduction.wait_without_status();
+    });
 }

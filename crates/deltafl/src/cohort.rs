@@ -7,7 +7,7 @@ use std::f64::consts::TAU;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Drawn;
+use crate::engine::{Drawn, Reachable};
 use crate::stream::{Purpose, Stream};
 
 /// How a cohort is drawn.
@@ -57,14 +57,30 @@ impl Diurnal {
     }
 }
 
+/// Which cohort of a run is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draw {
+    /// The seed of the run.
+    pub seed: u64,
+    /// t.
+    pub round: u64,
+    /// How often the round has been begun before: a round that too many devices left is begun with another cohort.
+    pub attempt: u64,
+}
+
 impl Sampling {
     /// S_t: up to m of `devices` devices, fewer when fewer can be reached.
-    pub fn cohort(&self, devices: usize, seed: u64, round: u64) -> Vec<Drawn> {
-        let reachable = |&device: &u32| match &self.availability.diurnal {
+    ///
+    /// Who cannot be reached is passed over in an order that does not depend on it: a cohort whose every device can be
+    /// reached is the one that is drawn when everybody can.
+    pub fn cohort(&self, devices: usize, draw: Draw, present: &Reachable) -> Vec<Drawn> {
+        let Draw { seed, round, attempt } = draw;
+        let awake = |device: u32| match &self.availability.diurnal {
             Some(diurnal) => diurnal.reachable(seed, round, device),
             None => true,
         };
-        let mut stream = Stream::new(seed, Purpose::Cohort, round, 0);
+        let reachable = |&device: &u32| present.contains(device) && awake(device);
+        let mut stream = Stream::new(seed, Purpose::Cohort, round, attempt);
         if self.with_replacement {
             // Redrawing is bounded: with nobody reachable the cohort is empty, not endless.
             let draws = (0..100 * self.cohort_size).map(|_| stream.below(devices as u64) as u32);
@@ -124,6 +140,10 @@ impl Iterator for Permutation {
 mod tests {
     use super::*;
 
+    fn cohort(sampling: Sampling, devices: usize, seed: u64, round: u64) -> Vec<Drawn> {
+        sampling.cohort(devices, Draw { seed, round, attempt: 0 }, &Reachable::Everyone)
+    }
+
     fn sampling(cohort_size: usize) -> Sampling {
         Sampling { cohort_size, with_replacement: false, availability: Availability::default() }
     }
@@ -131,7 +151,7 @@ mod tests {
     #[test]
     fn without_replacement_devices_are_distinct_and_at_most_all() {
         for (m, n) in [(5, 100), (100, 100), (200, 50)] {
-            let mut devices: Vec<u32> = sampling(m).cohort(n, 1, 2).iter().map(|d| d.device).collect();
+            let mut devices: Vec<u32> = cohort(sampling(m), n, 1, 2).iter().map(|d| d.device).collect();
             devices.sort_unstable();
             devices.dedup();
             assert_eq!(devices.len(), m.min(n));
@@ -143,7 +163,7 @@ mod tests {
     fn every_device_is_drawn_equally_often() {
         let mut counts = vec![0u32; 20];
         for round in 0..20_000 {
-            for drawn in sampling(5).cohort(20, 7, round) {
+            for drawn in cohort(sampling(5), 20, 7, round) {
                 counts[drawn.device as usize] += 1;
             }
         }
@@ -152,7 +172,7 @@ mod tests {
 
     #[test]
     fn with_replacement_draws_are_counted() {
-        let cohort = Sampling { with_replacement: true, ..sampling(50) }.cohort(10, 1, 1);
+        let cohort = cohort(Sampling { with_replacement: true, ..sampling(50) }, 10, 1, 1);
         assert_eq!(cohort.iter().map(|d| d.times).sum::<u32>(), 50);
         assert!(cohort.len() <= 10);
     }
@@ -162,7 +182,7 @@ mod tests {
         let availability = Availability { drop_out: 0.1, diurnal: None };
         let sampling = Sampling { availability, ..sampling(100) };
         let dropped: usize =
-            (0..100).map(|t| sampling.cohort(1000, 1, t).iter().filter(|d| d.dropped).count()).sum();
+            (0..100).map(|t| cohort(sampling, 1000, 1, t).iter().filter(|d| d.dropped).count()).sum();
         assert!((900..1100).contains(&dropped), "{dropped}");
     }
 
@@ -179,11 +199,28 @@ mod tests {
     }
 
     #[test]
+    fn absent_devices_are_passed_over_and_move_nobody_else() {
+        let draw = Draw { seed: 1, round: 4, attempt: 0 };
+        let everyone = sampling(30).cohort(40, draw, &Reachable::Everyone);
+        let absent: Vec<u32> = everyone.iter().step_by(7).map(|drawn| drawn.device).collect();
+        let present = Reachable::Some((0..40).map(|k| !absent.contains(&k)).collect());
+        let staying: Vec<Drawn> = everyone.into_iter().filter(|d| !absent.contains(&d.device)).collect();
+        let cohort = sampling(30).cohort(40, draw, &present);
+        assert_eq!((&cohort[..staying.len()], cohort.len()), (&staying[..], 30));
+    }
+
+    #[test]
+    fn another_attempt_draws_another_cohort() {
+        let of = |attempt| sampling(5).cohort(100, Draw { seed: 1, round: 2, attempt }, &Reachable::Everyone);
+        assert_ne!(of(0), of(1));
+    }
+
+    #[test]
     fn nobody_reachable_is_an_empty_cohort() {
         let availability = Availability { drop_out: 0.0, diurnal: Some(Diurnal { period: 1, low: 0.0 }) };
         for with_replacement in [false, true] {
             let sampling = Sampling { cohort_size: 5, with_replacement, availability };
-            assert!(sampling.cohort(20, 1, 0).len() <= 5);
+            assert!(cohort(sampling, 20, 1, 0).len() <= 5);
         }
     }
 }

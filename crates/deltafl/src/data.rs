@@ -14,6 +14,8 @@ use arrow_array::StringArray;
 use arrow_buffer::ScalarBuffer;
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::prefetch;
+
 mod arrow_file;
 pub mod batch;
 pub mod builder;
@@ -251,6 +253,27 @@ impl Federation {
     /// n_k, the number of examples of a device: its weight α_k, unnormalised.
     pub fn count(&self, device: u32) -> u64 {
         self.devices.count[device as usize]
+    }
+
+    /// Asks for the row of a device in the table to be brought near, without waiting for it.
+    pub(crate) fn prefetch_row(&self, device: u32) {
+        let k = device as usize;
+        prefetch(&self.devices.ids.value_offsets()[k..][..1]);
+        prefetch(&self.devices.offset[k..][..1]);
+        prefetch(&self.devices.count[k..][..1]);
+    }
+
+    /// Asks for the name and the examples of a device to be brought near, without waiting for them.
+    pub(crate) fn prefetch(&self, device: u32) {
+        prefetch(self.id(device).as_bytes());
+        let examples = self.examples(device);
+        match examples.inputs {
+            DeviceInputs::Bytes { values, .. } => prefetch(values),
+            DeviceInputs::Dense { values, .. } => prefetch(values),
+            DeviceInputs::Tokens { ids, .. } => prefetch(ids),
+            DeviceInputs::Windows { text, .. } => prefetch(text),
+        }
+        prefetch(examples.labels);
     }
 
     /// The examples of a device, in O(1).

@@ -14,23 +14,18 @@ use crate::superquantile::private::QuantileQuery;
 
 mod masked;
 mod peers;
+mod question;
 mod threads;
 
-pub use masked::Masked;
+pub use masked::{Masked, SLOTS};
 pub use peers::{Alone, Peers, Share};
+pub use question::context;
 pub use threads::Threads;
-
-/// The devices that train.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Roster {
-    /// α_k = n_k, unnormalised; the device k of a cohort is an index into it.
-    pub weights: Vec<u64>,
-}
 
 /// A device of a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drawn {
-    /// Index in the roster.
+    /// Index among the devices that train.
     pub device: u32,
     /// How often it was drawn; more than once only with replacement.
     pub times: u32,
@@ -47,6 +42,13 @@ pub struct Round<'a> {
     pub index: u64,
     /// S_t.
     pub cohort: &'a [Drawn],
+}
+
+impl Round<'_> {
+    /// Devices of the cohort that do not vanish.
+    pub fn answering(&self) -> u64 {
+        self.cohort.iter().filter(|drawn| !drawn.dropped).count() as u64
+    }
 }
 
 /// What a device computes; its answer is an integer vector that leaves it only inside a sum.
@@ -110,7 +112,7 @@ pub struct Traffic {
 
 impl Traffic {
     /// The part of track `i` of `n` that share one message; the sum counts for each of them.
-    fn part(self, i: u64, n: u64) -> Self {
+    pub fn part(self, i: u64, n: u64) -> Self {
         let part = |total: u64| total / n + u64::from(i < total % n);
         Self {
             sums: self.sums,
@@ -135,6 +137,8 @@ impl std::ops::AddAssign for Traffic {
 pub struct Sum {
     /// Entry by entry.
     pub values: Vec<u64>,
+    /// Devices of the cohort whose answers are in it.
+    pub answered: u64,
     /// What it cost.
     pub traffic: Traffic,
 }
@@ -191,6 +195,13 @@ pub enum EngineError {
         /// What the panic said.
         panic: String,
     },
+    /// The cohort came to no sum: too many of its devices left, or one of them lied. Nothing was revealed, and the round
+    /// can be begun anew with another cohort.
+    #[error("the cohort came to no sum")]
+    NoSum {
+        /// The verdict.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The engine's own transport failed.
     #[error("{context}")]
     Transport {
@@ -201,10 +212,34 @@ pub enum EngineError {
     },
 }
 
+/// Who can be drawn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reachable {
+    /// Every device.
+    Everyone,
+    /// Device k where entry k says so.
+    Some(Vec<bool>),
+}
+
+impl Reachable {
+    /// Whether device `device` can be drawn.
+    pub fn contains(&self, device: u32) -> bool {
+        match self {
+            Self::Everyone => true,
+            Self::Some(devices) => devices.get(device as usize).copied().unwrap_or(false),
+        }
+    }
+}
+
 /// Where the devices live.
 pub trait Engine {
-    /// The training devices.
-    fn roster(&self) -> &Roster;
+    /// How many devices train.
+    fn devices(&self) -> usize;
+
+    /// Who can be asked now. An engine whose devices come and go waits until a cohort can be made up.
+    fn reachable(&mut self) -> Result<Reachable, EngineError> {
+        Ok(Reachable::Everyone)
+    }
 
     /// F_k(w) of each cohort device that answers, per track (open mode; Algorithm 2, lines 3–4).
     /// A device whose loss is not finite is left out.
@@ -218,6 +253,6 @@ pub trait Engine {
         let _ = next;
     }
 
-    /// Loss and error of every device of a split, per track.
-    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<SplitEvaluation, EngineError>;
+    /// Loss and error of every device of a split, per track; `None` where devices keep them to themselves.
+    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError>;
 }

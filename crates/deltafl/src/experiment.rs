@@ -17,6 +17,7 @@ use crate::superquantile::Conformity;
 use crate::superquantile::smooth::Smoothing;
 use crate::training::{self, Decay, Plan};
 
+mod address;
 mod data;
 mod list;
 mod model;
@@ -283,6 +284,14 @@ impl Experiment {
     pub fn thin_tails(&self) -> Vec<TrackLabel> {
         let labels = self.tracks().into_iter().map(|track| track.label);
         labels.filter(|label| label.theta.get() * (self.cohort.get() as f64) < 10.0).collect()
+    }
+
+    /// Whether the server learns losses one by one, to find η (open mode).
+    pub fn is_open(&self) -> bool {
+        let open = |section: &AlgorithmSection| {
+            section.kind == AlgorithmKind::DeltaFl && section.quantile == Quantile::Open
+        };
+        self.algorithm.iter().any(open)
     }
 
     /// The experiment as TOML, with every default written out.

@@ -28,6 +28,7 @@ pub(crate) mod logistic;
 pub(crate) mod lstm;
 pub(crate) mod pooled;
 pub(crate) mod portable;
+mod prefetch;
 pub(crate) mod product;
 pub(crate) mod simd;
 pub(crate) mod softmax;
@@ -36,6 +37,7 @@ pub(crate) mod winograd;
 
 pub use aligned::Aligned;
 pub use denormals::{FlushDenormals, flush_denormals};
+pub(crate) use prefetch::prefetch;
 
 /// An instruction set that the kernels are written for.
 ///

@@ -1,6 +1,7 @@
 //! The figures of the paper's tables (spec §7).
 //!
-//! Train devices: the loss, weighted by α_k. Test devices: the misclassification error, every device alike.
+//! Train devices: the loss, weighted by α_k. Test devices, and train devices held out for validation: the
+//! misclassification error, every device alike.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,12 +50,14 @@ impl Figures {
         Some(Self { mean, percentiles: PERCENTILES.map(|tau| inverse_cdf(&sorted, total, tau)) })
     }
 
-    /// What the tables report of a split: the error of test devices, the weighted loss of the others.
+    /// What the tables report of a split: the weighted loss of the train devices, the error of the others.
     pub fn of_track(evaluation: &SplitEvaluation, track: usize) -> Option<Self> {
         let devices = &evaluation.tracks[track];
         match evaluation.split {
-            Split::Test => Self::unweighted(&devices.iter().map(|device| device.error).collect::<Vec<_>>()),
-            Split::Train | Split::Validation => {
+            Split::Test | Split::Validation => {
+                Self::unweighted(&devices.iter().map(|device| device.error).collect::<Vec<_>>())
+            }
+            Split::Train => {
                 let weighted = devices.iter().zip(evaluation.devices.iter());
                 Self::weighted(&weighted.map(|(e, device)| (e.loss, device.examples)).collect::<Vec<_>>())
             }
@@ -150,6 +153,7 @@ impl FiguresOverSeeds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{EvaluatedDevice, Evaluation};
 
     #[test]
     fn unweighted_percentiles_are_those_of_numpy() {
@@ -164,6 +168,22 @@ mod tests {
         let figures = Figures::weighted(&[(3.0, 1), (1.0, 2), (2.0, 7)]).unwrap();
         assert_eq!(figures.percentiles, [1.0, 2.0, 2.0, 2.0, 2.0, 3.0]);
         assert!((figures.mean - 1.9).abs() < 1e-12);
+    }
+
+    #[test]
+    fn held_out_devices_count_alike_and_by_their_error_as_test_devices_do() {
+        let evaluation = |split| SplitEvaluation {
+            split,
+            devices: [(1, "a"), (99, "b")]
+                .map(|(examples, id)| EvaluatedDevice { id: id.into(), examples })
+                .into_iter()
+                .collect(),
+            tracks: vec![vec![Evaluation { loss: 5.0, error: 0.2 }, Evaluation { loss: 7.0, error: 0.4 }]],
+        };
+        let mean = |split| Figures::of_track(&evaluation(split), 0).unwrap().mean;
+        assert!((mean(Split::Train) - 6.98).abs() < 1e-12);
+        assert!((mean(Split::Validation) - 0.3).abs() < 1e-12);
+        assert!((mean(Split::Test) - 0.3).abs() < 1e-12);
     }
 
     #[test]

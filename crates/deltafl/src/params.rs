@@ -14,54 +14,70 @@
 //! weight of at least one example, is below the rounding of an `f32` parameter near 1.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::kernel::{Granted, fixed_point};
 
 /// The parameter vector w, shared and immutable.
-#[derive(Clone, PartialEq)]
-pub struct Params(Arc<[f32]>);
+#[derive(Clone)]
+pub struct Params {
+    entries: Arc<[f32]>,
+    /// BLAKE3, once somebody has asked.
+    hash: Arc<OnceLock<blake3::Hash>>,
+}
+
+impl PartialEq for Params {
+    fn eq(&self, other: &Self) -> bool {
+        self.entries == other.entries
+    }
+}
 
 impl fmt::Debug for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Params({} entries, {})", self.len(), &self.hash()[..16])
+        write!(f, "Params({} entries, {})", self.len(), &self.hash().to_hex()[..16])
     }
 }
 
 impl Params {
     /// The entries.
     pub fn as_slice(&self) -> &[f32] {
-        &self.0
+        &self.entries
     }
 
     /// Number of entries d.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.entries.len()
     }
 
     /// Whether there is no entry.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.entries.is_empty()
     }
 
     /// Whether the two are one and the same vector in memory: tracks that have not parted yet, say.
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.entries, &other.entries)
     }
 
-    /// BLAKE3 of the entries (little-endian), in hexadecimal.
-    pub fn hash(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        for entry in self.as_slice() {
-            hasher.update(&entry.to_le_bytes());
-        }
-        hasher.finalize().to_hex().to_string()
+    /// BLAKE3 of the entries (little-endian).
+    pub fn hash(&self) -> blake3::Hash {
+        *self.hash.get_or_init(|| {
+            let mut hasher = blake3::Hasher::new();
+            let mut bytes = [0; 4096];
+            for entries in self.entries.chunks(bytes.len() / 4) {
+                for (bytes, entry) in bytes.chunks_exact_mut(4).zip(entries) {
+                    bytes.copy_from_slice(&entry.to_le_bytes());
+                }
+                hasher.update(&bytes[..4 * entries.len()]);
+            }
+            hasher.finalize()
+        })
     }
 }
 
 impl From<Vec<f32>> for Params {
     fn from(entries: Vec<f32>) -> Self {
-        Self(entries.into())
+        Self { entries: entries.into(), hash: Arc::default() }
     }
 }
 
@@ -177,7 +193,8 @@ impl UpdateSum {
         }
         let scale = 2f64.powi(-UPDATE_BITS) / weight;
         let moved = params.as_slice().iter().zip(&self.0);
-        Some(Params(moved.map(|(&w, &sum)| (f64::from(w) + sum as i64 as f64 * scale) as f32).collect()))
+        let moved = moved.map(|(&w, &sum)| (f64::from(w) + sum as i64 as f64 * scale) as f32);
+        Some(moved.collect::<Vec<f32>>().into())
     }
 
     fn footer(&self, i: usize) -> u64 {

@@ -30,7 +30,7 @@ mod devices;
 mod rounds;
 mod summary;
 
-pub use checkpoint::CheckpointError;
+pub use checkpoint::{CheckpointError, encode as checkpoint_bytes};
 pub use devices::{DevicesError, EvaluationFile};
 pub use summary::{Summary, TrackSummary};
 
@@ -258,6 +258,12 @@ pub fn evaluations(path: &Path) -> Result<Vec<EvaluationFile>, RunFolderError> {
 /// The last good state of a seed; `None` when it has none.
 pub fn read_checkpoint(path: &Path, seed: u64) -> Result<Option<State>, RunFolderError> {
     checkpoint::read(path, seed)
+}
+
+/// Whether a process of this machine trains in the folder.
+pub fn is_locked(path: &Path) -> bool {
+    let lock = File::open(path.join(".lock"));
+    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)))
 }
 
 fn lock(path: &Path) -> Result<File, RunFolderError> {

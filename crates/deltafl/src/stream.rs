@@ -29,6 +29,8 @@ pub enum Purpose {
     SecureAggregation = 8,
     /// Resamples of the devices, for the interval of a difference.
     Bootstrap = 9,
+    /// What goes wrong with a device that misbehaves on purpose.
+    Faults = 10,
 }
 
 /// A stream of random numbers for one purpose.

@@ -9,10 +9,10 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{Algorithm, Threshold};
-use crate::cohort::Sampling;
+use crate::cohort::{Draw, Sampling};
 use crate::data::Split;
 use crate::device::{LocalPlan, Work};
-use crate::engine::{Drawn, Engine, EngineError, Query, Round, SplitEvaluation, Traffic};
+use crate::engine::{Drawn, Engine, EngineError, Query, Reachable, Round, SplitEvaluation, Traffic};
 use crate::model::{Model, Step};
 use crate::params::{Params, UpdateSum, WrongLength};
 use crate::stream::{Purpose, Stream};
@@ -156,11 +156,18 @@ pub trait Observer {
     /// A round is done, a record per track. `Break` ends the run after a checkpoint.
     fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError>;
 
-    /// Every device of these splits has been evaluated after `round` rounds.
+    /// Every device of these splits has been evaluated after `round` rounds; not heard of where devices keep their
+    /// figures to themselves.
     fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError>;
 
     /// A state from which the run can go on: everything observed before belongs to it.
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError>;
+
+    /// Whether every round is checkpointed, and not the evaluated ones alone: a round that took devices an hour is not
+    /// to be done again.
+    fn every_round(&self) -> bool {
+        false
+    }
 }
 
 /// How a run ended.
@@ -210,22 +217,20 @@ pub fn train(
     if state.round == 0 {
         evaluate(engine, state, observer)?;
     }
-    let devices = engine.roster().weights.len();
-    let draw = |state: &State, round| plan.sampling.cohort(devices, state.seed, round);
-    let mut cohort = draw(state, state.round);
+    let mut announced = first_cohort(engine, plan, state, state.round);
     while state.round < plan.rounds {
         // Line 2, a round ahead: whoever waits for a sum can prepare the next cohort.
-        let next = draw(state, state.round + 1);
+        let next = first_cohort(engine, plan, state, state.round + 1);
         engine.announce(&next);
-        let records = one_round(engine, plan, state, &cohort)?;
-        cohort = next;
+        let records = finished_round(engine, plan, state, announced)?;
+        announced = next;
         let flow = observer.round(&records).map_err(TrainingError::Observer)?;
 
         let evaluated = state.round == plan.rounds || state.round.is_multiple_of(plan.evaluate_every);
         if evaluated {
             evaluate(engine, state, observer)?;
         }
-        if evaluated || flow.is_break() {
+        if evaluated || flow.is_break() || observer.every_round() {
             observer.checkpoint(state).map_err(TrainingError::Observer)?;
         }
         if flow.is_break() && state.round < plan.rounds {
@@ -233,6 +238,37 @@ pub fn train(
         }
     }
     Ok(Outcome::Finished)
+}
+
+/// The cohort of a round when everybody can be reached.
+fn first_cohort(engine: &dyn Engine, plan: &Plan, state: &State, round: u64) -> Vec<Drawn> {
+    plan.sampling.cohort(engine.devices(), Draw { seed: state.seed, round, attempt: 0 }, &Reachable::Everyone)
+}
+
+/// A round, begun with the cohort announced if all of it can be reached, and begun anew with another whenever one came
+/// to no sum.
+fn finished_round(
+    engine: &mut dyn Engine,
+    plan: &Plan,
+    state: &mut State,
+    announced: Vec<Drawn>,
+) -> Result<Vec<RoundRecord>, TrainingError> {
+    let before = state.tracks.clone();
+    let mut cohort = announced;
+    let mut attempt = 0;
+    loop {
+        let present = engine.reachable()?;
+        if attempt > 0 || !cohort.iter().all(|drawn| present.contains(drawn.device)) {
+            let draw = Draw { seed: state.seed, round: state.round, attempt };
+            cohort = plan.sampling.cohort(engine.devices(), draw, &present);
+        }
+        match one_round(engine, plan, state, &cohort) {
+            // The η of a round that came to nothing is forgotten with it.
+            Err(TrainingError::Engine(EngineError::NoSum { .. })) => state.tracks.clone_from(&before),
+            ended => return ended,
+        }
+        attempt += 1;
+    }
 }
 
 /// One round of Algorithm 2 (open) or 3 (private), for all tracks, with the cohort S_t of line 2.
@@ -252,6 +288,7 @@ fn one_round(
     let mut records = Vec::with_capacity(plan.tracks.len());
     for (i, update) in updates.into_iter().enumerate() {
         notes[i].traffic += update.traffic;
+        notes[i].answered = update.answered;
         let track = &mut state.tracks[i];
         let sum = UpdateSum::new(update.values, track.params.len())
             .map_err(|source| TrainingError::Update { round: round.index, source })?;
@@ -264,10 +301,11 @@ fn one_round(
     Ok(records)
 }
 
-/// What the search for η left behind for the record.
+/// What the questions of a round left behind for the record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Note {
     loss: Option<f64>,
+    answered: u64,
     traffic: Traffic,
 }
 
@@ -363,7 +401,7 @@ fn record(
         eta,
         loss: note.loss,
         cohort: round.cohort.len() as u64,
-        dropped: round.cohort.iter().filter(|drawn| drawn.dropped).count() as u64,
+        dropped: round.cohort.len() as u64 - note.answered,
         tail: sum.kept(),
         weight: sum.weight(),
         refused: sum.refused(),
@@ -379,16 +417,21 @@ fn mean_loss(losses: &[DeviceLoss]) -> Option<f64> {
     (weight > 0.0).then(|| losses.iter().map(|d| d.loss() * d.weight()).sum::<f64>() / weight)
 }
 
-/// Evaluates every train and test device under every track.
+/// Evaluates every device under every track, where the devices tell; those held out for validation, where there are any,
+/// come last.
 fn evaluate(
     engine: &mut dyn Engine,
     state: &State,
     observer: &mut dyn Observer,
 ) -> Result<(), TrainingError> {
-    let splits = [Split::Train, Split::Test]
-        .into_iter()
-        .map(|split| engine.evaluate(split, &state.params()))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut splits = Vec::with_capacity(3);
+    for split in [Split::Train, Split::Test, Split::Validation] {
+        splits.extend(engine.evaluate(split, &state.params())?);
+    }
+    splits.retain(|evaluation| evaluation.split != Split::Validation || !evaluation.devices.is_empty());
+    if splits.is_empty() {
+        return Ok(());
+    }
     observer.evaluation(state.round, &splits).map_err(TrainingError::Observer)
 }
 

@@ -78,7 +78,11 @@ fn of_evaluations(
         for (track, events) in events.iter_mut().enumerate() {
             let mut values = Vec::new();
             for split in splits.iter().filter(|split| track < split.tracks.len()) {
-                let name = if split.split == Split::Test { "test_error" } else { "train_loss" };
+                let name = match split.split {
+                    Split::Train => "train_loss",
+                    Split::Test => "test_error",
+                    Split::Validation => "validation_error",
+                };
                 let Some(figures) = Figures::of_track(split, track) else { continue };
                 values.push(scalar(&format!("{name}/mean"), figures.mean));
                 for (tau, value) in PERCENTILES.iter().zip(figures.percentiles) {

@@ -6,6 +6,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,14 +15,19 @@ use serde_json::{Value, json};
 
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
+/// How long an answer may take, or a page to load: a machine under load is slow, a browser that hangs says nothing at all.
+const PATIENCE: Duration = Duration::from_secs(90);
+
 /// A page in a browser.
 pub(crate) struct Browser {
     child: Child,
     requests: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    answers: Receiver<Value>,
     session: Option<String>,
     next: u64,
     loaded: bool,
+    /// The start of the addresses that the page may ask.
+    own: String,
     /// What the page complained of.
     pub(crate) complaints: Vec<String>,
     _profile: tempfile::TempDir,
@@ -29,6 +36,11 @@ pub(crate) struct Browser {
 impl Browser {
     /// Opens a page from the disk; `None`, with a message, where there is no Chromium.
     pub(crate) fn open(page: &Path) -> Option<Self> {
+        Self::visit(&format!("file://{}", page.display()))
+    }
+
+    /// Opens a page at an address, and minds requests to any other host.
+    pub(crate) fn visit(url: &str) -> Option<Self> {
         let Some(program) = chromium() else {
             eprintln!("skipped: none of {NAMES:?} is in PATH (apt-get install chromium)");
             return None;
@@ -49,7 +61,7 @@ impl Browser {
             .spawn()
             .unwrap();
         let requests = child.stdin.take().unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
+        let answers = messages(child.stdout.take().unwrap());
         let mut browser = Self {
             child,
             requests,
@@ -57,6 +69,7 @@ impl Browser {
             session: None,
             next: 0,
             loaded: false,
+            own: url.to_owned(),
             complaints: Vec::new(),
             _profile: profile,
         };
@@ -68,9 +81,10 @@ impl Browser {
             browser.ask(domain, json!({}));
         }
         browser.screen(1280, 900);
-        browser.ask("Page.navigate", json!({ "url": format!("file://{}", page.display()) }));
+        browser.ask("Page.navigate", json!({ "url": url }));
+        let until = Instant::now() + PATIENCE;
         while !browser.loaded {
-            let event = browser.receive();
+            let event = browser.receive(until, "the page to load");
             browser.listen(&event);
         }
         browser.settle();
@@ -150,11 +164,11 @@ impl Browser {
         if let Some(session) = &self.session {
             request["sessionId"] = json!(session);
         }
-        let mut bytes = request.to_string().into_bytes();
-        bytes.push(0);
-        self.requests.write_all(&bytes).unwrap();
+        let request = request.to_string();
+        self.requests.write_all(request.as_bytes()).and_then(|()| self.requests.write_all(&[0])).unwrap();
+        let until = Instant::now() + PATIENCE;
         loop {
-            let message = self.receive();
+            let message = self.receive(until, &request);
             if message["id"] == json!(id) {
                 assert!(message.get("error").is_none(), "{method}: {message}");
                 return message["result"].clone();
@@ -163,11 +177,15 @@ impl Browser {
         }
     }
 
-    fn receive(&mut self) -> Value {
-        let mut bytes = Vec::new();
-        self.answers.read_until(0, &mut bytes).unwrap();
-        assert!(bytes.pop().is_some(), "the browser has gone");
-        serde_json::from_slice(&bytes).unwrap()
+    /// The next message, which must come before the deadline.
+    fn receive(&self, until: Instant, awaited: &str) -> Value {
+        let left = until.saturating_duration_since(Instant::now());
+        self.answers.recv_timeout(left).unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout => {
+                panic!("waited {} s for {awaited}; complaints: {:?}", PATIENCE.as_secs(), self.complaints)
+            }
+            RecvTimeoutError::Disconnected => panic!("the browser went away before {awaited}"),
+        })
     }
 
     /// Notes errors, and anything that the page wants from a network.
@@ -180,7 +198,7 @@ impl Browser {
             "Runtime.consoleAPICalled" => params["type"] == "error" || params["type"] == "warning",
             "Log.entryAdded" => params["entry"]["level"] == "error",
             "Network.requestWillBeSent" => {
-                !["file:", "data:", "blob:", "about:"].iter().any(|own| url.starts_with(own))
+                !["file:", "data:", "blob:", "about:", &self.own].iter().any(|own| url.starts_with(own))
             }
             _ => false,
         };
@@ -195,6 +213,18 @@ impl Drop for Browser {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The messages of the browser, read by a thread of its own, so that waiting for them can end.
+fn messages(pipe: ChildStdout) -> Receiver<Value> {
+    let (sender, messages) = channel();
+    std::thread::spawn(move || {
+        let pipe = BufReader::new(pipe).split(0);
+        let parsed = pipe.map_while(|bytes| serde_json::from_slice(&bytes.ok()?).ok());
+        // Ends with the browser, or with the test that asked.
+        parsed.map_while(|message| sender.send(message).ok()).for_each(drop);
+    });
+    messages
 }
 
 fn chromium() -> Option<PathBuf> {

@@ -137,6 +137,7 @@ fn the_scrubber_moves_every_figure_to_its_round() {
     assert_eq!(browser.text("#frame-out"), "16 rounds");
     assert!(browser.text("#gains-lead").contains("After 16 rounds"));
     assert_ne!(browser.text("#percentiles"), before);
+    assert!(browser.text("#curves-lead").contains("2 seeds, the band one standard deviation"));
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
@@ -153,5 +154,7 @@ fn a_page_of_two_thousand_devices_stays_below_eight_megabytes_and_opens() {
     let interactive = browser.value("Number(document.documentElement.dataset.interactive)");
     println!("{size} bytes, interactive after {interactive} ms");
     assert!(browser.text("#gains-lead").contains("of 1000 devices"));
+    let lead = browser.text("#curves-lead");
+    assert!(lead.starts_with("One seed") && !lead.contains("band"), "{lead}");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }

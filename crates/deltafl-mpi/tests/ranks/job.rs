@@ -6,7 +6,7 @@ use std::process::Command;
 
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::engine::{Drawn, Engine, EngineError, Query, Roster, Round, SplitEvaluation, Sum, Threads};
+use deltafl::engine::{Drawn, Engine, EngineError, Query, Round, SplitEvaluation, Sum, Threads};
 use deltafl::experiment::Experiment;
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
@@ -93,8 +93,8 @@ struct Doomed<'a> {
 }
 
 impl Engine for Doomed<'_> {
-    fn roster(&self) -> &Roster {
-        self.engine.roster()
+    fn devices(&self) -> usize {
+        self.engine.devices()
     }
 
     fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
@@ -112,7 +112,7 @@ impl Engine for Doomed<'_> {
         self.engine.announce(next);
     }
 
-    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<SplitEvaluation, EngineError> {
+    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError> {
         self.engine.evaluate(split, tracks)
     }
 }

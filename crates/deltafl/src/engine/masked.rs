@@ -15,15 +15,14 @@ use deltafl_secagg::simulate::{Config, Drop, Round as Protocol, SimulationError}
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use super::{Engine, EngineError, Query, Roster, Round, SplitEvaluation, Sum, Threads, Traffic};
+use super::{Engine, EngineError, Query, Round, SplitEvaluation, Sum, Threads, Traffic, context};
 use crate::data::Split;
-use crate::device::Admission;
 use crate::params::Params;
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::DeviceLoss;
 
 /// Sums under one key set-up: two histograms, one more when the range moves, and the update.
-const SLOTS: u32 = 4;
+pub const SLOTS: u32 = 4;
 
 /// The engine of this process, with masks.
 pub struct Masked<'a> {
@@ -98,7 +97,7 @@ impl<'a> Masked<'a> {
             Answers { devices: &mut self.devices, round, queries, ready: HashMap::new(), failed };
         let sum = setup
             .protocol
-            .sum(len as u32, &context(queries), |DeviceId(device)| answers.of(position[&device]))?
+            .sum(len as u32, &context(round, queries), |DeviceId(device)| answers.of(position[&device]))?
             .sum;
         let traffic = setup.new_traffic();
         self.setup = Some(setup);
@@ -168,35 +167,13 @@ impl Answers<'_, '_> {
     }
 }
 
-/// What the devices sign along with the sum, so that no device can be given a w or an η of its own.
-fn context(queries: &[Query<'_>]) -> Vec<u8> {
-    let mut hasher = blake3::Hasher::new();
-    for query in queries {
-        hasher.update(query.params().hash().as_bytes());
-        match query {
-            Query::Quantile { query, .. } => {
-                hasher.update(&serde_json::to_vec(query).expect("a quantile query has string keys"));
-            }
-            Query::LocalUpdate { admission, .. } => {
-                let (eta, nu) = match admission {
-                    Admission::Everyone => (f64::NEG_INFINITY, 0.0),
-                    Admission::Tail { eta } => (*eta, 0.0),
-                    Admission::Smooth { eta, nu } => (*eta, nu.get()),
-                };
-                hasher.update(&eta.to_le_bytes()).update(&nu.to_le_bytes());
-            }
-        }
-    }
-    hasher.finalize().as_bytes().to_vec()
-}
-
 fn share(thousandths: u16) -> Permille {
     Permille::new(thousandths).expect("at most 450 thousandths")
 }
 
 impl Engine for Masked<'_> {
-    fn roster(&self) -> &Roster {
-        self.devices.roster()
+    fn devices(&self) -> usize {
+        self.devices.devices()
     }
 
     fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
@@ -229,12 +206,13 @@ impl Engine for Masked<'_> {
             let (values, behind) = rest.split_at(query.answer_len());
             rest = behind;
             // One slot carries the sums of all tracks: its cost is shared out evenly.
-            sums.push(Sum { values: values.to_vec(), traffic: traffic.part(q as u64, queries.len() as u64) });
+            let traffic = traffic.part(q as u64, queries.len() as u64);
+            sums.push(Sum { values: values.to_vec(), answered: round.answering(), traffic });
         }
         Ok(sums)
     }
 
-    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<SplitEvaluation, EngineError> {
+    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError> {
         self.devices.evaluate(split, tracks)
     }
 }

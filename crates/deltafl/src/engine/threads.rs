@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use super::peers::{Alone, Peers, Share, cut, owners};
 use super::{
-    Drawn, Engine, EngineError, EvaluatedDevice, Evaluation, Query, Roster, Round, SplitEvaluation, Sum,
-    Traffic,
+    Drawn, Engine, EngineError, EvaluatedDevice, Evaluation, Query, Round, SplitEvaluation, Sum, Traffic,
 };
 use crate::data::{Federation, Split};
 use crate::device::{Admission, LocalPlan, Work, Workspace, blocks};
@@ -29,7 +28,8 @@ use crew::{Block, Crew, ForwardPass};
 pub struct Threads<'a, P = Alone> {
     crew: Crew<'a>,
     peers: P,
-    roster: Roster,
+    /// α_k = n_k of the train devices.
+    weights: Vec<u64>,
     losses: LossCache,
     /// The cohort of the next round.
     next: Vec<Drawn>,
@@ -112,9 +112,9 @@ impl<'a, P: Peers> Threads<'a, P> {
         peers: P,
     ) -> Result<Self, EngineError> {
         let crew = Crew::new(model, federation, threads)?;
-        let roster = Roster { weights: crew.train.iter().map(|&k| federation.count(k)).collect() };
+        let weights = crew.train.iter().map(|&k| federation.count(k)).collect();
         let (losses, next, share) = (LossCache::default(), Vec::new(), Share::default());
-        Ok(Self { crew, peers, roster, losses, next, share })
+        Ok(Self { crew, peers, weights, losses, next, share })
     }
 
     /// Number of threads.
@@ -201,7 +201,7 @@ impl<'a, P: Peers> Threads<'a, P> {
     fn tasks(&self, round: &Round<'_>, queries: &[Query<'_>]) -> Vec<Task> {
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
         let task = |query: usize, member: usize| {
-            let points = self.roster.weights[round.cohort[member].device as usize];
+            let points = self.weights[round.cohort[member].device as usize];
             let examples = match &queries[query] {
                 Query::Quantile { .. } => 0,
                 Query::LocalUpdate { params, admission, plan } => {
@@ -239,8 +239,8 @@ impl<'a, P: Peers> Threads<'a, P> {
 }
 
 impl<P: Peers> Engine for Threads<'_, P> {
-    fn roster(&self) -> &Roster {
-        &self.roster
+    fn devices(&self) -> usize {
+        self.weights.len()
     }
 
     fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
@@ -249,7 +249,7 @@ impl<P: Peers> Engine for Threads<'_, P> {
             let answering = round.cohort.iter().enumerate().filter(|(_, drawn)| !drawn.dropped);
             answering
                 .filter_map(|(i, drawn)| {
-                    let weight = self.roster.weights[drawn.device as usize] * u64::from(drawn.times);
+                    let weight = self.weights[drawn.device as usize] * u64::from(drawn.times);
                     DeviceLoss::new(self.losses.loss(params, i)?, weight as f64).ok()
                 })
                 .collect()
@@ -295,15 +295,20 @@ impl<P: Peers> Engine for Threads<'_, P> {
         let total = self.peers.sum(total, &mut meanwhile)?;
         let sums = places.into_iter().zip(queries);
         Ok(sums
-            .map(|(place, query)| Sum { traffic: plain_traffic(round, query), values: total[place].to_vec() })
+            .map(|(place, query)| Sum {
+                values: total[place].to_vec(),
+                answered: round.answering(),
+                traffic: plain_traffic(round, query),
+            })
             .collect())
     }
 
     fn announce(&mut self, next: &[Drawn]) {
         self.next = next.to_vec();
+        self.crew.prefetch(next);
     }
 
-    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<SplitEvaluation, EngineError> {
+    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError> {
         let mut distinct: Vec<&Params> = Vec::new();
         let positions: Vec<usize> = tracks
             .iter()
@@ -330,18 +335,18 @@ impl<P: Peers> Engine for Threads<'_, P> {
             id: self.crew.federation.id(k).to_owned(),
             examples: self.crew.federation.count(k),
         };
-        Ok(SplitEvaluation {
+        Ok(Some(SplitEvaluation {
             split,
             devices: devices.iter().map(named).collect::<Arc<[_]>>(),
             tracks: positions.into_iter().map(|p| evaluations[p].clone()).collect(),
-        })
+        }))
     }
 }
 
 /// What a sum costs when it goes unmasked: a question down, an answer up. The parameters travel once per
 /// round and are counted with the update.
 fn plain_traffic(round: &Round<'_>, query: &Query<'_>) -> Traffic {
-    let answering = round.cohort.iter().filter(|drawn| !drawn.dropped).count() as u64;
+    let answering = round.answering();
     let asked = round.cohort.len() as u64;
     let question = match query {
         Query::Quantile { .. } => 24,

@@ -74,7 +74,8 @@ pub(super) fn read(folder: &Path, seed: u64) -> Result<Option<State>, RunFolderE
     decode(&bytes).map(Some).map_err(|source| RunFolderError::Checkpoint { path, source })
 }
 
-fn encode(state: &State) -> Result<Vec<u8>, CheckpointError> {
+/// The bytes of a state's checkpoint: equal states, equal bytes.
+pub fn encode(state: &State) -> Result<Vec<u8>, CheckpointError> {
     let header = Header {
         seed: state.seed,
         round: state.round,

@@ -31,6 +31,9 @@ pub struct TrackSummary {
     pub theta: Conformity,
     /// Misclassification error of the test devices, in [0, 1].
     pub test_error: Option<FiguresOverSeeds>,
+    /// The same of the train devices held out for validation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_error: Option<FiguresOverSeeds>,
     /// Loss of the train devices, weighted by α_k.
     pub train_loss: Option<FiguresOverSeeds>,
     /// Seeds that were evaluated.
@@ -64,6 +67,7 @@ impl Summary {
             algorithm: label.algorithm.clone(),
             theta: label.theta,
             test_error: figures(t, Split::Test),
+            validation_error: figures(t, Split::Validation),
             train_loss: figures(t, Split::Train),
             seeds: last.len(),
             rounds,

@@ -117,6 +117,8 @@ function controls(page) {
       everything();
     });
     document.querySelectorAll(".headline").forEach((part) => { part.hidden = page.runs[Number(part.dataset.run)] !== run; });
+    const band = run.seeds > 1 ? `The line is the mean over ${run.seeds} seeds, the band one standard deviation. ` : "One seed: its line as it is. ";
+    byId("curves-lead").textContent = `${band}Click in the chart to move to a round.`;
     byId("kept-lead").textContent = `Of ${run.cohort} devices drawn in a round, those with a loss of at least η. The line is the mean, the band runs from the fewest to the most.`;
     turn();
     scrub();

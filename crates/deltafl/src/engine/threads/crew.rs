@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::data::{Federation, Split};
 use crate::device::{Member, Workspace, stream_key};
-use crate::engine::EngineError;
+use crate::engine::{Drawn, EngineError};
 use crate::kernel;
 use crate::model::{Model, Score};
 use crate::params::Params;
@@ -68,6 +68,15 @@ impl<'a> Crew<'a> {
         }
     }
 
+    /// Asks for all that a cohort will need to be brought near. In a large federation its devices lie far apart, and
+    /// each would be waited for in turn. What leads to an address is asked for first, for the whole cohort.
+    pub(super) fn prefetch(&self, cohort: &[Drawn]) {
+        let devices = cohort.iter().map(|drawn| drawn.device as usize);
+        devices.clone().for_each(|device| kernel::prefetch(&self.train[device..][..1]));
+        devices.clone().for_each(|device| self.federation.prefetch_row(self.train[device]));
+        devices.for_each(|device| self.federation.prefetch(self.train[device]));
+    }
+
     /// Lets every thread take tasks from `0..tasks` until none is left; returns a state per thread. A task
     /// notes the device (federation index) that it works on, to be named if it panics.
     pub(super) fn share<S: Send>(
@@ -77,9 +86,9 @@ impl<'a> Crew<'a> {
         task: impl Fn(usize, &Cell<u32>, &mut Workspace, &mut S) + Sync,
     ) -> Result<Vec<S>, EngineError> {
         let next = AtomicUsize::new(0);
-        let states = self.pool.broadcast(|thread| {
+        let work = |worker: usize| {
             let _flushed = kernel::flush_denormals();
-            let mut workspace = self.workers[thread.index()].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut workspace = self.workers[worker].lock().unwrap_or_else(PoisonError::into_inner);
             let mut state = state();
             let at = Cell::new(0);
             loop {
@@ -94,8 +103,12 @@ impl<'a> Crew<'a> {
                     return Err(self.failed(at.get(), &*panic));
                 }
             }
-        });
-        states.into_iter().collect()
+        };
+        // A lone worker needs no thread of its own: waking it would cost more than a small round.
+        match self.workers.len() {
+            1 => work(0).map(|state| vec![state]),
+            _ => self.pool.broadcast(|thread| work(thread.index())).into_iter().collect(),
+        }
     }
 
     fn failed(&self, device: u32, panic: &(dyn Any + Send)) -> EngineError {

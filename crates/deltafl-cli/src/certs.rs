@@ -1,0 +1,213 @@
+//! `deltafl certs`: the certificates of a federation.
+
+use std::path::{Path, PathBuf};
+
+use deltafl_net::identity::{
+    Authority, DeviceIdentity, DeviceName, FederationName, Fingerprint, Fleet, IdentityError, ServerIdentity,
+    Validity,
+};
+use deltafl_net::store::{NewDevice, Store};
+use miette::{IntoDiagnostic, Report, Result};
+use serde_json::json;
+
+use crate::error::bad_input;
+use crate::serve::{StoreArgs, store_error};
+
+/// Make, show and revoke certificates
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum CertsCommand {
+    /// Make the private authority of a new federation
+    #[command(after_help = "Example:\n  deltafl certs init --federation clinics --out certs")]
+    Init {
+        /// What the federation is called: a–z, 0–9, '-' and '_'
+        #[arg(long, value_name = "NAME")]
+        federation: FederationName,
+        /// The folder of the certificates
+        #[arg(long, value_name = "DIR", default_value = "certs")]
+        out: PathBuf,
+    },
+    /// Make the server's certificate
+    #[command(after_help = "Example:\n  deltafl certs server --host fl.example.org --host 10.0.0.5")]
+    Server {
+        /// A name or an address at which devices reach the server; may be repeated
+        #[arg(long = "host", value_name = "HOST", required = true)]
+        hosts: Vec<String>,
+        /// The folder of the certificates
+        #[arg(long, value_name = "DIR", default_value = "certs")]
+        certs: PathBuf,
+        /// Days until it expires
+        #[arg(long, default_value_t = 365)]
+        days: u32,
+    },
+    /// Make the certificates and keys of devices, and enrol them
+    #[command(
+        after_help = "Examples:\n  deltafl certs device phone-17 --out phone-17 --database sqlite:state/deltafl.sqlite\n  deltafl certs device --fleet 1000 --out fleet.json --database sqlite:state/deltafl.sqlite"
+    )]
+    Device(DeviceArgs),
+    /// Show what a folder of certificates holds and when it expires
+    #[command(after_help = "Example:\n  deltafl certs show certs")]
+    Show {
+        /// The folder
+        folder: PathBuf,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shut a device out for good; servers notice within seconds
+    #[command(
+        after_help = "Example:\n  deltafl certs revoke phone-17 --database sqlite:state/deltafl.sqlite"
+    )]
+    Revoke {
+        /// The device
+        name: DeviceName,
+        /// The folder of the certificates
+        #[arg(long, value_name = "DIR", default_value = "certs")]
+        certs: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+}
+
+/// Which devices, and where to.
+#[derive(clap::Args, Debug)]
+pub(crate) struct DeviceArgs {
+    /// What the device is called
+    #[arg(required_unless_present = "fleet", conflicts_with = "fleet")]
+    name: Option<DeviceName>,
+    /// Make N devices in one file, for `deltafl swarm`
+    #[arg(long, value_name = "N")]
+    fleet: Option<u32>,
+    /// The device's folder, or the fleet's file
+    #[arg(long, value_name = "PATH")]
+    out: PathBuf,
+    /// The folder of the certificates
+    #[arg(long, value_name = "DIR", default_value = "certs")]
+    certs: PathBuf,
+    /// Days until they expire
+    #[arg(long, default_value_t = 365)]
+    days: u32,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+pub(crate) fn run(command: CertsCommand) -> Result<()> {
+    match command {
+        CertsCommand::Init { federation, out } => {
+            let authority = Authority::create(&out.join("ca"), federation).map_err(identity_error)?;
+            println!("Authority of {} in {}", authority.federation(), out.join("ca").display());
+            println!("Fingerprint: {}", authority.fingerprint());
+            println!("Whoever has {} can make devices: keep it safe.", out.join("ca/ca.key").display());
+        }
+        CertsCommand::Server { hosts, certs, days } => {
+            let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
+            let server = authority.issue_server(&hosts, days).map_err(identity_error)?;
+            server.save(&certs.join("server")).map_err(identity_error)?;
+            println!("Server certificate for {} in {}", hosts.join(", "), certs.join("server").display());
+        }
+        CertsCommand::Device(args) => devices(&args)?,
+        CertsCommand::Show { folder, json } => show(&folder, json)?,
+        CertsCommand::Revoke { name, certs, store } => {
+            let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
+            block_on(async {
+                let store = store.open().await?;
+                store.revoke(authority.federation(), &name).await.map_err(store_error)
+            })?;
+            println!("{name} is revoked");
+        }
+    }
+    Ok(())
+}
+
+fn devices(args: &DeviceArgs) -> Result<()> {
+    let authority = Authority::open(&args.certs.join("ca")).map_err(identity_error)?;
+    block_on(async {
+        let store = args.store.open().await?;
+        let federation = authority.federation();
+        store.create_federation(federation).await.map_err(store_error)?;
+        let next = store.devices(federation).await.map_err(store_error)?.len() as u32;
+        if let Some(count) = args.fleet {
+            let fleet = Fleet::issue(&authority, next, count, args.days).map_err(identity_error)?;
+            fleet.write(&args.out).map_err(identity_error)?;
+            enrol(&store, federation, &fleet.devices).await?;
+            println!("{count} devices in {}", args.out.display());
+        } else if let Some(name) = &args.name {
+            let device = authority.issue_device(name, next, args.days).map_err(identity_error)?;
+            device.save(&args.out).map_err(identity_error)?;
+            enrol(&store, federation, std::slice::from_ref(&device)).await?;
+            println!("{name} is device {next} of {federation}; its keys are in {}", args.out.display());
+        }
+        Ok(())
+    })
+}
+
+async fn enrol(store: &Store, federation: &FederationName, devices: &[DeviceIdentity]) -> Result<()> {
+    let row = |device: &DeviceIdentity| NewDevice {
+        name: device.name().clone(),
+        number: Some(device.number()),
+        signing_key: device.signing_public(),
+        fingerprint: device.fingerprint(),
+    };
+    let rows: Vec<NewDevice> = devices.iter().map(row).collect();
+    store.enrol(federation, &rows).await.map_err(store_error)?;
+    Ok(())
+}
+
+fn show(folder: &Path, as_json: bool) -> Result<()> {
+    let mut found = Vec::new();
+    let mut add = |what: String, certificate| {
+        let validity = Validity::of(certificate).map_err(|e| bad_input(e.to_string()))?;
+        found.push((what, Fingerprint::of(certificate), validity.not_after));
+        Ok::<_, Report>(())
+    };
+    if folder.join("device.json").exists() {
+        let device = DeviceIdentity::open(folder).map_err(identity_error)?;
+        add(
+            format!("device {} ({} of {})", device.name(), device.number(), device.federation()),
+            device.certificate(),
+        )?;
+        add("authority".to_owned(), device.authority())?;
+    } else {
+        let authority = Authority::open(&folder.join("ca")).map_err(identity_error)?;
+        add(format!("authority of {}", authority.federation()), authority.certificate())?;
+        if folder.join("server").exists() {
+            let server = ServerIdentity::open(&folder.join("server")).map_err(identity_error)?;
+            add("server".to_owned(), server.certificate())?;
+        }
+    }
+    if as_json {
+        let rows: Vec<_> = found
+            .iter()
+            .map(|(what, fingerprint, until)| {
+                json!({ "what": what, "sha256": fingerprint.to_string(), "not_after": until.unix_timestamp() })
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&rows).into_diagnostic()?);
+        return Ok(());
+    }
+    for (what, fingerprint, until) in found {
+        println!("{what}\n  until {}\n  SHA-256 {fingerprint}", until.date());
+    }
+    Ok(())
+}
+
+/// Runs something asynchronous to its end.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Runtime::new().into_diagnostic()?.block_on(work)
+}
+
+/// An error of a certificate, with what to do about it.
+pub(crate) fn identity_error(error: IdentityError) -> Report {
+    let text = error.to_string();
+    match error {
+        IdentityError::Exists { .. } => {
+            bad_input(text).help("it is kept; choose another folder, or move it away").into()
+        }
+        IdentityError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            bad_input(format!("{text} is not there")).help("deltafl certs init makes an authority").into()
+        }
+        error @ (IdentityError::Exposed { .. }
+        | IdentityError::Malformed { .. }
+        | IdentityError::Host { .. }) => bad_input(error.to_string()).into(),
+        error => Report::from_err(error),
+    }
+}

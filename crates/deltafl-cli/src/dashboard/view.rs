@@ -1,0 +1,136 @@
+//! What the dashboard shows: a plain state that training fills and the painter reads.
+
+use std::time::Duration;
+
+use deltafl::data::Split;
+use deltafl::engine::SplitEvaluation;
+use deltafl::experiment::Experiment;
+use deltafl::metrics::Figures;
+use deltafl::training::RoundRecord;
+
+use crate::report::tracks::tracks;
+
+/// What is shown.
+#[derive(Clone, Debug, Default)]
+pub(super) struct View {
+    /// The experiment, its data and its model.
+    pub(super) title: String,
+    /// The seed in training, its place among the seeds, counted from 1, and how many there are.
+    pub(super) seed: u64,
+    pub(super) place: usize,
+    pub(super) seeds: usize,
+    /// Rounds done of this seed, and of how many.
+    pub(super) round: u64,
+    pub(super) rounds: u64,
+    pub(super) evaluate_every: u64,
+    pub(super) tracks: Vec<TrackView>,
+    pub(super) pace: Option<Pace>,
+    /// The user has asked to stop.
+    pub(super) stopping: bool,
+    meter: Meter,
+}
+
+/// A track.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TrackView {
+    pub(super) label: String,
+    /// Mean train loss at each evaluation of this seed, by rounds done.
+    pub(super) losses: Vec<(f64, f64)>,
+    /// Test error at the last evaluation.
+    pub(super) error: Option<Figures>,
+    /// η_t of the last round.
+    pub(super) eta: Option<f64>,
+    /// |S_t'| and |S_t| of the last round.
+    pub(super) tail: u64,
+    pub(super) cohort: u64,
+}
+
+/// How fast it goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Pace {
+    pub(super) rounds_per_second: f64,
+    /// Local updates of devices, over all tracks.
+    pub(super) updates_per_second: f64,
+    /// For all seeds.
+    pub(super) left: Duration,
+}
+
+/// What was done since the experiment was opened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Meter {
+    since: Duration,
+    rounds: u64,
+    updates: u64,
+}
+
+impl View {
+    /// A seed of an experiment begins, with so many rounds done earlier; `now` is on the painter's clock.
+    pub(super) fn begin(&mut self, experiment: &Experiment, seed: u64, done: u64, now: Duration) {
+        let title =
+            format!("{} · {} · {}", experiment.name, experiment.data.name(), experiment.model.spec().name());
+        if title != self.title {
+            *self = Self {
+                title,
+                meter: Meter { since: now, ..Meter::default() },
+                stopping: self.stopping,
+                ..Self::default()
+            };
+        }
+        self.seed = seed;
+        self.place = experiment.seeds.iter().position(|&other| other == seed).map_or(1, |at| at + 1);
+        self.seeds = experiment.seeds.iter().len();
+        (self.round, self.rounds) = (done, experiment.rounds.get());
+        self.evaluate_every = experiment.evaluate_every.get();
+        let track = |label: String| TrackView { label, ..TrackView::default() };
+        self.tracks = tracks(experiment).into_iter().map(|info| track(info.label)).collect();
+    }
+
+    /// A round of all tracks is done.
+    pub(super) fn round(&mut self, records: &[RoundRecord], now: Duration) {
+        self.round += 1;
+        for record in records {
+            let Some(track) = self.tracks.get_mut(record.track) else { continue };
+            (track.eta, track.tail, track.cohort) = (record.eta, record.tail, record.cohort);
+            self.meter.updates += record.tail;
+        }
+        self.meter.rounds += 1;
+        let seconds = now.saturating_sub(self.meter.since).as_secs_f64();
+        if seconds > 0.0 {
+            let rounds_per_second = self.meter.rounds as f64 / seconds;
+            let left = (self.rounds_planned() - self.rounds_done()) as f64 / rounds_per_second;
+            self.pace = Some(Pace {
+                rounds_per_second,
+                updates_per_second: self.meter.updates as f64 / seconds,
+                left: Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX),
+            });
+        }
+    }
+
+    /// Every device has been evaluated.
+    pub(super) fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) {
+        let figures = |split: Split, track: usize| {
+            splits
+                .iter()
+                .find(|evaluation| evaluation.split == split)
+                .and_then(|e| Figures::of_track(e, track))
+        };
+        for (t, track) in self.tracks.iter_mut().enumerate() {
+            if let Some(loss) =
+                figures(Split::Train, t).map(|figures| figures.mean).filter(|loss| loss.is_finite())
+            {
+                track.losses.push((round as f64, loss));
+            }
+            track.error = figures(Split::Test, t);
+        }
+    }
+
+    /// Rounds done, over all seeds.
+    pub(super) fn rounds_done(&self) -> u64 {
+        (self.place.max(1) as u64 - 1) * self.rounds + self.round
+    }
+
+    /// Rounds in all.
+    pub(super) fn rounds_planned(&self) -> u64 {
+        self.seeds as u64 * self.rounds
+    }
+}

@@ -1,0 +1,145 @@
+//! `deltafl device`: take part in a federation with the data of this machine, which stays here.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use deltafl::data::Federation;
+use deltafl::model::{Model, ModelSpec};
+use deltafl_net::device::{Consent, Credentials, Data, Device, Reason, offer};
+use deltafl_net::identity::DeviceIdentity;
+use deltafl_net::link::{Server, Trust};
+use deltafl_net::loopback;
+use miette::{IntoDiagnostic, Result};
+
+use crate::error::bad_input;
+use crate::run::Machine;
+use crate::session::stop_on_interrupt;
+
+/// Take part in a federation with this machine's data, which stays here
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Example:\n  deltafl device --server localhost:7700 --data data/mine --insecure --allow-model linear"
+)]
+pub(crate) struct Args {
+    /// The server
+    #[arg(long, value_name = "HOST:PORT")]
+    server: String,
+    /// The federation folder that holds this device's examples
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// The device in it [default: the only one that trains]
+    #[arg(long, value_name = "ID")]
+    name: Option<String>,
+    /// The folder with this device's certificate and keys, as `deltafl enrol` wrote it
+    #[arg(long, value_name = "DIR", required_unless_present = "insecure")]
+    identity: Option<PathBuf>,
+    /// Without certificates, on a loopback address: for demonstrations
+    #[arg(long, conflicts_with = "identity")]
+    insecure: bool,
+    #[command(flatten)]
+    consent: ConsentArgs,
+    #[command(flatten)]
+    machine: Machine,
+}
+
+/// What the owner of the device agrees to.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ConsentArgs {
+    /// An experiment to take part in; may be repeated [default: any]
+    #[arg(long = "allow-experiment", value_name = "NAME")]
+    experiments: Vec<String>,
+    /// A model to train; may be repeated [default: any that fits the data]
+    #[arg(long = "allow-model", value_name = "KIND")]
+    models: Vec<String>,
+    /// Let the server ask for this device's loss
+    #[arg(long)]
+    open: bool,
+    /// The fewest devices to hide among
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    min_cohort: usize,
+    /// Minutes of computing per day
+    #[arg(long, value_name = "MINUTES", default_value_t = 24 * 60)]
+    work_per_day: u64,
+    /// Take part only while the machine is on mains power
+    #[arg(long)]
+    on_mains: bool,
+}
+
+impl ConsentArgs {
+    fn consent(&self) -> Consent {
+        let list = |names: &[String]| (!names.is_empty()).then(|| names.to_vec());
+        let on_mains = self.on_mains;
+        Consent {
+            experiments: list(&self.experiments),
+            models: list(&self.models),
+            open: self.open,
+            min_cohort: self.min_cohort,
+            work_per_day: Duration::from_secs(60 * self.work_per_day),
+            willing: Arc::new(move || if on_mains && on_battery() { Err(Reason::Battery) } else { Ok(()) }),
+        }
+    }
+}
+
+/// Whether Linux says that a battery is being emptied. A machine without one is on mains.
+fn on_battery() -> bool {
+    let supplies = std::fs::read_dir("/sys/class/power_supply").into_iter().flatten().flatten();
+    let status = supplies.filter_map(|supply| std::fs::read_to_string(supply.path().join("status")).ok());
+    status.into_iter().any(|status| status.trim() == "Discharging")
+}
+
+/// Who this device is, and how it knows its server.
+fn known(args: &Args, data: &Data) -> Result<(Credentials, Server)> {
+    let Some(folder) = &args.identity else {
+        let server = Server { address: args.server.clone(), trust: Trust::Loopback };
+        return Ok((loopback::credentials(data.name()), server));
+    };
+    let identity = DeviceIdentity::open(folder)
+        .map_err(|e| bad_input("this device's identity cannot be used").because(e))?;
+    let server = Server::certified(&args.server, &identity)
+        .map_err(|e| bad_input("the server cannot be known").because(e))?;
+    Ok((Credentials::from(&identity), server))
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let federation = Federation::open(&args.data)
+        .map_err(|e| bad_input(format!("cannot open the federation {}", args.data.display())).because(e))?;
+    let federation = Arc::new(federation);
+    let data = match &args.name {
+        Some(name) => Data::named(&federation, name)
+            .ok_or_else(|| bad_input(format!("{} has no device {name}", args.data.display())))?,
+        None => Data::only_device(&federation).ok_or_else(|| {
+            bad_input(format!("{} does not have one device that trains", args.data.display()))
+                .help("say which one with --name")
+        })?,
+    };
+    let (credentials, server) = known(&args, &data)?;
+    let stop = stop_on_interrupt();
+    let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
+    runtime.block_on(async {
+        let offer = offer(&server, &credentials.name)
+            .await
+            .map_err(|e| bad_input("the server does not know this device").because(e))?;
+        let spec: ModelSpec = serde_json::from_str(&offer.model).map_err(|e| {
+            bad_input(format!("the server trains a model unknown here: {}", offer.model)).because(e)
+        })?;
+        let model = spec
+            .build(&federation, args.machine.kernel())
+            .map_err(|e| bad_input("the server's model does not fit this data").because(e))?;
+        let model: Arc<dyn Model> = Arc::from(model);
+        eprintln!("{} takes part in {} ({})", data.name(), offer.experiment, spec.name());
+        let device = Device::connect(server, credentials, args.consent.consent());
+        let stopped = async {
+            while !stop.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::select! {
+            ended = device.serve(model, data) => {
+                ended.map_err(|reason| bad_input("this device does not take part").because(reason).into())
+            }
+            () = stopped => Ok(()),
+        }
+    })
+}

@@ -1,0 +1,184 @@
+//! `deltafl model`: the conformity knob, from a device's side.
+
+use std::path::{Path, PathBuf};
+
+use deltafl::data::{Federation, Split};
+use deltafl::engine::{Engine as _, Threads};
+use deltafl::params::Params;
+use deltafl::superquantile::Conformity;
+use deltafl_net::enrolment::{AskError, Knob};
+use deltafl_net::identity::DeviceIdentity;
+use deltafl_net::knob::Card;
+use deltafl_net::store::{ModelAbout, read_params};
+use miette::{IntoDiagnostic, Report, Result};
+use serde::Serialize;
+
+use crate::certs::identity_error;
+use crate::error::bad_input;
+use crate::run::Machine;
+
+/// Get the model of a level, and see which level serves this device best
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum ModelCommand {
+    /// Fetch the model of the level nearest to θ
+    #[command(
+        after_help = "Example:\n  deltafl model pull --theta 0.5 --server https://fl.example.org:7780 --identity identity --out model.safetensors"
+    )]
+    Pull {
+        /// The conformity level θ in (0, 1]
+        #[arg(long)]
+        theta: f64,
+        #[command(flatten)]
+        source: SourceArgs,
+        /// Where the params go; its card goes beside it
+        #[arg(long, value_name = "FILE", default_value = "model.safetensors")]
+        out: PathBuf,
+    },
+    /// Evaluate every level on this device's own data, here, and say which θ serves it best
+    #[command(
+        after_help = "Example:\n  deltafl model try --data data/mine --server https://fl.example.org:7780 --identity identity"
+    )]
+    Try {
+        /// The federation folder that holds this device's examples
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+        #[command(flatten)]
+        source: SourceArgs,
+        #[command(flatten)]
+        machine: Machine,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Where models come from.
+#[derive(clap::Args, Debug)]
+pub(crate) struct SourceArgs {
+    /// The HTTP side of the server
+    #[arg(long, value_name = "URL")]
+    server: String,
+    /// This device's identity
+    #[arg(long, value_name = "DIR", required_unless_present = "federation")]
+    identity: Option<PathBuf>,
+    /// The federation, where models are public and no identity is needed
+    #[arg(long, value_name = "NAME", conflicts_with = "identity")]
+    federation: Option<String>,
+}
+
+impl SourceArgs {
+    fn knob(&self) -> Result<Knob> {
+        if let Some(folder) = &self.identity {
+            let device = DeviceIdentity::open(folder).map_err(identity_error)?;
+            return Ok(Knob::of_device(&self.server, &device));
+        }
+        Ok(Knob::of_anyone(&self.server, self.federation.as_deref().unwrap_or_default()))
+    }
+}
+
+pub(crate) fn run(command: ModelCommand) -> Result<()> {
+    match command {
+        ModelCommand::Pull { theta, source, out } => pull(theta, &source.knob()?, &out),
+        ModelCommand::Try { data, source, machine, json } => {
+            try_levels(&data, &source.knob()?, &machine, json)
+        }
+    }
+}
+
+fn pull(theta: f64, knob: &Knob, out: &Path) -> Result<()> {
+    let theta = Conformity::try_from(theta).map_err(|e| bad_input(e.to_string()))?;
+    let card = knob.card(theta.get()).map_err(ask_error)?;
+    let held = std::fs::read(out).ok().map(|bytes| blake3::hash(&bytes).to_hex().to_string());
+    if held.as_deref() == Some(&card.blake3) {
+        println!("{} is the newest already: θ = {}, version {}", out.display(), card.theta, card.version);
+        return Ok(());
+    }
+    let bytes = knob.params(&card).map_err(ask_error)?;
+    read_params(&bytes).map_err(|e| bad_input("the server sent no params").because(e))?;
+    std::fs::write(out, &bytes).into_diagnostic()?;
+    let text = serde_json::to_string_pretty(&card).into_diagnostic()?;
+    std::fs::write(out.with_extension("card.json"), text + "\n").into_diagnostic()?;
+    println!("θ = {}, version {}, {} bytes: {}", card.theta, card.version, card.bytes, out.display());
+    Ok(())
+}
+
+/// How a level serves this device.
+#[derive(Clone, Debug, Serialize)]
+struct Tried {
+    theta: Conformity,
+    algorithm: String,
+    version: u64,
+    loss: f64,
+    error: f64,
+}
+
+fn try_levels(data: &Path, knob: &Knob, machine: &Machine, json: bool) -> Result<()> {
+    let federation = Federation::open(data).map_err(|e| bad_input(e.to_string()))?;
+    let cards = knob.models().map_err(ask_error)?;
+    let newest = cards.iter().map(|card| card.version).max();
+    let mut tried = Vec::new();
+    for card in cards.iter().filter(|card| Some(card.version) == newest) {
+        let bytes = knob.params(card).map_err(ask_error)?;
+        let (about, params) =
+            read_params(&bytes).map_err(|e| bad_input("the server sent no params").because(e))?;
+        tried.push(evaluate(card, &about, &params, &federation, machine)?);
+    }
+    let best = tried.iter().min_by(|a, b| a.loss.total_cmp(&b.loss));
+    let Some(best) = best else {
+        return Err(bad_input("the server has published no model yet").into());
+    };
+    if json {
+        println!("{}", serde_json::to_string_pretty(&tried).into_diagnostic()?);
+        return Ok(());
+    }
+    println!("{:>9}  {:>8}  {:>8}", "θ", "loss", "error");
+    for level in &tried {
+        let mark = if level.theta == best.theta { "  ← serves this device best" } else { "" };
+        println!("{:>9}  {:>8.4}  {:>7.2}%{mark}", level.theta.to_string(), level.loss, 100.0 * level.error);
+    }
+    println!("\nGet it:  deltafl model pull --theta {}", best.theta);
+    Ok(())
+}
+
+/// Mean loss and error over this device's examples. Nothing leaves the machine.
+fn evaluate(
+    card: &Card,
+    about: &ModelAbout,
+    params: &Params,
+    federation: &Federation,
+    machine: &Machine,
+) -> Result<Tried> {
+    let refused = "the model does not fit the data";
+    let model = about.model.build(federation, machine.kernel()).map_err(|e| bad_input(refused).because(e))?;
+    if model.num_params() != params.len() {
+        let (needs, got) = (model.num_params(), params.len());
+        return Err(bad_input(format!("{refused}: it has {got} params where this data needs {needs}")).into());
+    }
+    let mut engine =
+        Threads::new(&*model, federation, machine.threads).map_err(|e| bad_input(refused).because(e))?;
+    let (mut loss, mut error, mut examples) = (0.0, 0.0, 0.0);
+    for split in [Split::Train, Split::Validation, Split::Test] {
+        let evaluated = engine.evaluate(split, &[params]).map_err(Report::from_err)?;
+        let Some(evaluated) = evaluated else { continue };
+        for (device, value) in evaluated.devices.iter().zip(&evaluated.tracks[0]) {
+            let weight = device.examples as f64;
+            loss += weight * value.loss;
+            error += weight * value.error;
+            examples += weight;
+        }
+    }
+    let (theta, algorithm, version) = (card.theta, card.algorithm.clone(), card.version);
+    Ok(Tried { theta, algorithm, version, loss: loss / examples, error: error / examples })
+}
+
+fn ask_error(error: AskError) -> Report {
+    match error {
+        AskError::Refused { status: 403, .. } => {
+            bad_input(error.to_string()).help("--identity DIR shows this device's certificate").into()
+        }
+        AskError::Refused { status: 404, .. } => {
+            bad_input("the server has no such model yet").because(error).into()
+        }
+        error => Report::from_err(error),
+    }
+}

@@ -1,0 +1,221 @@
+//! `deltafl paper`: the paper's experiments, by name, from imported data to tables.
+
+use std::fs;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use deltafl::experiment::Experiment;
+use miette::{IntoDiagnostic, Result, WrapErr};
+
+mod beside;
+mod data;
+pub(crate) mod estimate;
+mod presets;
+
+use crate::error::BadInput;
+use crate::progress::Show;
+use crate::run::Machine;
+use crate::session::{self, Ended, Options, Start};
+use crate::{experiment_file, report};
+use beside::Beside;
+use estimate::{Left, Pace, Spoken};
+use presets::{Pair, Preset};
+
+/// Run the paper's experiments: from imported data to its tables, beside the paper's own figures
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Interrupted or killed, the same command goes on where it was. Where the paper and its released code differ, the \
+experiment says which it takes (--print shows it), and the other is one --set away.
+
+Examples:
+  deltafl data import shakespeare pg100.txt.gz --out data/shakespeare
+  deltafl paper shakespeare-gru --seeds 1 --rounds 150
+  deltafl paper --estimate"
+)]
+pub(crate) struct Args {
+    /// The data set and the model [default: all whose data is there]
+    #[arg(value_enum)]
+    pair: Option<Pair>,
+    /// Seeds 1 to N
+    #[arg(long, value_name = "N", default_value = "5")]
+    seeds: NonZeroU64,
+    /// Rounds [default: the paper's]
+    #[arg(long, value_name = "N")]
+    rounds: Option<NonZeroU64>,
+    /// Where the federations lie: emnist, sent140-mean, sent140, shakespeare; or the one of PAIR itself
+    #[arg(long, value_name = "DIR", default_value = "data")]
+    data: PathBuf,
+    /// The folder for runs and tables
+    #[arg(long, value_name = "DIR", default_value = "runs/paper")]
+    out: PathBuf,
+    /// Override a key of the experiments; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    #[command(flatten)]
+    machine: Machine,
+    /// Print the estimate of time and train nothing
+    #[arg(long)]
+    estimate: bool,
+    /// Print the experiment file and train nothing
+    #[arg(long)]
+    print: bool,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
+    /// Fill the terminal with a dashboard: loss curves, tail, η, percentiles, throughput, time left
+    #[arg(long)]
+    tui: bool,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// A pair that is ready to run.
+struct Job {
+    pair: Pair,
+    experiment: Experiment,
+    out: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let pairs = args.pair.map_or_else(|| Pair::value_variants().to_vec(), |pair| vec![pair]);
+    if args.print {
+        pairs.iter().for_each(|pair| print!("{}", pair.preset().text));
+        return Ok(());
+    }
+    session::refuse_ranks("mpirun deltafl run experiments/paper/PAIR.toml")?;
+    let jobs = jobs(&args, &pairs)?;
+    if !estimate(&args, &jobs)? || args.estimate {
+        return Ok(());
+    }
+    let show = Show::new(args.tui, args.quiet || args.json, session::stop_on_interrupt())?;
+    let results = jobs.iter().map(|job| train(&args, job, &show)).collect::<Result<Option<Vec<_>>>>();
+    drop(show);
+    let Some(results) = results? else {
+        eprintln!("stopped; nothing is lost. Run the same command again to go on.");
+        return Ok(());
+    };
+    let markdown: String = results.iter().map(Beside::markdown).collect();
+    let tables = args.out.join("paper.md");
+    fs::write(&tables, markdown).into_diagnostic().wrap_err_with(|| tables.display().to_string())?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&results).into_diagnostic()?);
+    } else {
+        results.iter().for_each(|result| println!("{}", result.rendered()));
+        println!("Tables:  {}", tables.display());
+        jobs.iter().for_each(|job| println!("Report:  {}", job.out.join("report.html").display()));
+    }
+    Ok(())
+}
+
+/// The pairs whose data is there.
+fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
+    let (mut jobs, mut missing) = (Vec::new(), Vec::new());
+    for &pair in pairs {
+        let preset = pair.preset();
+        match data::find(preset, &args.data, args.pair.is_some()) {
+            Some(federation) => {
+                let experiment = experiment(args, preset, &federation)?;
+                jobs.push(Job { pair, experiment, out: args.out.join(preset.name) });
+            }
+            None => missing.push(preset),
+        }
+    }
+    if jobs.is_empty() {
+        return Err(data::missing(&missing, &args.data).into());
+    }
+    for preset in missing {
+        say(
+            args,
+            &format!(
+                "{0}: left out, its data is not there; `deltafl paper {0}` says how to get it",
+                preset.name
+            ),
+        );
+    }
+    Ok(jobs)
+}
+
+/// The experiment of a pair, with what the arguments change.
+fn experiment(args: &Args, preset: &Preset, federation: &Path) -> Result<Experiment, BadInput> {
+    let seeds: Vec<String> = (1..=args.seeds.get()).map(|seed| seed.to_string()).collect();
+    let source = toml::Value::from(federation.display().to_string());
+    let mut overrides = vec![format!("seeds=[{}]", seeds.join(",")), format!("data.source={source}")];
+    overrides.extend(args.rounds.map(|rounds| format!("rounds={rounds}")));
+    overrides.extend(args.overrides.iter().cloned());
+    experiment_file::parse(&preset_path(preset), preset.text, &overrides)
+}
+
+/// The experiment of a pair as the paper has it.
+fn experiment_of_paper(preset: &Preset) -> Experiment {
+    experiment_file::checked(&preset_path(preset), preset.text)
+        .expect("a test parses every embedded experiment")
+}
+
+fn preset_path(preset: &Preset) -> PathBuf {
+    PathBuf::from(format!("{}.toml", preset.name))
+}
+
+/// Says how long it will take, from a few rounds of each pair; `false` when the user asks to stop.
+fn estimate(args: &Args, jobs: &[Job]) -> Result<bool> {
+    let mut total = Duration::ZERO;
+    for job in jobs {
+        let (experiment, name) = (&job.experiment, job.pair.preset().name);
+        let left = Left::of(experiment, &job.out)?;
+        if left == Left::default() {
+            say(args, &format!("{name}: finished"));
+            continue;
+        }
+        if !args.quiet && !args.json {
+            eprintln!("timing a few rounds of {name} …");
+        }
+        let federation = session::load(experiment)?;
+        let (threads, kernel) = (args.machine.threads, args.machine.kernel());
+        let Some(pace) = Pace::measure(experiment, &federation, threads, kernel)? else { return Ok(false) };
+        let time = pace.time(left);
+        total += time;
+        say(
+            args,
+            &format!(
+                "{name}: {} rounds at {} and {} evaluations at {} for {} tracks: about {}",
+                left.rounds,
+                Spoken(pace.round),
+                left.evaluations,
+                Spoken(pace.evaluation),
+                experiment.tracks().len(),
+                Spoken(time)
+            ),
+        );
+    }
+    if jobs.len() > 1 {
+        say(args, &format!("in all about {}", Spoken(total)));
+    }
+    Ok(true)
+}
+
+fn say(args: &Args, line: &str) {
+    if args.estimate {
+        println!("{line}");
+    } else if !args.quiet && !args.json {
+        eprintln!("{line}");
+    }
+}
+
+/// Trains a pair and writes its report; `None` when the user asks to stop.
+fn train(args: &Args, job: &Job, show: &Show) -> Result<Option<Beside>> {
+    let options = Options {
+        out: &job.out,
+        start: Start::Any,
+        threads: args.machine.threads,
+        kernel: args.machine.kernel(),
+        show,
+    };
+    let federation = session::load(&job.experiment)?;
+    let Ended::Finished(summary) = session::run_on(job.experiment.clone(), &federation, &options)? else {
+        return Ok(None);
+    };
+    report::write_report(&[&job.out], &job.out)?;
+    Ok(Some(Beside::new(job.pair, &summary, federation.len())))
+}

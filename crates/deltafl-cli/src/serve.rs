@@ -1,0 +1,356 @@
+//! `deltafl serve`: train an experiment with devices that connect over a network.
+
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use deltafl::data::{Federation, Split};
+use deltafl::engine::SplitEvaluation;
+use deltafl::experiment::{Experiment, Resolved, SecureAggregation};
+use deltafl::model::Model;
+use deltafl::run_folder::{RoundLine, RunFolder};
+use deltafl::training::{Observer, ObserverError, Outcome, Plan, RoundRecord, State, train};
+use deltafl_net::Deadlines;
+use deltafl_net::engine::{Remote, Rules};
+use deltafl_net::link::ConnectionLimits;
+use deltafl_net::live::Role;
+use deltafl_net::loopback;
+use deltafl_net::refusal::Refusal;
+use deltafl_net::serve::{Host, Introduction, Limits, Setup};
+use deltafl_net::store::{Lease, StoreError};
+use miette::{IntoDiagnostic, Report, Result};
+use tokio::runtime::Handle;
+
+use crate::error::bad_input;
+use crate::experiment_file;
+use crate::run::Machine;
+use crate::session::{folder_error, stop_on_interrupt, warn_thin_tails};
+
+mod logs;
+mod office;
+
+use office::{Office, OfficeArgs};
+pub(crate) use office::{StoreArgs, store_error};
+
+/// Train an experiment with devices that connect over a network
+///
+/// The server learns sums and nothing else. Every finished round is kept: started again with the same arguments, the
+/// server goes on where it was.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  deltafl serve experiments/quickstart.toml --insecure --http 127.0.0.1:7780 &\n  deltafl swarm experiments/quickstart.toml --insecure\n\n  deltafl serve clinics.toml --certs certs --listen 0.0.0.0:7700 --http 0.0.0.0:7780"
+)]
+pub(crate) struct Args {
+    /// The experiment, a TOML file
+    experiment: PathBuf,
+    /// The run folder [default: runs/NAME]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Override a key of the experiment; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Where devices connect to
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7700")]
+    listen: SocketAddr,
+    /// Without certificates, on a loopback address: for demonstrations
+    #[arg(long)]
+    insecure: bool,
+    /// Let the experiment ask devices for their losses one by one; devices must agree too
+    #[arg(long)]
+    open: bool,
+    #[command(flatten)]
+    logs: logs::LogArgs,
+    #[command(flatten)]
+    office: OfficeArgs,
+    #[command(flatten)]
+    rounds: Rounds,
+    #[command(flatten)]
+    machine: Machine,
+    /// Say nothing about rounds
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// How rounds are run with devices that come and go.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Rounds {
+    /// Devices that must be there before a round begins [default: a cohort]
+    #[arg(long, value_name = "N")]
+    wait_for: Option<usize>,
+    /// Devices invited beyond the cohort, as a share of it; the first to come take part
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    over_select: f64,
+    /// The share of the cohort that must stay for a sum
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    quorum: f64,
+    /// The share of the cohort that may drop out, for which keys are shared
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
+    drop_out: f64,
+    /// Seconds for each step of the key set-up
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    setup_deadline: u64,
+    /// Seconds to fetch parameters, train and answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    answer_deadline: u64,
+    /// Seconds for the consistency check, and for the unmasking
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    unmask_deadline: u64,
+}
+
+impl Rounds {
+    /// The plan with more devices to invite, and the rules for `devices` devices.
+    fn rules(&self, plan: &mut Plan, devices: usize) -> Result<Rules> {
+        let share = |option: &str, value: f64, most: f64| {
+            let fits = (0.0..=most).contains(&value);
+            fits.then_some(value).ok_or_else(|| bad_input(format!("--{option} {value} is not in 0..={most}")))
+        };
+        let cohort = plan.sampling.cohort_size.min(devices);
+        let extra = share("over-select", self.over_select, 10.0)? * cohort as f64;
+        plan.sampling.cohort_size += extra.ceil() as usize;
+        let quorum = (share("quorum", self.quorum, 1.0)? * cohort as f64).ceil() as usize;
+        let dropping = (1000.0 * share("drop-out", self.drop_out, 0.5)?) as u16;
+        Ok(Rules {
+            present: self.wait_for.unwrap_or(cohort).min(devices),
+            quorum: quorum.max(2),
+            dropping: deltafl_net::engine::Permille::new(dropping).unwrap_or_default(),
+            deadlines: Deadlines {
+                setup: Duration::from_secs(self.setup_deadline),
+                input: Duration::from_secs(self.answer_deadline),
+                unmask: Duration::from_secs(self.unmask_deadline),
+            },
+            ..Rules::new(cohort, devices)
+        })
+    }
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    args.logs.start();
+    let mut experiment = experiment_file::read(&args.experiment, &args.overrides)?;
+    if !args.insecure && args.office.certs.is_none() {
+        return Err(bad_input("a server needs --certs DIR, or --insecure on a loopback address")
+            .help("deltafl certs init and deltafl certs server make the folder")
+            .into());
+    }
+    if experiment.is_open() && !args.open {
+        return Err(bad_input("the experiment finds η in open mode: devices would tell their losses one by one")
+            .help("private mode: --set algorithm.N.quantile=histogram, counted from 0; or choose the open mode with --open")
+            .into());
+    }
+    let (federation, model) = load(&experiment, &args.machine)?;
+    // Deployed, sums are always secure.
+    experiment.secagg = SecureAggregation::Real;
+    experiment.resolved = Some(Resolved {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        data_hash: federation.hash().to_owned(),
+        kernel: args.machine.kernel(),
+        params: model.num_params(),
+    });
+    warn_thin_tails(&experiment, args.quiet);
+    let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
+    let mut folder = open(&out, &experiment)?;
+    let mut plan = experiment.plan();
+    let devices = federation.split(Split::Train).len();
+    let rules = args.rounds.rules(&mut plan, devices)?;
+
+    let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
+    let stop = stop_on_interrupt();
+    let office = runtime.block_on(Office::open(&args.office, &experiment, &out))?;
+    let lease = runtime.block_on(office.lead())?;
+    let (host, mut engine) =
+        runtime.block_on(start(&args, &experiment, &federation, &office, rules, Arc::clone(&stop)))?;
+    runtime.block_on(office.receive(&args.office, &host))?;
+    eprintln!("listening on {}; waiting for {} devices", host.address(), rules.present);
+    let host = Arc::new(host);
+    let attendance = runtime.block_on(async { office.attend(&host) });
+    let desk = Desk { office: &office, lease: &lease, runtime: runtime.handle(), rounds: plan.rounds };
+    let recorder = Recorder {
+        folder: &mut folder,
+        desk,
+        stop: &stop,
+        quiet: args.quiet,
+        lines: Vec::new(),
+        lap: Instant::now(),
+    };
+    let ended = all_seeds(&experiment, &plan, &*model, &mut engine, recorder);
+    report_refusals(&host, args.quiet);
+    if args.office.stay && matches!(ended, Ok(Outcome::Finished)) {
+        eprintln!("all rounds are done; serving the models until stopped");
+        while !stop.load(Ordering::Relaxed) && lease.is_held() {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+    runtime.block_on(async {
+        attendance.abort();
+        let _ = attendance.await;
+        if let Some(host) = Arc::into_inner(host) {
+            host.shut_down().await;
+        }
+        // The next server need not wait; if the database is gone, it waits for the lease to run out.
+        let _ = lease.release().await;
+    });
+    if ended? == Outcome::Stopped {
+        eprintln!("stopped; every finished round is kept in {}", out.display());
+    } else {
+        println!("Run folder: {}", out.display());
+    }
+    Ok(())
+}
+
+/// The shape of the data and the model for it.
+pub(crate) fn load(experiment: &Experiment, machine: &Machine) -> Result<(Federation, Box<dyn Model>)> {
+    let federation = experiment
+        .data
+        .load()
+        .map_err(|e| bad_input("the data of the experiment cannot be used").because(e))?;
+    let model = experiment
+        .model
+        .spec()
+        .build(&federation, machine.kernel())
+        .map_err(|e| bad_input("the model does not fit the data").because(e))?;
+    Ok((federation, model))
+}
+
+/// The run folder: a new one, or the one in which an earlier server left off.
+fn open(out: &Path, experiment: &Experiment) -> Result<RunFolder> {
+    let begun = out.join("experiment.toml").exists();
+    let folder = if begun { RunFolder::resume(out, experiment) } else { RunFolder::create(out, experiment) };
+    folder.map_err(folder_error)
+}
+
+async fn start(
+    args: &Args,
+    experiment: &Experiment,
+    federation: &Federation,
+    office: &Office,
+    rules: Rules,
+    stop: Arc<AtomicBool>,
+) -> Result<(Host, Remote)> {
+    let devices = federation.split(Split::Train);
+    let roster = match office.roster().await? {
+        Some(roster) => roster,
+        None => loopback::roster(devices.iter().map(|&k| federation.id(k)), |_| false).into_diagnostic()?,
+    };
+    let mut session = [0; 16];
+    getrandom::fill(&mut session).map_err(|e| miette::miette!("no randomness: {e}"))?;
+    let setup = Setup {
+        address: args.listen,
+        protection: office.protection()?,
+        connections: ConnectionLimits::default(),
+        limits: Limits::default(),
+        introduction: Introduction {
+            federation: office.federation.to_string(),
+            session,
+            experiment: experiment.name.clone(),
+            model: serde_json::to_string(&experiment.model.spec()).into_diagnostic()?,
+            params: experiment.resolved.as_ref().map_or(0, |resolved| resolved.params),
+            open: experiment.is_open(),
+        },
+    };
+    let mut host =
+        Host::start(setup, &roster).await.map_err(|e| bad_input("the server cannot start").because(e))?;
+    let engine = host.engine(rules, stop).expect("asked for once");
+    Ok((host, engine))
+}
+
+/// Trains all seeds that are not done.
+fn all_seeds(
+    experiment: &Experiment,
+    plan: &Plan,
+    model: &dyn Model,
+    engine: &mut Remote,
+    mut recorder: Recorder<'_>,
+) -> Result<Outcome> {
+    for &seed in &experiment.seeds {
+        let saved = recorder.folder.state(seed, model.num_params()).map_err(folder_error)?;
+        let saved = recorder.desk.catch_up(recorder.folder, seed, saved)?;
+        let mut state = saved.unwrap_or_else(|| State::new(seed, plan.tracks.len(), model));
+        if state.round == plan.rounds {
+            continue;
+        }
+        recorder.lap = Instant::now();
+        match train(engine, plan, &mut state, &mut recorder) {
+            Ok(Outcome::Finished) => {}
+            Ok(Outcome::Stopped) => return Ok(Outcome::Stopped),
+            // A round under way is given up: it was not kept, and will be begun anew.
+            Err(_) if recorder.stop.load(Ordering::Relaxed) => return Ok(Outcome::Stopped),
+            Err(error) => return Err(Report::from_err(error)),
+        }
+    }
+    recorder.desk.office.live.role(Role::Finished);
+    Ok(Outcome::Finished)
+}
+
+/// Where rounds are committed from.
+#[derive(Clone, Copy)]
+struct Desk<'a> {
+    office: &'a Office,
+    lease: &'a Lease,
+    runtime: &'a Handle,
+    rounds: u64,
+}
+
+impl Desk<'_> {
+    fn catch_up(&self, folder: &mut RunFolder, seed: u64, saved: Option<State>) -> Result<Option<State>> {
+        self.runtime.block_on(self.office.catch_up(folder, seed, saved))
+    }
+
+    fn commit(&self, state: &State, lines: &[RoundLine]) -> Result<(), StoreError> {
+        self.office.commit(self.runtime, self.lease, state, lines, state.round == self.rounds)
+    }
+}
+
+/// Keeps every round: committed in the store first, then in the run folder.
+struct Recorder<'a> {
+    folder: &'a mut RunFolder,
+    desk: Desk<'a>,
+    stop: &'a AtomicBool,
+    quiet: bool,
+    /// Records since the last commit.
+    lines: Vec<RoundLine>,
+    lap: Instant,
+}
+
+impl Observer for Recorder<'_> {
+    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        let seconds = self.lap.elapsed().as_secs_f64();
+        self.folder.append(records, seconds)?;
+        self.lines.extend(records.iter().map(|record| RoundLine { record: record.clone(), seconds }));
+        if let Some(record) = records.first().filter(|_| !self.quiet) {
+            let RoundRecord { seed, round, cohort, dropped, .. } = record;
+            let stayed = cohort - dropped;
+            eprintln!("seed {seed}, round {}: {stayed} of {cohort} devices, {seconds:.1} s", round + 1);
+        }
+        self.lap = Instant::now();
+        let stop = self.stop.load(Ordering::Relaxed);
+        Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
+    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
+        self.desk.commit(state, &self.lines)?;
+        self.lines.clear();
+        Ok(self.folder.checkpoint(state)?)
+    }
+
+    fn every_round(&self) -> bool {
+        true
+    }
+}
+
+fn report_refusals(host: &Host, quiet: bool) {
+    let counted = Refusal::ALL.map(|refusal| (refusal.name(), host.refused(refusal)));
+    let told: Vec<String> = counted
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    if !quiet && !told.is_empty() {
+        eprintln!("refused: {}", told.join(", "));
+    }
+}

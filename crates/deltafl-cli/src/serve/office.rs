@@ -1,0 +1,311 @@
+//! What a server keeps beside its rounds: certificates, the store, the lease, and the HTTP side.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use deltafl::experiment::{Experiment, TrackLabel};
+use deltafl::model::ModelSpec;
+use deltafl::run_folder::{RoundLine, RunFolder};
+use deltafl::training::State;
+use deltafl_net::http::{self, Access, Enrolment, House, HttpLimits};
+use deltafl_net::identity::{Authority, FederationName, Revocations, ServerIdentity};
+use deltafl_net::link::Protection;
+use deltafl_net::live::{About, Live, Role};
+use deltafl_net::roster::{Entry, Roster, SignedRoster};
+use deltafl_net::serve::Host;
+use deltafl_net::store::{Commit, Lease, Store, StoreError, StoreSettings};
+use miette::{IntoDiagnostic, Report, Result};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::error::bad_input;
+use crate::session::folder_error;
+
+/// How often a server looks for devices that were enrolled or revoked by another process.
+const LOOK: Duration = Duration::from_secs(2);
+/// For how long a device that enrols over HTTP is certified.
+const DEVICE_DAYS: u32 = 365;
+/// Committed rounds read at once.
+const CHUNK: u32 = 500;
+
+/// The store, for commands that enrol and revoke.
+#[derive(clap::Args, Debug)]
+pub(crate) struct StoreArgs {
+    /// The server's database: sqlite:PATH or postgres://…
+    #[arg(long, value_name = "URL", env = "DELTAFL_DATABASE", hide_env_values = true)]
+    pub(crate) database: String,
+}
+
+impl StoreArgs {
+    /// Opens it; the blobs are not touched.
+    pub(crate) async fn open(&self) -> Result<Store> {
+        let settings = StoreSettings::new(self.database.clone(), String::new());
+        Store::open(&settings).await.map_err(store_error)
+    }
+}
+
+/// What a server keeps, and where.
+#[derive(clap::Args, Debug)]
+pub(crate) struct OfficeArgs {
+    /// The folder that `deltafl certs` filled: the authority and the server's certificate
+    #[arg(long, value_name = "DIR", conflicts_with = "insecure")]
+    pub(super) certs: Option<PathBuf>,
+    /// sqlite:PATH or postgres://… [default: SQLite in the run folder]
+    #[arg(long, value_name = "URL", env = "DELTAFL_DATABASE", hide_env_values = true)]
+    database: Option<String>,
+    /// Where params are kept: a folder, or s3://BUCKET/PREFIX [default: in the run folder]
+    #[arg(long, value_name = "PLACE")]
+    blobs: Option<String>,
+    /// Where the live page, the models and enrolment are served; off unless given
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<SocketAddr>,
+    /// After the last round, go on serving the models until stopped
+    #[arg(long, requires = "http")]
+    pub(super) stay: bool,
+    /// Let anybody who reaches the HTTP side pull models, not only devices
+    #[arg(long)]
+    public_models: bool,
+}
+
+/// A server's papers.
+pub(super) struct Office {
+    pub(super) federation: FederationName,
+    pub(super) live: Live,
+    store: Store,
+    certificates: Option<Certificates>,
+    revocations: Revocations,
+    labels: Vec<TrackLabel>,
+    model: ModelSpec,
+    evaluate_every: u64,
+}
+
+struct Certificates {
+    server: ServerIdentity,
+    authority: Arc<Authority>,
+}
+
+impl Office {
+    /// Opens the store and reads the certificates.
+    pub(super) async fn open(args: &OfficeArgs, experiment: &Experiment, out: &Path) -> Result<Self> {
+        let certificates = args.certs.as_deref().map(certificates).transpose()?;
+        let federation = match &certificates {
+            Some(certificates) => certificates.authority.federation().clone(),
+            None => loopback_name(&experiment.name),
+        };
+        let mut settings = StoreSettings::in_folder(&out.join("server"));
+        settings.database = args.database.clone().unwrap_or(settings.database);
+        settings.blobs = args.blobs.clone().unwrap_or(settings.blobs);
+        let store = Store::open(&settings).await.map_err(store_error)?;
+        store.create_federation(&federation).await.map_err(store_error)?;
+        store.set_experiment(&federation, experiment).await.map_err(store_error)?;
+        let labels: Vec<TrackLabel> = experiment.tracks().into_iter().map(|track| track.label).collect();
+        let model = experiment.model.spec();
+        let live = Live::new(About {
+            federation: federation.to_string(),
+            experiment: experiment.name.clone(),
+            model: model.name().to_owned(),
+            open: experiment.is_open(),
+            rounds: experiment.rounds.get(),
+            cohort: experiment.cohort.get() as u64,
+            tracks: labels.clone(),
+        });
+        let evaluate_every = experiment.evaluate_every.get();
+        let revocations = Revocations::new();
+        Ok(Self { federation, live, store, certificates, revocations, labels, model, evaluate_every })
+    }
+
+    /// How devices prove who they are; loopback without certificates.
+    pub(super) fn protection(&self) -> Result<Protection> {
+        let Some(certificates) = &self.certificates else { return Ok(Protection::Loopback) };
+        let config = certificates.server.mutual_tls(&self.revocations, &[b"h2"]).into_diagnostic()?;
+        Ok(Protection::mutual(config))
+    }
+
+    /// The enrolled devices, signed; `None` without certificates.
+    pub(super) async fn roster(&self) -> Result<Option<SignedRoster>> {
+        let Some(certificates) = &self.certificates else { return Ok(None) };
+        self.revocations.replace(self.store.revoked(&self.federation).await.map_err(store_error)?);
+        signed(&self.store, &certificates.authority).await.map(Some)
+    }
+
+    /// Serves HTTP until the process ends.
+    pub(super) async fn receive(&self, args: &OfficeArgs, host: &Host) -> Result<()> {
+        let Some(address) = args.http else { return Ok(()) };
+        if self.certificates.is_none() && !address.ip().is_loopback() {
+            return Err(bad_input("--insecure serves HTTP on a loopback address only").into());
+        }
+        let tls = match &self.certificates {
+            Some(certificates) => {
+                Some(certificates.server.open_tls(&self.revocations, &[b"http/1.1"]).into_diagnostic()?)
+            }
+            None => None,
+        };
+        let authority = args.certs.as_deref().map(certificates).transpose()?.map(|c| c.authority);
+        let enrolment =
+            authority.and_then(Arc::into_inner).map(|authority| Enrolment { authority, days: DEVICE_DAYS });
+        let public = args.public_models || self.certificates.is_none();
+        let house = Arc::new(House {
+            federation: self.federation.clone(),
+            store: self.store.clone(),
+            live: self.live.clone(),
+            refusals: host.refusals(),
+            enrolment,
+            access: if public { Access::Anyone } else { Access::Devices },
+            answered: http::Answered::default(),
+        });
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|e| bad_input(format!("cannot listen on {address}")).because(e))?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        eprintln!("live page: {scheme}://{}", listener.local_addr().into_diagnostic()?);
+        tokio::spawn(http::serve(listener, tls, house, HttpLimits::default(), std::future::pending()));
+        Ok(())
+    }
+
+    /// Waits until this server leads.
+    pub(super) async fn lead(&self) -> Result<Lease> {
+        let holder = format!("process {}", std::process::id());
+        let lease = match self.store.try_lead(&self.federation, &holder).await.map_err(store_error)? {
+            Some(lease) => lease,
+            None => {
+                eprintln!("another server leads; standing by");
+                self.store.lead(&self.federation, &holder).await.map_err(store_error)?
+            }
+        };
+        self.live.role(Role::Leading);
+        Ok(lease)
+    }
+
+    /// Keeps the page and the roster true while the rounds run.
+    pub(super) fn attend(&self, host: &Arc<Host>) -> JoinHandle<()> {
+        tokio::spawn(self.live.clone().follow(host.status()));
+        let (host, live) = (Arc::clone(host), self.live.clone());
+        let (store, federation, revocations) =
+            (self.store.clone(), self.federation.clone(), self.revocations.clone());
+        let authority = self.certificates.as_ref().map(|c| Arc::clone(&c.authority));
+        tokio::spawn(async move {
+            let mut known = None;
+            loop {
+                let enrolled = store.device_count(&federation).await.unwrap_or_default();
+                let (online, ready) = host.presence();
+                live.presence(online, ready, enrolled.max(online as u64));
+                if let (Some(authority), Ok(version)) = (&authority, store.roster_version(&federation).await)
+                    && known.replace(version) != Some(version)
+                    && let Err(error) = renew(&store, authority, &revocations, &host).await
+                {
+                    eprintln!("the roster could not be renewed: {error}");
+                    known = None;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        })
+    }
+
+    /// The state that the store has committed, with the run folder brought up to it.
+    pub(super) async fn catch_up(
+        &self,
+        folder: &mut RunFolder,
+        seed: u64,
+        local: Option<State>,
+    ) -> Result<Option<State>> {
+        let committed = self.store.state(&self.federation, seed).await.map_err(store_error)?;
+        let Some(state) = committed else { return Ok(local) };
+        let mut next = local.map_or(0, |state| state.round);
+        for from in (0..state.round).step_by(CHUNK as usize) {
+            let rounds = self.store.rounds(&self.federation, seed, from, CHUNK).await.map_err(store_error)?;
+            for round in rounds {
+                self.live.remember(&round.lines);
+                if round.round == next {
+                    for line in &round.lines {
+                        folder
+                            .append(std::slice::from_ref(&line.record), line.seconds)
+                            .map_err(folder_error)?;
+                    }
+                    next += 1;
+                }
+            }
+        }
+        folder.checkpoint(&state).map_err(folder_error)?;
+        Ok(Some(state))
+    }
+
+    /// Commits what was observed since the last commit.
+    pub(super) fn commit(
+        &self,
+        runtime: &Handle,
+        lease: &Lease,
+        state: &State,
+        lines: &[RoundLine],
+        last: bool,
+    ) -> Result<(), StoreError> {
+        let commit = Commit {
+            state,
+            labels: &self.labels,
+            model: &self.model,
+            lines,
+            timeline: None,
+            publish: last || state.round.is_multiple_of(self.evaluate_every),
+            evaluations: &[],
+        };
+        runtime.block_on(self.store.commit(lease, &commit))?;
+        for round in lines.chunk_by(|a, b| a.record.round == b.record.round) {
+            self.live.committed(round);
+        }
+        Ok(())
+    }
+}
+
+fn certificates(folder: &Path) -> Result<Certificates> {
+    let refused =
+        |e| bad_input("the certificates cannot be used").help("make them with deltafl certs").because(e);
+    let authority = Authority::open(&folder.join("ca")).map_err(refused)?;
+    let server = ServerIdentity::open(&folder.join("server")).map_err(refused)?;
+    Ok(Certificates { server, authority: Arc::new(authority) })
+}
+
+async fn signed(store: &Store, authority: &Authority) -> Result<SignedRoster> {
+    let devices = store.devices(authority.federation()).await.map_err(store_error)?;
+    let entry = |device: deltafl_net::store::EnrolledDevice| Entry {
+        name: device.name.to_string(),
+        key: device.signing_key,
+        revoked: device.revoked,
+    };
+    let roster = Roster::new(devices.into_iter().map(entry).collect()).into_diagnostic()?;
+    let bytes = roster.encode();
+    let signature = authority.sign(&SignedRoster::message(&bytes));
+    Ok(SignedRoster { bytes, signature })
+}
+
+async fn renew(store: &Store, authority: &Authority, revocations: &Revocations, host: &Host) -> Result<()> {
+    revocations.replace(store.revoked(authority.federation()).await.map_err(store_error)?);
+    host.change_roster(&signed(store, authority).await?).into_diagnostic()
+}
+
+/// A name for a federation that has no authority to name it.
+fn loopback_name(experiment: &str) -> FederationName {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = experiment.chars().map(plain).take(40).collect();
+    name.trim_matches('-').parse().unwrap_or_else(|_| "loopback".parse().expect("letters only"))
+}
+
+/// An error of the store, with what to do about it.
+pub(crate) fn store_error(error: StoreError) -> Report {
+    match &error {
+        StoreError::Changed { differences, .. } => {
+            let keys: Vec<&str> = differences.iter().map(|difference| difference.key.as_str()).collect();
+            bad_input(error.to_string())
+                .help(format!("restore {}, or use another --database", keys.join(", ")))
+                .into()
+        }
+        StoreError::Place { .. }
+        | StoreError::Newer { .. }
+        | StoreError::NoFederation { .. }
+        | StoreError::NoDevice { .. }
+        | StoreError::DeviceExists { .. }
+        | StoreError::Number { .. } => bad_input(error.to_string()).into(),
+        _ => Report::from_err(error),
+    }
+}

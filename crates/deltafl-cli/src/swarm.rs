@@ -1,0 +1,142 @@
+//! `deltafl swarm`: many devices of a federation in one process, over real sockets.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use deltafl::data::{Federation, Split};
+use deltafl::model::Model;
+use deltafl_net::device::{Backoff, Consent, Credentials};
+use deltafl_net::fault::Misconduct;
+use deltafl_net::identity::{DeviceIdentity, Fleet};
+use deltafl_net::link::{Server, Trust};
+use deltafl_net::loopback;
+use deltafl_net::swarm::{Bee, Conduct, Swarm};
+use miette::{IntoDiagnostic, Result};
+
+use crate::error::bad_input;
+use crate::experiment_file;
+use crate::run::Machine;
+use crate::serve::load;
+use crate::session::stop_on_interrupt;
+
+/// Let many devices of a federation take part, from one process
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Example:\n  deltafl swarm experiments/quickstart.toml --insecure --drop-out 0.3 --garbage 0.05"
+)]
+pub(crate) struct Args {
+    /// The experiment: its data and its model
+    experiment: PathBuf,
+    /// Override a key of the experiment; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// The server
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700")]
+    server: String,
+    /// How many devices, the first of the federation [default: all that train]
+    #[arg(long, value_name = "N")]
+    devices: Option<usize>,
+    /// The certificates and keys of the devices, as `deltafl certs device --fleet` wrote them; number k plays the k-th train device
+    #[arg(long, value_name = "FILE", required_unless_present = "insecure")]
+    fleet: Option<PathBuf>,
+    /// Without certificates, on a loopback address: for demonstrations
+    #[arg(long, conflicts_with = "fleet")]
+    insecure: bool,
+    /// Let the server ask for losses one by one
+    #[arg(long)]
+    open: bool,
+    /// The fewest devices to hide among
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    min_cohort: usize,
+    #[command(flatten)]
+    faults: Faults,
+    /// New connections per second
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    arrivals: u32,
+    #[command(flatten)]
+    machine: Machine,
+}
+
+/// What goes wrong.
+#[derive(clap::Args, Debug)]
+struct Faults {
+    /// Probability that a device vanishes in a round, at a phase drawn at random
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    drop_out: f64,
+    /// Probability that a device sends noise in place of one message of a round
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    garbage: f64,
+    /// A device answers after up to so many milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    delay: u64,
+    /// Bytes per second of a device's link; 0 sets no bound
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    bandwidth: u64,
+    /// From which faults are drawn
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    fault_seed: u64,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
+    let (federation, model) = load(&experiment, &args.machine)?;
+    let (federation, model): (Arc<Federation>, Arc<dyn Model>) = (Arc::new(federation), Arc::from(model));
+    let bees = bees(&args, &federation)?;
+    eprintln!("{} devices on their way to {}", bees.len(), args.server);
+    let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
+    let stop = stop_on_interrupt();
+    runtime.block_on(async {
+        let mut swarm = Swarm::release(bees, &model, &federation, &conduct(&args));
+        let stopped = async {
+            while !stop.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::select! {
+            reason = swarm.dispersed() => match reason {
+                Some(reason) => Err(bad_input("no device takes part").because(reason).into()),
+                None => Ok(()),
+            },
+            () = stopped => Ok(()),
+        }
+    })
+}
+
+fn bees(args: &Args, federation: &Federation) -> Result<Vec<Bee>> {
+    let mut devices = federation.split(Split::Train);
+    devices.truncate(args.devices.unwrap_or(devices.len()));
+    let Some(path) = &args.fleet else {
+        let server = Server { address: args.server.clone(), trust: Trust::Loopback };
+        let bee = |data: u32| {
+            let credentials = loopback::credentials(federation.id(data));
+            Bee { credentials, server: server.clone(), data }
+        };
+        return Ok(devices.into_iter().map(bee).collect());
+    };
+    let fleet = Fleet::read(path).map_err(|e| bad_input("the fleet cannot be used").because(e))?;
+    let plays = |identity: &DeviceIdentity| {
+        let data = *devices.get(identity.number() as usize)?;
+        let server = Server::certified(&args.server, identity);
+        let bee = |server| Bee { credentials: Credentials::from(identity), server, data };
+        Some(server.map(bee).map_err(|e| bad_input("the server cannot be known").because(e).into()))
+    };
+    fleet.devices.iter().filter_map(plays).collect()
+}
+
+fn conduct(args: &Args) -> Conduct {
+    let Faults { drop_out, garbage, delay, bandwidth, fault_seed } = args.faults;
+    let threads = match args.machine.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    };
+    Conduct {
+        consent: Consent { open: args.open, min_cohort: args.min_cohort, ..Consent::default() },
+        misconduct: Misconduct { drop_out, garbage, delay_ms: delay, bandwidth },
+        seed: fault_seed,
+        threads,
+        arrivals: args.arrivals,
+        backoff: Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(10) },
+    }
+}

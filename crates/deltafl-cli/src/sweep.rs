@@ -1,0 +1,217 @@
+//! `deltafl sweep`: an experiment with lists for values, a run for each combination.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use miette::{IntoDiagnostic, Report, Result, WrapErr};
+
+pub(crate) mod axes;
+pub(crate) mod folder;
+mod listing;
+mod merge;
+pub(crate) mod points;
+mod slurm;
+pub(crate) mod train;
+
+use crate::run::Machine;
+use crate::session;
+use folder::SweepFolder;
+use points::{Point, Shard, Sweep};
+use train::{Effort, Tally};
+
+/// Train every combination of values, and set the results side by side
+#[derive(clap::Subcommand, Debug)]
+#[command(
+    after_help = "Any key of the experiment can be a list; a key that takes a list, such as seeds or theta, can be a list of \
+lists; a table [sweep] or --sweep does the same without touching the experiment:
+  [sweep]
+  \"local.learning_rate\" = [0.1, 0.3]
+  seeds = [1, 2, 3]
+
+Examples:
+  deltafl sweep run x.toml --sweep local.learning_rate=0.3,1 --sweep local.batch=10,32
+  deltafl sweep run x.toml --shard 2/8 --out part-2
+  deltafl sweep merge part-* --into sweeps/x
+  deltafl sweep list sweeps/x"
+)]
+pub(crate) enum SweepCommand {
+    Run(RunArgs),
+    List(ListArgs),
+    Merge(MergeArgs),
+    Slurm(SlurmArgs),
+}
+
+/// What is swept.
+#[derive(clap::Args, Debug)]
+struct What {
+    /// The experiment, a TOML file
+    experiment: PathBuf,
+    /// Sweep a key of the experiment; may be repeated
+    #[arg(long = "sweep", value_name = "KEY=VALUE,VALUE…")]
+    swept: Vec<String>,
+    /// Override a key of the experiment; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// The sweep's folder [default: sweeps/NAME]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl What {
+    fn read(&self) -> Result<(Sweep, SweepFolder)> {
+        let sweep = Sweep::read(&self.experiment, &self.overrides, &self.swept)?;
+        let out = self.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&sweep.name));
+        Ok((sweep, SweepFolder::at(&out)))
+    }
+}
+
+/// Train the points of a sweep; finished ones are passed over, begun ones go on
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Example:\n  deltafl sweep run experiments/quickstart.toml --sweep local.learning_rate=0.1,0.3,1"
+)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    what: What,
+    /// Train the i-th of n shares of the points: i/n
+    #[arg(long, value_name = "I/N", default_value = "1/1", hide_default_value = true)]
+    shard: Shard,
+    /// Points at once [default: one per thread]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    jobs: usize,
+    #[command(flatten)]
+    machine: Machine,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// List the points of a sweep with their results
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  deltafl sweep list sweeps/quickstart --csv > sweep.csv")]
+pub(crate) struct ListArgs {
+    /// The sweep's folder
+    folder: PathBuf,
+    /// Print as CSV
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Put the folders of one sweep from several machines together
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Of a point that several folders hold, the one that has come furthest is taken. Points that name the same data must have trained on the same data.
+
+Example:\n  deltafl sweep merge part-1 part-2 --into sweeps/x"
+)]
+pub(crate) struct MergeArgs {
+    /// The folders
+    #[arg(required = true, value_name = "DIR")]
+    folders: Vec<PathBuf>,
+    /// The folder that takes their points
+    #[arg(long, value_name = "DIR")]
+    into: PathBuf,
+}
+
+/// Write a Slurm array script for a sweep
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Example:\n  deltafl sweep slurm x.toml --tasks 8 --out sweeps/x && sbatch sweeps/x/sweep.slurm"
+)]
+pub(crate) struct SlurmArgs {
+    #[command(flatten)]
+    what: What,
+    /// Tasks of the array [default: one per point]
+    #[arg(long, value_name = "N")]
+    tasks: Option<std::num::NonZeroUsize>,
+}
+
+pub(crate) fn run(command: SweepCommand) -> Result<()> {
+    match command {
+        SweepCommand::Run(args) => run_points(&args),
+        SweepCommand::List(args) => list(&args),
+        SweepCommand::Merge(args) => merge_folders(&args),
+        SweepCommand::Slurm(args) => write_slurm(&args),
+    }
+}
+
+fn run_points(args: &RunArgs) -> Result<()> {
+    session::refuse_ranks("give every process a share of the points: --shard I/N")?;
+    let (sweep, folder) = args.what.read()?;
+    let points: Vec<&Point> = args.shard.of(&sweep.points).collect();
+    let effort = Effort {
+        jobs: args.jobs,
+        threads: args.machine.threads,
+        kernel: args.machine.kernel(),
+        quiet: args.quiet,
+    };
+    folder.describe(&sweep.text)?;
+    let tally = train::train(&folder, &points, &effort)?;
+    let results = listing::results(&folder, &sweep, points.iter().copied())?;
+    print!("{}", listing::rendered(&sweep, &results));
+    println!("\nSweep folder: {}", folder.path().display());
+    conclude(tally)
+}
+
+/// Says what is left to do, and fails where a point failed.
+pub(crate) fn conclude(tally: Tally) -> Result<()> {
+    if tally.interrupted {
+        eprintln!("stopped; nothing is lost. Run the same command again to go on.");
+    }
+    if tally.busy > 0 {
+        eprintln!("{} points are being trained by another process.", tally.busy);
+    }
+    let failed = tally.failures.len();
+    let mut last: Option<Report> = None;
+    for (name, report) in tally.failures {
+        let report = report.wrap_err(format!("the point {name} failed"));
+        if let Some(before) = last.replace(report) {
+            eprintln!("Error: {before:?}");
+        }
+    }
+    match last {
+        None => Ok(()),
+        Some(report) if failed == 1 => Err(report),
+        Some(report) => Err(report.wrap_err(format!("{failed} points failed; the others are not concerned"))),
+    }
+}
+
+fn list(args: &ListArgs) -> Result<()> {
+    let folder = SweepFolder::at(&args.folder);
+    let sweep = folder.sweep()?;
+    let results = listing::results(&folder, &sweep, sweep.points.iter())?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&results).into_diagnostic()?);
+    } else if args.csv {
+        print!("{}", listing::csv(&sweep, &results)?);
+    } else {
+        print!("{}", listing::rendered(&sweep, &results));
+    }
+    Ok(())
+}
+
+fn merge_folders(args: &MergeArgs) -> Result<()> {
+    let into = SweepFolder::at(&args.into);
+    let merged = merge::merge(&args.folders, &into)?;
+    println!("{} points taken, {} known already", merged.taken, merged.known);
+    let sweep = into.sweep()?;
+    let results = listing::results(&into, &sweep, sweep.points.iter())?;
+    print!("{}", listing::rendered(&sweep, &results));
+    Ok(())
+}
+
+fn write_slurm(args: &SlurmArgs) -> Result<()> {
+    let (sweep, folder) = args.what.read()?;
+    folder.describe(&sweep.text)?;
+    let tasks = args.tasks.map_or(sweep.points.len(), |tasks| tasks.get().min(sweep.points.len()));
+    let path = folder.path().join("sweep.slurm");
+    fs::write(&path, slurm::script(folder.path(), &sweep.name, tasks))
+        .into_diagnostic()
+        .wrap_err_with(|| path.display().to_string())?;
+    println!("{} points in {tasks} tasks. Submit it with", sweep.points.len());
+    println!("  sbatch {}", slurm::quoted(&path.display().to_string()));
+    Ok(())
+}

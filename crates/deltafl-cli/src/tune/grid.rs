@@ -1,0 +1,204 @@
+//! The values that are tried (spec §6): γ₀ around that of the experiment, c ∈ {1, 1/2, 1/4, 1/8}, λ ∈ 10⁻⁸ … 10⁻³.
+//!
+//! Each list begins with the value that is taken when another does as well: the smallest γ₀ and λ, and no decay.
+
+use deltafl::experiment::{
+    AlgorithmKind, AlgorithmSection, Experiment, ModelKind, NonNegative, OneOrMore, Positive,
+};
+
+use crate::error::{BadInput, bad_input};
+
+/// Multiples of the experiment's γ₀: half decades.
+const RATES: [f64; 5] = [0.1, 0.32, 1.0, 3.2, 10.0];
+/// The paper's c.
+const DECAYS: [f64; 4] = [1.0, 0.5, 0.25, 0.125];
+/// The paper's λ.
+const L2: [f64; 6] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3];
+/// Of the train devices, held out to choose λ.
+const HELD_OUT: f64 = 0.5;
+
+/// What is tried.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Grid {
+    /// γ₀, ascending.
+    pub(super) rates: Vec<f64>,
+    /// c, descending; empty where the rate does not decay, or only after the last round.
+    pub(super) decays: Vec<f64>,
+    /// λ, ascending; empty where it is not tuned.
+    pub(super) l2: Vec<f64>,
+}
+
+/// What a user asks for; what is empty has the paper's values.
+pub(super) struct Asked {
+    pub(super) rates: Vec<f64>,
+    pub(super) decays: Vec<f64>,
+    pub(super) l2: Vec<f64>,
+}
+
+impl Grid {
+    /// For an experiment. λ is tuned for the linear models alone, as in the paper, unless values are given.
+    pub(super) fn new(experiment: &Experiment, asked: Asked) -> Result<Self, BadInput> {
+        let gamma = experiment.local.learning_rate.get();
+        let rates =
+            ascending(asked.rates).unwrap_or_else(|| RATES.map(|factor| rounded(factor * gamma)).to_vec());
+        let descending = |decays: Vec<f64>| decays.into_iter().rev().collect();
+        let decays = match (ascending(asked.decays).map(descending), experiment.local.decay) {
+            (None, None) => Vec::new(),
+            (None, Some(decay)) if decay.every >= experiment.rounds => Vec::new(),
+            (decays, Some(_)) => decays.unwrap_or_else(|| DECAYS.to_vec()),
+            (Some(_), None) => {
+                return Err(bad_input(
+                    "the learning rate of the experiment does not decay, so there is no c to tune",
+                )
+                .help("say when it decays: --set local.decay.factor=1 --set local.decay.every=200"));
+            }
+        };
+        let linear = matches!(experiment.model.kind, ModelKind::Linear | ModelKind::Logistic);
+        let l2 = ascending(asked.l2).unwrap_or_else(|| if linear { L2.to_vec() } else { Vec::new() });
+        if !l2.is_empty() && experiment.data.split.is_none() {
+            return Err(bad_input("λ is chosen on devices held out of the train devices, and the experiment does not say how devices are split")
+                .help("add split to [data]: --set data.split.train=0.5"));
+        }
+        for (name, values, valid) in [
+            ("--rates", &rates, (|x| Positive::try_from(x).is_ok()) as fn(f64) -> bool),
+            ("--decays", &decays, |x| x > 0.0 && x <= 1.0),
+            ("--l2", &l2, |x| NonNegative::try_from(x).is_ok()),
+        ] {
+            if let Some(wrong) = values.iter().find(|&&value| !valid(value)) {
+                return Err(bad_input(format!("{name}: {wrong} is out of range")));
+            }
+        }
+        Ok(Self { rates, decays, l2 })
+    }
+}
+
+/// The experiment whose γ₀ and c are swept: FedAvg alone, evaluated at its end.
+pub(super) fn for_rate(experiment: &Experiment) -> Experiment {
+    let mut tuned = experiment.clone();
+    tuned.name.push_str("-rate");
+    tuned.evaluate_every = tuned.rounds;
+    tuned.algorithm.retain(|section| section.kind == AlgorithmKind::FedAvg);
+    tuned.algorithm.truncate(1);
+    if tuned.algorithm.is_empty() {
+        tuned.algorithm.push(fed_avg(experiment));
+    }
+    tuned
+}
+
+/// FedAvg for an experiment that has none.
+fn fed_avg(experiment: &Experiment) -> AlgorithmSection {
+    let mut section = experiment.algorithm[0].clone();
+    (section.kind, section.theta) = (AlgorithmKind::FedAvg, None);
+    section
+}
+
+/// The experiment whose λ is swept: all tracks, on half of the train devices.
+pub(super) fn for_l2(experiment: &Experiment) -> Experiment {
+    let mut tuned = experiment.clone();
+    tuned.name.push_str("-l2");
+    tuned.evaluate_every = tuned.rounds;
+    tuned.algorithm.iter_mut().for_each(|section| section.l2 = None);
+    if let Some(split) = &mut tuned.data.split {
+        split.validation = HELD_OUT;
+    }
+    tuned
+}
+
+/// The experiment with a λ per track, in the order of its tracks; levels that share a λ share a section.
+pub(super) fn with_l2(mut experiment: Experiment, l2: &[f64]) -> Experiment {
+    let mut chosen = l2.iter().filter_map(|&l2| NonNegative::try_from(l2).ok());
+    let mut sections: Vec<AlgorithmSection> = Vec::new();
+    for section in &experiment.algorithm {
+        let Some(levels) = &section.theta else {
+            sections.push(AlgorithmSection { l2: chosen.next(), ..section.clone() });
+            continue;
+        };
+        let mut of_this: Vec<AlgorithmSection> = Vec::new();
+        for &theta in levels {
+            let l2 = chosen.next();
+            match of_this.iter_mut().find(|other| other.l2 == l2) {
+                Some(other) => other.theta = other.theta.take().map(|known| with(&known, theta)),
+                None => of_this.push(AlgorithmSection { l2, theta: Some(theta.into()), ..section.clone() }),
+            }
+        }
+        sections.extend(of_this);
+    }
+    experiment.algorithm = sections;
+    experiment
+}
+
+fn with<T: Copy>(list: &OneOrMore<T>, value: T) -> OneOrMore<T> {
+    let values: Vec<T> = list.iter().copied().chain([value]).collect();
+    OneOrMore::try_from(values).unwrap_or_else(|_| value.into())
+}
+
+/// The values in order, without repetitions; `None` without any.
+fn ascending(mut values: Vec<f64>) -> Option<Vec<f64>> {
+    values.sort_by(f64::total_cmp);
+    values.dedup_by(|a, b| a.total_cmp(b).is_eq());
+    (!values.is_empty()).then_some(values)
+}
+
+/// To two significant digits, so that a grid reads well.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.1e}").parse().unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn experiment(more: &str) -> Experiment {
+        let text = format!(
+            "name = 't'\nrounds = 9\ncohort = 2\n[data]\nsource = 'd'\nsplit = {{}}\n[model]\nkind = 'linear'\n\
+             [local]\nepochs = 1\nbatch = 1\nlearning_rate = 0.32\n{more}[[algorithm]]\nkind = 'delta-fl'\ntheta = [0.8, 0.5, 0.1]\nl2 = 1\n"
+        );
+        toml::from_str(&text).unwrap()
+    }
+
+    fn nothing() -> Asked {
+        Asked { rates: Vec::new(), decays: Vec::new(), l2: Vec::new() }
+    }
+
+    #[test]
+    fn the_grid_of_a_linear_model_has_no_decay_and_that_of_a_network_no_penalty() {
+        let linear = Grid::new(&experiment(""), nothing()).unwrap();
+        assert_eq!(linear.rates, [0.032, 0.1, 0.32, 1.0, 3.2]);
+        assert_eq!((linear.decays.len(), linear.l2.len()), (0, 6));
+        let mut network = experiment("decay = { factor = 0.5, every = 4 }\n");
+        network.model.kind = ModelKind::ConvNet;
+        let network = Grid::new(&network, nothing()).unwrap();
+        assert_eq!((network.decays.as_slice(), network.l2.len()), (DECAYS.as_slice(), 0));
+        let late = Grid::new(&experiment("decay = { factor = 0.5, every = 9 }\n"), nothing()).unwrap();
+        assert!(late.decays.is_empty(), "a decay after the last round has no effect");
+    }
+
+    #[test]
+    fn values_that_cannot_be_tried_are_refused() {
+        let refused = |asked: Asked| Grid::new(&experiment(""), asked).is_err();
+        assert!(refused(Asked { rates: vec![0.0], ..nothing() }));
+        assert!(refused(Asked { decays: vec![0.5], ..nothing() }), "nothing decays");
+        assert!(refused(Asked { l2: vec![-1.0], ..nothing() }));
+        let mut unsplit = experiment("");
+        unsplit.data.split = None;
+        assert!(Grid::new(&unsplit, nothing()).is_err());
+    }
+
+    #[test]
+    fn levels_with_one_penalty_share_a_section() {
+        let tuned = with_l2(experiment(""), &[1e-6, 1e-4, 1e-6]);
+        let sections: Vec<(Vec<f64>, f64)> = tuned
+            .algorithm
+            .iter()
+            .map(|s| (s.theta.iter().flatten().map(|t| t.get()).collect(), s.l2.unwrap().get()))
+            .collect();
+        assert_eq!(sections, [(vec![0.8, 0.1], 1e-6), (vec![0.5], 1e-4)]);
+    }
+
+    #[test]
+    fn fed_avg_is_made_where_there_is_none() {
+        let rate = for_rate(&experiment(""));
+        assert_eq!(rate.tracks().len(), 1);
+        assert_eq!(rate.validate(), Ok(()));
+    }
+}

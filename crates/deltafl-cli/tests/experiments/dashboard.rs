@@ -1,0 +1,82 @@
+//! `--tui`: without a terminal, and on one that `script` makes.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use super::desk::Desk;
+
+/// What a terminal is told when the dashboard takes it, and when it gives it back.
+const TAKEN: &str = "\x1b[?1049h";
+const GIVEN_BACK: &str = "\x1b[?1049l";
+
+/// The command on a terminal of its own; `None`, with a message, where there is no `script`.
+fn on_a_terminal(desk: &Desk, words: &str) -> Option<Child> {
+    let line = format!("stty cols 130 rows 30; exec '{}' {words}", env!("CARGO_BIN_EXE_deltafl"));
+    if !Path::new("/usr/bin/script").exists() {
+        eprintln!("skipped: there is no `script` (apt-get install bsdutils)");
+        return None;
+    }
+    // A dashboard that hangs fails its test instead of holding it up.
+    let spawned = Command::new("timeout")
+        .args(["120", "script", "-qefc", &line, "/dev/null"])
+        .current_dir(desk.path(""))
+        .env("TERM", "xterm-256color")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    Some(spawned.unwrap())
+}
+
+/// Reads what the terminal is told, up to a text.
+fn read_until(child: &mut Child, text: &str) -> String {
+    let (mut told, mut buffer) = (Vec::new(), [0; 4096]);
+    let out = child.stdout.as_mut().unwrap();
+    while !String::from_utf8_lossy(&told).contains(text) {
+        let read = out.read(&mut buffer).unwrap();
+        assert!(read > 0, "{text} never came: {}", String::from_utf8_lossy(&told));
+        told.extend_from_slice(&buffer[..read]);
+    }
+    String::from_utf8_lossy(&told).into_owned()
+}
+
+/// Reads the rest, and waits for the end.
+fn rest(mut child: Child) -> String {
+    let mut told = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut told).unwrap();
+    assert!(child.wait().unwrap().success(), "{}", String::from_utf8_lossy(&told));
+    String::from_utf8_lossy(&told).into_owned()
+}
+
+#[test]
+fn without_a_terminal_it_says_so_and_shows_plain_progress() {
+    let desk = Desk::new();
+    let output = desk.run("run x.toml --tui --out r");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("--tui needs a terminal") && said.contains("seed 1, round 3"), "{said}");
+    assert!(!said.contains(TAKEN));
+}
+
+#[test]
+fn at_the_end_the_terminal_is_given_back_and_the_table_follows() {
+    let desk = Desk::new();
+    let Some(child) = on_a_terminal(&desk, "run x.toml --tui --out r") else { return };
+    let told = rest(child);
+    let at = |text: &str| told.find(text).unwrap_or_else(|| panic!("{text}: {told:?}"));
+    assert!(at(TAKEN) < at("FedAvg") && at("FedAvg") < at(GIVEN_BACK));
+    assert!(at(GIVEN_BACK) < at("Test error in % after 6 rounds"));
+}
+
+#[test]
+fn control_c_finishes_the_round_and_gives_the_terminal_back() {
+    let desk = Desk::new();
+    let words = "run x.toml --tui --out r --set rounds=1000000 --set evaluate_every=1000000";
+    let Some(mut child) = on_a_terminal(&desk, words) else { return };
+    read_until(&mut child, "updates/s");
+    child.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
+    let told = rest(child);
+    let at = |text: &str| told.find(text).unwrap_or_else(|| panic!("{text}: {told:?}"));
+    assert!(at(GIVEN_BACK) < at("stopped; nothing is lost"));
+    assert!(desk.path("r/checkpoint/seed-1.safetensors").exists());
+}

@@ -1,0 +1,9 @@
+//! Sweeps, tuning, the paper's experiments and the dashboard, as a person and a script meet them.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod dashboard;
+mod desk;
+mod paper;
+mod sweep;
+mod tune;

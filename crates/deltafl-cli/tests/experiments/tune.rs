@@ -1,0 +1,104 @@
+//! `deltafl tune`: the grid search of the paper.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::desk::{Desk, runs};
+
+const TUNE: &str = "tune x.toml --rates 0.01,0.1,0.3 --decays 0.5,1 --l2 1e-6,1e-3,1e-1 \
+    --set local.decay.factor=1 --set local.decay.every=2 --set rounds=4 --out t";
+
+fn json(desk: &Desk, words: &str) -> Value {
+    serde_json::from_str(&desk.printed(words)).unwrap()
+}
+
+/// The value of an axis of the point whose figure is lowest; of equal ones, the first.
+fn best(points: &Value, axis: usize, figure: impl Fn(&Value) -> f64) -> f64 {
+    let points = points.as_array().unwrap();
+    let lowest = points.iter().map(&figure).fold(f64::INFINITY, f64::min);
+    let point = points.iter().find(|point| figure(point).total_cmp(&lowest).is_eq()).unwrap();
+    point["settings"][axis][1].as_str().unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_rate_is_chosen_by_train_loss_and_the_penalty_by_held_out_devices() {
+    let desk = Desk::new();
+    let chosen = json(&desk, &format!("{TUNE} --json"));
+    let rate = json(&desk, "sweep list t/rate --json");
+    let loss = |point: &Value| point["tracks"][0]["train_loss"]["mean"]["mean"].as_f64().unwrap();
+    assert_eq!(rate.as_array().unwrap().len(), 6);
+    assert_eq!(rate[0]["tracks"].as_array().unwrap().len(), 1, "FedAvg alone");
+    assert!(rate[0]["tracks"][0]["validation_error"].is_null(), "every train device trains");
+    assert_eq!(chosen["learning_rate"], best(&rate, 0, loss));
+    assert_eq!(chosen["decay"], best(&rate, 1, loss));
+
+    let l2 = json(&desk, "sweep list t/l2 --json");
+    for track in 0..3 {
+        let p90 = |point: &Value| point["tracks"][track]["validation_error"]["p90"]["mean"].as_f64().unwrap();
+        assert_eq!(chosen["l2"][track]["l2"], best(&l2, 0, p90), "track {track}");
+    }
+
+    // The file is ready, and says where its values come from.
+    let tuned = fs::read_to_string(desk.path("t/tuned.toml")).unwrap();
+    assert!(tuned.starts_with("# Tuned by `deltafl tune`") && tuned.contains("held out"), "{tuned}");
+    desk.printed("run t/tuned.toml --set rounds=1 --out r -q");
+    let run = fs::read_to_string(desk.path("r/experiment.toml")).unwrap();
+    assert!(
+        run.contains(&format!("learning_rate = {:?}", chosen["learning_rate"].as_f64().unwrap())),
+        "{run}"
+    );
+    assert!(run.contains("validation = 0.0"), "all train devices train again: {run}");
+}
+
+#[test]
+fn the_heat_maps_show_every_figure_and_a_frame() {
+    let desk = Desk::new();
+    let printed = desk.printed(&format!("{TUNE} -q"));
+    let rate = json(&desk, "sweep list t/rate --json");
+    let svg = fs::read_to_string(desk.path("t/rate.svg")).unwrap();
+    for point in rate.as_array().unwrap() {
+        let loss = format!("{:.4}", point["tracks"][0]["train_loss"]["mean"]["mean"].as_f64().unwrap());
+        assert!(svg.contains(&loss) && printed.contains(&loss), "{loss}: {printed}");
+    }
+    assert!(svg.contains("#D55E00"), "the frame of the best");
+    for track in ["FedAvg", "θ=0.5", "θ=0.2"] {
+        assert!(fs::read_to_string(desk.path("t/l2.svg")).unwrap().contains(track), "{track}");
+    }
+    for name in ["rate", "l2"] {
+        assert!(fs::read(desk.path(&format!("t/{name}.png"))).unwrap().starts_with(b"\x89PNG"));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_search_goes_on_where_it_was() {
+    use std::os::unix::fs::MetadataExt;
+    let desk = Desk::new();
+    desk.printed(&format!("{TUNE} -q"));
+    let before = fs::read(desk.path("t/tuned.toml")).unwrap();
+    let rate = desk.path("t/rate");
+    let summaries = || {
+        runs(&rate)
+            .iter()
+            .map(|run| fs::metadata(rate.join(run).join("summary.json")).unwrap().ino())
+            .collect::<Vec<_>>()
+    };
+    let (kept, lost) = (summaries(), runs(&rate)[2].clone());
+    fs::remove_dir_all(rate.join(&lost)).unwrap();
+    desk.printed(&format!("{TUNE} -q"));
+    let now = summaries();
+    let same = kept.iter().zip(&now).filter(|(a, b)| a == b).count();
+    assert_eq!(same, kept.len() - 1, "only the point that was lost is trained again");
+    assert_eq!(fs::read(desk.path("t/tuned.toml")).unwrap(), before);
+}
+
+#[test]
+fn what_cannot_be_tuned_is_said() {
+    let desk = Desk::new();
+    assert!(desk.refusal("tune x.toml --decays 0.5").contains("does not decay"));
+    assert!(desk.refusal("tune x.toml --rates 0").contains("out of range"));
+    let text = fs::read_to_string(desk.path("x.toml")).unwrap();
+    fs::write(desk.path("unsplit.toml"), text.replace("split = {", "# split = {")).unwrap();
+    assert!(desk.refusal("tune unsplit.toml").contains("--set data.split.train=0.5"));
+}

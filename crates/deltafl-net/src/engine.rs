@@ -1,0 +1,271 @@
+//! The engine whose devices are at the other end of a connection that they opened.
+//!
+//! The round loop runs on a thread of its own and asks as it asks any engine; the answers are the same integers, so the
+//! bits are those of a simulation. Of one device the server learns that it took part, and nothing else.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use deltafl::data::Split;
+use deltafl::engine::{
+    Drawn, Engine, EngineError, Query, Reachable, Round, SLOTS, SplitEvaluation, Sum, context,
+};
+use deltafl::params::Params;
+use deltafl::superquantile::DeviceLoss;
+use deltafl_secagg::graph::GraphRule;
+pub use deltafl_secagg::graph::Permille;
+use deltafl_secagg::identity::DeviceId;
+use deltafl_secagg::mask::Suite;
+use deltafl_secagg::message::DeviceSet;
+use deltafl_secagg::params::{RoundId, RoundParams};
+use deltafl_secagg::ring::RingVector;
+use deltafl_secagg::server::{ServerConfig, Verdict};
+use tokio::time::Instant;
+
+use crate::hub::{Address, Event, Status, What};
+use crate::refusal::Refusal;
+use crate::round::{Deadlines, Invitation, Line, Protocol, shared};
+use crate::wire::proto::{self, from_server};
+use crate::wire::{blob_of, question_to_wire};
+
+/// How rounds are run with devices that come and go.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// m: the devices that are enough for a round. More may be drawn, and the invitation closes when so many have come.
+    pub cohort: usize,
+    /// Devices that must be there before a round begins.
+    pub present: usize,
+    /// The fewest devices in a sum.
+    pub quorum: usize,
+    /// γ, the share of a cohort that may collude with the server, in thousandths.
+    pub colluding: Permille,
+    /// δ, the share that may drop out, in thousandths.
+    pub dropping: Permille,
+    /// How long devices may take.
+    pub deadlines: Deadlines,
+    /// The longest wait between two attempts when a round came to nothing.
+    pub pause: Duration,
+}
+
+impl Rules {
+    /// The rules for cohorts of m of so many devices: half of a cohort makes a sum, 5 % may collude, 20 % drop out.
+    pub fn new(cohort: usize, devices: usize) -> Self {
+        let cohort = cohort.min(devices);
+        let share = |thousandths| Permille::new(thousandths).expect("at most one half");
+        Self {
+            cohort,
+            present: cohort,
+            quorum: cohort.div_ceil(2).max(2),
+            colluding: share(50),
+            dropping: share(200),
+            deadlines: Deadlines::default(),
+            pause: Duration::from_secs(1),
+        }
+    }
+}
+
+/// The devices of a federation, online or not.
+pub struct Remote {
+    line: Line,
+    rules: Rules,
+    /// Raised to end the run.
+    stop: Arc<AtomicBool>,
+    /// Counts key set-ups: a device takes part in each once.
+    setups: u64,
+    /// Counts questions of open mode.
+    asked: u64,
+    current: Option<Current>,
+}
+
+/// The key set-up of the present round.
+struct Current {
+    round: (u64, u64),
+    protocol: Protocol,
+    slots_left: u32,
+}
+
+/// The run is to end.
+#[derive(Debug, thiserror::Error)]
+#[error("the server is shutting down")]
+pub struct ShuttingDown;
+
+impl Remote {
+    pub(crate) fn new(line: Line, rules: Rules, stop: Arc<AtomicBool>) -> Self {
+        Self { line, rules, stop, setups: 0, asked: 0, current: None }
+    }
+
+    fn check_stop(&self) -> Result<(), EngineError> {
+        if self.stop.load(Ordering::Relaxed) {
+            let source = Box::new(ShuttingDown);
+            return Err(EngineError::Transport { context: "the round was not finished", source });
+        }
+        Ok(())
+    }
+
+    /// Keys with a free slot: those of the present round, or new ones.
+    fn ready(&mut self, round: &Round<'_>) -> Result<Current, Verdict> {
+        let key = (round.seed, round.index);
+        let mut present: DeviceSet =
+            round.cohort.iter().filter(|drawn| !drawn.dropped).map(|drawn| DeviceId(drawn.device)).collect();
+        if let Some(current) = self.current.take() {
+            if current.round == key && current.slots_left > 0 {
+                return Ok(current);
+            }
+            if current.round == key {
+                present = current.protocol.active().clone();
+            }
+            current.protocol.end(&self.line);
+        }
+        self.setups += 1;
+        let (setups, invited) = (self.setups, present.len());
+        let begun = Status { round: round.index, setups, invited, ..Status::default() };
+        self.line.hub.status.send_replace(begun);
+        let known = self.line.hub.known();
+        let params = RoundParams {
+            id: RoundId { session: self.line.hub.introduction().session, round: self.setups },
+            suite: Suite::default(),
+            cohort: u32::try_from(present.len()).unwrap_or(u32::MAX),
+            graph: GraphRule::Regular { gamma: self.rules.colluding, delta: self.rules.dropping },
+            slots: SLOTS,
+        };
+        let config = ServerConfig {
+            params,
+            cohort: present,
+            roster: Arc::clone(&known.keys),
+            min_members: self.rules.quorum,
+            phase_timeout: Duration::ZERO,
+        };
+        let invitation = Invitation { config, deadlines: self.rules.deadlines, target: self.rules.cohort };
+        let protocol = Protocol::begin(&mut self.line, invitation)?;
+        Ok(Current { round: key, protocol, slots_left: SLOTS })
+    }
+
+    fn slot(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, Verdict> {
+        self.line.hub.blobs.keep_params(queries.iter().map(Query::params));
+        let mut current = self.ready(round)?;
+        current.slots_left -= 1;
+        let len: usize = queries.iter().map(Query::answer_len).sum();
+        let len = u32::try_from(len).expect("parameters are far below 2^32");
+        let question = question_to_wire(round, queries);
+        let sum = current.protocol.sum(&mut self.line, &question, len, &context(round, queries));
+        let sum = match sum {
+            Ok(sum) => sum,
+            Err(verdict) => {
+                current.protocol.end(&self.line);
+                return Err(verdict);
+            }
+        };
+        let mut traffic = current.protocol.take_traffic();
+        if current.slots_left == SLOTS - 1 {
+            // Parameters travel once per round, to whoever set up keys.
+            let fetched = current.protocol.active().len() as u64;
+            traffic.bytes_down += fetched * distinct(queries).map(|params| blob_of(params).len).sum::<u64>();
+        }
+        self.current = Some(current);
+        let RingVector::Z64(values) = sum.sum else { unreachable!("the slot was opened in Z_2^64") };
+        let answered = sum.survivors.len() as u64;
+        let mut rest = values.as_slice();
+        let part = |(i, query): (usize, &Query<'_>)| {
+            let (values, behind) = rest.split_at(query.answer_len());
+            rest = behind;
+            Sum { values: values.to_vec(), answered, traffic: traffic.part(i as u64, queries.len() as u64) }
+        };
+        Ok(queries.iter().enumerate().map(part).collect())
+    }
+}
+
+/// The parameters of some queries, each vector once.
+fn distinct<'q>(queries: &'q [Query<'_>]) -> impl Iterator<Item = &'q Params> {
+    let first = |i: usize| queries[..i].iter().all(|query| !query.params().is_same(queries[i].params()));
+    (0..queries.len()).filter(move |&i| first(i)).map(|i| queries[i].params())
+}
+
+impl Engine for Remote {
+    fn devices(&self) -> usize {
+        self.line.hub.known().roster.entries().len()
+    }
+
+    /// Waits until as many devices are ready as a round needs.
+    fn reachable(&mut self) -> Result<Reachable, EngineError> {
+        loop {
+            self.check_stop()?;
+            // Now and then, to see whether the server is to stop.
+            let for_now = Instant::now() + Duration::from_millis(200);
+            if self.line.wait_for(self.rules.present, for_now) {
+                return Ok(Reachable::Some(self.line.hub.ready()));
+            }
+        }
+    }
+
+    fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
+        self.check_stop()?;
+        Ok(self.open_losses(round, tracks))
+    }
+
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
+        self.check_stop()?;
+        self.slot(round, queries).map_err(|verdict| {
+            tracing::warn!(round = round.index, %verdict, "the cohort came to no sum");
+            std::thread::sleep(self.rules.pause);
+            EngineError::NoSum { source: Box::new(verdict) }
+        })
+    }
+
+    /// Nothing: what a device makes of a model stays on the device.
+    fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError> {
+        Ok(None)
+    }
+}
+
+impl Remote {
+    /// F_k(w) of each cohort device that tells, per track, in the order of the cohort.
+    fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<DeviceLoss>> {
+        self.asked += 1;
+        self.line.hub.blobs.keep_params(tracks.iter().copied());
+        let params = tracks.iter().map(|params| blob_of(params).to_wire()).collect();
+        let question =
+            shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
+        let mut awaited: HashMap<Address, Drawn> = HashMap::new();
+        for drawn in round.cohort.iter().filter(|drawn| !drawn.dropped) {
+            if let Some(address) = self.line.hub.address(drawn.device)
+                && self.line.hub.send(address, &question)
+            {
+                awaited.insert(address, *drawn);
+            }
+        }
+        let told = self.hear_losses(awaited, tracks.len());
+        let of_track = |track: usize| {
+            let of_device = |drawn: &Drawn| {
+                let losses = told.get(&drawn.device)?;
+                let weight = losses.examples as f64 * f64::from(drawn.times);
+                DeviceLoss::new(losses.losses[track], weight).ok()
+            };
+            round.cohort.iter().filter_map(of_device).collect()
+        };
+        (0..tracks.len()).map(of_track).collect()
+    }
+
+    fn hear_losses(
+        &mut self,
+        mut awaited: HashMap<Address, Drawn>,
+        tracks: usize,
+    ) -> HashMap<u32, proto::Losses> {
+        let deadline = Instant::now() + self.rules.deadlines.input;
+        let mut told = HashMap::new();
+        while !awaited.is_empty() {
+            let Some(Event { from, what }) = self.line.next(deadline) else { break };
+            match what {
+                What::Losses(losses) if losses.id == self.asked && losses.losses.len() == tracks => {
+                    if awaited.remove(&from).is_some() {
+                        told.insert(from.device, losses);
+                    }
+                }
+                What::Gone => drop(awaited.remove(&from)),
+                What::Losses(_) | What::Message { .. } => self.line.hub.refusals.count(Refusal::Late),
+            }
+        }
+        told
+    }
+}

@@ -1,0 +1,54 @@
+//! Answers to requests that cannot be served, as JSON with the reason.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use crate::store::StoreError;
+
+/// Why a request is not served. What is the server's own affair is logged and not told.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Problem {
+    /// No such path, federation, version.
+    NotFound,
+    /// A request that makes no sense, and why.
+    Bad(&'static str),
+    /// A certificate is needed, or another one.
+    Forbidden(&'static str),
+    /// The token or the name was refused.
+    Refused(&'static str),
+    /// Too many at once.
+    TooMany,
+    /// The server's own trouble.
+    Internal,
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let (status, reason) = match self {
+            Self::NotFound => (StatusCode::NOT_FOUND, "there is nothing here"),
+            Self::Bad(reason) => (StatusCode::BAD_REQUEST, reason),
+            Self::Forbidden(reason) => (StatusCode::FORBIDDEN, reason),
+            Self::Refused(reason) => (StatusCode::CONFLICT, reason),
+            Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too many requests; come back later"),
+            Self::Internal => (StatusCode::SERVICE_UNAVAILABLE, "the server is in trouble; try again"),
+        };
+        (status, Json(json!({ "error": reason }))).into_response()
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NoFederation { .. } => Self::NotFound,
+            StoreError::TokenRefused => Self::Forbidden("the token is not valid, used up or expired"),
+            StoreError::DeviceExists { .. } => Self::Refused("a device of this name is enrolled already"),
+            error => {
+                tracing::error!(%error, "a request failed");
+                Self::Internal
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The devices that are online: who they are, how to reach them, what they say.
+//!
+//! Connections come and go on the runtime; the round loop sits on a thread of its own and hears of them through one
+//! channel, in order.
+
+mod blobs;
+mod seat;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use deltafl_secagg::identity::Roster as Keys;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
+
+pub(crate) use self::blobs::Blobs;
+use crate::refusal::{Refusal, Refusals};
+use crate::roster::{Roster, RosterError, SignedRoster};
+use crate::wire::proto::{self, FromServer, from_server};
+use crate::wire::{BlobId, VERSION};
+
+/// Messages that wait for a device to read them: a round sends it a few dozen, and long ones in parts.
+const OUTBOX: usize = 256;
+/// Events that wait for the round loop.
+const INBOX: usize = 1024;
+/// Greetings of one device within [`GREETING_WINDOW`] before it is told to stay away.
+const MAX_GREETINGS: u32 = 20;
+const GREETING_WINDOW: Duration = Duration::from_secs(60);
+
+/// What a server tells the devices about itself.
+#[derive(Clone, Debug)]
+pub struct Introduction {
+    /// The name of the federation.
+    pub federation: String,
+    /// Names the key set-ups of this process.
+    pub session: [u8; 16],
+    /// The name of the experiment.
+    pub experiment: String,
+    /// The model, in JSON.
+    pub model: String,
+    /// Number of parameters.
+    pub params: usize,
+    /// Whether devices are asked for their losses one by one.
+    pub open: bool,
+}
+
+/// Bounds on what devices can make the server hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of long messages that are coming in, over all devices.
+    pub incoming_bytes: usize,
+    /// How long a device may take between two parts of a message, or to say who it is.
+    pub patience: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { incoming_bytes: 64 << 20, patience: Duration::from_secs(20) }
+    }
+}
+
+/// A device during one stay: whoever leaves and comes back is somebody else to a round under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Address {
+    /// Its place on the roster.
+    pub(crate) device: u32,
+    stay: u64,
+}
+
+/// Where the round loop stands, for those who watch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// t, counted from 0.
+    pub round: u64,
+    /// Key set-ups so far: one per round, one more for each attempt.
+    pub setups: u64,
+    /// The phase of secure aggregation; empty between rounds.
+    pub phase: &'static str,
+    /// Devices invited.
+    pub invited: usize,
+    /// Devices that have answered in this phase.
+    pub answered: usize,
+}
+
+/// What a device did.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) from: Address,
+    pub(crate) what: What,
+}
+
+/// What a device did.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// It sent a message of secure aggregation.
+    Message {
+        bytes: Bytes,
+        /// Room among the incoming bytes, free again when the event is dropped.
+        _room: Option<OwnedSemaphorePermit>,
+    },
+    /// It told its losses.
+    Losses(proto::Losses),
+    /// It left, or does not take part for now.
+    Gone,
+}
+
+/// A roster as the server uses it.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) roster: Roster,
+    pub(crate) keys: Arc<Keys>,
+    id: BlobId,
+    signature: [u8; 64],
+}
+
+/// Where devices meet the round loop.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    introduction: Introduction,
+    limits: Limits,
+    desk: Mutex<Desk>,
+    /// Rung when a device becomes ready.
+    arrivals: Notify,
+    events: mpsc::Sender<Event>,
+    pub(crate) blobs: Blobs,
+    /// Kibibytes of long messages that may still come in.
+    room: Arc<Semaphore>,
+    /// The longest message that the present round calls for.
+    longest: AtomicUsize,
+    pub(crate) refusals: Arc<Refusals>,
+    pub(crate) status: watch::Sender<Status>,
+}
+
+#[derive(Debug)]
+struct Desk {
+    known: Arc<Known>,
+    peers: HashMap<u32, Peer>,
+    greetings: HashMap<u32, Greetings>,
+    next_stay: u64,
+    ready: usize,
+}
+
+/// A device that is online.
+#[derive(Debug)]
+struct Peer {
+    /// Tells a stay of a device from its earlier ones.
+    stay: u64,
+    /// Shared: what a whole cohort is told is kept once.
+    outbox: mpsc::Sender<Arc<FromServer>>,
+    /// Rung to end the stay.
+    leave: Arc<Notify>,
+    ready: bool,
+}
+
+/// How often a device has said hello lately.
+#[derive(Debug)]
+struct Greetings {
+    since: Instant,
+    count: u32,
+}
+
+impl Hub {
+    /// A hub without devices, and the end of its channel of events.
+    pub(crate) fn new(
+        introduction: Introduction,
+        limits: Limits,
+        roster: &SignedRoster,
+    ) -> Result<(Arc<Self>, mpsc::Receiver<Event>), RosterError> {
+        let (events, inbox) = mpsc::channel(INBOX);
+        let blobs = Blobs::default();
+        let known = Arc::new(know(&blobs, roster)?);
+        let desk = Desk { known, peers: HashMap::new(), greetings: HashMap::new(), next_stay: 0, ready: 0 };
+        let hub = Self {
+            introduction,
+            room: Arc::new(Semaphore::new(limits.incoming_bytes >> 10)),
+            limits,
+            desk: Mutex::new(desk),
+            arrivals: Notify::new(),
+            events,
+            blobs,
+            longest: AtomicUsize::new(0),
+            refusals: Arc::default(),
+            status: watch::Sender::default(),
+        };
+        Ok((Arc::new(hub), inbox))
+    }
+
+    pub(crate) fn introduction(&self) -> &Introduction {
+        &self.introduction
+    }
+
+    /// How long a device may keep the server waiting.
+    pub(crate) fn patience(&self) -> Duration {
+        self.limits.patience
+    }
+
+    /// The roster in force.
+    pub(crate) fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.desk().known)
+    }
+
+    /// Puts another roster in force: devices were enrolled or revoked. Whoever is online fetches it before it is drawn
+    /// again; whoever is revoked leaves.
+    pub(crate) fn change_roster(&self, roster: &SignedRoster) -> Result<(), RosterError> {
+        let known = Arc::new(know(&self.blobs, roster)?);
+        let mut desk = self.desk();
+        desk.known = Arc::clone(&known);
+        desk.ready = 0;
+        let entries = known.roster.entries();
+        let news = Arc::new(FromServer { body: Some(from_server::Body::Roster(known.to_wire())) });
+        for (&device, peer) in &mut desk.peers {
+            peer.ready = false;
+            let stays = entries.get(device as usize).is_some_and(|entry| !entry.revoked);
+            if !stays || peer.outbox.try_send(Arc::clone(&news)).is_err() {
+                peer.leave.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets messages up to this length in.
+    pub(crate) fn allow(&self, bytes: usize) {
+        self.longest.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Who can be drawn, by place on the roster.
+    pub(crate) fn ready(&self) -> Vec<bool> {
+        let desk = self.desk();
+        let mut ready = vec![false; desk.known.roster.entries().len()];
+        for (&device, _) in desk.peers.iter().filter(|(_, peer)| peer.ready) {
+            if let Some(place) = ready.get_mut(device as usize) {
+                *place = true;
+            }
+        }
+        ready
+    }
+
+    /// How many are online, and how many of them can be drawn.
+    pub(crate) fn presence(&self) -> (usize, usize) {
+        let desk = self.desk();
+        (desk.peers.len(), desk.ready)
+    }
+
+    /// Waits until so many can be drawn.
+    pub(crate) async fn enough(&self, devices: usize) {
+        loop {
+            let arrival = self.arrivals.notified();
+            if self.desk().ready >= devices {
+                return;
+            }
+            arrival.await;
+        }
+    }
+
+    /// Where a device is, if it can be drawn.
+    pub(crate) fn address(&self, device: u32) -> Option<Address> {
+        let desk = self.desk();
+        let peer = desk.peers.get(&device).filter(|peer| peer.ready)?;
+        Some(Address { device, stay: peer.stay })
+    }
+
+    /// Sends a message to a device; whether it is there. One that does not read what it is sent leaves.
+    pub(crate) fn send(&self, to: Address, message: &Arc<FromServer>) -> bool {
+        let desk = self.desk();
+        let Some(peer) = desk.peer(to) else { return false };
+        match peer.outbox.try_send(Arc::clone(message)) {
+            Ok(()) => true,
+            Err(TrySendError::Closed(_)) => false,
+            Err(TrySendError::Full(_)) => {
+                self.refusals.count(Refusal::Stalled);
+                peer.leave.notify_one();
+                false
+            }
+        }
+    }
+
+    /// Sends messages one behind the other; whether the device is there.
+    pub(crate) fn send_all(&self, to: Address, messages: &[Arc<FromServer>]) -> bool {
+        messages.iter().all(|message| self.send(to, message))
+    }
+
+    /// Shows a device the door.
+    pub(crate) fn expel(&self, who: Address, refusal: Refusal) {
+        self.refusals.count(refusal);
+        if let Some(peer) = self.desk().peer(who) {
+            peer.leave.notify_one();
+        }
+    }
+
+    /// Ends every stay.
+    pub(crate) fn close(&self) {
+        let desk = self.desk();
+        desk.peers.values().for_each(|peer| peer.leave.notify_one());
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Desk {
+    fn peer(&self, address: Address) -> Option<&Peer> {
+        self.peers.get(&address.device).filter(|peer| peer.stay == address.stay)
+    }
+}
+
+impl Known {
+    pub(crate) fn to_wire(&self) -> proto::Roster {
+        proto::Roster { blob: Some(self.id.to_wire()), signature: Bytes::copy_from_slice(&self.signature) }
+    }
+
+    pub(crate) fn hash(&self) -> &blake3::Hash {
+        &self.id.hash
+    }
+}
+
+/// Takes in a roster that the server's own authority signed.
+fn know(blobs: &Blobs, signed: &SignedRoster) -> Result<Known, RosterError> {
+    let roster = Roster::decode(signed.bytes.clone())?;
+    let keys = Arc::new(roster.keys()?);
+    let id = blobs.keep_roster(signed.bytes.clone());
+    Ok(Known { roster, keys, id, signature: signed.signature })
+}
+
+impl Introduction {
+    /// The greeting of the device at this place.
+    fn welcome(&self, index: u32, known: &Known) -> proto::Welcome {
+        proto::Welcome {
+            version: VERSION,
+            federation: self.federation.clone(),
+            session: Bytes::copy_from_slice(&self.session),
+            index,
+            experiment: Some(proto::Experiment {
+                name: self.experiment.clone(),
+                model: self.model.clone(),
+                params: self.params as u64,
+                open: self.open,
+            }),
+            roster: Some(known.to_wire()),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The knob: a device chooses its θ and gets the model of the nearest level.
+//!
+//! A model trained at θ serves every mixture of devices whose conformity is at least θ, so of two levels that are equally
+//! near the lower one is given.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Json, Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use deltafl::superquantile::Conformity;
+use serde::{Deserialize, Serialize};
+
+use crate::http::{Access, House, Problem, Visitor};
+use crate::store::{ModelRow, Percentiles};
+
+/// A model card: what is known of a model, as far as privacy allows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Card {
+    /// The federation.
+    pub federation: String,
+    /// The level that it was trained at.
+    pub theta: Conformity,
+    /// The algorithm.
+    pub algorithm: String,
+    /// Rounds behind it: its version.
+    pub version: u64,
+    /// The seed of its run.
+    pub seed: u64,
+    /// BLAKE3 of its file, and its ETag.
+    pub blake3: String,
+    /// Size of its file.
+    pub bytes: u64,
+    /// η in force: the (1−θ)-quantile of the cohort's losses, which the server learns in private mode too.
+    pub eta: Option<f64>,
+    /// How devices fare. In private mode the server does not know: empty.
+    pub devices: Vec<Percentiles>,
+}
+
+impl Card {
+    fn of(federation: &str, row: &ModelRow) -> Self {
+        Self {
+            federation: federation.to_owned(),
+            theta: row.label.theta,
+            algorithm: row.label.algorithm.clone(),
+            version: row.round,
+            seed: row.seed,
+            blake3: row.blob.to_string(),
+            bytes: row.bytes,
+            eta: row.eta,
+            devices: row.percentiles.clone(),
+        }
+    }
+}
+
+/// Which version, and of which run.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Wanted {
+    version: Option<u64>,
+    seed: Option<u64>,
+}
+
+/// The row whose level is nearest, among those of one version.
+fn nearest<'a>(rows: &'a [ModelRow], theta: Conformity, wanted: &Wanted) -> Option<&'a ModelRow> {
+    let of_run = |row: &&ModelRow| wanted.seed.is_none_or(|seed| row.seed == seed);
+    let version = wanted.version.or_else(|| rows.iter().filter(of_run).map(|row| row.round).max())?;
+    let distance = |row: &ModelRow| (row.label.theta.get() - theta.get()).abs();
+    rows.iter().filter(of_run).filter(|row| row.round == version).min_by(|a, b| {
+        distance(a).total_cmp(&distance(b)).then(a.label.theta.get().total_cmp(&b.label.theta.get()))
+    })
+}
+
+/// The models: levels and versions.
+pub(crate) async fn models(
+    State(house): State<Arc<House>>,
+    Extension(visitor): Extension<Visitor>,
+    Path(federation): Path<String>,
+) -> Result<Json<Vec<Card>>, Problem> {
+    let rows = rows(&house, &visitor, &federation).await?;
+    Ok(Json(rows.iter().map(|row| Card::of(&federation, row)).collect()))
+}
+
+/// What is known of the model of the nearest level.
+pub(crate) async fn card(
+    State(house): State<Arc<House>>,
+    Extension(visitor): Extension<Visitor>,
+    Path((federation, theta)): Path<(String, String)>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Json<Card>, Problem> {
+    let rows = rows(&house, &visitor, &federation).await?;
+    let row = nearest(&rows, level(&theta)?, &wanted).ok_or(Problem::NotFound)?;
+    Ok(Json(Card::of(&federation, row)))
+}
+
+/// The params of the nearest level.
+pub(crate) async fn model(
+    State(house): State<Arc<House>>,
+    Extension(visitor): Extension<Visitor>,
+    Path((federation, theta)): Path<(String, String)>,
+    Query(wanted): Query<Wanted>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let rows = rows(&house, &visitor, &federation).await?;
+    let row = nearest(&rows, level(&theta)?, &wanted).ok_or(Problem::NotFound)?;
+    let etag = format!("\"{}\"", row.blob);
+    let said = [
+        (header::ETAG.as_str(), etag.clone()),
+        (header::CACHE_CONTROL.as_str(), "private, no-cache".to_owned()),
+        ("deltafl-theta", row.label.theta.to_string()),
+        ("deltafl-version", row.round.to_string()),
+    ];
+    if is_known(&headers, &etag) {
+        return Ok((StatusCode::NOT_MODIFIED, said).into_response());
+    }
+    let bytes = house.store.blob(&row.blob).await?;
+    Ok((said, [(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
+}
+
+/// Whether the visitor holds this version already (RFC 9110, section 13.1.2).
+fn is_known(headers: &HeaderMap, etag: &str) -> bool {
+    let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    known
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
+}
+
+fn level(theta: &str) -> Result<Conformity, Problem> {
+    let number: f64 = theta.parse().map_err(|_| Problem::Bad("θ is a number in (0, 1]"))?;
+    Conformity::try_from(number).map_err(|_| Problem::Bad("θ is a number in (0, 1]"))
+}
+
+async fn rows(house: &House, visitor: &Visitor, federation: &str) -> Result<Vec<ModelRow>, Problem> {
+    if federation != house.federation.as_str() {
+        return Err(Problem::NotFound);
+    }
+    let known = visitor.0.as_ref().is_some_and(|peer| peer.federation == house.federation);
+    if house.access == Access::Devices && !known {
+        return Err(Problem::Forbidden("models are for devices of the federation: show a certificate"));
+    }
+    Ok(house.store.models(&house.federation).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::experiment::TrackLabel;
+
+    use super::*;
+    use crate::store::BlobHash;
+
+    fn rows() -> Vec<ModelRow> {
+        let row = |round: u64, theta: f64| ModelRow {
+            seed: 1,
+            round,
+            label: TrackLabel { algorithm: "delta-fl".to_owned(), theta: theta.try_into().unwrap() },
+            eta: None,
+            percentiles: Vec::new(),
+            blob: BlobHash::of(&[round as u8]),
+            bytes: 1,
+        };
+        vec![row(20, 1.0), row(20, 0.5), row(20, 0.25), row(10, 1.0), row(10, 0.1)]
+    }
+
+    #[test]
+    fn the_nearest_level_of_the_newest_version_is_given_and_the_lower_of_two() {
+        let rows = rows();
+        let given = |theta: f64, wanted: Wanted| {
+            nearest(&rows, theta.try_into().unwrap(), &wanted).map(|row| (row.round, row.label.theta.get()))
+        };
+        assert_eq!(given(0.01, Wanted::default()), Some((20, 0.25)));
+        assert_eq!(given(0.375, Wanted::default()), Some((20, 0.25)));
+        assert_eq!(given(0.75, Wanted::default()), Some((20, 0.5)));
+        assert_eq!(given(0.76, Wanted::default()), Some((20, 1.0)));
+        assert_eq!(given(0.5, Wanted { version: Some(10), seed: None }), Some((10, 0.1)));
+        assert_eq!(given(0.5, Wanted { version: Some(11), seed: None }), None);
+        assert_eq!(given(0.5, Wanted { version: None, seed: Some(2) }), None);
+    }
+
+    #[test]
+    fn an_etag_is_known_in_a_list_weak_or_as_a_star() {
+        let known = |text: &'static str| {
+            is_known(&HeaderMap::from_iter([(header::IF_NONE_MATCH, text.parse().unwrap())]), "\"ab\"")
+        };
+        for text in ["\"ab\"", "\"x\", \"ab\"", "W/\"ab\"", "*"] {
+            assert!(known(text), "{text}");
+        }
+        assert!(!known("\"abc\"") && !known("ab"));
+    }
+}

@@ -1,0 +1,288 @@
+//! What is going on: the live page and the figures behind it.
+//!
+//! Nothing here is of one device: counts, sums and quantiles, which the server learns in private mode too.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use deltafl::experiment::TrackLabel;
+use deltafl::run_folder::RoundLine;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::serve::Status;
+
+mod page;
+
+pub(crate) use page::{events, federations, page, rounds, script, snapshot, style};
+
+/// Rounds that the page shows.
+const SHOWN: usize = 300;
+
+/// What does not change while a server runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct About {
+    /// The federation.
+    pub federation: String,
+    /// The experiment.
+    pub experiment: String,
+    /// The kind of model.
+    pub model: String,
+    /// Whether devices tell their losses one by one.
+    pub open: bool,
+    /// T.
+    pub rounds: u64,
+    /// m.
+    pub cohort: u64,
+    /// What the tracks are called.
+    pub tracks: Vec<TrackLabel>,
+}
+
+/// What a server is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Another server leads; this one would take over.
+    #[default]
+    Standby,
+    /// It runs the rounds.
+    Leading,
+    /// All rounds are done.
+    Finished,
+}
+
+/// Where the round under way stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Now {
+    /// What the server is doing.
+    pub role: Role,
+    /// t of the round under way, counted from 0.
+    pub round: u64,
+    /// Key set-ups since the server started: more than rounds means that some were tried again.
+    pub setups: u64,
+    /// The phase, empty between rounds.
+    pub phase: String,
+    /// Devices invited.
+    pub invited: u64,
+    /// Devices that have answered in this phase.
+    pub answered: u64,
+    /// Devices connected.
+    pub online: u64,
+    /// Those of them that can be drawn.
+    pub ready: u64,
+    /// Devices enrolled and not revoked.
+    pub enrolled: u64,
+    /// Rounds committed.
+    pub committed: u64,
+}
+
+/// A phase of a round that is over.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Phase {
+    /// Its name.
+    pub name: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// Devices that answered in it.
+    pub answered: u64,
+}
+
+/// A committed round as the page shows it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shown {
+    /// The seed of the run.
+    pub seed: u64,
+    /// t, counted from 0.
+    pub round: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Devices drawn.
+    pub cohort: u64,
+    /// Devices that vanished.
+    pub dropped: u64,
+    /// Bytes from the devices.
+    pub bytes_up: u64,
+    /// Bytes to the devices.
+    pub bytes_down: u64,
+    /// η per track.
+    pub eta: Vec<Option<f64>>,
+    /// Mean loss per track; known in open mode only.
+    pub loss: Vec<Option<f64>>,
+    /// Size of the tail per track.
+    pub tail: Vec<u64>,
+    /// Its phases, where this server saw them.
+    pub phases: Vec<Phase>,
+}
+
+impl Shown {
+    /// From the records of one round; `None` without any.
+    pub fn of(lines: &[RoundLine], phases: Vec<Phase>) -> Option<Self> {
+        let first = lines.first()?;
+        let records = || lines.iter().map(|line| &line.record);
+        Some(Self {
+            seed: first.record.seed,
+            round: first.record.round,
+            seconds: first.seconds,
+            cohort: first.record.cohort,
+            dropped: first.record.dropped,
+            bytes_up: records().map(|record| record.bytes_up).sum(),
+            bytes_down: records().map(|record| record.bytes_down).sum(),
+            eta: records().map(|record| record.eta).collect(),
+            loss: records().map(|record| record.loss).collect(),
+            tail: records().map(|record| record.tail).collect(),
+            phases,
+        })
+    }
+}
+
+/// Sums over all rounds that this server committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Rounds.
+    pub rounds: u64,
+    /// Seconds.
+    pub seconds: f64,
+    /// Devices that vanished.
+    pub dropped: u64,
+    /// Bytes from devices.
+    pub bytes_up: u64,
+    /// Bytes to devices.
+    pub bytes_down: u64,
+}
+
+/// What is going on at a server. Clones share it; nothing in it blocks for long.
+#[derive(Clone, Debug)]
+pub struct Live(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    about: About,
+    now: watch::Sender<Now>,
+    past: RwLock<Past>,
+}
+
+#[derive(Debug, Default)]
+struct Past {
+    shown: VecDeque<Shown>,
+    totals: Totals,
+    /// Phases of the round under way that are over.
+    phases: Vec<Phase>,
+    began: Option<Instant>,
+}
+
+impl Live {
+    /// Nothing is going on yet.
+    pub fn new(about: About) -> Self {
+        Self(Arc::new(Shared { about, now: watch::Sender::default(), past: RwLock::default() }))
+    }
+
+    /// What does not change.
+    pub fn about(&self) -> &About {
+        &self.0.about
+    }
+
+    /// Where the round under way stands.
+    pub fn now(&self) -> Now {
+        self.0.now.borrow().clone()
+    }
+
+    /// Sums over what this server committed.
+    pub fn totals(&self) -> Totals {
+        self.0.past.read().unwrap_or_else(PoisonError::into_inner).totals
+    }
+
+    /// What the server is doing.
+    pub fn role(&self, role: Role) {
+        self.0.now.send_modify(|now| now.role = role);
+    }
+
+    /// Who is there, and who is enrolled.
+    pub fn presence(&self, online: usize, ready: usize, enrolled: u64) {
+        let (online, ready) = (online as u64, ready as u64);
+        self.0.now.send_if_modified(|now| {
+            let before = (now.online, now.ready, now.enrolled);
+            (now.online, now.ready, now.enrolled) = (online, ready, enrolled);
+            before != (online, ready, enrolled)
+        });
+    }
+
+    /// Where the round loop stands.
+    pub fn status(&self, status: &Status) {
+        let before = self.now();
+        if before.phase != status.phase || before.setups != status.setups {
+            let mut past = self.0.past.write().unwrap_or_else(PoisonError::into_inner);
+            let seconds = past.began.map_or(0.0, |began| began.elapsed().as_secs_f64());
+            if before.setups != status.setups && before.round != status.round {
+                past.phases.clear();
+            }
+            if !before.phase.is_empty() {
+                past.phases.push(Phase { name: before.phase, seconds, answered: before.answered });
+            }
+            past.began = Some(Instant::now());
+        }
+        self.0.now.send_modify(|now| {
+            (now.round, now.setups, now.phase) = (status.round, status.setups, status.phase.to_owned());
+            (now.invited, now.answered) = (status.invited as u64, status.answered as u64);
+        });
+    }
+
+    /// A round was committed.
+    pub fn committed(&self, lines: &[RoundLine]) {
+        let mut past = self.0.past.write().unwrap_or_else(PoisonError::into_inner);
+        let mut phases = std::mem::take(&mut past.phases);
+        let now = self.now();
+        if !now.phase.is_empty() {
+            let seconds = past.began.take().map_or(0.0, |began| began.elapsed().as_secs_f64());
+            phases.push(Phase { name: now.phase, seconds, answered: now.answered });
+        }
+        let Some(shown) = Shown::of(lines, phases) else { return };
+        past.totals.rounds += 1;
+        past.totals.seconds += shown.seconds;
+        past.totals.dropped += shown.dropped;
+        past.totals.bytes_up += shown.bytes_up;
+        past.totals.bytes_down += shown.bytes_down;
+        let committed = shown.round + 1;
+        past.push(shown);
+        drop(past);
+        self.0.now.send_modify(|now| {
+            (now.committed, now.answered) = (committed, 0);
+            now.phase.clear();
+        });
+    }
+
+    /// Takes in rounds that were committed before this server started.
+    pub fn remember(&self, lines: &[RoundLine]) {
+        let Some(shown) = Shown::of(lines, Vec::new()) else { return };
+        let committed = shown.round + 1;
+        self.0.past.write().unwrap_or_else(PoisonError::into_inner).push(shown);
+        self.0.now.send_modify(|now| now.committed = committed);
+    }
+
+    /// Follows a server's round loop for as long as it runs.
+    pub async fn follow(self, mut status: watch::Receiver<Status>) {
+        while status.changed().await.is_ok() {
+            let latest = status.borrow_and_update().clone();
+            self.status(&latest);
+            // A cohort of thousands answers faster than anybody can read.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn shown(&self) -> Vec<Shown> {
+        self.0.past.read().unwrap_or_else(PoisonError::into_inner).shown.iter().cloned().collect()
+    }
+
+    fn watch(&self) -> watch::Receiver<Now> {
+        self.0.now.subscribe()
+    }
+}
+
+impl Past {
+    fn push(&mut self, shown: Shown) {
+        if self.shown.len() == SHOWN {
+            self.shown.pop_front();
+        }
+        self.shown.push_back(shown);
+    }
+}

@@ -1,0 +1,124 @@
+//! Blobs under the hash of their content.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload};
+
+use super::retry::patiently;
+use super::{Store, StoreError};
+
+/// BLAKE3 of a blob, in hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BlobHash(String);
+
+impl BlobHash {
+    /// The hash of some bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(blake3::hash(bytes).to_hex().to_string())
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// From text; `None` unless it is 64 lower-case hexadecimal digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        (text.len() == 64 && text.bytes().all(digit)).then(|| Self(text.to_owned()))
+    }
+
+    /// Two levels, so that no folder grows long.
+    fn path(&self) -> ObjectPath {
+        ObjectPath::from(format!("{}/{}", &self.0[..2], self.0))
+    }
+}
+
+impl fmt::Display for BlobHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where the blobs lie. Opened when first used: whoever only enrols devices makes no folder.
+#[derive(Debug)]
+pub(super) struct Blobs {
+    place: String,
+    opened: OnceLock<Arc<dyn ObjectStore>>,
+}
+
+impl Blobs {
+    pub(super) fn new(place: &str) -> Self {
+        Self { place: place.to_owned(), opened: OnceLock::new() }
+    }
+
+    fn store(&self) -> Result<&dyn ObjectStore, StoreError> {
+        if let Some(store) = self.opened.get() {
+            return Ok(&**store);
+        }
+        let store = open(&self.place)?;
+        Ok(&**self.opened.get_or_init(|| store))
+    }
+
+    async fn put(&self, hash: &BlobHash, bytes: &Bytes) -> Result<(), StoreError> {
+        self.store()?.put(&hash.path(), PutPayload::from_bytes(bytes.clone())).await?;
+        Ok(())
+    }
+
+    async fn get(&self, hash: &BlobHash) -> Result<Bytes, StoreError> {
+        let bytes = self.store()?.get(&hash.path()).await?.bytes().await?;
+        if BlobHash::of(&bytes) == *hash { Ok(bytes) } else { Err(StoreError::Damaged { what: "blob" }) }
+    }
+
+    async fn delete(&self, hash: &BlobHash) -> Result<(), StoreError> {
+        match self.store()?.delete(&hash.path()).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn open(place: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    if let Some(url) = place.strip_prefix("s3://") {
+        return s3(url);
+    }
+    std::fs::create_dir_all(place).map_err(|source| StoreError::Io { path: place.into(), source })?;
+    // A blob is on the disk before a transaction names it.
+    Ok(Arc::new(LocalFileSystem::new_with_prefix(place)?.with_fsync(true)))
+}
+
+#[cfg(feature = "s3")]
+fn s3(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    use object_store::aws::AmazonS3Builder;
+    use object_store::prefix::PrefixStore;
+    let (bucket, prefix) = url.split_once('/').unwrap_or((url, ""));
+    let store = AmazonS3Builder::from_env().with_bucket_name(bucket).build()?;
+    Ok(Arc::new(PrefixStore::new(store, prefix)))
+}
+
+#[cfg(not(feature = "s3"))]
+fn s3(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    Err(StoreError::Place { what: "blobs in a build without the feature s3", place: format!("s3://{url}") })
+}
+
+impl Store {
+    /// Keeps a blob.
+    pub async fn put_blob(&self, bytes: &Bytes) -> Result<BlobHash, StoreError> {
+        let hash = BlobHash::of(bytes);
+        patiently!(self, self.blobs().put(&hash, bytes))?;
+        Ok(hash)
+    }
+
+    /// A blob, checked against its hash.
+    pub async fn blob(&self, hash: &BlobHash) -> Result<Bytes, StoreError> {
+        patiently!(self, self.blobs().get(hash))
+    }
+
+    pub(super) async fn delete_blob(&self, hash: &BlobHash) -> Result<(), StoreError> {
+        self.blobs().delete(hash).await
+    }
+}

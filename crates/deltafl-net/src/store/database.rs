@@ -1,0 +1,101 @@
+//! One SQL for two databases.
+
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::Duration;
+
+use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
+use sqlx::{Any, AnyPool, Executor as _, Transaction};
+
+use super::StoreError;
+
+/// How long a call waits for a connection before its patience is asked.
+const ACQUIRE: Duration = Duration::from_secs(3);
+
+/// A pool of connections.
+#[derive(Debug)]
+pub(super) struct Database {
+    pool: AnyPool,
+    dialect: Dialect,
+}
+
+/// What the two databases do not share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// The file.
+    Sqlite(PathBuf),
+    Postgres,
+}
+
+impl Database {
+    /// A pool that connects when it is first used.
+    pub(super) fn connect(url: &str) -> Result<Self, StoreError> {
+        static DRIVERS: Once = Once::new();
+        DRIVERS.call_once(sqlx::any::install_default_drivers);
+        let refused = || StoreError::Place { what: "a database", place: url.to_owned() };
+        let (dialect, url) = match url.strip_prefix("sqlite:") {
+            Some(path) if !path.is_empty() && !path.contains([':', '?']) => {
+                make_folder_of(Path::new(path))?;
+                (Dialect::Sqlite(path.into()), format!("sqlite:{path}?mode=rwc"))
+            }
+            None if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+                (Dialect::Postgres, url.to_owned())
+            }
+            _ => return Err(refused()),
+        };
+        let options: AnyConnectOptions = url.parse().map_err(|_| refused())?;
+        let sqlite = dialect != Dialect::Postgres;
+        let pool = AnyPoolOptions::new()
+            .max_connections(4)
+            .acquire_timeout(ACQUIRE)
+            .after_connect(move |connection, _| {
+                Box::pin(async move {
+                    if sqlite {
+                        // A commit is on the disk when it returns; readers never wait for a writer.
+                        connection.execute("PRAGMA journal_mode = WAL").await?;
+                        connection.execute("PRAGMA synchronous = FULL").await?;
+                        connection.execute("PRAGMA busy_timeout = 2000").await?;
+                        connection.execute("PRAGMA foreign_keys = ON").await?;
+                    }
+                    Ok(())
+                })
+            })
+            .connect_lazy_with(options);
+        Ok(Self { pool, dialect })
+    }
+
+    pub(super) fn pool(&self) -> &AnyPool {
+        &self.pool
+    }
+
+    pub(super) fn dialect(&self) -> &Dialect {
+        &self.dialect
+    }
+
+    /// A transaction that is going to write. SQLite takes its lock at once: one that reads first could not get it later.
+    pub(super) async fn begin(&self) -> Result<Transaction<'static, Any>, StoreError> {
+        Ok(match self.dialect {
+            Dialect::Sqlite(_) => self.pool.begin_with("BEGIN IMMEDIATE").await?,
+            Dialect::Postgres => self.pool.begin().await?,
+        })
+    }
+
+    /// Milliseconds since 1970 by the database's clock, which all servers share.
+    pub(super) async fn now(&self, transaction: &mut Transaction<'static, Any>) -> Result<i64, StoreError> {
+        let sql = match self.dialect {
+            Dialect::Sqlite(_) => "SELECT CAST(unixepoch('subsec') * 1000 AS BIGINT)",
+            Dialect::Postgres => "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
+        };
+        Ok(sqlx::query_scalar(sql).fetch_one(&mut **transaction).await?)
+    }
+
+    pub(super) async fn ping(&self) -> Result<(), StoreError> {
+        sqlx::query("SELECT 1").execute(&self.pool).await?;
+        Ok(())
+    }
+}
+
+fn make_folder_of(path: &Path) -> Result<(), StoreError> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
+    std::fs::create_dir_all(folder).map_err(|source| StoreError::Io { path: folder.to_owned(), source })
+}

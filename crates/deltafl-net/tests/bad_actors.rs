@@ -1,0 +1,322 @@
+//! Whoever does not belong or does not behave is refused and counted, and the others are served.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "field/certified.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod certified;
+#[path = "field/fleet.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod fleet;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use certified::Certified;
+use chacha20::ChaCha20Rng;
+use deltafl_net::Deadlines;
+use deltafl_net::device::{SessionError, offer};
+use deltafl_net::engine::Rules;
+use deltafl_net::link::{ConnectionLimits, ListenError, Listener, Protection, Server, Trust};
+use deltafl_net::refusal::Refusal;
+use deltafl_net::roster::SignedRoster;
+use deltafl_net::serve::{Host, Limits, Setup};
+use deltafl_net::wire::proto::federation_client::FederationClient;
+use deltafl_net::wire::proto::{
+    FetchRequest, FromDevice, FromServer, Hello, Part, Ready, from_device, from_server,
+};
+use deltafl_net::wire::{Assembly, parts};
+use deltafl_secagg::device::{Adversary, Enrolment, Policy};
+use deltafl_secagg::graph::Permille;
+use deltafl_secagg::identity::{DeviceId, Identity};
+use deltafl_secagg::message::ServerBody;
+use deltafl_secagg::message::wire::{decode_server, encode_device};
+use fleet::{Diary, Field, conduct, never};
+use rand_core::SeedableRng;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+
+const EXPERIMENT: &str = r#"
+    name = "bad-actors"
+    rounds = 2
+    cohort = 8
+    data = { source = { kind = "glyphs", devices = 20, seed = 3 } }
+    model = { kind = "linear" }
+    local = { steps = 1, batch = 10, learning_rate = 0.1 }
+    algorithm = [{ kind = "fedavg" }]
+"#;
+
+/// A server that loses its patience quickly.
+async fn host(field: &Field) -> Host {
+    let patience = Duration::from_millis(300);
+    let setup = Setup {
+        connections: ConnectionLimits { patience, ..ConnectionLimits::default() },
+        limits: Limits { patience, ..Limits::default() },
+        ..field.setup()
+    };
+    Host::start(setup, &field.roster(&[])).await.unwrap()
+}
+
+async fn client(address: SocketAddr) -> FederationClient<Channel> {
+    FederationClient::connect(format!("http://{address}")).await.unwrap()
+}
+
+/// Both ends of a stream that began with this message.
+struct Line {
+    outgoing: mpsc::Sender<FromDevice>,
+    incoming: Streaming<FromServer>,
+}
+
+impl Line {
+    async fn open(address: SocketAddr, first: from_device::Body) -> Result<Self, Status> {
+        let (outgoing, outbox) = mpsc::channel(64);
+        outgoing.send(FromDevice { body: Some(first) }).await.unwrap();
+        let incoming = client(address).await.attend(ReceiverStream::new(outbox)).await?.into_inner();
+        Ok(Self { outgoing, incoming })
+    }
+
+    async fn hello(address: SocketAddr, device: &str) -> Result<Self, Status> {
+        Self::open(address, from_device::Body::Hello(Hello { version: 1, device: device.to_owned() })).await
+    }
+
+    async fn say(&self, body: from_device::Body) {
+        self.outgoing.send(FromDevice { body: Some(body) }).await.unwrap();
+    }
+
+    /// Reads until the server ends the stream.
+    async fn end(mut self) {
+        while let Ok(Some(_)) = self.incoming.message().await {}
+    }
+
+    async fn next(&mut self) -> from_server::Body {
+        self.incoming.message().await.unwrap().unwrap().body.unwrap()
+    }
+}
+
+/// An honest device is welcome all the same.
+async fn still_serves(field: &Field, host: &Host) {
+    let honest = field.federation.id(*field.devices().last().unwrap());
+    let mut line = Line::hello(host.address(), honest).await.unwrap();
+    assert!(matches!(line.next().await, from_server::Body::Welcome(_)));
+}
+
+#[tokio::test]
+async fn without_certificates_only_this_machine_is_served() {
+    let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));
+    let bound = Listener::bind(anywhere, Protection::Loopback, ConnectionLimits::default()).await;
+    assert!(matches!(bound.err(), Some(ListenError::NotLoopback(_))));
+}
+
+#[tokio::test]
+async fn strangers_and_revoked_devices_are_refused() {
+    let field = Field::new(EXPERIMENT);
+    let host = host(&field).await;
+    let stranger = Line::hello(host.address(), "nobody").await.err().unwrap();
+    assert_eq!((stranger.code(), host.refused(Refusal::Unknown)), (Code::PermissionDenied, 1));
+
+    let outcast = field.devices()[0];
+    let name = field.federation.id(outcast);
+    let mut line = Line::hello(host.address(), name).await.unwrap();
+    line.next().await;
+    host.change_roster(&field.roster(&[outcast])).unwrap();
+    line.end().await; // who is online when it is revoked leaves
+    let revoked = Line::hello(host.address(), name).await.err().unwrap();
+    assert_eq!((revoked.code(), host.refused(Refusal::Revoked)), (Code::PermissionDenied, 1));
+    still_serves(&field, &host).await;
+}
+
+#[tokio::test]
+async fn whoever_does_not_say_hello_is_refused() {
+    let field = Field::new(EXPERIMENT);
+    let host = host(&field).await;
+    let part = from_device::Body::Part(Part { total: 1, data: Bytes::from_static(b"x") });
+    let rude = Line::open(host.address(), part).await.err().unwrap();
+    assert_eq!((rude.code(), host.refused(Refusal::Malformed)), (Code::InvalidArgument, 1));
+    let request = FetchRequest { hash: Bytes::from_static(&[0; 32]), offset: 0 };
+    let fetched = client(host.address()).await.fetch(request).await;
+    assert_eq!((fetched.err().unwrap().code(), host.refused(Refusal::Silent)), (Code::Unauthenticated, 1));
+    still_serves(&field, &host).await;
+}
+
+#[tokio::test]
+async fn messages_without_measure_are_refused() {
+    let field = Field::new(EXPERIMENT);
+    let host = host(&field).await;
+    let name = field.federation.id(field.devices()[0]);
+    let announced = Line::hello(host.address(), name).await.unwrap();
+    announced.say(from_device::Body::Part(Part { total: u32::MAX, data: Bytes::from_static(b"x") })).await;
+    announced.end().await;
+    assert_eq!(host.refused(Refusal::TooLong), 1);
+    let sent = Line::hello(host.address(), name).await.unwrap();
+    sent.say(from_device::Body::Part(Part { total: 1, data: vec![0; 2 << 20].into() })).await;
+    sent.end().await;
+    assert_eq!(host.refused(Refusal::TooLong), 2);
+    still_serves(&field, &host).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_dawdles_is_cut_off() {
+    let field = Field::new(EXPERIMENT);
+    let host = host(&field).await;
+    for begun in ["", "PRI * HT"] {
+        let mut slow = TcpStream::connect(host.address()).await.unwrap();
+        slow.write_all(begun.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = slow.read_to_end(&mut answer).await; // ends, or the test does not
+    }
+    assert_eq!(host.refused(Refusal::Silent), 2);
+
+    let name = field.federation.id(field.devices()[0]);
+    let stuck = Line::hello(host.address(), name).await.unwrap();
+    stuck.say(from_device::Body::Part(Part { total: 100, data: Bytes::from_static(b"half a mess") })).await;
+    stuck.end().await;
+    assert_eq!(host.refused(Refusal::Stalled), 1);
+    still_serves(&field, &host).await;
+}
+
+#[tokio::test]
+async fn a_device_that_connects_again_and_again_is_told_to_wait() {
+    let field = Field::new(EXPERIMENT);
+    let host = host(&field).await;
+    let name = field.federation.id(field.devices()[0]);
+    let mut turned_away = 0;
+    for _ in 0..100 {
+        turned_away += u64::from(Line::hello(host.address(), name).await.is_err());
+    }
+    assert!(turned_away >= 50, "{turned_away}");
+    assert_eq!(host.refused(Refusal::Crowding), turned_away);
+    still_serves(&field, &host).await;
+}
+
+/// Takes the place of a device, and says everything twice.
+async fn parrot(address: SocketAddr, field: &Field, device: u32, index: u32) {
+    let credentials = field.credentials(device);
+    let identity = Arc::new(Identity::from_secret(DeviceId(index), &credentials.signing));
+    let SignedRoster { bytes, .. } = field.roster(&[]);
+    let keys = Arc::new(deltafl_net::roster::Roster::decode(bytes.clone()).unwrap().keys().unwrap());
+    let mut line = Line::hello(address, &credentials.name).await.unwrap();
+    let from_server::Body::Welcome(welcome) = line.next().await else { panic!("a welcome comes first") };
+    let session = welcome.session.as_ref().try_into().unwrap();
+    let share = Permille::new(50).unwrap();
+    let adversary = Adversary::HonestButCurious { gamma: share, delta: share };
+    let policy = Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX };
+    let mut enrolment = Enrolment::new(identity, keys, session, policy);
+    let hash = blake3::hash(&bytes);
+    line.say(from_device::Body::Ready(Ready { roster: Bytes::copy_from_slice(hash.as_bytes()) })).await;
+    let mut assembly = Assembly::default();
+    while let Ok(Some(message)) = line.incoming.message().await {
+        let Some(from_server::Body::Part(part)) = message.body else { continue };
+        let Some(bytes) = assembly.take(part, 1 << 20).unwrap() else { continue };
+        let ServerBody::Invite(params) = decode_server(bytes, 1 << 20).unwrap().body else { continue };
+        let mut rng = ChaCha20Rng::from_seed([1; 32]);
+        let mut protocol = enrolment.join(&params, Duration::ZERO, &mut rng).unwrap();
+        let advertise = encode_device(&protocol.poll_transmit().unwrap());
+        for part in parts(advertise.clone()).chain(parts(advertise)) {
+            line.say(from_device::Body::Part(part)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
+    let field = Arc::new(Field::new(EXPERIMENT));
+    let mut host = field.host().await;
+    let address = host.address();
+    let second = Duration::from_secs(1);
+    let deadlines = Deadlines { setup: second, ..Deadlines::default() };
+    let mut engine = host.engine(Rules { deadlines, ..field.rules() }, never()).unwrap();
+    let mut devices = field.devices();
+    let replayed = engine_first_drawn(&field);
+    let rogue = devices.remove(replayed as usize);
+    let _swarm = field.swarm_of(&devices, address, &conduct());
+    let other = Arc::clone(&field);
+    tokio::spawn(async move {
+        loop {
+            parrot(address, &other, rogue, replayed).await; // shown the door, it comes back
+        }
+    });
+    let trained = tokio::task::spawn_blocking(move || {
+        let mut diary = Diary::default();
+        field.train(&mut engine, &mut diary).map(|_| diary).unwrap()
+    });
+    let diary = trained.await.unwrap();
+    assert_eq!(diary.states.len(), 2);
+    // A repetition within the phase is dishonest, one behind it is late.
+    assert!(host.refused(Refusal::Dishonest) + host.refused(Refusal::Late) > 0);
+    host.shut_down().await;
+}
+
+/// The device that the first cohort draws first.
+fn engine_first_drawn(field: &Field) -> u32 {
+    use deltafl::cohort::Draw;
+    use deltafl::engine::Reachable;
+    let draw = Draw { seed: 1, round: 0, attempt: 0 };
+    let cohort = field.experiment.plan().sampling.cohort(field.devices().len(), draw, &Reachable::Everyone);
+    cohort[0].device
+}
+
+/// Connects as TLS does, or not; a device of `fleet` under this name.
+async fn certified_hello(server: &Server, device: &str) -> Result<(), SessionError> {
+    offer(server, device).await.map(|_| ())
+}
+
+#[tokio::test]
+async fn certificates_decide_who_gets_in() {
+    let field = Field::new(EXPERIMENT);
+    let certified = Certified::new(&field, "home");
+    let host = certified.host(field.setup()).await;
+    let address = host.address().to_string();
+    let [anna, boris] = [0, 1].map(|k| &certified.fleet.devices[k]);
+    let of = |identity| Server::certified(&address, identity).unwrap();
+
+    // Without TLS at all, and with TLS but no certificate that this federation issued.
+    let plain = Server { address: address.clone(), trust: Trust::Loopback };
+    assert!(certified_hello(&plain, anna.name().as_str()).await.is_err());
+    let other = Certified::new(&field, "elsewhere");
+    let foreign = certified_hello(&of(&other.fleet.devices[0]), anna.name().as_str()).await;
+    assert!(foreign.is_err());
+    let mut raw = TcpStream::connect(host.address()).await.unwrap();
+    raw.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let _ = raw.read_to_end(&mut Vec::new()).await;
+    assert!(host.refused(Refusal::Handshake) >= 2, "{}", host.refused(Refusal::Handshake));
+
+    // With a good certificate, under the name of another.
+    let Err(SessionError::Status(impostor)) = certified_hello(&of(anna), boris.name().as_str()).await else {
+        panic!("nobody is let in under another's name")
+    };
+    assert_eq!((impostor.code(), host.refused(Refusal::Impostor)), (Code::PermissionDenied, 1));
+
+    // With a certificate that was withdrawn.
+    certified.revocations.replace([boris.fingerprint()].into());
+    let handshakes = host.refused(Refusal::Handshake);
+    assert!(certified_hello(&of(boris), boris.name().as_str()).await.is_err());
+    assert_eq!(host.refused(Refusal::Handshake), handshakes + 1);
+
+    certified_hello(&of(anna), anna.name().as_str()).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_device_cannot_take_all_connections() {
+    let field = Field::new(EXPERIMENT);
+    let certified = Certified::new(&field, "home");
+    let host = certified.host(field.setup()).await;
+    let [crowd, honest] = [0, 1].map(|k| &certified.fleet.devices[k]);
+    let tls = crowd.client_tls(&[b"h2"]).unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let mut held = Vec::new();
+    for _ in 0..50 {
+        let tcp = TcpStream::connect(host.address()).await.unwrap();
+        held.push(TlsConnector::from(Arc::clone(&tls)).connect(name.clone(), tcp).await);
+    }
+    let server = Server::certified(&host.address().to_string(), honest).unwrap();
+    certified_hello(&server, honest.name().as_str()).await.unwrap();
+    assert!(host.refused(Refusal::Crowding) >= 40, "{}", host.refused(Refusal::Crowding));
+}

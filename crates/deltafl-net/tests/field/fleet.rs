@@ -1,0 +1,158 @@
+//! A small federation with its server and its devices in one process, over real sockets.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use deltafl::data::{Federation, Split};
+use deltafl::engine::{Engine, SplitEvaluation};
+use deltafl::experiment::Experiment;
+use deltafl::kernel::Isa;
+use deltafl::model::Model;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, TrainingError, train};
+use deltafl_net::device::{Backoff, Consent, Credentials};
+use deltafl_net::engine::Rules;
+use deltafl_net::fault::Misconduct;
+use deltafl_net::link::{ConnectionLimits, Protection, Server, Trust};
+use deltafl_net::loopback;
+use deltafl_net::roster::SignedRoster;
+use deltafl_net::serve::{Host, Introduction, Limits, Setup};
+use deltafl_net::swarm::{Bee, Conduct, Swarm};
+
+/// A federation and its model.
+pub struct Field {
+    pub experiment: Experiment,
+    pub federation: Arc<Federation>,
+    pub model: Arc<dyn Model>,
+}
+
+impl Field {
+    pub fn new(experiment: &str) -> Self {
+        let experiment: Experiment = toml::from_str(experiment).unwrap();
+        let federation = experiment.data.load().unwrap();
+        let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+        Self { experiment, federation: Arc::new(federation), model: Arc::from(model) }
+    }
+
+    pub fn devices(&self) -> Vec<u32> {
+        self.federation.split(Split::Train)
+    }
+
+    pub fn credentials(&self, device: u32) -> Credentials {
+        loopback::credentials(self.federation.id(device))
+    }
+
+    /// The roster, with these devices revoked.
+    pub fn roster(&self, revoked: &[u32]) -> SignedRoster {
+        let devices = self.devices();
+        let names = devices.iter().map(|&k| self.federation.id(k));
+        loopback::roster(names, |name| revoked.iter().any(|&k| self.federation.id(k) == name)).unwrap()
+    }
+
+    pub fn setup(&self) -> Setup {
+        Setup {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            protection: Protection::Loopback,
+            connections: ConnectionLimits::default(),
+            limits: Limits::default(),
+            introduction: Introduction {
+                federation: "field".to_owned(),
+                session: rand_session(),
+                experiment: self.experiment.name.clone(),
+                model: serde_json::to_string(&self.experiment.model.spec()).unwrap(),
+                params: self.model.num_params(),
+                open: self.experiment.is_open(),
+            },
+        }
+    }
+
+    pub async fn host(&self) -> Host {
+        Host::start(self.setup(), &self.roster(&[])).await.unwrap()
+    }
+
+    pub fn rules(&self) -> Rules {
+        let devices = self.devices().len();
+        Rules {
+            present: devices,
+            quorum: 3,
+            pause: Duration::from_millis(10),
+            ..Rules::new(self.experiment.cohort.get(), devices)
+        }
+    }
+
+    /// Every device of the federation, at large.
+    pub fn swarm(&self, address: SocketAddr, conduct: &Conduct) -> Swarm {
+        self.swarm_of(&self.devices(), address, conduct)
+    }
+
+    /// Some devices of the federation, at large.
+    pub fn swarm_of(&self, devices: &[u32], address: SocketAddr, conduct: &Conduct) -> Swarm {
+        let bee = |&data: &u32| {
+            let server = Server { address: address.to_string(), trust: Trust::Loopback };
+            Bee { credentials: self.credentials(data), server, data }
+        };
+        Swarm::release(devices.iter().map(bee).collect(), &self.model, &self.federation, conduct)
+    }
+
+    /// Trains on an engine from w₀ to the end.
+    pub fn train(&self, engine: &mut dyn Engine, diary: &mut Diary) -> Result<State, TrainingError> {
+        let plan = self.experiment.plan();
+        let mut state =
+            State::new(*self.experiment.seeds.iter().next().unwrap(), plan.tracks.len(), &*self.model);
+        train(engine, &plan, &mut state, diary).map(|_| state)
+    }
+}
+
+pub fn conduct() -> Conduct {
+    Conduct {
+        consent: Consent { open: true, ..Consent::default() },
+        misconduct: Misconduct::default(),
+        seed: 1,
+        threads: 2,
+        arrivals: 1000,
+        backoff: Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(200) },
+    }
+}
+
+/// A session of its own for each server.
+fn rand_session() -> [u8; 16] {
+    use std::sync::atomic::{AtomicU8, Ordering};
+    static NEXT: AtomicU8 = AtomicU8::new(0);
+    [NEXT.fetch_add(1, Ordering::Relaxed); 16]
+}
+
+/// What a run told.
+#[derive(Default)]
+pub struct Diary {
+    pub records: Vec<RoundRecord>,
+    pub states: Vec<State>,
+    pub evaluations: usize,
+}
+
+impl Observer for Diary {
+    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        self.records.extend_from_slice(records);
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        self.evaluations += 1;
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
+        self.states.push(state.clone());
+        Ok(())
+    }
+
+    fn every_round(&self) -> bool {
+        true
+    }
+}
+
+/// A flag that nobody raises.
+pub fn never() -> Arc<AtomicBool> {
+    Arc::default()
+}

@@ -1,0 +1,76 @@
+//! The bodies of the fuzz targets over a small seeded corpus, so that they are run where no fuzzer is.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use deltafl::stream::{Purpose, Stream};
+use deltafl_net::fuzzing::{fetch, from_device, from_server, question, roster};
+use deltafl_net::loopback;
+use deltafl_net::wire::proto::{self, from_device as device, from_server as server};
+use prost::Message;
+
+const BODIES: [fn(&[u8]); 5] = [from_device, from_server, question, roster, fetch];
+
+/// A message of every kind.
+fn corpus() -> Vec<Vec<u8>> {
+    let blob = || Some(proto::Blob { hash: vec![7; 32].into(), len: 40 });
+    let update = proto::LocalUpdate {
+        eta: Some(1.5),
+        work: Some(proto::local_update::Work::Steps(3)),
+        batch: 10,
+        learning_rate: 0.1,
+        ..proto::LocalUpdate::default()
+    };
+    let histogram = proto::Histogram { lower: 0.0, upper: 8.0, bins: 64 };
+    let query = |kind| proto::Query { params: blob(), kind: Some(kind) };
+    let question = proto::Question {
+        seed: 1,
+        round: 2,
+        cohort: 5,
+        repeats: vec![proto::Repeat { device: 3, times: 2 }],
+        queries: vec![
+            query(proto::query::Kind::Update(update)),
+            query(proto::query::Kind::Histogram(histogram)),
+        ],
+    };
+    let part = proto::Part { total: 9, data: b"four".as_slice().into() };
+    let hello = proto::Hello { version: 1, device: "anna".to_owned() };
+    let losses = proto::Losses { id: 1, examples: 2, losses: vec![0.5, f64::NAN] };
+    let from_device =
+        [device::Body::Hello(hello), device::Body::Part(part.clone()), device::Body::Losses(losses)];
+    let from_server = [server::Body::Question(question.clone()), server::Body::Part(part)];
+    let mut corpus: Vec<Vec<u8>> = Vec::new();
+    corpus.extend(from_device.map(|body| proto::FromDevice { body: Some(body) }.encode_to_vec()));
+    corpus.extend(from_server.map(|body| proto::FromServer { body: Some(body) }.encode_to_vec()));
+    corpus.push(question.encode_to_vec());
+    corpus.push(loopback::roster(["anna", "boris"].into_iter(), |_| false).unwrap().bytes.to_vec());
+    corpus.push(proto::FetchRequest { hash: vec![1; 32].into(), offset: 3 }.encode_to_vec());
+    corpus
+}
+
+#[test]
+fn random_bytes_do_not_break_the_decoders() {
+    let mut stream = Stream::new(1, Purpose::Faults, 0, 0);
+    for len in 0..300 {
+        let bytes: Vec<u8> = (0..len).map(|_| stream.next_u64() as u8).collect();
+        BODIES.iter().for_each(|body| body(&bytes));
+    }
+}
+
+#[test]
+fn changed_messages_do_not_break_the_decoders() {
+    let mut stream = Stream::new(2, Purpose::Faults, 0, 0);
+    for message in corpus() {
+        for _ in 0..300 {
+            let mut changed = message.clone();
+            for _ in 0..=stream.below(3) {
+                let at = stream.below(changed.len() as u64) as usize;
+                match stream.below(3) {
+                    0 => changed[at] = stream.next_u64() as u8,
+                    1 => changed.truncate(at + 1),
+                    _ => changed.insert(at, stream.next_u64() as u8),
+                }
+            }
+            BODIES.iter().for_each(|body| body(&changed));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The live page in a real browser.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+#[path = "../../deltafl-cli/tests/report/browser.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod browser;
+
+use std::path::Path;
+
+use deltafl_net::http::Access;
+use deltafl_net::live::Role;
+use deltafl_net::serve::Status;
+
+use browser::Browser;
+use support::{Hosting, host, lines};
+
+/// Waits until an element says something.
+fn wait_for(browser: &mut Browser, selector: &str, text: &str) {
+    let (selector, text) = (serde_json::json!(selector), serde_json::json!(text));
+    browser.value(&format!(
+        "new Promise((done) => {{ const look = () => document.querySelector({selector}).innerText.includes({text}) \
+         ? done(true) : setTimeout(look, 20); look(); }})"
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_follows_a_federation_on_any_screen() {
+    let hosted = host(Hosting { tls: false, access: Access::Anyone, ..Hosting::default() }).await;
+    let live = hosted.house.live.clone();
+    live.role(Role::Leading);
+    live.presence(38, 36, 41);
+    for round in 2..20 {
+        for (phase, answered) in [("keys", 40), ("shares", 40), ("masked input", 38), ("unmasking", 38)] {
+            live.status(&Status { round, setups: round + 1, phase, invited: 40, answered });
+        }
+        let mut lines = lines(round);
+        for (i, line) in lines.iter_mut().enumerate() {
+            line.seconds = 1.0 + (round % 4) as f64 * 0.3;
+            line.record.eta = (i > 0).then(|| (2.0 + i as f64) / (1.0 + 0.1 * round as f64));
+        }
+        live.committed(&lines);
+    }
+    let address = hosted.address;
+    let watched = live.clone();
+    tokio::task::spawn_blocking(move || {
+        let Some(mut browser) = Browser::visit(&format!("http://{address}/")) else { return };
+        assert_eq!(browser.text("h1"), "demo");
+        assert!(browser.text("#about").contains("private mode"), "{}", browser.text("#about"));
+        assert_eq!(browser.text("#done"), "20 / 40");
+        assert_eq!(browser.text("#online"), "38 / 41");
+        assert_eq!(browser.value("document.querySelectorAll('#eta path').length"), 2, "FedAvg has no η");
+        assert_eq!(browser.value("document.getElementById('loss-section').hidden"), true, "private mode");
+        assert!(browser.text("#timeline").contains("38 of 40 −2"), "{}", browser.text("#timeline"));
+
+        // Pushed, not asked for.
+        watched.status(&Status { round: 20, setups: 21, phase: "masked input", invited: 40, answered: 17 });
+        wait_for(&mut browser, "#phase", "17 of 40 devices have answered");
+        watched.committed(&lines(20));
+        wait_for(&mut browser, "#done", "21 / 40");
+        wait_for(&mut browser, "#timeline", "21");
+
+        // The knob, with the keyboard.
+        browser.value("document.getElementById('knob').focus()");
+        assert!(browser.text("#choice").starts_with("FedAvg"), "{}", browser.text("#choice"));
+        browser.press("Home", 36);
+        assert!(browser.text("#choice").starts_with("Δ-FL θ=0.1"), "{}", browser.text("#choice"));
+        assert!(browser.text("#command").contains("--theta 0.01"), "{}", browser.text("#command"));
+
+        let pictures = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        for (name, width, scheme) in [("wide", 1280, "light"), ("phone", 360, "dark")] {
+            browser.screen(width, 900);
+            browser.prefer(scheme);
+            let wider = browser.value("document.documentElement.scrollWidth > window.innerWidth");
+            assert_eq!(wider, false, "{name} scrolls sideways");
+            std::fs::write(pictures.join(format!("live-{name}.png")), browser.picture()).unwrap();
+        }
+        assert_eq!(browser.complaints, Vec::<String>::new());
+    })
+    .await
+    .unwrap();
+}

@@ -1,0 +1,74 @@
+//! The same experiment, simulated, and deployed with TLS and real secure aggregation, to the same bits.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "field/certified.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod certified;
+#[path = "field/fleet.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod fleet;
+
+use certified::Certified;
+use deltafl::engine::Threads;
+use fleet::{Diary, Field, conduct, never};
+
+const PRIVATE: &str = r#"
+    name = "same-bits"
+    rounds = 3
+    cohort = 8
+    data = { source = { kind = "glyphs", devices = 30, seed = 3 } }
+    model = { kind = "linear" }
+    local = { epochs = 1, batch = 10, learning_rate = 0.1 }
+    algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = [0.5, 0.8], quantile = "histogram" }]
+"#;
+
+/// Trains an experiment in this process, and deployed with certificates: what each told.
+async fn both(experiment: &str) -> (Diary, Diary) {
+    let field = Field::new(experiment);
+    let certified = Certified::new(&field, "same-bits");
+    let mut host = certified.host(field.setup()).await;
+    let _swarm = certified.swarm(&field, host.address(), &conduct());
+    let mut engine = host.engine(field.rules(), never()).unwrap();
+    let trained = tokio::task::spawn_blocking(move || {
+        let (mut simulated, mut deployed) = (Diary::default(), Diary::default());
+        let mut threads = Threads::new(&*field.model, &field.federation, 2).unwrap();
+        field.train(&mut threads, &mut simulated).unwrap();
+        field.train(&mut engine, &mut deployed).unwrap();
+        (simulated, deployed)
+    });
+    let diaries = trained.await.unwrap();
+    host.shut_down().await;
+    diaries
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn private_training_deployed_has_the_bits_of_the_simulation() {
+    let (simulated, deployed) = both(PRIVATE).await;
+    assert_eq!(simulated.states.len(), 3);
+    assert_eq!(simulated.states, deployed.states);
+    for (simulated, deployed) in simulated.records.iter().zip(&deployed.records) {
+        assert_eq!((simulated.eta, simulated.tail), (deployed.eta, deployed.tail));
+        assert_eq!((deployed.dropped, deployed.cohort), (0, 8));
+    }
+    assert_eq!(deployed.evaluations, 0, "devices keep their figures to themselves");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_training_deployed_has_the_bits_of_the_simulation() {
+    let (simulated, deployed) = both(&PRIVATE.replace("histogram", "open")).await;
+    assert_eq!(simulated.states, deployed.states);
+    for (simulated, deployed) in simulated.records.iter().zip(&deployed.records) {
+        assert_eq!((simulated.eta, simulated.loss), (deployed.eta, deployed.loss));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn draws_with_replacement_and_simulated_drop_outs_keep_the_bits() {
+    let with = "cohort = 12\n    with_replacement = true\n    availability = { drop_out = 0.2 }";
+    let (simulated, deployed) = both(&PRIVATE.replace("cohort = 8", with)).await;
+    assert_eq!(simulated.states, deployed.states);
+    let dropped = |diary: &Diary| diary.records.iter().map(|record| record.dropped).sum::<u64>();
+    assert_eq!(dropped(&simulated), dropped(&deployed));
+    assert!(dropped(&simulated) > 0);
+}

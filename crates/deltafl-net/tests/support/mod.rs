@@ -1,0 +1,159 @@
+//! Stores to test with: SQLite always, Postgres where `DELTAFL_POSTGRES` names one.
+#![allow(dead_code, unreachable_pub)]
+
+use std::path::Path;
+
+use deltafl::experiment::TrackLabel;
+use deltafl::model::ModelSpec;
+use deltafl::run_folder::RoundLine;
+use deltafl::superquantile::Conformity;
+use deltafl::superquantile::private::LossRange;
+use deltafl::training::{RoundRecord, State, TrackState};
+use deltafl_net::identity::FederationName;
+use deltafl_net::store::{Commit, Store, StoreSettings};
+
+/// The settings of every database there is, blobs in a folder.
+pub fn settings(folder: &Path) -> Vec<StoreSettings> {
+    let mut all = vec![StoreSettings::in_folder(folder)];
+    match postgres(folder) {
+        Some(settings) => all.push(settings),
+        None => eprintln!("without Postgres: DELTAFL_POSTGRES names none (scripts/test starts one)"),
+    }
+    all
+}
+
+/// The Postgres of the tests.
+pub fn postgres(folder: &Path) -> Option<StoreSettings> {
+    let url = std::env::var("DELTAFL_POSTGRES").ok()?;
+    Some(StoreSettings::new(url, folder.join("blobs").display().to_string()))
+}
+
+/// A federation that no other test knows.
+pub async fn federation(store: &Store) -> FederationName {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).unwrap();
+    let name: FederationName = format!("f{:016x}", u64::from_le_bytes(bytes)).parse().unwrap();
+    store.create_federation(&name).await.unwrap();
+    name
+}
+
+pub fn labels() -> Vec<TrackLabel> {
+    let of = |algorithm: &str, theta| TrackLabel {
+        algorithm: algorithm.to_owned(),
+        theta: Conformity::try_from(theta).unwrap(),
+    };
+    vec![of("fedavg", 1.0), of("delta-fl", 0.5), of("delta-fl", 0.1)]
+}
+
+/// What training would have reached after some rounds: numbers that depend on nothing else.
+pub fn state(round: u64) -> State {
+    let track = |i: u64| TrackState {
+        params: (0..50).map(|j| (round * 31 + i * 7 + j) as f32 / 3.0).collect::<Vec<f32>>().into(),
+        eta: (i > 0).then(|| 0.1 * round as f64 + 0.2),
+        range: LossRange::default(),
+    };
+    State { seed: 1, round, tracks: (0..3).map(track).collect() }
+}
+
+/// The records of round t.
+pub fn lines(round: u64) -> Vec<RoundLine> {
+    let line = |(track, label): (usize, TrackLabel)| RoundLine {
+        record: RoundRecord {
+            seed: 1,
+            track,
+            algorithm: label.algorithm,
+            theta: label.theta,
+            round,
+            eta: None,
+            loss: None,
+            cohort: 40,
+            dropped: 2,
+            tail: 19,
+            weight: 77.0,
+            refused: 0,
+            sums: 3,
+            messages: 100,
+            bytes_up: 1000,
+            bytes_down: 2000,
+        },
+        seconds: 0.5,
+    };
+    labels().into_iter().enumerate().map(line).collect()
+}
+
+/// Commits the round that ends with `state(round)`.
+pub fn commit<'a>(
+    state: &'a State,
+    labels: &'a [TrackLabel],
+    lines: &'a [RoundLine],
+    publish: bool,
+) -> Commit<'a> {
+    Commit { state, labels, model: &ModelSpec::Linear, lines, timeline: None, publish, evaluations: &[] }
+}
+
+/// A server's HTTP side on a port of its own, with three levels in two versions.
+pub struct Hosted {
+    pub address: std::net::SocketAddr,
+    pub house: std::sync::Arc<deltafl_net::http::House>,
+    pub revocations: deltafl_net::identity::Revocations,
+    pub authority: deltafl_net::identity::Authority,
+    pub folder: tempfile::TempDir,
+}
+
+/// How it is set up.
+pub struct Hosting {
+    pub tls: bool,
+    pub access: deltafl_net::http::Access,
+    pub limits: deltafl_net::http::HttpLimits,
+}
+
+impl Default for Hosting {
+    fn default() -> Self {
+        Self { tls: true, access: Default::default(), limits: Default::default() }
+    }
+}
+
+pub async fn host(hosting: Hosting) -> Hosted {
+    use deltafl_net::http::{self, Enrolment, House};
+    use deltafl_net::identity::{Authority, Revocations};
+    use deltafl_net::live::{About, Live};
+
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&StoreSettings::in_folder(folder.path())).await.unwrap();
+    let federation: FederationName = "demo".parse().unwrap();
+    store.create_federation(&federation).await.unwrap();
+    let lease = store.lead(&federation, "test").await.unwrap();
+    let live = Live::new(About {
+        federation: "demo".to_owned(),
+        experiment: "glyphs".to_owned(),
+        model: "linear".to_owned(),
+        open: false,
+        rounds: 40,
+        cohort: 40,
+        tracks: labels(),
+    });
+    for round in 1..=2 {
+        let (state, lines) = (state(round), lines(round - 1));
+        store.commit(&lease, &commit(&state, &labels(), &lines, true)).await.unwrap();
+        live.committed(&lines);
+    }
+    Authority::create(&folder.path().join("ca"), federation.clone()).unwrap();
+    let open = || Authority::open(&folder.path().join("ca")).unwrap();
+    let revocations = Revocations::new();
+    let server = open().issue_server(&["localhost".to_owned(), "127.0.0.1".to_owned()], 1).unwrap();
+    let tls = hosting.tls.then(|| server.open_tls(&revocations, &[b"http/1.1"]).unwrap());
+    let house = std::sync::Arc::new(House {
+        federation,
+        store,
+        live,
+        refusals: Default::default(),
+        enrolment: Some(Enrolment { authority: open(), days: 1 }),
+        access: hosting.access,
+        answered: Default::default(),
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shown = std::sync::Arc::clone(&house);
+    tokio::spawn(http::serve(listener, tls, shown, hosting.limits, std::future::pending()));
+    Hosted { address, house, revocations, authority: open(), folder }
+}
