@@ -15,6 +15,7 @@ unsafe impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
     const ROWS: usize = 6;
+    const ROWS_OF_THREE: usize = 3;
     const TAP_ROWS: usize = 2;
 
     #[inline(always)]

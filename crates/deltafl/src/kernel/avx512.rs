@@ -15,6 +15,7 @@ unsafe impl Simd for Avx512 {
     type V = __m512;
     const LANES: usize = 16;
     const ROWS: usize = 12;
+    const ROWS_OF_THREE: usize = 8;
     const TAP_ROWS: usize = 5;
 
     #[inline(always)]

@@ -149,11 +149,6 @@ fn backward_reference(rows: Units, step: Backward<'_>) {
     }
 }
 
-/// Examples that are summed at once, three vectors each.
-const fn height<S: Simd>() -> usize {
-    S::ROWS * 2 / 3
-}
-
 /// A vector of units at a time: its three columns of the matrix stay near while the examples pass.
 #[inline(always)]
 unsafe fn forward_in_registers<S: Simd>(_: S, rows: Units, step: Forward<'_>) {
@@ -168,7 +163,7 @@ unsafe fn forward_in_registers<S: Simd>(_: S, rows: Units, step: Forward<'_>) {
         assert!(kept.gates.len() >= batch * gates && kept.inner.len() >= batch * states);
     }
     let mut step = step;
-    let height = batch.div_ceil(batch.div_ceil(height::<S>()).max(1));
+    let height = batch.div_ceil(batch.div_ceil(S::ROWS_OF_THREE).max(1));
     let mut sums = [0.0; 8 * 3 * 16];
     for u in (0..units).step_by(S::LANES) {
         let mut i = 0;
@@ -203,13 +198,13 @@ impl Tile<'_> {
         match examples {
             1 => self.fill::<S, 1>(sums),
             2 => self.fill::<S, 2>(sums),
-            3 if height::<S>() >= 3 => self.fill::<S, 3>(sums),
-            4 if height::<S>() >= 4 => self.fill::<S, 4>(sums),
-            5 if height::<S>() >= 5 => self.fill::<S, 5>(sums),
-            6 if height::<S>() >= 6 => self.fill::<S, 6>(sums),
-            7 if height::<S>() >= 7 => self.fill::<S, 7>(sums),
-            8 if height::<S>() >= 8 => self.fill::<S, 8>(sums),
-            _ => unreachable!("a tile has at most {} examples", height::<S>()),
+            3 if S::ROWS_OF_THREE >= 3 => self.fill::<S, 3>(sums),
+            4 if S::ROWS_OF_THREE >= 4 => self.fill::<S, 4>(sums),
+            5 if S::ROWS_OF_THREE >= 5 => self.fill::<S, 5>(sums),
+            6 if S::ROWS_OF_THREE >= 6 => self.fill::<S, 6>(sums),
+            7 if S::ROWS_OF_THREE >= 7 => self.fill::<S, 7>(sums),
+            8 if S::ROWS_OF_THREE >= 8 => self.fill::<S, 8>(sums),
+            _ => unreachable!("a tile has at most {} examples", S::ROWS_OF_THREE),
         }
     }
 

@@ -34,6 +34,7 @@ unsafe impl Simd for Portable {
     type V = Eight;
     const LANES: usize = 8;
     const ROWS: usize = 4;
+    const ROWS_OF_THREE: usize = 2;
     const TAP_ROWS: usize = 1;
 
     #[inline(always)]

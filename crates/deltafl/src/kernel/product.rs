@@ -180,7 +180,7 @@ impl Rows {
     pub(crate) unsafe fn add_product<S: Simd, const ROWS: usize, const WIDE: usize>(
         self,
         k: usize,
-        mut b: [*const f32; WIDE],
+        b: [*const f32; WIDE],
         b_row: usize,
         mut sums: [[S::V; WIDE]; ROWS],
     ) -> [[S::V; WIDE]; ROWS] {
@@ -189,11 +189,10 @@ impl Rows {
         for (j, a) in a.iter_mut().enumerate() {
             *a = self.first.wrapping_add(3 * j * self.row);
         }
-        for _ in 0..k {
+        for p in 0..k {
             let mut row = [S::zero(); WIDE];
-            for (row, b) in row.iter_mut().zip(&mut b) {
-                *row = S::load(*b);
-                *b = b.wrapping_add(b_row);
+            for (row, b) in row.iter_mut().zip(b) {
+                *row = S::load(b.add(p * b_row));
             }
             for (i, sums) in sums.iter_mut().enumerate() {
                 let x = S::splat(*a[i / 3].add(i % 3 * self.row));

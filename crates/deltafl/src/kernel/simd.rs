@@ -19,6 +19,8 @@ pub(crate) unsafe trait Simd: Copy + Debug {
     const LANES: usize;
     /// Rows of a product that are held in registers at once, two vectors wide.
     const ROWS: usize;
+    /// The same, three vectors wide.
+    const ROWS_OF_THREE: usize;
     /// Rows of a 5 × 5 filter that are held in registers at once.
     const TAP_ROWS: usize;
 

@@ -342,7 +342,7 @@ impl<'a> Backward<'a> {
 }
 
 impl Network for Gru {
-    const PART: usize = 48;
+    const PART: usize = 24;
     type Slopes<'a> = (Forward<'a>, Backward<'a>);
 
     fn differentiate<'a>(
