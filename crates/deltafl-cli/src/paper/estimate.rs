@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use deltafl::cohort::Sampling;
-use deltafl::data::Federation;
-use deltafl::engine::{Drawn, Round, SplitEvaluation};
+use deltafl::cohort::{Draw, Sampling};
+use deltafl::data::{Federation, Split};
+use deltafl::engine::{Drawn, Reachable, Round, SplitEvaluation};
 use deltafl::experiment::Experiment;
 use deltafl::kernel::Isa;
 use deltafl::run_folder;
@@ -58,7 +58,8 @@ impl Pace {
         let mut plan = experiment.plan();
         let tracks = plan.tracks.len();
         let seed = experiment.seeds.iter().copied().next().unwrap_or_default();
-        let cohorts = Cohorts::new(plan.sampling, seed, engine.roster().weights.clone(), threads);
+        let weights = federation.split(Split::Train).into_iter().map(|k| federation.count(k)).collect();
+        let cohorts = Cohorts::new(plan.sampling, seed, weights, threads);
         let mut state = State::new(seed, tracks, &*model);
 
         let (first, start) = (cohorts.draw(0), Instant::now());
@@ -109,7 +110,8 @@ impl Cohorts {
     }
 
     fn draw(&self, round: u64) -> Vec<Drawn> {
-        self.sampling.cohort(self.weights.len(), self.seed, round)
+        let draw = Draw { seed: self.seed, round, attempt: 0 };
+        self.sampling.cohort(self.weights.len(), draw, &Reachable::Everyone)
     }
 
     /// Examples in the cohorts of some rounds; at least one.
