@@ -26,6 +26,7 @@ use tokio::runtime::Handle;
 
 use crate::error::bad_input;
 use crate::experiment_file;
+use crate::progress::Show;
 use crate::run::Machine;
 use crate::session::{folder_error, stop_on_interrupt, warn_thin_tails};
 
@@ -148,7 +149,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         kernel: args.machine.kernel(),
         params: model.num_params(),
     });
-    warn_thin_tails(&experiment, args.quiet);
+    warn_thin_tails(&experiment, &Show::unless(args.quiet));
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
     let mut folder = open(&out, &experiment)?;
     let mut plan = experiment.plan();
@@ -160,7 +161,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let office = runtime.block_on(Office::open(&args.office, &experiment, &out))?;
     let lease = runtime.block_on(office.lead())?;
     let (host, mut engine) =
-        runtime.block_on(start(&args, &experiment, &federation, &office, rules, Arc::clone(&stop)))?;
+        runtime.block_on(start(&args, &experiment, &federation, &office, rules, Arc::clone(stop)))?;
     runtime.block_on(office.receive(&args.office, &host))?;
     eprintln!("listening on {}; waiting for {} devices", host.address(), rules.present);
     let host = Arc::new(host);
@@ -172,7 +173,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let recorder = Recorder {
         folder: &mut folder,
         desk,
-        stop: &stop,
+        stop,
         quiet: args.quiet,
         lines: Vec::new(),
         lap: Instant::now(),

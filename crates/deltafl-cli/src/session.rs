@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use deltafl::data::Federation;
@@ -247,13 +247,13 @@ pub(crate) fn warn_thin_tails(experiment: &Experiment, show: &Show) {
 }
 
 /// The flag that Ctrl-C or a termination raises, one for the process; the second one ends it at once.
-pub(crate) fn stop_on_interrupt() -> &'static AtomicBool {
-    static STOP: AtomicBool = AtomicBool::new(false);
-    static HANDLER: OnceLock<()> = OnceLock::new();
-    HANDLER.get_or_init(|| {
+pub(crate) fn stop_on_interrupt() -> &'static Arc<AtomicBool> {
+    static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
+        let stop = Arc::new(AtomicBool::new(false));
+        let raised = Arc::clone(&stop);
         // Without a handler Ctrl-C ends the process at once, which a run folder survives.
-        let _ = ctrlc::set_handler(|| {
-            if STOP.swap(true, Ordering::Relaxed) {
+        let _ = ctrlc::set_handler(move || {
+            if raised.swap(true, Ordering::Relaxed) {
                 dashboard::restore();
                 std::process::exit(130);
             }
@@ -262,6 +262,7 @@ pub(crate) fn stop_on_interrupt() -> &'static AtomicBool {
                 eprintln!("\nfinishing the round; press Ctrl-C again to quit at once");
             }
         });
+        stop
     });
     &STOP
 }
