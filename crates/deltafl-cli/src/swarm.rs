@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// How many devices, the first of the federation [default: all that train]
     #[arg(long, value_name = "N")]
     devices: Option<usize>,
-    /// The certificates and keys of the devices, as `deltafl certs fleet` wrote them; number k plays the k-th train device
+    /// The certificates and keys of the devices, as `deltafl certs device --fleet` wrote them; number k plays the k-th train device
     #[arg(long, value_name = "FILE", required_unless_present = "insecure")]
     fleet: Option<PathBuf>,
     /// Without certificates, on a loopback address: for demonstrations
