@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deltafl::experiment::{Experiment, TrackLabel};
@@ -77,6 +78,8 @@ pub(super) struct Office {
     store: Store,
     certificates: Option<Certificates>,
     revocations: Revocations,
+    /// The version of the roster that the server started with.
+    roster: AtomicU64,
     labels: Vec<TrackLabel>,
     model: ModelSpec,
     evaluate_every: u64,
@@ -114,7 +117,8 @@ impl Office {
         });
         let evaluate_every = experiment.evaluate_every.get();
         let revocations = Revocations::new();
-        Ok(Self { federation, live, store, certificates, revocations, labels, model, evaluate_every })
+        let roster = AtomicU64::new(0);
+        Ok(Self { federation, live, store, certificates, revocations, roster, labels, model, evaluate_every })
     }
 
     /// How devices prove who they are; loopback without certificates.
@@ -127,6 +131,8 @@ impl Office {
     /// The enrolled devices, signed; `None` without certificates.
     pub(super) async fn roster(&self) -> Result<Option<SignedRoster>> {
         let Some(certificates) = &self.certificates else { return Ok(None) };
+        let version = self.store.roster_version(&self.federation).await.map_err(store_error)?;
+        self.roster.store(version, Ordering::Relaxed);
         self.revocations.replace(self.store.revoked(&self.federation).await.map_err(store_error)?);
         signed(&self.store, &certificates.authority).await.map(Some)
     }
@@ -186,8 +192,9 @@ impl Office {
         let (store, federation, revocations) =
             (self.store.clone(), self.federation.clone(), self.revocations.clone());
         let authority = self.certificates.as_ref().map(|c| Arc::clone(&c.authority));
+        let started_with = self.roster.load(Ordering::Relaxed);
         tokio::spawn(async move {
-            let mut known = None;
+            let mut known = Some(started_with);
             loop {
                 let enrolled = store.device_count(&federation).await.unwrap_or_default();
                 let (online, ready) = host.presence();
