@@ -73,7 +73,7 @@ impl Drop for Dashboard {
         // First the painter ends, at its next tick, so that it paints nothing on a terminal that is no longer ours. After
         // a panic it is not ours already, and the painter may wait for a line that nobody will type: it is left alone.
         let ours = is_open();
-        self.closing.store(true, Ordering::Relaxed);
+        self.closing.store(true, Ordering::Release);
         if let Some(painter) = self.painter.take().filter(|_| ours) {
             // A panic in it has been reported by then.
             let _ = painter.join();
@@ -147,12 +147,17 @@ fn paint(
     stop: &AtomicBool,
     closing: &AtomicBool,
 ) {
-    while is_open() && !closing.load(Ordering::Relaxed) {
+    while is_open() {
+        // Asked before the view is looked at, so that the last picture is that of the end, however short the run was.
+        let last = closing.load(Ordering::Acquire);
         let mut now = view.lock().unwrap_or_else(PoisonError::into_inner).clone();
         now.stopping = stop.load(Ordering::Relaxed);
         // The terminal may have gone, with the connection behind it: training goes on without.
         if terminal.draw(|frame| draw::screen(frame, &now)).is_err() {
             return restore();
+        }
+        if last {
+            return;
         }
         match event::poll(TICK).and_then(|ready| if ready { event::read().map(Some) } else { Ok(None) }) {
             Ok(Some(event)) if asks_to_stop(&event) => {
