@@ -278,3 +278,28 @@ fn a_closed_pipe_is_no_panic() {
     );
     assert_eq!(fs::read_to_string(desk.path("said")).unwrap(), "");
 }
+
+#[test]
+fn bench_gives_the_figures_of_every_model() {
+    let desk = Desk::new();
+    let figures = |words: &str| -> serde_json::Value {
+        let output = desk.run(words);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let steps = figures("bench --seconds 0.01 --json");
+    let rounds = figures("bench --rounds 1 --cohort 2 --threads 2 --json");
+    assert!(steps["peak_gflops"].as_f64() > Some(0.0), "{steps}");
+    let models = ["emnist-linear", "emnist-convnet", "sent140-linear", "sent140-lstm", "shakespeare-gru"];
+    for (i, model) in models.into_iter().enumerate() {
+        let (step, round) = (&steps["models"][i], &rounds["rounds"][i]);
+        assert_eq!((&step["model"], &round["model"]), (&model.into(), &model.into()));
+        for key in ["batch", "train_examples_per_s", "eval_examples_per_s", "train_gflops"] {
+            assert!(step[key].as_f64() > Some(0.0), "{key}: {step}");
+        }
+        for key in ["examples", "seconds", "seconds_one_thread", "speedup"] {
+            assert!(round[key].as_f64() > Some(0.0), "{key}: {round}");
+        }
+    }
+    assert_eq!(desk.run("bench --model perceptron").status.code(), Some(2));
+}
