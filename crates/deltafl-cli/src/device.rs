@@ -16,6 +16,7 @@ use miette::{IntoDiagnostic, Result};
 use crate::error::bad_input;
 use crate::run::Machine;
 use crate::session::stop_on_interrupt;
+use crate::settings::ConfigArgs;
 
 /// Take part in a federation with this machine's data, which stays here
 #[derive(clap::Args, Debug)]
@@ -23,6 +24,8 @@ use crate::session::stop_on_interrupt;
     after_help = "Example:\n  deltafl device --server localhost:7700 --data data/mine --insecure --allow-model linear"
 )]
 pub(crate) struct Args {
+    #[command(flatten)]
+    _config: ConfigArgs,
     /// The server
     #[arg(long, value_name = "HOST:PORT")]
     server: String,

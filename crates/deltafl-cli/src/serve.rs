@@ -12,7 +12,8 @@ use deltafl::engine::SplitEvaluation;
 use deltafl::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl::model::Model;
 use deltafl::run_folder::{RoundLine, RunFolder};
-use deltafl::training::{Observer, ObserverError, Outcome, Plan, RoundRecord, State, train};
+use deltafl::superquantile::LossDistribution;
+use deltafl::training::{Observer, ObserverError, Outcome, Plan, RoundRecord, State, Survey, train};
 use deltafl_net::Deadlines;
 use deltafl_net::engine::{Remote, Rules};
 use deltafl_net::link::ConnectionLimits;
@@ -20,7 +21,7 @@ use deltafl_net::live::Role;
 use deltafl_net::loopback;
 use deltafl_net::refusal::Refusal;
 use deltafl_net::serve::{Host, Introduction, Limits, Setup};
-use deltafl_net::store::{Lease, StoreError};
+use deltafl_net::store::{Lease, RoundLosses, StoreError};
 use miette::{IntoDiagnostic, Report, Result};
 use tokio::runtime::Handle;
 
@@ -29,6 +30,7 @@ use crate::experiment_file;
 use crate::progress::Show;
 use crate::run::Machine;
 use crate::session::{folder_error, stop_on_interrupt, warn_thin_tails};
+use crate::settings::ConfigArgs;
 
 mod logs;
 mod office;
@@ -45,6 +47,8 @@ pub(crate) use office::{StoreArgs, store_error};
     after_help = "Examples:\n  deltafl serve experiments/quickstart.toml --insecure --http 127.0.0.1:7780 &\n  deltafl swarm experiments/quickstart.toml --insecure\n\n  deltafl serve clinics.toml --certs certs --listen 0.0.0.0:7700 --http 0.0.0.0:7780"
 )]
 pub(crate) struct Args {
+    #[command(flatten)]
+    _config: ConfigArgs,
     /// The experiment, a TOML file
     experiment: PathBuf,
     /// The run folder [default: runs/NAME]
@@ -99,6 +103,9 @@ pub(crate) struct Rounds {
     /// Seconds for the consistency check, and for the unmasking
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     unmask_deadline: u64,
+    /// Ask for no histogram of losses that training does not need: the card of a level without a threshold then has none
+    #[arg(long)]
+    no_survey: bool,
 }
 
 impl Rounds {
@@ -169,13 +176,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let _entered = runtime.enter();
         office.attend(&host)
     };
-    let desk = Desk { office: &office, lease: &lease, runtime: runtime.handle(), rounds: plan.rounds };
+    let desk =
+        Desk { office: &office, lease: &lease, host: &host, runtime: runtime.handle(), rounds: plan.rounds };
     let recorder = Recorder {
         folder: &mut folder,
         desk,
         stop,
         quiet: args.quiet,
-        lines: Vec::new(),
+        survey: !args.rounds.no_survey,
+        observed: Observed::default(),
         lap: Instant::now(),
     };
     let ended = all_seeds(&experiment, &plan, &*model, &mut engine, recorder);
@@ -292,6 +301,7 @@ fn all_seeds(
 struct Desk<'a> {
     office: &'a Office,
     lease: &'a Lease,
+    host: &'a Host,
     runtime: &'a Handle,
     rounds: u64,
 }
@@ -301,9 +311,23 @@ impl Desk<'_> {
         self.runtime.block_on(self.office.catch_up(folder, seed, saved))
     }
 
-    fn commit(&self, state: &State, lines: &[RoundLine]) -> Result<(), StoreError> {
-        self.office.commit(self.runtime, self.lease, state, lines, state.round == self.rounds)
+    fn commit(&self, state: &State, observed: &Observed) -> Result<(), StoreError> {
+        let phases = self.host.status().borrow().phases.clone();
+        let publish = self.publishes(state.round);
+        self.runtime.block_on(self.office.commit(self.lease, state, observed, &phases, publish))
     }
+
+    /// Whether the params after so many rounds become a version that devices can pull.
+    fn publishes(&self, rounds: u64) -> bool {
+        rounds == self.rounds || rounds.is_multiple_of(self.office.evaluate_every)
+    }
+}
+
+/// What happened since the last commit.
+#[derive(Debug, Default)]
+struct Observed {
+    lines: Vec<RoundLine>,
+    losses: Vec<RoundLosses>,
 }
 
 /// Keeps every round: committed in the store first, then in the run folder.
@@ -312,8 +336,8 @@ struct Recorder<'a> {
     desk: Desk<'a>,
     stop: &'a AtomicBool,
     quiet: bool,
-    /// Records since the last commit.
-    lines: Vec<RoundLine>,
+    survey: bool,
+    observed: Observed,
     lap: Instant,
 }
 
@@ -321,7 +345,9 @@ impl Observer for Recorder<'_> {
     fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
         let seconds = self.lap.elapsed().as_secs_f64();
         self.folder.append(records, seconds)?;
-        self.lines.extend(records.iter().map(|record| RoundLine { record: record.clone(), seconds }));
+        self.observed
+            .lines
+            .extend(records.iter().map(|record| RoundLine { record: record.clone(), seconds }));
         if let Some(record) = records.first().filter(|_| !self.quiet) {
             let RoundRecord { seed, round, cohort, dropped, .. } = record;
             let stayed = cohort - dropped;
@@ -337,9 +363,21 @@ impl Observer for Recorder<'_> {
     }
 
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.desk.commit(state, &self.lines)?;
-        self.lines.clear();
+        self.desk.commit(state, &self.observed)?;
+        self.observed = Observed::default();
         Ok(self.folder.checkpoint(state)?)
+    }
+
+    /// Everybody's when the params that the round starts from are a version that devices pull, and in the last round: its
+    /// params are the nearest to the last version that a cohort is asked about.
+    fn survey(&self, round: u64) -> Survey {
+        let published = self.desk.publishes(round) || round + 1 == self.desk.rounds;
+        if self.survey && published { Survey::All } else { Survey::Known }
+    }
+
+    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        self.observed.losses.push(RoundLosses { round, tracks: tracks.to_vec() });
+        Ok(())
     }
 
     fn every_round(&self) -> bool {

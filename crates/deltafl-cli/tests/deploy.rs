@@ -139,6 +139,15 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     place.printed(&format!("doctor --identity tablet --server {url}"));
     let pulled = place.printed(&format!("model pull --theta 0.3 --server {url} --identity tablet"));
     assert!(pulled.starts_with("θ = 0.25, version 4"), "{pulled}");
+    // Its card says how losses lie, from secure sums: bounds of percentiles, and no device's loss.
+    let card = fs::read_to_string(place.path().join("model.card.json")).unwrap();
+    let card: serde_json::Value = serde_json::from_str(&card).unwrap();
+    let losses = &card["losses"];
+    assert_eq!((losses["mode"].as_str(), losses["version"].as_u64()), (Some("private"), Some(3)), "{card}");
+    assert_eq!(losses["devices"], 8, "{card}");
+    let median = &losses["percentiles"][2];
+    assert!(median["lower"].as_f64() < median["upper"].as_f64(), "{card}");
+    assert_eq!(losses["histograms"].as_array().map(Vec::len), Some(2), "two levels: {card}");
     let again = place.printed(&format!("model pull --theta 0.3 --server {url} --identity tablet"));
     assert!(again.contains("is the newest already"), "{again}");
     place.printed("data synth glyphs --devices 6 --out mine");

@@ -9,49 +9,14 @@ use axum::extract::{Extension, Json, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use deltafl::superquantile::Conformity;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::http::{Access, House, Problem, Visitor};
-use crate::store::{ModelRow, Percentiles};
+use crate::store::ModelRow;
 
-/// A model card: what is known of a model, as far as privacy allows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Card {
-    /// The federation.
-    pub federation: String,
-    /// The level that it was trained at.
-    pub theta: Conformity,
-    /// The algorithm.
-    pub algorithm: String,
-    /// Rounds behind it: its version.
-    pub version: u64,
-    /// The seed of its run.
-    pub seed: u64,
-    /// BLAKE3 of its file, and its ETag.
-    pub blake3: String,
-    /// Size of its file.
-    pub bytes: u64,
-    /// η in force: the (1−θ)-quantile of the cohort's losses, which the server learns in private mode too.
-    pub eta: Option<f64>,
-    /// How devices fare. In private mode the server does not know: empty.
-    pub devices: Vec<Percentiles>,
-}
+mod card;
 
-impl Card {
-    fn of(federation: &str, row: &ModelRow) -> Self {
-        Self {
-            federation: federation.to_owned(),
-            theta: row.label.theta,
-            algorithm: row.label.algorithm.clone(),
-            version: row.round,
-            seed: row.seed,
-            blake3: row.blob.to_string(),
-            bytes: row.bytes,
-            eta: row.eta,
-            devices: row.percentiles.clone(),
-        }
-    }
-}
+pub use card::{Card, CardBin, CardHistogram, CardLosses, Measured, Percentile};
 
 /// Which version, and of which run.
 #[derive(Debug, Default, Deserialize)]
@@ -154,7 +119,7 @@ mod tests {
             round,
             label: TrackLabel { algorithm: "delta-fl".to_owned(), theta: theta.try_into().unwrap() },
             eta: None,
-            percentiles: Vec::new(),
+            losses: None,
             blob: BlobHash::of(&[round as u8]),
             bytes: 1,
         };

@@ -20,6 +20,7 @@ mod database;
 mod devices;
 mod federations;
 mod lease;
+mod losses;
 mod migrations;
 mod models;
 mod params_file;
@@ -31,7 +32,8 @@ pub use commit::{Commit, CommittedRound};
 pub use devices::{EnrolledDevice, NewDevice};
 pub use federations::FederationRow;
 pub use lease::Lease;
-pub use models::{ModelRow, Percentiles};
+pub use losses::{KnownLosses, LossPercentiles, RoundLosses};
+pub use models::ModelRow;
 pub use params_file::{ModelAbout, ParamsFileError, read_params};
 
 use blobs::Blobs;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use deltafl_net::enrolment::{AskError, Knob, enrol};
 use deltafl_net::http::{Access, HttpLimits};
 use deltafl_net::identity::{Authority, Token};
+use deltafl_net::knob::CardLosses;
 use deltafl_net::store::read_params;
 
 use support::{Hosted, Hosting, host, state};
@@ -58,6 +59,15 @@ async fn a_device_pulls_the_model_of_the_nearest_level() {
             assert_eq!(params, state(2).tracks[track].params);
             assert_eq!((about.federation.as_str(), about.label.theta), ("demo", card.theta));
         }
+        let known = |theta| knob.card(theta).unwrap().losses;
+        assert!(matches!(known(1.0), CardLosses::None { .. }), "FedAvg was not asked");
+        let CardLosses::Private { measured, histograms } = known(0.5) else { panic!("private mode") };
+        assert_eq!((measured.version, measured.devices), (1, 38), "one round before version 2");
+        let median = measured.percentiles.iter().find(|p| p.percentile == 50).unwrap().bounds;
+        assert!(median.lower < median.upper && median.upper < Some(4.0), "{median:?}");
+        let whole: f64 = histograms[0].bins.iter().map(|bin| bin.share).sum();
+        assert!((whole - 1.0).abs() < 0.02, "{whole}");
+
         let old = cards.iter().find(|card| card.version == 1).unwrap();
         assert_eq!(read_params(&knob.params(old).unwrap()).unwrap().1, state(1).tracks[0].params);
     })

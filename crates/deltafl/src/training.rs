@@ -16,8 +16,8 @@ use crate::engine::{Drawn, Engine, EngineError, Query, Reachable, Round, SplitEv
 use crate::model::{Model, Step};
 use crate::params::{Params, UpdateSum, WrongLength};
 use crate::stream::{Purpose, Stream};
-use crate::superquantile::private::{LossRange, RefusedSum, Search};
-use crate::superquantile::{Conformity, DeviceLoss};
+use crate::superquantile::private::{LossRange, PrivateQuantile, QuantileQuery, RefusedSum, Search};
+use crate::superquantile::{Conformity, DeviceLoss, Histogram, LossDistribution};
 
 /// What a run does in every round.
 pub struct Plan {
@@ -168,6 +168,31 @@ pub trait Observer {
     fn every_round(&self) -> bool {
         false
     }
+
+    /// Whose losses in round t are to be told through [`Self::losses`].
+    fn survey(&self, round: u64) -> Survey {
+        let _ = round;
+        Survey::None
+    }
+
+    /// How the losses of the cohort of round t lay at the params w_t, per track, where they were asked for. Heard of before
+    /// the round's records.
+    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        let _ = (round, tracks);
+        Ok(())
+    }
+}
+
+/// Whose losses an observer wants to hear of. Training comes to the same bits with any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Survey {
+    /// Nobody's.
+    #[default]
+    None,
+    /// Of the tracks whose threshold the round looks for: they are known anyway.
+    Known,
+    /// Of every track: those that need no losses are asked for histograms, too.
+    All,
 }
 
 /// How a run ended.
@@ -222,8 +247,12 @@ pub fn train(
         // Line 2, a round ahead: whoever waits for a sum can prepare the next cohort.
         let next = first_cohort(engine, plan, state, state.round + 1);
         engine.announce(&next);
-        let records = finished_round(engine, plan, state, announced)?;
+        let survey = observer.survey(state.round);
+        let Finished { records, losses } = finished_round(engine, plan, state, announced, survey)?;
         announced = next;
+        if survey != Survey::None {
+            observer.losses(state.round - 1, &losses).map_err(TrainingError::Observer)?;
+        }
         let flow = observer.round(&records).map_err(TrainingError::Observer)?;
 
         let evaluated = state.round == plan.rounds || state.round.is_multiple_of(plan.evaluate_every);
@@ -245,6 +274,12 @@ fn first_cohort(engine: &dyn Engine, plan: &Plan, state: &State, round: u64) -> 
     plan.sampling.cohort(engine.devices(), Draw { seed: state.seed, round, attempt: 0 }, &Reachable::Everyone)
 }
 
+/// What a round leaves behind, per track.
+struct Finished {
+    records: Vec<RoundRecord>,
+    losses: Vec<Option<LossDistribution>>,
+}
+
 /// A round, begun with the cohort announced if all of it can be reached, and begun anew with another whenever one came
 /// to no sum.
 fn finished_round(
@@ -252,7 +287,8 @@ fn finished_round(
     plan: &Plan,
     state: &mut State,
     announced: Vec<Drawn>,
-) -> Result<Vec<RoundRecord>, TrainingError> {
+    survey: Survey,
+) -> Result<Finished, TrainingError> {
     let before = state.tracks.clone();
     let mut cohort = announced;
     let mut attempt = 0;
@@ -262,7 +298,7 @@ fn finished_round(
             let draw = Draw { seed: state.seed, round: state.round, attempt };
             cohort = plan.sampling.cohort(engine.devices(), draw, &present);
         }
-        match one_round(engine, plan, state, &cohort) {
+        match one_round(engine, plan, state, &cohort, survey) {
             // The η of a round that came to nothing is forgotten with it.
             Err(TrainingError::Engine(EngineError::NoSum { .. })) => state.tracks.clone_from(&before),
             ended => return ended,
@@ -277,11 +313,12 @@ fn one_round(
     plan: &Plan,
     state: &mut State,
     cohort: &[Drawn],
-) -> Result<Vec<RoundRecord>, TrainingError> {
+    survey: Survey,
+) -> Result<Finished, TrainingError> {
     let round = Round { seed: state.seed, index: state.round, cohort };
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
-    let mut notes = set_thresholds(engine, plan, state, &round)?;
+    let mut notes = set_thresholds(engine, plan, state, &round, survey)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
     let updates = engine.secure_sum(&round, &update_queries(plan, state))?;
@@ -298,15 +335,25 @@ fn one_round(
         records.push(record(&round, i, &plan.tracks[i], track.eta, &sum, &notes[i]));
     }
     state.round += 1;
-    Ok(records)
+    Ok(Finished { records, losses: notes.into_iter().map(Note::distribution).collect() })
 }
 
 /// What the questions of a round left behind for the record.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Note {
     loss: Option<f64>,
     answered: u64,
     traffic: Traffic,
+    /// Exact, in open mode.
+    known: Option<LossDistribution>,
+    /// Or sums.
+    histograms: Vec<Histogram>,
+}
+
+impl Note {
+    fn distribution(self) -> Option<LossDistribution> {
+        self.known.or_else(|| LossDistribution::private(self.histograms))
+    }
 }
 
 /// Sets η_t of each track (Algorithm 2, lines 4–5; Algorithm 3, line 5).
@@ -315,33 +362,52 @@ fn set_thresholds(
     plan: &Plan,
     state: &mut State,
     round: &Round<'_>,
+    survey: Survey,
 ) -> Result<Vec<Note>, TrainingError> {
     let mut notes = vec![Note::default(); plan.tracks.len()];
-    let mut open = Vec::new();
-    let mut searches = Vec::new();
+    let (mut open, mut searches, mut idle) = (Vec::new(), Vec::new(), Vec::new());
     for (i, (track, at)) in plan.tracks.iter().zip(&state.tracks).enumerate() {
         match track.algorithm.threshold(round.index, at.eta) {
-            Threshold::None | Threshold::Kept => {}
+            Threshold::None | Threshold::Kept => idle.push(i),
             Threshold::Open => open.push(i),
             Threshold::Private(kind) => {
                 searches.push((i, Search::new(kind, track.algorithm.theta(), &at.range)));
             }
         }
     }
+    let (seeking, searching) = (open.len(), searches.len());
+    match survey {
+        // Where devices tell their losses, they tell them under every model.
+        Survey::All if seeking > 0 => open.extend(idle),
+        Survey::All => {
+            let range = searches.first().map_or_else(LossRange::default, |(i, _)| state.tracks[*i].range);
+            searches.extend(idle.into_iter().map(|i| (i, survey_of(&range))));
+        }
+        Survey::None | Survey::Known => {}
+    }
     if !open.is_empty() {
         let params: Vec<&Params> = open.iter().map(|&i| &state.tracks[i].params).collect();
         let losses = engine.losses(round, &params)?;
-        for (&i, losses) in open.iter().zip(&losses) {
-            state.tracks[i].eta = plan.tracks[i].algorithm.eta(losses);
+        for (place, (&i, losses)) in open.iter().zip(&losses).enumerate() {
+            if place < seeking {
+                state.tracks[i].eta = plan.tracks[i].algorithm.eta(losses);
+            }
             notes[i].loss = mean_loss(losses);
+            notes[i].known = (survey != Survey::None).then(|| LossDistribution::open(losses)).flatten();
         }
     }
-    search_privately(engine, state, round, &mut searches, &mut notes)?;
-    for (i, search) in searches {
+    search_privately(engine, state, round, &mut searches, &mut notes, survey)?;
+    for (i, search) in searches.into_iter().take(searching) {
         state.tracks[i].eta = search.eta();
         state.tracks[i].range = search.range();
     }
     Ok(notes)
+}
+
+/// Asks for the histograms of a track that needs none: around its median, and nothing comes of them but knowledge.
+fn survey_of(range: &LossRange) -> Search {
+    let half = Conformity::try_from(0.5).expect("one half is a level");
+    Search::new(PrivateQuantile::TwoLevel, half, range)
 }
 
 /// Runs the private quantiles of all tracks side by side: one secure sum serves one step of each.
@@ -351,6 +417,7 @@ fn search_privately(
     round: &Round<'_>,
     searches: &mut [(usize, Search)],
     notes: &mut [Note],
+    survey: Survey,
 ) -> Result<(), TrainingError> {
     loop {
         let mut asking = Vec::new();
@@ -367,6 +434,9 @@ fn search_privately(
         for (s, sum) in asking.into_iter().zip(engine.secure_sum(round, &queries)?) {
             let (i, search) = &mut searches[s];
             notes[*i].traffic += sum.traffic;
+            if let (Some(QuantileQuery::Histogram(bins)), true) = (search.query(), survey != Survey::None) {
+                notes[*i].histograms.push(Histogram::new(bins, sum.answered, &sum.values));
+            }
             search
                 .take(&sum.values)
                 .map_err(|source| TrainingError::Quantile { round: round.index, source })?;

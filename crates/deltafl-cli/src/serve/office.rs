@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use deltafl::experiment::{Experiment, TrackLabel};
 use deltafl::model::ModelSpec;
-use deltafl::run_folder::{RoundLine, RunFolder};
+use deltafl::run_folder::RunFolder;
 use deltafl::training::State;
 use deltafl_net::http::{self, Access, Enrolment, House, HttpLimits};
 use deltafl_net::identity::{Authority, FederationName, Revocations, ServerIdentity};
 use deltafl_net::link::Protection;
-use deltafl_net::live::{About, Live, Role};
+use deltafl_net::live::{About, Fresh, Live, Role};
 use deltafl_net::roster::{Entry, Roster, SignedRoster};
-use deltafl_net::serve::Host;
-use deltafl_net::store::{Commit, Lease, Store, StoreError, StoreSettings};
+use deltafl_net::serve::{Host, Phase};
+use deltafl_net::store::{Commit, Lease, LossPercentiles, Store, StoreError, StoreSettings};
 use miette::{IntoDiagnostic, Report, Result};
 use tokio::net::TcpListener;
-use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use super::Observed;
 use crate::error::bad_input;
 use crate::session::folder_error;
 
@@ -82,7 +82,7 @@ pub(super) struct Office {
     roster: AtomicU64,
     labels: Vec<TrackLabel>,
     model: ModelSpec,
-    evaluate_every: u64,
+    pub(super) evaluate_every: u64,
 }
 
 struct Certificates {
@@ -224,7 +224,7 @@ impl Office {
         for from in (0..state.round).step_by(CHUNK as usize) {
             let rounds = self.store.rounds(&self.federation, seed, from, CHUNK).await.map_err(store_error)?;
             for round in rounds {
-                self.live.remember(&round.lines);
+                self.live.remember(&round);
                 if round.round == next {
                     for line in &round.lines {
                         folder
@@ -239,27 +239,26 @@ impl Office {
         Ok(Some(state))
     }
 
-    /// Commits what was observed since the last commit.
-    pub(super) fn commit(
+    /// Commits what was observed since the last commit; the phases are those of the last round.
+    pub(super) async fn commit(
         &self,
-        runtime: &Handle,
         lease: &Lease,
         state: &State,
-        lines: &[RoundLine],
-        last: bool,
+        observed: &Observed,
+        phases: &[Phase],
+        publish: bool,
     ) -> Result<(), StoreError> {
-        let commit = Commit {
-            state,
-            labels: &self.labels,
-            model: &self.model,
-            lines,
-            timeline: None,
-            publish: last || state.round.is_multiple_of(self.evaluate_every),
-            evaluations: &[],
-        };
-        runtime.block_on(self.store.commit(lease, &commit))?;
-        for round in lines.chunk_by(|a, b| a.record.round == b.record.round) {
-            self.live.committed(round);
+        let Observed { lines, losses } = observed;
+        let (labels, model) = (&self.labels, &self.model);
+        let commit = Commit { state, labels, model, lines, timeline: phases, publish, losses };
+        self.store.commit(lease, &commit).await?;
+        for lines in lines.chunk_by(|a, b| a.record.round == b.record.round) {
+            let round = lines[0].record.round;
+            let known = losses.iter().find(|known| known.round == round);
+            let percentiles = known.iter().flat_map(|known| &known.tracks);
+            let losses: Vec<_> = percentiles.map(|known| known.as_ref().map(LossPercentiles::from)).collect();
+            let phases = if round + 1 == state.round { phases } else { &[] };
+            self.live.committed(Fresh { lines, phases, losses: &losses });
         }
         Ok(())
     }
