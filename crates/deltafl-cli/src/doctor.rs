@@ -118,6 +118,14 @@ fn certificates(args: &Args, findings: &mut Vec<Finding>) {
     if let Some(folder) = &args.certs {
         let again = "deltafl certs init, then deltafl certs server";
         match Authority::open(&folder.join("ca")) {
+            // A server can do without, if somebody signs its roster.
+            Err(IdentityError::Io { .. }) if folder.join("server").exists() => findings.push(Finding {
+                state: State::Worth,
+                advice: Some(
+                    "devices enrol where they are; sign the roster there: deltafl certs roster".to_owned(),
+                ),
+                ..good("authority", "its keys are not here")
+            }),
             Ok(authority) => findings.push(expiry("authority", authority.certificate(), again)),
             Err(error) => findings.push(unreadable("authority", &error, again)),
         }

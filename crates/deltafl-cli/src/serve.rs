@@ -34,9 +34,11 @@ use crate::settings::ConfigArgs;
 
 mod logs;
 mod office;
+mod register;
 
 use office::{Office, OfficeArgs};
 pub(crate) use office::{StoreArgs, store_error};
+pub(crate) use register::signed;
 
 /// Train an experiment with devices that connect over a network
 ///
@@ -166,10 +168,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let stop = stop_on_interrupt();
     let office = runtime.block_on(Office::open(&args.office, &experiment, &out))?;
-    let lease = runtime.block_on(office.lead())?;
+    let house = runtime.block_on(office.receive(&args.office))?;
+    let Some(lease) = runtime.block_on(office.lead(stop))? else { return Ok(()) };
     let (host, mut engine) =
         runtime.block_on(start(&args, &experiment, &federation, &office, rules, Arc::clone(stop)))?;
-    runtime.block_on(office.receive(&args.office, &host))?;
+    if let Some(house) = house {
+        let _ = house.refusals.set(host.refusals());
+    }
     eprintln!("listening on {}; waiting for {} devices", host.address(), rules.present);
     let host = Arc::new(host);
     let attendance = {

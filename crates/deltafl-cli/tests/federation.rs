@@ -3,138 +3,37 @@
 #![cfg(feature = "net")]
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+mod support;
 
-use tempfile::TempDir;
+use support::{DEPLOYED, Desk, Running, checkpoints};
 
-const EXPERIMENT: &str = r#"
-name = "deployed"
-seeds = [1, 2]
-rounds = 4
-cohort = 8
-evaluate_every = 2
-[data]
-source = { kind = "glyphs", devices = 24 }
-[model]
-kind = "linear"
-[local]
-steps = 2
-batch = 10
-learning_rate = 0.1
-[[algorithm]]
-kind = "fedavg"
-[[algorithm]]
-kind = "delta-fl"
-theta = 0.5
-quantile = "histogram"
-"#;
+const SERVE: &str = "serve x.toml --insecure --set seeds=[1,2] --wait-for 12 --out deployed";
 
-fn deltafl() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_deltafl"))
-}
-
-fn experiment(folder: &TempDir) -> PathBuf {
-    let path = folder.path().join("x.toml");
-    fs::write(&path, EXPERIMENT).unwrap();
-    path
-}
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A server, and what it says.
-struct Server {
-    process: Running,
-    said: BufReader<ChildStderr>,
-    address: String,
-}
-
-impl Server {
-    fn start(experiment: &Path, out: &Path, listen: &str) -> Self {
-        let mut child = deltafl()
-            .arg("serve")
-            .arg(experiment)
-            .args(["--insecure", "--listen", listen, "--wait-for", "12", "--out"])
-            .arg(out)
-            .stderr(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let said = BufReader::new(child.stderr.take().unwrap());
-        let mut server = Self { process: Running(child), said, address: String::new() };
-        let line = server.hear("listening on");
-        server.address = line.split([' ', ';']).nth(2).unwrap().to_owned();
-        server
-    }
-
-    /// Reads on to the line with these words.
-    fn hear(&mut self, words: &str) -> String {
-        let mut heard = String::new();
-        loop {
-            let mut line = String::new();
-            assert!(self.said.read_line(&mut line).unwrap() > 0, "the server ended:\n{heard}");
-            if line.contains(words) {
-                return line;
-            }
-            heard.push_str(&line);
-        }
-    }
-}
-
-fn swarm(experiment: &Path, server: &str) -> Running {
-    let mut swarm = deltafl();
-    swarm.arg("swarm").arg(experiment).args(["--insecure", "--server", server]).stderr(Stdio::null());
-    Running(swarm.spawn().unwrap())
-}
-
-/// The bytes of every checkpoint of a run.
-fn checkpoints(run: &Path) -> Vec<Vec<u8>> {
-    [1, 2].map(|seed| fs::read(run.join(format!("checkpoint/seed-{seed}.safetensors"))).unwrap()).into()
+/// A server at this address, and where it listens.
+fn server(desk: &Desk, listen: &str) -> (Running, String) {
+    let mut server = desk.start(&format!("{SERVE} --listen {listen}"));
+    let address = server.hear("listening on ").split(';').next().unwrap().to_owned();
+    (server, address)
 }
 
 #[test]
 fn killed_again_and_again_the_server_ends_with_the_bytes_of_a_simulation() {
-    let folder = TempDir::new().unwrap();
-    let experiment = experiment(&folder);
-    let (simulated, deployed) = (folder.path().join("simulated"), folder.path().join("deployed"));
-    let run =
-        deltafl().arg("run").arg(&experiment).args(["--quiet", "--out"]).arg(&simulated).output().unwrap();
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-
-    let mut server = Server::start(&experiment, &deployed, "127.0.0.1:0");
-    let address = server.address.clone();
-    let _swarm = swarm(&experiment, &address);
+    let desk = Desk::with(DEPLOYED);
+    desk.printed("run x.toml --set seeds=[1,2] --quiet --out simulated");
+    let (mut serving, address) = server(&desk, "127.0.0.1:0");
+    let _swarm = desk.start(&format!("swarm x.toml --insecure --server {address}"));
     for round in ["seed 1, round 1:", "seed 1, round 3:", "seed 2, round 2:"] {
-        server.hear(round);
-        drop(server); // as by kill -9, somewhere in the next round
-        server = Server::start(&experiment, &deployed, &address);
+        serving.hear(round);
+        drop(serving); // as by kill -9, somewhere in the next round
+        serving = server(&desk, &address).0;
     }
-    server.hear("seed 2, round 4:");
-    assert!(server.process.0.wait().unwrap().success());
-    assert_eq!(checkpoints(&simulated), checkpoints(&deployed));
+    serving.hear("seed 2, round 4:");
+    assert!(serving.child.wait().unwrap().success());
+    assert_eq!(checkpoints(&desk.path("simulated")), checkpoints(&desk.path("deployed")));
 }
 
 #[test]
 fn a_server_of_other_machines_needs_certificates() {
-    let folder = TempDir::new().unwrap();
-    let anywhere = ["--insecure", "--listen", "0.0.0.0:0", "--out"];
-    let served = deltafl()
-        .arg("serve")
-        .arg(experiment(&folder))
-        .args(anywhere)
-        .arg(folder.path().join("run"))
-        .output()
-        .unwrap();
-    assert_eq!(served.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&served.stderr).contains("without certificates"));
+    let refused = Desk::with(DEPLOYED).refusal("serve x.toml --insecure --listen 0.0.0.0:0");
+    assert!(refused.contains("without certificates"), "{refused}");
 }

@@ -25,6 +25,7 @@ mod migrations;
 mod models;
 mod params_file;
 mod retry;
+mod rosters;
 mod tokens;
 
 pub use blobs::BlobHash;

@@ -11,6 +11,7 @@ use deltafl_net::enrolment::{AskError, Knob, enrol};
 use deltafl_net::http::{Access, HttpLimits};
 use deltafl_net::identity::{Authority, Token};
 use deltafl_net::knob::CardLosses;
+use deltafl_net::live::Role;
 use deltafl_net::store::read_params;
 
 use support::{Hosted, Hosting, host, state};
@@ -205,6 +206,10 @@ async fn a_slow_or_greedy_visitor_is_turned_away_and_others_are_served() {
 async fn probes_and_metrics_say_how_the_server_fares() {
     let hosted = host(plain()).await;
     assert_eq!(status(&get(hosted.address, "/readyz", "").await), "200");
+    hosted.house.live.role(Role::Standby);
+    let unready = get(hosted.address, "/readyz", "").await;
+    assert!(status(&unready) == "503" && unready.ends_with("standby\n"), "{unready}");
+    assert_eq!(status(&get(hosted.address, "/healthz", "").await), "200", "alive all the same");
     hosted.house.live.presence(7, 5, 9);
     let text = get(hosted.address, "/metrics", "").await;
     for line in [
@@ -214,7 +219,7 @@ async fn probes_and_metrics_say_how_the_server_fares() {
         "deltafl_dropped_total 4",
         "deltafl_secagg_bytes_total{direction=\"up\"} 6000",
         "deltafl_refused_total{reason=\"handshake\"} 0",
-        "deltafl_http_answers_total{status=\"2xx\"} 1",
+        "deltafl_http_answers_total{status=\"2xx\"} 2",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
