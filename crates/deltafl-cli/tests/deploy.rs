@@ -106,6 +106,6 @@ fn a_server_without_the_authoritys_keys_takes_the_roster_that_was_signed_elsewhe
     server.hear("all rounds are done");
     let token = desk.printed("enrol token");
     let refused =
-        desk.failure(&format!("enrol device tablet --server {url} --out tablet --token {}", token.trim()), 1);
+        desk.refusal(&format!("enrol device tablet --server {url} --out tablet --token {}", token.trim()));
     assert!(refused.contains("devices do not enrol here"), "{refused}");
 }

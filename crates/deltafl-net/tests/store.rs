@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use deltafl::run_folder::checkpoint_bytes;
 use deltafl_net::identity::{Authority, Fingerprint, Token};
+use deltafl_net::roster::SignedRoster;
 use deltafl_net::store::{
     BlobHash, Commit, LossPercentiles, NewDevice, RoundLosses, Store, StoreError, StoreSettings, read_params,
 };
@@ -112,13 +113,13 @@ async fn phases_and_losses_come_back_with_their_round_and_losses_with_the_neares
         assert_eq!(rounds[1].losses, [None, None, None]);
 
         let models = store.models(&federation).await.unwrap();
-        let known = |theta: f64, version| {
-            let row = models.iter().find(|m| m.label.theta.get() == theta && m.round == version).unwrap();
+        let known = |track: usize, version| {
+            let row = models.iter().find(|m| m.label == labels[track] && m.round == version).unwrap();
             row.losses.as_ref().map(|known| (known.version, known.distribution.clone()))
         };
-        assert_eq!(known(1.0, 4), None, "FedAvg was never asked");
-        assert_eq!(known(0.5, 4), Some((3, losses(3)[1].clone().unwrap())));
-        assert_eq!(known(0.1, 2), Some((1, losses(1)[2].clone().unwrap())), "nothing is known at version 2");
+        assert_eq!(known(0, 4), None, "FedAvg was never asked");
+        assert_eq!(known(1, 4), Some((3, losses(3)[1].clone().unwrap())));
+        assert_eq!(known(2, 2), Some((1, losses(1)[2].clone().unwrap())), "nothing is known at version 2");
     }
 }
 
@@ -134,6 +135,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_loses_nothing
     let pool = sqlx::AnyPool::connect(&settings.database).await.unwrap();
     for back in [
         "DROP TABLE losses",
+        "DROP TABLE rosters",
         "DELETE FROM schema_version WHERE version > 1",
         "UPDATE rounds SET timeline = NULL",
     ] {
@@ -206,6 +208,22 @@ async fn a_roster_has_no_gaps_and_no_doubles() {
         assert_eq!(store.device_count(&federation).await.unwrap(), 9);
         let refused = store.revoke(&federation, &"nobody".parse().unwrap()).await;
         assert!(matches!(refused, Err(StoreError::NoDevice { .. })), "{refused:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_roster_that_was_signed_elsewhere_is_kept_and_no_older_one_replaces_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for settings in settings(folder.path()) {
+        let store = Store::open(&settings).await.unwrap();
+        let federation = federation(&store).await;
+        assert_eq!(store.kept_roster(&federation).await.unwrap(), None);
+        let roster = |byte: u8| SignedRoster { bytes: vec![byte; 99].into(), signature: [byte; 64] };
+        for (version, byte) in [(3, 1), (5, 2), (4, 3)] {
+            store.keep_roster(&federation, version, &roster(byte)).await.unwrap();
+        }
+        assert_eq!(store.kept_roster_version(&federation).await.unwrap(), Some(5));
+        assert_eq!(store.kept_roster(&federation).await.unwrap(), Some(roster(2)));
     }
 }
 
