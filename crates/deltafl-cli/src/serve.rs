@@ -162,7 +162,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
     let mut folder = open(&out, &experiment)?;
     let mut plan = experiment.plan();
-    let devices = federation.split(Split::Train).len();
+    // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
+    let devices = if args.insecure { federation.split(Split::Train).len() } else { usize::MAX };
     let rules = args.rounds.rules(&mut plan, devices)?;
 
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;

@@ -23,6 +23,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use tokio::sync::Notify;
 
 use crate::identity::{Authority, FederationName, Peer};
 use crate::live::{self, Live, Role};
@@ -59,6 +60,8 @@ pub struct Enrolment {
     pub authority: Arc<Authority>,
     /// For how many days.
     pub days: u32,
+    /// Hears of each device that enrols, so that the roster need not wait.
+    pub newcomers: Arc<Notify>,
 }
 
 /// All that the HTTP side shows.

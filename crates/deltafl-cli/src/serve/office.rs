@@ -19,6 +19,7 @@ use deltafl_net::serve::{Host, Phase};
 use deltafl_net::store::{Commit, Lease, LossPercentiles, Store, StoreError, StoreSettings};
 use miette::{IntoDiagnostic, Report, Result};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::Observed;
@@ -85,6 +86,7 @@ pub(super) struct Office {
     labels: Vec<TrackLabel>,
     model: ModelSpec,
     seeds: Vec<u64>,
+    newcomers: Arc<Notify>,
 }
 
 impl Office {
@@ -128,6 +130,7 @@ impl Office {
             labels,
             model,
             seeds: experiment.seeds.iter().copied().collect(),
+            newcomers: Arc::default(),
         })
     }
 
@@ -160,8 +163,11 @@ impl Office {
             }
             None => None,
         };
-        let enrolment =
-            self.register.authority.clone().map(|authority| Enrolment { authority, days: DEVICE_DAYS });
+        let enrolment = self.register.authority.clone().map(|authority| Enrolment {
+            authority,
+            days: DEVICE_DAYS,
+            newcomers: Arc::clone(&self.newcomers),
+        });
         let public = args.public_models || self.server.is_none();
         let house = Arc::new(House {
             federation: self.federation.clone(),
@@ -221,7 +227,7 @@ impl Office {
     pub(super) fn attend(&self, host: &Arc<Host>) -> JoinHandle<()> {
         tokio::spawn(self.live.clone().follow(host.status()));
         let (host, live, register) = (Arc::clone(host), self.live.clone(), self.register.clone());
-        let certified = self.server.is_some();
+        let (certified, newcomers) = (self.server.is_some(), Arc::clone(&self.newcomers));
         let mut known = Some(self.roster.load(Ordering::Relaxed));
         tokio::spawn(async move {
             loop {
@@ -232,7 +238,7 @@ impl Office {
                     eprintln!("the roster could not be renewed: {error}");
                     known = None;
                 }
-                tokio::time::sleep(LOOK).await;
+                let _ = tokio::time::timeout(LOOK, newcomers.notified()).await;
             }
         })
     }

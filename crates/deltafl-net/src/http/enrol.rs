@@ -80,6 +80,7 @@ pub(super) async fn enrol(
     };
     // The certificate leaves the server only if the token holds.
     certified.number = house.store.redeem(&house.federation, &token.hash(), &device).await?;
+    enrolment.newcomers.notify_one();
     tracing::info!(number = certified.number, "a device enrolled");
     Ok(Json(EnrolAnswer {
         federation: house.federation.clone(),

@@ -191,7 +191,7 @@ pub async fn host(hosting: Hosting) -> Hosted {
         store,
         live,
         refusals: Default::default(),
-        enrolment: Some(Enrolment { authority: open().into(), days: 1 }),
+        enrolment: Some(Enrolment { authority: open().into(), days: 1, newcomers: Default::default() }),
         access: hosting.access,
         answered: Default::default(),
     });
