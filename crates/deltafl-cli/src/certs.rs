@@ -230,8 +230,12 @@ pub(crate) fn identity_error(error: IdentityError) -> Report {
         IdentityError::Exists { .. } => {
             bad_input(text).help("it is kept; choose another folder, or move it away").into()
         }
-        IdentityError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            bad_input(format!("{text} is not there")).help("deltafl certs init makes an authority").into()
+        IdentityError::Io { source, path } if source.kind() == std::io::ErrorKind::NotFound => {
+            let help = match path.ends_with("device.json") {
+                true => "deltafl enrol device makes an identity",
+                false => "deltafl certs init makes an authority",
+            };
+            bad_input(format!("{text} is not there")).help(help).into()
         }
         error @ (IdentityError::Exposed { .. }
         | IdentityError::Malformed { .. }

@@ -13,6 +13,7 @@ use deltafl_net::link::{DialError, Server, Trust};
 use deltafl_net::loopback;
 use miette::{IntoDiagnostic, Result};
 
+use crate::certs::identity_error;
 use crate::error::bad_input;
 use crate::run::Machine;
 use crate::session::stop_on_interrupt;
@@ -103,8 +104,7 @@ fn known(args: &Args, data: &Data) -> Result<(Credentials, Server)> {
         let server = Server { address: args.server.clone(), trust: Trust::Loopback };
         return Ok((loopback::credentials(data.name()), server));
     };
-    let identity = DeviceIdentity::open(folder)
-        .map_err(|e| bad_input("this device's identity cannot be used").because(e))?;
+    let identity = DeviceIdentity::open(folder).map_err(identity_error)?;
     let server = Server::certified(&args.server, &identity)
         .map_err(|e| bad_input("the server cannot be known").because(e))?;
     Ok((Credentials::from(&identity), server))

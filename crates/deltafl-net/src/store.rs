@@ -33,6 +33,7 @@ pub use commit::{Commit, CommittedRound};
 pub use devices::{EnrolledDevice, NewDevice};
 pub use federations::FederationRow;
 pub use lease::Lease;
+pub(crate) use losses::FEWEST_SHOWN;
 pub use losses::{KnownLosses, LossPercentiles, RoundLosses};
 pub use models::ModelRow;
 pub use params_file::{ModelAbout, ParamsFileError, read_params};

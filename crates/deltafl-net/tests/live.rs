@@ -39,7 +39,7 @@ async fn the_page_follows_a_federation_on_any_screen() {
             line.record.eta = (i > 0).then(|| (2.0 + i as f64) / (1.0 + 0.1 * round as f64));
         }
         let known: Vec<_> =
-            losses(round).iter().map(|known| known.as_ref().map(LossPercentiles::from)).collect();
+            losses(round).iter().map(|known| known.as_ref().and_then(LossPercentiles::of)).collect();
         live.committed(Fresh { lines: &lines, phases: &phases(), losses: &known });
     }
     let mut status = Status::default();

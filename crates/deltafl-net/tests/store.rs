@@ -108,7 +108,7 @@ async fn phases_and_losses_come_back_with_their_round_and_losses_with_the_neares
         let rounds = Store::open(&settings).await.unwrap().rounds(&federation, 1, 1, 2).await.unwrap();
         assert_eq!(rounds[0].timeline, phases);
         let expected: Vec<_> =
-            losses(1).iter().map(|known| known.as_ref().map(LossPercentiles::from)).collect();
+            losses(1).iter().map(|known| known.as_ref().and_then(LossPercentiles::of)).collect();
         assert_eq!(rounds[0].losses, expected);
         assert_eq!(rounds[1].losses, [None, None, None]);
 

@@ -288,7 +288,8 @@ impl Office {
             let round = lines[0].record.round;
             let known = losses.iter().find(|known| known.round == round);
             let percentiles = known.iter().flat_map(|known| &known.tracks);
-            let losses: Vec<_> = percentiles.map(|known| known.as_ref().map(LossPercentiles::from)).collect();
+            let losses: Vec<_> =
+                percentiles.map(|known| known.as_ref().and_then(LossPercentiles::of)).collect();
             let phases = if round + 1 == state.round { phases } else { &[] };
             self.live.committed(Fresh { lines, phases, losses: &losses });
         }

@@ -3,7 +3,7 @@
 use deltafl::superquantile::{Bounds, Conformity, Histogram, LossDistribution};
 use serde::{Deserialize, Serialize};
 
-use crate::store::{KnownLosses, ModelRow};
+use crate::store::{FEWEST_SHOWN, KnownLosses, ModelRow};
 
 /// What is known of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ pub enum CardLosses {
         /// The sums: over the whole range of losses first, then inside the bin that the search for η chose.
         histograms: Vec<CardHistogram>,
     },
-    /// Nobody asked for them.
+    /// Nobody asked for them, or too few told.
     None {
         /// Why.
         reason: String,
@@ -110,6 +110,11 @@ impl CardLosses {
         let Some(KnownLosses { version, distribution }) = known else {
             return Self::None { reason: "no cohort was asked for its losses at this level".to_owned() };
         };
+        if distribution.devices() < FEWEST_SHOWN {
+            let reason =
+                format!("fewer than {FEWEST_SHOWN} devices told: among so few a percentile is a device");
+            return Self::None { reason };
+        }
         let percentile = |(percentile, bounds)| Percentile { percentile, bounds };
         let measured = Measured {
             version: *version,
@@ -143,6 +148,7 @@ impl CardHistogram {
 
 #[cfg(test)]
 mod tests {
+    use deltafl::superquantile::DeviceLoss;
     use deltafl::superquantile::private::Bins;
     use serde_json::json;
 
@@ -151,13 +157,13 @@ mod tests {
     #[test]
     fn a_private_card_gives_shares_and_bounds_and_no_number_of_examples() {
         let bins = Bins::new(0.0, 2.0, 2).unwrap();
-        let histogram = Histogram::new(bins, 3, &[0, 6666, 3334, 0]);
+        let histogram = Histogram::new(bins, 5, &[0, 6666, 3334, 0]);
         let distribution = LossDistribution::private(vec![histogram]).unwrap();
         let losses = CardLosses::of(Some(&KnownLosses { version: 7, distribution }));
         let value = serde_json::to_value(&losses).unwrap();
         assert_eq!(
             (&value["mode"], &value["version"], &value["devices"]),
-            (&json!("private"), &json!(7), &json!(3))
+            (&json!("private"), &json!(7), &json!(5))
         );
         assert_eq!(
             value["histograms"][0]["bins"],
@@ -165,6 +171,14 @@ mod tests {
         );
         assert_eq!(value["percentiles"][2], json!({"percentile": 50, "lower": 0.0, "upper": 1.0}));
         assert_eq!(serde_json::from_value::<CardLosses>(value).unwrap(), losses);
+    }
+
+    #[test]
+    fn the_losses_of_a_few_devices_are_not_shown() {
+        let told: Vec<_> = (1..=4).map(|k| DeviceLoss::new(f64::from(k), 1.0).unwrap()).collect();
+        let distribution = LossDistribution::open(&told).unwrap();
+        let losses = CardLosses::of(Some(&KnownLosses { version: 7, distribution }));
+        assert!(matches!(losses, CardLosses::None { reason } if reason.contains("fewer than 5")));
     }
 
     #[test]

@@ -227,7 +227,7 @@ impl Store {
             if let Ok(at) = rounds.binary_search_by_key(&round, |committed| committed.round)
                 && let Some(known) = rounds[at].losses.get_mut(track)
             {
-                *known = Some(percentiles);
+                *known = percentiles;
             }
         }
         Ok(rounds)

@@ -26,6 +26,9 @@ pub struct RoundLosses {
     pub tracks: Vec<Option<LossDistribution>>,
 }
 
+/// The fewest devices whose losses are shown to others than the server: among fewer, a percentile is a device.
+pub(crate) const FEWEST_SHOWN: u64 = 5;
+
 /// What may be shown of the losses of a cohort: percentiles, and no bin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossPercentiles {
@@ -35,9 +38,11 @@ pub struct LossPercentiles {
     pub percentiles: Vec<(u8, Bounds)>,
 }
 
-impl From<&LossDistribution> for LossPercentiles {
-    fn from(distribution: &LossDistribution) -> Self {
-        Self { devices: distribution.devices(), percentiles: distribution.percentiles() }
+impl LossPercentiles {
+    /// The percentiles of a distribution; `None` if it is over too few devices to be shown.
+    pub fn of(distribution: &LossDistribution) -> Option<Self> {
+        let devices = distribution.devices();
+        (devices >= FEWEST_SHOWN).then(|| Self { devices, percentiles: distribution.percentiles() })
     }
 }
 
@@ -76,7 +81,7 @@ impl Store {
         federation: &FederationName,
         seed: u64,
         (first, last): (u64, u64),
-    ) -> Result<Vec<(u64, usize, LossPercentiles)>, StoreError> {
+    ) -> Result<Vec<(u64, usize, Option<LossPercentiles>)>, StoreError> {
         let rows = sqlx::query(
             "SELECT round, track, distribution FROM losses \
              WHERE federation = $1 AND seed = $2 AND round >= $3 AND round <= $4",
@@ -92,7 +97,7 @@ impl Store {
                 let distribution = parse(&row.try_get::<String, _>(2)?)?;
                 let track = usize::try_from(row.try_get::<i64, _>(1)?)
                     .map_err(|_| StoreError::Damaged { what: "losses" })?;
-                Ok((row.try_get::<i64, _>(0)?.unsigned_abs(), track, LossPercentiles::from(&distribution)))
+                Ok((row.try_get::<i64, _>(0)?.unsigned_abs(), track, LossPercentiles::of(&distribution)))
             })
             .collect()
     }
