@@ -5,31 +5,44 @@
 
 mod support;
 
-use support::{DEPLOYED, Desk, Running, checkpoints};
+use support::{DEPLOYED, Desk, Running, asked, checkpoints};
 
-const SERVE: &str = "serve x.toml --insecure --set seeds=[1,2] --wait-for 12 --out deployed";
+const SERVE: &str =
+    "serve x.toml --insecure --set seeds=[1,2] --wait-for 12 --out deployed --http 127.0.0.1:0 --stay";
 
-/// A server at this address, and where it listens.
-fn server(desk: &Desk, listen: &str) -> (Running, String) {
+/// A server at this address, where it listens, and where it answers over HTTP.
+fn server(desk: &Desk, listen: &str) -> (Running, String, String) {
     let mut server = desk.start(&format!("{SERVE} --listen {listen}"));
+    let http = server.hear("live page: http://");
     let address = server.hear("listening on ").split(';').next().unwrap().to_owned();
-    (server, address)
+    (server, address, http)
 }
 
 #[test]
 fn killed_again_and_again_the_server_ends_with_the_bytes_of_a_simulation() {
     let desk = Desk::with(DEPLOYED);
     desk.printed("run x.toml --set seeds=[1,2] --quiet --out simulated");
-    let (mut serving, address) = server(&desk, "127.0.0.1:0");
+    let (mut serving, address, mut http) = server(&desk, "127.0.0.1:0");
     let _swarm = desk.start(&format!("swarm x.toml --insecure --server {address}"));
     for round in ["seed 1, round 1:", "seed 1, round 3:", "seed 2, round 2:"] {
         serving.hear(round);
         drop(serving); // as by kill -9, somewhere in the next round
-        serving = server(&desk, &address).0;
+        (serving, _, http) = server(&desk, &address);
     }
-    serving.hear("seed 2, round 4:");
-    assert!(serving.child.wait().unwrap().success());
+    serving.hear("all rounds are done");
     assert_eq!(checkpoints(&desk.path("simulated")), checkpoints(&desk.path("deployed")));
+
+    // The page of the last server shows what the others saw: phases, and how losses lay.
+    let (_, page) = asked(&http, "/v1/federations/deployed");
+    let page: serde_json::Value = serde_json::from_str(&page).unwrap();
+    let rounds = page["rounds"].as_array().unwrap();
+    assert_eq!(rounds.len(), 8, "four rounds of two seeds");
+    for round in rounds {
+        let names: Vec<_> =
+            round["phases"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+        assert!(names.starts_with(&["advertise keys"]) && names.ends_with(&["unmask"]), "{round}");
+        assert_eq!(round["losses"][1]["devices"], 8, "{round}");
+    }
 }
 
 #[test]

@@ -7,19 +7,9 @@ mod support;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 
-use support::{DEPLOYED, Desk};
-
-/// The status and the body of an answer.
-fn asked(address: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
+use support::{DEPLOYED, Desk, asked};
 
 #[test]
 fn flags_win_over_the_environment_and_the_environment_over_the_file() {

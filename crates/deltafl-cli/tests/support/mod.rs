@@ -2,7 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test crate uses a part")]
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
@@ -116,6 +117,16 @@ pub fn checkpoints(run: &Path) -> Checkpoints {
         .collect();
     files.sort();
     files
+}
+
+/// The status and the body of what a server answers over HTTP.
+pub fn asked(address: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 /// A federation for the commands that deploy one.

@@ -48,7 +48,7 @@ function drawNow() {
   at("phases").replaceChildren(...over);
 }
 
-const seconds = (time) => `${number(time, time < 10 ? 2 : 0)} s`;
+const seconds = (time) => (time < 0.1 ? `${number(1000 * time)} ms` : `${number(time, time < 10 ? 2 : 0)} s`);
 
 /** Numbers as a person writes them: three digits that count. */
 const short = (value) => String(Number(value.toPrecision(3)));
