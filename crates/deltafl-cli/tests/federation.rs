@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
@@ -57,6 +58,7 @@ struct Server {
     process: Running,
     said: BufReader<ChildStderr>,
     address: String,
+    http: String,
 }
 
 impl Server {
@@ -64,14 +66,15 @@ impl Server {
         let mut child = deltafl()
             .arg("serve")
             .arg(experiment)
-            .args(["--insecure", "--listen", listen, "--wait-for", "12", "--out"])
+            .args(["--insecure", "--listen", listen, "--http", "127.0.0.1:0", "--wait-for", "12", "--out"])
             .arg(out)
             .stderr(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
         let said = BufReader::new(child.stderr.take().unwrap());
-        let mut server = Self { process: Running(child), said, address: String::new() };
+        let mut server = Self { process: Running(child), said, address: String::new(), http: String::new() };
+        server.http = server.hear("live page").trim().rsplit('/').next().unwrap().to_owned();
         let line = server.hear("listening on");
         server.address = line.split([' ', ';']).nth(2).unwrap().to_owned();
         server
@@ -137,4 +140,25 @@ fn a_server_of_other_machines_needs_certificates() {
         .unwrap();
     assert_eq!(served.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&served.stderr).contains("without certificates"));
+}
+
+/// Asks for many answers over one connection.
+fn ask(server: &Server, path: &str, times: usize) -> TcpStream {
+    let mut connection = TcpStream::connect(&server.http).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", server.http);
+    connection.write_all(request.repeat(times).as_bytes()).unwrap();
+    connection
+}
+
+#[test]
+fn a_visitor_that_hangs_up_before_its_answers_does_not_end_the_server() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(&experiment(&folder), &folder.path().join("run"), "127.0.0.1:0");
+    for _ in 0..5 {
+        let mut connection = ask(&server, "/page.js", 8);
+        let _ = connection.read(&mut [0]).unwrap(); // what is left unread is answered with a reset
+    }
+    let mut answer = [0; 12];
+    ask(&server, "/healthz", 1).read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
 }
