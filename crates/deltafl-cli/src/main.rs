@@ -99,9 +99,18 @@ enum Command {
     },
 }
 
+impl Command {
+    /// Whether others connect to it or it to others for long. A peer that hangs up is then an error on one connection,
+    /// and not a signal that ends the program.
+    fn has_peers(&self) -> bool {
+        #[cfg(feature = "net")]
+        return matches!(self, Self::Serve(_) | Self::Device(_) | Self::Swarm(_));
+        #[cfg(not(feature = "net"))]
+        return false;
+    }
+}
+
 fn main() -> ExitCode {
-    // `deltafl … | head` ends quietly, as other commands do, instead of failing to print.
-    sigpipe::reset();
     match parsed().and_then(|cli| dispatch(cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(report) => {
@@ -125,6 +134,10 @@ fn parsed() -> miette::Result<Cli> {
 }
 
 fn dispatch(command: Command) -> miette::Result<()> {
+    if !command.has_peers() {
+        // `deltafl … | head` ends quietly, as other commands do, instead of failing to print.
+        sigpipe::reset();
+    }
     match command {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),

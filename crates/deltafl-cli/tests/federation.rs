@@ -5,6 +5,9 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
 use support::{DEPLOYED, Desk, Running, asked, checkpoints};
 
 const SERVE: &str =
@@ -49,4 +52,23 @@ fn killed_again_and_again_the_server_ends_with_the_bytes_of_a_simulation() {
 fn a_server_of_other_machines_needs_certificates() {
     let refused = Desk::with(DEPLOYED).refusal("serve x.toml --insecure --listen 0.0.0.0:0");
     assert!(refused.contains("without certificates"), "{refused}");
+}
+
+/// Asks for many answers over one connection.
+fn ask(http: &str, path: &str, times: usize) -> TcpStream {
+    let mut connection = TcpStream::connect(http).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {http}\r\n\r\n");
+    connection.write_all(request.repeat(times).as_bytes()).unwrap();
+    connection
+}
+
+#[test]
+fn a_visitor_that_hangs_up_before_its_answers_does_not_end_the_server() {
+    let desk = Desk::with(DEPLOYED);
+    let (_serving, _, http) = server(&desk, "127.0.0.1:0");
+    for _ in 0..5 {
+        let mut connection = ask(&http, "/page.js", 8);
+        let _ = connection.read(&mut [0]).unwrap(); // what is left unread is answered with a reset
+    }
+    assert_eq!(asked(&http, "/healthz").0, 200);
 }
