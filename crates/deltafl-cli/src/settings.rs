@@ -23,7 +23,7 @@ const COMMANDS: [&str; 2] = ["serve", "device"];
 /// The file with the settings of a program that runs for long.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ConfigArgs {
-    /// A TOML file with options by their names: listen = "0.0.0.0:7700"; flags and the environment win over it
+    /// A TOML file with options by their names; variables such as DELTAFL_SERVE_LISTEN win over it, and flags over both
     #[arg(long, value_name = "FILE", env = "DELTAFL_CONFIG")]
     config: Option<PathBuf>,
 }
@@ -218,6 +218,18 @@ mod tests {
             let error = served(file, "").unwrap_err();
             let text = format!("{:?}", miette::Report::new(error));
             assert!(text.contains(says), "{file}\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_settings_that_are_shipped_are_options() {
+        use clap::CommandFactory as _;
+        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        for (name, file) in [("serve", "server.toml"), ("device", "device.toml")] {
+            let given = ["deltafl", name, "--config"].map(OsString::from).into_iter();
+            let given = given.chain([deploy.join(file).into_os_string()]).collect();
+            let matches = matches(by_environment(crate::Cli::command()), given).unwrap();
+            assert_eq!(matches.subcommand_name(), Some(name));
         }
     }
 

@@ -73,12 +73,21 @@ pub(crate) async fn model(
         (header::CACHE_CONTROL.as_str(), "private, no-cache".to_owned()),
         ("deltafl-theta", row.label.theta.to_string()),
         ("deltafl-version", row.round.to_string()),
+        (header::LINK.as_str(), card_link(&federation, row)),
     ];
     if is_known(&headers, &etag) {
         return Ok((StatusCode::NOT_MODIFIED, said).into_response());
     }
     let bytes = house.store.blob(&row.blob).await?;
     Ok((said, [(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
+}
+
+/// Where the card of a model is (RFC 8288).
+fn card_link(federation: &str, row: &ModelRow) -> String {
+    let ModelRow { round, seed, label, .. } = row;
+    let path =
+        format!("/v1/federations/{federation}/models/{}/card?version={round}&seed={seed}", label.theta);
+    format!("<{path}>; rel=\"describedby\"; type=\"application/json\"")
 }
 
 /// Whether the visitor holds this version already (RFC 9110, section 13.1.2).

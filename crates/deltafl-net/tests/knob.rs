@@ -113,6 +113,9 @@ async fn a_version_that_the_device_holds_is_not_sent_again() {
     let again = get(hosted.address, path, &format!("if-none-match: {etag}\r\n")).await;
     assert_eq!(status(&again), "304", "{again}");
     assert!(again.contains(etag) && again.ends_with("\r\n\r\n"), "{again}");
+    let link = first.lines().find_map(|line| line.strip_prefix("link: <")).unwrap();
+    let card = get(hosted.address, link.split('>').next().unwrap(), "").await;
+    assert!(card.contains(etag.trim_matches('"')) && card.contains("\"losses\""), "{card}");
     let other = get(hosted.address, path, "if-none-match: \"other\"\r\n").await;
     assert_eq!(status(&other), "200");
 }
