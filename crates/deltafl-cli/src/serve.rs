@@ -1,19 +1,16 @@
 //! `deltafl serve`: train an experiment with devices that connect over a network.
 
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use deltafl::data::{Federation, Split};
-use deltafl::engine::SplitEvaluation;
 use deltafl::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl::model::Model;
-use deltafl::run_folder::{RoundLine, RunFolder};
-use deltafl::superquantile::LossDistribution;
-use deltafl::training::{Observer, ObserverError, Outcome, Plan, RoundRecord, State, Survey, train};
+use deltafl::run_folder::RunFolder;
+use deltafl::training::{Outcome, Plan, State, train};
 use deltafl_net::Deadlines;
 use deltafl_net::engine::{Remote, Rules};
 use deltafl_net::link::ConnectionLimits;
@@ -21,9 +18,7 @@ use deltafl_net::live::Role;
 use deltafl_net::loopback;
 use deltafl_net::refusal::Refusal;
 use deltafl_net::serve::{Host, Introduction, Limits, Setup};
-use deltafl_net::store::{Lease, RoundLosses, StoreError};
 use miette::{IntoDiagnostic, Report, Result};
-use tokio::runtime::Handle;
 
 use crate::error::bad_input;
 use crate::experiment_file;
@@ -34,10 +29,12 @@ use crate::settings::ConfigArgs;
 
 mod logs;
 mod office;
+mod recorder;
 mod register;
 
 use office::{Office, OfficeArgs};
 pub(crate) use office::{StoreArgs, store_error};
+use recorder::{Desk, Observed, Recorder};
 pub(crate) use register::signed;
 
 /// Train an experiment with devices that connect over a network
@@ -300,95 +297,6 @@ fn all_seeds(
     }
     recorder.desk.office.live.role(Role::Finished);
     Ok(Outcome::Finished)
-}
-
-/// Where rounds are committed from.
-#[derive(Clone, Copy)]
-struct Desk<'a> {
-    office: &'a Office,
-    lease: &'a Lease,
-    host: &'a Host,
-    runtime: &'a Handle,
-    rounds: u64,
-}
-
-impl Desk<'_> {
-    fn catch_up(&self, folder: &mut RunFolder, seed: u64, saved: Option<State>) -> Result<Option<State>> {
-        self.runtime.block_on(self.office.catch_up(folder, seed, saved))
-    }
-
-    fn commit(&self, state: &State, observed: &Observed) -> Result<(), StoreError> {
-        let phases = self.host.status().borrow().phases.clone();
-        let publish = self.publishes(state.round);
-        self.runtime.block_on(self.office.commit(self.lease, state, observed, &phases, publish))
-    }
-
-    /// Whether the params after so many rounds become a version that devices can pull.
-    fn publishes(&self, rounds: u64) -> bool {
-        rounds == self.rounds || rounds.is_multiple_of(self.office.evaluate_every)
-    }
-}
-
-/// What happened since the last commit.
-#[derive(Debug, Default)]
-struct Observed {
-    lines: Vec<RoundLine>,
-    losses: Vec<RoundLosses>,
-}
-
-/// Keeps every round: committed in the store first, then in the run folder.
-struct Recorder<'a> {
-    folder: &'a mut RunFolder,
-    desk: Desk<'a>,
-    stop: &'a AtomicBool,
-    quiet: bool,
-    survey: bool,
-    observed: Observed,
-    lap: Instant,
-}
-
-impl Observer for Recorder<'_> {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        let seconds = self.lap.elapsed().as_secs_f64();
-        self.folder.append(records, seconds)?;
-        self.observed
-            .lines
-            .extend(records.iter().map(|record| RoundLine { record: record.clone(), seconds }));
-        if let Some(record) = records.first().filter(|_| !self.quiet) {
-            let RoundRecord { seed, round, cohort, dropped, .. } = record;
-            let stayed = cohort - dropped;
-            eprintln!("seed {seed}, round {}: {stayed} of {cohort} devices, {seconds:.1} s", round + 1);
-        }
-        self.lap = Instant::now();
-        let stop = self.stop.load(Ordering::Relaxed);
-        Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    }
-
-    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.desk.commit(state, &self.observed)?;
-        self.observed = Observed::default();
-        Ok(self.folder.checkpoint(state)?)
-    }
-
-    /// Everybody's when the params that the round starts from are a version that devices pull, and in the last round: its
-    /// params are the nearest to the last version that a cohort is asked about.
-    fn survey(&self, round: u64) -> Survey {
-        let published = self.desk.publishes(round) || round + 1 == self.desk.rounds;
-        if self.survey && published { Survey::All } else { Survey::Known }
-    }
-
-    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        self.observed.losses.push(RoundLosses { round, tracks: tracks.to_vec() });
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        true
-    }
 }
 
 fn report_refusals(host: &Host, quiet: bool) {

@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::Observed;
+use super::recorder::Observed;
 use super::register::Register;
 use crate::error::bad_input;
 use crate::session::folder_error;
