@@ -42,7 +42,7 @@ pub(crate) async fn models(
     Path(federation): Path<String>,
 ) -> Result<Json<Vec<Card>>, Problem> {
     let rows = rows(&house, &visitor, &federation).await?;
-    Ok(Json(rows.iter().map(|row| Card::of(&federation, row)).collect()))
+    Ok(Json(rows.iter().map(|row| Card::of(&federation, row).in_brief()).collect()))
 }
 
 /// What is known of the model of the nearest level.

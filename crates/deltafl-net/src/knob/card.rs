@@ -39,7 +39,8 @@ pub enum CardLosses {
         /// Percentiles.
         #[serde(flatten)]
         measured: Measured,
-        /// The sums: over the whole range of losses first, then inside the bin that the search for η chose.
+        /// The sums: over the whole range of losses first, then inside the bin that the search for η chose. A list of cards
+        /// leaves them out.
         histograms: Vec<CardHistogram>,
     },
     /// Nobody asked for them, or too few told.
@@ -102,6 +103,14 @@ impl Card {
             eta: row.eta,
             losses: CardLosses::of(row.losses.as_ref()),
         }
+    }
+
+    /// The card without its histograms, for a list of many.
+    pub(super) fn in_brief(mut self) -> Self {
+        if let CardLosses::Private { histograms, .. } = &mut self.losses {
+            histograms.clear();
+        }
+        self
     }
 }
 
