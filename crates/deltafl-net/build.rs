@@ -5,6 +5,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed={proto}");
     let files = protox::compile([proto], ["proto"])?;
     // Long fields are slices of what was received, not copies of it.
-    tonic_prost_build::configure().bytes(".").compile_fds(files)?;
+    let build = tonic_prost_build::configure().bytes(".").codec_path("crate::wire::Codec");
+    build.compile_fds(files)?;
     Ok(())
 }

@@ -1,9 +1,17 @@
 //! What the fuzz targets run, in reach of ordinary tests: any bytes as any message. Nothing may panic, and what is read
 //! must mean the same when it is written and read again.
 
-use bytes::Bytes;
+use std::sync::OnceLock;
+
+use bytes::{Buf, Bytes};
+use deltafl_secagg::identity::{DeviceId, Roster as Keys};
 use prost::Message;
 
+use crate::http::{EnrolAnswer, EnrolRequest};
+use crate::identity::{
+    Authority, CertificateDer, DeviceName, DeviceRequest, FederationName, Peer, Token, Validity,
+    from_bytes_hex, from_pem,
+};
 use crate::roster::Roster;
 use crate::wire::proto::{
     Chunk, FetchRequest, FromDevice, FromServer, Losses, Part, Question, from_device, from_server,
@@ -68,6 +76,67 @@ pub fn fetch(data: &[u8]) {
         let _ = hash(&request.hash);
     }
     read_again::<Chunk>(data);
+}
+
+/// Any bytes as the parts of messages that a device sends one behind the other.
+pub fn parts(mut data: &[u8]) {
+    let mut assembly = Assembly::default();
+    while data.has_remaining() {
+        let Ok(part) = Part::decode_length_delimited(&mut data) else { return };
+        match assembly.take(part, LIMIT) {
+            Ok(Some(message)) => assert!(message.len() <= LIMIT && !assembly.is_partial()),
+            Ok(None) => assert!(assembly.is_partial()),
+            Err(_) => return, // here the server ends the connection
+        }
+    }
+}
+
+/// Any bytes as what a new device posts, and as what it is answered.
+pub fn enrolment(data: &[u8]) {
+    static AUTHORITY: OnceLock<Authority> = OnceLock::new();
+    if let Ok(EnrolRequest { token, name, tls_key, signing_key }) = serde_json::from_slice(data) {
+        let _ = token.parse::<Token>();
+        let _ = Keys::new().add(DeviceId(0), &signing_key);
+        let authority = AUTHORITY.get_or_init(|| {
+            let federation = "fuzz".parse().expect("letters are a name");
+            Authority::generate(federation, 1).expect("keys can be made")
+        });
+        if let Some(tls_key) = from_bytes_hex(&tls_key)
+            && let Ok(certified) =
+                authority.certify(&DeviceRequest { name: name.clone(), tls_key, signing_key }, 0, 1)
+        {
+            let peer = Peer::of(&certified.certificate).expect("a certificate of ours names a device");
+            assert_eq!(peer.device, name);
+        }
+    }
+    if let Ok(EnrolAnswer { certificate, authority, .. }) = serde_json::from_slice(data) {
+        for pem in [certificate, authority] {
+            assert!(from_pem(&pem).is_none_or(|list| !list.is_empty()));
+        }
+    }
+}
+
+/// Any bytes as the texts that people hand around: tokens and names.
+pub fn texts(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(token) = text.parse::<Token>() {
+        let again: Token = token.reveal().parse().expect("what was read can be read again");
+        assert_eq!((again.authority(), again.hash()), (token.authority(), token.hash()));
+    }
+    if let Ok(name) = text.parse::<DeviceName>() {
+        assert!(name.as_str() == text && text.len() <= 63 && !text.contains('.'));
+    }
+    let _ = text.parse::<FederationName>();
+    assert!(from_pem(text).is_none_or(|list| !list.is_empty()));
+}
+
+/// Any bytes as the certificate that somebody shows.
+pub fn certificate(data: &[u8]) {
+    let certificate = CertificateDer::from(data);
+    if let Ok(peer) = Peer::of(&certificate) {
+        assert!(!peer.device.as_str().contains('.') && !peer.federation.as_str().contains('.'));
+    }
+    let _ = Validity::of(&certificate);
 }
 
 fn read_again<M: Message + Default>(data: &[u8]) -> Option<M> {

@@ -5,9 +5,10 @@
 
 mod blobs;
 mod seat;
+mod status;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 pub(crate) use self::blobs::Blobs;
+pub(crate) use self::seat::Farewell;
+pub use self::status::{Phase, Purpose, Status};
 use crate::refusal::{Refusal, Refusals};
 use crate::roster::{Roster, RosterError, SignedRoster};
 use crate::wire::proto::{self, FromServer, from_server};
@@ -68,21 +71,6 @@ pub(crate) struct Address {
     /// Its place on the roster.
     pub(crate) device: u32,
     stay: u64,
-}
-
-/// Where the round loop stands, for those who watch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// t, counted from 0.
-    pub round: u64,
-    /// Key set-ups so far: one per round, one more for each attempt.
-    pub setups: u64,
-    /// The phase of secure aggregation; empty between rounds.
-    pub phase: &'static str,
-    /// Devices invited.
-    pub invited: usize,
-    /// Devices that have answered in this phase.
-    pub answered: usize,
 }
 
 /// What a device did.
@@ -150,9 +138,28 @@ struct Peer {
     stay: u64,
     /// Shared: what a whole cohort is told is kept once.
     outbox: mpsc::Sender<Arc<FromServer>>,
-    /// Rung to end the stay.
-    leave: Arc<Notify>,
+    door: Arc<Door>,
     ready: bool,
+}
+
+/// How a stay ends from the server's side.
+#[derive(Debug, Default)]
+struct Door {
+    bell: Notify,
+    thrown_out: AtomicBool,
+}
+
+impl Door {
+    /// Ends the stay; the device may come back on the same connection.
+    fn ring(&self) {
+        self.bell.notify_one();
+    }
+
+    /// Ends the stay and the connection.
+    fn throw_out(&self) {
+        self.thrown_out.store(true, Ordering::Relaxed);
+        self.ring();
+    }
 }
 
 /// How often a device has said hello lately.
@@ -214,8 +221,11 @@ impl Hub {
         for (&device, peer) in &mut desk.peers {
             peer.ready = false;
             let stays = entries.get(device as usize).is_some_and(|entry| !entry.revoked);
-            if !stays || peer.outbox.try_send(Arc::clone(&news)).is_err() {
-                peer.leave.notify_one();
+            if !stays {
+                self.refusals.count(Refusal::Revoked);
+                peer.door.throw_out();
+            } else if peer.outbox.try_send(Arc::clone(&news)).is_err() {
+                peer.door.throw_out();
             }
         }
         Ok(())
@@ -271,7 +281,7 @@ impl Hub {
             Err(TrySendError::Closed(_)) => false,
             Err(TrySendError::Full(_)) => {
                 self.refusals.count(Refusal::Stalled);
-                peer.leave.notify_one();
+                peer.door.throw_out();
                 false
             }
         }
@@ -286,14 +296,14 @@ impl Hub {
     pub(crate) fn expel(&self, who: Address, refusal: Refusal) {
         self.refusals.count(refusal);
         if let Some(peer) = self.desk().peer(who) {
-            peer.leave.notify_one();
+            peer.door.throw_out();
         }
     }
 
     /// Ends every stay.
     pub(crate) fn close(&self) {
         let desk = self.desk();
-        desk.peers.values().for_each(|peer| peer.leave.notify_one());
+        desk.peers.values().for_each(|peer| peer.door.ring());
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {

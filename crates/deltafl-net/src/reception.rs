@@ -9,7 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt, iter};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::hub::Hub;
+use crate::hub::{Farewell, Hub};
 use crate::link::Caller;
 use crate::refusal::Refusal;
 use crate::wire::proto::federation_server::Federation;
@@ -40,7 +40,11 @@ impl Federation for Reception {
         match greeted {
             Ok((seat, outgoing)) => {
                 caller.greet();
-                tokio::spawn(seat.listen(incoming));
+                tokio::spawn(async move {
+                    if seat.listen(incoming).await == Farewell::Unkind {
+                        caller.dismiss();
+                    }
+                });
                 let outgoing = ReceiverStream::new(outgoing).map(|message| Ok(Arc::unwrap_or_clone(message)));
                 Ok(Response::new(Box::pin(outgoing)))
             }

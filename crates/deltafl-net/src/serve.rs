@@ -6,21 +6,28 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use axum::http::Request;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tonic::body::Body;
 use tonic::transport::Server;
+use tower::util::MapRequestLayer;
 
 use crate::engine::{Remote, Rules};
 use crate::hub::{Event, Hub};
-pub use crate::hub::{Introduction, Limits, Status};
+pub use crate::hub::{Introduction, Limits, Phase, Purpose, Status};
 use crate::link::{ConnectionLimits, ListenError, Listener, Protection};
 use crate::reception::Reception;
 use crate::refusal::{Refusal, Refusals};
 use crate::roster::{RosterError, SignedRoster};
 use crate::round::Line;
-use crate::wire::MAX_MESSAGE;
 use crate::wire::proto::federation_server::FederationServer;
+use crate::wire::{Framed, MAX_MESSAGE, MAX_SAID};
+
+/// Bytes that a device may send on a stream before the server has read them: HTTP/2 keeps them until then, and a cohort
+/// hands its answers in at once.
+const WINDOW: u32 = 64 << 10;
 
 /// How a server is set up.
 pub struct Setup {
@@ -69,16 +76,19 @@ impl Host {
         let address = listener.address()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let service = FederationServer::new(Reception(Arc::clone(&hub)))
-            .max_decoding_message_size(MAX_MESSAGE)
+            .max_decoding_message_size(MAX_SAID)
             .max_encoding_message_size(MAX_MESSAGE);
         let server = Server::builder()
             .concurrency_limit_per_connection(4)
             .max_concurrent_streams(8)
-            .initial_stream_window_size(256 << 10)
-            .initial_connection_window_size(512 << 10)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(2 * WINDOW)
             .http2_keepalive_interval(Some(Duration::from_secs(30)))
             .http2_keepalive_timeout(Some(Duration::from_secs(20)))
             .http2_max_header_list_size(8 << 10)
+            .layer(MapRequestLayer::new(|request: Request<Body>| {
+                request.map(|body| Body::new(Framed::new(body)))
+            }))
             .add_service(service)
             .serve_with_incoming_shutdown(listener.accept(Arc::clone(&hub.refusals)), async {
                 let _ = stopped.await;

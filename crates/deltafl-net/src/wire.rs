@@ -3,6 +3,8 @@
 //! What comes from the other side is parsed here once, into types that cannot hold a wrong value; nothing behind has to
 //! look at a field again.
 
+mod codec;
+mod framed;
 mod parts;
 mod question;
 
@@ -13,6 +15,8 @@ pub mod proto {
     tonic::include_proto!("deltafl.v1");
 }
 
+pub(crate) use codec::Codec;
+pub(crate) use framed::Framed;
 pub use parts::{Assembly, PartError, parts};
 pub use question::{Asked, AskedQuery, Question};
 pub(crate) use question::{blob_of, to_wire as question_to_wire};
@@ -21,12 +25,14 @@ use bytes::Bytes;
 
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
-/// The longest message of `Attend`, in bytes.
+/// The longest message of a server in `Attend`, in bytes.
 pub const MAX_MESSAGE: usize = 1 << 20;
+/// The longest message of a device, in bytes: the server reads it into a buffer of its own for each device.
+pub const MAX_SAID: usize = 64 << 10;
 /// Bytes of a chunk of `Fetch`.
 pub const CHUNK: usize = 64 << 10;
 /// Bytes of a part of a message: both ends of a long-lived stream keep a buffer of about this size.
-pub const PART: usize = 16 << 10;
+pub const PART: usize = 4 << 10;
 /// The longest name of a device, a federation or an experiment, in bytes.
 pub const MAX_NAME: usize = 256;
 /// The most queries in a question, and so the most tracks of a federation.

@@ -3,12 +3,18 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use deltafl::stream::{Purpose, Stream};
-use deltafl_net::fuzzing::{fetch, from_device, from_server, question, roster};
+use deltafl_net::fuzzing::{
+    certificate, enrolment, fetch, from_device, from_server, parts, question, roster, texts,
+};
+use deltafl_net::http::EnrolRequest;
+use deltafl_net::identity::{Authority, DeviceKeys, Token};
 use deltafl_net::loopback;
+use deltafl_net::wire;
 use deltafl_net::wire::proto::{self, from_device as device, from_server as server};
 use prost::Message;
 
-const BODIES: [fn(&[u8]); 5] = [from_device, from_server, question, roster, fetch];
+const BODIES: [fn(&[u8]); 9] =
+    [from_device, from_server, question, roster, fetch, parts, enrolment, texts, certificate];
 
 /// A message of every kind.
 fn corpus() -> Vec<Vec<u8>> {
@@ -44,7 +50,23 @@ fn corpus() -> Vec<Vec<u8>> {
     corpus.push(question.encode_to_vec());
     corpus.push(loopback::roster(["anna", "boris"].into_iter(), |_| false).unwrap().bytes.to_vec());
     corpus.push(proto::FetchRequest { hash: vec![1; 32].into(), offset: 3 }.encode_to_vec());
+    let two =
+        wire::parts(vec![5; wire::PART + 1].into()).flat_map(|part| part.encode_length_delimited_to_vec());
+    corpus.push(two.collect());
+    corpus.extend(papers());
     corpus
+}
+
+/// What a device shows and posts when it enrols.
+fn papers() -> [Vec<u8>; 3] {
+    let authority = Authority::generate("demo".parse().unwrap(), 1).unwrap();
+    let device = authority.issue_device(&"anna".parse().unwrap(), 0, 1).unwrap();
+    let token = Token::generate(authority.fingerprint()).unwrap().reveal().to_string();
+    let asked = DeviceKeys::generate().unwrap().request("boris".parse().unwrap());
+    let tls_key = asked.tls_key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let request =
+        EnrolRequest { token: token.clone(), name: asked.name, tls_key, signing_key: asked.signing_key };
+    [device.certificate().to_vec(), token.into_bytes(), serde_json::to_vec(&request).unwrap()]
 }
 
 #[test]

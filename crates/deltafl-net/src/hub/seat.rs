@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
-use super::{Address, Desk, Event, GREETING_WINDOW, Greetings, Hub, MAX_GREETINGS, OUTBOX, Peer, What};
+use super::{Address, Desk, Door, Event, GREETING_WINDOW, Greetings, Hub, MAX_GREETINGS, OUTBOX, Peer, What};
 use crate::refusal::Refusal;
 use crate::wire::proto::{FromDevice, FromServer, Hello, Part, from_device, from_server};
 use crate::wire::{Assembly, PART, PartError, VERSION};
@@ -21,7 +21,16 @@ const SMALL: usize = 64 << 10;
 pub(crate) struct Seat {
     hub: Arc<Hub>,
     address: Address,
-    leave: Arc<Notify>,
+    door: Arc<Door>,
+}
+
+/// How a stay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    /// The device left, came back on another stream, or the server shuts down.
+    Kind,
+    /// The device was shown the door: its connection is of no more use.
+    Unkind,
 }
 
 /// What goes to the device.
@@ -53,14 +62,14 @@ impl Hub {
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
         let welcome = from_server::Body::Welcome(self.introduction().welcome(device, &known));
         let _ = outbox.try_send(Arc::new(FromServer { body: Some(welcome) })); // an empty outbox takes it
-        let (stay, leave) = (desk.next_stay, Arc::new(Notify::new()));
+        let (stay, door) = (desk.next_stay, Arc::<Door>::default());
         desk.next_stay += 1;
-        let peer = Peer { stay, outbox, leave: Arc::clone(&leave), ready: false };
+        let peer = Peer { stay, outbox, door: Arc::clone(&door), ready: false };
         if let Some(before) = desk.peers.insert(device, peer) {
             desk.ready -= usize::from(before.ready);
-            before.leave.notify_one();
+            before.door.ring();
         }
-        Ok((Seat { hub: Arc::clone(self), address: Address { device, stay }, leave }, outgoing))
+        Ok((Seat { hub: Arc::clone(self), address: Address { device, stay }, door }, outgoing))
     }
 }
 
@@ -79,7 +88,7 @@ impl Desk {
 
 impl Seat {
     /// Hears the device out until it leaves or is shown the door.
-    pub(crate) async fn listen(self, mut incoming: Streaming<FromDevice>) {
+    pub(crate) async fn listen(self, mut incoming: Streaming<FromDevice>) -> Farewell {
         let mut assembly = Assembly::default();
         let mut room = None;
         loop {
@@ -91,7 +100,7 @@ impl Seat {
                 }
             };
             let message = tokio::select! {
-                () = self.leave.notified() => break,
+                () = self.door.bell.notified() => break,
                 message = next => message,
             };
             let heard = match message {
@@ -108,12 +117,14 @@ impl Seat {
                 Ok(Some(what)) => self.tell(what).await,
                 Err(refusal) => {
                     self.hub.refusals.count(refusal);
+                    self.door.throw_out();
                     break;
                 }
             }
         }
         self.leave_hub();
         self.tell(What::Gone).await;
+        if self.door.thrown_out.load(Ordering::Relaxed) { Farewell::Unkind } else { Farewell::Kind }
     }
 
     async fn hear(
@@ -134,8 +145,11 @@ impl Seat {
             }
             from_device::Body::Losses(losses) => Some(What::Losses(losses)),
             from_device::Body::Part(part) => {
-                self.make_room(&part, room).await;
                 let limit = self.hub.longest.load(Ordering::Relaxed).max(SMALL);
+                if part.total as usize > limit {
+                    return Err(Refusal::TooLong); // before it waits for room, and others behind it
+                }
+                self.make_room(&part, room).await;
                 match assembly.take(part, limit) {
                     Ok(None) => None,
                     Ok(Some(bytes)) => Some(What::Message { bytes, _room: room.take() }),
@@ -187,7 +201,7 @@ impl Seat {
 fn refusal_of(status: &Status) -> Option<Refusal> {
     match status.code() {
         tonic::Code::OutOfRange | tonic::Code::ResourceExhausted => Some(Refusal::TooLong),
-        tonic::Code::Internal if status.message().contains("decode") => Some(Refusal::Malformed),
+        tonic::Code::InvalidArgument => Some(Refusal::Malformed),
         _ => None,
     }
 }

@@ -1,19 +1,29 @@
 //! What the service knows about the connection of a request.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     /// The name in its certificate.
     certified: Option<Arc<str>>,
-    greeted: Arc<AtomicBool>,
+    standing: Arc<Standing>,
+}
+
+/// How the service thinks of a caller.
+#[derive(Debug, Default)]
+struct Standing {
+    greeted: AtomicBool,
+    dismissed: AtomicBool,
+    /// Whoever reads from the connection, to be woken when the caller is dismissed.
+    reader: Mutex<Option<Waker>>,
 }
 
 impl Caller {
     pub(super) fn new(certified: Option<Arc<str>>) -> Self {
-        Self { certified, greeted: Arc::default() }
+        Self { certified, standing: Arc::default() }
     }
 
     /// The name in its certificate, where there is one.
@@ -23,11 +33,32 @@ impl Caller {
 
     /// Notes that the device said who it is; until then the connection is on borrowed time.
     pub(crate) fn greet(&self) {
-        self.greeted.store(true, Ordering::Relaxed);
+        self.standing.greeted.store(true, Ordering::Relaxed);
     }
 
     /// Whether the device said who it is.
     pub(crate) fn is_greeted(&self) -> bool {
-        self.greeted.load(Ordering::Relaxed)
+        self.standing.greeted.load(Ordering::Relaxed)
+    }
+
+    /// Breaks the connection off, with every call on it.
+    pub(crate) fn dismiss(&self) {
+        self.standing.dismissed.store(true, Ordering::Release);
+        if let Some(reader) = self.reader().take() {
+            reader.wake();
+        }
+    }
+
+    /// Whether the connection is broken off; the reader who asks is woken when it is.
+    pub(super) fn is_dismissed(&self, context: &Context<'_>) -> bool {
+        let mut reader = self.reader();
+        if !reader.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+            *reader = Some(context.waker().clone());
+        }
+        self.standing.dismissed.load(Ordering::Acquire)
+    }
+
+    fn reader(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
+        self.standing.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

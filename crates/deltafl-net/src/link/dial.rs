@@ -71,7 +71,7 @@ pub enum DialError {
 
 impl Server {
     /// Connects.
-    pub(crate) async fn dial(&self) -> Result<FederationClient<Channel>, DialError> {
+    pub async fn dial(&self) -> Result<FederationClient<Channel>, DialError> {
         let uri = format!("http://{}", self.address);
         let endpoint = Endpoint::from_shared(uri).map_err(|_| DialError::Address(self.address.clone()))?;
         let endpoint = endpoint

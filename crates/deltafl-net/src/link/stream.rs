@@ -22,7 +22,7 @@ pub(crate) enum Protected<T> {
 }
 
 /// An accepted connection. It breaks off when the device has not said who it is in time: half a request, sent a byte a
-/// minute, holds nothing.
+/// minute, holds nothing. It breaks off, too, when the service dismisses the device.
 pub(crate) struct Connection {
     stream: Protected<TlsStream<TcpStream>>,
     caller: Caller,
@@ -73,6 +73,9 @@ impl AsyncRead for Connection {
         if self.is_overdue(context) {
             self.refusals.count(Refusal::Silent);
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        if self.caller.is_dismissed(context) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }

@@ -44,8 +44,9 @@ impl Assembly {
         !self.received.is_empty()
     }
 
-    /// Takes in the next part; the message, if this was its last. Memory grows with what has come, not with what was
-    /// announced.
+    /// Takes in the next part; the message, if this was its last. Memory for all of it is set aside when it begins, in one
+    /// piece: what grows by doubling leaves holes behind. `limit` bounds it, and for the whole server the room that
+    /// [`crate::serve::Limits`] gives to messages that are coming in.
     pub fn take(&mut self, part: Part, limit: usize) -> Result<Option<Bytes>, PartError> {
         let total = part.total as usize;
         if total > limit {
@@ -59,7 +60,9 @@ impl Assembly {
         if begins && part.data.len() == total {
             return Ok(Some(part.data));
         }
-        self.total = total;
+        if begins {
+            (self.total, self.received) = (total, BytesMut::with_capacity(total));
+        }
         self.received.extend_from_slice(&part.data);
         let complete = self.received.len() == total;
         Ok(complete.then(|| std::mem::take(&mut self.received).freeze()))

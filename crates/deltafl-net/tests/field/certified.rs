@@ -1,6 +1,8 @@
 //! The devices of a field with certificates.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use deltafl_net::device::Credentials;
 use deltafl_net::identity::{Authority, Fleet, Revocations, ServerIdentity};
@@ -8,6 +10,8 @@ use deltafl_net::link::{Protection, Server};
 use deltafl_net::roster::{Entry, Roster, SignedRoster};
 use deltafl_net::serve::{Host, Setup};
 use deltafl_net::swarm::{Bee, Conduct, Swarm};
+use rustls::pki_types::UnixTime;
+use rustls::time_provider::TimeProvider;
 
 use super::fleet::Field;
 
@@ -28,19 +32,26 @@ impl Certified {
         Self { authority, fleet, revocations: Revocations::new(), server }
     }
 
+    /// The roster of the devices that are not revoked.
     pub fn roster(&self) -> SignedRoster {
         let entry = |device: &deltafl_net::identity::DeviceIdentity| Entry {
             name: device.name().to_string(),
             key: device.signing_public(),
-            revoked: false,
+            revoked: self.revocations.contains(&device.fingerprint()),
         };
         let roster = Roster::new(self.fleet.devices.iter().map(entry).collect()).unwrap();
         SignedRoster::new(&roster, |message| self.authority.sign(message))
     }
 
     pub async fn host(&self, setup: Setup) -> Host {
-        let tls = self.server.mutual_tls(&self.revocations, &[b"h2"]).unwrap();
-        let setup = Setup { protection: Protection::mutual(tls), ..setup };
+        self.host_in(0, setup).await
+    }
+
+    /// A server whose clock is so many days ahead.
+    pub async fn host_in(&self, days: u64, setup: Setup) -> Host {
+        let mut tls = (*self.server.mutual_tls(&self.revocations, &[b"h2"]).unwrap()).clone();
+        tls.time_provider = Arc::new(Ahead(Duration::from_secs(86_400 * days)));
+        let setup = Setup { protection: Protection::mutual(Arc::new(tls)), ..setup };
         Host::start(setup, &self.roster()).await.unwrap()
     }
 
@@ -53,5 +64,15 @@ impl Certified {
         };
         let bees = self.fleet.devices.iter().zip(field.devices()).map(bee).collect();
         Swarm::release(bees, &field.model, &field.federation, conduct)
+    }
+}
+
+/// A clock that is ahead.
+#[derive(Debug)]
+struct Ahead(Duration);
+
+impl TimeProvider for Ahead {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(UnixTime::now().as_secs()) + self.0))
     }
 }

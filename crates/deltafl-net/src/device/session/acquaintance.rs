@@ -1,0 +1,46 @@
+//! Who a device takes part with: the roster that the authority signed, and its own place on it.
+
+use std::sync::Arc;
+
+use deltafl_secagg::identity::{DeviceId, Identity};
+use tonic::transport::Channel;
+
+use super::{Memory, SessionError};
+use crate::device::Device;
+use crate::device::library::Verified;
+use crate::roster::{MAX_ROSTER, Roster, RosterError, SignedRoster};
+use crate::wire::proto::federation_client::FederationClient;
+use crate::wire::{BlobId, array, malformed, proto};
+
+/// The roster that the server names, once the authority's signature holds.
+pub(super) async fn verified(
+    device: &Device,
+    memory: &mut Memory,
+    client: &mut FederationClient<Channel>,
+    wire: Option<proto::Roster>,
+) -> Result<Arc<Verified>, SessionError> {
+    let wire = wire.ok_or(malformed("roster"))?;
+    let (id, signature) = (BlobId::from_wire(wire.blob)?, array(&wire.signature, "signature")?);
+    if !SignedRoster::verifies(&id.hash, &signature, &device.credentials.authority) {
+        return Err(RosterError::Signature.into());
+    }
+    if let Some(known) = device.library.roster(&id.hash) {
+        return Ok(known);
+    }
+    let bytes = memory.partial.fetch(client, id, MAX_ROSTER as u64, &device.faults).await?;
+    let roster = Roster::decode(bytes)?;
+    let keys = Arc::new(roster.keys()?);
+    Ok(device.library.keep_roster(Verified { hash: id.hash, roster, keys }))
+}
+
+/// This device's signing key, under the number that roster and server have for it.
+pub(super) fn identity(
+    device: &Device,
+    roster: &Verified,
+    index: u32,
+) -> Result<Arc<Identity>, SessionError> {
+    let identity = Identity::from_secret(DeviceId(index), &device.credentials.signing);
+    let entry = roster.roster.entries().get(index as usize);
+    let mine = entry.is_some_and(|e| e.name == device.credentials.name && e.key == identity.public());
+    if mine { Ok(Arc::new(identity)) } else { Err(SessionError::NotOnRoster) }
+}

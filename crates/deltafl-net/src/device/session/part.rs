@@ -1,0 +1,173 @@
+//! A device's part in a round: it joins, answers inside the sum, and keeps to the protocol.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use chacha20::ChaCha20Rng;
+use deltafl::params::Params;
+use deltafl_secagg::device::{Device as Protocol, DeviceEvent};
+use deltafl_secagg::message::ServerBody;
+use deltafl_secagg::message::wire::{decode_server, encode_device};
+use deltafl_secagg::params::RoundParams;
+use deltafl_secagg::ring::RingVector;
+use rand_core::SeedableRng;
+use zeroize::Zeroizing;
+
+use super::{Session, SessionError, send};
+use crate::device::answer::Task;
+use crate::device::consent::Reason;
+use crate::device::fetch::fetch_again;
+use crate::fault::Turn;
+use crate::wire::proto::{self, from_device};
+use crate::wire::{BlobId, MAX_QUERIES, malformed, parts};
+
+impl Session<'_> {
+    /// A message of secure aggregation.
+    pub(super) async fn take_part(&mut self, bytes: Bytes, limit: usize) -> Result<(), SessionError> {
+        let message = decode_server(bytes, limit)?;
+        if let ServerBody::Invite(params) = &message.body {
+            return self.join(params).await;
+        }
+        let now = self.since.elapsed();
+        let Some(protocol) = &mut self.protocol else { return Ok(()) };
+        if let Err(abort) = protocol.handle(now, message) {
+            tracing::warn!(%abort, "left the round");
+            return self.sit_out(Reason::Policy).await;
+        }
+        while let Some(event) = self.protocol.as_mut().and_then(Protocol::poll_event) {
+            match event {
+                DeviceEvent::InputWanted(_) => self.answer().await?,
+                DeviceEvent::RoundDone => {
+                    self.speak().await?;
+                    self.protocol = None;
+                }
+                _ => {}
+            }
+        }
+        self.speak().await
+    }
+
+    /// Joins a round that consent and policy allow.
+    async fn join(&mut self, params: &RoundParams) -> Result<(), SessionError> {
+        (self.protocol, self.question) = (None, None);
+        if let Err(reason) = self.willing() {
+            self.available = false;
+            return send(&self.outgoing, from_device::Body::Decline(reason.to_wire())).await;
+        }
+        let mut seed = Zeroizing::new([0; 32]);
+        getrandom::fill(&mut *seed).map_err(|_| SessionError::Randomness)?;
+        let now = self.since.elapsed();
+        match self.enrolment.join(params, now, &mut ChaCha20Rng::from_seed(*seed)) {
+            Ok(protocol) => {
+                self.memory.joined = Some((self.session, self.enrolment.last_round()));
+                self.device.faults.begin_round();
+                self.protocol = Some(protocol);
+                self.speak().await
+            }
+            Err(refused) => {
+                tracing::warn!(%refused, "stays out of a round");
+                self.sit_out(Reason::Policy).await
+            }
+        }
+    }
+
+    /// Computes the answer to the present question and hands it in.
+    async fn answer(&mut self) -> Result<(), SessionError> {
+        let (Some(question), Some(mut protocol)) = (self.question.take(), self.protocol.take()) else {
+            return self.sit_out(Reason::Unable).await;
+        };
+        let blobs: Vec<BlobId> = question.queries.iter().map(|query| query.params).collect();
+        let params = self.fetch_params(&blobs).await?;
+        let workers = Arc::clone(&self.device.workers);
+        let _room = workers.room().await;
+        let (model, data, index) = (Arc::clone(self.model), self.data.clone(), self.index);
+        let mut losses = std::mem::take(&mut self.memory.losses);
+        let begun = Instant::now();
+        let computed = workers.compute(move |workspace| {
+            let task = Task { model: &*model, data: &data, index };
+            let answer = task.answer(&question, &params, &mut losses, workspace);
+            let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
+            (submitted, protocol, losses)
+        });
+        let (submitted, protocol, losses) = computed.await?;
+        self.memory.ledger.spend(begun.elapsed());
+        self.memory.losses = losses;
+        self.protocol = Some(protocol);
+        match submitted {
+            Ok(()) => self.speak().await,
+            Err(refused) => {
+                tracing::warn!(%refused, "the answer does not fit what was asked");
+                self.sit_out(Reason::Unable).await
+            }
+        }
+    }
+
+    /// Open mode: F_k at the parameters asked about.
+    pub(super) async fn tell_losses(&mut self, question: proto::LossQuestion) -> Result<(), SessionError> {
+        if !self.device.consent.open || question.params.len() > MAX_QUERIES {
+            return self.sit_out(Reason::Policy).await;
+        }
+        let blobs = question.params.into_iter().map(|blob| BlobId::from_wire(Some(blob)));
+        let params = self.fetch_params(&blobs.collect::<Result<Vec<_>, _>>()?).await?;
+        let (model, data, index) = (Arc::clone(self.model), self.data.clone(), self.index);
+        let begun = Instant::now();
+        let computed = self
+            .device
+            .workers
+            .compute(move |workspace| Task { model: &*model, data: &data, index }.losses(&params, workspace));
+        let losses = computed.await?;
+        self.memory.ledger.spend(begun.elapsed());
+        let examples = self.data.federation.count(self.data.device);
+        send(&self.outgoing, from_device::Body::Losses(proto::Losses { id: question.id, examples, losses }))
+            .await
+    }
+
+    /// The parameters of some hashes, each fetched once.
+    async fn fetch_params(&mut self, blobs: &[BlobId]) -> Result<Vec<Params>, SessionError> {
+        let mut fetched: Vec<Params> = Vec::with_capacity(blobs.len());
+        for (i, &blob) in blobs.iter().enumerate() {
+            let params = match blobs[..i].iter().position(|earlier| *earlier == blob) {
+                Some(earlier) => fetched[earlier].clone(),
+                None => self.params(blob).await?,
+            };
+            fetched.push(params);
+        }
+        Ok(fetched)
+    }
+
+    async fn params(&mut self, blob: BlobId) -> Result<Params, SessionError> {
+        let expected = 4 * self.model.num_params() as u64;
+        if blob.len != expected {
+            return Err(malformed("params").into());
+        }
+        let (library, faults) = (&self.device.library, &self.device.faults);
+        if let Some(known) = library.params(&blob.hash) {
+            if self.memory.is_new(&blob.hash) {
+                fetch_again(&mut self.client, blob, faults).await?;
+            }
+            return Ok(known);
+        }
+        let bytes = self.memory.partial.fetch(&mut self.client, blob, expected, faults).await?;
+        self.memory.is_new(&blob.hash);
+        let entries = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        Ok(library.keep_params(entries.collect::<Vec<f32>>().into()))
+    }
+
+    /// Sends what the protocol has to say.
+    async fn speak(&mut self) -> Result<(), SessionError> {
+        while let Some(message) = self.protocol.as_mut().and_then(Protocol::poll_transmit) {
+            let mut bytes = encode_device(&message);
+            match self.device.faults.next_message().await {
+                Turn::Sent => {}
+                Turn::Vanishes => return Err(SessionError::Vanished),
+                Turn::Garbled => bytes = self.device.faults.noise(bytes.len()).into(),
+            }
+            for part in parts(bytes) {
+                self.device.faults.transfer(part.data.len()).await;
+                send(&self.outgoing, from_device::Body::Part(part)).await?;
+            }
+        }
+        Ok(())
+    }
+}
