@@ -2,7 +2,7 @@
 //!
 //! A repeat trains a cohort of devices, each for one epoch from the same parameters, as a round does: load,
 //! shuffle, gather, step, store. Evaluation is one forward pass over the same examples. Both are given beside the
-//! rate of a large matrix product, the practical peak of the machine.
+//! rate of a large matrix product, the practical peak of the machine. `--rounds` measures whole rounds instead.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use serde::Serialize;
 
 mod cases;
 mod clock;
+mod whole_rounds;
 
 use crate::error::bad_input;
 use cases::Case;
@@ -44,6 +45,12 @@ pub(crate) struct Args {
     /// Measure nothing, take this many training steps of each model: for a counter of instructions.
     #[arg(long, conflicts_with = "json")]
     steps: Option<u32>,
+    /// Measure whole rounds of Δ-FL, this many of each model, with one thread and with --threads in turn.
+    #[arg(long, conflicts_with_all = ["steps", "cpu_time", "seconds"], value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Devices of a whole round, each as large as the median device of the paper.
+    #[arg(long, default_value_t = 100, requires = "rounds", value_parser = clap::value_parser!(u16).range(1..))]
+    cohort: u16,
     /// Print the figures as JSON.
     #[arg(long)]
     json: bool,
@@ -76,6 +83,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if let Some(steps) = args.steps {
         return cases.iter().try_for_each(|case| take_steps(case, isa, steps));
     }
+    if let Some(rounds) = args.rounds {
+        return whole_rounds(&args, &cases, isa, rounds);
+    }
     let budget = Duration::try_from_secs_f64(args.seconds).into_diagnostic()?;
     let measure = Measure { clock: Clock::new(args.cpu_time)?, repeat: budget / REPEATS };
     let mut figures = Figures {
@@ -96,6 +106,27 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     if args.json {
         println!("{}", serde_json::to_string(&figures).into_diagnostic()?);
+    }
+    Ok(())
+}
+
+/// Measures whole rounds.
+fn whole_rounds(args: &Args, cases: &[Case], isa: Isa, rounds: u32) -> Result<()> {
+    let mut measured = Vec::new();
+    if !args.json {
+        whole_rounds::print_header(isa, args.threads, rounds);
+    }
+    for case in cases {
+        let figures = whole_rounds::measure(case, isa, args.threads, usize::from(args.cohort), rounds)?;
+        if args.json {
+            measured.push(figures);
+        } else {
+            figures.print();
+        }
+    }
+    if args.json {
+        let figures = serde_json::json!({ "kernel": isa, "rounds": measured });
+        println!("{figures}");
     }
     Ok(())
 }
@@ -136,11 +167,13 @@ fn print_line(figures: &ModelFigures, peak: f64) {
 
 /// Examples of a block of evaluation, as in the engine.
 const EVALUATION_BLOCK: usize = 256;
+/// Devices whose examples are passed over and over.
+const DEVICES: usize = 20;
 /// Repeats whose median is reported.
 const REPEATS: u32 = 5;
 
 fn case_figures(case: &Case, isa: Isa, threads: u16, measure: Measure) -> Result<ModelFigures> {
-    let federation = case.federation();
+    let federation = case.federation(DEVICES);
     let model = case.spec.build(&federation, isa).into_diagnostic()?;
     let params = initial(&*model);
     let race = Race { case, federation: &federation, model: &*model, params: &params, threads, measure };
@@ -164,7 +197,7 @@ fn initial(model: &dyn Model) -> Vec<f32> {
 
 /// Takes some steps on the first batch of the first device.
 fn take_steps(case: &Case, isa: Isa, steps: u32) -> Result<()> {
-    let federation = case.federation();
+    let federation = case.federation(DEVICES);
     let model = case.spec.build(&federation, isa).into_diagnostic()?;
     let mut working = Aligned::zeroed(model.working_len());
     model.load(&initial(&*model), &mut working);

@@ -29,7 +29,6 @@ enum Data {
     Text,
 }
 
-const DEVICES: usize = 20;
 const VOCABULARY: usize = 20_000;
 
 /// Every case.
@@ -117,7 +116,7 @@ fn shakespeare_gru() -> Case {
 
 impl Case {
     /// Devices with as many examples as the median device of the paper's data.
-    pub(super) fn federation(&self) -> Federation {
+    pub(super) fn federation(&self, devices: usize) -> Federation {
         let stream = &mut Stream::new(1, Purpose::Synthesis, 0, 0);
         let (kind, classes) = match self.data {
             Data::Images => (InputKind::Bytes { dim: 784 }, 62),
@@ -129,7 +128,7 @@ impl Case {
         if let Data::Words = self.data {
             builder.vectors(word_vectors(stream));
         }
-        for k in 0..DEVICES {
+        for k in 0..devices {
             self.data.push_device(&mut builder, &format!("device {k}"), stream);
         }
         // Centred, as in the paper's experiments.

@@ -1,0 +1,141 @@
+//! Whole rounds of Δ-FL: the losses of the cohort, the tail, its updates and their sum.
+//!
+//! Rounds with one thread and with all of them take turns, so that both meet the same machine.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use deltafl::algorithm::DeltaFl;
+use deltafl::cohort::{Availability, Sampling};
+use deltafl::data::Federation;
+use deltafl::device::Work;
+use deltafl::engine::{SplitEvaluation, Threads};
+use deltafl::kernel::Isa;
+use deltafl::model::Model;
+use deltafl::superquantile::Conformity;
+use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Track, train};
+use miette::{IntoDiagnostic, Result};
+use serde::Serialize;
+
+use super::cases::Case;
+use super::median;
+
+/// What a round costs.
+#[derive(Debug, Serialize)]
+pub(super) struct RoundFigures {
+    model: &'static str,
+    cohort: usize,
+    examples: u64,
+    threads: u16,
+    /// Medians over the rounds.
+    seconds: f64,
+    seconds_one_thread: f64,
+    speedup: f64,
+}
+
+/// Rounds of a case with every device of a federation in the cohort.
+pub(super) fn measure(
+    case: &Case,
+    isa: Isa,
+    threads: u16,
+    cohort: usize,
+    rounds: u32,
+) -> Result<RoundFigures> {
+    let federation = case.federation(cohort);
+    let model = case.spec.build(&federation, isa).into_diagnostic()?;
+    let mut one = Rounds::new(case, &federation, &*model, 1)?;
+    let mut all = Rounds::new(case, &federation, &*model, threads)?;
+    let (mut alone, mut together) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        alone.push(one.seconds()?);
+        together.push(if threads == 1 { alone[alone.len() - 1] } else { all.seconds()? });
+    }
+    let (alone, together) = (median(alone), median(together));
+    Ok(RoundFigures {
+        model: case.name,
+        cohort,
+        examples: (0..federation.len() as u32).map(|device| federation.count(device)).sum(),
+        threads,
+        seconds: together,
+        seconds_one_thread: alone,
+        speedup: alone / together,
+    })
+}
+
+/// The heading of the lines.
+pub(super) fn print_header(isa: Isa, threads: u16, rounds: u32) {
+    println!("{isa} kernels; whole rounds of Δ-FL at θ = 0.5, median of {rounds}\n");
+    let together = format!("{threads} thread(s)");
+    println!(
+        "{:<18}{:>8}{:>11}{:>14}{:>14}{:>9}",
+        "model", "cohort", "examples", "1 thread", together, "speedup"
+    );
+}
+
+impl RoundFigures {
+    pub(super) fn print(&self) {
+        let Self { model, cohort, examples, seconds, seconds_one_thread, speedup, .. } = self;
+        println!(
+            "{model:<18}{cohort:>8}{examples:>11}{seconds_one_thread:>12.4} s{seconds:>12.4} s{speedup:>9.2}"
+        );
+    }
+}
+
+/// Rounds that all start from the same state, and so cost the same.
+struct Rounds<'a> {
+    engine: Threads<'a>,
+    plan: Plan,
+    start: State,
+}
+
+impl<'a> Rounds<'a> {
+    fn new(case: &Case, federation: &'a Federation, model: &'a dyn Model, threads: u16) -> Result<Self> {
+        let half = Conformity::try_from(0.5).expect("0.5 lies in (0, 1]");
+        let plan = Plan {
+            rounds: u64::MAX,
+            sampling: Sampling {
+                cohort_size: federation.len(),
+                with_replacement: false,
+                availability: Availability { drop_out: 0.0, diurnal: None },
+            },
+            local: Local {
+                work: Work::Epochs(1),
+                batch: case.batch,
+                learning_rate: f64::from(case.learning_rate),
+                decay: None,
+            },
+            evaluate_every: u64::MAX,
+            tracks: vec![Track { algorithm: Box::new(DeltaFl::new(half)), l2: case.l2 }],
+        };
+        let mut start = State::new(1, 1, model);
+        start.round = 1; // round 0 would evaluate every device
+        let engine = Threads::new(model, federation, usize::from(threads)).into_diagnostic()?;
+        let mut rounds = Self { engine, plan, start };
+        rounds.seconds()?; // first touches of memory
+        Ok(rounds)
+    }
+
+    fn seconds(&mut self) -> Result<f64> {
+        let mut state = self.start.clone();
+        let begin = Instant::now();
+        train(&mut self.engine, &self.plan, &mut state, &mut OneRound).into_diagnostic()?;
+        Ok(begin.elapsed().as_secs_f64())
+    }
+}
+
+/// Ends the training after a round.
+struct OneRound;
+
+impl Observer for OneRound {
+    fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        Ok(ControlFlow::Break(()))
+    }
+
+    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
+        Ok(())
+    }
+}
