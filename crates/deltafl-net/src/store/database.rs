@@ -5,7 +5,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
-use sqlx::{Any, AnyPool, Executor as _, Transaction};
+use sqlx::{Any, AnyPool, Connection as _, Executor as _, Transaction};
 
 use super::StoreError;
 
@@ -60,6 +60,11 @@ impl Database {
                     Ok(())
                 })
             })
+            // SQLite ends a transaction itself when the disk is full; the connection still believes in it and begins no other.
+            .before_acquire(|connection, _| {
+                let sound = !connection.is_in_transaction();
+                Box::pin(async move { Ok(sound) })
+            })
             .connect_lazy_with(options);
         Ok(Self { pool, dialect })
     }
@@ -98,4 +103,20 @@ impl Database {
 fn make_folder_of(path: &Path) -> Result<(), StoreError> {
     let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
     std::fs::create_dir_all(folder).map_err(|source| StoreError::Io { path: folder.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_whose_transaction_ended_behind_its_back_is_not_used_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = Database::connect(&format!("sqlite:{}/x.sqlite", folder.path().display())).unwrap();
+        for _ in 0..8 {
+            let mut transaction = database.begin().await.unwrap();
+            // As SQLite does when it finds the disk full.
+            transaction.execute("ROLLBACK").await.unwrap();
+        }
+    }
 }
