@@ -71,5 +71,6 @@ fn a_visitor_that_hangs_up_before_its_answers_does_not_end_the_server() {
         let _ = connection.read(&mut [0]); // the rest comes to nobody: a broken pipe
         let _ = connection.shutdown(Shutdown::Write);
     }
-    assert_eq!(asked(&http, "/healthz").0, 200);
+    let (status, _) = asked(&http, "/healthz");
+    assert!([200, 429].contains(&status), "{status}: neither an answer nor a request to wait");
 }
