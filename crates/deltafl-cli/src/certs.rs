@@ -11,7 +11,7 @@ use miette::{IntoDiagnostic, Report, Result};
 use serde_json::json;
 
 use crate::error::bad_input;
-use crate::serve::{StoreArgs, store_error};
+use crate::serve::{StoreArgs, signed, store_error};
 
 /// Make, show and revoke certificates
 #[derive(clap::Subcommand, Debug)]
@@ -44,6 +44,17 @@ pub(crate) enum CertsCommand {
         after_help = "Examples:\n  deltafl certs device phone-17 --out phone-17 --database sqlite:state/deltafl.sqlite\n  deltafl certs device --fleet 1000 --out fleet.json --database sqlite:state/deltafl.sqlite"
     )]
     Device(DeviceArgs),
+    /// Sign the roster of the devices enrolled now, for servers that do not hold the authority's keys
+    #[command(
+        after_help = "Example:\n  deltafl certs roster --database postgres://deltafl@db.example.org/deltafl"
+    )]
+    Roster {
+        /// The folder of the certificates
+        #[arg(long, value_name = "DIR", default_value = "certs")]
+        certs: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
     /// Show what a folder of certificates holds and when it expires
     #[command(after_help = "Example:\n  deltafl certs show certs")]
     Show {
@@ -105,6 +116,7 @@ pub(crate) fn run(command: CertsCommand) -> Result<()> {
             println!("Server certificate for {} in {}", hosts.join(", "), certs.join("server").display());
         }
         CertsCommand::Device(args) => devices(&args)?,
+        CertsCommand::Roster { certs, store } => sign_roster(&certs, &store)?,
         CertsCommand::Show { folder, json } => show(&folder, json)?,
         CertsCommand::Revoke { name, certs, store } => {
             let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
@@ -136,6 +148,22 @@ fn devices(args: &DeviceArgs) -> Result<()> {
             enrol(&store, federation, std::slice::from_ref(&device)).await?;
             println!("{name} is device {next} of {federation}; its keys are in {}", args.out.display());
         }
+        Ok(())
+    })
+}
+
+fn sign_roster(certs: &Path, store: &StoreArgs) -> Result<()> {
+    let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
+    let federation = authority.federation();
+    block_on(async {
+        let store = store.open().await?;
+        store.create_federation(federation).await.map_err(store_error)?;
+        // The version first: a device that enrols meanwhile is in the roster, or in the next version.
+        let version = store.roster_version(federation).await.map_err(store_error)?;
+        let roster = signed(&store, &authority).await?;
+        store.keep_roster(federation, version, &roster).await.map_err(store_error)?;
+        let devices = store.device_count(federation).await.map_err(store_error)?;
+        println!("Signed: the roster of {federation}, {devices} devices");
         Ok(())
     })
 }
@@ -202,8 +230,12 @@ pub(crate) fn identity_error(error: IdentityError) -> Report {
         IdentityError::Exists { .. } => {
             bad_input(text).help("it is kept; choose another folder, or move it away").into()
         }
-        IdentityError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            bad_input(format!("{text} is not there")).help("deltafl certs init makes an authority").into()
+        IdentityError::Io { source, path } if source.kind() == std::io::ErrorKind::NotFound => {
+            let help = match path.ends_with("device.json") {
+                true => "deltafl enrol device makes an identity",
+                false => "deltafl certs init makes an authority",
+            };
+            bad_input(format!("{text} is not there")).help(help).into()
         }
         error @ (IdentityError::Exposed { .. }
         | IdentityError::Malformed { .. }

@@ -2,20 +2,27 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deltafl::data::Federation;
 use deltafl::model::{Model, ModelSpec};
-use deltafl_net::device::{Consent, Credentials, Data, Device, Reason, offer};
+use deltafl_net::device::{Consent, Credentials, Data, Device, Offer, Reason, SessionError, offer};
 use deltafl_net::identity::DeviceIdentity;
-use deltafl_net::link::{Server, Trust};
+use deltafl_net::link::{DialError, Server, Trust};
 use deltafl_net::loopback;
 use miette::{IntoDiagnostic, Result};
 
+use crate::certs::identity_error;
 use crate::error::bad_input;
 use crate::run::Machine;
 use crate::session::stop_on_interrupt;
+use crate::settings::ConfigArgs;
+
+/// How often a server may say that it does not know a device that starts.
+const REFUSALS: u32 = 5;
+/// The longest wait between two attempts to reach a server.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Take part in a federation with this machine's data, which stays here
 #[derive(clap::Args, Debug)]
@@ -23,6 +30,8 @@ use crate::session::stop_on_interrupt;
     after_help = "Example:\n  deltafl device --server localhost:7700 --data data/mine --insecure --allow-model linear"
 )]
 pub(crate) struct Args {
+    #[command(flatten)]
+    _config: ConfigArgs,
     /// The server
     #[arg(long, value_name = "HOST:PORT")]
     server: String,
@@ -95,11 +104,36 @@ fn known(args: &Args, data: &Data) -> Result<(Credentials, Server)> {
         let server = Server { address: args.server.clone(), trust: Trust::Loopback };
         return Ok((loopback::credentials(data.name()), server));
     };
-    let identity = DeviceIdentity::open(folder)
-        .map_err(|e| bad_input("this device's identity cannot be used").because(e))?;
+    let identity = DeviceIdentity::open(folder).map_err(identity_error)?;
     let server = Server::certified(&args.server, &identity)
         .map_err(|e| bad_input("the server cannot be known").because(e))?;
     Ok((Credentials::from(&identity), server))
+}
+
+/// What the server trains, as soon as it can be reached; `None` if the device is to stop before. A server that does not know the
+/// device yet may be reading the roster that it was just added to.
+async fn first_offer(server: &Server, name: &str, stop: &AtomicBool) -> Result<Option<Offer>> {
+    let mut refused = 0;
+    let mut wait = Duration::from_secs(1);
+    while !stop.load(Ordering::Relaxed) {
+        let error = match offer(server, name).await {
+            Ok(offer) => return Ok(Some(offer)),
+            Err(error) => error,
+        };
+        match &error {
+            SessionError::Dial(DialError::Transport(_)) => {
+                eprintln!("{} cannot be reached; trying again in {} s", server.address, wait.as_secs());
+            }
+            SessionError::Status(_) if refused < REFUSALS => {
+                refused += 1;
+                wait = Duration::from_secs(1);
+            }
+            _ => return Err(bad_input("the server does not know this device").because(error).into()),
+        }
+        tokio::time::sleep(wait).await;
+        wait = (2 * wait).min(LONGEST_WAIT);
+    }
+    Ok(None)
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
@@ -118,9 +152,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let stop = stop_on_interrupt();
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     runtime.block_on(async {
-        let offer = offer(&server, &credentials.name)
-            .await
-            .map_err(|e| bad_input("the server does not know this device").because(e))?;
+        let Some(offer) = first_offer(&server, &credentials.name, stop).await? else { return Ok(()) };
         let spec: ModelSpec = serde_json::from_str(&offer.model).map_err(|e| {
             bad_input(format!("the server trains a model unknown here: {}", offer.model)).because(e)
         })?;

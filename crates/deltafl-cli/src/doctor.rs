@@ -118,6 +118,14 @@ fn certificates(args: &Args, findings: &mut Vec<Finding>) {
     if let Some(folder) = &args.certs {
         let again = "deltafl certs init, then deltafl certs server";
         match Authority::open(&folder.join("ca")) {
+            // A server can do without, if somebody signs its roster.
+            Err(IdentityError::Io { .. }) if folder.join("server").exists() => findings.push(Finding {
+                state: State::Worth,
+                advice: Some(
+                    "devices enrol where they are; sign the roster there: deltafl certs roster".to_owned(),
+                ),
+                ..good("authority", "its keys are not here")
+            }),
             Ok(authority) => findings.push(expiry("authority", authority.certificate(), again)),
             Err(error) => findings.push(unreadable("authority", &error, again)),
         }
@@ -173,12 +181,17 @@ fn port(address: SocketAddr) -> Finding {
     }
 }
 
-/// Whether the server answers, and whether its clock agrees with ours.
+/// Whether the server answers, leads, and has a clock that agrees with ours.
 fn reach(server: &str) -> Vec<Finding> {
     let tls = ureq::tls::TlsConfig::builder().disable_verification(true).build();
-    let config = ureq::Agent::config_builder().tls_config(tls).timeout_global(Some(PATIENCE)).build();
-    let url = format!("{}/healthz", server.trim_end_matches('/'));
-    let answer = match ureq::Agent::new_with_config(config).get(&url).call() {
+    let config = ureq::Agent::config_builder()
+        .tls_config(tls)
+        .timeout_global(Some(PATIENCE))
+        .http_status_as_error(false)
+        .build();
+    let agent = ureq::Agent::new_with_config(config);
+    let server = server.trim_end_matches('/');
+    let answer = match agent.get(format!("{server}/healthz")).call() {
         Ok(answer) => answer,
         Err(error) => {
             return vec![bad(
@@ -189,6 +202,16 @@ fn reach(server: &str) -> Vec<Finding> {
         }
     };
     let mut findings = vec![good("server", format!("{server} answers"))];
+    if let Ok(mut ready) = agent.get(format!("{server}/readyz")).call() {
+        let said = ready.body_mut().read_to_string().unwrap_or_default();
+        findings.push(match (ready.status().is_success(), said.trim()) {
+            (true, _) => good("leader", "it runs the rounds"),
+            (false, "standby") => good("leader", "another server runs the rounds; this one stands by"),
+            (false, trouble) => {
+                bad("leader", trouble, "look at the server's log, and run deltafl doctor --database there")
+            }
+        });
+    }
     let said = answer.headers().get("date").and_then(|date| date.to_str().ok());
     let format = time::macros::format_description!(
         "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+#[cfg(feature = "net")]
+use clap::FromArgMatches;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod bench;
@@ -34,6 +36,8 @@ mod runs;
 #[cfg(feature = "net")]
 mod serve;
 mod session;
+#[cfg(feature = "net")]
+mod settings;
 #[cfg(feature = "net")]
 mod swarm;
 mod sweep;
@@ -107,12 +111,34 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    match parsed().and_then(|cli| dispatch(cli.command)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(report) => {
+            eprintln!("Error: {report:?}");
+            ExitCode::from(error::exit_code(&report))
+        }
+    }
+}
+
+#[cfg(not(feature = "net"))]
+fn parsed() -> miette::Result<Cli> {
+    Ok(Cli::parse())
+}
+
+/// The command line, with what the environment and a settings file add to it.
+#[cfg(feature = "net")]
+fn parsed() -> miette::Result<Cli> {
+    let command = settings::by_environment(Cli::command());
+    let matches = settings::matches(command, std::env::args_os().collect())?;
+    Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()))
+}
+
+fn dispatch(command: Command) -> miette::Result<()> {
     if !command.has_peers() {
         // `deltafl … | head` ends quietly, as other commands do, instead of failing to print.
         sigpipe::reset();
     }
-    let result = match command {
+    match command {
         Command::Demo(args) => demo::run(args),
         Command::Run(args) => run::run(args),
         Command::Sweep(command) => sweep::run(command),
@@ -142,13 +168,6 @@ fn main() -> ExitCode {
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "deltafl", &mut std::io::stdout());
             Ok(())
-        }
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(report) => {
-            eprintln!("Error: {report:?}");
-            ExitCode::from(error::exit_code(&report))
         }
     }
 }

@@ -8,7 +8,7 @@ use deltafl::params::Params;
 use deltafl::superquantile::Conformity;
 use deltafl_net::enrolment::{AskError, Knob};
 use deltafl_net::identity::DeviceIdentity;
-use deltafl_net::knob::Card;
+use deltafl_net::knob::{Card, CardLosses};
 use deltafl_net::store::{ModelAbout, read_params};
 use miette::{IntoDiagnostic, Report, Result};
 use serde::Serialize;
@@ -110,6 +110,25 @@ struct Tried {
     version: u64,
     loss: f64,
     error: f64,
+    /// What is known of the losses of others under it.
+    others: CardLosses,
+}
+
+impl Tried {
+    /// Where a percentile of the others' losses lies, as far as it is known.
+    fn percentile(&self, percent: u8) -> String {
+        let known = self.others.measured();
+        let found = known.and_then(|known| known.percentiles.iter().find(|p| p.percentile == percent));
+        match found.map(|found| (found.bounds.lower, found.bounds.upper)) {
+            Some((Some(lower), Some(upper))) => {
+                let (lower, upper) = (format!("{lower:.3}"), format!("{upper:.3}"));
+                if lower == upper { lower } else { format!("{lower}–{upper}") }
+            }
+            Some((Some(lower), None)) => format!("≥ {lower:.3}"),
+            Some((None, Some(upper))) => format!("< {upper:.3}"),
+            _ => "–".to_owned(),
+        }
+    }
 }
 
 fn try_levels(data: &Path, knob: &Knob, machine: &Machine, json: bool) -> Result<()> {
@@ -131,10 +150,15 @@ fn try_levels(data: &Path, knob: &Knob, machine: &Machine, json: bool) -> Result
         println!("{}", serde_json::to_string_pretty(&tried).into_diagnostic()?);
         return Ok(());
     }
-    println!("{:>9}  {:>8}  {:>8}", "θ", "loss", "error");
+    println!("{:>9}  {:>8}  {:>8}  {:>13}  {:>13}", "θ", "loss", "error", "median", "90th");
     for level in &tried {
         let mark = if level.theta == best.theta { "  ← serves this device best" } else { "" };
-        println!("{:>9}  {:>8.4}  {:>7.2}%{mark}", level.theta.to_string(), level.loss, 100.0 * level.error);
+        let (theta, error) = (level.theta.to_string(), 100.0 * level.error);
+        let (median, high) = (level.percentile(50), level.percentile(90));
+        println!("{theta:>9}  {:>8.4}  {error:>7.2}%  {median:>13}  {high:>13}{mark}", level.loss);
+    }
+    if tried.iter().any(|level| level.others.measured().is_some()) {
+        println!("\nmedian, 90th: percentiles of the losses of a cohort, from the model cards");
     }
     println!("\nGet it:  deltafl model pull --theta {}", best.theta);
     Ok(())
@@ -168,7 +192,8 @@ fn evaluate(
         }
     }
     let (theta, algorithm, version) = (card.theta, card.algorithm.clone(), card.version);
-    Ok(Tried { theta, algorithm, version, loss: loss / examples, error: error / examples })
+    let (loss, error) = (loss / examples, error / examples);
+    Ok(Tried { theta, algorithm, version, loss, error, others: card.losses.clone() })
 }
 
 fn ask_error(error: AskError) -> Report {

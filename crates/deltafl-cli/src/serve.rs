@@ -1,18 +1,16 @@
 //! `deltafl serve`: train an experiment with devices that connect over a network.
 
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use deltafl::data::{Federation, Split};
-use deltafl::engine::SplitEvaluation;
 use deltafl::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl::model::Model;
-use deltafl::run_folder::{RoundLine, RunFolder};
-use deltafl::training::{Observer, ObserverError, Outcome, Plan, RoundRecord, State, train};
+use deltafl::run_folder::RunFolder;
+use deltafl::training::{Outcome, Plan, State, train};
 use deltafl_net::Deadlines;
 use deltafl_net::engine::{Remote, Rules};
 use deltafl_net::link::ConnectionLimits;
@@ -20,21 +18,24 @@ use deltafl_net::live::Role;
 use deltafl_net::loopback;
 use deltafl_net::refusal::Refusal;
 use deltafl_net::serve::{Host, Introduction, Limits, Setup};
-use deltafl_net::store::{Lease, StoreError};
 use miette::{IntoDiagnostic, Report, Result};
-use tokio::runtime::Handle;
 
 use crate::error::bad_input;
 use crate::experiment_file;
 use crate::progress::Show;
 use crate::run::Machine;
 use crate::session::{folder_error, stop_on_interrupt, warn_thin_tails};
+use crate::settings::ConfigArgs;
 
 mod logs;
 mod office;
+mod recorder;
+mod register;
 
 use office::{Office, OfficeArgs};
 pub(crate) use office::{StoreArgs, store_error};
+use recorder::{Desk, Observed, Recorder};
+pub(crate) use register::signed;
 
 /// Train an experiment with devices that connect over a network
 ///
@@ -45,6 +46,8 @@ pub(crate) use office::{StoreArgs, store_error};
     after_help = "Examples:\n  deltafl serve experiments/quickstart.toml --insecure --http 127.0.0.1:7780 &\n  deltafl swarm experiments/quickstart.toml --insecure\n\n  deltafl serve clinics.toml --certs certs --listen 0.0.0.0:7700 --http 0.0.0.0:7780"
 )]
 pub(crate) struct Args {
+    #[command(flatten)]
+    _config: ConfigArgs,
     /// The experiment, a TOML file
     experiment: PathBuf,
     /// The run folder [default: runs/NAME]
@@ -99,6 +102,9 @@ pub(crate) struct Rounds {
     /// Seconds for the consistency check, and for the unmasking
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     unmask_deadline: u64,
+    /// Ask for no histogram of losses that training does not need: the card of a level without a threshold then has none
+    #[arg(long)]
+    no_survey: bool,
 }
 
 impl Rounds {
@@ -153,29 +159,35 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
     let mut folder = open(&out, &experiment)?;
     let mut plan = experiment.plan();
-    let devices = federation.split(Split::Train).len();
+    // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
+    let devices = if args.insecure { federation.split(Split::Train).len() } else { usize::MAX };
     let rules = args.rounds.rules(&mut plan, devices)?;
 
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let stop = stop_on_interrupt();
     let office = runtime.block_on(Office::open(&args.office, &experiment, &out))?;
-    let lease = runtime.block_on(office.lead())?;
+    let house = runtime.block_on(office.receive(&args.office))?;
+    let Some(lease) = runtime.block_on(office.lead(stop))? else { return Ok(()) };
     let (host, mut engine) =
         runtime.block_on(start(&args, &experiment, &federation, &office, rules, Arc::clone(stop)))?;
-    runtime.block_on(office.receive(&args.office, &host))?;
+    if let Some(house) = house {
+        let _ = house.refusals.set(host.refusals());
+    }
     eprintln!("listening on {}; waiting for {} devices", host.address(), rules.present);
     let host = Arc::new(host);
     let attendance = {
         let _entered = runtime.enter();
         office.attend(&host)
     };
-    let desk = Desk { office: &office, lease: &lease, runtime: runtime.handle(), rounds: plan.rounds };
+    let desk =
+        Desk { office: &office, lease: &lease, host: &host, runtime: runtime.handle(), rounds: plan.rounds };
     let recorder = Recorder {
         folder: &mut folder,
         desk,
         stop,
         quiet: args.quiet,
-        lines: Vec::new(),
+        survey: !args.rounds.no_survey,
+        observed: Observed::default(),
         lap: Instant::now(),
     };
     let ended = all_seeds(&experiment, &plan, &*model, &mut engine, recorder);
@@ -285,66 +297,6 @@ fn all_seeds(
     }
     recorder.desk.office.live.role(Role::Finished);
     Ok(Outcome::Finished)
-}
-
-/// Where rounds are committed from.
-#[derive(Clone, Copy)]
-struct Desk<'a> {
-    office: &'a Office,
-    lease: &'a Lease,
-    runtime: &'a Handle,
-    rounds: u64,
-}
-
-impl Desk<'_> {
-    fn catch_up(&self, folder: &mut RunFolder, seed: u64, saved: Option<State>) -> Result<Option<State>> {
-        self.runtime.block_on(self.office.catch_up(folder, seed, saved))
-    }
-
-    fn commit(&self, state: &State, lines: &[RoundLine]) -> Result<(), StoreError> {
-        self.office.commit(self.runtime, self.lease, state, lines, state.round == self.rounds)
-    }
-}
-
-/// Keeps every round: committed in the store first, then in the run folder.
-struct Recorder<'a> {
-    folder: &'a mut RunFolder,
-    desk: Desk<'a>,
-    stop: &'a AtomicBool,
-    quiet: bool,
-    /// Records since the last commit.
-    lines: Vec<RoundLine>,
-    lap: Instant,
-}
-
-impl Observer for Recorder<'_> {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        let seconds = self.lap.elapsed().as_secs_f64();
-        self.folder.append(records, seconds)?;
-        self.lines.extend(records.iter().map(|record| RoundLine { record: record.clone(), seconds }));
-        if let Some(record) = records.first().filter(|_| !self.quiet) {
-            let RoundRecord { seed, round, cohort, dropped, .. } = record;
-            let stayed = cohort - dropped;
-            eprintln!("seed {seed}, round {}: {stayed} of {cohort} devices, {seconds:.1} s", round + 1);
-        }
-        self.lap = Instant::now();
-        let stop = self.stop.load(Ordering::Relaxed);
-        Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    }
-
-    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.desk.commit(state, &self.lines)?;
-        self.lines.clear();
-        Ok(self.folder.checkpoint(state)?)
-    }
-
-    fn every_round(&self) -> bool {
-        true
-    }
 }
 
 fn report_refusals(host: &Host, quiet: bool) {

@@ -4,9 +4,13 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
+
+mod support;
+
+use support::{Desk, checkpoints};
 
 const EXPERIMENT: &str = r#"
 name = "tiny"
@@ -36,52 +40,8 @@ theta = [0.5, 0.2]
 quantile = "histogram"
 "#;
 
-struct Desk {
-    folder: tempfile::TempDir,
-}
-
-impl Desk {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("x.toml"), EXPERIMENT).unwrap();
-        Self { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn command(&self, words: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_deltafl"));
-        command.args(words.split_whitespace()).current_dir(self.folder.path()).stdin(Stdio::null());
-        command
-    }
-
-    fn run(&self, words: &str) -> Output {
-        self.command(words).output().unwrap()
-    }
-
-    /// Runs a command that must fail with this exit code, and returns what it says.
-    fn refusal(&self, words: &str, code: i32) -> String {
-        let output = self.run(words);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{words}: {said}");
-        assert!(!said.contains("panicked"), "{words}: {said}");
-        said
-    }
-}
-
-/// SHA-256 would need a crate: the bytes themselves are compared.
-fn checkpoints(run: &Path) -> Vec<(String, Vec<u8>)> {
-    let mut files: Vec<_> = fs::read_dir(run.join("checkpoint"))
-        .unwrap()
-        .map(|entry| {
-            let entry = entry.unwrap();
-            (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
-        })
-        .collect();
-    files.sort();
-    files
+fn desk() -> Desk {
+    Desk::with(EXPERIMENT)
 }
 
 /// `rounds.jsonl` without its times.
@@ -92,7 +52,7 @@ fn rounds(run: &Path) -> Vec<String> {
 
 #[test]
 fn one_thread_and_two_end_with_the_same_checkpoints() {
-    let desk = Desk::new();
+    let desk = desk();
     for threads in [1, 2] {
         let output = desk.run(&format!("run x.toml --out t{threads} --threads {threads} --quiet"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -106,7 +66,7 @@ fn one_thread_and_two_end_with_the_same_checkpoints() {
 
 #[test]
 fn real_secure_aggregation_ends_with_the_checkpoints_of_plain_sums() {
-    let desk = Desk::new();
+    let desk = desk();
     for secagg in ["plain", "real"] {
         let output = desk.run(&format!("run x.toml --out {secagg} --set secagg={secagg} --set rounds=4 -q"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -117,7 +77,7 @@ fn real_secure_aggregation_ends_with_the_checkpoints_of_plain_sums() {
 #[cfg(unix)]
 #[test]
 fn killed_again_and_again_a_run_still_ends_with_the_same_bits() {
-    let desk = Desk::new();
+    let desk = desk();
     assert!(desk.run("run x.toml --out whole -q").status.success());
 
     let mut kills = 0;
@@ -152,23 +112,23 @@ fn killed_again_and_again_a_run_still_ends_with_the_same_bits() {
 
 #[test]
 fn a_run_that_is_there_is_neither_overwritten_nor_continued_with_another_experiment() {
-    let desk = Desk::new();
+    let desk = desk();
     assert!(desk.run("run x.toml --out r --set rounds=3 --set seeds=1 -q").status.success());
-    let said = desk.refusal("run x.toml --out r --set rounds=3 --set seeds=1", 2);
+    let said = desk.failure("run x.toml --out r --set rounds=3 --set seeds=1", 2);
     assert!(said.contains("already holds a run") && said.contains("--resume"), "{said}");
-    let said = desk.refusal("run x.toml --out r --resume --set rounds=4 --set seeds=1", 2);
+    let said = desk.failure("run x.toml --out r --resume --set rounds=4 --set seeds=1", 2);
     assert!(said.contains("rounds: 3 → 4"), "{said}");
-    let said = desk.refusal("run x.toml --out nowhere --resume", 2);
+    let said = desk.failure("run x.toml --out nowhere --resume", 2);
     assert!(said.contains("holds no run"), "{said}");
 }
 
 #[test]
 fn errors_point_at_the_line_of_the_experiment() {
-    let desk = Desk::new();
+    let desk = desk();
     let wrong = |from: &str, to: &str| {
         assert!(EXPERIMENT.contains(from));
         fs::write(desk.path("wrong.toml"), EXPERIMENT.replace(from, to)).unwrap();
-        let said = desk.refusal("run wrong.toml --out w", 2);
+        let said = desk.failure("run wrong.toml --out w", 2);
         assert!(!desk.path("w").exists(), "{said}");
         said
     };
@@ -200,43 +160,42 @@ fn errors_point_at_the_line_of_the_experiment() {
 
 #[test]
 fn a_missing_file_and_a_wrong_word_are_bad_input() {
-    let desk = Desk::new();
-    assert!(desk.refusal("run nowhere.toml", 2).contains("nowhere.toml"));
-    desk.refusal("run", 2);
-    desk.refusal("trian x.toml", 2);
-    desk.refusal("run x.toml --kernel abacus", 2);
-    assert!(desk.refusal("run x.toml --set rounds", 2).contains("key=value"));
+    let desk = desk();
+    assert!(desk.failure("run nowhere.toml", 2).contains("nowhere.toml"));
+    desk.failure("run", 2);
+    desk.failure("trian x.toml", 2);
+    desk.failure("run x.toml --kernel abacus", 2);
+    assert!(desk.failure("run x.toml --set rounds", 2).contains("key=value"));
 }
 
 #[test]
 fn an_empty_federation_is_refused() {
-    let desk = Desk::new();
-    let said = desk.refusal("run x.toml --set data.split.train=0 --out e", 2);
+    let desk = desk();
+    let said = desk.failure("run x.toml --set data.split.train=0 --out e", 2);
     assert!(said.contains("no train devices"), "{said}");
-    let said = desk.refusal("run x.toml --set data.split.min_points=100000 --out e", 2);
+    let said = desk.failure("run x.toml --set data.split.min_points=100000 --out e", 2);
     assert!(said.contains("no device has more than 100000"), "{said}");
 }
 
 #[test]
 fn a_damaged_checkpoint_is_named() {
-    let desk = Desk::new();
+    let desk = desk();
     assert!(desk.run("run x.toml --out r --set rounds=3 --set seeds=1 -q").status.success());
     let checkpoint = desk.path("r/checkpoint/seed-1.safetensors");
     let bytes = fs::read(&checkpoint).unwrap();
     fs::write(&checkpoint, &bytes[..bytes.len() / 2]).unwrap();
-    let said = desk.refusal("run x.toml --out r --resume --set rounds=3 --set seeds=1", 2);
+    let said = desk.failure("run x.toml --out r --resume --set rounds=3 --set seeds=1", 2);
     assert!(said.contains("seed-1.safetensors") && said.contains("truncated"), "{said}");
 }
 
 #[cfg(unix)]
 #[test]
 fn a_full_disk_ends_the_run_with_a_message_and_no_half_written_file() {
-    let desk = Desk::new();
+    let desk = desk();
     // A limit on the size of files stands in for a full disk: writes beyond it fail.
     let limited =
         format!("trap '' XFSZ; ulimit -f 60; exec {} run x.toml --out r -q", env!("CARGO_BIN_EXE_deltafl"));
-    let output =
-        Command::new("bash").args(["-c", &limited]).current_dir(desk.folder.path()).output().unwrap();
+    let output = Command::new("bash").args(["-c", &limited]).current_dir(desk.path("")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("could not record the run"), "{said}");
@@ -257,7 +216,7 @@ fn a_full_disk_ends_the_run_with_a_message_and_no_half_written_file() {
 
 #[test]
 fn json_and_completions_are_for_programs() {
-    let desk = Desk::new();
+    let desk = desk();
     let output = desk.run("run x.toml --set rounds=2 --set seeds=1 --json --out j");
     let text = String::from_utf8(output.stdout).unwrap();
     for part in ["\"tracks\"", "\"test_error\"", "\"train_loss\"", "\"p90\"", "\"dataset\": \"glyphs\""] {
@@ -271,10 +230,33 @@ fn json_and_completions_are_for_programs() {
 #[cfg(unix)]
 #[test]
 fn a_closed_pipe_is_no_panic() {
-    let desk = Desk::new();
+    let desk = desk();
     let piped = format!("{} completions bash 2> said | true", env!("CARGO_BIN_EXE_deltafl"));
-    assert!(
-        Command::new("bash").args(["-c", &piped]).current_dir(desk.folder.path()).status().unwrap().success()
-    );
+    assert!(Command::new("bash").args(["-c", &piped]).current_dir(desk.path("")).status().unwrap().success());
     assert_eq!(fs::read_to_string(desk.path("said")).unwrap(), "");
+}
+
+#[test]
+fn bench_gives_the_figures_of_every_model() {
+    let desk = Desk::new();
+    let figures = |words: &str| -> serde_json::Value {
+        let output = desk.run(words);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let steps = figures("bench --seconds 0.01 --json");
+    let rounds = figures("bench --rounds 1 --cohort 2 --threads 2 --json");
+    assert!(steps["peak_gflops"].as_f64() > Some(0.0), "{steps}");
+    let models = ["emnist-linear", "emnist-convnet", "sent140-linear", "sent140-lstm", "shakespeare-gru"];
+    for (i, model) in models.into_iter().enumerate() {
+        let (step, round) = (&steps["models"][i], &rounds["rounds"][i]);
+        assert_eq!((&step["model"], &round["model"]), (&model.into(), &model.into()));
+        for key in ["batch", "train_examples_per_s", "eval_examples_per_s", "train_gflops"] {
+            assert!(step[key].as_f64() > Some(0.0), "{key}: {step}");
+        }
+        for key in ["examples", "seconds", "seconds_one_thread", "speedup"] {
+            assert!(round[key].as_f64() > Some(0.0), "{key}: {round}");
+        }
+    }
+    assert_eq!(desk.run("bench --model perceptron").status.code(), Some(2));
 }

@@ -24,7 +24,7 @@ use deltafl_secagg::ring::RingVector;
 use deltafl_secagg::server::{ServerConfig, Verdict};
 use tokio::time::Instant;
 
-use crate::hub::{Address, Event, Status, What};
+use crate::hub::{Address, Event, Purpose, Status, What};
 use crate::refusal::Refusal;
 use crate::round::{Deadlines, Invitation, Line, Protocol, shared};
 use crate::wire::proto::{self, from_server};
@@ -119,9 +119,7 @@ impl Remote {
             current.protocol.end(&self.line);
         }
         self.setups += 1;
-        let (setups, invited) = (self.setups, present.len());
-        let begun = Status { round: round.index, setups, invited, ..Status::default() };
-        self.line.hub.status.send_replace(begun);
+        self.line.hub.status.send_modify(|status| status.turn_to(key, Purpose::Keys));
         let known = self.line.hub.known();
         let params = RoundParams {
             id: RoundId { session: self.line.hub.introduction().session, round: self.setups },
@@ -146,6 +144,8 @@ impl Remote {
         self.line.hub.blobs.keep_params(queries.iter().map(Query::params));
         let mut current = self.ready(round)?;
         current.slots_left -= 1;
+        let key = (round.seed, round.index);
+        self.line.hub.status.send_modify(|status| status.turn_to(key, purpose(queries)));
         let len: usize = queries.iter().map(Query::answer_len).sum();
         let len = u32::try_from(len).expect("parameters are far below 2^32");
         let question = question_to_wire(round, queries);
@@ -174,6 +174,12 @@ impl Remote {
         };
         Ok(queries.iter().enumerate().map(part).collect())
     }
+}
+
+/// What a sum is for, to those who watch.
+fn purpose(queries: &[Query<'_>]) -> Purpose {
+    let update = |query: &Query<'_>| matches!(query, Query::LocalUpdate { .. });
+    if queries.iter().any(update) { Purpose::Updates } else { Purpose::Losses }
 }
 
 /// The parameters of some queries, each vector once.
@@ -208,6 +214,7 @@ impl Engine for Remote {
         self.check_stop()?;
         self.slot(round, queries).map_err(|verdict| {
             tracing::warn!(round = round.index, %verdict, "the cohort came to no sum");
+            self.line.hub.status.send_modify(Status::fail);
             std::thread::sleep(self.rules.pause);
             EngineError::NoSum { source: Box::new(verdict) }
         })
@@ -235,7 +242,12 @@ impl Remote {
                 awaited.insert(address, *drawn);
             }
         }
+        self.line.hub.status.send_modify(|status| {
+            status.turn_to((round.seed, round.index), Purpose::Losses);
+            status.enter("tell losses", awaited.len());
+        });
         let told = self.hear_losses(awaited, tracks.len());
+        self.line.hub.status.send_modify(Status::rest);
         let of_track = |track: usize| {
             let of_device = |drawn: &Drawn| {
                 let losses = told.get(&drawn.device)?;
@@ -260,6 +272,7 @@ impl Remote {
                 What::Losses(losses) if losses.id == self.asked && losses.losses.len() == tracks => {
                     if awaited.remove(&from).is_some() {
                         told.insert(from.device, losses);
+                        self.line.hub.status.send_modify(Status::heard);
                     }
                 }
                 What::Gone => drop(awaited.remove(&from)),

@@ -14,8 +14,8 @@
 //! | `POST /v1/enrol` | enrols a device that has a token |
 //! | `GET /metrics`, `/healthz`, `/readyz` | for Prometheus and for whoever restarts servers |
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -23,9 +23,10 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use tokio::sync::Notify;
 
 use crate::identity::{Authority, FederationName, Peer};
-use crate::live::{self, Live};
+use crate::live::{self, Live, Role};
 use crate::refusal::Refusals;
 use crate::store::Store;
 use crate::{knob, metrics};
@@ -56,9 +57,11 @@ pub enum Access {
 #[derive(Debug)]
 pub struct Enrolment {
     /// Certifies them.
-    pub authority: Authority,
+    pub authority: Arc<Authority>,
     /// For how many days.
     pub days: u32,
+    /// Hears of each device that enrols, so that the roster need not wait.
+    pub newcomers: Arc<Notify>,
 }
 
 /// All that the HTTP side shows.
@@ -70,8 +73,8 @@ pub struct House {
     pub store: Store,
     /// What is going on.
     pub live: Live,
-    /// What the gRPC side refused.
-    pub refusals: Arc<Refusals>,
+    /// What the gRPC side refused, once there is one: a server that stands by has none.
+    pub refusals: OnceLock<Arc<Refusals>>,
     /// Where the authority is at hand.
     pub enrolment: Option<Enrolment>,
     /// Who may pull models.
@@ -125,11 +128,14 @@ pub fn router(house: Arc<House>) -> Router {
         .with_state(house)
 }
 
-/// Whether the server can do its work: whether its database answers.
+/// Whether devices are to be sent here: whether the database answers and this server leads. A load balancer keeps away from one
+/// that stands by.
 async fn ready(State(house): State<Arc<House>>) -> Response {
+    let unready = |why: &'static str| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     match house.store.ping().await {
+        Err(_) => unready("the database does not answer\n"),
+        Ok(()) if house.live.now().role == Role::Standby => unready("standby\n"),
         Ok(()) => "ready\n".into_response(),
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the database does not answer\n").into_response(),
     }
 }
 

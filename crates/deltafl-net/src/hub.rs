@@ -5,6 +5,7 @@
 
 mod blobs;
 mod seat;
+mod status;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,6 +19,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 pub(crate) use self::blobs::Blobs;
 pub(crate) use self::seat::Farewell;
+pub use self::status::{Phase, Purpose, Status};
 use crate::refusal::{Refusal, Refusals};
 use crate::roster::{Roster, RosterError, SignedRoster};
 use crate::wire::proto::{self, FromServer, from_server};
@@ -69,21 +71,6 @@ pub(crate) struct Address {
     /// Its place on the roster.
     pub(crate) device: u32,
     stay: u64,
-}
-
-/// Where the round loop stands, for those who watch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// t, counted from 0.
-    pub round: u64,
-    /// Key set-ups so far: one per round, one more for each attempt.
-    pub setups: u64,
-    /// The phase of secure aggregation; empty between rounds.
-    pub phase: &'static str,
-    /// Devices invited.
-    pub invited: usize,
-    /// Devices that have answered in this phase.
-    pub answered: usize,
 }
 
 /// What a device did.

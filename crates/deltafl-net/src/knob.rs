@@ -9,49 +9,14 @@ use axum::extract::{Extension, Json, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use deltafl::superquantile::Conformity;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::http::{Access, House, Problem, Visitor};
-use crate::store::{ModelRow, Percentiles};
+use crate::store::ModelRow;
 
-/// A model card: what is known of a model, as far as privacy allows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Card {
-    /// The federation.
-    pub federation: String,
-    /// The level that it was trained at.
-    pub theta: Conformity,
-    /// The algorithm.
-    pub algorithm: String,
-    /// Rounds behind it: its version.
-    pub version: u64,
-    /// The seed of its run.
-    pub seed: u64,
-    /// BLAKE3 of its file, and its ETag.
-    pub blake3: String,
-    /// Size of its file.
-    pub bytes: u64,
-    /// η in force: the (1−θ)-quantile of the cohort's losses, which the server learns in private mode too.
-    pub eta: Option<f64>,
-    /// How devices fare. In private mode the server does not know: empty.
-    pub devices: Vec<Percentiles>,
-}
+mod card;
 
-impl Card {
-    fn of(federation: &str, row: &ModelRow) -> Self {
-        Self {
-            federation: federation.to_owned(),
-            theta: row.label.theta,
-            algorithm: row.label.algorithm.clone(),
-            version: row.round,
-            seed: row.seed,
-            blake3: row.blob.to_string(),
-            bytes: row.bytes,
-            eta: row.eta,
-            devices: row.percentiles.clone(),
-        }
-    }
-}
+pub use card::{Card, CardBin, CardHistogram, CardLosses, Measured, Percentile};
 
 /// Which version, and of which run.
 #[derive(Debug, Default, Deserialize)]
@@ -77,7 +42,7 @@ pub(crate) async fn models(
     Path(federation): Path<String>,
 ) -> Result<Json<Vec<Card>>, Problem> {
     let rows = rows(&house, &visitor, &federation).await?;
-    Ok(Json(rows.iter().map(|row| Card::of(&federation, row)).collect()))
+    Ok(Json(rows.iter().map(|row| Card::of(&federation, row).in_brief()).collect()))
 }
 
 /// What is known of the model of the nearest level.
@@ -108,12 +73,21 @@ pub(crate) async fn model(
         (header::CACHE_CONTROL.as_str(), "private, no-cache".to_owned()),
         ("deltafl-theta", row.label.theta.to_string()),
         ("deltafl-version", row.round.to_string()),
+        (header::LINK.as_str(), card_link(&federation, row)),
     ];
     if is_known(&headers, &etag) {
         return Ok((StatusCode::NOT_MODIFIED, said).into_response());
     }
     let bytes = house.store.blob(&row.blob).await?;
     Ok((said, [(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
+}
+
+/// Where the card of a model is (RFC 8288).
+fn card_link(federation: &str, row: &ModelRow) -> String {
+    let ModelRow { round, seed, label, .. } = row;
+    let path =
+        format!("/v1/federations/{federation}/models/{}/card?version={round}&seed={seed}", label.theta);
+    format!("<{path}>; rel=\"describedby\"; type=\"application/json\"")
 }
 
 /// Whether the visitor holds this version already (RFC 9110, section 13.1.2).
@@ -154,7 +128,7 @@ mod tests {
             round,
             label: TrackLabel { algorithm: "delta-fl".to_owned(), theta: theta.try_into().unwrap() },
             eta: None,
-            percentiles: Vec::new(),
+            losses: None,
             blob: BlobHash::of(&[round as u8]),
             bytes: 1,
         };

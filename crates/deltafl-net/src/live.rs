@@ -4,14 +4,15 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deltafl::experiment::TrackLabel;
 use deltafl::run_folder::RoundLine;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::serve::Status;
+use crate::serve::{Phase, Purpose, Status};
+use crate::store::{CommittedRound, LossPercentiles};
 
 mod page;
 
@@ -61,12 +62,16 @@ pub struct Now {
     pub round: u64,
     /// Key set-ups since the server started: more than rounds means that some were tried again.
     pub setups: u64,
+    /// What the phase is for.
+    pub purpose: Purpose,
     /// The phase, empty between rounds.
     pub phase: String,
-    /// Devices invited.
-    pub invited: u64,
-    /// Devices that have answered in this phase.
+    /// Devices asked in this phase.
+    pub asked: u64,
+    /// Devices that have answered in it.
     pub answered: u64,
+    /// Phases of this round that are over.
+    pub phases: Vec<Phase>,
     /// Devices connected.
     pub online: u64,
     /// Those of them that can be drawn.
@@ -75,17 +80,6 @@ pub struct Now {
     pub enrolled: u64,
     /// Rounds committed.
     pub committed: u64,
-}
-
-/// A phase of a round that is over.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Phase {
-    /// Its name.
-    pub name: String,
-    /// How long it took.
-    pub seconds: f64,
-    /// Devices that answered in it.
-    pub answered: u64,
 }
 
 /// A committed round as the page shows it.
@@ -111,13 +105,26 @@ pub struct Shown {
     pub loss: Vec<Option<f64>>,
     /// Size of the tail per track.
     pub tail: Vec<u64>,
-    /// Its phases, where this server saw them.
+    /// Its phases.
     pub phases: Vec<Phase>,
+    /// How the losses of the cohort lay at w_t, per track, where they were asked for.
+    pub losses: Vec<Option<LossPercentiles>>,
+}
+
+/// A round that was just committed.
+#[derive(Clone, Copy, Debug)]
+pub struct Fresh<'a> {
+    /// A record per track.
+    pub lines: &'a [RoundLine],
+    /// Its phases.
+    pub phases: &'a [Phase],
+    /// Its losses, per track.
+    pub losses: &'a [Option<LossPercentiles>],
 }
 
 impl Shown {
-    /// From the records of one round; `None` without any.
-    pub fn of(lines: &[RoundLine], phases: Vec<Phase>) -> Option<Self> {
+    /// From what a round left behind; `None` without records.
+    fn of(Fresh { lines, phases, losses }: Fresh<'_>) -> Option<Self> {
         let first = lines.first()?;
         let records = || lines.iter().map(|line| &line.record);
         Some(Self {
@@ -131,7 +138,8 @@ impl Shown {
             eta: records().map(|record| record.eta).collect(),
             loss: records().map(|record| record.loss).collect(),
             tail: records().map(|record| record.tail).collect(),
-            phases,
+            phases: phases.to_vec(),
+            losses: losses.to_vec(),
         })
     }
 }
@@ -166,9 +174,6 @@ struct Shared {
 struct Past {
     shown: VecDeque<Shown>,
     totals: Totals,
-    /// Phases of the round under way that are over.
-    phases: Vec<Phase>,
-    began: Option<Instant>,
 }
 
 impl Live {
@@ -209,51 +214,36 @@ impl Live {
 
     /// Where the round loop stands.
     pub fn status(&self, status: &Status) {
-        let before = self.now();
-        if before.phase != status.phase || before.setups != status.setups {
-            let mut past = self.0.past.write().unwrap_or_else(PoisonError::into_inner);
-            let seconds = past.began.map_or(0.0, |began| began.elapsed().as_secs_f64());
-            if before.setups != status.setups && before.round != status.round {
-                past.phases.clear();
-            }
-            if !before.phase.is_empty() {
-                past.phases.push(Phase { name: before.phase, seconds, answered: before.answered });
-            }
-            past.began = Some(Instant::now());
-        }
         self.0.now.send_modify(|now| {
-            (now.round, now.setups, now.phase) = (status.round, status.setups, status.phase.to_owned());
-            (now.invited, now.answered) = (status.invited as u64, status.answered as u64);
+            (now.round, now.setups) = (status.round, status.setups);
+            (now.purpose, now.phase) = (status.purpose, status.phase.to_owned());
+            (now.asked, now.answered) = (status.asked as u64, status.answered as u64);
+            now.phases.clone_from(&status.phases);
         });
     }
 
     /// A round was committed.
-    pub fn committed(&self, lines: &[RoundLine]) {
+    pub fn committed(&self, fresh: Fresh<'_>) {
+        let Some(shown) = Shown::of(fresh) else { return };
+        let committed = shown.round + 1;
         let mut past = self.0.past.write().unwrap_or_else(PoisonError::into_inner);
-        let mut phases = std::mem::take(&mut past.phases);
-        let now = self.now();
-        if !now.phase.is_empty() {
-            let seconds = past.began.take().map_or(0.0, |began| began.elapsed().as_secs_f64());
-            phases.push(Phase { name: now.phase, seconds, answered: now.answered });
-        }
-        let Some(shown) = Shown::of(lines, phases) else { return };
         past.totals.rounds += 1;
         past.totals.seconds += shown.seconds;
         past.totals.dropped += shown.dropped;
         past.totals.bytes_up += shown.bytes_up;
         past.totals.bytes_down += shown.bytes_down;
-        let committed = shown.round + 1;
         past.push(shown);
         drop(past);
         self.0.now.send_modify(|now| {
-            (now.committed, now.answered) = (committed, 0);
+            (now.committed, now.asked, now.answered) = (committed, 0, 0);
             now.phase.clear();
+            now.phases.clear();
         });
     }
 
-    /// Takes in rounds that were committed before this server started.
-    pub fn remember(&self, lines: &[RoundLine]) {
-        let Some(shown) = Shown::of(lines, Vec::new()) else { return };
+    /// Takes in a round that was committed before this server led.
+    pub fn remember(&self, CommittedRound { lines, timeline, losses, .. }: &CommittedRound) {
+        let Some(shown) = Shown::of(Fresh { lines, phases: timeline, losses }) else { return };
         let committed = shown.round + 1;
         self.0.past.write().unwrap_or_else(PoisonError::into_inner).push(shown);
         self.0.now.send_modify(|now| now.committed = committed);
@@ -265,7 +255,7 @@ impl Live {
             let latest = status.borrow_and_update().clone();
             self.status(&latest);
             // A cohort of thousands answers faster than anybody can read.
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
@@ -280,6 +270,8 @@ impl Live {
 
 impl Past {
     fn push(&mut self, shown: Shown) {
+        // A server that stood by has read some rounds already.
+        self.shown.retain(|known| (known.seed, known.round) != (shown.seed, shown.round));
         if self.shown.len() == SHOWN {
             self.shown.pop_front();
         }

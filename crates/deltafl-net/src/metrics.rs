@@ -41,7 +41,8 @@ fn text(house: &House) -> String {
         "direction",
         [("up", totals.bytes_up), ("down", totals.bytes_down)],
     );
-    let refused = Refusal::ALL.map(|refusal| (refusal.name(), house.refusals.of(refusal)));
+    let of = |refusal| house.refusals.get().map_or(0, |refusals| refusals.of(refusal));
+    let refused = Refusal::ALL.map(|refusal| (refusal.name(), of(refusal)));
     family(&mut out, "deltafl_refused_total", "Connections and messages turned away", "reason", refused);
     let answered = [("1xx", 1), ("2xx", 2), ("3xx", 3), ("4xx", 4), ("5xx", 5)];
     let answered = answered.map(|(class, hundreds)| (class, house.answered.of(hundreds)));

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::hub::{Address, Event, Hub, What};
+use crate::hub::{Address, Event, Hub, Status, What};
 use crate::refusal::Refusal;
 use crate::wire::parts;
 use crate::wire::proto::{self, FromServer, from_server};
@@ -197,6 +197,7 @@ impl Protocol {
                 }
             }
             if self.server.poll_timeout().is_none() {
+                line.hub.status.send_modify(Status::rest);
                 return Ok(sum);
             }
             self.step(line);
@@ -210,7 +211,7 @@ impl Protocol {
             let bytes = encode_server(&message);
             let asks = asked(&message.body);
             if let Some(phase) = asks.filter(|_| std::mem::take(&mut first)) {
-                self.enter(line, phase);
+                self.enter(phase);
             }
             let parts: Vec<_> =
                 parts(bytes.clone()).map(|part| shared(from_server::Body::Part(part))).collect();
@@ -222,11 +223,14 @@ impl Protocol {
                 }
             }
         }
+        if !first {
+            let (phase, asked) = (name(self.phase), self.awaited.len());
+            line.hub.status.send_modify(|status| status.enter(phase, asked));
+        }
         line.hub.allow(self.server.message_limit());
     }
 
-    fn enter(&mut self, line: &Line, phase: PhaseName) {
-        line.hub.status.send_modify(|status| (status.phase, status.answered) = (name(phase), 0));
+    fn enter(&mut self, phase: PhaseName) {
         self.phase = phase;
         self.deadline = Instant::now() + self.deadlines.of(phase);
         self.awaited.clear();
@@ -251,7 +255,7 @@ impl Protocol {
                 self.traffic.messages += 1;
                 self.traffic.bytes_up += bytes.len() as u64;
                 match self.take(id, bytes) {
-                    Ok(()) => line.hub.status.send_modify(|status| status.answered += 1),
+                    Ok(()) => line.hub.status.send_modify(Status::heard),
                     Err(Refusal::Late) => line.hub.refusals.count(Refusal::Late),
                     Err(refusal) => {
                         line.hub.expel(from, refusal);

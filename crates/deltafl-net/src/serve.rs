@@ -16,7 +16,7 @@ use tower::util::MapRequestLayer;
 
 use crate::engine::{Remote, Rules};
 use crate::hub::{Event, Hub};
-pub use crate::hub::{Introduction, Limits, Status};
+pub use crate::hub::{Introduction, Limits, Phase, Purpose, Status};
 use crate::link::{ConnectionLimits, ListenError, Listener, Protection};
 use crate::reception::Reception;
 use crate::refusal::{Refusal, Refusals};

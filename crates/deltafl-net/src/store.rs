@@ -20,10 +20,12 @@ mod database;
 mod devices;
 mod federations;
 mod lease;
+mod losses;
 mod migrations;
 mod models;
 mod params_file;
 mod retry;
+mod rosters;
 mod tokens;
 
 pub use blobs::BlobHash;
@@ -31,7 +33,9 @@ pub use commit::{Commit, CommittedRound};
 pub use devices::{EnrolledDevice, NewDevice};
 pub use federations::FederationRow;
 pub use lease::Lease;
-pub use models::{ModelRow, Percentiles};
+pub(crate) use losses::FEWEST_SHOWN;
+pub use losses::{KnownLosses, LossPercentiles, RoundLosses};
+pub use models::ModelRow;
 pub use params_file::{ModelAbout, ParamsFileError, read_params};
 
 use blobs::Blobs;

@@ -10,6 +10,8 @@ use std::time::Duration;
 use deltafl_net::enrolment::{AskError, Knob, enrol};
 use deltafl_net::http::{Access, HttpLimits};
 use deltafl_net::identity::{Authority, Token};
+use deltafl_net::knob::{Card, CardLosses};
+use deltafl_net::live::Role;
 use deltafl_net::store::read_params;
 
 use support::{Hosted, Hosting, host, state};
@@ -51,6 +53,8 @@ async fn a_device_pulls_the_model_of_the_nearest_level() {
     tokio::task::spawn_blocking(move || {
         let cards = knob.models().unwrap();
         assert_eq!(cards.len(), 6, "three levels in two versions");
+        let brief = |card: &Card| !matches!(&card.losses, CardLosses::Private { histograms, .. } if !histograms.is_empty());
+        assert!(cards.iter().all(brief), "a list is short");
         for (theta, nearest, track) in [(0.9, 1.0, 0), (0.45, 0.5, 1), (0.001, 0.1, 2), (0.3, 0.1, 2)] {
             let card = knob.card(theta).unwrap();
             assert_eq!((card.theta.get(), card.version), (nearest, 2));
@@ -58,6 +62,15 @@ async fn a_device_pulls_the_model_of_the_nearest_level() {
             assert_eq!(params, state(2).tracks[track].params);
             assert_eq!((about.federation.as_str(), about.label.theta), ("demo", card.theta));
         }
+        let known = |theta| knob.card(theta).unwrap().losses;
+        assert!(matches!(known(1.0), CardLosses::None { .. }), "FedAvg was not asked");
+        let CardLosses::Private { measured, histograms } = known(0.5) else { panic!("private mode") };
+        assert_eq!((measured.version, measured.devices), (1, 38), "one round before version 2");
+        let median = measured.percentiles.iter().find(|p| p.percentile == 50).unwrap().bounds;
+        assert!(median.lower < median.upper && median.upper < Some(4.0), "{median:?}");
+        let whole: f64 = histograms[0].bins.iter().map(|bin| bin.share).sum();
+        assert!((whole - 1.0).abs() < 0.02, "{whole}");
+
         let old = cards.iter().find(|card| card.version == 1).unwrap();
         assert_eq!(read_params(&knob.params(old).unwrap()).unwrap().1, state(1).tracks[0].params);
     })
@@ -102,6 +115,9 @@ async fn a_version_that_the_device_holds_is_not_sent_again() {
     let again = get(hosted.address, path, &format!("if-none-match: {etag}\r\n")).await;
     assert_eq!(status(&again), "304", "{again}");
     assert!(again.contains(etag) && again.ends_with("\r\n\r\n"), "{again}");
+    let link = first.lines().find_map(|line| line.strip_prefix("link: <")).unwrap();
+    let card = get(hosted.address, link.split('>').next().unwrap(), "").await;
+    assert!(card.contains(etag.trim_matches('"')) && card.contains("\"losses\""), "{card}");
     let other = get(hosted.address, path, "if-none-match: \"other\"\r\n").await;
     assert_eq!(status(&other), "200");
 }
@@ -195,6 +211,10 @@ async fn a_slow_or_greedy_visitor_is_turned_away_and_others_are_served() {
 async fn probes_and_metrics_say_how_the_server_fares() {
     let hosted = host(plain()).await;
     assert_eq!(status(&get(hosted.address, "/readyz", "").await), "200");
+    hosted.house.live.role(Role::Standby);
+    let unready = get(hosted.address, "/readyz", "").await;
+    assert!(status(&unready) == "503" && unready.ends_with("standby\n"), "{unready}");
+    assert_eq!(status(&get(hosted.address, "/healthz", "").await), "200", "alive all the same");
     hosted.house.live.presence(7, 5, 9);
     let text = get(hosted.address, "/metrics", "").await;
     for line in [
@@ -204,7 +224,7 @@ async fn probes_and_metrics_say_how_the_server_fares() {
         "deltafl_dropped_total 4",
         "deltafl_secagg_bytes_total{direction=\"up\"} 6000",
         "deltafl_refused_total{reason=\"handshake\"} 0",
-        "deltafl_http_answers_total{status=\"2xx\"} 1",
+        "deltafl_http_answers_total{status=\"2xx\"} 2",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }

@@ -10,11 +10,12 @@ mod browser;
 use std::path::Path;
 
 use deltafl_net::http::Access;
-use deltafl_net::live::Role;
-use deltafl_net::serve::Status;
+use deltafl_net::live::{Fresh, Role};
+use deltafl_net::serve::{Purpose, Status};
+use deltafl_net::store::LossPercentiles;
 
 use browser::Browser;
-use support::{Hosting, host, lines};
+use support::{Hosting, host, lines, losses, phases};
 
 /// Waits until an element says something.
 fn wait_for(browser: &mut Browser, selector: &str, text: &str) {
@@ -32,16 +33,17 @@ async fn the_page_follows_a_federation_on_any_screen() {
     live.role(Role::Leading);
     live.presence(38, 36, 41);
     for round in 2..20 {
-        for (phase, answered) in [("keys", 40), ("shares", 40), ("masked input", 38), ("unmasking", 38)] {
-            live.status(&Status { round, setups: round + 1, phase, invited: 40, answered });
-        }
         let mut lines = lines(round);
         for (i, line) in lines.iter_mut().enumerate() {
-            line.seconds = 1.0 + (round % 4) as f64 * 0.3;
+            line.seconds = 1.4 + (round % 4) as f64 * 0.3;
             line.record.eta = (i > 0).then(|| (2.0 + i as f64) / (1.0 + 0.1 * round as f64));
         }
-        live.committed(&lines);
+        let known: Vec<_> =
+            losses(round).iter().map(|known| known.as_ref().and_then(LossPercentiles::of)).collect();
+        live.committed(Fresh { lines: &lines, phases: &phases(), losses: &known });
     }
+    let mut status = Status::default();
+    status.turn_to((1, 20), Purpose::Losses);
     let address = hosted.address;
     let watched = live.clone();
     tokio::task::spawn_blocking(move || {
@@ -50,14 +52,38 @@ async fn the_page_follows_a_federation_on_any_screen() {
         assert!(browser.text("#about").contains("private mode"), "{}", browser.text("#about"));
         assert_eq!(browser.text("#done"), "20 / 40");
         assert_eq!(browser.text("#online"), "38 / 41");
-        assert_eq!(browser.value("document.querySelectorAll('#eta path').length"), 2, "FedAvg has no η");
+        assert_eq!(browser.value("document.querySelectorAll('#eta path.line').length"), 2, "FedAvg has no η");
         assert_eq!(browser.value("document.getElementById('loss-section').hidden"), true, "private mode");
         assert!(browser.text("#timeline").contains("38 of 40 −2"), "{}", browser.text("#timeline"));
 
+        // Percentiles per level, within their bounds.
+        assert_eq!(
+            browser.value("document.querySelectorAll('#spread svg').length"),
+            2,
+            "FedAvg was not asked"
+        );
+        let spread = browser.text("#spread");
+        assert!(spread.contains("Δ-FL θ=0.5") && spread.contains("median 0.7"), "{spread}");
+        assert_eq!(browser.value("document.querySelectorAll('#losses path.line').length"), 2);
+        let line = "document.querySelector('#losses path.line').getAttribute('d')";
+        let median = browser.value(line);
+        browser.value("document.querySelectorAll('#which input')[2].click()");
+        assert_ne!(browser.value(line), median, "the 90th percentile is another line");
+
+        // The phases of a round, and where devices dropped out.
+        browser.value("document.querySelector('#timeline summary').click()");
+        let round = browser.text("#timeline details[open]");
+        assert!(round.contains("masked answers") && round.contains("38 of 40"), "{round}");
+
         // Pushed, not asked for.
-        watched.status(&Status { round: 20, setups: 21, phase: "masked input", invited: 40, answered: 17 });
-        wait_for(&mut browser, "#phase", "17 of 40 devices have answered");
-        watched.committed(&lines(20));
+        status.enter("masked answers", 40);
+        status.heard();
+        watched.status(&status);
+        wait_for(&mut browser, "#phase", "losses: masked answers, 1 of 40 devices have answered");
+        status.enter("unmask", 1);
+        watched.status(&status);
+        wait_for(&mut browser, "#phases", "−39");
+        watched.committed(Fresh { lines: &lines(20), phases: &[], losses: &[] });
         wait_for(&mut browser, "#done", "21 / 40");
         wait_for(&mut browser, "#timeline", "21");
 
@@ -69,7 +95,9 @@ async fn the_page_follows_a_federation_on_any_screen() {
         assert!(browser.text("#command").contains("--theta 0.01"), "{}", browser.text("#command"));
 
         let pictures = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        for (name, width, scheme) in [("wide", 1280, "light"), ("phone", 360, "dark")] {
+        for (name, width, scheme) in
+            [("wide", 1280, "light"), ("phone", 360, "light"), ("dark", 1280, "dark")]
+        {
             browser.screen(width, 900);
             browser.prefer(scheme);
             let wider = browser.value("document.documentElement.scrollWidth > window.innerWidth");

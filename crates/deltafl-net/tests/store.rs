@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use deltafl::run_folder::checkpoint_bytes;
 use deltafl_net::identity::{Authority, Fingerprint, Token};
-use deltafl_net::store::{BlobHash, NewDevice, Store, StoreError, StoreSettings, read_params};
+use deltafl_net::roster::SignedRoster;
+use deltafl_net::store::{
+    BlobHash, Commit, LossPercentiles, NewDevice, RoundLosses, Store, StoreError, StoreSettings, read_params,
+};
 use sha2::{Digest as _, Sha256};
 
-use support::{commit, federation, labels, lines, settings, state};
+use support::{commit, federation, labels, lines, losses, phases, settings, state};
 
 fn new_device(name: &str, seed: u8) -> NewDevice {
     let mut bytes = [seed; 32];
@@ -83,6 +86,68 @@ fn walk(folder: &std::path::Path) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn phases_and_losses_come_back_with_their_round_and_losses_with_the_nearest_version() {
+    let folder = tempfile::tempdir().unwrap();
+    for settings in settings(folder.path()) {
+        let store = Store::open(&settings).await.unwrap();
+        let federation = federation(&store).await;
+        let lease = store.lead(&federation, "a").await.unwrap();
+        let (phases, labels) = (phases(), labels());
+        for round in 1..=4 {
+            let (state, lines) = (state(round), lines(round - 1));
+            let known = [RoundLosses { round: round - 1, tracks: losses(round - 1) }];
+            // The losses of the third round, at version 2, were not asked for.
+            let known = if round == 3 { &[] } else { &known[..] };
+            let commit = Commit {
+                timeline: &phases,
+                losses: known,
+                ..commit(&state, &labels, &lines, round % 2 == 0)
+            };
+            store.commit(&lease, &commit).await.unwrap();
+        }
+        let rounds = Store::open(&settings).await.unwrap().rounds(&federation, 1, 1, 2).await.unwrap();
+        assert_eq!(rounds[0].timeline, phases);
+        let expected: Vec<_> =
+            losses(1).iter().map(|known| known.as_ref().and_then(LossPercentiles::of)).collect();
+        assert_eq!(rounds[0].losses, expected);
+        assert_eq!(rounds[1].losses, [None, None, None]);
+
+        let models = store.models(&federation).await.unwrap();
+        let known = |track: usize, version| {
+            let row = models.iter().find(|m| m.label == labels[track] && m.round == version).unwrap();
+            row.losses.as_ref().map(|known| (known.version, known.distribution.clone()))
+        };
+        assert_eq!(known(0, 4), None, "FedAvg was never asked");
+        assert_eq!(known(1, 4), Some((3, losses(3)[1].clone().unwrap())));
+        assert_eq!(known(2, 2), Some((1, losses(1)[2].clone().unwrap())), "nothing is known at version 2");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_the_first_version_is_brought_up_to_date_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = StoreSettings::in_folder(folder.path());
+    let store = Store::open(&settings).await.unwrap();
+    let federation = federation(&store).await;
+    let lease = store.lead(&federation, "a").await.unwrap();
+    store.commit(&lease, &commit(&state(1), &labels(), &lines(0), true)).await.unwrap();
+    sqlx::any::install_default_drivers();
+    let pool = sqlx::AnyPool::connect(&settings.database).await.unwrap();
+    for back in [
+        "DROP TABLE losses",
+        "DROP TABLE rosters",
+        "DELETE FROM schema_version WHERE version > 1",
+        "UPDATE rounds SET timeline = NULL",
+    ] {
+        sqlx::query(back).execute(&pool).await.unwrap();
+    }
+    let store = Store::open(&settings).await.unwrap();
+    assert_eq!(store.state(&federation, 1).await.unwrap().unwrap(), state(1));
+    assert_eq!(store.rounds(&federation, 1, 0, 9).await.unwrap()[0].timeline, []);
+    assert_eq!(store.models(&federation).await.unwrap().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_same_commit_twice_is_one_and_another_outcome_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
@@ -143,6 +208,22 @@ async fn a_roster_has_no_gaps_and_no_doubles() {
         assert_eq!(store.device_count(&federation).await.unwrap(), 9);
         let refused = store.revoke(&federation, &"nobody".parse().unwrap()).await;
         assert!(matches!(refused, Err(StoreError::NoDevice { .. })), "{refused:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_roster_that_was_signed_elsewhere_is_kept_and_no_older_one_replaces_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for settings in settings(folder.path()) {
+        let store = Store::open(&settings).await.unwrap();
+        let federation = federation(&store).await;
+        assert_eq!(store.kept_roster(&federation).await.unwrap(), None);
+        let roster = |byte: u8| SignedRoster { bytes: vec![byte; 99].into(), signature: [byte; 64] };
+        for (version, byte) in [(3, 1), (5, 2), (4, 3)] {
+            store.keep_roster(&federation, version, &roster(byte)).await.unwrap();
+        }
+        assert_eq!(store.kept_roster_version(&federation).await.unwrap(), Some(5));
+        assert_eq!(store.kept_roster(&federation).await.unwrap(), Some(roster(2)));
     }
 }
 

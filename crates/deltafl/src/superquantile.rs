@@ -32,12 +32,14 @@
 
 mod conformity;
 mod device_loss;
+mod distribution;
 pub mod mixture;
 pub mod private;
 pub mod smooth;
 
 pub use conformity::{Conformity, OutsideUnitInterval};
 pub use device_loss::{DeviceLoss, InvalidDeviceLoss};
+pub use distribution::{Bounds, Histogram, LOSS_PERCENTILES, LossDistribution};
 
 /// The threshold η = Q(θ) that admits a device to the tail (Algorithm 2, line 5): the smallest loss F_j
 /// with P(F > F_j) ≤ θ.

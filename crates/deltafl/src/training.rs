@@ -8,16 +8,20 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Algorithm, Threshold};
+use crate::algorithm::Algorithm;
 use crate::cohort::{Draw, Sampling};
 use crate::data::Split;
 use crate::device::{LocalPlan, Work};
-use crate::engine::{Drawn, Engine, EngineError, Query, Reachable, Round, SplitEvaluation, Traffic};
+use crate::engine::{Drawn, Engine, EngineError, Query, Reachable, Round, SplitEvaluation};
 use crate::model::{Model, Step};
 use crate::params::{Params, UpdateSum, WrongLength};
 use crate::stream::{Purpose, Stream};
-use crate::superquantile::private::{LossRange, RefusedSum, Search};
-use crate::superquantile::{Conformity, DeviceLoss};
+use crate::superquantile::private::{LossRange, RefusedSum};
+use crate::superquantile::{Conformity, LossDistribution};
+
+mod thresholds;
+
+use self::thresholds::{Note, set_thresholds};
 
 /// What a run does in every round.
 pub struct Plan {
@@ -168,6 +172,31 @@ pub trait Observer {
     fn every_round(&self) -> bool {
         false
     }
+
+    /// Whose losses in round t are to be told through [`Self::losses`].
+    fn survey(&self, round: u64) -> Survey {
+        let _ = round;
+        Survey::None
+    }
+
+    /// How the losses of the cohort of round t lay at the params w_t, per track, where they were asked for. Heard of before
+    /// the round's records.
+    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        let _ = (round, tracks);
+        Ok(())
+    }
+}
+
+/// Whose losses an observer wants to hear of. Training comes to the same bits with any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Survey {
+    /// Nobody's.
+    #[default]
+    None,
+    /// Of the tracks whose threshold the round looks for: they are known anyway.
+    Known,
+    /// Of every track: those that need no losses are asked for histograms, too.
+    All,
 }
 
 /// How a run ended.
@@ -222,8 +251,12 @@ pub fn train(
         // Line 2, a round ahead: whoever waits for a sum can prepare the next cohort.
         let next = first_cohort(engine, plan, state, state.round + 1);
         engine.announce(&next);
-        let records = finished_round(engine, plan, state, announced)?;
+        let survey = observer.survey(state.round);
+        let Finished { records, losses } = finished_round(engine, plan, state, announced, survey)?;
         announced = next;
+        if survey != Survey::None {
+            observer.losses(state.round - 1, &losses).map_err(TrainingError::Observer)?;
+        }
         let flow = observer.round(&records).map_err(TrainingError::Observer)?;
 
         let evaluated = state.round == plan.rounds || state.round.is_multiple_of(plan.evaluate_every);
@@ -245,6 +278,12 @@ fn first_cohort(engine: &dyn Engine, plan: &Plan, state: &State, round: u64) -> 
     plan.sampling.cohort(engine.devices(), Draw { seed: state.seed, round, attempt: 0 }, &Reachable::Everyone)
 }
 
+/// What a round leaves behind, per track.
+struct Finished {
+    records: Vec<RoundRecord>,
+    losses: Vec<Option<LossDistribution>>,
+}
+
 /// A round, begun with the cohort announced if all of it can be reached, and begun anew with another whenever one came
 /// to no sum.
 fn finished_round(
@@ -252,7 +291,8 @@ fn finished_round(
     plan: &Plan,
     state: &mut State,
     announced: Vec<Drawn>,
-) -> Result<Vec<RoundRecord>, TrainingError> {
+    survey: Survey,
+) -> Result<Finished, TrainingError> {
     let before = state.tracks.clone();
     let mut cohort = announced;
     let mut attempt = 0;
@@ -262,7 +302,7 @@ fn finished_round(
             let draw = Draw { seed: state.seed, round: state.round, attempt };
             cohort = plan.sampling.cohort(engine.devices(), draw, &present);
         }
-        match one_round(engine, plan, state, &cohort) {
+        match one_round(engine, plan, state, &cohort, survey) {
             // The η of a round that came to nothing is forgotten with it.
             Err(TrainingError::Engine(EngineError::NoSum { .. })) => state.tracks.clone_from(&before),
             ended => return ended,
@@ -277,11 +317,12 @@ fn one_round(
     plan: &Plan,
     state: &mut State,
     cohort: &[Drawn],
-) -> Result<Vec<RoundRecord>, TrainingError> {
+    survey: Survey,
+) -> Result<Finished, TrainingError> {
     let round = Round { seed: state.seed, index: state.round, cohort };
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
-    let mut notes = set_thresholds(engine, plan, state, &round)?;
+    let mut notes = set_thresholds(engine, plan, state, &round, survey)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
     let updates = engine.secure_sum(&round, &update_queries(plan, state))?;
@@ -298,80 +339,7 @@ fn one_round(
         records.push(record(&round, i, &plan.tracks[i], track.eta, &sum, &notes[i]));
     }
     state.round += 1;
-    Ok(records)
-}
-
-/// What the questions of a round left behind for the record.
-#[derive(Clone, Copy, Debug, Default)]
-struct Note {
-    loss: Option<f64>,
-    answered: u64,
-    traffic: Traffic,
-}
-
-/// Sets η_t of each track (Algorithm 2, lines 4–5; Algorithm 3, line 5).
-fn set_thresholds(
-    engine: &mut dyn Engine,
-    plan: &Plan,
-    state: &mut State,
-    round: &Round<'_>,
-) -> Result<Vec<Note>, TrainingError> {
-    let mut notes = vec![Note::default(); plan.tracks.len()];
-    let mut open = Vec::new();
-    let mut searches = Vec::new();
-    for (i, (track, at)) in plan.tracks.iter().zip(&state.tracks).enumerate() {
-        match track.algorithm.threshold(round.index, at.eta) {
-            Threshold::None | Threshold::Kept => {}
-            Threshold::Open => open.push(i),
-            Threshold::Private(kind) => {
-                searches.push((i, Search::new(kind, track.algorithm.theta(), &at.range)));
-            }
-        }
-    }
-    if !open.is_empty() {
-        let params: Vec<&Params> = open.iter().map(|&i| &state.tracks[i].params).collect();
-        let losses = engine.losses(round, &params)?;
-        for (&i, losses) in open.iter().zip(&losses) {
-            state.tracks[i].eta = plan.tracks[i].algorithm.eta(losses);
-            notes[i].loss = mean_loss(losses);
-        }
-    }
-    search_privately(engine, state, round, &mut searches, &mut notes)?;
-    for (i, search) in searches {
-        state.tracks[i].eta = search.eta();
-        state.tracks[i].range = search.range();
-    }
-    Ok(notes)
-}
-
-/// Runs the private quantiles of all tracks side by side: one secure sum serves one step of each.
-fn search_privately(
-    engine: &mut dyn Engine,
-    state: &State,
-    round: &Round<'_>,
-    searches: &mut [(usize, Search)],
-    notes: &mut [Note],
-) -> Result<(), TrainingError> {
-    loop {
-        let mut asking = Vec::new();
-        let mut queries = Vec::new();
-        for (s, (i, search)) in searches.iter().enumerate() {
-            if let Some(query) = search.query() {
-                asking.push(s);
-                queries.push(Query::Quantile { params: &state.tracks[*i].params, query });
-            }
-        }
-        if queries.is_empty() {
-            return Ok(());
-        }
-        for (s, sum) in asking.into_iter().zip(engine.secure_sum(round, &queries)?) {
-            let (i, search) = &mut searches[s];
-            notes[*i].traffic += sum.traffic;
-            search
-                .take(&sum.values)
-                .map_err(|source| TrainingError::Quantile { round: round.index, source })?;
-        }
-    }
+    Ok(Finished { records, losses: notes.into_iter().map(Note::distribution).collect() })
 }
 
 /// The update that each track asks of the cohort.
@@ -410,11 +378,6 @@ fn record(
         bytes_up: note.traffic.bytes_up,
         bytes_down: note.traffic.bytes_down,
     }
-}
-
-fn mean_loss(losses: &[DeviceLoss]) -> Option<f64> {
-    let weight: f64 = losses.iter().map(DeviceLoss::weight).sum();
-    (weight > 0.0).then(|| losses.iter().map(|d| d.loss() * d.weight()).sum::<f64>() / weight)
 }
 
 /// Evaluates every device under every track, where the devices tell; those held out for validation, where there are any,

@@ -13,10 +13,10 @@ use deltafl::engine::{EngineError, Masked, Peers, SplitEvaluation, Threads};
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
-use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
+use deltafl::superquantile::{Conformity, LossDistribution};
 use deltafl::training::{
-    Local, Observer, ObserverError, Outcome, Plan, RoundRecord, State, Track, TrainingError, train,
+    Local, Observer, ObserverError, Outcome, Plan, RoundRecord, State, Survey, Track, TrainingError, train,
 };
 
 /// Remembers everything; stops after some rounds if asked to.
@@ -97,6 +97,65 @@ fn any_number_of_threads_gives_the_same_bits() {
         assert_eq!(one.checkpoint, more.checkpoint);
         assert_eq!(one.records, more.records);
         assert_eq!(one.evaluations, more.evaluations);
+    }
+}
+
+/// Asks for the losses of every track, in every round.
+#[derive(Default)]
+struct Surveyor {
+    diary: Diary,
+    known: Vec<Vec<Option<LossDistribution>>>,
+}
+
+impl Observer for Surveyor {
+    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        self.diary.round(records)
+    }
+
+    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        self.diary.evaluation(round, splits)
+    }
+
+    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
+        self.diary.checkpoint(state)
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::All
+    }
+
+    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        assert_eq!(round, self.known.len() as u64);
+        self.known.push(tracks.to_vec());
+        Ok(())
+    }
+}
+
+#[test]
+fn asking_everybody_for_losses_changes_no_bit_of_training() {
+    let federation = federation();
+    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let private = |theta_of| {
+        let quantile = Quantile::Private(PrivateQuantile::TwoLevel);
+        Box::new(DeltaFl { quantile, ..DeltaFl::new(theta(theta_of)) }) as Box<dyn Algorithm>
+    };
+    // With open tracks, in private mode alone, and where nobody looks for a threshold.
+    let modes =
+        [all_algorithms(), vec![Box::new(FedAvg), private(0.5), private(0.2)], vec![Box::new(FedAvg)]];
+    for (mode, algorithms) in modes.into_iter().enumerate() {
+        let plan = plan(algorithms);
+        let plain = run(&federation, &plan, 2);
+        let mut engine = Threads::new(&*model, &federation, 2).unwrap();
+        let mut state = State::new(7, plan.tracks.len(), &*model);
+        let mut surveyor = Surveyor::default();
+        train(&mut engine, &plan, &mut state, &mut surveyor).unwrap();
+        assert_eq!(plain.checkpoint, surveyor.diary.checkpoint);
+        for known in surveyor.known.iter().flatten().enumerate() {
+            // The paper's search by means tells no distribution.
+            let (i, by_means) = (known.0 % plan.tracks.len(), mode == 0 && known.0 % plan.tracks.len() == 3);
+            assert_eq!(known.1.is_none(), by_means, "mode {mode}, track {i}");
+            assert!(known.1.as_ref().is_none_or(|known| known.devices() == 6));
+        }
     }
 }
 

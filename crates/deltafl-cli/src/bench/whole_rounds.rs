@@ -76,7 +76,9 @@ impl RoundFigures {
     pub(super) fn print(&self) {
         let Self { model, cohort, examples, seconds, seconds_one_thread, speedup, .. } = self;
         println!(
-            "{model:<18}{cohort:>8}{examples:>11}{seconds_one_thread:>12.4} s{seconds:>12.4} s{speedup:>9.2}"
+            "{model:<18}{cohort:>8}{examples:>11}{:>11.3} ms{:>11.3} ms{speedup:>9.2}",
+            1e3 * seconds_one_thread,
+            1e3 * seconds,
         );
     }
 }

@@ -2,26 +2,28 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use deltafl::experiment::{Experiment, TrackLabel};
 use deltafl::model::ModelSpec;
-use deltafl::run_folder::{RoundLine, RunFolder};
+use deltafl::run_folder::RunFolder;
 use deltafl::training::State;
 use deltafl_net::http::{self, Access, Enrolment, House, HttpLimits};
 use deltafl_net::identity::{Authority, FederationName, Revocations, ServerIdentity};
 use deltafl_net::link::Protection;
-use deltafl_net::live::{About, Live, Role};
-use deltafl_net::roster::{Entry, Roster, SignedRoster};
-use deltafl_net::serve::Host;
-use deltafl_net::store::{Commit, Lease, Store, StoreError, StoreSettings};
+use deltafl_net::live::{About, Fresh, Live, Role};
+use deltafl_net::roster::SignedRoster;
+use deltafl_net::serve::{Host, Phase};
+use deltafl_net::store::{Commit, Lease, LossPercentiles, Store, StoreError, StoreSettings};
 use miette::{IntoDiagnostic, Report, Result};
 use tokio::net::TcpListener;
-use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use super::recorder::Observed;
+use super::register::Register;
 use crate::error::bad_input;
 use crate::session::folder_error;
 
@@ -51,7 +53,7 @@ impl StoreArgs {
 /// What a server keeps, and where.
 #[derive(clap::Args, Debug)]
 pub(crate) struct OfficeArgs {
-    /// The folder that `deltafl certs` filled: the authority and the server's certificate
+    /// The folder that `deltafl certs` filled: the server's certificate, and the authority unless it is kept elsewhere
     #[arg(long, value_name = "DIR", conflicts_with = "insecure")]
     pub(super) certs: Option<PathBuf>,
     /// sqlite:PATH or postgres://… [default: SQLite in the run folder]
@@ -75,28 +77,24 @@ pub(crate) struct OfficeArgs {
 pub(super) struct Office {
     pub(super) federation: FederationName,
     pub(super) live: Live,
+    pub(super) evaluate_every: u64,
     store: Store,
-    certificates: Option<Certificates>,
-    revocations: Revocations,
+    server: Option<ServerIdentity>,
+    register: Register,
     /// The version of the roster that the server started with.
     roster: AtomicU64,
     labels: Vec<TrackLabel>,
     model: ModelSpec,
-    evaluate_every: u64,
-}
-
-struct Certificates {
-    server: ServerIdentity,
-    authority: Arc<Authority>,
+    seeds: Vec<u64>,
+    newcomers: Arc<Notify>,
 }
 
 impl Office {
     /// Opens the store and reads the certificates.
     pub(super) async fn open(args: &OfficeArgs, experiment: &Experiment, out: &Path) -> Result<Self> {
-        let certificates = args.certs.as_deref().map(certificates).transpose()?;
-        let federation = match &certificates {
-            Some(certificates) => certificates.authority.federation().clone(),
-            None => loopback_name(&experiment.name),
+        let Papers { federation, server, authority } = match &args.certs {
+            Some(folder) => Papers::read(folder)?,
+            None => Papers { federation: loopback_name(&experiment.name), server: None, authority: None },
         };
         let mut settings = StoreSettings::in_folder(&out.join("server"));
         settings.database = args.database.clone().unwrap_or(settings.database);
@@ -115,49 +113,67 @@ impl Office {
             cohort: experiment.cohort.get() as u64,
             tracks: labels.clone(),
         });
-        let evaluate_every = experiment.evaluate_every.get();
-        let revocations = Revocations::new();
-        let roster = AtomicU64::new(0);
-        Ok(Self { federation, live, store, certificates, revocations, roster, labels, model, evaluate_every })
+        let register = Register {
+            store: store.clone(),
+            federation: federation.clone(),
+            authority,
+            revocations: Revocations::new(),
+        };
+        Ok(Self {
+            federation,
+            live,
+            evaluate_every: experiment.evaluate_every.get(),
+            store,
+            server,
+            register,
+            roster: AtomicU64::new(0),
+            labels,
+            model,
+            seeds: experiment.seeds.iter().copied().collect(),
+            newcomers: Arc::default(),
+        })
     }
 
     /// How devices prove who they are; loopback without certificates.
     pub(super) fn protection(&self) -> Result<Protection> {
-        let Some(certificates) = &self.certificates else { return Ok(Protection::Loopback) };
-        let config = certificates.server.mutual_tls(&self.revocations, &[b"h2"]).into_diagnostic()?;
+        let Some(server) = &self.server else { return Ok(Protection::Loopback) };
+        let config = server.mutual_tls(&self.register.revocations, &[b"h2"]).into_diagnostic()?;
         Ok(Protection::mutual(config))
     }
 
     /// The enrolled devices, signed; `None` without certificates.
     pub(super) async fn roster(&self) -> Result<Option<SignedRoster>> {
-        let Some(certificates) = &self.certificates else { return Ok(None) };
-        let version = self.store.roster_version(&self.federation).await.map_err(store_error)?;
-        self.roster.store(version, Ordering::Relaxed);
-        self.revocations.replace(self.store.revoked(&self.federation).await.map_err(store_error)?);
-        signed(&self.store, &certificates.authority).await.map(Some)
+        if self.server.is_none() {
+            return Ok(None);
+        }
+        self.roster.store(self.register.version().await?, Ordering::Relaxed);
+        self.register.roster().await.map(Some)
     }
 
-    /// Serves HTTP until the process ends.
-    pub(super) async fn receive(&self, args: &OfficeArgs, host: &Host) -> Result<()> {
-        let Some(address) = args.http else { return Ok(()) };
-        if self.certificates.is_none() && !address.ip().is_loopback() {
+    /// Serves HTTP until the process ends: before this server leads, too, so that whoever asks learns that it stands by.
+    pub(super) async fn receive(&self, args: &OfficeArgs) -> Result<Option<Arc<House>>> {
+        let Some(address) = args.http else { return Ok(None) };
+        if self.server.is_none() && !address.ip().is_loopback() {
             return Err(bad_input("--insecure serves HTTP on a loopback address only").into());
         }
-        let tls = match &self.certificates {
-            Some(certificates) => {
-                Some(certificates.server.open_tls(&self.revocations, &[b"http/1.1"]).into_diagnostic()?)
+        self.register.renew_revocations().await?;
+        let tls = match &self.server {
+            Some(server) => {
+                Some(server.open_tls(&self.register.revocations, &[b"http/1.1"]).into_diagnostic()?)
             }
             None => None,
         };
-        let authority = args.certs.as_deref().map(certificates).transpose()?.map(|c| c.authority);
-        let enrolment =
-            authority.and_then(Arc::into_inner).map(|authority| Enrolment { authority, days: DEVICE_DAYS });
-        let public = args.public_models || self.certificates.is_none();
+        let enrolment = self.register.authority.clone().map(|authority| Enrolment {
+            authority,
+            days: DEVICE_DAYS,
+            newcomers: Arc::clone(&self.newcomers),
+        });
+        let public = args.public_models || self.server.is_none();
         let house = Arc::new(House {
             federation: self.federation.clone(),
             store: self.store.clone(),
             live: self.live.clone(),
-            refusals: host.refusals(),
+            refusals: OnceLock::new(),
             enrolment,
             access: if public { Access::Anyone } else { Access::Devices },
             answered: http::Answered::default(),
@@ -167,46 +183,62 @@ impl Office {
             .map_err(|e| bad_input(format!("cannot listen on {address}")).because(e))?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         eprintln!("live page: {scheme}://{}", listener.local_addr().into_diagnostic()?);
-        tokio::spawn(http::serve(listener, tls, house, HttpLimits::default(), std::future::pending()));
-        Ok(())
+        let shown = Arc::clone(&house);
+        tokio::spawn(http::serve(listener, tls, shown, HttpLimits::default(), std::future::pending()));
+        Ok(Some(house))
     }
 
-    /// Waits until this server leads.
-    pub(super) async fn lead(&self) -> Result<Lease> {
+    /// Waits until this server leads; `None` if it is to stop before.
+    pub(super) async fn lead(&self, stop: &AtomicBool) -> Result<Option<Lease>> {
         let holder = format!("process {}", std::process::id());
-        let lease = match self.store.try_lead(&self.federation, &holder).await.map_err(store_error)? {
-            Some(lease) => lease,
-            None => {
-                eprintln!("another server leads; standing by");
-                self.store.lead(&self.federation, &holder).await.map_err(store_error)?
-            }
-        };
-        self.live.role(Role::Leading);
+        let attempt = async || self.store.try_lead(&self.federation, &holder).await.map_err(store_error);
+        let mut read = vec![0; self.seeds.len()];
+        let mut lease = attempt().await?;
+        if lease.is_none() {
+            eprintln!("another server leads; standing by");
+        }
+        while lease.is_none() && !stop.load(Ordering::Relaxed) {
+            self.look_on(&mut read).await?;
+            // Two looks a second: a leader is missed when its lease has run out, and not much later.
+            tokio::time::sleep(LOOK / 4).await;
+            lease = attempt().await?;
+        }
+        if lease.is_some() {
+            self.live.role(Role::Leading);
+        }
         Ok(lease)
+    }
+
+    /// Takes in what another server has committed, so that the page of one that stands by is true; `read` counts the rounds of
+    /// each seed.
+    async fn look_on(&self, read: &mut [u64]) -> Result<()> {
+        for (&seed, next) in self.seeds.iter().zip(read) {
+            for round in self.store.rounds(&self.federation, seed, *next, CHUNK).await.map_err(store_error)? {
+                self.live.remember(&round);
+                *next = round.round + 1;
+            }
+        }
+        let enrolled = self.store.device_count(&self.federation).await.map_err(store_error)?;
+        self.live.presence(0, 0, enrolled);
+        Ok(())
     }
 
     /// Keeps the page and the roster true while the rounds run.
     pub(super) fn attend(&self, host: &Arc<Host>) -> JoinHandle<()> {
         tokio::spawn(self.live.clone().follow(host.status()));
-        let (host, live) = (Arc::clone(host), self.live.clone());
-        let (store, federation, revocations) =
-            (self.store.clone(), self.federation.clone(), self.revocations.clone());
-        let authority = self.certificates.as_ref().map(|c| Arc::clone(&c.authority));
-        let started_with = self.roster.load(Ordering::Relaxed);
+        let (host, live, register) = (Arc::clone(host), self.live.clone(), self.register.clone());
+        let (certified, newcomers) = (self.server.is_some(), Arc::clone(&self.newcomers));
+        let mut known = Some(self.roster.load(Ordering::Relaxed));
         tokio::spawn(async move {
-            let mut known = Some(started_with);
             loop {
-                let enrolled = store.device_count(&federation).await.unwrap_or_default();
+                let enrolled = register.store.device_count(&register.federation).await.unwrap_or_default();
                 let (online, ready) = host.presence();
                 live.presence(online, ready, enrolled.max(online as u64));
-                if let (Some(authority), Ok(version)) = (&authority, store.roster_version(&federation).await)
-                    && known.replace(version) != Some(version)
-                    && let Err(error) = renew(&store, authority, &revocations, &host).await
-                {
+                if certified && let Err(error) = renew(&register, &mut known, &host).await {
                     eprintln!("the roster could not be renewed: {error}");
                     known = None;
                 }
-                tokio::time::sleep(LOOK).await;
+                let _ = tokio::time::timeout(LOOK, newcomers.notified()).await;
             }
         })
     }
@@ -224,7 +256,7 @@ impl Office {
         for from in (0..state.round).step_by(CHUNK as usize) {
             let rounds = self.store.rounds(&self.federation, seed, from, CHUNK).await.map_err(store_error)?;
             for round in rounds {
-                self.live.remember(&round.lines);
+                self.live.remember(&round);
                 if round.round == next {
                     for line in &round.lines {
                         folder
@@ -239,56 +271,71 @@ impl Office {
         Ok(Some(state))
     }
 
-    /// Commits what was observed since the last commit.
-    pub(super) fn commit(
+    /// Commits what was observed since the last commit; the phases are those of the last round.
+    pub(super) async fn commit(
         &self,
-        runtime: &Handle,
         lease: &Lease,
         state: &State,
-        lines: &[RoundLine],
-        last: bool,
+        observed: &Observed,
+        phases: &[Phase],
+        publish: bool,
     ) -> Result<(), StoreError> {
-        let commit = Commit {
-            state,
-            labels: &self.labels,
-            model: &self.model,
-            lines,
-            timeline: None,
-            publish: last || state.round.is_multiple_of(self.evaluate_every),
-            evaluations: &[],
-        };
-        runtime.block_on(self.store.commit(lease, &commit))?;
-        for round in lines.chunk_by(|a, b| a.record.round == b.record.round) {
-            self.live.committed(round);
+        let Observed { lines, losses } = observed;
+        let (labels, model) = (&self.labels, &self.model);
+        let commit = Commit { state, labels, model, lines, timeline: phases, publish, losses };
+        self.store.commit(lease, &commit).await?;
+        for lines in lines.chunk_by(|a, b| a.record.round == b.record.round) {
+            let round = lines[0].record.round;
+            let known = losses.iter().find(|known| known.round == round);
+            let percentiles = known.iter().flat_map(|known| &known.tracks);
+            let losses: Vec<_> =
+                percentiles.map(|known| known.as_ref().and_then(LossPercentiles::of)).collect();
+            let phases = if round + 1 == state.round { phases } else { &[] };
+            self.live.committed(Fresh { lines, phases, losses: &losses });
         }
         Ok(())
     }
 }
 
-fn certificates(folder: &Path) -> Result<Certificates> {
-    let refused =
-        |e| bad_input("the certificates cannot be used").help("make them with deltafl certs").because(e);
-    let authority = Authority::open(&folder.join("ca")).map_err(refused)?;
-    let server = ServerIdentity::open(&folder.join("server")).map_err(refused)?;
-    Ok(Certificates { server, authority: Arc::new(authority) })
+/// What a folder of certificates holds.
+struct Papers {
+    federation: FederationName,
+    server: Option<ServerIdentity>,
+    authority: Option<Arc<Authority>>,
 }
 
-async fn signed(store: &Store, authority: &Authority) -> Result<SignedRoster> {
-    let devices = store.devices(authority.federation()).await.map_err(store_error)?;
-    let entry = |device: deltafl_net::store::EnrolledDevice| Entry {
-        name: device.name.to_string(),
-        key: device.signing_key,
-        revoked: device.revoked,
-    };
-    let roster = Roster::new(devices.into_iter().map(entry).collect()).into_diagnostic()?;
-    let bytes = roster.encode();
-    let signature = authority.sign(&SignedRoster::message(&bytes));
-    Ok(SignedRoster { bytes, signature })
+impl Papers {
+    fn read(folder: &Path) -> Result<Self> {
+        let refused =
+            |e| bad_input("the certificates cannot be used").help("make them with deltafl certs").because(e);
+        let server = ServerIdentity::open(&folder.join("server")).map_err(refused)?;
+        let federation = server
+            .federation()
+            .ok_or_else(|| bad_input("the server's certificate is not of a federation's authority"))?;
+        let ca = folder.join("ca");
+        // A folder from which the keys were taken away, or that never had them, is a choice.
+        let kept_elsewhere = !ca.join("ca.key").exists() && !ca.join("roster.key").exists();
+        let authority = match kept_elsewhere {
+            true => None,
+            false => Some(Arc::new(Authority::open(&ca).map_err(refused)?)),
+        };
+        if authority.is_none() {
+            eprintln!(
+                "the authority's keys are not here: devices enrol elsewhere, and `deltafl certs roster` signs the roster"
+            );
+        }
+        Ok(Self { federation, server: Some(server), authority })
+    }
 }
 
-async fn renew(store: &Store, authority: &Authority, revocations: &Revocations, host: &Host) -> Result<()> {
-    revocations.replace(store.revoked(authority.federation()).await.map_err(store_error)?);
-    host.change_roster(&signed(store, authority).await?).into_diagnostic()
+/// Takes in the roster if it has changed, and certificates that were revoked.
+async fn renew(register: &Register, known: &mut Option<u64>, host: &Host) -> Result<()> {
+    register.renew_revocations().await?;
+    let version = register.version().await?;
+    if known.replace(version) != Some(version) {
+        host.change_roster(&register.roster().await?).into_diagnostic()?;
+    }
+    Ok(())
 }
 
 /// A name for a federation that has no authority to name it.

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::desk::Desk;
+use super::desk::{self, Desk};
 
 /// What a terminal is told when the dashboard takes it, and when it gives it back.
 const TAKEN: &str = "\x1b[?1049h";
@@ -50,7 +50,7 @@ fn rest(mut child: Child) -> String {
 
 #[test]
 fn without_a_terminal_it_says_so_and_shows_plain_progress() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let output = desk.run("run x.toml --tui --out r");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -60,7 +60,7 @@ fn without_a_terminal_it_says_so_and_shows_plain_progress() {
 
 #[test]
 fn at_the_end_the_terminal_is_given_back_and_the_table_follows() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let Some(child) = on_a_terminal(&desk, "run x.toml --tui --out r") else { return };
     let told = rest(child);
     let at = |text: &str| told.find(text).unwrap_or_else(|| panic!("{text}: {told:?}"));
@@ -70,7 +70,7 @@ fn at_the_end_the_terminal_is_given_back_and_the_table_follows() {
 
 #[test]
 fn control_c_finishes_the_round_and_gives_the_terminal_back() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let words = "run x.toml --tui --out r --set rounds=1000000 --set evaluate_every=1000000";
     let Some(mut child) = on_a_terminal(&desk, words) else { return };
     read_until(&mut child, "updates/s");

@@ -5,5 +5,7 @@
 mod dashboard;
 mod desk;
 mod paper;
+#[path = "../support/mod.rs"]
+mod support;
 mod sweep;
 mod tune;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::desk::{Desk, checkpoints};
+use super::desk::{self, checkpoints};
 
 /// What makes a pair small.
 const SMALL: &str =
@@ -10,7 +10,7 @@ const SMALL: &str =
 
 #[test]
 fn a_pair_goes_from_data_to_tables_beside_the_papers() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     desk.printed("data synth glyphs --devices 24 --points 20,30,60 --out data/emnist");
     let output = desk.run(&format!("paper emnist-linear {SMALL}"));
     let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -42,7 +42,7 @@ fn a_pair_goes_from_data_to_tables_beside_the_papers() {
 
 #[test]
 fn an_interrupted_pair_goes_on_to_the_same_bits() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     desk.printed("data synth glyphs --devices 24 --points 20,30,60 --out data/emnist");
     let paper = format!("paper emnist-linear {SMALL} --set rounds=12 -q --out");
     desk.printed(&format!("{paper} whole"));
@@ -63,7 +63,7 @@ fn an_interrupted_pair_goes_on_to_the_same_bits() {
 
 #[test]
 fn without_a_pair_those_run_whose_data_is_there() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let said = desk.refusal("paper");
     for how in ["data import shakespeare", "data import emnist", "data fetch sent140", "--data DIR"] {
         assert!(said.contains(how), "{how}: {said}");
@@ -86,7 +86,7 @@ fn without_a_pair_those_run_whose_data_is_there() {
 
 #[test]
 fn the_experiment_can_be_printed_and_run_by_hand() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let printed = desk.printed("paper sent140-lstm --print");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/paper/sent140-lstm.toml");
     assert_eq!(printed, fs::read_to_string(file).unwrap());

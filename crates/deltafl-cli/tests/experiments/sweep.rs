@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use super::desk::{Checkpoints, Desk, checkpoints, runs};
+use super::desk::{self, Checkpoints, checkpoints, runs};
 
 const AXES: &str = "--sweep local.learning_rate=0.1,0.3 --sweep local.batch=5,10,20";
 
@@ -17,7 +17,7 @@ fn bits(sweep: &Path) -> BTreeMap<String, Checkpoints> {
 
 #[test]
 fn every_combination_is_a_run_named_after_what_it_trains() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let printed = desk.printed(&format!("sweep run x.toml {AXES} --out s -q"));
     assert!(printed.contains("6 of 6 points finished"), "{printed}");
     assert_eq!(runs(&desk.path("s")).len(), 6);
@@ -40,7 +40,7 @@ fn every_combination_is_a_run_named_after_what_it_trains() {
 
 #[test]
 fn lists_in_the_file_a_table_and_arguments_are_the_same_sweep() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let text = fs::read_to_string(desk.path("x.toml")).unwrap();
     fs::write(desk.path("lists.toml"), text.replace("learning_rate = 0.1", "learning_rate = [0.1, 0.3]"))
         .unwrap();
@@ -61,7 +61,7 @@ fn lists_in_the_file_a_table_and_arguments_are_the_same_sweep() {
 
 #[test]
 fn keys_that_are_lists_are_swept_by_lists_of_lists() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let swept = "--sweep seeds=1,[1,2] --sweep algorithm.1.theta=[0.5],[0.5,0.1]";
     let csv_of = |out: &str| desk.printed(&format!("sweep list {out} --csv"));
     desk.printed(&format!("sweep run x.toml {swept} --set rounds=1 --out s -q"));
@@ -71,7 +71,7 @@ fn keys_that_are_lists_are_swept_by_lists_of_lists() {
 
 #[test]
 fn shards_of_several_machines_merge_into_the_whole_sweep() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     desk.printed(&format!("sweep run x.toml {AXES} --out whole -q"));
     let mut seen = BTreeSet::new();
     for shard in 1..=3 {
@@ -92,7 +92,7 @@ fn shards_of_several_machines_merge_into_the_whole_sweep() {
 
 #[test]
 fn what_does_not_belong_together_is_not_merged() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     desk.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=1 --out a -q");
     desk.printed("sweep run x.toml --sweep local.batch=5,20 --set rounds=1 --out b -q");
     let said = desk.refusal("sweep merge a b --into c");
@@ -120,7 +120,7 @@ fn what_does_not_belong_together_is_not_merged() {
 #[cfg(unix)]
 #[test]
 fn killed_again_and_again_a_sweep_ends_with_the_same_bits_and_trains_no_point_twice() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let sweep = format!("sweep run x.toml {AXES} --set rounds=40 -q --out");
     desk.printed(&format!("{sweep} whole"));
     let summaries = || -> Vec<(String, SystemTime)> {
@@ -157,7 +157,7 @@ fn killed_again_and_again_a_sweep_ends_with_the_same_bits_and_trains_no_point_tw
 
 #[test]
 fn two_processes_on_one_folder_train_each_point_once() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let sweep = format!("sweep run x.toml {AXES} --out");
     let start =
         || desk.command(&format!("{sweep} s")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -172,7 +172,7 @@ fn two_processes_on_one_folder_train_each_point_once() {
 
 #[test]
 fn a_sweep_that_grows_trains_only_what_is_new() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     desk.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=2 --out s -q");
     let output =
         desk.run("sweep run x.toml --sweep local.batch=5,10,20 --sweep cohort=6 --set rounds=2 --out s");
@@ -184,7 +184,7 @@ fn a_sweep_that_grows_trains_only_what_is_new() {
 
 #[test]
 fn a_point_that_fails_leaves_the_others_alone() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let output = desk.run("sweep run x.toml --sweep model.kind=linear,gru --set rounds=1 --out s -q");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -199,7 +199,7 @@ fn a_point_that_fails_leaves_the_others_alone() {
 #[test]
 fn the_tasks_of_the_slurm_script_train_the_whole_sweep() {
     use std::os::unix::fs::PermissionsExt;
-    let desk = Desk::new();
+    let desk = desk::desk();
     let printed = desk.printed(&format!("sweep slurm x.toml {AXES} --set rounds=2 --tasks 2 --out s"));
     assert!(printed.contains("sbatch s/sweep.slurm"), "{printed}");
     // `srun` of a cluster with one task: it runs its arguments, behind its one option.

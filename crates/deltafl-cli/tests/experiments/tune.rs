@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::desk::{Desk, runs};
+use super::desk::{self, Desk, runs};
 
 const TUNE: &str = "tune x.toml --rates 0.01,0.1,0.3 --decays 0.5,1 --l2 1e-6,1e-3,1e-1 \
     --set local.decay.factor=1 --set local.decay.every=2 --set rounds=4 --out t";
@@ -23,7 +23,7 @@ fn best(points: &Value, axis: usize, figure: impl Fn(&Value) -> f64) -> f64 {
 
 #[test]
 fn the_rate_is_chosen_by_train_loss_and_the_penalty_by_held_out_devices() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let chosen = json(&desk, &format!("{TUNE} --json"));
     let rate = json(&desk, "sweep list t/rate --json");
     let loss = |point: &Value| point["tracks"][0]["train_loss"]["mean"]["mean"].as_f64().unwrap();
@@ -53,7 +53,7 @@ fn the_rate_is_chosen_by_train_loss_and_the_penalty_by_held_out_devices() {
 
 #[test]
 fn the_heat_maps_show_every_figure_and_a_frame() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     let printed = desk.printed(&format!("{TUNE} -q"));
     let rate = json(&desk, "sweep list t/rate --json");
     let svg = fs::read_to_string(desk.path("t/rate.svg")).unwrap();
@@ -72,7 +72,7 @@ fn the_heat_maps_show_every_figure_and_a_frame() {
 
 #[test]
 fn a_search_goes_on_where_it_was() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     desk.printed(&format!("{TUNE} -q"));
     let before = fs::read(desk.path("t/tuned.toml")).unwrap();
     let rate = desk.path("t/rate");
@@ -90,7 +90,7 @@ fn a_search_goes_on_where_it_was() {
 
 #[test]
 fn what_cannot_be_tuned_is_said() {
-    let desk = Desk::new();
+    let desk = desk::desk();
     assert!(desk.refusal("tune x.toml --decays 0.5").contains("does not decay"));
     assert!(desk.refusal("tune x.toml --rates 0").contains("out of range"));
     let text = fs::read_to_string(desk.path("x.toml")).unwrap();

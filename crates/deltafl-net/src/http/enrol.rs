@@ -16,6 +16,9 @@ use crate::identity::{
 };
 use crate::store::NewDevice;
 
+/// The authority's keys are not on this server.
+const NOT_HERE: Problem = Problem::Forbidden("devices do not enrol here: ask whoever keeps the authority");
+
 /// What a device sends.
 #[derive(Serialize, Deserialize)]
 pub struct EnrolRequest {
@@ -48,7 +51,7 @@ pub struct EnrolAnswer {
 
 /// The authority's certificate: what a device with a token compares with the fingerprint in it.
 pub(super) async fn authority(State(house): State<Arc<House>>) -> Result<impl IntoResponse, Problem> {
-    let enrolment = house.enrolment.as_ref().ok_or(Problem::NotFound)?;
+    let enrolment = house.enrolment.as_ref().ok_or(NOT_HERE)?;
     let pem = to_pem(&[enrolment.authority.certificate()]);
     Ok(([(header::CONTENT_TYPE, "application/x-pem-file")], pem))
 }
@@ -57,7 +60,7 @@ pub(super) async fn enrol(
     State(house): State<Arc<House>>,
     request: Result<Json<EnrolRequest>, JsonRejection>,
 ) -> Result<Json<EnrolAnswer>, Problem> {
-    let enrolment = house.enrolment.as_ref().ok_or(Problem::NotFound)?;
+    let enrolment = house.enrolment.as_ref().ok_or(NOT_HERE)?;
     let Json(request) = request.map_err(|_| Problem::Bad("not an enrolment request"))?;
     let token: Token = request.token.parse().map_err(|_| Problem::Bad("not a token"))?;
     let tls_key = from_bytes_hex(&request.tls_key).ok_or(Problem::Bad("not a TLS key"))?;
@@ -77,6 +80,7 @@ pub(super) async fn enrol(
     };
     // The certificate leaves the server only if the token holds.
     certified.number = house.store.redeem(&house.federation, &token.hash(), &device).await?;
+    enrolment.newcomers.notify_one();
     tracing::info!(number = certified.number, "a device enrolled");
     Ok(Json(EnrolAnswer {
         federation: house.federation.clone(),

@@ -9,8 +9,9 @@ use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use zeroize::Zeroizing;
 
+use super::peer::authority_of;
 use super::tls::{self, Clients};
-use super::{Fingerprint, IdentityError, Revocations, folder};
+use super::{FederationName, Fingerprint, IdentityError, Revocations, folder};
 
 /// What proves to devices that this is the server of their federation.
 pub struct ServerIdentity {
@@ -55,6 +56,11 @@ impl ServerIdentity {
     /// The authority's certificate.
     pub fn authority(&self) -> &CertificateDer<'static> {
         &self.authority
+    }
+
+    /// The federation that it serves; `None` if its authority is none of ours.
+    pub fn federation(&self) -> Option<FederationName> {
+        authority_of(&self.authority)
     }
 
     /// TLS for clients that must show the certificate of a device that is not revoked.

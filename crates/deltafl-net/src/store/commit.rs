@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use deltafl::engine::SplitEvaluation;
 use deltafl::experiment::TrackLabel;
 use deltafl::model::ModelSpec;
 use deltafl::run_folder::{RoundLine, checkpoint_bytes};
@@ -11,13 +10,15 @@ use deltafl::superquantile::private::LossRange;
 use deltafl::training::{State, TrackState};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use sqlx::any::AnyRow;
 use sqlx::{Any, Row as _, Transaction};
 
 use super::blobs::BlobHash;
-use super::models::Percentiles;
+use super::losses::{self, LossPercentiles, RoundLosses};
 use super::params_file::{ModelAbout, read_params, write_params};
 use super::retry::patiently;
 use super::{Lease, Store, StoreError};
+use crate::hub::Phase;
 use crate::identity::{FederationName, hex};
 
 /// What a commit makes permanent.
@@ -31,12 +32,12 @@ pub struct Commit<'a> {
     pub model: &'a ModelSpec,
     /// The records of all rounds since the commit before.
     pub lines: &'a [RoundLine],
-    /// Phases and drop-outs of the last round, for the live page.
-    pub timeline: Option<serde_json::Value>,
+    /// Phases and drop-outs of the last round.
+    pub timeline: &'a [Phase],
     /// Whether these params become a version that devices can pull.
     pub publish: bool,
-    /// Evaluations, where the mode allows them; what is kept of them are percentiles over devices.
-    pub evaluations: &'a [SplitEvaluation],
+    /// How losses lay in these rounds, where they were asked for.
+    pub losses: &'a [RoundLosses],
 }
 
 /// A committed round.
@@ -47,7 +48,9 @@ pub struct CommittedRound {
     /// A record per track.
     pub lines: Vec<RoundLine>,
     /// Phases and drop-outs.
-    pub timeline: Option<serde_json::Value>,
+    pub timeline: Vec<Phase>,
+    /// How the losses of the cohort lay at w_t, per track, where they were asked for.
+    pub losses: Vec<Option<LossPercentiles>>,
     /// When, in milliseconds since 1970.
     pub committed_at: i64,
 }
@@ -59,7 +62,6 @@ pub(super) struct TrackAbout {
     pub(super) label: TrackLabel,
     pub(super) eta: Option<f64>,
     pub(super) range: LossRange,
-    pub(super) percentiles: Vec<Percentiles>,
 }
 
 /// The params of a track, kept already.
@@ -125,10 +127,8 @@ impl Store {
             label: label.clone(),
         };
         let bytes = Bytes::from(write_params(&about, &track.params).map_err(|_| damaged())?);
-        let percentiles =
-            commit.evaluations.iter().filter_map(|split| Percentiles::of(split, index)).collect();
         Ok(KeptTrack {
-            about: TrackAbout { label, eta: track.eta, range: track.range, percentiles },
+            about: TrackAbout { label, eta: track.eta, range: track.range },
             bytes: i64::try_from(bytes.len()).map_err(|_| damaged())?,
             blob: self.put_blob(&bytes).await?,
         })
@@ -153,6 +153,7 @@ impl Store {
         }
         let now = self.database().now(&mut transaction).await?;
         insert_rounds(&mut transaction, lease, commit, now).await?;
+        losses::insert(&mut transaction, federation, commit).await?;
         for (index, track) in (0i64..).zip(tracks) {
             insert_model(&mut transaction, federation, commit, index, track).await?;
         }
@@ -219,18 +220,17 @@ impl Store {
         .bind(i64::from(limit))
         .fetch_all(self.database().pool())
         .await?;
-        let damaged = |_| StoreError::Damaged { what: "round" };
-        rows.iter()
-            .map(|row| {
-                let timeline: Option<String> = row.try_get(2)?;
-                Ok(CommittedRound {
-                    round: row.try_get::<i64, _>(0)?.unsigned_abs(),
-                    lines: serde_json::from_str(&row.try_get::<String, _>(1)?).map_err(damaged)?,
-                    timeline: timeline.map(|t| serde_json::from_str(&t)).transpose().map_err(damaged)?,
-                    committed_at: row.try_get(3)?,
-                })
-            })
-            .collect()
+        let mut rounds = rows.iter().map(committed_round).collect::<Result<Vec<_>, _>>()?;
+        let (Some(first), Some(last)) = (rounds.first(), rounds.last()) else { return Ok(rounds) };
+        let span = (first.round, last.round);
+        for (round, track, percentiles) in self.try_percentiles(federation, seed, span).await? {
+            if let Ok(at) = rounds.binary_search_by_key(&round, |committed| committed.round)
+                && let Some(known) = rounds[at].losses.get_mut(track)
+            {
+                *known = percentiles;
+            }
+        }
+        Ok(rounds)
     }
 
     /// Forgets params that nobody can ask for any more: neither published nor of the last two states. A failure leaves
@@ -275,6 +275,24 @@ impl Store {
     }
 }
 
+/// A row of `rounds`; the losses are not in it.
+fn committed_round(row: &AnyRow) -> Result<CommittedRound, StoreError> {
+    let damaged = |_| StoreError::Damaged { what: "round" };
+    let lines: Vec<RoundLine> = serde_json::from_str(&row.try_get::<String, _>(1)?).map_err(damaged)?;
+    let timeline: Option<String> = row.try_get(2)?;
+    Ok(CommittedRound {
+        round: row.try_get::<i64, _>(0)?.unsigned_abs(),
+        losses: vec![None; lines.len()],
+        lines,
+        timeline: timeline
+            .map(|t| serde_json::from_str(&t))
+            .transpose()
+            .map_err(damaged)?
+            .unwrap_or_default(),
+        committed_at: row.try_get(3)?,
+    })
+}
+
 async fn committed(
     transaction: &mut Transaction<'static, Any>,
     federation: &FederationName,
@@ -299,8 +317,9 @@ async fn insert_rounds(
         rounds.entry(line.record.round).or_default().push(line);
     }
     let last = rounds.keys().next_back().copied();
+    let unwritable = |_| StoreError::Damaged { what: "record to commit" };
     for (round, lines) in rounds {
-        let timeline = commit.timeline.as_ref().filter(|_| Some(round) == last);
+        let timeline = if Some(round) == last { commit.timeline } else { &[] };
         sqlx::query(
             "INSERT INTO rounds (federation, seed, round, lines, timeline, fence, committed_at) \
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -308,8 +327,8 @@ async fn insert_rounds(
         .bind(lease.federation().as_str())
         .bind(commit.state.seed.to_string())
         .bind(signed(round))
-        .bind(serde_json::to_string(&lines).map_err(|_| StoreError::Damaged { what: "record to commit" })?)
-        .bind(timeline.map(ToString::to_string))
+        .bind(serde_json::to_string(&lines).map_err(unwritable)?)
+        .bind(serde_json::to_string(timeline).map_err(unwritable)?)
         .bind(lease.fence())
         .bind(now)
         .execute(&mut **transaction)
@@ -345,6 +364,6 @@ async fn insert_model(
 }
 
 /// Rounds fit the databases' integers; a number beyond them finds nothing.
-fn signed(round: u64) -> i64 {
+pub(super) fn signed(round: u64) -> i64 {
     i64::try_from(round).unwrap_or(i64::MAX)
 }

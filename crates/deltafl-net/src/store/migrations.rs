@@ -3,7 +3,11 @@
 use super::StoreError;
 use super::database::{Database, Dialect};
 
-const MIGRATIONS: [&str; 1] = [include_str!("../../migrations/0001_first.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("../../migrations/0001_first.sql"),
+    include_str!("../../migrations/0002_losses.sql"),
+    include_str!("../../migrations/0003_rosters.sql"),
+];
 
 /// Brings the schema up to date, in one transaction: servers that start together wait for each other.
 pub(super) async fn run(database: &Database) -> Result<(), StoreError> {

@@ -6,11 +6,12 @@ use std::path::Path;
 use deltafl::experiment::TrackLabel;
 use deltafl::model::ModelSpec;
 use deltafl::run_folder::RoundLine;
-use deltafl::superquantile::Conformity;
-use deltafl::superquantile::private::LossRange;
+use deltafl::superquantile::private::{Bins, LossRange};
+use deltafl::superquantile::{Conformity, Histogram, LossDistribution};
 use deltafl::training::{RoundRecord, State, TrackState};
 use deltafl_net::identity::FederationName;
-use deltafl_net::store::{Commit, Store, StoreSettings};
+use deltafl_net::serve::{Phase, Purpose};
+use deltafl_net::store::{Commit, RoundLosses, Store, StoreSettings};
 
 /// The settings of every database there is, blobs in a folder.
 pub fn settings(folder: &Path) -> Vec<StoreSettings> {
@@ -81,6 +82,41 @@ pub fn lines(round: u64) -> Vec<RoundLine> {
     labels().into_iter().enumerate().map(line).collect()
 }
 
+/// What the cohort of round t told about its losses: FedAvg was not asked.
+pub fn losses(round: u64) -> Vec<Option<LossDistribution>> {
+    let bins = Bins::new(0.0, 4.0, 64).unwrap();
+    let of = |track: u64| {
+        let mut sum = vec![0; bins.places()];
+        for device in 0..38 {
+            let loss =
+                (0.2 + 0.08 * device as f64) * (20.0 / (20.0 + round as f64)) / (1.0 + 0.2 * track as f64);
+            sum[bins.place(loss)] += 10 + device;
+        }
+        LossDistribution::private(vec![Histogram::new(bins, 38, &sum)])
+    };
+    vec![None, of(1), of(2)]
+}
+
+/// The phases of a round from which two devices vanished.
+pub fn phases() -> Vec<Phase> {
+    let phase = |purpose, name: &str, seconds, answered| Phase {
+        purpose,
+        name: name.to_owned(),
+        seconds,
+        asked: 40,
+        answered,
+        failed: false,
+    };
+    vec![
+        phase(Purpose::Keys, "advertise keys", 0.2, 40),
+        phase(Purpose::Keys, "share keys", 0.1, 40),
+        phase(Purpose::Losses, "masked answers", 0.3, 39),
+        phase(Purpose::Losses, "unmask", 0.1, 39),
+        phase(Purpose::Updates, "masked answers", 0.5, 38),
+        phase(Purpose::Updates, "unmask", 0.1, 38),
+    ]
+}
+
 /// Commits the round that ends with `state(round)`.
 pub fn commit<'a>(
     state: &'a State,
@@ -88,7 +124,7 @@ pub fn commit<'a>(
     lines: &'a [RoundLine],
     publish: bool,
 ) -> Commit<'a> {
-    Commit { state, labels, model: &ModelSpec::Linear, lines, timeline: None, publish, evaluations: &[] }
+    Commit { state, labels, model: &ModelSpec::Linear, lines, timeline: &[], publish, losses: &[] }
 }
 
 /// A server's HTTP side on a port of its own, with three levels in two versions.
@@ -116,7 +152,8 @@ impl Default for Hosting {
 pub async fn host(hosting: Hosting) -> Hosted {
     use deltafl_net::http::{self, Enrolment, House};
     use deltafl_net::identity::{Authority, Revocations};
-    use deltafl_net::live::{About, Live};
+    use deltafl_net::live::{About, Fresh, Live, Role};
+    use deltafl_net::store::CommittedRound;
 
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&StoreSettings::in_folder(folder.path())).await.unwrap();
@@ -133,10 +170,17 @@ pub async fn host(hosting: Hosting) -> Hosted {
         tracks: labels(),
     });
     for round in 1..=2 {
-        let (state, lines) = (state(round), lines(round - 1));
-        store.commit(&lease, &commit(&state, &labels(), &lines, true)).await.unwrap();
-        live.committed(&lines);
+        let (state, lines, phases) = (state(round), lines(round - 1), phases());
+        let losses = [RoundLosses { round: round - 1, tracks: losses(round - 1) }];
+        let labels = labels();
+        let commit = Commit { timeline: &phases, losses: &losses, ..commit(&state, &labels, &lines, true) };
+        store.commit(&lease, &commit).await.unwrap();
     }
+    for round in store.rounds(&federation, 1, 0, 2).await.unwrap() {
+        let CommittedRound { lines, timeline, losses, .. } = &round;
+        live.committed(Fresh { lines, phases: timeline, losses });
+    }
+    live.role(Role::Leading);
     Authority::create(&folder.path().join("ca"), federation.clone()).unwrap();
     let open = || Authority::open(&folder.path().join("ca")).unwrap();
     let revocations = Revocations::new();
@@ -147,7 +191,7 @@ pub async fn host(hosting: Hosting) -> Hosted {
         store,
         live,
         refusals: Default::default(),
-        enrolment: Some(Enrolment { authority: open(), days: 1 }),
+        enrolment: Some(Enrolment { authority: open().into(), days: 1, newcomers: Default::default() }),
         access: hosting.access,
         answered: Default::default(),
     });

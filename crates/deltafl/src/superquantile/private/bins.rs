@@ -61,7 +61,7 @@ impl Bins {
     }
 
     /// Edge i of 0 ..= count; edges never fall.
-    pub(super) fn edge(&self, i: u32) -> f64 {
+    pub(in super::super) fn edge(&self, i: u32) -> f64 {
         if i >= self.count {
             return self.upper;
         }

@@ -1,0 +1,120 @@
+//! Running a server: settings from a file, a second one that stands by, and what the doctor finds.
+
+#![cfg(feature = "net")]
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
+use support::{DEPLOYED, Desk, asked};
+
+#[test]
+fn flags_win_over_the_environment_and_the_environment_over_the_file() {
+    let desk = Desk::with(DEPLOYED)
+        .variable("DELTAFL_SERVE_HTTP", "127.0.0.1:0")
+        .variable("DELTAFL_CONFIG", "s.toml");
+    let file = "experiment = \"x.toml\"\ninsecure = true\nlisten = \"10.255.255.255:1\"\nhttp = \"10.255.255.255:2\"\nset = [\"cohort=5\"]\n";
+    fs::write(desk.path("s.toml"), file).unwrap();
+    let mut server = desk.start("serve --listen 127.0.0.1:0");
+    assert!(server.hear("live page: ").starts_with("http://127.0.0.1:"), "the environment's");
+    assert!(server.hear("listening on ").starts_with("127.0.0.1:"), "the flag's");
+    let experiment = fs::read_to_string(desk.path("runs/deployed/experiment.toml")).unwrap();
+    assert!(experiment.contains("cohort = 5"), "the file's: {experiment}");
+}
+
+#[test]
+fn a_mistake_in_a_settings_file_is_shown_where_it_stands() {
+    let desk = Desk::with(DEPLOYED);
+    fs::write(desk.path("s.toml"), "experiment = \"x.toml\"\nlissen = \"127.0.0.1:0\"\n").unwrap();
+    let said = desk.refusal("serve --config s.toml --insecure");
+    assert!(said.contains("s.toml:2:1") && said.contains("the nearest is \"listen\""), "{said}");
+    fs::write(desk.path("d.toml"), "server = \"localhost:7700\"\nmin-cohort = \"many\"\n").unwrap();
+    let said = desk.refusal("device --config d.toml --insecure --data mine");
+    assert!(said.contains("d.toml:2:14") && said.contains("invalid value 'many'"), "{said}");
+}
+
+#[test]
+fn a_server_that_stands_by_says_so_until_it_leads() {
+    let desk = Desk::with(DEPLOYED);
+    let serve = |out: &str| {
+        format!(
+            "serve x.toml --insecure --out {out} --database sqlite:state.sqlite --blobs blobs --listen 127.0.0.1:0 --http 127.0.0.1:0"
+        )
+    };
+    let mut first = desk.start(&serve("first"));
+    let leading = first.hear("live page: http://");
+    first.hear("listening on");
+    assert_eq!(asked(&leading, "/readyz"), (200, "ready\n".to_owned()));
+    let mut second = desk.start(&serve("second"));
+    let standing_by = second.hear("live page: http://");
+    second.hear("another server leads; standing by");
+    assert_eq!(asked(&standing_by, "/healthz"), (200, "alive\n".to_owned()));
+    assert_eq!(asked(&standing_by, "/readyz"), (503, "standby\n".to_owned()));
+    assert!(asked(&standing_by, "/metrics").1.contains("deltafl_leading 0"));
+    drop(first); // as by kill -9
+    second.hear("listening on");
+    assert_eq!(asked(&standing_by, "/readyz"), (200, "ready\n".to_owned()));
+}
+
+/// A server that answers one request, and whose clock is wrong.
+fn in_another_century() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 1024]);
+        let head = "HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\ncontent-length: 0\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
+    let desk = Desk::with(DEPLOYED);
+    desk.printed("certs init --federation clinics");
+    desk.printed("certs server --host localhost --days 10");
+    desk.printed("certs device phone --out phone --database sqlite:state.sqlite");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    fs::write(desk.path("file"), "").unwrap();
+    let late = in_another_century();
+    let found = |words: &str| {
+        let output = desk.run(&format!("doctor {words}"));
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (fine, soon) = found("--certs certs");
+    assert!(fine && soon.contains("note  server certificate: expires in 9 days"), "{soon}");
+    assert!(soon.contains("→ move the folder server away"), "{soon}");
+    for (words, bad, advice) in [
+        (format!("--listen {}", taken.local_addr().unwrap()), "BAD   port", "stop what listens there"),
+        ("--server http://127.0.0.1:1".to_owned(), "BAD   server", "check the address, the firewall"),
+        (format!("--server {late}"), "BAD   clock", "synchronise both machines' clocks"),
+        ("--database sqlite:file/below/it".to_owned(), "BAD   database", "check the URL"),
+        ("--database mysql://x".to_owned(), "BAD   database", "check the URL"),
+        ("--database sqlite:state.sqlite --blobs file".to_owned(), "BAD   blobs", "permissions"),
+        ("--identity nowhere".to_owned(), "BAD   device certificate", "enrol again"),
+        ("--certs nowhere".to_owned(), "BAD   server certificate", "deltafl certs server"),
+    ] {
+        let (fine, text) = found(&words);
+        assert!(!fine && text.contains(bad) && text.contains(advice), "{words}\n{text}");
+    }
+    fs::rename(desk.path("certs/ca"), desk.path("elsewhere")).unwrap();
+    let (fine, text) = found("--certs certs");
+    assert!(fine && text.contains("note  authority: its keys are not here"), "{text}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_key_that_others_can_read_is_a_finding() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let desk = Desk::with(DEPLOYED);
+    desk.printed("certs init --federation clinics");
+    let key = desk.path("certs/ca/ca.key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let output = desk.run("doctor --certs certs");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!output.status.success() && text.contains("chmod 600 certs/ca/ca.key"), "{text}");
+}

@@ -1,0 +1,152 @@
+//! A folder in which the command is run, and what it says there.
+#![allow(dead_code, unreachable_pub, reason = "each test crate uses a part")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+/// A folder with an experiment in it, and the command.
+pub struct Desk {
+    folder: tempfile::TempDir,
+    variables: Vec<(&'static str, &'static str)>,
+}
+
+impl Desk {
+    /// With the experiment `x.toml`.
+    pub fn with(experiment: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("x.toml"), experiment).unwrap();
+        Self { folder, variables: Vec::new() }
+    }
+
+    /// With a variable in the environment of every command.
+    pub fn variable(mut self, name: &'static str, value: &'static str) -> Self {
+        self.variables.push((name, value));
+        self
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_deltafl"));
+        command.args(words.split_whitespace()).current_dir(self.folder.path()).stdin(Stdio::null());
+        command.envs(self.variables.iter().copied());
+        command
+    }
+
+    pub fn run(&self, words: &str) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// Runs a command that must succeed, and returns what it prints.
+    pub fn printed(&self, words: &str) -> String {
+        let output = self.run(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{words}:\n{printed}\n{said}");
+        printed
+    }
+
+    /// Runs a command that must fail as bad input does, and returns what it says, in one line.
+    pub fn refusal(&self, words: &str) -> String {
+        // A terminal would wrap the lines: so does miette.
+        let said = self.failure(words, 2);
+        said.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ")
+    }
+
+    /// Runs a command that must fail with this exit code, and returns what it says.
+    pub fn failure(&self, words: &str, code: i32) -> String {
+        let output = self.run(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{words}: {said}");
+        assert!(!said.contains("panicked"), "{words}: {said}");
+        said
+    }
+
+    /// Starts a command that runs for long.
+    pub fn start(&self, words: &str) -> Running {
+        let mut child = self.command(words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap());
+        Running { child, said }
+    }
+}
+
+/// A process that ends with the test, and what it says.
+pub struct Running {
+    pub child: Child,
+    said: BufReader<ChildStderr>,
+}
+
+impl Running {
+    /// Reads on to a line with these words, and returns what follows them.
+    pub fn hear(&mut self, words: &str) -> String {
+        let mut heard = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(self.said.read_line(&mut line).unwrap() > 0, "it ended without {words:?}:\n{heard}");
+            if let Some((_, rest)) = line.split_once(words) {
+                return rest.trim().to_owned();
+            }
+            heard.push_str(&line);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The names and the bytes of the checkpoints of a run.
+pub type Checkpoints = Vec<(String, Vec<u8>)>;
+
+/// The checkpoints of a run.
+pub fn checkpoints(run: &Path) -> Checkpoints {
+    let mut files: Vec<_> = fs::read_dir(run.join("checkpoint"))
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// The status and the body of what a server answers over HTTP.
+pub fn asked(address: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// A federation for the commands that deploy one.
+pub const DEPLOYED: &str = r#"
+name = "deployed"
+rounds = 4
+cohort = 8
+evaluate_every = 2
+[data]
+source = { kind = "glyphs", devices = 24 }
+[model]
+kind = "linear"
+[local]
+steps = 2
+batch = 10
+learning_rate = 0.1
+[[algorithm]]
+kind = "fedavg"
+[[algorithm]]
+kind = "delta-fl"
+theta = [0.5, 0.25]
+quantile = "histogram"
+"#;
