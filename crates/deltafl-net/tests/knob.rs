@@ -12,6 +12,7 @@ use deltafl_net::http::{Access, HttpLimits};
 use deltafl_net::identity::{Authority, Token};
 use deltafl_net::knob::{Card, CardLosses};
 use deltafl_net::live::Role;
+use deltafl_net::refusal::Refusal;
 use deltafl_net::store::read_params;
 
 use support::{Hosted, Hosting, host, state};
@@ -193,13 +194,23 @@ async fn a_slow_or_greedy_visitor_is_turned_away_and_others_are_served() {
     let limits = HttpLimits {
         patience: Duration::from_millis(300),
         per_second: 0.001,
-        burst: 3.0,
+        burst: 5.0,
         ..HttpLimits::default()
     };
     let hosted = host(Hosting { limits, ..plain() }).await;
+    let refusals = hosted.house.refusals.get_or_init(Default::default);
     // The head of a request that never ends: the server hangs up, and `say` returns.
     let answer = say(hosted.address, "GET / HTTP/1.1\r\nx: ".to_owned()).await;
     assert_ne!(status(&answer), "200", "{answer}");
+    // A body that never ends, and one of ten gigabytes.
+    let body = |length: u64, begun: usize| {
+        let head = format!("POST /v1/enrol HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        head + &"x".repeat(begun)
+    };
+    for (length, begun, refusal) in [(100, 10, Refusal::Silent), (10 << 30, 20_000, Refusal::TooLong)] {
+        let answer = say(hosted.address, body(length, begun)).await;
+        assert_eq!((status(&answer), refusals.of(refusal)), ("400", 1), "{answer}");
+    }
     let mut answers = Vec::new();
     for _ in 0..5 {
         answers.push(status(&get(hosted.address, "/healthz", "").await).to_owned());

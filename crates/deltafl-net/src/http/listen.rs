@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Body;
-use axum::http::Request;
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, header};
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -22,8 +22,9 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
 use super::rate::Rate;
-use super::{House, Problem, Visitor, router};
+use super::{House, LONGEST_BODY, Problem, Visitor, router};
 use crate::identity::Peer;
+use crate::refusal::Refusal;
 
 /// Bounds on what visitors can make the server do.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,17 @@ struct Door {
     tls: Option<TlsAcceptor>,
     rate: Rate,
     patience: Duration,
+    house: Arc<House>,
     closing: watch::Receiver<bool>,
+}
+
+impl Door {
+    fn refuse(&self, refusal: Refusal, why: &'static str) -> Response {
+        if let Some(refusals) = self.house.refusals.get() {
+            refusals.count(refusal);
+        }
+        ([(header::CONNECTION, "close")], Problem::Bad(why)).into_response()
+    }
 }
 
 /// Serves until `shutdown` is done; then lets running requests finish.
@@ -63,7 +74,8 @@ pub async fn serve(
 ) -> io::Result<()> {
     let (close, closing) = watch::channel(false);
     let door = Arc::new(Door {
-        router: router(house),
+        router: router(Arc::clone(&house)),
+        house,
         tls: tls.map(TlsAcceptor::from),
         rate: Rate::new(limits.per_second, limits.burst),
         patience: limits.patience,
@@ -141,7 +153,14 @@ async fn answer(door: &Door, request: Request<Incoming>, address: SocketAddr, vi
     if !door.rate.allows(address.ip(), Instant::now()) {
         return Problem::TooMany.into_response();
     }
-    let mut request = request.map(Body::new);
+    let (head, body) = request.into_parts();
+    // A body that comes a byte a minute, or does not end, holds its connection no longer than a head does.
+    let body = match timeout(door.patience, to_bytes(Body::new(body), LONGEST_BODY)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => return door.refuse(Refusal::TooLong, "the body is too long"),
+        Err(_) => return door.refuse(Refusal::Silent, "the body took too long"),
+    };
+    let mut request = Request::from_parts(head, Body::from(body));
     request.extensions_mut().insert(visitor);
     match door.router.clone().oneshot(request).await {
         Ok(response) => response,
