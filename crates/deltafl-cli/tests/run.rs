@@ -238,7 +238,7 @@ fn a_closed_pipe_is_no_panic() {
 
 #[test]
 fn bench_gives_the_figures_of_every_model() {
-    let desk = Desk::new();
+    let desk = desk();
     let figures = |words: &str| -> serde_json::Value {
         let output = desk.run(words);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -86,9 +86,10 @@ fn hovered(browser: &mut Browser) -> (String, serde_json::Value) {
              const text = document.querySelector('#scatter .hoverlayer').textContent; \
              text || frames-- === 0 ? done(text) : requestAnimationFrame(look); }; look(); })",
         );
-        match hover.as_str().unwrap() {
-            "" => {}
-            text => return (text.to_owned(), at),
+        // On its way the pointer may have met a neighbour, whose figures still show.
+        let (text, id) = (hover.as_str().unwrap(), at[2][0].as_str().unwrap());
+        if text.starts_with(id) {
+            return (text.to_owned(), at);
         }
     }
     panic!("no figures showed under the pointer");

@@ -8,15 +8,17 @@
 //! costs a look-up forward and the addition of a row back, in both cases.
 
 use super::full::Full;
-use super::layout::{
-    Gates, load_transposed, section, sections_len, split, split_mut, store_transposed, take_sections,
-};
+use super::layout::{Gates, load_transposed, section, sections_len, split, split_mut, store_transposed};
 use super::network::{self, Network};
 use super::{Batch, Model, Score, Step};
 use crate::kernel::gru::{self, Kept, Recurrent, Units};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
 use crate::kernel::{Granted, Isa, softmax, sums};
 use crate::stream::Stream;
+
+mod memory;
+
+use memory::{Backward, Forward, Parts, around};
 
 /// How a symbol enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,121 +225,6 @@ impl Gru {
                 *e = decay * *e + slope;
             }
         }
-    }
-}
-
-/// Parameters in working form.
-struct Parts<T> {
-    embedding: T,
-    input: T,
-    recurrent: T,
-    input_bias: T,
-    recurrent_bias: T,
-    full: T,
-    full_bias: T,
-}
-
-impl<T> From<[T; 7]> for Parts<T> {
-    fn from([embedding, input, recurrent, input_bias, recurrent_bias, full, full_bias]: [T; 7]) -> Self {
-        Self { embedding, input, recurrent, input_bias, recurrent_bias, full, full_bias }
-    }
-}
-
-/// Memory of a forward pass.
-pub(super) struct Forward<'a> {
-    rows: Units,
-    table: &'a mut [f32],
-    /// The bias that all rows of the table share.
-    bias: &'a mut [f32],
-    /// h before each time step and after the last, for training; else of two steps, in turn.
-    states: &'a mut [f32],
-    logits: &'a mut [f32],
-    /// What each time step keeps for the way back; after it, `gates` holds their slopes.
-    kept: Option<Kept<'a>>,
-}
-
-impl<'a> Forward<'a> {
-    /// Sections of a pass that holds so many states.
-    fn lens(model: &Gru, batch: usize, states: usize) -> [usize; 4] {
-        let rows = model.rows(batch);
-        let logits = batch * model.full.rows().stride;
-        [model.alphabet * rows.gates, rows.gates, states * batch * rows.states, logits]
-    }
-
-    fn kept_lens(model: &Gru, batch: usize) -> [usize; 2] {
-        let rows = model.rows(batch);
-        [model.len * batch * rows.gates, model.len * batch * rows.states]
-    }
-
-    /// A pass that keeps nothing.
-    fn for_evaluation(model: &Gru, batch: usize, mut memory: &'a mut [f32]) -> Self {
-        let [table, bias, states, logits] = take_sections(&mut memory, Self::lens(model, batch, 2));
-        Self { rows: model.rows(batch), table, bias, states, logits, kept: None }
-    }
-
-    /// A pass that can be gone back.
-    fn for_training(model: &Gru, batch: usize, memory: &mut &'a mut [f32]) -> Self {
-        let [table, bias, states, logits] = take_sections(memory, Self::lens(model, batch, model.len + 1));
-        let [gates, inner] = take_sections(memory, Self::kept_lens(model, batch));
-        Self { rows: model.rows(batch), table, bias, states, logits, kept: Some(Kept { gates, inner }) }
-    }
-}
-
-impl Kept<'_> {
-    /// The part of time step t.
-    fn at(&mut self, t: usize, rows: Units) -> Kept<'_> {
-        let (gates, inner) = (rows.batch * rows.gates, rows.batch * rows.states);
-        Kept { gates: &mut self.gates[t * gates..][..gates], inner: &mut self.inner[t * inner..][..inner] }
-    }
-}
-
-/// The states before and after time step t, of `len` floats each, where they are kept in turn.
-fn around(states: &mut [f32], len: usize, t: usize) -> (&[f32], &mut [f32]) {
-    let slots = states.len() / len;
-    let (before, after) = (t % slots, (t + 1) % slots);
-    let (low, high) = states.split_at_mut(before.max(after) * len);
-    if before < after {
-        (&low[before * len..][..len], &mut high[..len])
-    } else {
-        (&high[..len], &mut low[after * len..][..len])
-    }
-}
-
-/// Memory of a backward pass.
-pub(super) struct Backward<'a> {
-    recurrent_transposed: &'a mut [f32],
-    full_transposed: &'a mut [f32],
-    /// dh.
-    slope: &'a mut [f32],
-    /// The gradient of the table.
-    table: &'a mut [f32],
-    /// The gradient of b_hn.
-    bias: &'a mut [f32],
-    /// Memory for the gradient of a bias.
-    total: &'a mut [f32],
-    input_transposed: &'a mut [f32],
-    embedding: &'a mut [f32],
-}
-
-impl<'a> Backward<'a> {
-    fn lens(model: &Gru, batch: usize) -> [usize; 8] {
-        let rows = model.rows(batch);
-        [
-            panels_len(rows.gates, rows.states),
-            model.full.transposed_len(),
-            batch * rows.states,
-            model.alphabet * rows.gates,
-            rows.units,
-            rows.gates,
-            panels_len(rows.gates, padded(model.inputs())),
-            model.embedding_len(),
-        ]
-    }
-
-    fn take(model: &Gru, batch: usize, memory: &mut &'a mut [f32]) -> Self {
-        let [recurrent_transposed, full_transposed, slope, table, bias, total, input_transposed, embedding] =
-            take_sections(memory, Self::lens(model, batch));
-        Self { recurrent_transposed, full_transposed, slope, table, bias, total, input_transposed, embedding }
     }
 }
 
