@@ -59,16 +59,22 @@
 
 pub mod algorithm;
 pub mod cohort;
+pub mod compute;
 pub mod data;
 pub mod device;
-pub mod engine;
+pub mod exchange;
 pub mod experiment;
 pub mod illustration;
 pub mod kernel;
+pub mod memory;
 pub mod metrics;
 pub mod model;
 pub mod params;
+pub mod question;
 pub mod run_folder;
+pub mod selection;
+pub mod server_step;
 pub mod stream;
 pub mod superquantile;
+pub mod trainer;
 pub mod training;

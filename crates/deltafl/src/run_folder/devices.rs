@@ -13,9 +13,9 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
 
 use super::{RunFolderError, atomic, io_error};
+use crate::algorithm::TrackLabel;
 use crate::data::Split;
-use crate::engine::{EvaluatedDevice, Evaluation, SplitEvaluation};
-use crate::experiment::TrackLabel;
+use crate::exchange::{EvaluatedDevice, Evaluation, SplitEvaluation};
 
 /// Why an evaluation cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -136,9 +136,10 @@ fn record_batch(
         })
     };
     let count = rows().count();
-    let columns: [(&str, DataType, ArrayRef); 10] = [
+    let columns: [(&str, DataType, ArrayRef); 11] = [
         ("seed", DataType::UInt64, Arc::new(UInt64Array::from(vec![seed; count]))),
         ("track", DataType::UInt32, Arc::new(UInt32Array::from_iter_values(rows().map(|r| r.0 as u32)))),
+        ("name", DataType::Utf8, Arc::new(StringArray::from_iter_values(rows().map(|r| &r.1.name)))),
         (
             "algorithm",
             DataType::Utf8,
