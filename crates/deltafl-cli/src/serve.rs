@@ -146,6 +146,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
             .help("private mode: --set algorithm.N.quantile=histogram, counted from 0; or choose the open mode with --open")
             .into());
     }
+    if experiment.with_replacement {
+        return Err(bad_input("the experiment draws cohorts with replacement, which a deployment refuses")
+            .help("a device that counts twice could be read off a sum: remove with_replacement, or --set with_replacement=false")
+            .into());
+    }
     let (federation, model) = load(&experiment, &args.machine)?;
     // Deployed, sums are always secure.
     experiment.secagg = SecureAggregation::Real;
