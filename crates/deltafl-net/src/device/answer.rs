@@ -91,8 +91,8 @@ mod tests {
     use std::sync::Arc;
 
     use deltafl::data::Federation;
-    use deltafl::experiment::Experiment;
     use deltafl::kernel::Isa;
+    use deltafl_data::experiment::Experiment;
     use prost::Message as _;
 
     use super::*;
