@@ -108,7 +108,7 @@ pub(super) fn with_l2(mut experiment: Experiment, l2: &[f64]) -> Experiment {
     let mut sections: Vec<AlgorithmSection> = Vec::new();
     for section in &experiment.algorithm {
         let Some(levels) = section.algorithm().options.iter().find(|spec| spec.levels) else {
-            sections.push(AlgorithmSection { l2: chosen.next(), ..section.clone() });
+            sections.push(section.clone().with_l2(chosen.next()));
             continue;
         };
         let mut by_l2: Vec<(Option<NonNegative>, Vec<Value>)> = Vec::new();
@@ -121,7 +121,7 @@ pub(super) fn with_l2(mut experiment: Experiment, l2: &[f64]) -> Experiment {
         }
         let with = |(l2, values)| {
             let section = section.with(levels.name, values).expect("these are levels of this section");
-            AlgorithmSection { l2, ..section }
+            section.with_l2(l2)
         };
         sections.extend(by_l2.into_iter().map(with));
     }
