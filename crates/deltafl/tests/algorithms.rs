@@ -67,3 +67,13 @@ fn the_proximal_term_holds_devices_near_the_model_that_they_were_sent() {
     let moved = [0.0, 1.0, 5.0].map(|mu| distance(&run(&one_round(mu), &[]).tracks[0].params, &start));
     assert!(moved[0] > 1.05 * moved[1] && moved[1] > 1.05 * moved[2] && moved[2] > 0.0, "{moved:?}");
 }
+
+#[test]
+fn fed_adam_goes_on_to_the_same_bits_after_an_interruption() {
+    let plan = plan(vec![track("fedavg", &[]), track("fedadam", &[("server_rate", 0.05)])]);
+    let whole = run(&plan, &[]);
+    assert_eq!(run(&plan, &[1, 3]), whole);
+    assert_ne!(whole.tracks[0].params, whole.tracks[1].params);
+    let remembered: Vec<&str> = whole.tracks[1].memory.vectors().map(|(name, _)| name).collect();
+    assert_eq!(remembered, ["adam.m", "adam.v"]);
+}
