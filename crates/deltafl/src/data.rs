@@ -20,6 +20,7 @@ mod arrow_file;
 pub mod batch;
 pub mod builder;
 mod check;
+pub mod columns;
 mod content_hash;
 mod device_split;
 pub mod import;

@@ -1,0 +1,55 @@
+//! The columns of a federation as they lie in memory, for who copies them whole: to a GPU, say.
+
+use super::{Affine, Federation, InputColumn};
+
+/// The inputs of all devices, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub enum Column<'a> {
+    /// Grey levels.
+    Bytes(&'a [u8]),
+    /// Features.
+    Dense(&'a [f32]),
+    /// Words.
+    Tokens(&'a [u32]),
+    /// The texts of the devices, a symbol per byte.
+    Text(&'a [u8]),
+}
+
+impl Federation {
+    /// The inputs of all devices. Nothing in them has been checked since the federation was mapped.
+    pub fn column(&self) -> Column<'_> {
+        match &self.inputs {
+            InputColumn::Bytes(values) => Column::Bytes(values),
+            InputColumn::Dense(values) => Column::Dense(values),
+            InputColumn::Tokens(ids) => Column::Tokens(ids),
+            InputColumn::Text(text) => Column::Text(text),
+        }
+    }
+
+    /// The labels of all examples; empty for windows, whose labels stand in the text.
+    pub fn labels(&self) -> &[u16] {
+        &self.labels
+    }
+
+    /// Where the examples of a device begin: an example of the columns, or a symbol of the text.
+    pub fn offset(&self, device: u32) -> u64 {
+        self.devices.offset[device as usize]
+    }
+
+    /// How dense features are normalised, if they are.
+    pub fn affine(&self) -> Option<&Affine> {
+        self.affine.as_ref()
+    }
+}
+
+impl Affine {
+    /// The factor of each feature; of grey levels it holds the 1/255.
+    pub fn scale(&self) -> &[f32] {
+        &self.scale
+    }
+
+    /// What is added to each feature behind the factor.
+    pub fn shift(&self) -> &[f32] {
+        &self.shift
+    }
+}
