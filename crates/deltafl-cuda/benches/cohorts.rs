@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
+use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split, WordVectors};
 use deltafl::device::{LocalPlan, Work};
 use deltafl::kernel::Isa;
 use deltafl::model::{ModelSpec, Step};
@@ -47,6 +47,20 @@ fn cohorts() -> Vec<Cohort> {
             federation: images(100, 179),
             batch: 10,
             rate: 0.05,
+        },
+        Cohort {
+            name: "ConvNet, 100 devices of 179 images, batch 16",
+            spec: ModelSpec::ConvNet { channels: [32, 64] },
+            federation: images(100, 179),
+            batch: 16,
+            rate: 0.1,
+        },
+        Cohort {
+            name: "LSTM, 50 devices of 69 messages, batch 10",
+            spec: ModelSpec::Lstm { hidden: 50 },
+            federation: messages(50, 69),
+            batch: 10,
+            rate: 0.5,
         },
         Cohort {
             name: "GRU, 20 devices of 1288 windows, batch 16",
@@ -141,6 +155,23 @@ fn images(devices: usize, count: usize) -> Federation {
         let bytes: Vec<u8> = (0..count * 784).map(|_| stream.next_u64() as u8).collect();
         builder
             .push(&format!("d{k}"), Split::Train, DeviceExamples::Bytes(&bytes), &labels)
+            .expect("valid examples");
+    }
+    builder.build()
+}
+
+fn messages(devices: usize, count: usize) -> Federation {
+    let kind = InputKind::Tokens { len: 25, vocabulary: 20_001 };
+    let mut builder = FederationBuilder::new("messages", kind, 2);
+    let mut stream = Stream::new(3, Purpose::Synthesis, 0, 1 << 32);
+    let values: Vec<f32> = (0..20_001 * 50).map(|_| 0.5 * stream.normal() as f32).collect();
+    builder.vectors(WordVectors { dim: 50, values: values.into() });
+    for k in 0..devices {
+        let mut stream = Stream::new(3, Purpose::Synthesis, 0, k as u64);
+        let labels: Vec<u32> = (0..count).map(|_| stream.below(2) as u32).collect();
+        let ids: Vec<u32> = (0..count * 25).map(|_| stream.below(20_001) as u32).collect();
+        builder
+            .push(&format!("d{k}"), Split::Train, DeviceExamples::Tokens(&ids), &labels)
             .expect("valid examples");
     }
     builder.build()

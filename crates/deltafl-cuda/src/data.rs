@@ -194,7 +194,6 @@ impl Constants {
     }
 
     /// The frozen word vectors.
-    #[expect(dead_code, reason = "for the LSTM")]
     pub(crate) fn vectors(&self) -> Arg {
         pointer(&self.vectors, &self.stream)
     }

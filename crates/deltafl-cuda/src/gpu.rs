@@ -226,7 +226,13 @@ impl<'a> Gpu<'a> {
     }
 
     fn setup(&self) -> Setup<'_> {
-        Setup { device: &self.device, stream: &self.stream, spec: &self.spec, federation: self.federation }
+        Setup {
+            device: &self.device,
+            stream: &self.stream,
+            spec: &self.spec,
+            federation: self.federation,
+            constants: self.data.constants(),
+        }
     }
 
     /// Sends vectors of parameters, one behind the other.

@@ -19,6 +19,16 @@ pub(crate) enum Arg {
     F64(f64),
 }
 
+impl Arg {
+    /// The address of entry `i` of a buffer of T.
+    pub(crate) fn offset<T>(self, i: usize) -> Self {
+        match self {
+            Self::Pointer(address) => Self::Pointer(address + (i * size_of::<T>()) as u64),
+            number => number,
+        }
+    }
+}
+
 /// The address of a buffer.
 pub(crate) fn pointer<T>(buffer: &CudaSlice<T>, stream: &CudaStream) -> Arg {
     Arg::Pointer(buffer.device_ptr(stream).0)

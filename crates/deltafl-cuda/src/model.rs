@@ -16,9 +16,11 @@ use crate::device::Device;
 use crate::launch::Arg;
 use crate::task::{Item, Task};
 
+mod conv_net;
 mod gru;
 mod linear;
 mod logistic;
+mod lstm;
 mod per_block;
 
 /// Builds kernels that train with batches of at most this size.
@@ -42,6 +44,13 @@ pub(crate) struct Entry {
 /// Every model that has kernels.
 const MODELS: &[Entry] = &[
     Entry {
+        name: "conv-net",
+        capability: (8, 0),
+        trainer: conv_net::trainer,
+        scorer: conv_net::scorer,
+        sources: conv_net::sources,
+    },
+    Entry {
         name: "gru",
         capability: (9, 0),
         trainer: gru::trainer,
@@ -54,6 +63,13 @@ const MODELS: &[Entry] = &[
         trainer: linear::trainer,
         scorer: linear::scorer,
         sources: linear::sources,
+    },
+    Entry {
+        name: "lstm",
+        capability: (8, 0),
+        trainer: lstm::trainer,
+        scorer: lstm::scorer,
+        sources: lstm::sources,
     },
     Entry {
         name: "logistic",
@@ -87,6 +103,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) stream: &'a Arc<CudaStream>,
     pub(crate) spec: &'a ModelSpec,
     pub(crate) federation: &'a Federation,
+    pub(crate) constants: &'a Constants,
 }
 
 /// Local updates of a wave.

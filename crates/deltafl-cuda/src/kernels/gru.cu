@@ -43,7 +43,7 @@ struct Memory {
   u8 low[GATES * ROW];
   alignas(16) float table[ALPHABET * TABLE_PITCH];
   alignas(16) float bias[GATES], inner_bias[UNITS];
-  alignas(128) u8 states[2][STATES]; // the second also holds h of the last time step and the residuals
+  alignas(128) u8 states[2][STATES]; // of two time steps; the last one holds h in fp32 and the residuals instead
   alignas(128) float parts[2][HIDDEN * EXAMPLES];
   alignas(128) u8 exchange[EXCHANGE];
   alignas(16) float full[CLASSES * FULL_PITCH];
@@ -73,8 +73,8 @@ struct Cluster {
   Memory& m;
   int tid, rank;
 
-  __device__ float* last() const { return (float*)m.states[1]; }                       // h of the last time step [UNITS][16]
-  __device__ float* residuals() const { return (float*)m.states[1] + UNITS * EXAMPLES; } // [CLASSES][16]
+  __device__ float* last() const { return (float*)m.states[(LEN - 1) & 1]; }     // h of the last time step [UNITS][16]
+  __device__ float* residuals() const { return last() + UNITS * EXAMPLES; }      // [CLASSES][16]
   __device__ u32 at(const void* p) const { return shared_address(p); }
 
   /// Row of gate `c` of this block in the flat matrices.

@@ -1,6 +1,8 @@
 //! A small federation and a model per case: the sizes of the paper, and others.
 
-use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Normalise, Split};
+use deltafl::data::{
+    DeviceExamples, Federation, FederationBuilder, InputKind, Normalise, Split, WordVectors,
+};
 use deltafl::kernel::Isa;
 use deltafl::model::{Model, ModelSpec};
 use deltafl::params::Params;
@@ -99,8 +101,11 @@ fn texts(len: usize, alphabet: usize) -> Federation {
 
 fn words(len: usize, vocabulary: usize, classes: usize) -> Federation {
     let mut builder = FederationBuilder::new("words", InputKind::Tokens { len, vocabulary }, classes);
+    let mut stream = stream(100);
+    let values: Vec<f32> = (0..vocabulary * 50).map(|_| 0.5 * stream.normal() as f32).collect();
+    builder.vectors(WordVectors { dim: 50, values: values.into() });
     for (k, &count) in COUNTS.iter().enumerate() {
-        let mut stream = stream(k);
+        let mut stream = self::stream(k);
         let labels: Vec<u32> = (0..count).map(|_| stream.below(classes as u64) as u32).collect();
         let word = |i: usize| u64::from(labels[i / len]) + 3 * stream.below(vocabulary as u64 / 3 - 1);
         let ids: Vec<u32> =
@@ -125,16 +130,30 @@ pub(crate) fn every_case() -> Vec<Case> {
         Case::new("linear, tables", tables(61, 10), ModelSpec::Linear, 8, 0.05),
         Case::new("logistic, tables", tables(50, 2), ModelSpec::Logistic, 10, 0.5),
         Case::new("logistic, images", images(785, 2), ModelSpec::Logistic, 10, 0.01),
+        Case {
+            // A max-pool or a ReLU that flips changes a path: single devices may be further off.
+            step_tolerance: 1e-2,
+            ..Case::new("conv-net, images", images(784, 62), conv_net(), 16, 0.1)
+        },
+        Case { step_tolerance: 1e-2, ..Case::new("conv-net, tables", tables(784, 10), conv_net(), 10, 0.1) },
+        Case::new("lstm, words", words(25, 2000, 2), ModelSpec::Lstm { hidden: 50 }, 10, 0.5),
+        Case::new("lstm, short texts", words(4, 300, 2), ModelSpec::Lstm { hidden: 50 }, 16, 0.5),
         Case::new("gru, texts", texts(20, 53), gru(0), 16, 0.5),
         Case::new("gru, words", words(5, 40, 7), gru(0), 10, 0.5),
         Case::new("gru, texts with an embedding", texts(9, 31), gru(8), 16, 0.2),
     ]
 }
 
+fn conv_net() -> ModelSpec {
+    ModelSpec::ConvNet { channels: [32, 64] }
+}
+
 /// Shapes that have no kernels.
 pub(crate) fn unsupported() -> Vec<Case> {
     vec![
         Case::new("gru", texts(20, 53), ModelSpec::Gru { hidden: 64, embedding: 0 }, 16, 0.1),
+        Case::new("conv-net", images(784, 62), ModelSpec::ConvNet { channels: [8, 16] }, 16, 0.1),
+        Case::new("lstm", words(25, 300, 2), ModelSpec::Lstm { hidden: 49 }, 10, 0.5),
         Case::new("linear", tables(3072, 100), ModelSpec::Linear, 10, 0.1),
     ]
 }
