@@ -1,10 +1,10 @@
-// The convolutional network on images of 28 × 28: six kernels per step of SGD, each over all devices of a wave.
+// The convolutional network on images of 28 × 28: five kernels per step of SGD, each over all devices of a wave.
 //
 //   first_forward    conv 5×5 1→32, max-pool, ReLU          a block per image, FMA
 //   second_forward   conv 5×5 32→64, max-pool, ReLU         four images per block, implicit GEMM on tensor cores
 //   full_layer       logits, residuals, descent of the full layer, slopes of the second map
-//   second_slopes    slopes of the first map, then of the first filters
-//   second_descend   gradient of the second filters and their descent
+//   second_backward  half of the blocks: slopes of the first map, then of the first filters;
+//                    the others: gradient of the second filters and their descent
 //   first_descend    descent of the first filters
 // Devices come largest first; only those that still have a batch take part in a step. Products on tensor cores are near
 // fp32 (split.cuh): with plain fp16 or TF32 an epoch ends 12 % off.
@@ -31,7 +31,7 @@ constexpr float MAP_SCALE = 8.f, WEIGHT_SCALE = 64.f, SLOPE_SCALE = 4096.f;
 
 /// What a device needs beside its parameters.
 struct Scratch {
-  u16 second_high[SECOND_LEN], second_low[SECOND_LEN]; // second filters in two parts
+  u16 second_high[2][SECOND_LEN], second_low[2][SECOND_LEN]; // second filters in two parts; those of the next step apart
   u16 map_1_high[EXAMPLES][MAP_1], map_1_low[EXAMPLES][MAP_1];
   u8 winner_1[EXAMPLES][MAP_1]; // which of the four pixels won; 255: none, the ReLU is flat
   float map_2[EXAMPLES][MAP_2];
@@ -99,17 +99,31 @@ extern "C" __global__ void spread(const Task* tasks, const float* starts, float*
   if (i >= AT_SECOND && i < AT_SECOND_BIAS) {
     u32 h, l;
     split(v * WEIGHT_SCALE, 0.f, h, l);
-    scratch[device].second_high[i - AT_SECOND] = (u16)h;
-    scratch[device].second_low[i - AT_SECOND] = (u16)l;
+    scratch[device].second_high[0][i - AT_SECOND] = (u16)h;
+    scratch[device].second_low[0][i - AT_SECOND] = (u16)l;
   }
+}
+
+/// Where entry `i` of the flat order lies in the working form: the inverse of flat_index.
+__device__ __forceinline__ int working_index(int i) {
+  if (i < TAPS * FIRST) return i % TAPS * FIRST + i / TAPS;
+  if (i < AT_SECOND) return i;
+  if (i < AT_SECOND_BIAS) {
+    const int k = i - AT_SECOND, tap = k % TAPS, from = k / TAPS % FIRST, to = k / TAPS / FIRST;
+    return AT_SECOND + (tap * FIRST + from) * SECOND + to;
+  }
+  if (i < AT_FULL) return i;
+  if (i < AT_FULL + CLASSES * FEATURES) {
+    const int c = (i - AT_FULL) / FEATURES, k = (i - AT_FULL) % FEATURES;
+    return AT_FULL + c * FEATURES + k % CELLS_2 * SECOND + k / CELLS_2;
+  }
+  return AT_FULL_BIAS + i - AT_FULL - CLASSES * FEATURES;
 }
 
 /// w_k in flat order.
 extern "C" __global__ void collect(const Task* tasks, const float* working, float* local) {
   const int i = blockIdx.x * 256 + threadIdx.x;
-  if (i >= WORKING) return;
-  const int at = flat_index(i);
-  if (at < PARAMS) local[(size_t)tasks[blockIdx.y].slot * PARAMS + at] = working[(size_t)blockIdx.y * WORKING + i];
+  if (i < PARAMS) local[(size_t)tasks[blockIdx.y].slot * PARAMS + i] = working[(size_t)blockIdx.y * WORKING + working_index(i)];
 }
 
 /// Four neighbouring pixels of an image, normalised.
@@ -195,8 +209,8 @@ second_forward(const Task* tasks, u32 s, const float* working, u32 own, const Sc
   const auto fetch_tap = [&](int tap) {
     const int r = tid >> 3, q = tid & 7;
     const u32 to = taps + (tap & 1) * TAP + r * FILTER_ROW + q * 16;
-    copy_async_16(to, f.second_high + (tap * FIRST + r) * SECOND + q * 8);
-    copy_async_16(to + TAP / 2, f.second_low + (tap * FIRST + r) * SECOND + q * 8);
+    copy_async_16(to, f.second_high[s & 1] + (tap * FIRST + r) * SECOND + q * 8);
+    copy_async_16(to + TAP / 2, f.second_low[s & 1] + (tap * FIRST + r) * SECOND + q * 8);
     commit();
   };
   fetch_tap(0);
@@ -460,19 +474,13 @@ full_score(const Task* tasks, const float* working, const u16* labels, const Scr
 }
 
 constexpr int SLOPES_BYTES = 4 * MAP_1 * 4 + 4 * PIXELS * 4;
-extern "C" __device__ u32 second_slopes_bytes = SLOPES_BYTES + 2 * TAP;
 
 /// Slopes of the first map: four images per block, two warps per image, tap by tap; then of the first filters.
-extern "C" __global__ void __launch_bounds__(256, 2)
-second_slopes(const Task* tasks, u32 s, const u32* order, const Feature* inputs, const float* scale, const float* shift, Scratch* scratch) {
-  extern __shared__ __align__(16) u8 shared[];
+__device__ void first_slopes(u8* shared, int part, const Step& step, u32 s, const u32* order, const Feature* inputs, const float* scale, const float* shift, Scratch& sc) {
   float* maps = (float*)shared;
-  const int device = blockIdx.y, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t4 = lane & 3, half = warp & 1, b = blockIdx.x * 4 + (warp >> 1);
-  const Step step(tasks, device, s);
-  if (step.size == 0) return;
-  Scratch& sc = scratch[device];
-  float* out = sc.first_slopes[blockIdx.x];
-  if (blockIdx.x * 4 >= step.size) {
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t4 = lane & 3, half = warp & 1, b = part * 4 + (warp >> 1);
+  float* out = sc.first_slopes[part];
+  if (part * 4 >= step.size) {
     for (int i = tid; i < 26 * FIRST; i += 256) out[i] = 0.f;
     return;
   }
@@ -481,8 +489,8 @@ second_slopes(const Task* tasks, u32 s, const u32* order, const Feature* inputs,
   const auto fetch_tap = [&](int tap) {
     const int r = tid >> 3, q = tid & 7;
     const u32 to = taps + (tap & 1) * TAP + r * FILTER_ROW + q * 16;
-    copy_async_16(to, sc.second_high + (tap * FIRST + r) * SECOND + q * 8);
-    copy_async_16(to + TAP / 2, sc.second_low + (tap * FIRST + r) * SECOND + q * 8);
+    copy_async_16(to, sc.second_high[s & 1] + (tap * FIRST + r) * SECOND + q * 8);
+    copy_async_16(to + TAP / 2, sc.second_low[s & 1] + (tap * FIRST + r) * SECOND + q * 8);
     commit();
   };
   fetch_tap(0);
@@ -569,16 +577,10 @@ second_slopes(const Task* tasks, u32 s, const u32* order, const Feature* inputs,
 }
 
 constexpr int MAP_PART = CELLS_1 * MAP_ROW, SLOPE_PART = 64 * 48, STAGE = 2 * MAP_PART + 2 * SLOPE_PART;
-extern "C" __device__ u32 second_descend_bytes = 2 * STAGE;
 
 /// Gradient of the second filters: a quarter of the channels per block, image by image.
-extern "C" __global__ void __launch_bounds__(256, 2)
-second_descend(const Task* tasks, u32 s, const float* starts, float* working, Scratch* scratch) {
-  extern __shared__ __align__(16) u8 shared[];
-  const int device = blockIdx.y, quarter = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t4 = lane & 3, tile = lane >> 3, tile_row = lane & 7;
-  const Step step(tasks, device, s);
-  if (step.size == 0) return;
-  Scratch& sc = scratch[device];
+__device__ void second_descend(u8* shared, int quarter, const Step& step, u32 s, const float* starts, float* working, Scratch& sc) {
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t4 = lane & 3, tile = lane >> 3, tile_row = lane & 7;
   const u32 base = shared_address(shared);
   const auto fetch = [&](int b) {
     const u32 to = base + (b & 1) * STAGE;
@@ -631,7 +633,7 @@ second_descend(const Task* tasks, u32 s, const float* starts, float* working, Sc
     }
   }
   const float scale = step.task.rate / (MAP_SCALE * SLOPE_SCALE);
-  float* w = working + (size_t)device * WORKING + AT_SECOND;
+  float* w = working + AT_SECOND;
   const float* start = starts + (size_t)step.task.params * WORKING + AT_SECOND;
 #pragma unroll
   for (int i = 0; i < 7; i++) {
@@ -648,9 +650,23 @@ second_descend(const Task* tasks, u32 s, const float* starts, float* working, Sc
           __stcg((float2*)(w + at), v);
           u32 h, l;
           split(v.x * WEIGHT_SCALE, v.y * WEIGHT_SCALE, h, l);
-          *(u32*)(sc.second_high + at) = h, *(u32*)(sc.second_low + at) = l;
+          *(u32*)(sc.second_high[(s + 1) & 1] + at) = h, *(u32*)(sc.second_low[(s + 1) & 1] + at) = l;
         }
   }
+}
+
+__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+extern "C" __device__ u32 second_backward_bytes = larger(SLOPES_BYTES + 2 * TAP, 2 * STAGE);
+
+/// Both at once: neither waits for the other, since the filters of the next step are written apart.
+extern "C" __global__ void __launch_bounds__(256, 2)
+second_backward(const Task* tasks, u32 s, const float* starts, float* working, const u32* order, const Feature* inputs, const float* scale, const float* shift, Scratch* scratch) {
+  extern __shared__ __align__(16) u8 shared[];
+  const int device = blockIdx.y, part = blockIdx.x;
+  const Step step(tasks, device, s);
+  if (step.size == 0) return;
+  if (part < 4) first_slopes(shared, part, step, s, order, inputs, scale, shift, scratch[device]);
+  else second_descend(shared, part - 4, step, s, starts, working + (size_t)device * WORKING, scratch[device]);
 }
 
 extern "C" __global__ void first_descend(const Task* tasks, u32 s, const float* starts, float* working, const Scratch* scratch) {

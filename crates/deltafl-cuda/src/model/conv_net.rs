@@ -66,8 +66,7 @@ struct Kernels {
     second_forward: Kernel,
     full_layer: Kernel,
     full_score: Kernel,
-    second_slopes: Kernel,
-    second_descend: Kernel,
+    second_backward: Kernel,
     first_descend: Kernel,
     add_groups: Kernel,
     /// Floats of the working form of the parameters.
@@ -98,8 +97,7 @@ impl Kernels {
             second_forward: sized("second_forward")?,
             full_layer: module.kernel("full_layer", full)?,
             full_score: module.kernel("full_score", full)?,
-            second_slopes: sized("second_slopes")?,
-            second_descend: sized("second_descend")?,
+            second_backward: sized("second_backward")?,
             first_descend: plain("first_descend")?,
             add_groups: plain("add_groups")?,
             working: module.constant("working_len")? as usize,
@@ -147,10 +145,9 @@ impl Trainer for ConvTrainer {
             run(&kernels.second_forward, (4, active), &args)?;
             let args = [list, step, starts, working, order, labels, scratch];
             run(&kernels.full_layer, (active, 1), &args)?;
-            let args = [list, step, order, inputs, scale, shift, scratch];
-            run(&kernels.second_slopes, (4, active), &args)?;
+            let args = [list, step, starts, working, order, inputs, scale, shift, scratch];
+            run(&kernels.second_backward, (8, active), &args)?;
             let args = [list, step, starts, working, scratch];
-            run(&kernels.second_descend, (4, active), &args)?;
             run(&kernels.first_descend, (active, 1), &args)?;
         }
         launch(stream, &kernels.collect, kernels.entries(count), &[list, working, updates.local])
