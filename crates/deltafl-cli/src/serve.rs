@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use deltafl::data::{Federation, Split};
-use deltafl::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl::model::Model;
-use deltafl::run_folder::RunFolder;
 use deltafl::training::{Outcome, Plan, State, train};
+use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
+use deltafl_data::run_folder::RunFolder;
 use deltafl_net::Deadlines;
 use deltafl_net::engine::{Remote, Rules};
 use deltafl_net::link::ConnectionLimits;
@@ -144,6 +144,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if experiment.is_open() && !args.open {
         return Err(bad_input("the experiment finds η in open mode: devices would tell their losses one by one")
             .help("private mode: --set algorithm.N.quantile=histogram, counted from 0; or choose the open mode with --open")
+            .into());
+    }
+    if experiment.with_replacement {
+        return Err(bad_input("the experiment draws cohorts with replacement, which a deployment refuses")
+            .help("a device that counts twice could be read off a sum: remove with_replacement, or --set with_replacement=false")
             .into());
     }
     let (federation, model) = load(&experiment, &args.machine)?;

@@ -5,13 +5,18 @@
 
 use std::time::{Duration, Instant};
 
+use deltafl::compute::{Block, Compute, UpdateTask};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split, WordVectors};
-use deltafl::device::{LocalPlan, Work};
+use deltafl::device::blocks;
 use deltafl::kernel::Isa;
-use deltafl::model::{ModelSpec, Step};
+use deltafl::model::ModelSpec;
 use deltafl::params::{Params, UpdateCode};
+use deltafl::question::RoundKey;
 use deltafl::stream::{Purpose, Stream};
-use deltafl_cuda::{Cache, Device, Gpu, GpuError, Options, Update};
+use deltafl::trainer::{LocalPlan, Work};
+use deltafl_cuda::{Cache, Device, Gpu, Options};
+
+type Failure = Box<dyn std::error::Error>;
 
 struct Cohort {
     name: &'static str,
@@ -79,7 +84,7 @@ fn cohorts() -> Vec<Cohort> {
     ]
 }
 
-fn round(device: &Device, cohort: &Cohort) -> Result<(), GpuError> {
+fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     let federation = &cohort.federation;
     let params = initial(&cohort.spec, federation);
     let mut gpu = Gpu::new(device, federation, &cohort.spec, params.len(), Options::default())?;
@@ -88,19 +93,24 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), GpuError> {
     let plan = LocalPlan {
         work: Work::Epochs(1),
         batch: cohort.batch,
-        step: Step { learning_rate: cohort.rate, l2: 0.0 },
+        learning_rate: cohort.rate,
+        l2: 0.0,
+        proximal: 0.0,
     };
-    let mut sums = vec![0; UpdateCode::len(params.len())];
+    let task =
+        |&(device, weight): &(u32, f64)| UpdateTask { device, params: &params, plan: &plan, weight, sum: 0 };
+    let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
+    let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let mut once = |round: u64| {
-        let place = 0..sums.len();
-        let update = Update { params: &params, plan, proximal: 0.0, place, devices: &devices };
-        gpu.answers((1, round), devices.len(), &[update], &mut sums)
+        let key = RoundKey { seed: 1, round, members: devices.len() as u32 };
+        Ok(gpu.updates(&key, &tasks, &mut sums)?)
     };
     once(0)?;
     once(1)?;
     let training = median(|i| once(2 + i))?;
     let devices: Vec<u32> = devices.iter().map(|&(k, _)| k).collect();
-    let losses = median(|_| gpu.scores(&devices, &[&params]).map(|_| ()))?;
+    let all = blocks_of(federation, &devices);
+    let losses = median(|_| Ok(gpu.scores(&all, &[&params]).map(|_| ())?))?;
     let examples: u64 = devices.iter().map(|&k| federation.count(k)).sum();
     println!(
         "{}: a round {:.3} ms, losses {:.3} ms, {:.0} examples/s",
@@ -113,16 +123,25 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), GpuError> {
 }
 
 /// Shakespeare's 4.29 million windows at four levels.
-fn evaluation(device: &Device) -> Result<(), GpuError> {
+fn evaluation(device: &Device) -> Result<(), Failure> {
     let (spec, federation) = (ModelSpec::Gru { hidden: 128, embedding: 0 }, texts(1121, |_| 3827));
     let params = initial(&spec, &federation);
     let mut gpu = Gpu::new(device, &federation, &spec, params.len(), Options::default())?;
     let devices: Vec<u32> = (0..federation.len() as u32).collect();
     let four = [&params, &params, &params, &params];
-    gpu.scores(&devices[..10], &four)?;
-    let time = median(|_| gpu.scores(&devices, &four).map(|_| ()))?;
+    let all = blocks_of(&federation, &devices);
+    gpu.scores(&all[..100], &four)?;
+    let time = median(|_| Ok(gpu.scores(&all, &four).map(|_| ())?))?;
     println!("GRU, 4.29 million windows at four levels: {:.3} s", time.as_secs_f64());
     Ok(())
+}
+
+fn blocks_of(federation: &Federation, devices: &[u32]) -> Vec<Block> {
+    let of_device = |&device: &u32| {
+        let blocks = blocks(federation.count(device) as usize);
+        blocks.map(move |examples| Block { device, examples })
+    };
+    devices.iter().flat_map(of_device).collect()
 }
 
 fn initial(spec: &ModelSpec, federation: &Federation) -> Params {
@@ -132,7 +151,7 @@ fn initial(spec: &ModelSpec, federation: &Federation) -> Params {
     params.into()
 }
 
-fn median(mut run: impl FnMut(u64) -> Result<(), GpuError>) -> Result<Duration, GpuError> {
+fn median(mut run: impl FnMut(u64) -> Result<(), Failure>) -> Result<Duration, Failure> {
     let mut times = Vec::new();
     for i in 0..5 {
         let start = Instant::now();

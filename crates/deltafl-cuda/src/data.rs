@@ -8,8 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
-use deltafl::data::columns::Column;
-use deltafl::data::{Federation, InputKind};
+use deltafl::data::{Federation, InputColumn, InputKind};
 
 use crate::GpuError;
 use crate::device::{Device, Kernel};
@@ -129,11 +128,11 @@ impl<'a> Data<'a> {
 
     fn upload(&self, ranges: &[Ranges]) -> Result<Columns, GpuError> {
         let (federation, stream) = (self.federation, &self.stream);
-        let inputs = match federation.column() {
-            Column::Bytes(values) => Inputs::Bytes(gathered(stream, values, ranges)?),
-            Column::Dense(values) => Inputs::Dense(gathered(stream, values, ranges)?),
-            Column::Tokens(ids) => Inputs::Tokens(gathered(stream, ids, ranges)?),
-            Column::Text(text) => Inputs::Text(gathered(stream, text, ranges)?),
+        let inputs = match federation.inputs() {
+            InputColumn::Bytes(values) => Inputs::Bytes(gathered(stream, values, ranges)?),
+            InputColumn::Dense(values) => Inputs::Dense(gathered(stream, values, ranges)?),
+            InputColumn::Tokens(ids) => Inputs::Tokens(gathered(stream, ids, ranges)?),
+            InputColumn::Text(text) => Inputs::Text(gathered(stream, text, ranges)?),
         };
         let rows: Vec<Ranges> = ranges.iter().map(Ranges::labels).collect();
         let labels = match federation.kind() {
@@ -238,10 +237,10 @@ struct Ranges {
 impl Ranges {
     fn whole(federation: &Federation) -> Self {
         let width = width(federation);
-        let entries = match federation.column() {
-            Column::Bytes(values) | Column::Text(values) => values.len(),
-            Column::Dense(values) => values.len(),
-            Column::Tokens(ids) => ids.len(),
+        let entries = match federation.inputs() {
+            InputColumn::Bytes(values) | InputColumn::Text(values) => values.len(),
+            InputColumn::Dense(values) => values.len(),
+            InputColumn::Tokens(ids) => ids.len(),
         } as u64;
         Self { examples: 0..entries / width.max(1), width }
     }

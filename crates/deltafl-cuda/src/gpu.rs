@@ -1,24 +1,29 @@
 //! The GPU as a place where devices compute: forward passes and local updates of a cohort.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::ops::Range;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
+use deltafl::compute::{Block, Compute, ComputeError, UpdateTask};
 use deltafl::data::Federation;
-use deltafl::device::{LocalPlan, blocks, stream_key};
+use deltafl::device::stream_key;
 use deltafl::model::{ModelSpec, Score};
-use deltafl::params::{Params, add_wrapping};
+use deltafl::params::{Params, UpdateCode, add_wrapping};
+use deltafl::question::RoundKey;
+use deltafl::trainer::LocalPlan;
 use rayon::prelude::*;
 
-use crate::data::Data;
+use crate::data::{Columns, Data, Placed};
 use crate::memory::{Buffer, Mirror};
 use crate::model::{Scorer, Scores, Setup, Trainer, Updates};
 use crate::order::{self, Draws};
 use crate::sums::Sums;
 use crate::task::{Item, Task, Trained};
 use crate::{Device, GpuError};
+
+/// Blocks of examples in one launch of a forward pass.
+const ITEMS: usize = 1 << 20;
 
 /// How a GPU is used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,22 +32,7 @@ pub struct Options {
     pub memory: Option<u64>,
 }
 
-/// One track's question of a round: a local update, and where its sum stands.
-#[derive(Clone, Debug)]
-pub struct Update<'a> {
-    /// w.
-    pub params: &'a Params,
-    /// How devices train.
-    pub plan: LocalPlan,
-    /// μ of the term (μ/2)‖w − w_t‖².
-    pub proximal: f32,
-    /// Where its sum stands among the sums.
-    pub place: Range<usize>,
-    /// The devices that count (federation indices), with α·ω.
-    pub devices: &'a [(u32, f64)],
-}
-
-/// One model on one GPU over one federation. Work goes to a stream of its own: several of them share a GPU.
+/// One model on one GPU over one federation. Its work goes to a stream of its own: several of them share a GPU.
 pub struct Gpu<'a> {
     device: Device,
     stream: Arc<CudaStream>,
@@ -81,7 +71,7 @@ impl<'a> Gpu<'a> {
         Self::over(device, stream, data, federation, spec, len, memory)
     }
 
-    /// Another run on the same GPU over the same resident federation.
+    /// Another run on the same GPU over the same federation, which is uploaded once.
     pub fn beside(&self) -> Result<Self, GpuError> {
         let stream = self.device.stream()?;
         let data = self.data.clone();
@@ -130,7 +120,8 @@ impl<'a> Gpu<'a> {
         self.data.is_resident()
     }
 
-    /// Builds the kernels of local updates with batches of this size, so that the first round need not.
+    /// Builds the kernels of local updates with batches of this size, so that the first round need not; says whether
+    /// the model can be trained so.
     pub fn prepare(&mut self, batch: usize) -> Result<(), GpuError> {
         if self.trainer.as_ref().is_none_or(|(built, _)| *built != batch) {
             self.trainer = Some((batch, self.setup().trainer(batch)?));
@@ -138,85 +129,7 @@ impl<'a> Gpu<'a> {
         Ok(())
     }
 
-    /// Loss and errors of devices (federation indices) at each of several w, over all their examples.
-    pub fn scores(&mut self, devices: &[u32], params: &[&Params]) -> Result<Vec<Vec<Score>>, GpuError> {
-        self.send_params(params)?;
-        let mut totals = vec![vec![Score::default(); devices.len()]; params.len()];
-        let data = self.data.clone();
-        for part in data.parts(devices) {
-            let placed = data.place(&devices[part.clone()])?;
-            let (owners, items) = self.items_of(&devices[part.clone()], &placed.offsets);
-            // A launch takes so many blocks; partial scores stay small.
-            for (owners, items) in owners.chunks(1 << 20).zip(items.chunks(1 << 20)) {
-                let scores = self.score_items(items, params.len(), data.columns(&placed))?;
-                for (totals, scores) in totals.iter_mut().zip(scores.chunks_exact(items.len())) {
-                    owners.iter().zip(scores).for_each(|(&i, &score)| totals[part.start + i] += score);
-                }
-            }
-        }
-        Ok(totals)
-    }
-
-    /// Adds the coded updates of every query to its place in `sums`. `seed` and `round` decide the order of the
-    /// examples; `members` is the size of the cohort.
-    pub fn answers(
-        &mut self,
-        (seed, round): (u64, u64),
-        members: usize,
-        queries: &[Update<'_>],
-        sums: &mut [u64],
-    ) -> Result<(), GpuError> {
-        let params: Vec<&Params> = queries.iter().map(|query| query.params).collect();
-        self.send_params(&params)?;
-        self.sums.start(queries.len())?;
-        // A sum over this many devices cannot wrap around (`UpdateCode`).
-        let limit = 2f64.powi(62) / members.max(1) as f64;
-        let data = self.data.clone();
-        for batch in distinct(queries.iter().map(|query| query.plan.batch)) {
-            self.prepare(batch)?;
-            let mut wanted = wanted(queries, batch, self.federation);
-            let devices = distinct(wanted.iter().map(|wanted| wanted.device));
-            for part in data.parts(&devices) {
-                let devices = &devices[part];
-                let placed = data.place(devices)?;
-                let place: HashMap<u32, u64> =
-                    devices.iter().copied().zip(placed.offsets.iter().copied()).collect();
-                let (here, later): (Vec<_>, Vec<_>) =
-                    wanted.into_iter().partition(|wanted| place.contains_key(&wanted.device));
-                wanted = later;
-                for wave in here.chunks(self.wave()) {
-                    let (tasks, mut trained) = self.send_tasks((seed, round), queries, wave, &place)?;
-                    self.local.reserve(wave.len() * self.len)?;
-                    let updates = Updates {
-                        stream: &self.stream,
-                        tasks: &tasks,
-                        task_list: self.tasks.arg(),
-                        params: self.params.arg(),
-                        order: self.order.arg(),
-                        columns: data.columns(&placed),
-                        constants: data.constants(),
-                        local: self.local.arg(),
-                    };
-                    let (_, trainer) = self.trainer.as_mut().expect("the trainer has been prepared");
-                    trainer.train(&updates)?;
-                    trained.sort_by_key(|update| update.query);
-                    self.sums.add(&trained, self.params.arg(), self.local.arg(), limit)?;
-                }
-                // What was placed is given back when the wave is done.
-                if !data.is_resident() {
-                    self.stream.synchronize()?;
-                }
-            }
-        }
-        let each = self.len + 3;
-        let coded = self.sums.finish(queries.len())?;
-        for (query, coded) in queries.iter().zip(coded.chunks_exact(each)) {
-            add_wrapping(&mut sums[query.place.clone()], coded);
-        }
-        Ok(())
-    }
-
-    /// w_k of the last wave, by slot: what the sums were made of.
+    /// w_k of the last wave of updates, in the order of its tasks: what the sums were made of.
     #[doc(hidden)]
     pub fn last_local(&self, tasks: usize) -> Result<Vec<f32>, GpuError> {
         let mut local = self.stream.clone_dtoh(self.local.slice())?;
@@ -246,147 +159,301 @@ impl<'a> Gpu<'a> {
         })
     }
 
-    /// Tasks of a wave.
+    fn score_blocks(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, GpuError> {
+        self.send_params(params)?;
+        let mut scores = vec![Vec::with_capacity(blocks.len()); params.len()];
+        let data = self.data.clone();
+        let devices = distinct(blocks.iter().map(|block| block.device));
+        let mut rest = blocks;
+        for part in data.parts(&devices) {
+            let placed = data.place(&devices[part.clone()])?;
+            let offsets = offsets(&devices[part], &placed);
+            // The blocks of a device stand together as a rule; where they do not, the device is placed again.
+            let here = rest.iter().take_while(|block| offsets.contains_key(&block.device)).count();
+            let (now, later) = rest.split_at(here);
+            rest = later;
+            self.score_placed(now, &offsets, data.columns(&placed), &mut scores)?;
+        }
+        for block in rest {
+            let placed = data.place(&[block.device])?;
+            let offsets = offsets(&[block.device], &placed);
+            self.score_placed(std::slice::from_ref(block), &offsets, data.columns(&placed), &mut scores)?;
+        }
+        Ok(scores)
+    }
+
+    /// Appends the scores of blocks whose devices are in the GPU's memory, vector by vector.
+    fn score_placed(
+        &mut self,
+        blocks: &[Block],
+        offsets: &HashMap<u32, u64>,
+        columns: &Columns,
+        scores: &mut [Vec<Score>],
+    ) -> Result<(), GpuError> {
+        for blocks in blocks.chunks(ITEMS) {
+            let item = |block: &Block| Item {
+                first: offsets[&block.device] + block.examples.start as u64,
+                count: block.examples.len() as u32,
+                unused: 0,
+            };
+            let items: Vec<Item> = blocks.iter().map(item).collect();
+            let len = items.len() * scores.len();
+            self.items.send(items.len(), |host| host.copy_from_slice(&items))?;
+            self.losses.reserve(len)?;
+            self.errors.reserve(len)?;
+            let pass = Scores {
+                stream: &self.stream,
+                items: &items,
+                item_list: self.items.arg(),
+                vectors: scores.len() as u32,
+                params: self.params.arg(),
+                columns,
+                constants: self.data.constants(),
+                losses: self.losses.arg(),
+                errors: self.errors.arg(),
+            };
+            self.scorer.as_mut().expect("the scorer was built with the rest").score(&pass)?;
+            let (losses, errors) = (self.losses.receive(len)?, self.errors.receive(len)?);
+            let mut parts = losses.chunks_exact(items.len()).zip(errors.chunks_exact(items.len()));
+            for scores in &mut *scores {
+                let Some((losses, errors)) = parts.next() else { break };
+                let score = |(&loss, &errors): (&f64, &u32)| Score { loss, errors: errors.into() };
+                scores.extend(losses.iter().zip(errors).map(score));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_updates(
+        &mut self,
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+        sums: &mut [Vec<u64>],
+    ) -> Result<(), GpuError> {
+        let (params, vectors) = shared_params(tasks);
+        self.send_params(&params)?;
+        self.sums.start(sums.len())?;
+        // A sum over this many devices cannot wrap around (`UpdateCode`).
+        let limit = 2f64.powi(62) / f64::from(key.members.max(1));
+        let data = self.data.clone();
+        let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(tasks.len());
+        for (task, &vector) in tasks.iter().zip(&vectors) {
+            if task.weight.is_nan() {
+                UpdateCode::refuse(&mut sums[task.sum]);
+            } else {
+                wanted.push(Wanted { task: *task, vector });
+            }
+        }
+        for batch in distinct(wanted.iter().map(|wanted| wanted.task.plan.batch)) {
+            self.prepare(batch)?;
+            let mut rest: Vec<Wanted<'_>> =
+                wanted.iter().copied().filter(|wanted| wanted.task.plan.batch == batch).collect();
+            let devices = distinct(rest.iter().map(|wanted| wanted.task.device));
+            for part in data.parts(&devices) {
+                let placed = data.place(&devices[part.clone()])?;
+                let offsets = offsets(&devices[part], &placed);
+                let (here, later): (Vec<_>, Vec<_>) =
+                    rest.into_iter().partition(|wanted| offsets.contains_key(&wanted.task.device));
+                rest = later;
+                for wave in here.chunks(self.wave()) {
+                    self.train(key, wave, &offsets, data.columns(&placed), limit)?;
+                }
+                // Columns of a part are freed only when nothing reads them any more.
+                if !data.is_resident() {
+                    self.stream.synchronize()?;
+                }
+            }
+        }
+        let coded = self.sums.finish(sums.len())?;
+        for (sum, coded) in sums.iter_mut().zip(coded.chunks_exact(UpdateCode::len(self.len))) {
+            add_wrapping(sum, coded);
+        }
+        Ok(())
+    }
+
+    /// Tasks of a wave: as many as the memory holds.
     fn wave(&self) -> usize {
         let beside = self.trainer.as_ref().map_or(0, |(_, trainer)| trainer.bytes_per_task());
         usize::try_from(self.memory / (4 * self.len as u64 + beside).max(1)).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Draws the orders of a wave and sends its tasks, largest first. Queries to one device share its draws.
+    /// Trains a wave and adds its updates to the sums.
+    fn train(
+        &mut self,
+        key: &RoundKey,
+        wave: &[Wanted<'_>],
+        offsets: &HashMap<u32, u64>,
+        columns: &Columns,
+        limit: f64,
+    ) -> Result<(), GpuError> {
+        let tasks = self.send_tasks(key, wave, offsets)?;
+        self.local.reserve(wave.len() * self.len)?;
+        let updates = Updates {
+            stream: &self.stream,
+            tasks: &tasks,
+            task_list: self.tasks.arg(),
+            params: self.params.arg(),
+            order: self.order.arg(),
+            columns,
+            constants: self.data.constants(),
+            local: self.local.arg(),
+        };
+        let (_, trainer) = self.trainer.as_mut().expect("the trainer has been prepared");
+        trainer.train(&updates)?;
+        let trained = |(slot, wanted): (usize, &Wanted<'_>)| Trained {
+            weight: wanted.task.weight,
+            params: wanted.vector,
+            slot: slot as u32,
+            query: wanted.task.sum as u32,
+            unused: 0,
+        };
+        let mut trained: Vec<Trained> = wave.iter().enumerate().map(trained).collect();
+        trained.sort_by_key(|update| update.query);
+        self.sums.add(&trained, self.params.arg(), self.local.arg(), limit)
+    }
+
+    /// Draws the orders of a wave and sends its tasks, largest first. Tasks of one device share its draws.
     fn send_tasks(
         &mut self,
-        (seed, round): (u64, u64),
-        queries: &[Update<'_>],
-        wave: &[Wanted],
-        place: &HashMap<u32, u64>,
-    ) -> Result<(Vec<Task>, Vec<Trained>), GpuError> {
-        let mut known: HashMap<(u32, u64), u64> = HashMap::new();
+        key: &RoundKey,
+        wave: &[Wanted<'_>],
+        offsets: &HashMap<u32, u64>,
+    ) -> Result<Vec<Task>, GpuError> {
+        let mut known: HashMap<(u32, u32, u32), u64> = HashMap::new();
         let mut orders: Vec<(Draws, &LocalPlan, usize)> = Vec::new();
-        let (mut tasks, mut trained, mut total) = (Vec::new(), Vec::new(), 0);
-        for (slot, wanted) in wave.iter().enumerate() {
-            let query = &queries[wanted.query];
-            let examples = self.federation.count(wanted.device) as u32;
-            let (draws, passes) = order::passes(&query.plan, examples);
-            let key = (wanted.device, u64::from(draws) << 32 | u64::from(passes));
-            let first = *known.entry(key).or_insert_with(|| {
-                let draws = Draws {
-                    seed,
-                    round,
-                    key: stream_key(self.federation.id(wanted.device)),
-                    examples,
-                    offset: place[&wanted.device] as u32,
-                };
-                let len = draws.len(&query.plan);
-                orders.push((draws, &query.plan, len));
+        let (mut tasks, mut total) = (Vec::with_capacity(wave.len()), 0);
+        for (slot, Wanted { task, vector }) in wave.iter().enumerate() {
+            let (plan, examples) = (task.plan, self.federation.count(task.device) as u32);
+            let (draws, passes) = order::passes(plan, examples);
+            let first = *known.entry((task.device, draws, passes)).or_insert_with(|| {
+                let key = stream_key(self.federation.id(task.device));
+                let draws = Draws { key, examples, offset: offsets[&task.device] as u32 };
+                let len = draws.len(plan);
+                orders.push((draws, plan, len));
                 total += len;
                 (total - len) as u64
             });
-            let (rate, proximal) = (query.plan.step.learning_rate, query.proximal);
             tasks.push(Task {
                 order: first,
-                params: wanted.query as u32,
+                params: *vector,
                 draws,
                 passes,
-                batch: query.plan.batch as u32,
-                rate,
-                keep: 1.0 - rate * (query.plan.step.l2 + proximal),
-                pull: rate * proximal,
+                batch: plan.batch as u32,
+                rate: plan.learning_rate,
+                keep: 1.0 - plan.learning_rate * (plan.l2 + plan.proximal),
+                pull: plan.learning_rate * plan.proximal,
                 slot: slot as u32,
-            });
-            trained.push(Trained {
-                weight: wanted.weight,
-                params: wanted.query as u32,
-                slot: slot as u32,
-                query: wanted.query as u32,
-                unused: 0,
             });
         }
-        self.order.send(total, |host| {
-            let mut rest = host;
-            let mut parts = Vec::new();
-            for (draws, plan, len) in orders {
-                let (part, after) = rest.split_at_mut(len);
-                rest = after;
-                parts.push((draws, plan, part));
-            }
-            parts.into_par_iter().for_each(|(draws, plan, part)| draws.write(plan, part));
-        })?;
+        self.order.send(total, |host| write_orders(key, &orders, host))?;
         tasks.sort_by_key(|task| Reverse(task.steps()));
         self.tasks.send(tasks.len(), |host| host.copy_from_slice(&tasks))?;
-        Ok((tasks, trained))
+        Ok(tasks)
     }
 
-    /// The items of a forward pass, and which device each belongs to.
-    fn items_of(&self, devices: &[u32], offsets: &[u64]) -> (Vec<usize>, Vec<Item>) {
-        let items = devices.iter().zip(offsets).enumerate().flat_map(|(i, (&k, &offset))| {
-            blocks(self.federation.count(k) as usize).map(move |block| {
-                let first = offset + block.start as u64;
-                (i, Item { first, count: block.len() as u32, unused: 0 })
-            })
-        });
-        items.unzip()
+    fn unavailable(&self, error: GpuError) -> ComputeError {
+        ComputeError::Unavailable { place: self.device.name().to_owned(), source: error.into() }
+    }
+}
+
+impl Compute for Gpu<'_> {
+    fn width(&self) -> usize {
+        self.device.multiprocessors().map_or(1, |count| count as usize)
     }
 
-    /// Scores of items, vector by vector.
-    fn score_items(
+    /// Nothing: what the GPU reads next is in its memory already, or too large to be there.
+    fn prefetch(&mut self, _devices: &[u32]) {}
+
+    fn scores(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, ComputeError> {
+        self.score_blocks(blocks, params).map_err(|error| self.unavailable(error))
+    }
+
+    fn updates(
         &mut self,
-        items: &[Item],
-        vectors: usize,
-        columns: &crate::data::Columns,
-    ) -> Result<Vec<Score>, GpuError> {
-        let len = items.len() * vectors;
-        self.items.send(items.len(), |host| host.copy_from_slice(items))?;
-        self.losses.reserve(len)?;
-        self.errors.reserve(len)?;
-        let pass = Scores {
-            stream: &self.stream,
-            items,
-            item_list: self.items.arg(),
-            vectors: vectors as u32,
-            params: self.params.arg(),
-            columns,
-            constants: self.data.constants(),
-            losses: self.losses.arg(),
-            errors: self.errors.arg(),
-        };
-        self.scorer.as_mut().expect("the scorer was built with the rest").score(&pass)?;
-        let losses = self.losses.receive(len)?;
-        let errors = self.errors.receive(len)?;
-        Ok(losses.iter().zip(errors).map(|(&loss, &errors)| Score { loss, errors: errors.into() }).collect())
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+        sums: &mut [Vec<u64>],
+    ) -> Result<(), ComputeError> {
+        self.add_updates(key, tasks, sums).map_err(|error| self.unavailable(error))
     }
 }
 
-/// A local update that is wanted.
-#[derive(Clone, Copy, Debug)]
-struct Wanted {
-    query: usize,
-    device: u32,
-    weight: f64,
-    /// Examples that the device passes over.
-    examples: u64,
+/// A local update that is wanted, and which vector of parameters it starts from.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    task: UpdateTask<'a>,
+    vector: u32,
 }
 
-/// The updates of the queries with this batch, largest first.
-fn wanted(queries: &[Update<'_>], batch: usize, federation: &Federation) -> Vec<Wanted> {
-    let of_query = |(query, update): (usize, &Update<'_>)| {
-        let plan = update.plan;
-        update
-            .devices
-            .iter()
-            .map(move |&(device, weight)| {
-                let (draws, passes) = order::passes(&plan, federation.count(device) as u32);
-                Wanted { query, device, weight, examples: u64::from(draws) * u64::from(passes) }
-            })
-            .collect::<Vec<_>>()
+/// The distinct vectors of parameters, and which of them each task starts from.
+fn shared_params<'a>(tasks: &[UpdateTask<'a>]) -> (Vec<&'a Params>, Vec<u32>) {
+    let mut params: Vec<&Params> = Vec::new();
+    let vector = |task: &UpdateTask<'a>| {
+        let known = params.iter().position(|known| known.is_same(task.params));
+        known.unwrap_or_else(|| {
+            params.push(task.params);
+            params.len() - 1
+        }) as u32
     };
-    let queries = queries.iter().enumerate().filter(|(_, query)| query.plan.batch == batch);
-    let mut wanted: Vec<Wanted> = queries.flat_map(of_query).collect();
-    wanted.sort_by_key(|wanted| Reverse(wanted.examples));
-    wanted
+    let vectors = tasks.iter().map(vector).collect();
+    (params, vectors)
+}
+
+/// Writes the orders one behind the other, on all cores.
+fn write_orders(key: &RoundKey, orders: &[(Draws, &LocalPlan, usize)], host: &mut [u32]) {
+    let mut rest = host;
+    let mut parts = Vec::with_capacity(orders.len());
+    for (draws, plan, len) in orders {
+        let (part, after) = rest.split_at_mut(*len);
+        rest = after;
+        parts.push((draws, plan, part));
+    }
+    // A few thousand draws cost less than waking a thread.
+    let all = parts.iter().map(|(_, _, part)| part.len()).sum::<usize>().max(1);
+    let together = (4096 * parts.len() / all).max(1);
+    parts.into_par_iter().with_min_len(together).for_each(|(draws, plan, part)| draws.write(key, plan, part));
+}
+
+/// Where each device begins.
+fn offsets(devices: &[u32], placed: &Placed) -> HashMap<u32, u64> {
+    devices.iter().copied().zip(placed.offsets.iter().copied()).collect()
 }
 
 /// The distinct values, in the order of their first appearance.
 fn distinct<T: Copy + Eq + std::hash::Hash>(values: impl Iterator<Item = T>) -> Vec<T> {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     values.filter(|&value| seen.insert(value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deltafl::trainer::Work;
+
+    fn key() -> RoundKey {
+        RoundKey { seed: 1, round: 2, members: 4 }
+    }
+
+    #[test]
+    fn equal_params_are_sent_once() {
+        let (a, b) = (Params::from(vec![1.0]), Params::from(vec![1.0]));
+        let plan = LocalPlan { work: Work::Epochs(1), batch: 4, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let task = |params| UpdateTask { device: 0, params, plan: &plan, weight: 1.0, sum: 0 };
+        let (params, vectors) = shared_params(&[task(&a), task(&b), task(&a)]);
+        assert_eq!((params.len(), vectors), (2, vec![0, 1, 0]));
+    }
+
+    #[test]
+    fn orders_stand_one_behind_the_other() {
+        let plan = LocalPlan { work: Work::Epochs(2), batch: 4, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let draws = |key, examples, offset| Draws { key, examples, offset };
+        let orders = [(draws(7, 5, 0), &plan, 10), (draws(8, 3, 40), &plan, 6)];
+        let mut together = vec![0; 16];
+        write_orders(&key(), &orders, &mut together);
+        for ((draws, plan, len), place) in orders.iter().zip([0..10, 10..16]) {
+            let mut alone = vec![0; *len];
+            draws.write(&key(), plan, &mut alone);
+            assert_eq!(together[place], alone);
+        }
+    }
 }

@@ -32,4 +32,4 @@ mod task;
 pub use compile::Cache;
 pub use device::Device;
 pub use error::GpuError;
-pub use gpu::{Gpu, Options, Update};
+pub use gpu::{Gpu, Options};

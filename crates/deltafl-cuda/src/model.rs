@@ -22,6 +22,7 @@ mod linear;
 mod logistic;
 mod lstm;
 mod per_block;
+mod perceptron;
 
 /// Builds kernels that train with batches of at most this size.
 type BuildTrainer = fn(&Setup<'_>, usize) -> Result<Box<dyn Trainer>, GpuError>;
@@ -70,6 +71,13 @@ const MODELS: &[Entry] = &[
         trainer: lstm::trainer,
         scorer: lstm::scorer,
         sources: lstm::sources,
+    },
+    Entry {
+        name: "perceptron",
+        capability: (8, 0),
+        trainer: perceptron::trainer,
+        scorer: perceptron::scorer,
+        sources: perceptron::sources,
     },
     Entry {
         name: "logistic",

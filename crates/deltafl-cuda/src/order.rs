@@ -1,13 +1,12 @@
 //! The order in which a device passes over its examples: the draws of the CPU, from the same keyed stream.
 
-use deltafl::device::{LocalPlan, Work};
-use deltafl::stream::{Purpose, Stream};
+use deltafl::device::update_stream;
+use deltafl::question::RoundKey;
+use deltafl::trainer::{LocalPlan, Work};
 
 /// A device's draws in a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draws {
-    pub(crate) seed: u64,
-    pub(crate) round: u64,
     /// What the stream depends on beside them: `device::stream_key` of the device.
     pub(crate) key: u64,
     /// n_k.
@@ -31,9 +30,9 @@ impl Draws {
         draws as usize * passes as usize
     }
 
-    /// Writes the places of the examples in the columns, in the order of `device::Workspace`.
-    pub(crate) fn write(&self, plan: &LocalPlan, order: &mut [u32]) {
-        let mut stream = Stream::new(self.seed, Purpose::LocalUpdate, self.round, self.key);
+    /// Writes the places of the examples in the columns, in the order of `trainer::Sgd`.
+    pub(crate) fn write(&self, round: &RoundKey, plan: &LocalPlan, order: &mut [u32]) {
+        let mut stream = update_stream(round, self.key);
         match plan.work {
             Work::Epochs(_) => {
                 for pass in order.chunks_exact_mut(self.examples.max(1) as usize) {
@@ -47,5 +46,42 @@ impl Draws {
                 order.fill_with(draw);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUND: RoundKey = RoundKey { seed: 5, round: 9, members: 3 };
+
+    fn plan(work: Work) -> LocalPlan {
+        LocalPlan { work, batch: 4, learning_rate: 0.1, l2: 0.0, proximal: 0.0 }
+    }
+
+    fn drawn(work: Work, offset: u32) -> Vec<u32> {
+        let draws = Draws { key: 77, examples: 10, offset };
+        let mut order = vec![u32::MAX; draws.len(&plan(work))];
+        draws.write(&ROUND, &plan(work), &mut order);
+        order
+    }
+
+    #[test]
+    fn epochs_are_the_shuffles_of_the_cpu() {
+        let (mut stream, mut expected) = (update_stream(&ROUND, 77), Vec::new());
+        for _ in 0..3 {
+            let mut order: Vec<u32> = (0..10).collect();
+            stream.shuffle(&mut order);
+            expected.extend(order);
+        }
+        assert_eq!(drawn(Work::Epochs(3), 0), expected);
+        assert_eq!(drawn(Work::Epochs(3), 100), expected.iter().map(|i| i + 100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn steps_are_the_draws_of_the_cpu() {
+        let mut stream = update_stream(&ROUND, 77);
+        let expected: Vec<u32> = (0..8).map(|_| stream.below(10) as u32 + 3).collect();
+        assert_eq!(drawn(Work::Steps(2), 3), expected);
     }
 }

@@ -4,10 +4,11 @@
 
 use std::collections::HashMap;
 use std::f64::consts::TAU;
+use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Drawn, Reachable};
+use crate::exchange::{Drawn, Reachable};
 use crate::stream::{Purpose, Stream};
 
 /// How a cohort is drawn.
@@ -26,7 +27,7 @@ pub struct Sampling {
 #[serde(default, deny_unknown_fields)]
 pub struct Availability {
     /// Probability that a drawn device vanishes before it answers.
-    pub drop_out: f64,
+    pub drop_out: Probability,
     /// Devices that come and go with the hours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diurnal: Option<Diurnal>,
@@ -42,17 +43,52 @@ pub struct Availability {
 #[serde(deny_unknown_fields)]
 pub struct Diurnal {
     /// Rounds per day.
-    pub period: u32,
-    /// Probability at the worst hour, in [0, 1].
-    pub low: f64,
+    pub period: NonZeroU32,
+    /// Probability at the worst hour.
+    pub low: Probability,
+}
+
+/// A number in [0, 1].
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Probability(f64);
+
+impl Probability {
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+/// A number that is no probability.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("expected a number in [0, 1], got {got}")]
+pub struct InvalidProbability {
+    /// The number offered.
+    pub got: f64,
+}
+
+impl TryFrom<f64> for Probability {
+    type Error = InvalidProbability;
+
+    fn try_from(number: f64) -> Result<Self, InvalidProbability> {
+        if (0.0..=1.0).contains(&number) { Ok(Self(number)) } else { Err(InvalidProbability { got: number }) }
+    }
+}
+
+impl From<Probability> for f64 {
+    fn from(probability: Probability) -> Self {
+        probability.0
+    }
 }
 
 impl Diurnal {
     fn reachable(&self, seed: u64, round: u64, device: u32) -> bool {
         // The zone does not depend on the round: round u64::MAX is never trained.
         let zone = Stream::new(seed, Purpose::Availability, u64::MAX, u64::from(device)).unit();
-        let hour = round as f64 / f64::from(self.period) - zone;
-        let probability = self.low + (1.0 - self.low) * (1.0 + (TAU * hour).cos()) / 2.0;
+        let hour = round as f64 / f64::from(self.period.get()) - zone;
+        let low = self.low.get();
+        let probability = low + (1.0 - low) * (1.0 + (TAU * hour).cos()) / 2.0;
         Stream::new(seed, Purpose::Availability, round, u64::from(device)).unit() < probability
     }
 }
@@ -106,7 +142,7 @@ impl Sampling {
     }
 
     fn drops(&self, device: u32, seed: u64, round: u64) -> bool {
-        let drop_out = self.availability.drop_out;
+        let drop_out = self.availability.drop_out.get();
         drop_out > 0.0 && Stream::new(seed, Purpose::DropOut, round, u64::from(device)).unit() < drop_out
     }
 }

@@ -16,6 +16,7 @@ pub mod linear;
 pub mod logistic;
 pub mod lstm;
 mod network;
+pub mod perceptron;
 mod spec;
 
 pub use conv_net::ConvNet;
@@ -23,6 +24,7 @@ pub use gru::{Embedding, Gru};
 pub use linear::Linear;
 pub use logistic::Logistic;
 pub use lstm::Lstm;
+pub use perceptron::Perceptron;
 pub use spec::{ModelMismatch, ModelSpec};
 
 /// A mini-batch, gathered into contiguous memory.
@@ -94,13 +96,39 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// One step of stochastic gradient descent: w ← w − γ(∇f + λw).
+/// One step of stochastic gradient descent: w ← w − γ(∇f + λw + μ(w − c)).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
+pub struct Step<'a> {
     /// γ_t.
     pub learning_rate: f32,
     /// λ of the penalty (λ/2)‖w‖².
     pub l2: f32,
+    /// The term (μ/2)‖w − c‖², where there is one.
+    pub proximal: Option<Proximal<'a>>,
+}
+
+/// A term (μ/2)‖w − c‖² of a device's loss.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Proximal<'a> {
+    /// μ.
+    pub mu: f32,
+    /// c, in working form.
+    pub centre: &'a [f32],
+}
+
+impl Step<'_> {
+    /// 1 − γ(λ + μ): what is left of w beside the gradient of f and the centre.
+    pub fn decay(&self) -> f32 {
+        1.0 - self.learning_rate * (self.l2 + self.proximal.map_or(0.0, |proximal| proximal.mu))
+    }
+
+    /// Adds γμc to parameters that have been multiplied by [`Step::decay`]; both in working form.
+    pub fn pull(&self, working: &mut [f32]) {
+        if let Some(Proximal { mu, centre }) = self.proximal {
+            let by = self.learning_rate * mu;
+            working.iter_mut().zip(centre).for_each(|(w, c)| *w += by * c);
+        }
+    }
 }
 
 /// The sum of the losses over some examples, and how many were misclassified.
@@ -161,11 +189,20 @@ pub trait Model: Send + Sync {
     }
 
     /// One SGD step on the working form (Algorithm 2, line 11).
-    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         let (gradient, scratch) = scratch.split_at_mut(self.num_params());
         self.gradient(working, batch, gradient, scratch);
-        for (w, g) in working.iter_mut().zip(gradient) {
-            *w -= step.learning_rate * (*g + step.l2 * *w);
+        match step.proximal {
+            None => {
+                for (w, g) in working.iter_mut().zip(gradient) {
+                    *w -= step.learning_rate * (*g + step.l2 * *w);
+                }
+            }
+            Some(Proximal { mu, centre }) => {
+                for ((w, g), c) in working.iter_mut().zip(gradient).zip(centre) {
+                    *w -= step.learning_rate * (*g + step.l2 * *w + mu * (*w - c));
+                }
+            }
         }
     }
 }

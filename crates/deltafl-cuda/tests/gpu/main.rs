@@ -7,32 +7,60 @@ mod cases;
 mod reference;
 
 use cases::{Case, device, every_case};
-use deltafl::device::{LocalPlan, Work};
-use deltafl::model::Step;
+use deltafl::compute::{Block, Compute, UpdateTask};
+use deltafl::device::blocks;
+use deltafl::model::Score;
 use deltafl::params::{Params, UpdateCode};
-use deltafl_cuda::{Gpu, Options, Update};
+use deltafl::question::RoundKey;
+use deltafl::trainer::{LocalPlan, Work};
+use deltafl_cuda::{Gpu, Options};
 use reference::{cpu_local, cpu_scores, distance, median};
 
-const SEED: u64 = 7;
-const ROUND: u64 = 3;
-
-fn plan(case: &Case, work: Work) -> LocalPlan {
-    LocalPlan { work, batch: case.batch, step: Step { learning_rate: case.rate, l2: 0.0 } }
+fn round(members: usize) -> RoundKey {
+    RoundKey { seed: 7, round: 3, members: members as u32 }
 }
 
-/// What one query leaves: its sum and the w_k of its devices.
+fn plan(case: &Case, work: Work) -> LocalPlan {
+    LocalPlan { work, batch: case.batch, learning_rate: case.rate, l2: 0.0, proximal: 0.0 }
+}
+
+/// The coded sum of a cohort's updates.
+fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(u32, f64)]) -> Vec<u64> {
+    let mut sums = [vec![0; UpdateCode::len(params.len())]];
+    let task = |&(device, weight): &(u32, f64)| UpdateTask { device, params, plan, weight, sum: 0 };
+    let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
+    gpu.updates(&round(devices.len()), &tasks, &mut sums).unwrap();
+    let [sum] = sums;
+    sum
+}
+
+/// Scores of whole devices, params by params.
+fn scores(case: &Case, gpu: &mut Gpu<'_>, devices: &[u32], params: &[&Params]) -> Vec<Vec<Score>> {
+    let of_device = |&device: &u32| {
+        let blocks = blocks(case.federation.count(device) as usize);
+        blocks.map(move |examples| Block { device, examples })
+    };
+    let all: Vec<Block> = devices.iter().flat_map(of_device).collect();
+    let total = |scores: Vec<Score>| {
+        let mut totals = vec![Score::default(); devices.len()];
+        for (block, score) in all.iter().zip(scores) {
+            totals[devices.iter().position(|&k| k == block.device).unwrap()] += score;
+        }
+        totals
+    };
+    gpu.scores(&all, params).unwrap().into_iter().map(total).collect()
+}
+
+/// The sum of a cohort's updates, and its w_k.
 fn train(
     gpu: &mut Gpu<'_>,
     params: &Params,
-    plan: LocalPlan,
-    mu: f32,
+    plan: &LocalPlan,
     devices: &[(u32, f64)],
 ) -> (Vec<u64>, Vec<Vec<f32>>) {
-    let mut sums = vec![0; UpdateCode::len(params.len())];
-    let update = Update { params, plan, proximal: mu, place: 0..sums.len(), devices };
-    gpu.answers((SEED, ROUND), devices.len(), &[update], &mut sums).unwrap();
+    let sum = sum(gpu, params, plan, devices);
     let local = gpu.last_local(devices.len()).unwrap();
-    (sums, local.chunks_exact(params.len()).map(<[f32]>::to_vec).collect())
+    (sum, local.chunks_exact(params.len()).map(<[f32]>::to_vec).collect())
 }
 
 /// The devices with their weights, in the order of the slots: largest first, as they are scheduled.
@@ -49,11 +77,11 @@ fn on_gpu(case: &Case, options: Options) -> Option<Gpu<'_>> {
 }
 
 /// Relative errors of the updates of all devices, largest device first.
-fn errors(case: &Case, gpu: &mut Gpu<'_>, plan: LocalPlan, mu: f32) -> Vec<f64> {
+fn errors(case: &Case, gpu: &mut Gpu<'_>, plan: &LocalPlan) -> Vec<f64> {
     let cohort = cohort(case);
-    let (_, locals) = train(gpu, &case.params, plan, mu, &cohort);
+    let (_, locals) = train(gpu, &case.params, plan, &cohort);
     let of_device = |(&(k, _), local): (&(u32, f64), &Vec<f32>)| {
-        let expected = cpu_local(case, k, &plan, mu, SEED, ROUND);
+        let expected = cpu_local(case, k, plan, &round(cohort.len()));
         distance(local, &expected, case.params.as_slice())
     };
     cohort.iter().zip(&locals).map(of_device).collect()
@@ -65,7 +93,7 @@ fn losses_agree_with_the_cpu() {
         let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
         let devices: Vec<u32> = (0..case.federation.len() as u32).rev().collect();
         let other = case.other_params();
-        let scores = gpu.scores(&devices, &[&case.params, &other]).unwrap();
+        let scores = scores(&case, &mut gpu, &devices, &[&case.params, &other]);
         let (mut worst, mut missed) = (0.0f64, 0);
         for (params, scores) in [&case.params, &other].into_iter().zip(&scores) {
             for (&k, score) in devices.iter().zip(scores) {
@@ -83,7 +111,7 @@ fn losses_agree_with_the_cpu() {
 fn a_step_agrees_with_the_cpu() {
     for case in every_case() {
         let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
-        let errors = errors(&case, &mut gpu, plan(&case, Work::Steps(1)), 0.0);
+        let errors = errors(&case, &mut gpu, &plan(&case, Work::Steps(1)));
         let worst = errors.iter().copied().fold(0.0, f64::max);
         println!("{}: a step differs by {worst:.1e}, median {:.1e}", case.name, median(&errors));
         assert!(median(&errors) < 1e-5 && worst < case.step_tolerance, "{}: {errors:?}", case.name);
@@ -94,7 +122,7 @@ fn a_step_agrees_with_the_cpu() {
 fn an_epoch_of_the_median_device_agrees_with_the_cpu() {
     for case in every_case() {
         let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
-        let errors = errors(&case, &mut gpu, plan(&case, Work::Epochs(1)), 0.0);
+        let errors = errors(&case, &mut gpu, &plan(&case, Work::Epochs(1)));
         println!("{}: an epoch differs by {:.1e}", case.name, median(&errors));
         assert!(median(&errors) < 1e-5, "{}: {errors:?}", case.name);
     }
@@ -111,8 +139,8 @@ fn several_epochs_steps_decay_and_the_proximal_term_agree_with_the_cpu() {
             (Work::Steps(7), 0.02, 0.1),
         ] {
             let mut plan = plan(&case, work);
-            plan.step.l2 = l2;
-            let errors = errors(&case, &mut gpu, plan, mu);
+            (plan.l2, plan.proximal) = (l2, mu);
+            let errors = errors(&case, &mut gpu, &plan);
             println!("{}: {work:?}, λ = {l2}, μ = {mu} differ by {:.1e}", case.name, median(&errors));
             assert!(median(&errors) < 2e-5, "{}: {work:?} {l2} {mu} {errors:?}", case.name);
         }
@@ -125,7 +153,7 @@ fn smaller_batches_agree_with_the_cpu() {
         let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
         let mut plan = plan(&case, Work::Epochs(1));
         plan.batch = 7;
-        let errors = errors(&case, &mut gpu, plan, 0.0);
+        let errors = errors(&case, &mut gpu, &plan);
         println!("{}: batches of 7 differ by {:.1e}", case.name, median(&errors));
         assert!(median(&errors) < 1e-5, "{}: {errors:?}", case.name);
     }
@@ -139,8 +167,8 @@ fn the_sum_is_the_cpus_code_of_the_same_local_parameters() {
         // The last rate sends parameters to infinity: those devices are refused and counted.
         for rate in [case.rate, 1e38] {
             let mut plan = plan(&case, Work::Steps(3));
-            plan.step.learning_rate = rate;
-            let (sums, locals) = train(&mut gpu, &case.params, plan, 0.0, &cohort);
+            plan.learning_rate = rate;
+            let (sums, locals) = train(&mut gpu, &case.params, &plan, &cohort);
             let mut expected = vec![0; sums.len()];
             for (&(_, weight), local) in cohort.iter().zip(&locals) {
                 let _ =
@@ -160,25 +188,25 @@ fn the_bits_are_the_same_whatever_runs_beside() {
         let (cohort, other) = (cohort(&case), case.other_params());
         let plan = plan(&case, Work::Epochs(1));
         let devices: Vec<u32> = cohort.iter().map(|&(k, _)| k).collect();
-        let (expected, locals) = train(&mut gpu, &case.params, plan, 0.0, &cohort);
-        let losses = gpu.scores(&devices, &[&case.params]).unwrap();
+        let (expected, locals) = train(&mut gpu, &case.params, &plan, &cohort);
+        let losses = scores(&case, &mut gpu, &devices, &[&case.params]);
         let mut beside = gpu.beside().unwrap();
         std::thread::scope(|scope| {
             let work = scope.spawn(|| {
                 for i in 0..10 {
-                    train(&mut beside, &other, plan, 0.0, &cohort[i % cohort.len()..]);
-                    beside.scores(&devices, &[&other, &other]).unwrap();
+                    train(&mut beside, &other, &plan, &cohort[i % cohort.len()..]);
+                    scores(&case, &mut beside, &devices, &[&other, &other]);
                 }
             });
             for repetition in 0..10 {
-                let again = train(&mut gpu, &case.params, plan, 0.0, &cohort);
+                let again = train(&mut gpu, &case.params, &plan, &cohort);
                 assert!(again.0 == expected && again.1 == locals, "{}, repetition {repetition}", case.name);
-                assert_eq!(gpu.scores(&devices, &[&case.params]).unwrap(), losses, "{}", case.name);
+                assert_eq!(scores(&case, &mut gpu, &devices, &[&case.params]), losses, "{}", case.name);
             }
             work.join().unwrap();
         });
         // A device alone trains as in the cohort, among other queries too.
-        let (alone, _) = train(&mut gpu, &case.params, plan, 0.0, &cohort[1..2]);
+        let (alone, _) = train(&mut gpu, &case.params, &plan, &cohort[1..2]);
         let mut expected = vec![0; alone.len()];
         UpdateCode::new(1).add(case.params.as_slice(), &locals[1], cohort[1].1, &mut expected).unwrap();
         assert_eq!(alone, expected, "{}", case.name);
@@ -192,53 +220,35 @@ fn a_federation_larger_than_the_memory_is_streamed_with_the_same_bits() {
         let mut small = on_gpu(&case, Options { memory: Some(1) }).unwrap();
         assert!(gpu.is_resident() && !small.is_resident(), "{}", case.name);
         let devices: Vec<u32> = (0..case.federation.len() as u32).collect();
-        let scores = |gpu: &mut Gpu<'_>| gpu.scores(&devices, &[&case.params]).unwrap();
-        assert_eq!(scores(&mut gpu), scores(&mut small), "{}", case.name);
+        let all = |gpu: &mut Gpu<'_>| scores(&case, gpu, &devices, &[&case.params]);
+        assert_eq!(all(&mut gpu), all(&mut small), "{}", case.name);
         let (plan, cohort) = (plan(&case, Work::Epochs(1)), cohort(&case));
-        let sum = |gpu: &mut Gpu<'_>| train(gpu, &case.params, plan, 0.0, &cohort[..1]).0;
-        assert_eq!(sum(&mut gpu), sum(&mut small), "{}", case.name);
-        let sums = |gpu: &mut Gpu<'_>| {
-            let mut sums = vec![0; UpdateCode::len(case.params.len())];
-            let update =
-                Update { params: &case.params, plan, proximal: 0.0, place: 0..sums.len(), devices: &cohort };
-            gpu.answers((SEED, ROUND), cohort.len(), &[update], &mut sums).unwrap();
-            sums
-        };
-        assert_eq!(sums(&mut gpu), sums(&mut small), "{}", case.name);
+        let expected = sum(&mut gpu, &case.params, &plan, &cohort);
+        assert_eq!(sum(&mut small, &case.params, &plan, &cohort), expected, "{}", case.name);
     }
 }
 
 #[test]
-fn queries_of_several_tracks_keep_their_sums_apart() {
+fn several_sums_are_kept_apart() {
     for case in every_case() {
         let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
         let (cohort, other, plan) = (cohort(&case), case.other_params(), plan(&case, Work::Steps(2)));
         let len = UpdateCode::len(case.params.len());
-        fn update<'a>(
-            params: &'a Params,
-            plan: LocalPlan,
-            devices: &'a [(u32, f64)],
-            place: std::ops::Range<usize>,
-        ) -> Update<'a> {
-            Update { params, plan, proximal: 0.0, place, devices }
-        }
-        let mut sums = vec![5; 3 * len + 4];
-        let queries = [
-            update(&case.params, plan, &cohort[..], 4..4 + len),
-            update(&other, plan, &cohort[..2], 4 + len..4 + 2 * len),
-            update(&case.params, plan, &[], 4 + 2 * len..4 + 3 * len),
-        ];
-        gpu.answers((SEED, ROUND), cohort.len(), &queries, &mut sums).unwrap();
-        let single = |gpu: &mut Gpu<'_>, params: &Params, devices: &[(u32, f64)]| {
-            let mut sums = vec![5; len];
-            gpu.answers((SEED, ROUND), cohort.len(), &[update(params, plan, devices, 0..len)], &mut sums)
-                .unwrap();
-            sums
-        };
-        assert!(sums[..4].iter().all(|&sum| sum == 5));
-        assert_eq!(sums[4..4 + len], single(&mut gpu, &case.params, &cohort)[..], "{}", case.name);
-        assert_eq!(sums[4 + len..4 + 2 * len], single(&mut gpu, &other, &cohort[..2])[..], "{}", case.name);
-        assert!(sums[4 + 2 * len..].iter().all(|&sum| sum == 5), "{}", case.name);
+        let task = |params, (device, weight), sum| UpdateTask { device, params, plan: &plan, weight, sum };
+        // What a sum holds already stays in it, and a weight that is not a number is refused.
+        let mut sums = [vec![5; len], vec![0; len], vec![5; len]];
+        let mut tasks: Vec<UpdateTask<'_>> =
+            cohort.iter().map(|&device| task(&case.params, device, 0)).collect();
+        tasks.extend(cohort[..2].iter().map(|&device| task(&other, device, 1)));
+        tasks.push(task(&other, (0, f64::NAN), 1));
+        gpu.updates(&round(cohort.len()), &tasks, &mut sums).unwrap();
+        let first: Vec<u64> = sum(&mut gpu, &case.params, &plan, &cohort).iter().map(|sum| sum + 5).collect();
+        // The code of a sum depends on the members of the round, whatever part of them answers.
+        let mut second = [vec![0; len]];
+        let two: Vec<UpdateTask<'_>> = cohort[..2].iter().map(|&device| task(&other, device, 0)).collect();
+        gpu.updates(&round(cohort.len()), &two, &mut second).unwrap();
+        UpdateCode::refuse(&mut second[0]);
+        assert!(sums[0] == first && sums[1] == second[0] && sums[2] == vec![5; len], "{}", case.name);
     }
 }
 

@@ -1,36 +1,31 @@
 //! The CPU's side: losses and local updates from `Model::gradient`, step by step.
 
 use deltafl::data::BatchBuffer;
-use deltafl::device::{LocalPlan, Work, Workspace, blocks, stream_key};
+use deltafl::device::{blocks, stream_key, update_stream};
 use deltafl::model::Score;
 use deltafl::params::Params;
-use deltafl::stream::{Purpose, Stream};
+use deltafl::question::RoundKey;
+use deltafl::trainer::{LocalPlan, LocalTrainer, Sgd, Work};
 
 use crate::cases::Case;
 
 /// The loss of a device.
 pub(crate) fn cpu_scores(case: &Case, device: u32, params: &Params) -> Score {
     let examples = case.federation.examples(device);
-    let mut workspace = Workspace::default();
-    workspace.load(&*case.model, params.as_slice());
+    let trainer = Sgd::new(&*case.model);
+    let mut worker = trainer.worker();
+    worker.load(params.as_slice());
     let mut total = Score::default();
     for block in blocks(examples.len()) {
-        total += workspace.score(&*case.model, &examples, block);
+        total += worker.score(&examples, block).unwrap();
     }
     total
 }
 
 /// w ← w − γ(∇f + λw + μ(w − w_t)), in f64 between gradients.
-pub(crate) fn cpu_local(
-    case: &Case,
-    device: u32,
-    plan: &LocalPlan,
-    mu: f32,
-    seed: u64,
-    round: u64,
-) -> Vec<f32> {
+pub(crate) fn cpu_local(case: &Case, device: u32, plan: &LocalPlan, round: &RoundKey) -> Vec<f32> {
     let examples = case.federation.examples(device);
-    let mut stream = Stream::new(seed, Purpose::LocalUpdate, round, stream_key(case.federation.id(device)));
+    let mut stream = update_stream(round, stream_key(case.federation.id(device)));
     let start: Vec<f64> = case.params.as_slice().iter().map(|&w| f64::from(w)).collect();
     let mut w = start.clone();
     let mut step = |indices: &[u32]| {
@@ -40,7 +35,7 @@ pub(crate) fn cpu_local(
         let mut scratch = vec![0.0; case.model.scratch_len(indices.len())];
         let now: Vec<f32> = w.iter().map(|&w| w as f32).collect();
         case.model.gradient(&now, batch, &mut gradient, &mut scratch);
-        let [rate, l2, mu] = [plan.step.learning_rate, plan.step.l2, mu].map(f64::from);
+        let [rate, l2, mu] = [plan.learning_rate, plan.l2, plan.proximal].map(f64::from);
         for ((w, &start), &slope) in w.iter_mut().zip(&start).zip(&gradient) {
             *w -= rate * (f64::from(slope) + l2 * *w + mu * (*w - start));
         }

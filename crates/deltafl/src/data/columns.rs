@@ -2,28 +2,10 @@
 
 use super::{Affine, Federation, InputColumn};
 
-/// The inputs of all devices, one after the other.
-#[derive(Clone, Copy, Debug)]
-pub enum Column<'a> {
-    /// Grey levels.
-    Bytes(&'a [u8]),
-    /// Features.
-    Dense(&'a [f32]),
-    /// Words.
-    Tokens(&'a [u32]),
-    /// The texts of the devices, a symbol per byte.
-    Text(&'a [u8]),
-}
-
 impl Federation {
-    /// The inputs of all devices. Nothing in them has been checked since the federation was mapped.
-    pub fn column(&self) -> Column<'_> {
-        match &self.inputs {
-            InputColumn::Bytes(values) => Column::Bytes(values),
-            InputColumn::Dense(values) => Column::Dense(values),
-            InputColumn::Tokens(ids) => Column::Tokens(ids),
-            InputColumn::Text(text) => Column::Text(text),
-        }
+    /// The inputs of all devices, one after the other. Nothing in them has been checked since the federation was mapped.
+    pub fn inputs(&self) -> &InputColumn {
+        &self.inputs
     }
 
     /// The labels of all examples; empty for windows, whose labels stand in the text.

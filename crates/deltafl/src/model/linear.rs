@@ -104,12 +104,13 @@ impl Model for Linear {
         batch * self.rows().stride
     }
 
-    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         let x = batch.inputs.dense();
         let residuals = &mut scratch[..batch.len() * self.rows().stride];
         self.logits(working, x, residuals);
         let scale = -step.learning_rate / batch.len() as f32;
         softmax::residuals(self.kernel, self.rows(), residuals, batch.labels, scale);
-        self.descend(working, x, residuals, 1.0 - step.learning_rate * step.l2);
+        self.descend(working, x, residuals, step.decay());
+        step.pull(working);
     }
 }
