@@ -129,7 +129,7 @@ pub(crate) fn every_case() -> Vec<Case> {
         ),
         Case::new("linear, tables", tables(61, 10), ModelSpec::Linear, 8, 0.05),
         Case::new("perceptron, images", images(784, 62), ModelSpec::Perceptron { hidden: 100 }, 10, 0.1),
-        Case::new("perceptron, tables", tables(13, 3), ModelSpec::Perceptron { hidden: 33 }, 16, 0.1),
+        Case::new("perceptron, tables", tables(13, 3), ModelSpec::Perceptron { hidden: 33 }, 16, 0.5),
         Case::new("logistic, tables", tables(50, 2), ModelSpec::Logistic, 10, 0.5),
         Case::new("logistic, images", images(785, 2), ModelSpec::Logistic, 10, 0.01),
         Case {
