@@ -7,11 +7,11 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 
 use serde::{Deserialize, Serialize};
 
+use crate::run_folder::Difference;
 use deltafl::algorithm::{Options, Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::kernel::Isa;
 use deltafl::memory::Memory;
-use crate::run_folder::Difference;
 use deltafl::selection::Needs;
 use deltafl::trainer::Work;
 use deltafl::training::{self, Decay, Plan};

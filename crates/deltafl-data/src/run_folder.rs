@@ -20,9 +20,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::Experiment;
 use deltafl::algorithm::TrackLabel;
 use deltafl::exchange::SplitEvaluation;
-use crate::experiment::Experiment;
 use deltafl::training::{RoundRecord, State};
 
 mod atomic;

@@ -313,7 +313,7 @@ async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
 /// The device that the first cohort draws first.
 fn engine_first_drawn(field: &Field) -> u32 {
     use deltafl::cohort::Draw;
-    use deltafl::engine::Reachable;
+    use deltafl::exchange::Reachable;
     let draw = Draw { seed: 1, round: 0, attempt: 0 };
     let cohort = field.experiment.plan().sampling.cohort(field.devices().len(), draw, &Reachable::Everyone);
     cohort[0].device

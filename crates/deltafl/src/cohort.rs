@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_tenth_of_the_devices_drops_out() {
-        let availability = Availability { drop_out: 0.1, diurnal: None };
+        let availability = Availability { drop_out: Probability(0.1), diurnal: None };
         let sampling = Sampling { availability, ..sampling(100) };
         let dropped: usize =
             (0..100).map(|t| cohort(sampling, 1000, 1, t).iter().filter(|d| d.dropped).count()).sum();
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn at_noon_fewer_devices_can_be_reached() {
-        let diurnal = Diurnal { period: 24, low: 0.2 };
+        let diurnal = Diurnal { period: NonZeroU32::new(24).unwrap(), low: Probability(0.2) };
         let reached = |round| (0..4000).filter(|&k| diurnal.reachable(1, round, k)).count();
         let zone = |k: u32| Stream::new(1, Purpose::Availability, u64::MAX, u64::from(k)).unit();
         let at_midnight = (0..4000).filter(|&k| zone(k) < 0.05 && diurnal.reachable(1, 0, k)).count();
@@ -253,7 +253,8 @@ mod tests {
 
     #[test]
     fn nobody_reachable_is_an_empty_cohort() {
-        let availability = Availability { drop_out: 0.0, diurnal: Some(Diurnal { period: 1, low: 0.0 }) };
+        let diurnal = Diurnal { period: NonZeroU32::MIN, low: Probability(0.0) };
+        let availability = Availability { diurnal: Some(diurnal), ..Availability::default() };
         for with_replacement in [false, true] {
             let sampling = Sampling { cohort_size: 5, with_replacement, availability };
             assert!(cohort(sampling, 20, 1, 0).len() <= 5);

@@ -93,6 +93,11 @@ impl<'a> Sgd<'a> {
     pub fn new(model: &'a dyn Model) -> Self {
         Self { model }
     }
+
+    /// A worker in memory that another one has left.
+    pub fn worker_in(&self, memory: Workspace) -> SgdWorker<'a> {
+        SgdWorker { model: self.model, memory }
+    }
 }
 
 impl LocalTrainer for Sgd<'_> {
@@ -105,18 +110,26 @@ impl LocalTrainer for Sgd<'_> {
     }
 
     fn worker(&self) -> Box<dyn Worker + '_> {
-        Box::new(SgdWorker { model: self.model, memory: SgdMemory::default() })
+        Box::new(self.worker_in(Workspace::default()))
     }
 }
 
 /// A model, with the memory that it trains in.
-struct SgdWorker<'a> {
+pub struct SgdWorker<'a> {
     model: &'a dyn Model,
-    memory: SgdMemory,
+    memory: Workspace,
 }
 
-#[derive(Default)]
-struct SgdMemory {
+impl SgdWorker<'_> {
+    /// The memory, for the next worker.
+    pub fn into_workspace(self) -> Workspace {
+        self.memory
+    }
+}
+
+/// Memory in which a device trains and evaluates, reused from device to device.
+#[derive(Debug, Default)]
+pub struct Workspace {
     working: Aligned,
     /// w_t in working form, where there is a proximal term.
     centre: Aligned,
@@ -128,14 +141,14 @@ struct SgdMemory {
 
 impl Worker for SgdWorker<'_> {
     fn load(&mut self, params: &[f32]) {
-        let SgdMemory { working, scratch, .. } = &mut self.memory;
+        let Workspace { working, scratch, .. } = &mut self.memory;
         working.resize(self.model.working_len());
         self.model.load(params, working);
         scratch.resize(self.model.scratch_len(BLOCK));
     }
 
     fn score(&mut self, examples: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError> {
-        let SgdMemory { working, scratch, batch, .. } = &mut self.memory;
+        let Workspace { working, scratch, batch, .. } = &mut self.memory;
         Ok(self.model.evaluate(working, batch.gather(examples, block), scratch))
     }
 
@@ -146,7 +159,7 @@ impl Worker for SgdWorker<'_> {
         plan: &LocalPlan,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
-        let SgdMemory { working, centre, scratch, local, .. } = &mut self.memory;
+        let Workspace { working, centre, scratch, local, .. } = &mut self.memory;
         working.resize(self.model.working_len());
         self.model.load(params, working);
         if plan.proximal > 0.0 {
@@ -164,7 +177,7 @@ impl Worker for SgdWorker<'_> {
             Work::Epochs(epochs) => (0..epochs).for_each(|_| self.epoch(examples, plan, stream)),
             Work::Steps(steps) => (0..steps).for_each(|_| self.drawn_step(examples, plan, stream)),
         }
-        let SgdMemory { working, local, .. } = &mut self.memory;
+        let Workspace { working, local, .. } = &mut self.memory;
         self.model.store(working, local);
         Ok(local)
     }
@@ -173,7 +186,7 @@ impl Worker for SgdWorker<'_> {
 impl SgdWorker<'_> {
     /// One pass over a shuffle of the examples.
     fn epoch(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
-        let SgdMemory { working, centre, scratch, order, batch, .. } = &mut self.memory;
+        let Workspace { working, centre, scratch, order, batch, .. } = &mut self.memory;
         order.clear();
         order.extend(0..examples.len() as u32);
         stream.shuffle(order);
@@ -185,7 +198,7 @@ impl SgdWorker<'_> {
 
     /// One step on ξ ~ q_k.
     fn drawn_step(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
-        let SgdMemory { working, centre, scratch, order, batch, .. } = &mut self.memory;
+        let Workspace { working, centre, scratch, order, batch, .. } = &mut self.memory;
         order.clear();
         order.extend((0..plan.batch).map(|_| stream.below(examples.len() as u64) as u32));
         let batch = batch.gather(examples, order.iter().map(|&i| i as usize));

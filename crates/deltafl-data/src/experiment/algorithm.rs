@@ -66,6 +66,12 @@ impl AlgorithmSection {
         Self::new(self.algorithm, &given, self.l2)
     }
 
+    /// The section with another λ; `None` is that of the model.
+    #[must_use]
+    pub fn with_l2(self, l2: Option<NonNegative>) -> Self {
+        Self { l2, ..self }
+    }
+
     /// The options of each track, the last option running fastest.
     pub fn points(&self) -> Vec<Options> {
         let mut points: Vec<Vec<(&str, Value)>> = vec![Vec::new()];

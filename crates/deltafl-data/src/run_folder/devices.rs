@@ -273,8 +273,11 @@ mod tests {
     fn an_evaluation_survives_to_the_bit() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("devices")).unwrap();
-        let label =
-            |theta| TrackLabel { algorithm: "delta-fl".into(), theta: Conformity::try_from(theta).unwrap() };
+        let label = |theta| TrackLabel {
+            name: format!("Δ-FL θ={theta}"),
+            algorithm: "delta-fl".into(),
+            theta: Conformity::try_from(theta).unwrap(),
+        };
         let splits = [evaluation(Split::Train, 5, 2), evaluation(Split::Test, 3, 2)];
         write(folder.path(), &[label(1.0), label(0.5)], 3, 50, &splits).unwrap();
         let files = list(folder.path()).unwrap();

@@ -66,32 +66,44 @@ impl From<Tail> for Track {
     }
 }
 
-/// The names of the tracks of a run: the algorithm, and of its options those that every name has and those in which its
-/// tracks differ: "Δ-FL θ=0.5 T_η=20". Tracks that are equal in everything are numbered.
+/// The names of the tracks of a run: the algorithm with its levels, and where several are called the same, the options in
+/// which they differ: "Δ-FL θ=0.5 T_η=20". Tracks that are equal in everything are numbered.
 pub fn track_names(tracks: &[(&Algorithm, &Options, f32)]) -> Vec<String> {
-    let named: Vec<String> = tracks.iter().map(|track| name_among(track, tracks)).collect();
+    let levels: Vec<String> =
+        tracks.iter().map(|(algorithm, options, _)| with_levels(algorithm, options)).collect();
+    let name = |i: usize| {
+        let namesakes: Vec<_> =
+            (0..tracks.len()).filter(|&j| levels[j] == levels[i]).map(|j| tracks[j]).collect();
+        with_differences(&levels[i], tracks[i], &namesakes)
+    };
+    let named: Vec<String> = (0..tracks.len()).map(name).collect();
     let unique = |i: usize| {
-        let (name, before) = (&named[i], named[..i].iter().filter(|other| **other == named[i]).count());
-        if named.iter().filter(|other| *other == name).count() == 1 {
-            name.clone()
-        } else {
-            format!("{name} #{}", before + 1)
+        let namesakes = |names: &[String]| names.iter().filter(|other| **other == named[i]).count();
+        match namesakes(&named) {
+            1 => named[i].clone(),
+            _ => format!("{} #{}", named[i], namesakes(&named[..=i])),
         }
     };
     (0..tracks.len()).map(unique).collect()
 }
 
-fn name_among(track: &(&Algorithm, &Options, f32), tracks: &[(&Algorithm, &Options, f32)]) -> String {
-    let (algorithm, options, l2) = track;
-    let kin = || tracks.iter().filter(|(other, ..)| other.kind == algorithm.kind);
-    let mut name = algorithm.title.to_owned();
-    for (spec, value) in options.iter() {
-        let differs = kin().any(|(_, other, _)| other.iter().all(|(known, at)| known != spec || at != value));
-        if spec.levels || differs {
+fn with_levels(algorithm: &Algorithm, options: &Options) -> String {
+    let levels = options.iter().filter(|(spec, _)| spec.levels);
+    levels.fold(algorithm.title.to_owned(), |name, (spec, value)| format!("{name} {}={value}", spec.symbol))
+}
+
+fn with_differences(
+    name: &str,
+    (_, options, l2): (&Algorithm, &Options, f32),
+    namesakes: &[(&Algorithm, &Options, f32)],
+) -> String {
+    let mut name = name.to_owned();
+    for (place, (spec, value)) in options.iter().enumerate().filter(|(_, (spec, _))| !spec.levels) {
+        if namesakes.iter().any(|(_, other, _)| other.iter().nth(place).is_none_or(|(_, at)| at != value)) {
             name.push_str(&format!(" {}={value}", spec.symbol));
         }
     }
-    if kin().any(|(_, _, other)| other.to_bits() != l2.to_bits()) {
+    if namesakes.iter().any(|(_, _, other)| other.to_bits() != l2.to_bits()) {
         name.push_str(&format!(" λ={l2}"));
     }
     name
@@ -112,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_theta_and_what_its_tracks_differ_in() {
+    fn a_name_has_its_level_and_what_its_namesakes_differ_in() {
         let none = Options::new(&FED_AVG, []).unwrap();
         let plain =
             [(&FED_AVG, none, 0.0), (&DELTA_FL, options(0.5, 1), 0.0), (&DELTA_FL, options(0.1, 1), 0.0)];

@@ -436,7 +436,7 @@ mod tests {
 
         #[test]
         fn any_sums_end_every_search(kind in any_kind(), theta in level(), sums in prop::collection::vec(any::<u64>(), 1..50)) {
-            let mut search = Search::new(kind, theta, &LossRange::default());
+            let mut search = Search::new(kind, theta, None, &LossRange::default());
             let mut garbage = sums.iter().cycle();
             while let Some(query) = search.query() {
                 let sum: Vec<u64> = garbage.by_ref().take(query.len()).copied().collect();

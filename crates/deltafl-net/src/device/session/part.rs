@@ -20,7 +20,7 @@ use crate::device::consent::Reason;
 use crate::device::fetch::fetch_again;
 use crate::fault::Turn;
 use crate::wire::proto::{self, from_device};
-use crate::wire::{BlobId, MAX_QUERIES, malformed, parts};
+use crate::wire::{BlobId, MAX_QUERIES, blob_of_id, malformed, parts};
 
 impl Session<'_> {
     /// A message of secure aggregation.
@@ -77,18 +77,17 @@ impl Session<'_> {
         let (Some(question), Some(mut protocol)) = (self.question.take(), self.protocol.take()) else {
             return self.sit_out(Reason::Unable).await;
         };
-        let blobs: Vec<BlobId> = question.queries.iter().map(|query| query.params).collect();
-        let params = self.fetch_params(&blobs).await?;
+        let blobs: Vec<BlobId> = question.queries.iter().map(|query| blob_of_id(&query.params)).collect();
+        let question = question.with_params(&self.fetch_params(&blobs).await?);
         let workers = Arc::clone(&self.device.workers);
         let _room = workers.room().await;
-        let (model, data) = (Arc::clone(self.model), self.data.clone());
+        let data = self.data.clone();
         let mut losses = std::mem::take(&mut self.memory.losses);
         let begun = Instant::now();
-        let computed = workers.compute(move |workspace| {
-            let task = Task { model: &*model, data: &data };
-            let answer = task.answer(&question, &params, &mut losses, workspace);
+        let computed = workers.compute(Arc::clone(self.model), move |worker| {
+            let answer = Task { data: &data }.answer(&question, &mut losses, worker)?;
             let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
-            (submitted, protocol, losses)
+            Ok((submitted, protocol, losses))
         });
         let (submitted, protocol, losses) = computed.await?;
         self.memory.ledger.spend(begun.elapsed());
@@ -110,12 +109,12 @@ impl Session<'_> {
         }
         let blobs = question.params.into_iter().map(|blob| BlobId::from_wire(Some(blob)));
         let params = self.fetch_params(&blobs.collect::<Result<Vec<_>, _>>()?).await?;
-        let (model, data) = (Arc::clone(self.model), self.data.clone());
+        let data = self.data.clone();
         let begun = Instant::now();
         let computed = self
             .device
             .workers
-            .compute(move |workspace| Task { model: &*model, data: &data }.losses(&params, workspace));
+            .compute(Arc::clone(self.model), move |worker| Task { data: &data }.losses(&params, worker));
         let losses = computed.await?;
         self.memory.ledger.spend(begun.elapsed());
         let examples = self.data.federation.count(self.data.device);
