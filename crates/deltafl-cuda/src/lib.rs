@@ -26,6 +26,7 @@ mod launch;
 mod memory;
 mod model;
 mod order;
+mod place;
 mod sums;
 mod task;
 
@@ -33,3 +34,4 @@ pub use compile::Cache;
 pub use device::Device;
 pub use error::GpuError;
 pub use gpu::{Gpu, Options};
+pub use place::{Place, UnknownPlace};

@@ -242,7 +242,8 @@ fn several_sums_are_kept_apart() {
         tasks.extend(cohort[..2].iter().map(|&device| task(&other, device, 1)));
         tasks.push(task(&other, (0, f64::NAN), 1));
         gpu.updates(&round(cohort.len()), &tasks, &mut sums).unwrap();
-        let first: Vec<u64> = sum(&mut gpu, &case.params, &plan, &cohort).iter().map(|sum| sum.wrapping_add(5)).collect();
+        let first: Vec<u64> =
+            sum(&mut gpu, &case.params, &plan, &cohort).iter().map(|sum| sum.wrapping_add(5)).collect();
         // The code of a sum depends on the members of the round, whatever part of them answers.
         let mut second = [vec![0; len]];
         let two: Vec<UpdateTask<'_>> = cohort[..2].iter().map(|&device| task(&other, device, 0)).collect();

@@ -135,3 +135,39 @@ impl Model for Perceptron {
         total
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Inputs;
+    use crate::stream::Purpose;
+
+    #[test]
+    fn the_gradient_is_the_slope_of_the_loss() {
+        let model = Perceptron::new(3, 5, 4);
+        let mut stream = Stream::new(1, Purpose::Init, 0, 0);
+        let mut params = vec![0.0; model.num_params()];
+        model.init(&mut stream, &mut params);
+        let x: Vec<f32> = (0..6).map(|_| stream.normal() as f32).collect();
+        let batch = Batch { inputs: Inputs::Dense(&x), labels: &[2, 0] };
+        let mut scratch = vec![0.0; model.scratch_len(2)];
+        let mut gradient = vec![0.0; params.len()];
+        let loss = model.gradient(&params, batch, &mut gradient, &mut scratch);
+        let score = model.evaluate(&params, batch, &mut scratch);
+        assert!((score.loss / 2.0 - loss).abs() < 1e-12);
+        for i in 0..params.len() {
+            let mut at = |by: f32| {
+                let mut moved = params.clone();
+                moved[i] += by;
+                model.evaluate(&moved, batch, &mut scratch).loss / 2.0
+            };
+            let slope = (at(1e-2) - at(-1e-2)) / 2e-2;
+            assert!((slope - f64::from(gradient[i])).abs() < 1e-3, "entry {i}: {slope} {}", gradient[i]);
+        }
+    }
+
+    #[test]
+    fn ties_go_to_the_first_class() {
+        assert_eq!([0, 1].map(|label| score(&[1.0, 1.0], label).errors), [0, 1]);
+    }
+}
