@@ -96,7 +96,8 @@ impl<'a> Data<'a> {
             return std::iter::once(0..devices.len()).collect();
         }
         let bytes = devices.iter().map(|&k| Ranges::of(self.federation, k).bytes(self.federation));
-        parts(bytes, self.limit)
+        // An example of a part has a number of 32 bits.
+        parts(bytes, self.limit.min(u32::MAX.into()))
     }
 
     /// Brings the columns of these devices into the GPU's memory.

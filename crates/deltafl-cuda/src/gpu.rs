@@ -240,6 +240,10 @@ impl<'a> Gpu<'a> {
         for (task, &vector) in tasks.iter().zip(&vectors) {
             if task.weight.is_nan() {
                 UpdateCode::refuse(&mut sums[task.sum]);
+            } else if task.plan.examples(self.federation.count(task.device)) == 0 {
+                // A device that takes no step stays at w, and counts.
+                let (w, code) = (task.params.as_slice(), UpdateCode::new(key.members as usize));
+                let _ = code.add(w, w, task.weight, &mut sums[task.sum]);
             } else {
                 wanted.push(Wanted { task: *task, vector });
             }
@@ -436,7 +440,7 @@ mod tests {
 
     #[test]
     fn equal_params_are_sent_once() {
-        let (a, b) = (Params::from(vec![1.0]), Params::from(vec![1.0]));
+        let (a, b) = (Params::from(vec![1.0]), Params::from(vec![2.0]));
         let plan = LocalPlan { work: Work::Epochs(1), batch: 4, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
         let task = |params| UpdateTask { device: 0, params, plan: &plan, weight: 1.0, sum: 0 };
         let (params, vectors) = shared_params(&[task(&a), task(&b), task(&a)]);

@@ -19,7 +19,7 @@ pub(crate) struct Draws {
 pub(crate) fn passes(plan: &LocalPlan, examples: u32) -> (u32, u32) {
     match plan.work {
         Work::Epochs(epochs) => (examples, epochs),
-        Work::Steps(steps) => (steps * plan.batch as u32, 1),
+        Work::Steps(steps) => (steps.saturating_mul(u32::try_from(plan.batch).unwrap_or(u32::MAX)), 1),
     }
 }
 

@@ -254,6 +254,20 @@ fn several_sums_are_kept_apart() {
 }
 
 #[test]
+fn a_device_that_takes_no_step_stays_where_it_is_and_counts() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let cohort = cohort(&case);
+        for work in [Work::Epochs(0), Work::Steps(0)] {
+            let sum = sum(&mut gpu, &case.params, &plan(&case, work), &cohort);
+            let (entries, footer) = sum.split_at(case.params.len());
+            assert!(entries.iter().all(|&entry| entry == 0), "{}", case.name);
+            assert_eq!(footer[1..], [cohort.len() as u64, 0], "{}", case.name);
+        }
+    }
+}
+
+#[test]
 fn a_model_without_kernels_for_its_shape_is_refused_by_name() {
     let Some(device) = device() else { return };
     for case in cases::unsupported() {
