@@ -46,6 +46,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         start: Start::Any,
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
+        compute: args.machine.compute,
         show: &Show::unless(args.quiet || args.json),
     };
     match session::run(experiment, &options)? {

@@ -25,6 +25,7 @@ mod enrol;
 mod error;
 mod experiment_file;
 mod export;
+mod gpu;
 mod illustrate;
 #[cfg(feature = "net")]
 mod model;

@@ -210,6 +210,7 @@ fn train(args: &Args, job: &Job, show: &Show) -> Result<Option<Beside>> {
         start: Start::Any,
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
+        compute: args.machine.compute,
         show,
     };
     let federation = session::load(&job.experiment)?;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use deltafl::kernel::Isa;
+use deltafl_cuda::Place;
 use miette::Result;
 
 use crate::progress::Show;
@@ -46,6 +47,9 @@ pub(crate) struct Machine {
     /// Pin the kernels to an instruction set: reference, avx2, avx512 [default: the best here]
     #[arg(long, value_name = "SET")]
     kernel: Option<Isa>,
+    /// Where devices compute: cpu, cuda, cuda:N, or auto for a GPU where there is one
+    #[arg(long, value_name = "PLACE", default_value_t = Place::Cpu)]
+    pub(crate) compute: Place,
 }
 
 impl Machine {
@@ -64,6 +68,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         start: if args.resume { Start::Resume } else { Start::New },
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
+        compute: args.machine.compute,
         show: &show,
     };
     let ended = session::run(experiment, &options);

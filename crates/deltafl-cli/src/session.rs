@@ -15,12 +15,14 @@ use deltafl::model::Model;
 use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, Survey, train};
+use deltafl_cuda::Place;
 use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, RunFolderError, Summary};
 use miette::Report;
 
 use crate::dashboard;
 use crate::error::{Busy, bad_input};
+use crate::gpu;
 use crate::progress::{Progress, Show};
 
 /// How to run, beside what the experiment says.
@@ -33,6 +35,8 @@ pub(crate) struct Options<'a> {
     pub(crate) threads: usize,
     /// The instruction set of the kernels.
     pub(crate) kernel: Isa,
+    /// Where devices compute.
+    pub(crate) compute: Place,
     /// How progress is shown.
     pub(crate) show: &'a Show,
 }
@@ -143,7 +147,10 @@ pub(crate) fn run_on(
         params: model.num_params(),
     });
     let trainer = Sgd::new(&*model);
-    let compute = compute(&trainer, federation, options.threads)?;
+    let compute = match gpu::for_run(&experiment, federation, model.num_params(), options)? {
+        Some(gpu) => Box::new(gpu),
+        None => compute(&trainer, federation, options.threads)?,
+    };
     let mut exchange = exchange(&experiment, compute, federation)?;
     let mut folder = open(&experiment, options)?;
     warn_thin_tails(&experiment, options.show);

@@ -18,6 +18,7 @@ pub mod batch;
 pub mod builder;
 mod check;
 mod column;
+mod columns;
 mod content_hash;
 mod device_split;
 mod from_columns;

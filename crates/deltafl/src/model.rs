@@ -17,6 +17,7 @@ pub mod linear;
 pub mod logistic;
 pub mod lstm;
 mod network;
+pub mod perceptron;
 mod spec;
 
 pub use conv_net::ConvNet;
@@ -24,6 +25,7 @@ pub use gru::{Embedding, Gru};
 pub use linear::Linear;
 pub use logistic::Logistic;
 pub use lstm::Lstm;
+pub use perceptron::Perceptron;
 pub use spec::{ModelMismatch, ModelSpec};
 
 /// A mini-batch, gathered into contiguous memory.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use deltafl::data::Federation;
 use deltafl::kernel::Isa;
+use deltafl_cuda::Place;
 use deltafl_data::experiment::{DataSection, Experiment};
 use deltafl_data::run_folder;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -145,8 +146,14 @@ impl Crew<'_> {
         }
         let federation = held.insert(self.federations.of(&experiment)?);
         let show = Show::Shared(self.bar.clone());
-        let options =
-            Options { out: &out, start: Start::Any, threads, kernel: self.effort.kernel, show: &show };
+        let options = Options {
+            out: &out,
+            start: Start::Any,
+            threads,
+            kernel: self.effort.kernel,
+            compute: Place::Cpu,
+            show: &show,
+        };
         session::run_on(experiment, federation, &options)
     }
 

@@ -19,7 +19,7 @@ pub struct ModelSection {
     /// Channels of the two convolutions of a conv-net.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<[NonZeroUsize; 2]>,
-    /// Units of an lstm or a gru.
+    /// Units of an lstm, a gru or a perceptron.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden: Option<NonZeroUsize>,
     /// Entries of a gru's trained embedding; 0 is one-hot input.
@@ -41,6 +41,8 @@ pub enum ModelKind {
     Lstm,
     /// The GRU over symbols.
     Gru,
+    /// A perceptron with one hidden layer.
+    Perceptron,
 }
 
 /// An option that the model does not have.
@@ -67,15 +69,18 @@ impl ModelSection {
                 hidden: self.hidden.map_or(128, NonZeroUsize::get),
                 embedding: self.embedding.unwrap_or(0),
             },
+            ModelKind::Perceptron => {
+                ModelSpec::Perceptron { hidden: self.hidden.map_or(100, NonZeroUsize::get) }
+            }
         }
     }
 
     /// Refuses options of another model, which would be silently without effect.
     pub(super) fn validate(&self) -> Result<(), ForeignOption> {
-        use ModelKind::{ConvNet, Gru, Lstm};
+        use ModelKind::{ConvNet, Gru, Lstm, Perceptron};
         let options = [
             ("channels", self.channels.is_some(), self.kind == ConvNet),
-            ("hidden", self.hidden.is_some(), matches!(self.kind, Lstm | Gru)),
+            ("hidden", self.hidden.is_some(), matches!(self.kind, Lstm | Gru | Perceptron)),
             ("embedding", self.embedding.is_some(), self.kind == Gru),
         ];
         match options.into_iter().find(|&(_, given, known)| given && !known) {

@@ -24,8 +24,8 @@ pub enum Normalise {
 /// x'_j = scale_j · x_j + shift_j.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Affine {
-    scale: Vec<f32>,
-    shift: Vec<f32>,
+    pub(super) scale: Vec<f32>,
+    pub(super) shift: Vec<f32>,
     kernel: Granted,
 }
 

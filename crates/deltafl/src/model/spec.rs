@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConvNet, Embedding, Gru, Linear, Logistic, Lstm, Model};
+use super::{ConvNet, Embedding, Gru, Linear, Logistic, Lstm, Model, Perceptron};
 use crate::data::{Federation, InputKind, WordVectors};
 use crate::kernel::{Isa, UnavailableIsa};
 
@@ -36,6 +36,12 @@ pub enum ModelSpec {
         #[serde(default)]
         embedding: usize,
     },
+    /// A perceptron with one hidden layer.
+    Perceptron {
+        /// Units.
+        #[serde(default = "perceptron_units")]
+        hidden: usize,
+    },
 }
 
 fn paper_channels() -> [usize; 2] {
@@ -48,6 +54,10 @@ fn lstm_units() -> usize {
 
 fn gru_units() -> usize {
     128
+}
+
+fn perceptron_units() -> usize {
+    100
 }
 
 /// Why a model cannot be trained on some data.
@@ -118,6 +128,7 @@ impl ModelSpec {
             Self::ConvNet { .. } => "conv-net",
             Self::Lstm { .. } => "lstm",
             Self::Gru { .. } => "gru",
+            Self::Perceptron { .. } => "perceptron",
         }
     }
 
@@ -146,6 +157,10 @@ impl ModelSpec {
                 let embedding =
                     if *embedding == 0 { Embedding::OneHot } else { Embedding::Trained(*embedding) };
                 Box::new(Gru::new(len, alphabet, embedding, *hidden, federation.classes(), isa))
+            }
+            Self::Perceptron { hidden } => {
+                self.positive("hidden", *hidden)?;
+                Box::new(Perceptron::new(self.features(federation)?, *hidden, federation.classes()))
             }
         })
     }
