@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{EvaluationFile, RunFolderError, devices, read_experiment};
 use crate::data::Split;
-use crate::metrics::{Figures, FiguresOverSeeds};
+use crate::metrics::{Figures, FiguresOverSeeds, OverSeeds, objective};
 use crate::superquantile::Conformity;
 
 /// What a run came to.
@@ -36,6 +36,9 @@ pub struct TrackSummary {
     pub validation_error: Option<FiguresOverSeeds>,
     /// Loss of the train devices, weighted by α_k.
     pub train_loss: Option<FiguresOverSeeds>,
+    /// F_θ(w): the superquantile of these losses at the track's own θ, mean and deviation over seeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<OverSeeds>,
     /// Seeds that were evaluated.
     pub seeds: usize,
     /// Rounds done; the fewest over the seeds.
@@ -63,12 +66,17 @@ impl Summary {
                 splits.filter_map(|evaluation| Figures::of_track(evaluation, track)).collect();
             FiguresOverSeeds::new(&seeds)
         };
+        let objectives = |track: usize, theta: Conformity| -> Option<OverSeeds> {
+            let seeds = evaluations.iter().flatten().filter_map(|split| objective(split, track, theta));
+            OverSeeds::new(&seeds.collect::<Vec<_>>())
+        };
         let of_track = |(t, label): (usize, &crate::experiment::TrackLabel)| TrackSummary {
             algorithm: label.algorithm.clone(),
             theta: label.theta,
             test_error: figures(t, Split::Test),
             validation_error: figures(t, Split::Validation),
             train_loss: figures(t, Split::Train),
+            objective: objectives(t, label.theta),
             seeds: last.len(),
             rounds,
         };
