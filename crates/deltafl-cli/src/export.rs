@@ -34,9 +34,9 @@ pub(crate) struct Args {
 enum Format {
     /// Event files: a TensorBoard run per track and seed
     Tensorboard,
-    /// rounds.csv and devices.csv
+    /// rounds.csv, evaluations.csv and devices.csv
     Csv,
-    /// rounds.parquet and devices.parquet
+    /// rounds.parquet, evaluations.parquet and devices.parquet
     Parquet,
 }
 

@@ -4,10 +4,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod browser;
+mod committed_tables;
 mod compare;
 mod export;
 mod files;
+mod illustrate;
 mod page;
+mod recompute;
 mod run_folders;
 mod runs;
 

@@ -9,8 +9,9 @@ const applyTheme = () => {
 };
 applyTheme();
 
-// The charting library, 4.7 MB of it, is read once the page stands and its controls answer.
+// The charting library, 4.7 MB of it, is read once the page stands and its controls answer; a print cannot wait.
 function loadPlotly() {
+  if (window.Plotly) return;
   const script = document.createElement("script");
   script.textContent = document.getElementById("plotly").textContent;
   document.head.append(script);
@@ -24,10 +25,21 @@ readPage().then((page) => {
     chosenTheme = root.dataset.theme === "dark" ? "light" : "dark";
     relit();
   });
-  // Paper is white.
+  // Paper is white, as wide as the style sheet says, and shows every chart, also those that nobody scrolled to.
   let before = null;
-  addEventListener("beforeprint", () => { before = chosenTheme; chosenTheme = "light"; relit(); shown.drawNow(); });
-  addEventListener("afterprint", () => { chosenTheme = before; relit(); });
+  addEventListener("beforeprint", () => {
+    before = chosenTheme;
+    chosenTheme = "light";
+    root.dataset.print = "true";
+    loadPlotly();
+    relit();
+    shown.drawNow();
+  });
+  addEventListener("afterprint", () => {
+    chosenTheme = before;
+    delete root.dataset.print;
+    relit();
+  });
   root.dataset.interactive = String(Math.round(performance.now()));
   requestAnimationFrame(() => setTimeout(loadPlotly));
 }).catch((error) => {
