@@ -19,7 +19,7 @@ use crate::superquantile::smooth::Smoothing;
 /// blocks of a large device can be spread over threads without changing a bit.
 pub const BLOCK: usize = 256;
 
-/// How long a device trains (spec §3).
+/// How long a device trains: epochs over its data, or steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {

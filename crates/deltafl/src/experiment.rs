@@ -77,7 +77,7 @@ pub enum SecureAggregation {
     Real,
 }
 
-/// LocalUpdate (spec §3).
+/// LocalUpdate (Algorithm 2, lines 10–12).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LocalSection {
@@ -280,7 +280,7 @@ impl Experiment {
         }
     }
 
-    /// Levels that leave too few devices in the tail to hide in: θ·m < 10 (spec §9).
+    /// Levels that leave too few devices in the tail to hide in: θ·m < 10.
     pub fn thin_tails(&self) -> Vec<TrackLabel> {
         let labels = self.tracks().into_iter().map(|track| track.label);
         labels.filter(|label| label.theta.get() * (self.cohort.get() as f64) < 10.0).collect()

@@ -45,7 +45,7 @@ pub struct Track {
     pub l2: f32,
 }
 
-/// LocalUpdate, with its learning rate over the rounds (spec §3).
+/// LocalUpdate, with its learning rate over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Local {
     /// Epochs or steps.
