@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use deltafl::data::Federation;
-use deltafl::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
 use deltafl::model::Model;
-use deltafl::run_folder::RunFolder;
 use deltafl::training::{Outcome, State, train};
+use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation, TrackLabel};
+use deltafl_data::run_folder::RunFolder;
 use deltafl_mpi::World;
 use miette::Report;
 
@@ -61,6 +61,7 @@ fn prepare(world: &World, mut experiment: Experiment, options: &Options<'_>) -> 
         data_hash: federation.hash().to_owned(),
         kernel,
         params: model.num_params(),
+        population: Population::of(&federation),
     });
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
     Ok(Run { experiment, federation, model, folder })

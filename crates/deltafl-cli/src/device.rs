@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deltafl::data::Federation;
 use deltafl::model::{Model, ModelSpec};
 use deltafl_net::device::{Consent, Credentials, Data, Device, Offer, Reason, SessionError, offer};
 use deltafl_net::identity::DeviceIdentity;
@@ -137,7 +136,7 @@ async fn first_offer(server: &Server, name: &str, stop: &AtomicBool) -> Result<O
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let federation = Federation::open(&args.data)
+    let federation = deltafl_data::open(&args.data)
         .map_err(|e| bad_input(format!("cannot open the federation {}", args.data.display())).because(e))?;
     let federation = Arc::new(federation);
     let data = match &args.name {

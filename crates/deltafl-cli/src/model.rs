@@ -132,7 +132,7 @@ impl Tried {
 }
 
 fn try_levels(data: &Path, knob: &Knob, machine: &Machine, json: bool) -> Result<()> {
-    let federation = Federation::open(data).map_err(|e| bad_input(e.to_string()))?;
+    let federation = deltafl_data::open(data).map_err(|e| bad_input(e.to_string()))?;
     let cards = knob.models().map_err(ask_error)?;
     let newest = cards.iter().map(|card| card.version).max();
     let mut tried = Vec::new();

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use deltafl::data::{Federation, Split};
-use deltafl::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl::model::Model;
-use deltafl::run_folder::RunFolder;
 use deltafl::training::{Outcome, Plan, State, train};
+use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
+use deltafl_data::run_folder::RunFolder;
 use deltafl_net::Deadlines;
 use deltafl_net::engine::{Remote, Rules};
 use deltafl_net::link::ConnectionLimits;
@@ -146,6 +146,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
             .help("private mode: --set algorithm.N.quantile=histogram, counted from 0; or choose the open mode with --open")
             .into());
     }
+    if experiment.with_replacement {
+        return Err(bad_input("the experiment draws cohorts with replacement, which a deployment refuses")
+            .help("a device that counts twice could be read off a sum: remove with_replacement, or --set with_replacement=false")
+            .into());
+    }
     let (federation, model) = load(&experiment, &args.machine)?;
     // Deployed, sums are always secure.
     experiment.secagg = SecureAggregation::Real;
@@ -154,6 +159,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         data_hash: federation.hash().to_owned(),
         kernel: args.machine.kernel(),
         params: model.num_params(),
+        population: None, // Devices keep their figures to themselves.
     });
     warn_thin_tails(&experiment, &Show::unless(args.quiet));
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));

@@ -49,6 +49,13 @@ fn killed_again_and_again_the_server_ends_with_the_bytes_of_a_simulation() {
 }
 
 #[test]
+fn draws_with_replacement_are_refused_in_a_deployment() {
+    let desk = Desk::with(DEPLOYED);
+    let refused = desk.refusal("serve x.toml --insecure --set with_replacement=true");
+    assert!(refused.contains("with_replacement=false"), "{refused}");
+}
+
+#[test]
 fn a_server_of_other_machines_needs_certificates() {
     let refused = Desk::with(DEPLOYED).refusal("serve x.toml --insecure --listen 0.0.0.0:0");
     assert!(refused.contains("without certificates"), "{refused}");

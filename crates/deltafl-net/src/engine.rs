@@ -91,6 +91,12 @@ struct Current {
 #[error("the server is shutting down")]
 pub struct ShuttingDown;
 
+/// A device that counts more than once would have a weight of its own inside a question that all of them sign: two sums
+/// with and without it give its update away.
+#[derive(Debug, thiserror::Error)]
+#[error("device {0} was drawn more than once: deployed, cohorts are drawn without replacement")]
+pub struct DrawnTwice(pub u32);
+
 impl Remote {
     pub(crate) fn new(line: Line, rules: Rules, stop: Arc<AtomicBool>) -> Self {
         Self { line, rules, stop, setups: 0, asked: 0, current: None }
@@ -102,6 +108,17 @@ impl Remote {
             return Err(EngineError::Transport { context: "the round was not finished", source });
         }
         Ok(())
+    }
+
+    /// Refuses a cohort in which a device counts more than once.
+    fn check_cohort(round: &Round<'_>) -> Result<(), EngineError> {
+        match round.cohort.iter().find(|drawn| drawn.times > 1) {
+            Some(drawn) => {
+                let source = Box::new(DrawnTwice(drawn.device));
+                Err(EngineError::Transport { context: "the cohort cannot be asked", source })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Keys with a free slot: those of the present round, or new ones.
@@ -207,11 +224,13 @@ impl Engine for Remote {
 
     fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
         self.check_stop()?;
+        Self::check_cohort(round)?;
         Ok(self.open_losses(round, tracks))
     }
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
         self.check_stop()?;
+        Self::check_cohort(round)?;
         self.slot(round, queries).map_err(|verdict| {
             tracing::warn!(round = round.index, %verdict, "the cohort came to no sum");
             self.line.hub.status.send_modify(Status::fail);
@@ -251,8 +270,7 @@ impl Remote {
         let of_track = |track: usize| {
             let of_device = |drawn: &Drawn| {
                 let losses = told.get(&drawn.device)?;
-                let weight = losses.examples as f64 * f64::from(drawn.times);
-                DeviceLoss::new(losses.losses[track], weight).ok()
+                DeviceLoss::new(losses.losses[track], losses.examples as f64).ok()
             };
             round.cohort.iter().filter_map(of_device).collect()
         };

@@ -32,7 +32,6 @@ fn corpus() -> Vec<Vec<u8>> {
         seed: 1,
         round: 2,
         cohort: 5,
-        repeats: vec![proto::Repeat { device: 3, times: 2 }],
         queries: vec![
             query(proto::query::Kind::Update(update)),
             query(proto::query::Kind::Histogram(histogram)),

@@ -64,11 +64,23 @@ async fn open_training_deployed_has_the_bits_of_the_simulation() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn draws_with_replacement_and_simulated_drop_outs_keep_the_bits() {
-    let with = "cohort = 12\n    with_replacement = true\n    availability = { drop_out = 0.2 }";
+async fn simulated_drop_outs_keep_the_bits() {
+    let with = "cohort = 12\n    availability = { drop_out = 0.2 }";
     let (simulated, deployed) = both(&PRIVATE.replace("cohort = 8", with)).await;
     assert_eq!(simulated.states, deployed.states);
     let dropped = |diary: &Diary| diary.records.iter().map(|record| record.dropped).sum::<u64>();
     assert_eq!(dropped(&simulated), dropped(&deployed));
     assert!(dropped(&simulated) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cohort_in_which_a_device_counts_twice_is_not_asked() {
+    let field = Field::new(&PRIVATE.replace("cohort = 8", "cohort = 60\n    with_replacement = true"));
+    let mut host = field.host().await;
+    let _swarm = field.swarm(host.address(), &conduct());
+    let mut engine = host.engine(field.rules(), never()).unwrap();
+    let trained = tokio::task::spawn_blocking(move || field.train(&mut engine, &mut Diary::default()));
+    let refused = format!("{:?}", trained.await.unwrap().unwrap_err());
+    assert!(refused.contains("DrawnTwice"), "{refused}");
+    host.shut_down().await;
 }

@@ -9,6 +9,10 @@ use crate::data::Split;
 use crate::engine::SplitEvaluation;
 use crate::superquantile::{Conformity, DeviceLoss, superquantile};
 
+mod standard_error;
+
+pub use standard_error::{SampleError, standard_errors};
+
 /// The percentiles of the tables.
 pub const PERCENTILES: [u8; 6] = [20, 50, 60, 80, 90, 95];
 

@@ -9,7 +9,7 @@ use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array}
 use deltafl::data::Split;
 use deltafl::engine::SplitEvaluation;
 use deltafl::metrics::{Figures, objective};
-use deltafl::run_folder::{self, EvaluationFile, RoundLine};
+use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use deltafl::superquantile::Conformity;
 use miette::{IntoDiagnostic, WrapErr};
 use parquet::arrow::ArrowWriter;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use deltafl::data::Split;
 use deltafl::metrics::{Figures, PERCENTILES, objective};
-use deltafl::run_folder::{self, EvaluationFile, RoundLine};
+use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use deltafl::superquantile::Conformity;
 use miette::{IntoDiagnostic, WrapErr};
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use deltafl::data::Split;
 use deltafl::engine::{EvaluatedDevice, SplitEvaluation};
-use deltafl::experiment::Experiment;
-use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, objective};
-use deltafl::run_folder::{self, EvaluationFile, RoundLine, RunFolderError};
+use deltafl_data::experiment::Experiment;
+use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
+use deltafl_data::run_folder::{self, EvaluationFile, RoundLine, RunFolderError};
 use deltafl::superquantile::Conformity;
 use miette::{IntoDiagnostic, WrapErr, miette};
 
@@ -53,6 +53,8 @@ pub(super) enum Measure {
 pub(super) struct SplitResults {
     pub(super) measure: Measure,
     pub(super) devices: Arc<[EvaluatedDevice]>,
+    /// Devices of which these are a sample.
+    pub(super) population: Option<usize>,
     /// For each frame, a distribution per track.
     pub(super) frames: Vec<Vec<Distribution>>,
 }
@@ -85,6 +87,13 @@ impl Measure {
             Split::Test => Some(Self::TestError),
             Split::Train => Some(Self::TrainLoss),
             Split::Validation => None,
+        }
+    }
+
+    fn split(self) -> Split {
+        match self {
+            Self::TestError => Split::Test,
+            Self::TrainLoss => Split::Train,
         }
     }
 
@@ -142,6 +151,21 @@ impl SplitResults {
     pub(super) fn last(&self, track: usize) -> &Distribution {
         &self.frames[self.frames.len() - 1][track]
     }
+
+    /// What is left open, in the last frame, when the devices are a sample.
+    pub(super) fn sample_error(&self, track: usize) -> Option<SampleError> {
+        let of = self.population?;
+        let of_seed = |values: &[f32]| {
+            let weight = |device: &EvaluatedDevice| match self.measure {
+                Measure::TestError => 1,
+                Measure::TrainLoss => device.examples,
+            };
+            let values = values.iter().map(|&value| f64::from(value));
+            SampleError::of_values(&values.zip(self.devices.iter().map(weight)).collect::<Vec<_>>(), of)
+        };
+        let seeds = self.last(track).values.chunks_exact(self.devices.len().max(1)).filter_map(of_seed);
+        SampleError::over_seeds(&seeds.collect::<Vec<_>>())
+    }
 }
 
 impl Distribution {
@@ -190,6 +214,10 @@ impl RunResults {
             return Err(RunFolderError::NotEvaluated { path: folder.to_owned() }).into_diagnostic();
         }
         let frames = frames(&by_seed);
+        let mut splits = read_splits(&frames, &thetas(&tracks)?)?;
+        if let Some(population) = experiment.resolved.as_ref().and_then(|resolved| resolved.population) {
+            splits.iter_mut().for_each(|split| split.population = Some(population.devices(split.measure.split())));
+        }
         let rounds: Vec<u64> = frames.iter().map(|frame| frame.round).collect();
         let lines = run_folder::read_rounds(folder).into_diagnostic()?;
         let last_rounds = || by_seed.iter().filter_map(|files| files.last()).map(|file| file.round);
@@ -200,7 +228,7 @@ impl RunResults {
             baseline: baseline(&tracks),
             seeds: by_seed.iter().map(|files| files[0].seed).collect(),
             even: last_rounds().max() == last_rounds().min(),
-            splits: read_splits(&frames, &thetas(&tracks)?)?,
+            splits,
             calls: calls(&lines, tracks.len(), &rounds),
             kept: (0..tracks.len()).map(|track| kept(&lines, track)).collect(),
             rounds,
@@ -292,7 +320,7 @@ fn take(
         Some(at) => at,
         None => {
             let devices = evaluation.devices.clone();
-            splits.push(SplitResults { measure, devices, frames: Vec::new() });
+            splits.push(SplitResults { measure, devices, population: None, frames: Vec::new() });
             splits.len() - 1
         }
     };

@@ -71,6 +71,7 @@ mod tests {
         SplitResults {
             measure,
             devices: [device("a", 1), device("b", 3)].into_iter().collect(),
+            population: None,
             frames: vec![vec![distribution]],
         }
     }

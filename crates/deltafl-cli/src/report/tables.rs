@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use deltafl::metrics::{FiguresOverSeeds, OverSeeds, PERCENTILES};
+use deltafl::metrics::{FiguresOverSeeds, OverSeeds, PERCENTILES, SampleError};
 use miette::IntoDiagnostic;
 
 use super::results::{Measure, RunResults};
@@ -65,12 +65,14 @@ pub(super) fn tables(runs: &[RunResults]) -> Vec<Table> {
 fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
     let mut rows = Vec::new();
     let mut objectives = Vec::new();
+    let mut errors = Vec::new();
     for run in group {
         let Some(split) = run.splits.iter().find(|split| split.measure == measure) else { continue };
         for (t, track) in run.tracks.iter().enumerate() {
             let label =
                 if group.len() > 1 { format!("{}: {}", run.name, track.label) } else { track.label.clone() };
             let distribution = split.last(t);
+            errors.extend(split.sample_error(t));
             objectives.push(distribution.objective());
             rows.push(Row {
                 label,
@@ -91,8 +93,24 @@ fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
     let objective =
         if columns.len() > COLUMNS.len() { ", and the objective F_θ at each track’s own θ" } else { "" };
     let (dataset, model) = (&group[0].dataset, &group[0].model);
-    let caption = format!("{what} over the {over} ({dataset}, {model}): mean and percentiles{objective}");
+    let caption = format!("{what} over the {over} ({dataset}, {model}): mean and percentiles{objective}{}", sampled(&errors, measure));
     (!rows.is_empty()).then_some(Table { caption, measure, columns, rows })
+}
+
+/// Says so when the devices are a sample, with the largest standard errors over the rows.
+fn sampled(errors: &[SampleError], measure: Measure) -> String {
+    let Some(SampleError { devices, of, .. }) = errors.first().filter(|error| error.devices < error.of) else {
+        return String::new();
+    };
+    let largest = |error: fn(&SampleError) -> f64| {
+        let largest = errors.iter().map(error).fold(0.0, f64::max);
+        format!("{:.*}", measure.decimals(), largest * measure.shown())
+    };
+    format!(
+        "; a sample of {devices} of {of} devices, standard error of the mean up to {}, of the 90th percentile up to {}",
+        largest(|error| error.mean),
+        largest(|error| error.p90)
+    )
 }
 
 fn cells(figures: &FiguresOverSeeds) -> [OverSeeds; COLUMNS.len()] {

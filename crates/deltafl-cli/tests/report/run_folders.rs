@@ -7,11 +7,11 @@ use std::sync::Arc;
 use deltafl::data::Split;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::engine::{EvaluatedDevice, Evaluation, SplitEvaluation, Threads};
-use deltafl::experiment::{Experiment, Resolved};
 use deltafl::kernel::Isa;
-use deltafl::run_folder::{RunFolder, Summary};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+use deltafl_data::experiment::{Experiment, Resolved};
+use deltafl_data::run_folder::{RunFolder, Summary};
 
 /// FedAvg and three levels of Δ-FL, two seeds, twenty rounds on drawn glyphs.
 pub(crate) fn trained(folder: &Path) -> Summary {
@@ -110,7 +110,7 @@ fn drawn_up(split: Split, devices: usize, tracks: usize, evaluation: u64) -> Spl
 fn experiment(text: &str) -> Experiment {
     let mut experiment: Experiment = toml::from_str(text).unwrap();
     let resolved =
-        Resolved { version: "test".into(), data_hash: "none".into(), kernel: Isa::detect(), params: 48_608 };
+        Resolved { version: "test".into(), data_hash: "none".into(), kernel: Isa::detect(), params: 48_608, population: None };
     experiment.resolved = Some(resolved);
     experiment
 }

@@ -25,8 +25,6 @@ pub(super) struct Answer {
 pub(super) struct Task<'a> {
     pub(super) model: &'a dyn Model,
     pub(super) data: &'a Data,
-    /// The device's place on the roster.
-    pub(super) index: u32,
 }
 
 impl Task<'_> {
@@ -40,7 +38,7 @@ impl Task<'_> {
     ) -> Answer {
         let round = question.round();
         losses.of_round((round.seed, round.index));
-        let member = self.member(question.times(self.index));
+        let member = self.member();
         let queries: Vec<Query<'_>> =
             question.queries.iter().zip(params).map(|(query, params)| query.at(params)).collect();
         let mut values = Vec::with_capacity(queries.iter().map(Query::answer_len).sum());
@@ -55,16 +53,16 @@ impl Task<'_> {
 
     /// F_k at each of the parameters.
     pub(super) fn losses(&self, params: &[Params], workspace: &mut Workspace) -> Vec<f64> {
-        let member = self.member(1);
+        let member = self.member();
         params.iter().map(|params| member.loss(params, workspace)).collect()
     }
 
-    fn member(&self, times: u32) -> Member<'_> {
+    fn member(&self) -> Member<'_> {
         let Data { federation, device } = self.data;
         Member {
             model: self.model,
             examples: federation.examples(*device),
-            weight: federation.count(*device) as f64 * f64::from(times),
+            weight: federation.count(*device) as f64,
             key: stream_key(self.data.name()),
         }
     }
@@ -85,5 +83,71 @@ impl Losses {
         let loss = member.loss(params, workspace);
         self.by_params.push((hash, loss));
         loss
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use deltafl::data::Federation;
+    use deltafl::kernel::Isa;
+    use deltafl_data::experiment::Experiment;
+    use prost::Message as _;
+
+    use super::*;
+    use crate::wire::{BlobId, proto};
+
+    const EXPERIMENT: &str = r#"
+        name = "one-weight"
+        rounds = 1
+        cohort = 3
+        data = { source = { kind = "glyphs", devices = 4, seed = 3 } }
+        model = { kind = "linear" }
+        local = { steps = 1, batch = 10, learning_rate = 0.1 }
+        algorithm = [{ kind = "fedavg" }]
+    "#;
+
+    /// A field of protocol buffers that holds bytes.
+    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+        [&[number << 3 | 2, bytes.len() as u8], bytes].concat()
+    }
+
+    /// The answer of device 0 to a question of these bytes.
+    fn answer(model: &dyn Model, federation: &Arc<Federation>, params: &Params, question: &[u8]) -> Answer {
+        let question: Question = proto::Question::decode(question).unwrap().try_into().unwrap();
+        let data = Data::of(Arc::clone(federation), 0);
+        let params = vec![params.clone(); question.queries.len()];
+        Task { model, data: &data }.answer(
+            &question,
+            &params,
+            &mut Losses::default(),
+            &mut Workspace::default(),
+        )
+    }
+
+    #[test]
+    fn no_question_gives_a_device_a_weight_of_its_own() {
+        let experiment: Experiment = toml::from_str(EXPERIMENT).unwrap();
+        let federation = Arc::new(experiment.data.load().unwrap());
+        let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+        let params = Params::from(vec![0.0; model.num_params()]);
+        let update = proto::LocalUpdate {
+            work: Some(proto::local_update::Work::Steps(1)),
+            batch: 10,
+            learning_rate: 0.1,
+            ..proto::LocalUpdate::default()
+        };
+        let blob = BlobId { hash: params.hash(), len: 4 * params.len() as u64 };
+        let query =
+            proto::Query { params: Some(blob.to_wire()), kind: Some(proto::query::Kind::Update(update)) };
+        let fair = proto::Question { seed: 1, round: 0, cohort: 3, queries: vec![query] }.encode_to_vec();
+        // Field 4 once said that a device counts so often: device 0, a hundred thousand times.
+        let repeat = [&[1 << 3, 0, 2 << 3][..], &[0xa0, 0x8d, 0x06]].concat();
+        let singled_out = [fair.clone(), field(4, &repeat)].concat();
+        let fair = answer(&*model, &federation, &params, &fair);
+        let singled_out = answer(&*model, &federation, &params, &singled_out);
+        assert!(fair.values.iter().any(|&value| value != 0));
+        assert_eq!(fair.values, singled_out.values);
     }
 }

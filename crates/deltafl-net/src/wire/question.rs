@@ -20,12 +20,10 @@ pub(crate) fn blob_of(params: &Params) -> BlobId {
 
 /// The question of a server, as it travels.
 pub(crate) fn to_wire(round: &Round<'_>, queries: &[Query<'_>]) -> proto::Question {
-    let repeated = round.cohort.iter().filter(|drawn| drawn.times > 1);
     proto::Question {
         seed: round.seed,
         round: round.index,
         cohort: round.cohort.len() as u32,
-        repeats: repeated.map(|d| proto::Repeat { device: d.device, times: d.times }).collect(),
         queries: queries.iter().map(query_to_wire).collect(),
     }
 }
@@ -73,7 +71,7 @@ pub struct Question {
     pub seed: u64,
     /// t.
     pub round: u64,
-    /// S_t as far as a device knows it: how many, and who counts more than once.
+    /// S_t as far as a device knows it: how many. Each counts once, because a weight of its own would single a device out.
     pub cohort: Vec<Drawn>,
     /// What is asked, and at which parameters.
     pub queries: Vec<AskedQuery>,
@@ -118,12 +116,6 @@ impl AskedQuery {
 const ANYBODY: Drawn = Drawn { device: u32::MAX, times: 1, dropped: false };
 
 impl Question {
-    /// How often device `index` counts.
-    pub fn times(&self, index: u32) -> u32 {
-        let counted = self.cohort.iter().find(|drawn| drawn.device == index);
-        counted.map_or(1, |drawn| drawn.times)
-    }
-
     /// The round, as the engine's code sees it.
     pub fn round(&self) -> Round<'_> {
         Round { seed: self.seed, index: self.round, cohort: &self.cohort }
@@ -134,21 +126,13 @@ impl TryFrom<proto::Question> for Question {
     type Error = Malformed;
 
     fn try_from(wire: proto::Question) -> Result<Self, Malformed> {
-        let repeats = wire.repeats.len();
-        if !(1..=MAX_COHORT).contains(&wire.cohort) || repeats > wire.cohort as usize {
+        if !(1..=MAX_COHORT).contains(&wire.cohort) {
             return Err(malformed("cohort"));
         }
         if !(1..=MAX_QUERIES).contains(&wire.queries.len()) {
             return Err(malformed("queries"));
         }
-        let mut cohort = Vec::with_capacity(wire.cohort as usize);
-        for repeat in wire.repeats {
-            if !(2..=MAX_COHORT).contains(&repeat.times) || repeat.device == ANYBODY.device {
-                return Err(malformed("repeats"));
-            }
-            cohort.push(Drawn { device: repeat.device, times: repeat.times, dropped: false });
-        }
-        cohort.resize(wire.cohort as usize, ANYBODY);
+        let cohort = vec![ANYBODY; wire.cohort as usize];
         let queries = wire.queries.into_iter().map(AskedQuery::try_from).collect::<Result<_, _>>()?;
         Ok(Self { seed: wire.seed, round: wire.round, cohort, queries })
     }
@@ -223,14 +207,12 @@ mod tests {
     #[test]
     fn a_device_signs_the_question_that_the_server_asked() {
         let params = Params::from(vec![1.0, -2.0]);
-        let drawn = |device, times| Drawn { device, times, dropped: false };
-        let cohort = [drawn(4, 1), drawn(9, 3), drawn(2, 1), drawn(7, 2)];
+        let cohort = [4, 9, 2, 7].map(|device| Drawn { device, times: 1, dropped: false });
         let round = Round { seed: 5, index: 6, cohort: &cohort };
         let queries = queries(&params);
         let question = Question::try_from(to_wire(&round, &queries)).unwrap();
         let asked: Vec<Query<'_>> = question.queries.iter().map(|query| query.at(&params)).collect();
         assert_eq!(context(&question.round(), &asked), context(&round, &queries));
-        assert_eq!([2, 4, 7, 9].map(|device| question.times(device)), [1, 1, 2, 3]);
     }
 
     #[test]
@@ -246,7 +228,6 @@ mod tests {
         assert_eq!(refused(&|wire| wire.cohort = 0), "cohort");
         assert_eq!(refused(&|wire| wire.cohort = u32::MAX), "cohort");
         assert_eq!(refused(&|wire| wire.queries.clear()), "queries");
-        assert_eq!(refused(&|wire| wire.repeats.push(proto::Repeat { device: 1, times: 1 })), "repeats");
         assert_eq!(refused(&|wire| wire.queries[0].params = None), "blob");
         assert_eq!(refused(&|wire| wire.queries[0].kind = None), "kind");
         let update = |change: &dyn Fn(&mut proto::LocalUpdate)| {

@@ -319,7 +319,7 @@ impl<P: Peers> Engine for Threads<'_, P> {
                 })
             })
             .collect();
-        let devices = self.crew.federation.split(split);
+        let devices = self.crew.federation.evaluated(split);
         let evaluations: Vec<Vec<Evaluation>> = self
             .scores(&devices, &distinct)?
             .iter()

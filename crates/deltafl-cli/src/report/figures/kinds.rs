@@ -108,9 +108,10 @@ pub(super) fn histograms(run: &RunResults, split: &SplitResults) -> Vec<Chart> {
             layers.push(Layer::Line { name: name(run.baseline), look: grey, points: points.collect() });
         }
         let to = bins.count as f64 * width;
-        layers.extend(marks(&spreads[track], own, 0, (shown, to)));
+        let (spread, baseline) = (&spreads[track], &spreads[run.baseline]);
+        layers.extend(marks(spread, baseline, own, (0, shown)));
         if track != run.baseline {
-            layers.extend(marks(&spreads[run.baseline], grey, 1, (shown, to)));
+            layers.extend(marks(baseline, spread, grey, (1, shown)));
         }
         let x = Axis { label: split.measure.axis().to_owned(), from: 0.0, to, logarithmic: false };
         // Above the highest bar there is room for the words of the marks.
@@ -119,23 +120,19 @@ pub(super) fn histograms(run: &RunResults, split: &SplitResults) -> Vec<Chart> {
     small_multiples(run).into_iter().map(chart).collect()
 }
 
-/// The mean, dotted, and the 90th percentile, dashed, of what the bars show, on an axis that ends at `to`.
-fn marks(spread: &Spread, look: Look, row: u32, (shown, to): (f64, f64)) -> [Layer; 2] {
-    let mark = |value: f64, what: &str, dash, place| {
+/// The mean, dotted, and the 90th percentile, dashed, of what the bars show. Words stand on the sides that are turned away
+/// from the marks of `other`.
+fn marks(spread: &Spread, other: &Spread, look: Look, (row, shown): (u32, f64)) -> [Layer; 2] {
+    let mark = |value: f64, what: &str, dash, left| {
         let x = value * shown;
         let text = if shown > 1.0 { format!("{what} {x:.1}") } else { format!("{what} {x:.2}") };
-        Layer::Mark { x, look: Look { dash, ..look }, text, place }
+        Layer::Mark { x, look: Look { dash, ..look }, text, place: MarkPlace { row, left } }
     };
-    let mean_place = MarkPlace { row, left: spread.figures.mean * shown > 0.15 * to };
-    // A word to the right of a line near the right edge would leave the chart.
-    let p90_place = if spread.p90() * shown < 0.8 * to {
-        MarkPlace { row, left: false }
-    } else {
-        MarkPlace { row: row + 2, left: true }
-    };
+    let (mean, p90) = (spread.figures.mean, spread.p90());
+    let ties_left = row == 0;
     [
-        mark(spread.figures.mean, "mean", Some((2, 3)), mean_place),
-        mark(spread.p90(), "p90", Some((6, 3)), p90_place),
+        mark(mean, "mean", Some((2, 3)), mean < other.figures.mean || (mean <= other.figures.mean && ties_left)),
+        mark(p90, "p90", Some((6, 3)), p90 < other.p90() || (p90 <= other.p90() && !ties_left)),
     ]
 }
 

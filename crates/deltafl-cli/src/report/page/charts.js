@@ -61,14 +61,15 @@ function drawHistogram({ run, split, track, frame }) {
       hovertemplate: hover, line: { shape: "hvh", color: grey, width: 2 },
     });
   }
-  const addMarks = (t, colour, row) => {
-    const { mean, p90 } = marksAt(run, split, frame, t);
-    const near = drawn(split, p90) > 0.8 * edges[bins];
-    marks.push(mark(drawn(split, mean), colour, "dot", `mean ${number(split, mean)}`, mean < 0.15 * bins * step ? "left" : "right", row));
-    marks.push(mark(drawn(split, p90), colour, "dash", `90th ${number(split, p90)}`, near ? "right" : "left", near ? row + 2 : row));
+  // Words stand on the sides that are turned away from the marks of the other track.
+  const addMarks = (t, other, colour, row) => {
+    const [own, others] = [t, other].map((each) => marksAt(run, split, frame, each));
+    const side = (what, ties) => (own[what] < others[what] || (own[what] === others[what] && ties) ? "right" : "left");
+    marks.push(mark(drawn(split, own.mean), colour, "dot", `mean ${number(split, own.mean)}`, side("mean", row === 0), row));
+    marks.push(mark(drawn(split, own.p90), colour, "dash", `90th ${number(split, own.p90)}`, side("p90", row === 1), row));
   };
-  addMarks(track, look.colour, 0);
-  if (track !== run.baseline) addMarks(run.baseline, grey, 1);
+  addMarks(track, run.baseline, look.colour, 0);
+  if (track !== run.baseline) addMarks(run.baseline, track, grey, 1);
   // The same scale whatever the knob says, or the eye could not compare; and room for the words of the marks.
   let top = 1;
   run.tracks.forEach((_, t) => { top = Math.max(top, ...histogramAt(run, split, frame, t)); });

@@ -81,11 +81,11 @@ impl Session<'_> {
         let params = self.fetch_params(&blobs).await?;
         let workers = Arc::clone(&self.device.workers);
         let _room = workers.room().await;
-        let (model, data, index) = (Arc::clone(self.model), self.data.clone(), self.index);
+        let (model, data) = (Arc::clone(self.model), self.data.clone());
         let mut losses = std::mem::take(&mut self.memory.losses);
         let begun = Instant::now();
         let computed = workers.compute(move |workspace| {
-            let task = Task { model: &*model, data: &data, index };
+            let task = Task { model: &*model, data: &data };
             let answer = task.answer(&question, &params, &mut losses, workspace);
             let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
             (submitted, protocol, losses)
@@ -110,12 +110,12 @@ impl Session<'_> {
         }
         let blobs = question.params.into_iter().map(|blob| BlobId::from_wire(Some(blob)));
         let params = self.fetch_params(&blobs.collect::<Result<Vec<_>, _>>()?).await?;
-        let (model, data, index) = (Arc::clone(self.model), self.data.clone(), self.index);
+        let (model, data) = (Arc::clone(self.model), self.data.clone());
         let begun = Instant::now();
         let computed = self
             .device
             .workers
-            .compute(move |workspace| Task { model: &*model, data: &data, index }.losses(&params, workspace));
+            .compute(move |workspace| Task { model: &*model, data: &data }.losses(&params, workspace));
         let losses = computed.await?;
         self.memory.ledger.spend(begun.elapsed());
         let examples = self.data.federation.count(self.data.device);

@@ -1,0 +1,106 @@
+//! `summary.json`: the figures of the paper's tables, mean and standard deviation over seeds.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{EvaluationFile, RunFolderError, devices, read_experiment};
+use deltafl::data::Split;
+use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
+use deltafl::superquantile::Conformity;
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The name of the experiment.
+    pub name: String,
+    /// The data.
+    pub dataset: String,
+    /// The kind of model.
+    pub model: String,
+    /// A row of the tables each.
+    pub tracks: Vec<TrackSummary>,
+}
+
+/// What a track came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrackSummary {
+    /// Name of the algorithm.
+    pub algorithm: String,
+    /// θ.
+    pub theta: Conformity,
+    /// Misclassification error of the test devices, in [0, 1].
+    pub test_error: Option<FiguresOverSeeds>,
+    /// What is left open when a sample of the test devices is evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_error_sample: Option<SampleError>,
+    /// The same of the train devices held out for validation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_error: Option<FiguresOverSeeds>,
+    /// Loss of the train devices, weighted by α_k.
+    pub train_loss: Option<FiguresOverSeeds>,
+    /// What is left open when a sample of the train devices is evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_loss_sample: Option<SampleError>,
+    /// F_θ(w): the superquantile of these losses at the track's own θ, mean and deviation over seeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<OverSeeds>,
+    /// Seeds that were evaluated.
+    pub seeds: usize,
+    /// Rounds done; the fewest over the seeds.
+    pub rounds: u64,
+}
+
+impl Summary {
+    /// Reads the last evaluation of each seed.
+    pub fn of(folder: &Path) -> Result<Self, RunFolderError> {
+        let experiment = read_experiment(folder)?;
+        let mut last: Vec<EvaluationFile> = Vec::new();
+        for file in devices::list(folder)? {
+            match last.last_mut() {
+                Some(known) if known.seed == file.seed => *known = file,
+                _ => last.push(file),
+            }
+        }
+        let Some(rounds) = last.iter().map(|file| file.round).min() else {
+            return Err(RunFolderError::NotEvaluated { path: folder.to_owned() });
+        };
+        let evaluations = last.iter().map(EvaluationFile::read).collect::<Result<Vec<_>, _>>()?;
+        let figures = |track: usize, split: Split| -> Option<FiguresOverSeeds> {
+            let splits = evaluations.iter().flatten().filter(|evaluation| evaluation.split == split);
+            let seeds: Vec<Figures> =
+                splits.filter_map(|evaluation| Figures::of_track(evaluation, track)).collect();
+            FiguresOverSeeds::new(&seeds)
+        };
+        let objectives = |track: usize, theta: Conformity| -> Option<OverSeeds> {
+            let seeds = evaluations.iter().flatten().filter_map(|split| objective(split, track, theta));
+            OverSeeds::new(&seeds.collect::<Vec<_>>())
+        };
+        let population = experiment.resolved.as_ref().and_then(|resolved| resolved.population);
+        let sample = |track: usize, split: Split| -> Option<SampleError> {
+            let of = population?.devices(split);
+            let splits = evaluations.iter().flatten().filter(|evaluation| evaluation.split == split);
+            let seeds: Vec<_> = splits.filter_map(|e| SampleError::of_track(e, track, of)).collect();
+            SampleError::over_seeds(&seeds)
+        };
+        let of_track = |(t, label): (usize, &crate::experiment::TrackLabel)| TrackSummary {
+            algorithm: label.algorithm.clone(),
+            theta: label.theta,
+            test_error: figures(t, Split::Test),
+            test_error_sample: sample(t, Split::Test),
+            validation_error: figures(t, Split::Validation),
+            train_loss: figures(t, Split::Train),
+            train_loss_sample: sample(t, Split::Train),
+            objective: objectives(t, label.theta),
+            seeds: last.len(),
+            rounds,
+        };
+        let labels: Vec<_> = experiment.tracks().into_iter().map(|track| track.label).collect();
+        Ok(Self {
+            name: experiment.name.clone(),
+            dataset: experiment.data.name(),
+            model: experiment.model.spec().name().to_owned(),
+            tracks: labels.iter().enumerate().map(of_track).collect(),
+        })
+    }
+}
