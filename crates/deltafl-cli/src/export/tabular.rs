@@ -9,8 +9,8 @@ use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array}
 use deltafl::data::Split;
 use deltafl::engine::SplitEvaluation;
 use deltafl::metrics::{Figures, objective};
-use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use deltafl::superquantile::Conformity;
+use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use miette::{IntoDiagnostic, WrapErr};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;

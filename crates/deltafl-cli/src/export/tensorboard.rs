@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use deltafl::data::Split;
 use deltafl::metrics::{Figures, PERCENTILES, objective};
-use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use deltafl::superquantile::Conformity;
+use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use miette::{IntoDiagnostic, WrapErr};
 
 use super::event::{Event, Scalar, Scalars, write_record};
