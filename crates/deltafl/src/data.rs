@@ -10,8 +10,8 @@
 //!           "boris" test    3       4          labels  [ y y y y y y y y y … ]
 //! ```
 
-use std::num::NonZeroUsize;
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroUsize;
 
 use crate::kernel::prefetch;
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use deltafl::data::Split;
 use deltafl::engine::{EvaluatedDevice, SplitEvaluation};
-use deltafl_data::experiment::Experiment;
 use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
-use deltafl_data::run_folder::{self, EvaluationFile, RoundLine, RunFolderError};
 use deltafl::superquantile::Conformity;
+use deltafl_data::experiment::Experiment;
+use deltafl_data::run_folder::{self, EvaluationFile, RoundLine, RunFolderError};
 use miette::{IntoDiagnostic, WrapErr, miette};
 
 use super::tracks::{TrackInfo, baseline, tracks};
@@ -216,7 +216,9 @@ impl RunResults {
         let frames = frames(&by_seed);
         let mut splits = read_splits(&frames, &thetas(&tracks)?)?;
         if let Some(population) = experiment.resolved.as_ref().and_then(|resolved| resolved.population) {
-            splits.iter_mut().for_each(|split| split.population = Some(population.devices(split.measure.split())));
+            splits
+                .iter_mut()
+                .for_each(|split| split.population = Some(population.devices(split.measure.split())));
         }
         let rounds: Vec<u64> = frames.iter().map(|frame| frame.round).collect();
         let lines = run_folder::read_rounds(folder).into_diagnostic()?;

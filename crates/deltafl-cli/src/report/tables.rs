@@ -93,13 +93,17 @@ fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
     let objective =
         if columns.len() > COLUMNS.len() { ", and the objective F_θ at each track’s own θ" } else { "" };
     let (dataset, model) = (&group[0].dataset, &group[0].model);
-    let caption = format!("{what} over the {over} ({dataset}, {model}): mean and percentiles{objective}{}", sampled(&errors, measure));
+    let caption = format!(
+        "{what} over the {over} ({dataset}, {model}): mean and percentiles{objective}{}",
+        sampled(&errors, measure)
+    );
     (!rows.is_empty()).then_some(Table { caption, measure, columns, rows })
 }
 
 /// Says so when the devices are a sample, with the largest standard errors over the rows.
 fn sampled(errors: &[SampleError], measure: Measure) -> String {
-    let Some(SampleError { devices, of, .. }) = errors.first().filter(|error| error.devices < error.of) else {
+    let Some(SampleError { devices, of, .. }) = errors.first().filter(|error| error.devices < error.of)
+    else {
         return String::new();
     };
     let largest = |error: fn(&SampleError) -> f64| {

@@ -13,6 +13,7 @@ mod page;
 mod recompute;
 mod run_folders;
 mod runs;
+mod sample;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

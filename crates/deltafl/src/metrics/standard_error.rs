@@ -119,7 +119,8 @@ mod tests {
     #[test]
     fn stated_errors_are_those_that_repeated_samples_make() {
         let mut stream = Stream::new(3, Purpose::Synthesis, 0, 0);
-        let all: Vec<(f64, u64)> = (0..2000).map(|_| (stream.unit().powi(2), 20 + stream.below(60))).collect();
+        let all: Vec<(f64, u64)> =
+            (0..2000).map(|_| (stream.unit().powi(2), 20 + stream.below(60))).collect();
         let figures: [fn(&Figures) -> f64; 2] = [|f| f.mean, |f| f.percentiles[4]];
         for (n, figure) in [(100, figures[0]), (1000, figures[0]), (200, figures[1])] {
             let (spread, stated) = spread_and_stated(&all, n, figure);

@@ -1,8 +1,9 @@
 //! Figures of several dataset–model pairs on one page, as the paper's: a row per pair.
 
+use super::super::headline::best_level;
 use super::super::results::{Measure, RunResults, SplitResults};
 use super::chart::Chart;
-use super::kinds::{MEAN, P90, against_points, curve_over_calls, histograms, kept};
+use super::kinds::{MEAN, P90, against_points_of, curve_over_calls, histograms, kept};
 use super::{Layout, Plan};
 
 /// A pair and its charts.
@@ -23,10 +24,7 @@ pub(super) fn combined(runs: &[RunResults]) -> Vec<Plan> {
     let figures: [(&str, Charts); 4] = [
         ("pairs-histograms", |run| of_split(run, Measure::TestError, histograms)),
         ("pairs-curves", curves),
-        ("pairs-points", |run| {
-            let both = [Measure::TrainLoss, Measure::TestError];
-            both.into_iter().flat_map(|measure| of_split(run, measure, against_points)).collect()
-        }),
+        ("pairs-points", points),
         ("pairs-devices-kept", |run| vec![kept(run)]),
     ];
     let plan = |(name, charts): (&str, Charts)| {
@@ -60,6 +58,14 @@ fn of_split(
 ) -> Vec<Chart> {
     let split = run.splits.iter().find(|split| split.measure == measure);
     split.map(|split| charts(run, split)).unwrap_or_default()
+}
+
+/// Train loss and test error against the points of a device, for the level that serves best.
+fn points(run: &RunResults) -> Vec<Chart> {
+    let best = best_level(run);
+    let both = [Measure::TrainLoss, Measure::TestError].into_iter();
+    let splits = both.filter_map(|measure| run.splits.iter().find(|split| split.measure == measure));
+    splits.map(|split| against_points_of(run, split, best)).collect()
 }
 
 /// Mean and 90th percentile of the train loss, then of the test error.

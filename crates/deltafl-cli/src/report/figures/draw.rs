@@ -260,7 +260,13 @@ where
             let (side, gap) = if place.left { (HPos::Right, -4) } else { (HPos::Left, 4) };
             let style = scale.text(12, look.colour).pos(Pos::new(side, VPos::Top));
             let shift = (gap * scale.px(1) as i32, scale.px(3 + 14 * place.row) as i32);
-            let label = EmptyElement::at((*x, chart.y.to)) + Text::new(text.clone(), shift, style);
+            // On white, so that the line of another mark does not cross the letters.
+            let (width, height) = context.plotting_area().estimate_text_size(text, &style)?;
+            let left = if place.left { shift.0 - width as i32 } else { shift.0 };
+            let box_of_text = [(left, shift.1), (left + width as i32, shift.1 + height as i32)];
+            let label = EmptyElement::at((*x, chart.y.to))
+                + Rectangle::new(box_of_text, WHITE.filled())
+                + Text::new(text.clone(), shift, style);
             context.draw_series([label])?;
         }
     }

@@ -108,11 +108,10 @@ pub(super) fn histograms(run: &RunResults, split: &SplitResults) -> Vec<Chart> {
             layers.push(Layer::Line { name: name(run.baseline), look: grey, points: points.collect() });
         }
         let to = bins.count as f64 * width;
-        let (spread, baseline) = (&spreads[track], &spreads[run.baseline]);
-        layers.extend(marks(spread, baseline, own, (0, shown)));
         if track != run.baseline {
-            layers.extend(marks(baseline, spread, grey, (1, shown)));
+            layers.extend(marks(&spreads[run.baseline], grey, 1, (shown, to)));
         }
+        layers.extend(marks(&spreads[track], own, 0, (shown, to)));
         let x = Axis { label: split.measure.axis().to_owned(), from: 0.0, to, logarithmic: false };
         // Above the highest bar there is room for the words of the marks.
         Chart { x, y: Axis::from_zero(split.measure.bar_axis(), [1.25 * greatest].into_iter()), layers }
@@ -120,24 +119,32 @@ pub(super) fn histograms(run: &RunResults, split: &SplitResults) -> Vec<Chart> {
     small_multiples(run).into_iter().map(chart).collect()
 }
 
-/// The mean, dotted, and the 90th percentile, dashed, of what the bars show. Words stand on the sides that are turned away
-/// from the marks of `other`.
-fn marks(spread: &Spread, other: &Spread, look: Look, (row, shown): (u32, f64)) -> [Layer; 2] {
-    let mark = |value: f64, what: &str, dash, left| {
+/// The mean, dotted, and the 90th percentile, dashed, of what the bars show, on an axis that ends at `to`.
+fn marks(spread: &Spread, look: Look, row: u32, (shown, to): (f64, f64)) -> [Layer; 2] {
+    let mark = |value: f64, what: &str, dash, place| {
         let x = value * shown;
         let text = if shown > 1.0 { format!("{what} {x:.1}") } else { format!("{what} {x:.2}") };
-        Layer::Mark { x, look: Look { dash, ..look }, text, place: MarkPlace { row, left } }
+        Layer::Mark { x, look: Look { dash, ..look }, text, place }
     };
-    let (mean, p90) = (spread.figures.mean, spread.p90());
-    let ties_left = row == 0;
+    // A word to the right of a line near the right edge would leave the chart.
+    let p90_place = if spread.p90() * shown < 0.8 * to {
+        MarkPlace { row, left: false }
+    } else {
+        MarkPlace { row: row + 2, left: true }
+    };
     [
-        mark(mean, "mean", Some((2, 3)), mean < other.figures.mean || (mean <= other.figures.mean && ties_left)),
-        mark(p90, "p90", Some((6, 3)), p90 < other.p90() || (p90 <= other.p90() && !ties_left)),
+        mark(spread.figures.mean, "mean", Some((2, 3)), MarkPlace { row, left: true }),
+        mark(spread.p90(), "p90", Some((6, 3)), p90_place),
     ]
 }
 
-/// The value of each device against the points it holds.
-pub(super) fn against_points(run: &RunResults, split: &SplitResults) -> Vec<Chart> {
+/// The value of each device against the points it holds, a chart for each track.
+fn against_points(run: &RunResults, split: &SplitResults) -> Vec<Chart> {
+    small_multiples(run).into_iter().map(|track| against_points_of(run, split, track)).collect()
+}
+
+/// The same for one track, beside the baseline.
+pub(super) fn against_points_of(run: &RunResults, split: &SplitResults, track: usize) -> Chart {
     let shown = split.measure.shown();
     let examples: Vec<f64> = split.devices.iter().map(|device| device.examples as f64).collect();
     let dots = |track: usize| -> Vec<(f64, f64)> {
@@ -148,17 +155,15 @@ pub(super) fn against_points(run: &RunResults, split: &SplitResults) -> Vec<Char
         let name = Some(run.tracks[track].label.clone());
         Layer::Dots { name, colour: look_of(run, track).colour, points: dots(track) }
     };
+    // The same height in the chart of every track.
     let all = (0..run.tracks.len()).flat_map(dots);
     let greatest = all.map(|(_, y)| y).filter(|y| y.is_finite()).fold(0.0, f64::max);
-    let chart = |track: usize| {
-        let mut layers = vec![layer(run.baseline)];
-        if track != run.baseline {
-            layers.push(layer(track));
-        }
-        let x = Axis::around_sizes("points per device", examples.iter().copied());
-        Chart { x, y: Axis::from_zero(split.measure.axis(), [greatest].into_iter()), layers }
-    };
-    small_multiples(run).into_iter().map(chart).collect()
+    let mut layers = vec![layer(run.baseline)];
+    if track != run.baseline {
+        layers.push(layer(track));
+    }
+    let x = Axis::around_sizes("points per device", examples.iter().copied());
+    Chart { x, y: Axis::from_zero(split.measure.axis(), [greatest].into_iter()), layers }
 }
 
 /// Devices kept per round: the mean over seeds, and a band from the fewest to the most.

@@ -34,7 +34,7 @@ function mark(x, colour, dash, text, side, row) {
     shape: { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: colour, width: 1.5, dash } },
     annotation: {
       x, y: 1, yref: "paper", text, showarrow: false, xanchor: side, yanchor: "top", xshift: side === "left" ? 4 : -4, yshift: -14 * row,
-      font: { size: 11, color: colour },
+      font: { size: 11, color: colour }, bgcolor: cssColour("--paper"), borderpad: 0,
     },
   };
 }
@@ -61,15 +61,15 @@ function drawHistogram({ run, split, track, frame }) {
       hovertemplate: hover, line: { shape: "hvh", color: grey, width: 2 },
     });
   }
-  // Words stand on the sides that are turned away from the marks of the other track.
-  const addMarks = (t, other, colour, row) => {
-    const [own, others] = [t, other].map((each) => marksAt(run, split, frame, each));
-    const side = (what, ties) => (own[what] < others[what] || (own[what] === others[what] && ties) ? "right" : "left");
-    marks.push(mark(drawn(split, own.mean), colour, "dot", `mean ${number(split, own.mean)}`, side("mean", row === 0), row));
-    marks.push(mark(drawn(split, own.p90), colour, "dash", `90th ${number(split, own.p90)}`, side("p90", row === 1), row));
+  const addMarks = (t, colour, row) => {
+    const { mean, p90 } = marksAt(run, split, frame, t);
+    // A word to the right of a line near the right edge would leave the chart.
+    const near = drawn(split, p90) > 0.85 * edges[bins];
+    marks.push(mark(drawn(split, mean), colour, "dot", `mean ${number(split, mean)}`, "right", row));
+    marks.push(mark(drawn(split, p90), colour, "dash", `90th ${number(split, p90)}`, near ? "right" : "left", near ? row + 2 : row));
   };
-  addMarks(track, run.baseline, look.colour, 0);
-  if (track !== run.baseline) addMarks(run.baseline, track, grey, 1);
+  if (track !== run.baseline) addMarks(run.baseline, grey, 1);
+  addMarks(track, look.colour, 0);
   // The same scale whatever the knob says, or the eye could not compare; and room for the words of the marks.
   let top = 1;
   run.tracks.forEach((_, t) => { top = Math.max(top, ...histogramAt(run, split, frame, t)); });

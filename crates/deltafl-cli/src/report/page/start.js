@@ -17,6 +17,15 @@ function loadPlotly() {
   document.head.append(script);
 }
 
+// The numbers are read aside. Until they are there the page counts as loading, because a browser without a window prints
+// a page as soon as it has loaded: a document that is open inside holds that back.
+const pending = document.body.appendChild(element("iframe", { hidden: "", title: "loading" }));
+pending.contentDocument.open();
+const loaded = () => {
+  pending.contentDocument.close();
+  pending.remove();
+};
+
 readPage().then((page) => {
   const shown = controls(page);
   const relit = () => { applyTheme(); shown.everything(); };
@@ -41,8 +50,10 @@ readPage().then((page) => {
     relit();
   });
   root.dataset.interactive = String(Math.round(performance.now()));
+  loaded();
   requestAnimationFrame(() => setTimeout(loadPlotly));
 }).catch((error) => {
+  loaded();
   console.error(error);
   document.querySelector("main").prepend(element("p", { class: "caveat" }, `The charts could not be drawn: ${error.message}`));
 });
