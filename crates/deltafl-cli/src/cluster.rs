@@ -6,7 +6,7 @@ use deltafl::data::Federation;
 use deltafl::model::Model;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Outcome, State, train};
-use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
+use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
 use deltafl_mpi::{Masks, World};
 use miette::Report;
@@ -58,6 +58,7 @@ fn prepare(world: &World, mut experiment: Experiment, options: &Options<'_>) -> 
         data_hash: federation.hash().to_owned(),
         kernel,
         params: model.num_params(),
+        population: Population::of(&federation),
     });
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
     Ok(Run { experiment, federation, model, folder })

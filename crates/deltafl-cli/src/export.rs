@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use miette::{IntoDiagnostic, WrapErr};
 
+mod cohorts;
 mod event;
 mod tabular;
 mod tensorboard;
@@ -34,10 +35,12 @@ pub(crate) struct Args {
 enum Format {
     /// Event files: a TensorBoard run per track and seed
     Tensorboard,
-    /// rounds.csv and devices.csv
+    /// rounds.csv, evaluations.csv and devices.csv
     Csv,
-    /// rounds.parquet and devices.parquet
+    /// rounds.parquet, evaluations.parquet and devices.parquet
     Parquet,
+    /// cohorts.csv: who was drawn in every round of a simulation
+    Cohorts,
 }
 
 impl Format {
@@ -46,6 +49,7 @@ impl Format {
             Self::Tensorboard => "tensorboard",
             Self::Csv => "csv",
             Self::Parquet => "parquet",
+            Self::Cohorts => "cohorts",
         }
     }
 }
@@ -57,6 +61,7 @@ pub(crate) fn run(args: Args) -> miette::Result<()> {
         Format::Tensorboard => tensorboard::write(&args.run, &out),
         Format::Csv => tabular::write_csv(&args.run, &out),
         Format::Parquet => tabular::write_parquet(&args.run, &out),
+        Format::Cohorts => cohorts::write(&args.run, &out),
     };
     let written = written.wrap_err_with(|| format!("could not export {}", args.run.display()))?;
     if args.json {

@@ -11,6 +11,7 @@ mod figures;
 mod headline;
 mod page;
 mod results;
+mod spread;
 mod tables;
 pub(crate) mod tracks;
 

@@ -160,6 +160,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         data_hash: federation.hash().to_owned(),
         kernel: args.machine.kernel(),
         params: model.num_params(),
+        population: None, // Devices keep their figures to themselves.
     });
     warn_thin_tails(&experiment, &Show::unless(args.quiet));
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));

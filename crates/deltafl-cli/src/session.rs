@@ -16,7 +16,7 @@ use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, Survey, train};
 use deltafl_cuda::Place;
-use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
+use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, RunFolderError, Summary};
 use miette::Report;
 
@@ -145,6 +145,7 @@ pub(crate) fn run_on(
         data_hash: federation.hash().to_owned(),
         kernel: options.kernel,
         params: model.num_params(),
+        population: Population::of(federation),
     });
     let trainer = Sgd::new(&*model);
     let compute = match gpu::for_run(&experiment, federation, model.num_params(), options)? {

@@ -1,4 +1,4 @@
-//! `deltafl tune`: the grid search of the paper, two sweeps one after the other (spec §6).
+//! `deltafl tune`: the grid search of the paper, two sweeps one after the other.
 //!
 //! First γ₀ and c, by the weighted mean train loss of FedAvg at the end; then, for linear models, λ for each track, by
 //! the 90th percentile of the error over train devices that were held out.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::run_folder::Difference;
 use deltafl::algorithm::{Options, Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
+use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
 use deltafl::memory::Memory;
 use deltafl::selection::Needs;
@@ -74,7 +75,7 @@ pub enum SecureAggregation {
     Real,
 }
 
-/// LocalUpdate.
+/// LocalUpdate (Algorithm 2, lines 10–12).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LocalSection {
@@ -115,6 +116,42 @@ pub struct Resolved {
     pub kernel: Isa,
     /// d.
     pub params: usize,
+    /// The devices of each split, where a sample of them is evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub population: Option<Population>,
+}
+
+/// How many devices there are, of which a sample is evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Population {
+    /// Train devices.
+    pub train: usize,
+    /// Test devices.
+    pub test: usize,
+    /// Train devices held out for validation.
+    pub validation: usize,
+}
+
+impl Population {
+    /// Of a federation that evaluates a sample; `None` of one that evaluates every device.
+    pub fn of(federation: &Federation) -> Option<Self> {
+        let count = |split| federation.split(split).len();
+        federation.evaluates_a_sample().then(|| Self {
+            train: count(Split::Train),
+            test: count(Split::Test),
+            validation: count(Split::Validation),
+        })
+    }
+
+    /// The devices of a split.
+    pub fn devices(&self, split: Split) -> usize {
+        match split {
+            Split::Train => self.train,
+            Split::Test => self.test,
+            Split::Validation => self.validation,
+        }
+    }
 }
 
 impl LocalSection {

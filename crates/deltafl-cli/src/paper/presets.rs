@@ -1,4 +1,4 @@
-//! The five dataset–model pairs: their experiments, embedded, and what the paper reports for them (spec §6 and §8).
+//! The five dataset–model pairs: their experiments, embedded, and what the paper reports for them.
 
 use clap::ValueEnum;
 use deltafl::metrics::OverSeeds;

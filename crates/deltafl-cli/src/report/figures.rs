@@ -5,6 +5,7 @@ use crate::canvas;
 
 pub(super) mod bins;
 mod chart;
+mod combined;
 mod draw;
 mod eta_every;
 mod kinds;
@@ -20,10 +21,31 @@ pub(super) struct Figure {
     pub(super) png: Vec<u8>,
 }
 
-/// A figure to be drawn: charts below each other.
+/// A figure to be drawn.
 struct Plan {
     name: String,
-    charts: Vec<Chart>,
+    layout: Layout,
+}
+
+/// How charts stand in a figure.
+enum Layout {
+    /// Below each other.
+    Stack(Vec<Chart>),
+    /// In rows with titles.
+    Grid(Vec<combined::Row>),
+}
+
+impl Layout {
+    fn drawn(&self) -> miette::Result<(String, Vec<u8>)> {
+        match self {
+            Self::Stack(charts) => both(&draw::Stack(charts)),
+            Self::Grid(rows) => both(&draw::Grid(rows)),
+        }
+    }
+}
+
+fn both(drawing: &impl canvas::Drawing) -> miette::Result<(String, Vec<u8>)> {
+    Ok((canvas::svg(drawing)?, canvas::png(drawing)?))
 }
 
 /// Draws every figure of some runs. With several runs, the name of a figure starts with that of its run.
@@ -38,13 +60,12 @@ pub(super) fn figures(runs: &[RunResults]) -> miette::Result<Vec<Figure>> {
         }
     }
     plans.extend(eta_every::eta_every(runs));
-    plans
-        .into_iter()
-        .map(|Plan { name, charts }| {
-            let stack = draw::Stack(&charts);
-            Ok(Figure { svg: canvas::svg(&stack)?, png: canvas::png(&stack)?, name })
-        })
-        .collect()
+    plans.extend(combined::combined(runs));
+    let drawn = |Plan { name, layout }: Plan| {
+        let (svg, png) = layout.drawn()?;
+        Ok(Figure { name, svg, png })
+    };
+    plans.into_iter().map(drawn).collect()
 }
 
 /// A name that every file system takes.

@@ -1,4 +1,4 @@
-//! The values that are tried (spec §6): γ₀ around that of the experiment, c ∈ {1, 1/2, 1/4, 1/8}, λ ∈ 10⁻⁸ … 10⁻³.
+//! The values that are tried: γ₀ around that of the experiment, c ∈ {1, 1/2, 1/4, 1/8}, λ ∈ 10⁻⁸ … 10⁻³.
 //!
 //! Each list begins with the value that is taken when another does as well: the smallest γ₀ and λ, and no decay.
 

@@ -27,13 +27,16 @@ pub(crate) fn trained(folder: &Path) -> Summary {
 
 /// The same with other algorithms.
 pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary {
-    let experiment = experiment(&format!(
+    let mut experiment = experiment(&format!(
         "name = '{name}'\nseeds = [1, 2]\nrounds = 20\ncohort = 10\nevaluate_every = 4\n\
          [data]\nsource = {{ kind = 'glyphs', devices = 40, seed = 3 }}\n\
          [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 0.1\n{algorithms}"
     ));
     let spec: Glyphs = toml::from_str("devices = 40\nseed = 3").unwrap();
     let federation = Spec::Glyphs(spec).build();
+    if let Some(resolved) = &mut experiment.resolved {
+        resolved.data_hash = federation.hash().to_owned();
+    }
     let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
     let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
@@ -113,8 +116,13 @@ fn drawn_up(split: Split, devices: usize, tracks: usize, evaluation: u64) -> Spl
 
 fn experiment(text: &str) -> Experiment {
     let mut experiment = Experiment::parse(text).unwrap();
-    let resolved =
-        Resolved { version: "test".into(), data_hash: "none".into(), kernel: Isa::detect(), params: 48_608 };
+    let resolved = Resolved {
+        version: "test".into(),
+        data_hash: "none".into(),
+        kernel: Isa::detect(),
+        params: 48_608,
+        population: None,
+    };
     experiment.resolved = Some(resolved);
     experiment
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::NonNegative;
 use deltafl::model::ModelSpec;
 
-/// What devices train (spec §4).
+/// What devices train.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSection {

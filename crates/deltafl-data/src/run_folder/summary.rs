@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{EvaluationFile, RunFolderError, devices, read_experiment};
 use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
-use deltafl::metrics::{Figures, FiguresOverSeeds};
+use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
 
 /// What a run came to.
@@ -34,11 +34,20 @@ pub struct TrackSummary {
     pub theta: Conformity,
     /// Misclassification error of the test devices, in [0, 1].
     pub test_error: Option<FiguresOverSeeds>,
+    /// What is left open when a sample of the test devices is evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_error_sample: Option<SampleError>,
     /// The same of the train devices held out for validation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_error: Option<FiguresOverSeeds>,
     /// Loss of the train devices, weighted by α_k.
     pub train_loss: Option<FiguresOverSeeds>,
+    /// What is left open when a sample of the train devices is evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_loss_sample: Option<SampleError>,
+    /// F_θ(w): the superquantile of these losses at the track's own θ, mean and deviation over seeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<OverSeeds>,
     /// Seeds that were evaluated.
     pub seeds: usize,
     /// Rounds done; the fewest over the seeds.
@@ -66,13 +75,27 @@ impl Summary {
                 splits.filter_map(|evaluation| Figures::of_track(evaluation, track)).collect();
             FiguresOverSeeds::new(&seeds)
         };
+        let objectives = |track: usize, theta: Conformity| -> Option<OverSeeds> {
+            let seeds = evaluations.iter().flatten().filter_map(|split| objective(split, track, theta));
+            OverSeeds::new(&seeds.collect::<Vec<_>>())
+        };
+        let population = experiment.resolved.as_ref().and_then(|resolved| resolved.population);
+        let sample = |track: usize, split: Split| -> Option<SampleError> {
+            let of = population?.devices(split);
+            let splits = evaluations.iter().flatten().filter(|evaluation| evaluation.split == split);
+            let seeds: Vec<_> = splits.filter_map(|e| SampleError::of_track(e, track, of)).collect();
+            SampleError::over_seeds(&seeds)
+        };
         let of_track = |(t, label): (usize, &TrackLabel)| TrackSummary {
             name: label.name.clone(),
             algorithm: label.algorithm.clone(),
             theta: label.theta,
             test_error: figures(t, Split::Test),
+            test_error_sample: sample(t, Split::Test),
             validation_error: figures(t, Split::Validation),
             train_loss: figures(t, Split::Train),
+            train_loss_sample: sample(t, Split::Train),
+            objective: objectives(t, label.theta),
             seeds: last.len(),
             rounds,
         };

@@ -76,6 +76,7 @@ impl Federation {
             affine: None,
             source: columns.source,
             device_split: columns.device_split,
+            evaluation_sample: None,
             hash: columns.hash,
         })
     }

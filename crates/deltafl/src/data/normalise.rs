@@ -1,4 +1,4 @@
-//! Normalisation of dense features (spec §5).
+//! Normalisation of dense features, by constants of the train devices.
 //!
 //! Constants come from the train devices and are applied to all devices, when a batch is gathered: the
 //! stored examples stay as they are.

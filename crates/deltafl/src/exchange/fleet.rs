@@ -178,7 +178,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         for params in params {
             positions.push(position_of(params, &mut distinct));
         }
-        let devices = self.federation.split(split);
+        let devices = self.federation.evaluated(split);
         let evaluations: Vec<Vec<Evaluation>> = self
             .scores(&devices, &distinct)?
             .iter()

@@ -1,4 +1,4 @@
-//! The convolutional network of EMNIST (spec §4).
+//! The convolutional network of EMNIST.
 //!
 //! ```text
 //! conv 5×5 1→c₁, ReLU, max-pool 2/2, conv 5×5 c₁→c₂, ReLU, max-pool 2/2, full → classes, cross-entropy

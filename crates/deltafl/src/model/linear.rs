@@ -1,4 +1,4 @@
-//! Softmax regression: softmax(xW), no bias, cross-entropy (spec §4, EMNIST linear).
+//! Softmax regression: softmax(xW), no bias, cross-entropy (EMNIST linear).
 //!
 //! W is `inputs × classes`, row by row. For one example, with p = softmax(xW) and label y,
 //!

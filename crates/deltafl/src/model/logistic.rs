@@ -1,4 +1,4 @@
-//! Binary logistic regression: σ(x·w), no bias (spec §4, Sent140 linear).
+//! Binary logistic regression: σ(x·w), no bias (Sent140 linear).
 //!
 //! With the label y ∈ {0, 1} and z = x·w,
 //!

@@ -6,7 +6,7 @@ use super::{ConvNet, Embedding, Gru, Linear, Logistic, Lstm, Model, Perceptron};
 use crate::data::{Federation, InputKind, WordVectors};
 use crate::kernel::{Isa, UnavailableIsa};
 
-/// A model by name, with the sizes that the data does not settle (spec §4).
+/// A model by name, with the sizes that the data does not settle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
