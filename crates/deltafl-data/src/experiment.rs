@@ -19,13 +19,16 @@ use deltafl::training::{self, Decay, Plan};
 
 mod address;
 mod data;
+pub mod keys;
 mod list;
 mod model;
+mod name;
 mod number;
 
 pub use data::{DataSection, LoadError, Source};
 pub use list::OneOrMore;
 pub use model::{ForeignOption, ModelKind, ModelSection};
+pub use name::{InvalidName, check_name};
 pub use number::{NonNegative, OutOfRange, Positive, Probability};
 
 /// An experiment.
@@ -33,6 +36,7 @@ pub use number::{NonNegative, OutOfRange, Positive, Probability};
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
     /// Its name, and that of its run folder.
+    #[serde(deserialize_with = "name::checked")]
     pub name: String,
     /// A run each.
     #[serde(default = "first_seed")]
