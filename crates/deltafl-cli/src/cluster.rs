@@ -13,7 +13,7 @@ use miette::Report;
 use crate::error::{bad_input, exit_code};
 use crate::progress::{Progress, Show};
 use crate::session::{
-    Ended, Options, Recorder, build_model, folder_error, load, open, stop_on_interrupt, warn_thin_tails,
+    Ended, Options, Recorder, Stopped, build_model, folder_error, load, open, stop_on_interrupt, warn_before,
 };
 
 /// Trains all seeds of an experiment on all ranks.
@@ -74,7 +74,7 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         .engine(&*model, &federation, options.threads)
         .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
     let show = if world.is_root() { options.show } else { &Show::Quiet };
-    warn_thin_tails(&experiment, show);
+    warn_before(&experiment, &federation, show);
     let stop = stop_on_interrupt();
     let labels: Vec<TrackLabel> = experiment.tracks().into_iter().map(|track| track.label).collect();
     let plan = experiment.plan();
@@ -98,7 +98,8 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         let outcome = train(&mut engine, &plan, &mut state, &mut world.observe(recorder));
         progress.finish();
         if outcome.map_err(Report::from_err)? == Outcome::Stopped {
-            return Ok(if world.is_root() { Ended::Interrupted } else { Ended::Followed });
+            let stopped = Stopped::at(options.out, &experiment, &state);
+            return Ok(if world.is_root() { Ended::Interrupted(stopped) } else { Ended::Followed });
         }
     }
     if let Some(throughput) = engine.throughput().filter(|_| matches!(show, Show::Plain)) {

@@ -1,6 +1,5 @@
 //! `deltafl export`: a run for other programs.
 
-use std::fs;
 use std::path::PathBuf;
 
 use miette::{IntoDiagnostic, WrapErr};
@@ -8,6 +7,8 @@ use miette::{IntoDiagnostic, WrapErr};
 mod event;
 mod tabular;
 mod tensorboard;
+
+use crate::error::make_folder;
 
 /// Export a run for TensorBoard, or as tables that pandas and polars read
 #[derive(clap::Args, Debug)]
@@ -52,7 +53,7 @@ impl Format {
 
 pub(crate) fn run(args: Args) -> miette::Result<()> {
     let out = args.out.unwrap_or_else(|| args.run.join("export").join(args.format.name()));
-    fs::create_dir_all(&out).into_diagnostic().wrap_err_with(|| out.display().to_string())?;
+    make_folder(&out)?;
     let written = match args.format {
         Format::Tensorboard => tensorboard::write(&args.run, &out),
         Format::Csv => tabular::write_csv(&args.run, &out),
