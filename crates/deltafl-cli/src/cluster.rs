@@ -14,8 +14,8 @@ use miette::Report;
 use crate::error::{bad_input, exit_code};
 use crate::progress::{Progress, Show};
 use crate::session::{
-    Ended, Options, Recorder, build_model, compute, folder_error, load, open, stop_on_interrupt,
-    warn_thin_tails,
+    Ended, Options, Recorder, Stopped, build_model, compute, folder_error, load, open, stop_on_interrupt,
+    warn_before,
 };
 
 /// Trains all seeds of an experiment on all ranks.
@@ -78,7 +78,7 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         .exchange(compute, &federation, masks)
         .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
     let show = if world.is_root() { options.show } else { &Show::Quiet };
-    warn_thin_tails(&experiment, show);
+    warn_before(&experiment, &federation, show);
     let stop = stop_on_interrupt();
     let labels = experiment.labels();
     let plan = experiment.plan();
@@ -106,7 +106,8 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         let outcome = train(&mut exchange, &plan, &mut state, &mut world.observe(recorder));
         progress.finish();
         if outcome.map_err(Report::from_err)? == Outcome::Stopped {
-            return Ok(if world.is_root() { Ended::Interrupted } else { Ended::Followed });
+            let stopped = Stopped::at(options.out, &experiment, &state);
+            return Ok(if world.is_root() { Ended::Interrupted(stopped) } else { Ended::Followed });
         }
     }
     if let Some(throughput) = exchange.throughput().filter(|_| matches!(show, Show::Plain)) {

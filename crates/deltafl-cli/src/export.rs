@@ -1,6 +1,5 @@
 //! `deltafl export`: a run for other programs.
 
-use std::fs;
 use std::path::PathBuf;
 
 use miette::{IntoDiagnostic, WrapErr};
@@ -9,6 +8,8 @@ mod cohorts;
 mod event;
 mod tabular;
 mod tensorboard;
+
+use crate::error::make_folder;
 
 /// Export a run for TensorBoard, or as tables that pandas and polars read
 #[derive(clap::Args, Debug)]
@@ -56,7 +57,7 @@ impl Format {
 
 pub(crate) fn run(args: Args) -> miette::Result<()> {
     let out = args.out.unwrap_or_else(|| args.run.join("export").join(args.format.name()));
-    fs::create_dir_all(&out).into_diagnostic().wrap_err_with(|| out.display().to_string())?;
+    make_folder(&out)?;
     let written = match args.format {
         Format::Tensorboard => tensorboard::write(&args.run, &out),
         Format::Csv => tabular::write_csv(&args.run, &out),

@@ -1,14 +1,14 @@
 //! A run from an experiment to its folder: what every command that trains shares.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use deltafl::algorithm::TrackLabel;
 use deltafl::compute::{Compute, Threads};
-use deltafl::data::Federation;
+use deltafl::data::{Federation, Split};
 use deltafl::exchange::{Direct, Exchange, Masked, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
@@ -19,6 +19,7 @@ use deltafl_cuda::Place;
 use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, RunFolderError, Summary};
 use miette::Report;
+use serde::Serialize;
 
 use crate::dashboard;
 use crate::error::{Busy, bad_input};
@@ -57,10 +58,40 @@ pub(crate) enum Ended {
     /// All seeds are done.
     Finished(Summary),
     /// Ctrl-C: the folder holds a state to resume from.
-    Interrupted,
+    Interrupted(Stopped),
     /// On another rank than 0, which has nothing to say.
     #[cfg(feature = "mpi")]
     Followed,
+}
+
+/// Where a run was stopped.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Stopped {
+    /// The run folder.
+    pub(crate) folder: PathBuf,
+    /// The seed that was being trained.
+    seed: u64,
+    /// Rounds done of it.
+    rounds: u64,
+    rounds_planned: u64,
+    /// Seeds done before it.
+    seeds_finished: Vec<u64>,
+    seeds_planned: Vec<u64>,
+}
+
+impl Stopped {
+    /// In the middle of a seed of an experiment.
+    pub(crate) fn at(folder: &Path, experiment: &Experiment, state: &State) -> Self {
+        let seeds = experiment.seeds.as_slice();
+        Self {
+            folder: folder.to_owned(),
+            seed: state.seed,
+            rounds: state.round,
+            rounds_planned: experiment.rounds.get(),
+            seeds_finished: seeds.iter().copied().take_while(|&seed| seed != state.seed).collect(),
+            seeds_planned: seeds.to_vec(),
+        }
+    }
 }
 
 /// Trains all seeds of an experiment into its run folder.
@@ -154,7 +185,7 @@ pub(crate) fn run_on(
     };
     let mut exchange = exchange(&experiment, compute, federation)?;
     let mut folder = open(&experiment, options)?;
-    warn_thin_tails(&experiment, options.show);
+    warn_before(&experiment, federation, options.show);
     let stop = stop_on_interrupt();
     let labels = experiment.labels();
     let plan = experiment.plan();
@@ -177,7 +208,7 @@ pub(crate) fn run_on(
         let outcome = train(&mut *exchange, &plan, &mut state, &mut recorder);
         progress.finish();
         if outcome.map_err(Report::from_err)? == Outcome::Stopped {
-            return Ok(Ended::Interrupted);
+            return Ok(Ended::Interrupted(Stopped::at(options.out, &experiment, &state)));
         }
     }
     Ok(Ended::Finished(folder.summarise().map_err(folder_error)?))
@@ -248,6 +279,12 @@ pub(crate) fn folder_error(error: RunFolderError) -> Report {
         RunFolderError::Exists { .. } => bad_input(error.to_string())
             .help("add --resume to go on with it, or --out DIR to train somewhere else")
             .into(),
+        RunFolderError::NotAFolder { .. } => {
+            bad_input(error.to_string()).help("name a folder: --out DIR").into()
+        }
+        RunFolderError::Shorter { .. } => bad_input(error.to_string())
+            .help("a run can be made longer, not shorter: ask for more rounds, or train into another --out")
+            .into(),
         RunFolderError::Missing { .. } => {
             bad_input(error.to_string()).help("run without --resume to start it").into()
         }
@@ -269,6 +306,17 @@ pub(crate) fn folder_error(error: RunFolderError) -> Report {
         | RunFolderError::Devices { .. } => bad_input("the run folder is damaged").because(error).into(),
         RunFolderError::Locked { .. } => Busy(error).into(),
         _ => Report::from_err(error),
+    }
+}
+
+/// Says what of an experiment is not what it looks like.
+pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, show: &Show) {
+    warn_thin_tails(experiment, show);
+    let (cohort, devices) = (experiment.cohort.get(), federation.split(Split::Train).len());
+    if cohort > devices && !experiment.with_replacement && matches!(show, Show::Plain) {
+        eprintln!(
+            "warning: the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
+        );
     }
 }
 

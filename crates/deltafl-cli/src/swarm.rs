@@ -21,6 +21,9 @@ use crate::run::Machine;
 use crate::serve::load;
 use crate::session::stop_on_interrupt;
 
+/// How long a server may take to accept a connection before its absence is reported.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Let many devices of a federation take part, from one process
 #[derive(clap::Args, Debug)]
 #[command(
@@ -88,6 +91,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let stop = stop_on_interrupt();
     runtime.block_on(async {
+        tokio::spawn(report_absence(args.server.clone()));
         let mut swarm = Swarm::release(bees, &model, &federation, &conduct(&args));
         let stopped = async {
             while !stop.load(Ordering::Relaxed) {
@@ -102,6 +106,25 @@ pub(crate) fn run(args: Args) -> Result<()> {
             () = stopped => Ok(()),
         }
     })
+}
+
+/// Says so while no server answers. The devices keep trying, and say nothing themselves.
+async fn report_absence(server: String) {
+    let mut reported = false;
+    loop {
+        let connected = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(&server)).await;
+        let reason = match connected {
+            Ok(Ok(_)) if reported => return eprintln!("a server answers at {server} now"),
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", PATIENCE.as_secs()),
+        };
+        if !reported {
+            eprintln!("no server answers at {server}: {reason}; the devices keep trying");
+            reported = true;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
 
 fn bees(args: &Args, federation: &Federation) -> Result<Vec<Bee>> {

@@ -3,18 +3,27 @@
 use deltafl::metrics::OverSeeds;
 use deltafl_data::run_folder::Summary;
 
+use crate::idle;
+
 /// The rows of the paper's tables that fit on a terminal.
 pub(crate) fn render(summary: &Summary) -> String {
+    titled("Test error in %", summary)
+}
+
+/// The same under another title.
+pub(crate) fn titled(title: &str, summary: &Summary) -> String {
     let seeds = summary.tracks.first().map_or(0, |track| track.seeds);
     let rounds = summary.tracks.first().map_or(0, |track| track.rounds);
     let plural = if seeds == 1 { "seed" } else { "seeds" };
     let mut text = format!(
-        "Test error in % after {rounds} rounds, {seeds} {plural} ({}, {})\n\n",
+        "{title} after {rounds} rounds, {seeds} {plural} ({}, {})\n\n",
         summary.dataset, summary.model
     );
     let header = ["", "mean", "median", "90th percentile", "95th percentile"];
     let mut rows: Vec<[String; 5]> = vec![header.map(str::to_owned)];
+    let mut labels = Vec::new();
     for track in &summary.tracks {
+        labels.push(track.name.clone());
         let cell = |figure: Option<OverSeeds>| figure.map_or_else(|| "–".to_owned(), |f| percent(f, seeds));
         let error = track.test_error;
         rows.push([
@@ -26,6 +35,11 @@ pub(crate) fn render(summary: &Summary) -> String {
         ]);
     }
     text.push_str(&aligned(&rows));
+    let idle = idle::lines(summary, &labels);
+    if !idle.is_empty() {
+        text.push('\n');
+        text.push_str(&idle);
+    }
     text
 }
 

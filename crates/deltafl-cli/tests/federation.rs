@@ -61,6 +61,15 @@ fn a_server_of_other_machines_needs_certificates() {
     assert!(refused.contains("without certificates"), "{refused}");
 }
 
+#[test]
+fn a_swarm_without_a_server_says_so() {
+    // Nobody listens at a port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let desk = Desk::with(DEPLOYED);
+    let mut swarm = desk.start(&format!("swarm x.toml --insecure --server {free}"));
+    assert!(swarm.hear("no server answers at ").starts_with(&free.to_string()));
+}
+
 /// Asks for many answers over one connection.
 fn ask(http: &str, path: &str, times: usize) -> TcpStream {
     let mut connection = TcpStream::connect(http).unwrap();

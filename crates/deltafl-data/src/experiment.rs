@@ -20,8 +20,10 @@ use deltafl::training::{self, Decay, Plan};
 mod address;
 mod algorithm;
 mod data;
+pub mod keys;
 mod list;
 mod model;
+mod name;
 mod number;
 mod parse;
 
@@ -29,6 +31,7 @@ pub use algorithm::AlgorithmSection;
 pub use data::{DataSection, LoadError, Source};
 pub use list::OneOrMore;
 pub use model::{ForeignOption, ModelKind, ModelSection};
+pub use name::{InvalidName, check_name};
 pub use number::{NonNegative, OutOfRange, Positive};
 pub use parse::InvalidExperiment;
 

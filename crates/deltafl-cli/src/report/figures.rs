@@ -10,6 +10,7 @@ mod draw;
 mod eta_every;
 mod kinds;
 mod palette;
+mod several;
 
 use chart::Chart;
 
@@ -48,17 +49,13 @@ fn both(drawing: &impl canvas::Drawing) -> miette::Result<(String, Vec<u8>)> {
     Ok((canvas::svg(drawing)?, canvas::png(drawing)?))
 }
 
-/// Draws every figure of some runs. With several runs, the name of a figure starts with that of its run.
+/// Draws every figure of a run; of several runs, the charts in which they stand side by side. The figures of each are those
+/// of its own report.
 pub(super) fn figures(runs: &[RunResults]) -> miette::Result<Vec<Figure>> {
-    let mut plans: Vec<Plan> = Vec::new();
-    for (i, run) in runs.iter().enumerate() {
-        let prefix =
-            if runs.len() > 1 { format!("{}-{}-", i + 1, file_name(&run.name)) } else { String::new() };
-        for mut plan in kinds::of_run(run) {
-            plan.name.insert_str(0, &prefix);
-            plans.push(plan);
-        }
-    }
+    let mut plans = match runs {
+        [run] => kinds::of_run(run),
+        runs => several::side_by_side(runs),
+    };
     plans.extend(eta_every::eta_every(runs));
     plans.extend(combined::combined(runs));
     let drawn = |Plan { name, layout }: Plan| {
@@ -66,9 +63,4 @@ pub(super) fn figures(runs: &[RunResults]) -> miette::Result<Vec<Figure>> {
         Ok(Figure { name, svg, png })
     };
     plans.into_iter().map(drawn).collect()
-}
-
-/// A name that every file system takes.
-fn file_name(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect()
 }

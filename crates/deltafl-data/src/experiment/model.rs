@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::NonNegative;
 use deltafl::model::ModelSpec;
@@ -17,7 +17,7 @@ pub struct ModelSection {
     #[serde(default)]
     pub l2: NonNegative,
     /// Channels of the two convolutions of a conv-net.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "two", skip_serializing_if = "Option::is_none")]
     pub channels: Option<[NonZeroUsize; 2]>,
     /// Units of an lstm, a gru or a perceptron.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,6 +25,14 @@ pub struct ModelSection {
     /// Entries of a gru's trained embedding; 0 is one-hot input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<usize>,
+}
+
+/// Two numbers; serde's arrays would pass over a third.
+fn two<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<[NonZeroUsize; 2]>, D::Error> {
+    let given = Vec::<NonZeroUsize>::deserialize(deserializer)?;
+    let two = given.as_slice().try_into();
+    two.map(Some)
+        .map_err(|_| serde::de::Error::custom(format_args!("expected two numbers, got {}", given.len())))
 }
 
 /// The models.

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue, Deserializer, ValueDeserializer};
 
 use super::{
     AlgorithmSection, DataSection, Experiment, LocalSection, ModelSection, NonNegative, OneOrMore, Resolved,
-    SecureAggregation,
+    SecureAggregation, name,
 };
 use deltafl::algorithm::{self, ALGORITHMS, Algorithm, InvalidOption, OptionSpec, Value};
 use deltafl::cohort::Availability;
@@ -47,6 +47,7 @@ impl From<toml::de::Error> for InvalidExperiment {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sections {
+    #[serde(deserialize_with = "name::checked")]
     name: String,
     #[serde(default = "first_seed")]
     seeds: OneOrMore<u64>,
@@ -198,10 +199,11 @@ fn kind(
 }
 
 fn foreign(key: &str, algorithm: &Algorithm) -> String {
-    let options: Vec<&str> = algorithm.options.iter().map(|spec| spec.name).chain(["l2"]).collect();
+    let names = ["kind"].into_iter().chain(algorithm.options.iter().map(|spec| spec.name)).chain(["l2"]);
+    let options: Vec<String> = names.map(|name| format!("`{name}`")).collect();
     let owner = ALGORITHMS.iter().find(|other| other.options.iter().any(|spec| spec.name == key));
     let of = owner.map_or(String::new(), |owner| format!(", which is an option of {}", owner.kind));
-    format!("{} has no option {key}{of}; its options: {}", algorithm.kind, options.join(", "))
+    format!("{} has no option {key}{of}; expected one of {}", algorithm.kind, options.join(", "))
 }
 
 /// The values of an option: a list where it makes levels.

@@ -85,15 +85,16 @@ pub(super) fn list(folder: &Path) -> Result<Vec<EvaluationFile>, RunFolderError>
     Ok(files)
 }
 
-/// Removes evaluations behind the rounds done of each seed.
+/// Removes evaluations behind the rounds done of each seed, and those after a round that the run does not evaluate.
 pub(super) fn cut(
     folder: &Path,
+    evaluated: impl Fn(u64) -> bool,
     done: impl Fn(u64) -> Result<u64, RunFolderError>,
 ) -> Result<(), RunFolderError> {
     for file in list(folder)? {
         let rounds = done(file.seed)?;
         // Without a checkpoint the run starts again, and evaluates w₀ again.
-        if file.round > rounds || rounds == 0 {
+        if file.round > rounds || rounds == 0 || !evaluated(file.round) {
             fs::remove_file(&file.path).map_err(io_error(&file.path))?;
         }
     }
@@ -284,7 +285,9 @@ mod tests {
         assert_eq!((files.len(), files[0].seed, files[0].round), (1, 3, 50));
         assert_eq!(files[0].read().unwrap(), splits);
 
-        cut(folder.path(), |_| Ok(49)).unwrap();
+        cut(folder.path(), |_| true, |_| Ok(50)).unwrap();
+        assert_eq!(list(folder.path()).unwrap().len(), 1);
+        cut(folder.path(), |_| true, |_| Ok(49)).unwrap();
         assert!(list(folder.path()).unwrap().is_empty());
     }
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EvaluationFile, RunFolderError, devices, read_experiment};
+use super::{EvaluationFile, IdleRounds, RunFolderError, devices, read_experiment, read_rounds};
+use crate::experiment::Experiment;
 use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
 use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
@@ -52,21 +53,37 @@ pub struct TrackSummary {
     pub seeds: usize,
     /// Rounds done; the fewest over the seeds.
     pub rounds: u64,
+    /// Rounds that moved nothing, over all seeds.
+    #[serde(default)]
+    pub idle_rounds: IdleRounds,
 }
 
 impl Summary {
     /// Reads the last evaluation of each seed.
     pub fn of(folder: &Path) -> Result<Self, RunFolderError> {
-        let experiment = read_experiment(folder)?;
+        Self::over(read_experiment(folder)?, &[folder])
+    }
+
+    /// Reads the last evaluation of each seed of several runs that differ in their seeds alone, as if they were one. The
+    /// experiment is that of any of them; a seed that several trained counts once.
+    pub fn over(experiment: Experiment, folders: &[&Path]) -> Result<Self, RunFolderError> {
         let mut last: Vec<EvaluationFile> = Vec::new();
-        for file in devices::list(folder)? {
-            match last.last_mut() {
-                Some(known) if known.seed == file.seed => *known = file,
-                _ => last.push(file),
+        let mut lines = Vec::new();
+        for folder in folders {
+            let before = last.len();
+            for file in devices::list(folder)? {
+                match last.iter().position(|known| known.seed == file.seed) {
+                    None => last.push(file),
+                    Some(known) if known >= before => last[known] = file,
+                    Some(_) => {}
+                }
             }
+            let new = |seed: u64| last[before..].iter().any(|file| file.seed == seed);
+            lines.extend(read_rounds(folder)?.into_iter().filter(|line| new(line.record.seed)));
         }
         let Some(rounds) = last.iter().map(|file| file.round).min() else {
-            return Err(RunFolderError::NotEvaluated { path: folder.to_owned() });
+            let path = folders.first().map_or_else(Default::default, |folder| folder.to_path_buf());
+            return Err(RunFolderError::NotEvaluated { path });
         };
         let evaluations = last.iter().map(EvaluationFile::read).collect::<Result<Vec<_>, _>>()?;
         let figures = |track: usize, split: Split| -> Option<FiguresOverSeeds> {
@@ -86,6 +103,8 @@ impl Summary {
             let seeds: Vec<_> = splits.filter_map(|e| SampleError::of_track(e, track, of)).collect();
             SampleError::over_seeds(&seeds)
         };
+        let labels = experiment.labels();
+        let idle = IdleRounds::per_track(lines.iter().map(|line| &line.record), labels.len());
         let of_track = |(t, label): (usize, &TrackLabel)| TrackSummary {
             name: label.name.clone(),
             algorithm: label.algorithm.clone(),
@@ -98,6 +117,7 @@ impl Summary {
             objective: objectives(t, label.theta),
             seeds: last.len(),
             rounds,
+            idle_rounds: idle[t],
         };
         Ok(Self {
             name: experiment.name.clone(),

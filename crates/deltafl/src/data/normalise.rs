@@ -65,6 +65,13 @@ impl Federation {
         self
     }
 
+    /// The same federation, its dense features normalised by the constants of another of the same kind: those with which a
+    /// model was trained. A federation of another kind is returned as it is.
+    pub fn normalised_as(mut self, other: &Self) -> Self {
+        self.affine = if self.kind == other.kind { other.affine.clone() } else { None };
+        self
+    }
+
     fn moments(&self) -> Moments {
         let (InputKind::Bytes { dim } | InputKind::Dense { dim }) = self.kind else {
             return Moments::new(0);
