@@ -18,17 +18,21 @@ use crate::superquantile::Conformity;
 
 pub mod alternating;
 mod delta_fl;
+mod fed_adam;
 mod fed_avg;
+mod fed_prox;
 mod options;
 mod track;
 
 pub use delta_fl::{DELTA_FL, EtaRule, Quantile, Tail};
+pub use fed_adam::FED_ADAM;
 pub use fed_avg::FED_AVG;
+pub use fed_prox::FED_PROX;
 pub use options::{Interval, InvalidOption, OptionKind, OptionSpec, Options, Value};
 pub use track::{Track, TrackLabel, track_names};
 
 /// Every algorithm that an experiment can name.
-pub static ALGORITHMS: &[&Algorithm] = &[&FED_AVG, &DELTA_FL];
+pub static ALGORITHMS: &[&Algorithm] = &[&FED_AVG, &DELTA_FL, &FED_PROX, &FED_ADAM];
 
 /// One way to train a model.
 #[derive(Debug)]

@@ -266,8 +266,8 @@ mod tests {
     #[test]
     fn losses_that_differ_by_more_are_told_apart() {
         let losses = devices(&[(1.0, 1.0), (1.0 + 1e-9, 1.0), (2.0, 2.0)]);
-        assert_eq!(learned(&Tail::new(theta(0.5)), 0, &losses).number(ETA), Some(2.0));
-        assert_eq!(learned(&Tail::new(theta(0.75)), 0, &losses).number(ETA), Some(1.0 + 1e-9));
+        assert_eq!(learned(&Tail::new(theta(0.4)), 0, &losses).number(ETA), Some(2.0));
+        assert_eq!(learned(&Tail::new(theta(0.6)), 0, &losses).number(ETA), Some(1.0 + 1e-9));
     }
 
     #[test]

@@ -67,7 +67,9 @@ impl Model for Logistic {
         let scale = -step.learning_rate / batch.len() as f32;
         logistic::residuals(self.kernel, residuals, batch.labels, scale);
         logistic::descend(self.kernel, x, residuals, step.decay(), working);
-        step.pull(working);
+        if let Some(pull) = step.pull() {
+            pull.add_to(working);
+        }
     }
 }
 
