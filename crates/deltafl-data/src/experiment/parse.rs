@@ -121,7 +121,10 @@ impl Experiment {
 }
 
 /// Where sections and their keys stand.
-struct Places(Vec<(String, Range<usize>, Vec<(String, Range<usize>)>)>);
+struct Places(Vec<(String, Range<usize>, Vec<NamedPlace>)>);
+
+/// A key and where it stands.
+type NamedPlace = (String, Range<usize>);
 
 impl Places {
     fn of(table: &DeTable<'_>) -> Self {
