@@ -135,7 +135,7 @@ fn dark_and_narrow_screens_hold() {
 /// Of every chart that is not hidden: whether something is drawn in it, and how wide.
 const DRAWN: &str = "[...document.querySelectorAll('.chart')].filter((chart) => chart.offsetParent !== null) \
      .map((chart) => { const drawing = chart.querySelector('.main-svg'); \
-     return [chart.id, drawing !== null && chart.querySelectorAll('.plot path, .points path, .bars path').length > 0, \
+     return [chart.id, drawing !== null && chart.querySelectorAll('.points path, .js-line').length > 0, \
      drawing?.getBoundingClientRect().width ?? 0]; })";
 
 #[test]
@@ -144,8 +144,8 @@ fn a_print_shows_every_chart_at_the_width_of_the_paper() {
     browser.prefer("dark");
     // As if it were printed before the charting library has come, and before anybody scrolled.
     browser.value(
-        "delete window.Plotly; document.querySelectorAll('.chart').forEach((chart) => { chart.replaceChildren(); delete chart.data; \
-         delete chart._fullLayout; chart.classList.remove('js-plotly-plot'); })",
+        "delete window.Plotly; document.querySelectorAll('.chart').forEach((chart) => { const fresh = chart.cloneNode(false); \
+         fresh.classList.remove('js-plotly-plot'); chart.replaceWith(fresh); })",
     );
     browser.value("dispatchEvent(new Event('beforeprint'))");
     let charts = browser.value(DRAWN);

@@ -37,7 +37,8 @@ readPage().then((page) => {
   // Paper is white, as wide as the style sheet says, and shows every chart, also those that nobody scrolled to.
   let before = null;
   addEventListener("beforeprint", () => {
-    before = chosenTheme;
+    // A page may be told twice.
+    if (!root.dataset.print) before = chosenTheme;
     chosenTheme = "light";
     root.dataset.print = "true";
     loadPlotly();
