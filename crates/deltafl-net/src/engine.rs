@@ -141,7 +141,7 @@ impl Remote {
             id: RoundId { session: self.line.hub.introduction().session, round: self.setups },
             suite: Suite::default(),
             cohort: u32::try_from(present.len()).unwrap_or(u32::MAX),
-            graph: GraphRule::Regular { gamma: self.rules.colluding, delta: self.rules.dropping },
+            graph: GraphRule::Active { gamma: self.rules.colluding.into(), delta: self.rules.dropping },
             slots: SLOTS,
         };
         let config = ServerConfig {

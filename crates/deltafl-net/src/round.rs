@@ -46,7 +46,7 @@ impl Default for Deadlines {
 impl Deadlines {
     fn of(&self, phase: PhaseName) -> Duration {
         match phase {
-            PhaseName::Advertise | PhaseName::Reveal | PhaseName::Share => self.setup,
+            PhaseName::Advertise | PhaseName::Reveal | PhaseName::Share | PhaseName::Confirm => self.setup,
             PhaseName::MaskedInput(_) => self.input,
             PhaseName::Consistency(_) | PhaseName::Unmask(_) => self.unmask,
         }
@@ -308,6 +308,7 @@ fn name(phase: PhaseName) -> &'static str {
         PhaseName::Advertise => "advertise keys",
         PhaseName::Reveal => "lay out the graph",
         PhaseName::Share => "share keys",
+        PhaseName::Confirm => "confirm shares",
         PhaseName::MaskedInput(_) => "masked answers",
         PhaseName::Consistency(_) => "consistency check",
         PhaseName::Unmask(_) => "unmask",
@@ -320,6 +321,7 @@ fn asked(body: &ServerBody) -> Option<PhaseName> {
         ServerBody::Invite(_) => Some(PhaseName::Advertise),
         ServerBody::Commitments(_) => Some(PhaseName::Reveal),
         ServerBody::Keys(_) => Some(PhaseName::Share),
+        ServerBody::Shares(_) => Some(PhaseName::Confirm),
         ServerBody::OpenSlot { slot, .. } => Some(PhaseName::MaskedInput(*slot)),
         ServerBody::Survivors { slot, .. } => Some(PhaseName::Consistency(*slot)),
         ServerBody::Attestations { slot, .. } => Some(PhaseName::Unmask(*slot)),

@@ -262,7 +262,7 @@ async fn parrot(address: SocketAddr, field: &Field, device: u32, index: u32) {
     let from_server::Body::Welcome(welcome) = line.next().await else { panic!("a welcome comes first") };
     let session = welcome.session.as_ref().try_into().unwrap();
     let share = Permille::new(50).unwrap();
-    let adversary = Adversary::HonestButCurious { gamma: share, delta: share };
+    let adversary = Adversary::Active { gamma: share.into() };
     let policy = Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX };
     let mut enrolment = Enrolment::new(identity, keys, session, policy);
     let hash = blake3::hash(&bytes);

@@ -120,7 +120,7 @@ impl Consent {
         let share = Permille::new(50).unwrap_or_default();
         Policy {
             min_members: self.min_cohort,
-            adversary: Adversary::HonestButCurious { gamma: share, delta: share },
+            adversary: Adversary::Active { gamma: share.into() },
             max_len,
             patience: Duration::from_secs(30 * 60),
         }

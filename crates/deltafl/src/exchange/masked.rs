@@ -87,7 +87,7 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
         let (devices, drops) = members(round, generation, &mut stream);
         let config = Config {
             id: RoundId { session: [0; 16], round: round.index },
-            graph: GraphRule::Regular { gamma: share(50), delta: share(self.drop_out) },
+            graph: GraphRule::HonestButCurious { gamma: share(50).into(), delta: share(self.drop_out) },
             slots: SLOTS,
             ..Config::default()
         };
