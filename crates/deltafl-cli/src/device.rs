@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use deltafl::data::Federation;
 use deltafl::model::{Model, ModelSpec};
-use deltafl_net::device::{Consent, Credentials, Data, Device, Offer, Reason, SessionError, offer};
+use deltafl_net::device::{
+    Consent, Credentials, Data, Device, DeviceState, Offer, Reason, SessionError, offer,
+};
 use deltafl_net::identity::DeviceIdentity;
 use deltafl_net::link::{DialError, Server, Trust};
 use deltafl_net::loopback;
@@ -19,6 +21,8 @@ use crate::run::Machine;
 use crate::session::stop_on_interrupt;
 use crate::settings::ConfigArgs;
 
+mod audit;
+
 /// How often a server may say that it does not know a device that starts.
 const REFUSALS: u32 = 5;
 /// The longest wait between two attempts to reach a server.
@@ -27,9 +31,25 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Take part in a federation with this machine's data, which stays here
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Example:\n  deltafl device --server localhost:7700 --data data/mine --insecure --allow-model linear"
+    subcommand_negates_reqs = true,
+    after_help = "Examples:\n  deltafl device --server localhost:7700 --data data/mine --insecure --allow-model linear\n  deltafl device audit identity/state/transcript.jsonl neighbour.jsonl"
 )]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<DeviceCommand>,
+    #[command(flatten)]
+    part: Option<TakePart>,
+}
+
+/// What else a device does.
+#[derive(clap::Subcommand, Debug)]
+enum DeviceCommand {
+    Audit(audit::Args),
+}
+
+/// How a device takes part.
+#[derive(clap::Args, Debug)]
+pub(crate) struct TakePart {
     #[command(flatten)]
     _config: ConfigArgs,
     /// The server
@@ -47,6 +67,9 @@ pub(crate) struct Args {
     /// Without certificates, on a loopback address: for demonstrations
     #[arg(long, conflicts_with = "identity")]
     insecure: bool,
+    /// The folder in which the device remembers what servers showed it [default: state in the identity's folder; none with --insecure]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     #[command(flatten)]
     consent: ConsentArgs,
     #[command(flatten)]
@@ -99,7 +122,7 @@ fn on_battery() -> bool {
 }
 
 /// Who this device is, and how it knows its server.
-fn known(args: &Args, data: &Data) -> Result<(Credentials, Server)> {
+fn known(args: &TakePart, data: &Data) -> Result<(Credentials, Server)> {
     let Some(folder) = &args.identity else {
         let server = Server { address: args.server.clone(), trust: Trust::Loopback };
         return Ok((loopback::credentials(data.name()), server));
@@ -136,7 +159,22 @@ async fn first_offer(server: &Server, name: &str, stop: &AtomicBool) -> Result<O
     Ok(None)
 }
 
+/// What the device remembers, from its folder.
+fn state(args: &TakePart) -> Result<DeviceState> {
+    let beside = args.identity.as_ref().map(|identity| identity.join("state"));
+    let Some(folder) = args.state.clone().or(beside) else { return Ok(DeviceState::default()) };
+    DeviceState::open(&folder).map_err(|e| bad_input("the device's state cannot be used").because(e).into())
+}
+
 pub(crate) fn run(args: Args) -> Result<()> {
+    match (args.command, args.part) {
+        (Some(DeviceCommand::Audit(args)), _) => audit::run(&args),
+        (None, Some(part)) => take_part(part),
+        (None, None) => Err(bad_input("a device needs --server, --data and --identity").into()),
+    }
+}
+
+fn take_part(args: TakePart) -> Result<()> {
     let federation = Federation::open(&args.data)
         .map_err(|e| bad_input(format!("cannot open the federation {}", args.data.display())).because(e))?;
     let federation = Arc::new(federation);
@@ -149,6 +187,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         })?,
     };
     let (credentials, server) = known(&args, &data)?;
+    let state = state(&args)?;
     let stop = stop_on_interrupt();
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     runtime.block_on(async {
@@ -161,7 +200,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             .map_err(|e| bad_input("the server's model does not fit this data").because(e))?;
         let model: Arc<dyn Model> = Arc::from(model);
         eprintln!("{} takes part in {} ({})", data.name(), offer.experiment, spec.name());
-        let device = Device::connect(server, credentials, args.consent.consent());
+        let device = Device::connect(server, credentials, args.consent.consent()).with_state(state);
         let stopped = async {
             while !stop.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(100)).await;

@@ -17,6 +17,7 @@ use deltafl_net::link::ConnectionLimits;
 use deltafl_net::live::Role;
 use deltafl_net::loopback;
 use deltafl_net::refusal::Refusal;
+use deltafl_net::roster::Edition;
 use deltafl_net::serve::{Host, Introduction, Limits, Setup};
 use miette::{IntoDiagnostic, Report, Result};
 
@@ -35,7 +36,10 @@ mod register;
 use office::{Office, OfficeArgs};
 pub(crate) use office::{StoreArgs, store_error};
 use recorder::{Desk, Observed, Recorder};
-pub(crate) use register::signed;
+pub(crate) use register::{LIFETIME, signed};
+
+/// The roster of a server without certificates is that of its data, and does not change.
+const LOOPBACK: Edition = Edition { version: 1, expires: u64::MAX };
 
 /// Train an experiment with devices that connect over a network
 ///
@@ -252,7 +256,8 @@ async fn start(
     let devices = federation.split(Split::Train);
     let roster = match office.roster().await? {
         Some(roster) => roster,
-        None => loopback::roster(devices.iter().map(|&k| federation.id(k)), |_| false).into_diagnostic()?,
+        None => loopback::roster(LOOPBACK, devices.iter().map(|&k| federation.id(k)), |_| false)
+            .into_diagnostic()?,
     };
     let mut session = [0; 16];
     getrandom::fill(&mut session).map_err(|e| miette::miette!("no randomness: {e}"))?;

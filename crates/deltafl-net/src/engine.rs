@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use crate::hub::{Address, Event, Purpose, Status, What};
 use crate::refusal::Refusal;
+use crate::roster::session_under;
 use crate::round::{Deadlines, Invitation, Line, Protocol, shared};
 use crate::wire::proto::{self, from_server};
 use crate::wire::{blob_of, question_to_wire};
@@ -138,8 +139,9 @@ impl Remote {
         self.setups += 1;
         self.line.hub.status.send_modify(|status| status.turn_to(key, Purpose::Keys));
         let known = self.line.hub.known();
+        let session = session_under(&self.line.hub.introduction().session, known.hash());
         let params = RoundParams {
-            id: RoundId { session: self.line.hub.introduction().session, round: self.setups },
+            id: RoundId { session, round: self.setups },
             suite: Suite::default(),
             cohort: u32::try_from(present.len()).unwrap_or(u32::MAX),
             graph: GraphRule::Regular { gamma: self.rules.colluding, delta: self.rules.dropping },

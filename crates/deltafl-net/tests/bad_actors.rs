@@ -24,7 +24,7 @@ use deltafl_net::device::{SessionError, offer};
 use deltafl_net::engine::Rules;
 use deltafl_net::link::{ConnectionLimits, ListenError, Listener, Protection, Server, Trust};
 use deltafl_net::refusal::Refusal;
-use deltafl_net::roster::SignedRoster;
+use deltafl_net::roster::{SignedRoster, session_under};
 use deltafl_net::serve::{Host, Limits, Setup};
 use deltafl_net::wire::proto::federation_client::FederationClient;
 use deltafl_net::wire::proto::{
@@ -260,7 +260,7 @@ async fn parrot(address: SocketAddr, field: &Field, device: u32, index: u32) {
     let keys = Arc::new(deltafl_net::roster::Roster::decode(bytes.clone()).unwrap().keys().unwrap());
     let mut line = Line::hello(address, &credentials.name).await.unwrap();
     let from_server::Body::Welcome(welcome) = line.next().await else { panic!("a welcome comes first") };
-    let session = welcome.session.as_ref().try_into().unwrap();
+    let session = session_under(&welcome.session.as_ref().try_into().unwrap(), &blake3::hash(&bytes));
     let share = Permille::new(50).unwrap();
     let adversary = Adversary::HonestButCurious { gamma: share, delta: share };
     let policy = Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX };

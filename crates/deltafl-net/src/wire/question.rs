@@ -7,6 +7,7 @@ use deltafl::params::Params;
 use deltafl::superquantile::private::{Bins, QuantileQuery};
 use deltafl::superquantile::smooth::Smoothing;
 use deltafl_secagg::params::MAX_COHORT;
+use prost::Message as _;
 
 use super::{BlobId, MAX_QUERIES, Malformed, malformed, proto};
 
@@ -75,6 +76,8 @@ pub struct Question {
     pub cohort: Vec<Drawn>,
     /// What is asked, and at which parameters.
     pub queries: Vec<AskedQuery>,
+    /// BLAKE3 of the question as it came.
+    digest: [u8; 32],
 }
 
 /// A query without its parameters.
@@ -116,6 +119,11 @@ impl AskedQuery {
 const ANYBODY: Drawn = Drawn { device: u32::MAX, times: 1, dropped: false };
 
 impl Question {
+    /// BLAKE3 of the question as it came: what two devices compare.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
     /// The round, as the engine's code sees it.
     pub fn round(&self) -> Round<'_> {
         Round { seed: self.seed, index: self.round, cohort: &self.cohort }
@@ -126,6 +134,7 @@ impl TryFrom<proto::Question> for Question {
     type Error = Malformed;
 
     fn try_from(wire: proto::Question) -> Result<Self, Malformed> {
+        let digest = *blake3::hash(&wire.encode_to_vec()).as_bytes();
         if !(1..=MAX_COHORT).contains(&wire.cohort) {
             return Err(malformed("cohort"));
         }
@@ -134,7 +143,7 @@ impl TryFrom<proto::Question> for Question {
         }
         let cohort = vec![ANYBODY; wire.cohort as usize];
         let queries = wire.queries.into_iter().map(AskedQuery::try_from).collect::<Result<_, _>>()?;
-        Ok(Self { seed: wire.seed, round: wire.round, cohort, queries })
+        Ok(Self { seed: wire.seed, round: wire.round, cohort, queries, digest })
     }
 }
 

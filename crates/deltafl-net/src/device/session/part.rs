@@ -7,8 +7,8 @@ use bytes::Bytes;
 use chacha20::ChaCha20Rng;
 use deltafl::params::Params;
 use deltafl_secagg::device::{Device as Protocol, DeviceEvent};
-use deltafl_secagg::message::ServerBody;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
+use deltafl_secagg::message::{DeviceSet, ServerBody};
 use deltafl_secagg::params::RoundParams;
 use deltafl_secagg::ring::RingVector;
 use rand_core::SeedableRng;
@@ -18,9 +18,11 @@ use super::{Session, SessionError, send};
 use crate::device::answer::Task;
 use crate::device::consent::Reason;
 use crate::device::fetch::fetch_again;
+use crate::device::state::{Digest, Event};
 use crate::fault::Turn;
+use crate::identity::hex;
 use crate::wire::proto::{self, from_device};
-use crate::wire::{BlobId, MAX_QUERIES, malformed, parts};
+use crate::wire::{Asked, BlobId, MAX_QUERIES, Question, malformed, parts};
 
 impl Session<'_> {
     /// A message of secure aggregation.
@@ -31,9 +33,15 @@ impl Session<'_> {
         }
         let now = self.since.elapsed();
         let Some(protocol) = &mut self.protocol else { return Ok(()) };
+        let shown = shown(protocol.params(), &message.body, self.question.as_ref());
         if let Err(abort) = protocol.handle(now, message) {
             tracing::warn!(%abort, "left the round");
+            self.record_refusal(&abort)?;
             return self.sit_out(Reason::Policy).await;
+        }
+        // Before anything is said that depends on it.
+        if let Some(event) = shown {
+            self.device.state.record(event)?;
         }
         while let Some(event) = self.protocol.as_mut().and_then(Protocol::poll_event) {
             match event {
@@ -60,6 +68,12 @@ impl Session<'_> {
         let now = self.since.elapsed();
         match self.enrolment.join(params, now, &mut ChaCha20Rng::from_seed(*seed)) {
             Ok(protocol) => {
+                self.device.state.record(Event::Joined {
+                    setup: setup(params),
+                    roster: self.roster.roster.edition().version,
+                    cohort: params.cohort,
+                    params: Digest(params.digest()),
+                })?;
                 self.memory.joined = Some((self.session, self.enrolment.last_round()));
                 self.device.faults.begin_round();
                 self.protocol = Some(protocol);
@@ -70,6 +84,13 @@ impl Session<'_> {
                 self.sit_out(Reason::Policy).await
             }
         }
+    }
+
+    /// Notes in the transcript why the device leaves the round.
+    fn record_refusal(&mut self, reason: &dyn std::fmt::Display) -> Result<(), SessionError> {
+        let Some(protocol) = &self.protocol else { return Ok(()) };
+        let event = Event::Refused { setup: setup(protocol.params()), reason: reason.to_string() };
+        Ok(self.device.state.record(event)?)
     }
 
     /// Computes the answer to the present question and hands it in.
@@ -170,4 +191,41 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
+
+/// What a message of a round shows that every device of the round must see alike.
+fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question>) -> Option<Event> {
+    match body {
+        ServerBody::OpenSlot { slot, active, .. } => {
+            let question = question?;
+            let trained = question.queries.iter().filter(|query| matches!(query.asked, Asked::Update { .. }));
+            Some(Event::Asked {
+                setup: setup(params),
+                slot: *slot,
+                round: (question.seed, question.round),
+                question: Digest(question.digest()),
+                trained: trained.map(|query| query.params.hash.into()).collect(),
+                active: digest_of(active),
+            })
+        }
+        ServerBody::Survivors { slot, survivors } => {
+            let (setup, survivors) = (setup(params), digest_of(survivors));
+            Some(Event::Survivors { setup, slot: *slot, survivors })
+        }
+        _ => None,
+    }
+}
+
+/// The session and the number of a key set-up.
+fn setup(params: &RoundParams) -> (String, u64) {
+    (hex(&params.id.session), params.id.round)
+}
+
+/// How many devices, and the hash of their numbers.
+fn digest_of(devices: &DeviceSet) -> (usize, Digest) {
+    let mut hasher = blake3::Hasher::new();
+    for id in devices.iter() {
+        hasher.update(&id.0.to_le_bytes());
+    }
+    (devices.len(), hasher.finalize().into())
 }
