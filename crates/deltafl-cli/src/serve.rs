@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use deltafl::data::{Federation, Split};
+use deltafl::data::{Federation, Normalise, Split};
 use deltafl::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl::model::Model;
 use deltafl::run_folder::RunFolder;
@@ -21,6 +21,7 @@ use deltafl_net::roster::Edition;
 use deltafl_net::serve::{Host, Introduction, Limits, Setup};
 use miette::{IntoDiagnostic, Report, Result};
 
+use crate::device::GuardArgs;
 use crate::error::bad_input;
 use crate::experiment_file;
 use crate::progress::Show;
@@ -47,7 +48,7 @@ const LOOPBACK: Edition = Edition { version: 1, expires: u64::MAX };
 /// server goes on where it was.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Examples:\n  deltafl serve experiments/quickstart.toml --insecure --http 127.0.0.1:7780 &\n  deltafl swarm experiments/quickstart.toml --insecure\n\n  deltafl serve clinics.toml --certs certs --listen 0.0.0.0:7700 --http 0.0.0.0:7780"
+    after_help = "Examples:\n  deltafl serve experiments/deployed.toml --insecure --http 127.0.0.1:7780 &\n  deltafl swarm experiments/deployed.toml --insecure\n\n  deltafl serve clinics.toml --certs certs --listen 0.0.0.0:7700 --http 0.0.0.0:7780"
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -97,6 +98,8 @@ pub(crate) struct Rounds {
     /// The share of the cohort that may drop out, for which keys are shared
     #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
     drop_out: f64,
+    #[command(flatten)]
+    guard: GuardArgs,
     /// Seconds for each step of the key set-up
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     setup_deadline: u64,
@@ -106,6 +109,12 @@ pub(crate) struct Rounds {
     /// Seconds for the consistency check, and for the unmasking
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     unmask_deadline: u64,
+    /// Kilobytes per second at which a device must send its answer, or it is cut off
+    #[arg(long, value_name = "KB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    min_rate: u32,
+    /// The longest step that a round may take, as the norm of the change of the params; a longer one is given up
+    #[arg(long, value_name = "NORM")]
+    max_step: Option<f64>,
     /// Ask for no histogram of losses that training does not need: the card of a level without a threshold then has none
     #[arg(long)]
     no_survey: bool,
@@ -119,7 +128,8 @@ impl Rounds {
             fits.then_some(value).ok_or_else(|| bad_input(format!("--{option} {value} is not in 0..={most}")))
         };
         let cohort = plan.sampling.cohort_size.min(devices);
-        let extra = share("over-select", self.over_select, 10.0)? * cohort as f64;
+        // Where the server may lie, more than half of those invited must stay (docs/threat-model.md).
+        let extra = share("over-select", self.over_select, 0.5)? * cohort as f64;
         plan.sampling.cohort_size += extra.ceil() as usize;
         let quorum = (share("quorum", self.quorum, 1.0)? * cohort as f64).ceil() as usize;
         let dropping = (1000.0 * share("drop-out", self.drop_out, 0.5)?) as u16;
@@ -132,6 +142,8 @@ impl Rounds {
                 input: Duration::from_secs(self.answer_deadline),
                 unmask: Duration::from_secs(self.unmask_deadline),
             },
+            max_step: self.max_step,
+            guard: self.guard.guard()?,
             ..Rules::new(cohort, devices)
         })
     }
@@ -153,6 +165,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if experiment.with_replacement {
         return Err(bad_input("the experiment draws cohorts with replacement, which a deployment refuses")
             .help("a device that counts twice could be read off a sum: remove with_replacement, or --set with_replacement=false")
+            .into());
+    }
+    if experiment.data.normalise != Normalise::None {
+        return Err(bad_input("the experiment normalises its data, and devices do not hear of it yet")
+            .help("they train on the data as they hold it: normalise it there, and --set data.normalise=none here")
             .into());
     }
     let (federation, model) = load(&experiment, &args.machine)?;
@@ -265,7 +282,7 @@ async fn start(
         address: args.listen,
         protection: office.protection()?,
         connections: ConnectionLimits::default(),
-        limits: Limits::default(),
+        limits: Limits { min_rate: 1000 * args.rounds.min_rate, ..Limits::default() },
         introduction: Introduction {
             federation: office.federation.to_string(),
             session,

@@ -3,6 +3,8 @@
 //! The round loop runs on a thread of its own and asks as it asks any engine; the answers are the same integers, so the
 //! bits are those of a simulation. Of one device the server learns that it took part, and nothing else.
 
+mod plausible;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +16,6 @@ use deltafl::engine::{
 };
 use deltafl::params::Params;
 use deltafl::superquantile::DeviceLoss;
-use deltafl_secagg::graph::GraphRule;
 pub use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::mask::Suite;
@@ -24,6 +25,8 @@ use deltafl_secagg::ring::RingVector;
 use deltafl_secagg::server::{ServerConfig, Verdict};
 use tokio::time::Instant;
 
+pub use self::plausible::Implausible;
+use crate::guard::Guard;
 use crate::hub::{Address, Event, Purpose, Status, What};
 use crate::refusal::Refusal;
 use crate::roster::session_under;
@@ -40,29 +43,42 @@ pub struct Rules {
     pub present: usize,
     /// The fewest devices in a sum.
     pub quorum: usize,
-    /// γ, the share of a cohort that may collude with the server, in thousandths.
-    pub colluding: Permille,
+    /// Against whom rounds protect their devices.
+    pub guard: Guard,
     /// δ, the share that may drop out, in thousandths.
     pub dropping: Permille,
     /// How long devices may take.
     pub deadlines: Deadlines,
     /// The longest wait between two attempts when a round came to nothing.
     pub pause: Duration,
+    /// The longest step ‖Δ‖ that a round may take; `None` sets no bound.
+    pub max_step: Option<f64>,
+}
+
+/// Why a cohort came to no sum.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    /// Secure aggregation ended without one.
+    #[error(transparent)]
+    Verdict(#[from] Verdict),
+    /// It came, and is not to be believed.
+    #[error("the sum is not to be believed: {0}")]
+    Implausible(#[from] Implausible),
 }
 
 impl Rules {
-    /// The rules for cohorts of m of so many devices: half of a cohort makes a sum, 5 % may collude, 20 % drop out.
+    /// The rules for cohorts of m of so many devices: half of a cohort makes a sum, 5 % may collude with a server that lies.
     pub fn new(cohort: usize, devices: usize) -> Self {
         let cohort = cohort.min(devices);
-        let share = |thousandths| Permille::new(thousandths).expect("at most one half");
         Self {
             cohort,
             present: cohort,
             quorum: cohort.div_ceil(2).max(2),
-            colluding: share(50),
-            dropping: share(200),
+            guard: Guard::default(),
+            dropping: Permille::new(200).expect("at most one half"),
             deadlines: Deadlines::default(),
             pause: Duration::from_secs(1),
+            max_step: None,
         }
     }
 }
@@ -140,11 +156,12 @@ impl Remote {
         self.line.hub.status.send_modify(|status| status.turn_to(key, Purpose::Keys));
         let known = self.line.hub.known();
         let session = session_under(&self.line.hub.introduction().session, known.hash());
+        let cohort = u32::try_from(present.len()).unwrap_or(u32::MAX);
         let params = RoundParams {
             id: RoundId { session, round: self.setups },
             suite: Suite::default(),
-            cohort: u32::try_from(present.len()).unwrap_or(u32::MAX),
-            graph: GraphRule::Regular { gamma: self.rules.colluding, delta: self.rules.dropping },
+            cohort,
+            graph: self.rules.guard.graph(cohort, self.rules.dropping),
             slots: SLOTS,
         };
         let config = ServerConfig {
@@ -159,7 +176,7 @@ impl Remote {
         Ok(Current { round: key, protocol, slots_left: SLOTS })
     }
 
-    fn slot(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, Verdict> {
+    fn slot(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, Failed> {
         self.line.hub.blobs.keep_params(queries.iter().map(Query::params));
         let mut current = self.ready(round)?;
         current.slots_left -= 1;
@@ -173,7 +190,7 @@ impl Remote {
             Ok(sum) => sum,
             Err(verdict) => {
                 current.protocol.end(&self.line);
-                return Err(verdict);
+                return Err(verdict.into());
             }
         };
         let mut traffic = current.protocol.take_traffic();
@@ -182,7 +199,6 @@ impl Remote {
             let fetched = current.protocol.active().len() as u64;
             traffic.bytes_down += fetched * distinct(queries).map(|params| blob_of(params).len).sum::<u64>();
         }
-        self.current = Some(current);
         let RingVector::Z64(values) = sum.sum else { unreachable!("the slot was opened in Z_2^64") };
         let answered = sum.survivors.len() as u64;
         let mut rest = values.as_slice();
@@ -191,7 +207,17 @@ impl Remote {
             rest = behind;
             Sum { values: values.to_vec(), answered, traffic: traffic.part(i as u64, queries.len() as u64) }
         };
-        Ok(queries.iter().enumerate().map(part).collect())
+        let sums: Vec<Sum> = queries.iter().enumerate().map(part).collect();
+        for (query, sum) in queries.iter().zip(&sums) {
+            if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), self.rules.max_step) {
+                tracing::error!(round = round.index, %implausible, "a device of the cohort lies");
+                self.line.hub.refusals.count(Refusal::Implausible);
+                current.protocol.end(&self.line);
+                return Err(implausible.into());
+            }
+        }
+        self.current = Some(current);
+        Ok(sums)
     }
 }
 
@@ -233,11 +259,11 @@ impl Engine for Remote {
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
         self.check_stop()?;
         Self::check_cohort(round)?;
-        self.slot(round, queries).map_err(|verdict| {
-            tracing::warn!(round = round.index, %verdict, "the cohort came to no sum");
+        self.slot(round, queries).map_err(|failed| {
+            tracing::warn!(round = round.index, %failed, "the cohort came to no sum");
             self.line.hub.status.send_modify(Status::fail);
             std::thread::sleep(self.rules.pause);
-            EngineError::NoSum { source: Box::new(verdict) }
+            EngineError::NoSum { source: Box::new(failed) }
         })
     }
 

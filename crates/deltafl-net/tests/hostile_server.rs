@@ -76,7 +76,7 @@ async fn a_roster_that_was_in_force_before_is_not_taken_again() {
     let field = Field::new(EXPERIMENT);
     let victim = field.devices()[0];
     // Version 4 held a device that the authority has since struck off, or a fleet in which the server had accomplices.
-    let (old, new) = (roster(&field, later(4), 3), roster(&field, later(5), 20));
+    let (old, new) = (roster(&field, later(4), 3), roster(&field, later(5), 10));
     let folder = tempfile::tempdir().unwrap();
     let mut server = Hostile::start(experiment(&field), new.clone()).await;
     let running = device(&field, victim, &server, DeviceState::open(folder.path()).unwrap());
@@ -103,7 +103,7 @@ async fn a_roster_that_was_in_force_before_is_not_taken_again() {
 #[tokio::test]
 async fn an_expired_roster_is_not_taken() {
     let field = Field::new(EXPERIMENT);
-    let expired = roster(&field, Edition { version: 4, expires: 1_700_000_000 }, 20);
+    let expired = roster(&field, Edition { version: 4, expires: 1_700_000_000 }, 10);
     let mut server = Hostile::start(experiment(&field), expired).await;
     let _running = device(&field, field.devices()[0], &server, DeviceState::default());
     assert_eq!(server.ready().await, None);
@@ -112,7 +112,7 @@ async fn an_expired_roster_is_not_taken() {
 #[tokio::test]
 async fn another_roster_of_the_same_version_is_not_taken() {
     let field = Field::new(EXPERIMENT);
-    let (one, other) = (roster(&field, later(4), 20), roster(&field, later(4), 3));
+    let (one, other) = (roster(&field, later(4), 10), roster(&field, later(4), 3));
     let mut server = Hostile::start(experiment(&field), one.clone()).await;
     let _running = device(&field, field.devices()[0], &server, DeviceState::default());
     assert_eq!(server.ready().await.unwrap(), hash(&one));
@@ -126,7 +126,7 @@ fn transcript(folder: &Path) -> Vec<Event> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_devices_of_an_honest_server_have_the_same_transcript() {
-    let field = Field::new(&EXPERIMENT.replace("cohort = 8", "cohort = 20"));
+    let field = Field::new(&EXPERIMENT.replace("cohort = 8", "cohort = 10"));
     let mut host = field.host().await;
     let folders: Vec<_> = field.devices().iter().map(|_| tempfile::tempdir().unwrap()).collect();
     let running: Vec<_> = field

@@ -1,6 +1,6 @@
 //! A device's answer to a question: the code of every engine, on this device's data.
 
-use deltafl::device::{Member, Workspace, stream_key};
+use deltafl::device::{LocalPlan, Member, Work, Workspace, stream_key};
 use deltafl::engine::{Query, context};
 use deltafl::model::Model;
 use deltafl::params::Params;
@@ -46,7 +46,8 @@ impl Task<'_> {
             let loss = query.needs_loss().then(|| losses.at(query.params(), &member, workspace));
             let start = values.len();
             values.resize(start + query.answer_len(), 0);
-            member.answer(&round, query, loss, workspace, &mut values[start..]);
+            let query = at_hand(query, self.data.federation.count(self.data.device));
+            member.answer(&round, &query, loss, workspace, &mut values[start..]);
         }
         Answer { values, context: context(&round, &queries) }
     }
@@ -66,6 +67,16 @@ impl Task<'_> {
             key: stream_key(self.data.name()),
         }
     }
+}
+
+/// The same query with a batch that is no longer than an epoch: the bits are the same, and memory is sized by the examples
+/// at hand and not by what the server says.
+fn at_hand<'a>(query: &Query<'a>, examples: u64) -> Query<'a> {
+    let mut query = query.clone();
+    if let Query::LocalUpdate { plan: plan @ LocalPlan { work: Work::Epochs(_), .. }, .. } = &mut query {
+        plan.batch = plan.batch.min(usize::try_from(examples).unwrap_or(usize::MAX).max(1));
+    }
+    query
 }
 
 impl Losses {
@@ -91,6 +102,7 @@ mod tests {
     use std::sync::Arc;
 
     use deltafl::data::Federation;
+    use deltafl::device::Admission;
     use deltafl::experiment::Experiment;
     use deltafl::kernel::Isa;
     use prost::Message as _;
@@ -124,6 +136,33 @@ mod tests {
             &mut Losses::default(),
             &mut Workspace::default(),
         )
+    }
+
+    #[test]
+    fn a_batch_longer_than_the_data_changes_no_bit_and_takes_no_memory() {
+        let step = deltafl::model::Step { learning_rate: 0.1, l2: 0.0 };
+        let plan = |batch| LocalPlan { work: Work::Epochs(2), batch, step };
+        let params = Params::from(vec![0.0]);
+        let asked = |plan| Query::LocalUpdate { params: &params, admission: Admission::Everyone, plan };
+        let batch = |query| match query {
+            Query::LocalUpdate { plan, .. } => plan.batch,
+            Query::Quantile { .. } => 0,
+        };
+        assert_eq!(batch(at_hand(&asked(plan(1 << 20)), 7)), 7);
+        assert_eq!(batch(at_hand(&asked(plan(3)), 7)), 3);
+
+        let experiment: Experiment = toml::from_str(EXPERIMENT).unwrap();
+        let federation = Arc::new(experiment.data.load().unwrap());
+        let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+        let params = Params::from(vec![0.0; model.num_params()]);
+        let examples = usize::try_from(federation.count(0)).unwrap();
+        let trained = |batch| {
+            let mut workspace = Workspace::default();
+            let mut stream = deltafl::stream::Stream::new(1, deltafl::stream::Purpose::Faults, 0, 0);
+            let examples = federation.examples(0);
+            workspace.local_update(&*model, params.as_slice(), &examples, &plan(batch), &mut stream).to_vec()
+        };
+        assert_eq!(trained(examples), trained(10 * examples));
     }
 
     #[test]

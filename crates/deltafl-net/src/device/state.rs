@@ -53,6 +53,8 @@ pub enum StateError {
 pub struct DeviceState {
     folder: Option<Folder>,
     roster: Option<SeenRoster>,
+    /// The roster refused last.
+    refused: Option<SeenRoster>,
     transcript: Transcript,
 }
 
@@ -83,7 +85,8 @@ impl DeviceState {
         }
         let roster = read_roster(&path.join("roster.json"))?;
         let transcript = Transcript::open(&path.join("transcript.jsonl"))?;
-        Ok(Self { folder: Some(Folder { path: path.to_owned(), _lock: lock }), roster, transcript })
+        let folder = Some(Folder { path: path.to_owned(), _lock: lock });
+        Ok(Self { folder, roster, refused: None, transcript })
     }
 
     /// Takes a roster that the authority signed, unless it has expired, is older than one taken before, or is another one of
@@ -94,21 +97,27 @@ impl DeviceState {
             return Err(RosterError::Expired(version).into());
         }
         let shown = SeenRoster { version, hash: Digest::from(*hash) };
-        match self.roster {
+        let refused = match self.roster {
             Some(seen) if seen == shown => return Ok(()),
-            Some(seen) if version < seen.version => {
-                return Err(RosterError::RolledBack { version, seen: seen.version }.into());
-            }
-            Some(seen) if version == seen.version => {
-                return Err(RosterError::TwoOfOneVersion(version).into());
-            }
-            _ => {}
+            Some(seen) if version < seen.version => RosterError::RolledBack { version, seen: seen.version },
+            Some(seen) if version == seen.version => RosterError::TwoOfOneVersion(version),
+            _ => return self.keep_roster(shown),
+        };
+        // Evidence, once: a server that shows it again and again does not fill the disk.
+        if self.refused.replace(shown) != Some(shown) {
+            tracing::warn!(%refused, "the server is not to be trusted");
+            let (hash, reason) = (shown.hash, refused.to_string());
+            self.record(Event::RosterRefused { version, hash, reason })?;
         }
+        Err(refused.into())
+    }
+
+    fn keep_roster(&mut self, shown: SeenRoster) -> Result<(), RosterRefused> {
         if let Some(folder) = &self.folder {
             replace(&folder.path.join("roster.json"), &shown)?;
         }
         self.roster = Some(shown);
-        self.record(Event::Roster { version, hash: shown.hash })?;
+        self.record(Event::Roster { version: shown.version, hash: shown.hash })?;
         Ok(())
     }
 

@@ -109,7 +109,7 @@ impl Field {
 
 pub fn conduct() -> Conduct {
     Conduct {
-        consent: Consent { open: true, ..Consent::default() },
+        consent: Consent { open: true, min_cohort: 3, ..Consent::default() },
         misconduct: Misconduct::default(),
         seed: 1,
         threads: 2,

@@ -19,7 +19,7 @@ pub enum SessionError {
     #[error(transparent)]
     Dial(#[from] DialError),
     /// The server ended it, or the network did.
-    #[error("the server said: {0}")]
+    #[error("the server said: {}", .0.message())]
     Status(#[from] Status),
     /// The server closed the stream.
     #[error("the server closed the stream")]

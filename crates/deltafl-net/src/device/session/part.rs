@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
 use deltafl::params::Params;
-use deltafl_secagg::device::{Device as Protocol, DeviceEvent};
+use deltafl_secagg::device::{Device as Protocol, DeviceEvent, RefusedRound};
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::message::{DeviceSet, ServerBody};
 use deltafl_secagg::params::RoundParams;
@@ -63,6 +63,13 @@ impl Session<'_> {
             self.available = false;
             return send(&self.outgoing, from_device::Body::Decline(reason.to_wire())).await;
         }
+        if !self.device.consent.guard.accepts(params.graph, params.cohort) {
+            let refused = RefusedRound::Unsafe;
+            tracing::warn!(%refused, "stays out of a round");
+            let event = Event::Refused { setup: setup(params), reason: refused.to_string() };
+            self.device.state.record(event)?;
+            return self.sit_out(Reason::Policy).await;
+        }
         let mut seed = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *seed).map_err(|_| SessionError::Randomness)?;
         let now = self.since.elapsed();
@@ -98,6 +105,13 @@ impl Session<'_> {
         let (Some(question), Some(mut protocol)) = (self.question.take(), self.protocol.take()) else {
             return self.sit_out(Reason::Unable).await;
         };
+        let examples = self.data.federation.count(self.data.device);
+        if let Err(refused) = self.device.consent.allows_work(&question, examples) {
+            tracing::warn!(%refused, "stays out of a sum");
+            self.protocol = Some(protocol);
+            self.record_refusal(&refused)?;
+            return self.sit_out(Reason::Policy).await;
+        }
         let blobs: Vec<BlobId> = question.queries.iter().map(|query| query.params).collect();
         let params = self.fetch_params(&blobs).await?;
         let workers = Arc::clone(&self.device.workers);

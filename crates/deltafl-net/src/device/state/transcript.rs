@@ -86,6 +86,15 @@ pub enum Event {
         /// Its hash.
         hash: Digest,
     },
+    /// A roster that the authority signed and the device did not take: an older one, or another one of a version it knows.
+    RosterRefused {
+        /// Its version.
+        version: u64,
+        /// Its hash.
+        hash: Digest,
+        /// The reason.
+        reason: String,
+    },
     /// A key set-up that the device joined.
     Joined {
         /// The server's session and the number of the set-up in it.
@@ -273,7 +282,9 @@ fn claims(event: &Event) -> Vec<(String, String)> {
     let of_slot =
         |(session, setup): &(String, u64), slot| format!("sum {slot} of set-up {setup} of {session}");
     match event {
-        Event::Roster { version, hash } => vec![(format!("roster {version}"), hash.to_string())],
+        Event::Roster { version, hash } | Event::RosterRefused { version, hash, .. } => {
+            vec![(format!("roster {version}"), hash.to_string())]
+        }
         Event::Joined { setup: (session, setup), roster, cohort, params } => {
             let shown = format!("roster {roster}, cohort of {cohort}, {params}");
             vec![(format!("set-up {setup} of {session}"), shown)]
@@ -370,7 +381,7 @@ mod tests {
             (asked(1, 5, 6), asked(1, 6, 6), "the parameters of seed 1, round 1"),
             (roster(1), roster(2), "roster 4"),
         ] {
-            let (_, found) = conflicts(&[one.clone()], &[other.clone()]);
+            let (_, found) = conflicts(std::slice::from_ref(&one), std::slice::from_ref(&other));
             assert!(found.len() == 1 && found[0].about.starts_with(about), "{found:?}");
             // One device that was shown both finds it alone.
             assert_eq!(conflicts(&[one, other], &[]).1, found);
