@@ -1,7 +1,7 @@
 //! NIST's archives: the same bytes as both.
 #![no_main]
 
-use deltafl::data::import::emnist;
+use deltafl_data::import::emnist;
 use libfuzzer_sys::fuzz_target;
 
 #[path = "on_disk.rs"]

@@ -10,10 +10,10 @@ fuzz_target!(|files: (&[u8], bool)| {
     let mut builder = FederationBuilder::new("fuzz", InputKind::Tokens { len: 2, vocabulary: 3 }, 2);
     builder.push("a", Split::Train, DeviceExamples::Tokens(&[0, 1, 2, 0]), &[0, 1]).expect("a valid device");
     let folder = dir.path().join("federation");
-    builder.build().save(&folder).expect("a temporary folder");
+    deltafl_data::save(&builder.build(), &folder).expect("a temporary folder");
     let name = if is_table { "devices.arrow" } else { "examples.arrow" };
     std::fs::write(folder.join(name), bytes).expect("a temporary file");
-    let Ok(federation) = Federation::open(&folder) else { return };
+    let Ok(federation) = deltafl_data::open(&folder) else { return };
     let _ = federation.verify();
     for k in 0..federation.len() as u32 {
         let examples = federation.examples(k);

@@ -1,7 +1,7 @@
 //! IDX files: the same bytes as images and as labels, and as the table of devices.
 #![no_main]
 
-use deltafl::data::import::idx;
+use deltafl_data::import::idx;
 use libfuzzer_sys::fuzz_target;
 
 #[path = "on_disk.rs"]

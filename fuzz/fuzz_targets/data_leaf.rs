@@ -1,7 +1,7 @@
 //! LEAF's JSON.
 #![no_main]
 
-use deltafl::data::import::{Features, leaf};
+use deltafl_data::import::{Features, leaf};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "on_disk.rs"]

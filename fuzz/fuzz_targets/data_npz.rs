@@ -1,7 +1,7 @@
 //! NumPy's archives.
 #![no_main]
 
-use deltafl::data::import::{Features, npz};
+use deltafl_data::import::{Features, npz};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "on_disk.rs"]

@@ -1,7 +1,7 @@
 //! Parquet files.
 #![no_main]
 
-use deltafl::data::import::{Features, parquet, table};
+use deltafl_data::import::{Features, parquet, table};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "on_disk.rs"]

@@ -1,7 +1,7 @@
 //! Tweets and word vectors: the bytes up to the first NUL are tweets, the others vectors.
 #![no_main]
 
-use deltafl::data::import::sent140;
+use deltafl_data::import::sent140;
 use libfuzzer_sys::fuzz_target;
 
 #[path = "on_disk.rs"]

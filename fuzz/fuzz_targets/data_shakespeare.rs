@@ -1,7 +1,7 @@
 //! The complete works, in any state.
 #![no_main]
 
-use deltafl::data::import::shakespeare;
+use deltafl_data::import::shakespeare;
 use libfuzzer_sys::fuzz_target;
 
 #[path = "on_disk.rs"]

@@ -1,7 +1,7 @@
 //! CSV with a header.
 #![no_main]
 
-use deltafl::data::import::{Features, table};
+use deltafl_data::import::{Features, table};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "on_disk.rs"]

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use deltafl::data::import::Target;
+use deltafl_data::import::Target;
 
 /// Calls `import` with a file that holds these bytes; what it makes must open and verify.
 pub fn import<E>(
     bytes: &[u8],
-    import: impl FnOnce(&Path, &Target) -> Result<deltafl::data::import::Imported, E>,
+    import: impl FnOnce(&Path, &Target) -> Result<deltafl_data::import::Imported, E>,
 ) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path: PathBuf = dir.path().join("input");

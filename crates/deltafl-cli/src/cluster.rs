@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use deltafl::data::Federation;
-use deltafl::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
 use deltafl::model::Model;
-use deltafl::run_folder::RunFolder;
 use deltafl::training::{Outcome, State, train};
+use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
+use deltafl_data::run_folder::RunFolder;
 use deltafl_mpi::World;
 use miette::Report;
 

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use deltafl::engine::SplitEvaluation;
-use deltafl::experiment::Experiment;
 use deltafl::training::RoundRecord;
+use deltafl_data::experiment::Experiment;
 use miette::{IntoDiagnostic, Result, WrapErr};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use deltafl::experiment::{Experiment, OneOrMore};
+use deltafl_data::experiment::{Experiment, OneOrMore};
 use miette::Result;
 
 use crate::error::bad_input;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deltafl::data::Federation;
 use deltafl::model::{Model, ModelSpec};
 use deltafl_net::device::{
     Consent, Credentials, Data, Device, DeviceState, Offer, Reason, SessionError, offer,
@@ -227,7 +226,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 fn take_part(args: TakePart) -> Result<()> {
-    let federation = Federation::open(&args.data)
+    let federation = deltafl_data::open(&args.data)
         .map_err(|e| bad_input(format!("cannot open the federation {}", args.data.display())).because(e))?;
     let federation = Arc::new(federation);
     let data = match &args.name {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use deltafl::run_folder::RunFolderError;
+use deltafl_data::run_folder::RunFolderError;
 use miette::{Diagnostic, LabeledSpan, NamedSource, Report, SourceCode};
 
 /// Something that was given is wrong; the world is not.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use deltafl::experiment::Experiment;
+use deltafl_data::experiment::Experiment;
 use miette::LabeledSpan;
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 

@@ -146,7 +146,7 @@ impl Tried {
 
 fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -> Result<()> {
     let knob = source.knob()?;
-    let federation = Federation::open(data).map_err(|e| bad_input(e.to_string()))?;
+    let federation = deltafl_data::open(data).map_err(|e| bad_input(e.to_string()))?;
     let cards = knob.models().map_err(ask_error)?;
     let newest = cards.iter().map(|card| card.version).max();
     let mut tried = Vec::new();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use deltafl::experiment::Experiment;
+use deltafl_data::experiment::Experiment;
 use miette::{IntoDiagnostic, Result, WrapErr};
 
 mod beside;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use deltafl::data::Split;
 use deltafl::engine::SplitEvaluation;
-use deltafl::experiment::{Experiment, TrackLabel};
 use deltafl::metrics::Figures;
 use deltafl::training::RoundRecord;
+use deltafl_data::experiment::{Experiment, TrackLabel};
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::Result;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use deltafl::metrics::FiguresOverSeeds;
-use deltafl::run_folder::{self, RunFolderError, Summary};
+use deltafl_data::run_folder::{self, RunFolderError, Summary};
 use miette::{IntoDiagnostic, WrapErr};
 use serde::Serialize;
 

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use deltafl::data::{Federation, Normalise, Split};
-use deltafl::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl::model::Model;
-use deltafl::run_folder::RunFolder;
 use deltafl::training::{Outcome, Plan, State, train};
+use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
+use deltafl_data::run_folder::RunFolder;
 use deltafl_net::Deadlines;
 use deltafl_net::engine::{Remote, Rules};
 use deltafl_net::link::ConnectionLimits;

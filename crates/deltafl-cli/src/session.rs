@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use deltafl::data::Federation;
 use deltafl::engine::{Engine, Masked, SplitEvaluation, Threads};
-use deltafl::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
-use deltafl::run_folder::{RunFolder, RunFolderError, Summary};
 use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, train};
+use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
+use deltafl_data::run_folder::{RunFolder, RunFolderError, Summary};
 use miette::Report;
 
 use crate::dashboard;

@@ -1,8 +1,8 @@
 //! The table at the end of a run: mean and 90th percentile of the test error, as in the paper.
 
-use deltafl::experiment::TrackLabel;
 use deltafl::metrics::OverSeeds;
-use deltafl::run_folder::Summary;
+use deltafl_data::experiment::TrackLabel;
+use deltafl_data::run_folder::Summary;
 
 /// The rows of the paper's tables that fit on a terminal.
 pub(crate) fn render(summary: &Summary) -> String {

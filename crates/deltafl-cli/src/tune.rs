@@ -6,8 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deltafl::experiment::{DecaySection, Experiment, OneOrMore, Positive};
-use deltafl::run_folder::{Summary, TrackSummary};
+use deltafl_data::experiment::{DecaySection, Experiment, OneOrMore, Positive};
+use deltafl_data::run_folder::{Summary, TrackSummary};
 use miette::{IntoDiagnostic, Result, WrapErr};
 use serde::Serialize;
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use deltafl::run_folder::{evaluations, read_checkpoint, read_rounds};
+use deltafl_data::run_folder::{evaluations, read_checkpoint, read_rounds};
 
 #[path = "ranks/job.rs"]
 mod job;

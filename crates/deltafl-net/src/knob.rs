@@ -117,7 +117,7 @@ async fn rows(house: &House, visitor: &Visitor, federation: &str) -> Result<Vec<
 
 #[cfg(test)]
 mod tests {
-    use deltafl::experiment::TrackLabel;
+    use deltafl_data::experiment::TrackLabel;
 
     use super::*;
     use crate::store::BlobHash;

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use deltafl::experiment::TrackLabel;
-use deltafl::run_folder::RoundLine;
+use deltafl_data::experiment::TrackLabel;
+use deltafl_data::run_folder::RoundLine;
 use serde::Serialize;
 use tokio::sync::watch;
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltafl::run_folder::Difference;
+use deltafl_data::run_folder::Difference;
 
 use crate::identity::{DeviceName, FederationName};
 

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use deltafl::run_folder::checkpoint_bytes;
+use deltafl_data::run_folder::checkpoint_bytes;
 use deltafl_net::identity::{Authority, Fingerprint, Token};
 use deltafl_net::roster::SignedRoster;
 use deltafl_net::store::{

@@ -1,8 +1,8 @@
 //! Federations: devices and their examples.
 //!
 //! The examples of all devices lie in a few flat columns, sorted by device; a device is an offset and a
-//! count. A column is an Arrow buffer, so that it can be a vector in memory or a mapped file alike, and a
-//! million devices cost an index and not a heap.
+//! count. A [`Column`] is a vector in memory or a mapped file alike, and a million devices cost an index and
+//! not a heap. Folders, importers and run folders are the crate `deltafl-data`.
 //!
 //! ```text
 //! devices   id      split   offset  count      inputs  [ x x x x x x x x x … ]
@@ -10,39 +10,34 @@
 //!           "boris" test    3       4          labels  [ y y y y y y y y y … ]
 //! ```
 
-use arrow_array::StringArray;
-use arrow_buffer::ScalarBuffer;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::prefetch;
 
-mod arrow_file;
 pub mod batch;
 pub mod builder;
 mod check;
+mod column;
 mod content_hash;
 mod device_split;
-pub mod import;
-mod manifest;
-mod mapped;
+mod from_columns;
 pub mod normalise;
-mod open;
-mod partition;
+mod source;
 mod summary;
 pub mod synthetic;
-mod writer;
+mod verify;
 
-pub use arrow_file::InvalidArrowFile;
 pub use batch::BatchBuffer;
 pub use builder::FederationBuilder;
-pub use check::{DeviceExamples, InvalidDevice};
+pub use check::{DeviceExamples, InvalidDevice, Shape};
+pub use column::{Column, InvalidText, Number, TextColumn};
+pub use content_hash::ContentHash;
 pub use device_split::{DeviceSplit, InvalidSplit};
-pub use manifest::{Dropped, Manifest, Source};
+pub use from_columns::{Columns, InvalidColumns};
 pub use normalise::{Affine, Normalise};
-pub use open::{OpenError, Unverified};
-pub use partition::{Deal, Partition, PartitionError};
+pub use source::{Dropped, Source};
 pub use summary::{Bin, Splits, Spread, Summary};
-pub use writer::{FederationWriter, Heading, SaveError};
+pub use verify::Unverified;
 
 /// Which part of the population a device belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -105,23 +100,28 @@ pub enum InputKind {
 
 /// The inputs of all devices.
 #[derive(Clone, Debug)]
-pub(crate) enum InputColumn {
-    Bytes(ScalarBuffer<u8>),
-    Dense(ScalarBuffer<f32>),
-    Tokens(ScalarBuffer<u32>),
+pub enum InputColumn {
+    /// Grey levels.
+    Bytes(Column<u8>),
+    /// Real features.
+    Dense(Column<f32>),
+    /// Words.
+    Tokens(Column<u32>),
     /// The texts of the devices, one after the other, a symbol per byte.
-    Text(ScalarBuffer<u8>),
+    Text(Column<u8>),
 }
 
 /// The devices, sorted as their examples are.
 #[derive(Clone, Debug)]
-pub(crate) struct DeviceTable {
-    pub(crate) ids: StringArray,
-    pub(crate) split: ScalarBuffer<u8>,
+pub struct DeviceTable {
+    /// Their identities.
+    pub ids: TextColumn,
+    /// Their splits, as numbers of [`Split`].
+    pub split: Column<u8>,
     /// First example of the device; for windows, first symbol of its text.
-    pub(crate) offset: ScalarBuffer<u64>,
+    pub offset: Column<u64>,
     /// Number of examples.
-    pub(crate) count: ScalarBuffer<u64>,
+    pub count: Column<u64>,
 }
 
 /// Frozen word vectors, a row per word; row 0 is zero.
@@ -130,7 +130,7 @@ pub struct WordVectors {
     /// Entries per word.
     pub dim: usize,
     /// `vocabulary × dim` entries.
-    pub values: ScalarBuffer<f32>,
+    pub values: Column<f32>,
 }
 
 /// Devices and their examples.
@@ -142,9 +142,9 @@ pub struct Federation {
     pub(crate) devices: DeviceTable,
     pub(crate) inputs: InputColumn,
     /// Empty for windows, whose labels stand in the text.
-    pub(crate) labels: ScalarBuffer<u16>,
+    pub(crate) labels: Column<u16>,
     /// The words of the vocabulary; word 0 is empty.
-    pub(crate) words: Option<StringArray>,
+    pub(crate) words: Option<TextColumn>,
     pub(crate) vectors: Option<WordVectors>,
     /// The symbols of the alphabet, in the order of their codes.
     pub(crate) symbols: Option<String>,
@@ -201,7 +201,7 @@ impl Federation {
     }
 
     /// The words of the vocabulary, if they are known; word 0 is empty.
-    pub fn words(&self) -> Option<&StringArray> {
+    pub fn words(&self) -> Option<&TextColumn> {
         self.words.as_ref()
     }
 
@@ -232,8 +232,8 @@ impl Federation {
 
     /// The devices of a split, in the order of the table.
     pub fn split(&self, split: Split) -> Vec<u32> {
-        let wanted = split as u8;
-        (0..self.len() as u32).filter(|&k| self.devices.split[k as usize] == wanted).collect()
+        let (wanted, splits) = (split as u8, &self.devices.split[..]);
+        (0..self.len() as u32).filter(|&k| splits[k as usize] == wanted).collect()
     }
 
     /// The identity of a device.
@@ -258,14 +258,14 @@ impl Federation {
     /// Asks for the row of a device in the table to be brought near, without waiting for it.
     pub(crate) fn prefetch_row(&self, device: u32) {
         let k = device as usize;
-        prefetch(&self.devices.ids.value_offsets()[k..][..1]);
+        prefetch(self.devices.ids.offset(k));
         prefetch(&self.devices.offset[k..][..1]);
         prefetch(&self.devices.count[k..][..1]);
     }
 
     /// Asks for the name and the examples of a device to be brought near, without waiting for them.
     pub(crate) fn prefetch(&self, device: u32) {
-        prefetch(self.id(device).as_bytes());
+        prefetch(self.devices.ids.value_bytes(device as usize));
         let examples = self.examples(device);
         match examples.inputs {
             DeviceInputs::Bytes { values, .. } => prefetch(values),

@@ -6,10 +6,15 @@
 //! download:
 //!
 //! ```
+//! use deltafl::algorithm::{Algorithm, DeltaFl, FedAvg};
+//! use deltafl::cohort::{Availability, Sampling};
+//! use deltafl::data::synthetic::Glyphs;
+//! use deltafl::device::Work;
 //! use deltafl::engine::{SplitEvaluation, Threads};
-//! use deltafl::experiment::Experiment;
 //! use deltafl::kernel::Isa;
-//! use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+//! use deltafl::model::ModelSpec;
+//! use deltafl::superquantile::Conformity;
+//! use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Track, train};
 //! use std::ops::ControlFlow;
 //!
 //! struct Printer;
@@ -23,24 +28,26 @@
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let experiment: Experiment = toml::from_str(r#"
-//!     name = "first"
-//!     rounds = 2
-//!     cohort = 5
-//!     data = { source = { kind = "glyphs", devices = 12 } }
-//!     model = { kind = "linear" }
-//!     local = { epochs = 1, batch = 10, learning_rate = 0.1 }
-//!     algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5 }]
-//! "#)?;
-//! let federation = experiment.data.load()?;
-//! let model = experiment.model.spec().build(&federation, Isa::detect())?;
+//! let half = DeltaFl::new(Conformity::try_from(0.5)?);
+//! let algorithms: [Box<dyn Algorithm>; 2] = [Box::new(FedAvg), Box::new(half)];
+//! let plan = Plan {
+//!     rounds: 2,
+//!     sampling: Sampling { cohort_size: 5, with_replacement: false, availability: Availability::default() },
+//!     local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
+//!     evaluate_every: 2,
+//!     tracks: algorithms.into_iter().map(|algorithm| Track { algorithm, l2: 0.0 }).collect(),
+//! };
+//! let federation = Glyphs { devices: 12.try_into()?, ..Glyphs::default() }.build();
+//! let model = ModelSpec::Linear.build(&federation, Isa::detect())?;
 //! let mut engine = Threads::new(&*model, &federation, 2)?;
 //! let mut state = State::new(1, 2, &*model);
-//! train(&mut engine, &experiment.plan(), &mut state, &mut Printer)?;
+//! train(&mut engine, &plan, &mut state, &mut Printer)?;
 //! assert_ne!(state.tracks[0].params, state.tracks[1].params);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The crate `deltafl-data` reads the same from an experiment file, and federations from folders.
 //!
 //! | module | holds |
 //! |---|---|
@@ -48,10 +55,10 @@
 //! | [`algorithm`], [`training`] | FedAvg, Δ-FL and Algorithm 1; the one round loop |
 //! | [`engine`], [`device`], [`cohort`] | where devices live, what one computes, who is drawn |
 //! | [`model`], [`kernel`], [`params`] | what is trained, how fast, and its sums in fixed point |
-//! | [`data`] | federations: mapped folders, importers, synthetic ones |
-//! | [`experiment`], [`run_folder`], [`metrics`] | what to run, what it leaves behind, the figures of the tables |
+//! | [`data`] | federations: columns in memory or lent by a mapped file; synthetic ones |
+//! | [`metrics`], [`illustration`] | the figures of the tables; figure 3 in numbers |
 //!
-//! The library is pure: no clock, no socket, no printing. What leaves it leaves through an
+//! The library is pure: no clock, no socket, no file, no printing. What leaves it leaves through an
 //! [`Observer`](training::Observer).
 
 // Our tests compare floats for the same bits: that is the promise.
@@ -62,13 +69,11 @@ pub mod cohort;
 pub mod data;
 pub mod device;
 pub mod engine;
-pub mod experiment;
 pub mod illustration;
 pub mod kernel;
 pub mod metrics;
 pub mod model;
 pub mod params;
-pub mod run_folder;
 pub mod stream;
 pub mod superquantile;
 pub mod training;

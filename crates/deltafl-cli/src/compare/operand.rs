@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use deltafl::engine::SplitEvaluation;
-use deltafl::run_folder::{self, RunFolderError};
+use deltafl_data::run_folder::{self, RunFolderError};
 use miette::{IntoDiagnostic, WrapErr};
 
 use crate::error::bad_input;

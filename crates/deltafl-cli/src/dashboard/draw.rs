@@ -154,8 +154,8 @@ fn colour(track: usize) -> Style {
 mod tests {
     use std::time::Duration;
 
-    use deltafl::experiment::Experiment;
     use deltafl::metrics::Figures;
+    use deltafl_data::experiment::Experiment;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use deltafl::data::Split;
 use deltafl::engine::SplitEvaluation;
-use deltafl::experiment::Experiment;
 use deltafl::metrics::Figures;
 use deltafl::training::RoundRecord;
+use deltafl_data::experiment::Experiment;
 
 use crate::report::tracks::tracks;
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use deltafl::data::DeviceSplit;
-use deltafl::data::import::{self, ImportError, Imported, Target, sent140};
+use deltafl_data::import::{self, ImportError, Imported, Target, sent140};
 use miette::{IntoDiagnostic, Result, WrapErr};
 use zip::ZipArchive;
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use deltafl::data::import::{self, Features, sent140, table};
+use deltafl_data::import::{self, Features, sent140, table};
 use miette::Result;
 
 use super::target::TargetArgs;

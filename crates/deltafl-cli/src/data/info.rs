@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use deltafl::data::{Federation, InputKind, Spread, Summary};
+use deltafl::data::{InputKind, Spread, Summary};
 use miette::Result;
 
 use crate::error::bad_input;
@@ -23,7 +23,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let federation = Federation::open(&args.federation).map_err(|error| bad_input(error.to_string()))?;
+    let federation = deltafl_data::open(&args.federation).map_err(|error| bad_input(error.to_string()))?;
     if args.verify {
         let path = args.federation.display();
         federation.verify().map_err(|error| bad_input(format!("{path}: {error}")))?;

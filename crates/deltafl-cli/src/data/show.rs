@@ -59,7 +59,7 @@ fn load_source(source: &str, seed: Option<i64>) -> Result<Federation> {
     if Spec::KINDS.contains(&source) {
         return Ok(Options { seed, ..Options::default() }.spec(source)?.build());
     }
-    Federation::open(Path::new(source)).map_err(|error| {
+    deltafl_data::open(Path::new(source)).map_err(|error| {
         let kinds = Spec::KINDS.join(", ");
         bad_input(format!("cannot open the federation {source}"))
             .because(error)

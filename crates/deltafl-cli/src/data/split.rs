@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use deltafl::data::{Federation, Split};
+use deltafl::data::Split;
 use miette::Result;
 
 use super::target::{SplitArgs, report, save_error};
@@ -27,10 +27,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let federation = Federation::open(&args.federation).map_err(|error| bad_input(error.to_string()))?;
+    let federation = deltafl_data::open(&args.federation).map_err(|error| bad_input(error.to_string()))?;
     let plan = args.split.plan(0.5, 0);
     let split = federation.split_devices(&plan).map_err(|error| bad_input(error.to_string()))?;
-    let manifest = split.save(&args.out).map_err(save_error)?;
+    let manifest = deltafl_data::save(&split, &args.out).map_err(save_error)?;
     report(&manifest, &args.out, args.json)?;
     if !args.json {
         let count = |part| split.split(part).len();

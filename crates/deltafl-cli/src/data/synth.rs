@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use deltafl::data::synthetic::Spec;
-use deltafl::data::{Manifest, SaveError};
+use deltafl_data::{Manifest, SaveError};
 use miette::{Report, Result};
 
 use crate::error::bad_input;
@@ -55,7 +55,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let federation = args.options.spec(&args.kind)?.build();
-    let manifest = federation.save(&args.out).map_err(save_error)?;
+    let manifest = deltafl_data::save(&federation, &args.out).map_err(save_error)?;
     if args.json {
         println!(
             "{}",

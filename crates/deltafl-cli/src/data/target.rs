@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use deltafl::data::import::{ImportError, Imported, Target};
-use deltafl::data::{DeviceSplit, Manifest, SaveError};
+use deltafl::data::DeviceSplit;
+use deltafl_data::import::{ImportError, Imported, Target};
+use deltafl_data::{Manifest, SaveError};
 use miette::{Report, Result};
 
 use crate::error::bad_input;

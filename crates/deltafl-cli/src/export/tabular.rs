@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
 use deltafl::engine::SplitEvaluation;
-use deltafl::run_folder::{self, EvaluationFile, RoundLine};
+use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use miette::{IntoDiagnostic, WrapErr};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use deltafl::data::Split;
 use deltafl::metrics::{Figures, PERCENTILES};
-use deltafl::run_folder::{self, EvaluationFile, RoundLine};
+use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use miette::{IntoDiagnostic, WrapErr};
 
 use super::event::{Event, Scalar, Scalars, write_record};

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use deltafl::experiment::TrackLabel;
 use deltafl::metrics::OverSeeds;
-use deltafl::run_folder::Summary;
+use deltafl_data::experiment::TrackLabel;
+use deltafl_data::run_folder::Summary;
 use serde::Serialize;
 
 use super::presets::{Pair, Preset, Reported};
@@ -113,7 +113,7 @@ impl Beside {
 }
 
 fn tracks(preset: &Preset, summary: &Summary) -> Vec<Track> {
-    let of_track = |track: &deltafl::run_folder::TrackSummary| {
+    let of_track = |track: &deltafl_data::run_folder::TrackSummary| {
         let reported = preset.reported(&track.algorithm, track.theta.get());
         Track {
             track: TrackLabel { algorithm: track.algorithm.clone(), theta: track.theta }.to_string(),

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use deltafl::cohort::{Draw, Sampling};
 use deltafl::data::{Federation, Split};
 use deltafl::engine::{Drawn, Reachable, Round, SplitEvaluation};
-use deltafl::experiment::Experiment;
 use deltafl::kernel::Isa;
-use deltafl::run_folder;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+use deltafl_data::experiment::Experiment;
+use deltafl_data::run_folder;
 use miette::{Report, Result};
 
 use crate::session::{self, folder_error};

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use deltafl::data::Split;
 use deltafl::engine::{EvaluatedDevice, SplitEvaluation};
-use deltafl::experiment::Experiment;
 use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds};
-use deltafl::run_folder::{self, EvaluationFile, RoundLine, RunFolderError};
+use deltafl_data::experiment::Experiment;
+use deltafl_data::run_folder::{self, EvaluationFile, RoundLine, RunFolderError};
 use miette::{IntoDiagnostic, WrapErr, miette};
 
 use super::tracks::{TrackInfo, baseline, tracks};

@@ -1,6 +1,6 @@
 //! What the tracks of an experiment are called, so that no two of a run are called the same.
 
-use deltafl::experiment::{AlgorithmKind, AlgorithmSection, Experiment};
+use deltafl_data::experiment::{AlgorithmKind, AlgorithmSection, Experiment};
 
 /// A track, as a report speaks of it.
 #[derive(Clone, Debug, PartialEq)]

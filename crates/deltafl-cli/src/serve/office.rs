@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use deltafl::experiment::{Experiment, TrackLabel};
 use deltafl::model::ModelSpec;
-use deltafl::run_folder::RunFolder;
 use deltafl::training::State;
+use deltafl_data::experiment::{Experiment, TrackLabel};
+use deltafl_data::run_folder::RunFolder;
 use deltafl_net::http::{self, Access, Enrolment, House, HttpLimits};
 use deltafl_net::identity::{Authority, FederationName, Revocations, ServerIdentity};
 use deltafl_net::link::Protection;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use deltafl::engine::SplitEvaluation;
-use deltafl::run_folder::{RoundLine, RunFolder};
 use deltafl::superquantile::LossDistribution;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey};
+use deltafl_data::run_folder::{RoundLine, RunFolder};
 use deltafl_net::serve::Host;
 use deltafl_net::store::{Lease, RoundLosses, StoreError};
 use miette::Result;

@@ -13,7 +13,7 @@
 //! seeds = [1, 2, 3]
 //! ```
 
-use deltafl::experiment::Experiment;
+use deltafl_data::experiment::Experiment;
 use toml_edit::{Array, DocumentMut, Item, TableLike, Value};
 
 use crate::error::{BadInput, bad_input};

@@ -12,7 +12,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deltafl::run_folder::{self, Summary};
+use deltafl_data::run_folder::{self, Summary};
 use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
 use super::points::{Point, Sweep};

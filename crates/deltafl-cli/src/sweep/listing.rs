@@ -1,7 +1,7 @@
 //! The points of a sweep with their results, as a table, as CSV and as JSON.
 
 use deltafl::metrics::FiguresOverSeeds;
-use deltafl::run_folder::TrackSummary;
+use deltafl_data::run_folder::TrackSummary;
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 

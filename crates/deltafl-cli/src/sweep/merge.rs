@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deltafl::experiment::Experiment;
-use deltafl::run_folder;
+use deltafl_data::experiment::Experiment;
+use deltafl_data::run_folder;
 use miette::{IntoDiagnostic, Result, WrapErr};
 
 use super::folder::{self, Standing, SweepFolder};

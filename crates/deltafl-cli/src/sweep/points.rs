@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use deltafl::experiment::Experiment;
+use deltafl_data::experiment::Experiment;
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
 
 use super::axes::{self, Axis};

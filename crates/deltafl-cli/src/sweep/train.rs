@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use deltafl::data::Federation;
-use deltafl::experiment::{DataSection, Experiment};
 use deltafl::kernel::Isa;
-use deltafl::run_folder;
+use deltafl_data::experiment::{DataSection, Experiment};
+use deltafl_data::run_folder;
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{Report, Result};
 

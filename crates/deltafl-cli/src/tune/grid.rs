@@ -2,7 +2,7 @@
 //!
 //! Each list begins with the value that is taken when another does as well: the smallest γ₀ and λ, and no decay.
 
-use deltafl::experiment::{
+use deltafl_data::experiment::{
     AlgorithmKind, AlgorithmSection, Experiment, ModelKind, NonNegative, OneOrMore, Positive,
 };
 

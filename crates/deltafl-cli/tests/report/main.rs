@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use deltafl::run_folder::Summary;
+use deltafl_data::run_folder::Summary;
 
 /// A trained run with its report, which the tests share and only read.
 struct TrainedRun {

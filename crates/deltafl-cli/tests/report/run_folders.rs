@@ -7,11 +7,11 @@ use std::sync::Arc;
 use deltafl::data::Split;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::engine::{EvaluatedDevice, Evaluation, SplitEvaluation, Threads};
-use deltafl::experiment::{Experiment, Resolved};
 use deltafl::kernel::Isa;
-use deltafl::run_folder::{RunFolder, Summary};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+use deltafl_data::experiment::{Experiment, Resolved};
+use deltafl_data::run_folder::{RunFolder, Summary};
 
 /// FedAvg and three levels of Δ-FL, two seeds, twenty rounds on drawn glyphs.
 pub(crate) fn trained(folder: &Path) -> Summary {

@@ -7,14 +7,14 @@ use std::process::Command;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
 use deltafl::engine::{Drawn, Engine, EngineError, Query, Round, SplitEvaluation, Sum, Threads};
-use deltafl::experiment::Experiment;
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::params::Params;
-use deltafl::run_folder::RunFolder;
 use deltafl::stream::Stream;
 use deltafl::superquantile::DeviceLoss;
 use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, train};
+use deltafl_data::experiment::Experiment;
+use deltafl_data::run_folder::RunFolder;
 use deltafl_mpi::World;
 
 const EXPERIMENT: &str = r#"

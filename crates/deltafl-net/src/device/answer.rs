@@ -103,8 +103,8 @@ mod tests {
 
     use deltafl::data::Federation;
     use deltafl::device::Admission;
-    use deltafl::experiment::Experiment;
     use deltafl::kernel::Isa;
+    use deltafl_data::experiment::Experiment;
     use prost::Message as _;
 
     use super::*;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use deltafl::experiment::TrackLabel;
 use deltafl::model::ModelSpec;
-use deltafl::run_folder::{RoundLine, checkpoint_bytes};
 use deltafl::superquantile::private::LossRange;
 use deltafl::training::{State, TrackState};
+use deltafl_data::experiment::TrackLabel;
+use deltafl_data::run_folder::{RoundLine, checkpoint_bytes};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use sqlx::any::AnyRow;

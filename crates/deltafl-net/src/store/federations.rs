@@ -1,6 +1,6 @@
 //! The federations of a store, and what they train.
 
-use deltafl::experiment::Experiment;
+use deltafl_data::experiment::Experiment;
 use sqlx::Row as _;
 
 use super::retry::patiently;

@@ -1,6 +1,6 @@
 //! The models that devices can pull: a version per published round, a level θ per track.
 
-use deltafl::experiment::TrackLabel;
+use deltafl_data::experiment::TrackLabel;
 use sqlx::Row as _;
 
 use super::blobs::BlobHash;

@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use deltafl::experiment::TrackLabel;
 use deltafl::model::ModelSpec;
 use deltafl::params::Params;
+use deltafl_data::experiment::TrackLabel;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize};
 

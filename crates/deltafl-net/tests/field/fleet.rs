@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use deltafl::data::{Federation, Split};
 use deltafl::engine::{Engine, SplitEvaluation};
-use deltafl::experiment::Experiment;
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, TrainingError, train};
+use deltafl_data::experiment::Experiment;
 use deltafl_net::device::{Backoff, Consent, Credentials};
 use deltafl_net::engine::Rules;
 use deltafl_net::fault::Misconduct;

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use deltafl::experiment::TrackLabel;
 use deltafl::model::ModelSpec;
-use deltafl::run_folder::RoundLine;
 use deltafl::superquantile::private::{Bins, LossRange};
 use deltafl::superquantile::{Conformity, Histogram, LossDistribution};
 use deltafl::training::{RoundRecord, State, TrackState};
+use deltafl_data::experiment::TrackLabel;
+use deltafl_data::run_folder::RoundLine;
 use deltafl_net::identity::FederationName;
 use deltafl_net::serve::{Phase, Purpose};
 use deltafl_net::store::{Commit, RoundLosses, Store, StoreSettings};

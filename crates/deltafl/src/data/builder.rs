@@ -2,9 +2,6 @@
 
 use std::collections::HashSet;
 
-use arrow_array::StringArray;
-use arrow_buffer::ScalarBuffer;
-
 use super::check::{DeviceExamples, InvalidDevice, Shape};
 use super::{DeviceTable, Federation, InputColumn, InputKind, Split, WordVectors};
 
@@ -116,19 +113,19 @@ impl FederationBuilder {
             kind: self.kind,
             classes: self.classes,
             devices: DeviceTable {
-                ids: StringArray::from(self.ids),
-                split: ScalarBuffer::from(self.split),
-                offset: ScalarBuffer::from(self.offset),
-                count: ScalarBuffer::from(self.count),
+                ids: self.ids.into_iter().collect(),
+                split: self.split.into(),
+                offset: self.offset.into(),
+                count: self.count.into(),
             },
             inputs: match self.inputs {
-                Column::Bytes(values) => InputColumn::Bytes(ScalarBuffer::from(values)),
-                Column::Dense(values) => InputColumn::Dense(ScalarBuffer::from(values)),
-                Column::Tokens(ids) => InputColumn::Tokens(ScalarBuffer::from(ids)),
-                Column::Text(text) => InputColumn::Text(ScalarBuffer::from(text)),
+                Column::Bytes(values) => InputColumn::Bytes(values.into()),
+                Column::Dense(values) => InputColumn::Dense(values.into()),
+                Column::Tokens(ids) => InputColumn::Tokens(ids.into()),
+                Column::Text(text) => InputColumn::Text(text.into()),
             },
-            labels: ScalarBuffer::from(self.labels),
-            words: self.words.map(StringArray::from),
+            labels: self.labels.into(),
+            words: self.words.map(|words| words.into_iter().collect()),
             vectors: self.vectors,
             symbols: self.symbols,
             affine: None,

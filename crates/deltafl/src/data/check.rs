@@ -85,19 +85,16 @@ pub enum InvalidDevice {
 
 /// What every device of a federation has in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) kind: InputKind,
-    pub(crate) classes: usize,
+pub struct Shape {
+    /// The kind and shape of an input.
+    pub kind: InputKind,
+    /// Number of classes.
+    pub classes: usize,
 }
 
 impl Shape {
     /// The number of examples, when inputs and labels are what the federation holds.
-    pub(crate) fn count(
-        self,
-        id: &str,
-        inputs: DeviceExamples<'_>,
-        labels: &[u32],
-    ) -> Result<usize, InvalidDevice> {
+    pub fn count(self, id: &str, inputs: DeviceExamples<'_>, labels: &[u32]) -> Result<usize, InvalidDevice> {
         let count = match (self.kind, inputs) {
             (InputKind::Bytes { dim }, DeviceExamples::Bytes(values)) => {
                 same_len(id, labels.len() * dim, values.len())?;

@@ -4,15 +4,11 @@
 //! memory agree. What devices hold is hashed in their order and not where it lies: a federation from which
 //! devices were dropped has the hash of its compact copy.
 
-use arrow_array::Array;
-use arrow_buffer::Buffer;
-
-use super::arrow_file::bytes_of;
 use super::{Federation, InputColumn, InputKind, WordVectors};
 
 /// The hash of a federation under way.
 #[derive(Debug, Default)]
-pub(crate) struct ContentHash {
+pub struct ContentHash {
     ids: blake3::Hasher,
     split: blake3::Hasher,
     count: blake3::Hasher,
@@ -22,29 +18,33 @@ pub(crate) struct ContentHash {
 }
 
 impl ContentHash {
-    pub(crate) fn device(&mut self, id: &str, split: u8, count: u64) {
+    /// Adds a device.
+    pub fn device(&mut self, id: &str, split: u8, count: u64) {
         self.ids.update(id.as_bytes()).update(&[0]);
         self.split.update(&[split]);
         self.count.update(&count.to_le_bytes());
     }
 
-    pub(crate) fn inputs(&mut self, bytes: &[u8]) {
+    /// Adds inputs, as they lie in memory.
+    pub fn inputs(&mut self, bytes: &[u8]) {
         self.inputs.update(bytes);
     }
 
-    pub(crate) fn labels(&mut self, labels: &[u16]) {
-        self.labels.update(bytes_of(labels));
+    /// Adds labels.
+    pub fn labels(&mut self, labels: &[u16]) {
+        self.labels.update(bytemuck::cast_slice(labels));
     }
 
-    pub(crate) fn words<'a>(&mut self, words: impl Iterator<Item = &'a str>, vectors: &[f32]) {
+    /// Adds a vocabulary.
+    pub fn words<'a>(&mut self, words: impl Iterator<Item = &'a str>, vectors: &[f32]) {
         for word in words {
             self.words.update(word.as_bytes()).update(&[0]);
         }
-        self.words.update(bytes_of(vectors));
+        self.words.update(bytemuck::cast_slice(vectors));
     }
 
     /// In hexadecimal.
-    pub(crate) fn finish(&self, kind: InputKind, classes: usize) -> String {
+    pub fn finish(&self, kind: InputKind, classes: usize) -> String {
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("{kind:?} {classes}").as_bytes());
         for column in [&self.ids, &self.split, &self.count, &self.inputs, &self.labels, &self.words] {
@@ -72,7 +72,7 @@ impl Federation {
     }
 
     /// A word per vector; the empty word where none is known.
-    pub(crate) fn word_list(&self, vectors: &WordVectors) -> impl Iterator<Item = &str> + Clone {
+    pub fn word_list(&self, vectors: &WordVectors) -> impl Iterator<Item = &str> + Clone {
         let known = |i: usize| self.words.as_ref().filter(|words| i < words.len());
         let rows = vectors.values.len() / vectors.dim.max(1);
         (0..rows).map(move |i| known(i).map_or("", |words| words.value(i)))
@@ -116,11 +116,11 @@ impl Run {
 
 impl InputColumn {
     /// The bytes of the column, as they lie in memory.
-    pub(crate) fn bytes(&self) -> &Buffer {
+    fn bytes(&self) -> &[u8] {
         match self {
-            Self::Bytes(values) | Self::Text(values) => values.inner(),
-            Self::Dense(values) => values.inner(),
-            Self::Tokens(ids) => ids.inner(),
+            Self::Bytes(values) | Self::Text(values) => values,
+            Self::Dense(values) => bytemuck::cast_slice(values),
+            Self::Tokens(ids) => bytemuck::cast_slice(ids),
         }
     }
 }

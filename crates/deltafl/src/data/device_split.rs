@@ -3,11 +3,9 @@
 //! The paper splits *devices*, not examples: half of them train, the other half is never seen in training. LEAF's
 //! rule keeps a device when it has *more* than so many examples.
 
-use arrow_array::StringArray;
-use arrow_buffer::ScalarBuffer;
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceTable, Federation, Split};
+use super::{Column, DeviceTable, Federation, Split};
 use crate::stream::{Purpose, Stream};
 
 /// How to split the devices of a federation.
@@ -73,7 +71,7 @@ impl Federation {
         let (kept, splits) = plan.draw(&self.devices.count)?;
         let splits: Vec<u8> = splits.into_iter().map(|split| split as u8).collect();
         self.devices = if kept.len() == self.len() {
-            DeviceTable { split: ScalarBuffer::from(splits), ..self.devices }
+            DeviceTable { split: splits.into(), ..self.devices }
         } else {
             self.devices.subset(&kept, splits)
         };
@@ -86,7 +84,7 @@ impl Federation {
 
 impl DeviceSplit {
     /// The devices to keep among those with these numbers of examples, and the split of each.
-    pub(crate) fn draw(&self, counts: &[u64]) -> Result<(Vec<usize>, Vec<Split>), InvalidSplit> {
+    pub fn draw(&self, counts: &[u64]) -> Result<(Vec<usize>, Vec<Split>), InvalidSplit> {
         for (name, got) in [("train", self.train), ("validation", self.validation)] {
             if !(0.0..=1.0).contains(&got) {
                 return Err(InvalidSplit::Fraction { name, got });
@@ -123,10 +121,10 @@ fn derived_hash(hash: &str, plan: &DeviceSplit) -> String {
 
 impl DeviceTable {
     fn subset(&self, kept: &[usize], splits: Vec<u8>) -> Self {
-        let pick = |column: &ScalarBuffer<u64>| kept.iter().map(|&k| column[k]).collect();
+        let pick = |column: &Column<u64>| kept.iter().map(|&k| column[k]).collect();
         Self {
-            ids: StringArray::from_iter_values(kept.iter().map(|&k| self.ids.value(k))),
-            split: ScalarBuffer::from(splits),
+            ids: kept.iter().map(|&k| self.ids.value(k)).collect(),
+            split: splits.into(),
             offset: pick(&self.offset),
             count: pick(&self.count),
         }

@@ -37,8 +37,8 @@ fn message(federation: &Federation, examples: &Examples<'_>, i: usize) -> String
     let mut buffer = BatchBuffer::default();
     let ids = buffer.gather(examples, i..i + 1).inputs.tokens().to_vec();
     let spelled = |id: &u32| match federation.words().and_then(|words| words.iter().nth(*id as usize)) {
-        Some(Some(word)) => word.to_owned(),
-        _ => format!("#{id}"),
+        Some(word) => word.to_owned(),
+        None => format!("#{id}"),
     };
     ids.iter().filter(|id| **id != 0).map(spelled).collect::<Vec<_>>().join(" ")
 }

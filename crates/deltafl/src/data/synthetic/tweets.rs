@@ -7,14 +7,13 @@
 
 use std::num::NonZeroU32;
 
-use arrow_buffer::ScalarBuffer;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::language::words;
 use super::weighted::{Weighted, zipf};
 use super::{Points, Share, assign_splits, odd_rank};
-use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind, WordVectors};
+use crate::data::{Column, DeviceExamples, Federation, FederationBuilder, InputKind, WordVectors};
 use crate::stream::{Purpose, Stream};
 
 /// Words per message; shorter ones are padded with word 0.
@@ -116,7 +115,7 @@ impl Lexicon {
             words: std::iter::once(String::new()).chain(words(2 * COMMON, stream)).collect(),
             frequency: std::iter::once(0.0).chain(zipf(COMMON)).chain(zipf(COMMON)).collect(),
             mood: vec![0.0],
-            vectors: WordVectors { dim: DIM, values: ScalarBuffer::from(Vec::<f32>::new()) },
+            vectors: WordVectors { dim: DIM, values: Column::default() },
         };
         let mut values = vec![0.0; DIM];
         for word in 0..2 * COMMON {
@@ -125,7 +124,7 @@ impl Lexicon {
             values
                 .extend(directions[word / COMMON].iter().map(|d| (mood * d + 0.3 * stream.normal()) as f32));
         }
-        lexicon.vectors.values = ScalarBuffer::from(values);
+        lexicon.vectors.values = values.into();
         lexicon
     }
 

@@ -1,0 +1,173 @@
+//! Arrow IPC files of one record batch: what a column is, and the files that hold several.
+//!
+//! pyarrow reads these files as they are. Two things are ours: the body of the one batch is
+//! written as it comes, so that a file larger than memory needs none; and the reader takes nothing on trust,
+//! so that a hostile or truncated file is an error and never a panic.
+//!
+//! ```text
+//! "ARROW1" │ schema message │ batch message │ body: buffers, each at a multiple of 64 bytes │ footer │ "ARROW1"
+//! ```
+
+use arrow_schema::{DataType, Field, Schema};
+
+mod read;
+mod write;
+
+pub use read::InvalidArrowFile;
+pub(crate) use read::{ArrowFile, bytes_of};
+pub(crate) use write::ArrowFileWriter;
+
+/// Buffers start at multiples of this, in the file and so in memory.
+const ALIGNMENT: usize = 64;
+
+/// First and last bytes of a file.
+const MAGIC: &[u8; 6] = b"ARROW1";
+
+/// Precedes the length of a message.
+const CONTINUATION: [u8; 4] = [0xff; 4];
+
+/// A column of a file: never null, one record batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Column {
+    pub(crate) name: &'static str,
+    pub(crate) of: ColumnType,
+}
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ColumnType {
+    /// Strings with 32-bit offsets.
+    Utf8,
+    /// A number per row.
+    Number(Number),
+    /// So many numbers per row.
+    List(Number, usize),
+}
+
+/// The numbers that columns hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Number {
+    U8,
+    U16,
+    U32,
+    U64,
+    F32,
+}
+
+impl Column {
+    pub(crate) const fn new(name: &'static str, of: ColumnType) -> Self {
+        Self { name, of }
+    }
+}
+
+impl ColumnType {
+    fn data_type(self) -> DataType {
+        match self {
+            Self::Utf8 => DataType::Utf8,
+            Self::Number(number) => number.data_type(),
+            Self::List(number, len) => {
+                let item = Field::new("item", number.data_type(), false);
+                DataType::FixedSizeList(item.into(), i32::try_from(len).unwrap_or(i32::MAX))
+            }
+        }
+    }
+}
+
+impl Number {
+    fn data_type(self) -> DataType {
+        match self {
+            Self::U8 => DataType::UInt8,
+            Self::U16 => DataType::UInt16,
+            Self::U32 => DataType::UInt32,
+            Self::U64 => DataType::UInt64,
+            Self::F32 => DataType::Float32,
+        }
+    }
+
+    /// Bytes of one number.
+    pub(crate) fn width(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::U16 => 2,
+            Self::U32 | Self::F32 => 4,
+            Self::U64 => 8,
+        }
+    }
+}
+
+fn schema(columns: &[Column]) -> Schema {
+    Schema::new(columns.iter().map(|c| Field::new(c.name, c.of.data_type(), false)).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_buffer::{Buffer, MutableBuffer};
+
+    use super::*;
+
+    const COLUMNS: [Column; 3] = [
+        Column::new("id", ColumnType::Utf8),
+        Column::new("x", ColumnType::List(Number::F32, 2)),
+        Column::new("y", ColumnType::Number(Number::U16)),
+    ];
+
+    fn file() -> Vec<u8> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.arrow");
+        let mut file = ArrowFileWriter::create(&path, &COLUMNS).unwrap();
+        file.buffer(bytes_of(&[0i32, 3, 5])).unwrap();
+        file.buffer("abcå".as_bytes()).unwrap();
+        file.write(bytes_of(&[1.0f32, 2.0])).unwrap();
+        file.write(bytes_of(&[3.0f32, 4.0])).unwrap();
+        file.end_buffer().unwrap();
+        file.buffer(bytes_of(&[7u16, 8])).unwrap();
+        file.finish(2).unwrap();
+        std::fs::read(path).unwrap()
+    }
+
+    /// A copy that starts where a map could.
+    fn aligned(bytes: &[u8]) -> Buffer {
+        let mut buffer = MutableBuffer::new(bytes.len());
+        buffer.extend_from_slice(bytes);
+        buffer.into()
+    }
+
+    type Columns = (Vec<String>, Vec<f32>, Vec<u16>);
+
+    fn read(bytes: &[u8]) -> Result<Columns, InvalidArrowFile> {
+        let file = ArrowFile::new(&aligned(bytes), &COLUMNS)?;
+        let strings = file.strings(0)?.iter().map(str::to_owned).collect();
+        Ok((strings, file.numbers(1).to_vec(), file.numbers(2).to_vec()))
+    }
+
+    #[test]
+    fn columns_come_back() {
+        let (strings, x, y) = read(&file()).unwrap();
+        assert_eq!((strings, x, y), (vec!["abc".into(), "å".into()], vec![1.0, 2.0, 3.0, 4.0], vec![7, 8]));
+    }
+
+    #[test]
+    fn a_file_is_refused_wherever_it_is_cut() {
+        let whole = file();
+        for len in 0..whole.len() {
+            read(&whole[..len]).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn no_changed_bit_makes_the_reader_panic() {
+        let whole = file();
+        for bit in 0..8 * whole.len() {
+            let mut changed = whole.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let _ = read(&changed);
+        }
+    }
+
+    #[test]
+    fn other_columns_are_refused() {
+        let other = [Column::new("id", ColumnType::Utf8)];
+        let refused = ArrowFile::new(&aligned(&file()), &other).unwrap_err();
+        assert_eq!(refused, InvalidArrowFile::Column { index: 0, expected: "\"id\": Utf8".into() });
+    }
+}

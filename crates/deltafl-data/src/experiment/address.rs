@@ -1,0 +1,98 @@
+//! Where an experiment lies among others: its content address, and which of its keys hold lists.
+
+use super::Experiment;
+
+/// Hexadecimal digits of an address: 64 bits, enough for a billion experiments without two alike.
+const DIGITS: usize = 16;
+
+impl Experiment {
+    /// The start of BLAKE3 of what is trained: every default written out, without the name and without what a machine
+    /// adds. Two files that train the same have the same address.
+    ///
+    /// ```
+    /// # let text = "name = 'a'\nrounds = 3\ncohort = 5\n[data]\nsource = 'd'\n[model]\nkind = 'linear'\n[local]\nepochs = 1\n\
+    /// # batch = 10\nlearning_rate = 0.5\n[[algorithm]]\nkind = 'fedavg'\n";
+    /// # let read = |text: &str| toml::from_str::<deltafl_data::experiment::Experiment>(text).unwrap();
+    /// let experiment = read(text);
+    /// let spelt_out = read(&text.replace("name = 'a'", "name = 'b'\nevaluate_every = 10"));
+    /// assert_eq!(experiment.address(), spelt_out.address());
+    /// assert_ne!(experiment.address(), read(&text.replace("0.5", "0.25")).address());
+    /// ```
+    pub fn address(&self) -> String {
+        let trained = Self { name: String::new(), resolved: None, ..self.clone() };
+        let mut hex = blake3::hash(trained.to_toml().as_bytes()).to_hex().to_string();
+        hex.truncate(DIGITS);
+        hex
+    }
+
+    /// Whether a dotted key, such as `seeds` or `algorithm.0.theta`, itself holds a list.
+    pub fn takes_list(key: &str) -> bool {
+        let mut parts = key.split('.');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some("seeds" | "algorithm"), None, ..) | (Some("model"), Some("channels"), None, _) => true,
+            (Some("algorithm"), Some(index), Some("theta"), None) => index.parse::<usize>().is_ok(),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every key that an experiment can have.
+    const FULL: &str = r#"
+name = "full"
+seeds = [1, 2]
+rounds = 3
+cohort = 5
+[data]
+source = { kind = "glyphs", devices = 10 }
+split = { train = 0.5 }
+[model]
+kind = "conv-net"
+channels = [4, 8]
+hidden = 3
+embedding = 2
+[local]
+epochs = 1
+steps = 1
+batch = 10
+learning_rate = 0.1
+decay = { factor = 0.5, every = 2 }
+[availability]
+drop_out = 0.1
+diurnal = { period = 10, low = 0.5 }
+[[algorithm]]
+kind = "delta-fl"
+theta = [0.5, 0.1]
+l2 = 1e-3
+"#;
+
+    #[test]
+    fn the_keys_that_take_lists_are_those_written_as_lists() {
+        let experiment: Experiment = toml::from_str(FULL).unwrap();
+        let value: toml::Value = toml::from_str(&experiment.to_toml()).unwrap();
+        let mut lists = Vec::new();
+        walk("", &value, &mut lists);
+        lists.sort();
+        assert_eq!(lists, ["algorithm", "algorithm.0.theta", "model.channels", "seeds"]);
+        assert!(lists.iter().all(|key| Experiment::takes_list(key)));
+    }
+
+    /// Collects the keys of lists, and checks that no other key claims to take one.
+    fn walk(key: &str, value: &toml::Value, lists: &mut Vec<String>) {
+        let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
+        match value {
+            toml::Value::Table(table) => {
+                table.iter().for_each(|(name, value)| walk(&below(name), value, lists));
+            }
+            toml::Value::Array(values) => {
+                lists.push(key.to_owned());
+                let tables = values.iter().enumerate().filter(|(_, value)| value.is_table());
+                tables.for_each(|(i, value)| walk(&below(&i.to_string()), value, lists));
+            }
+            _ => assert!(!Experiment::takes_list(key), "{key}"),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The `[data]` section.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::OpenError;
+use deltafl::data::{DeviceSplit, Federation, InvalidSplit, Normalise, synthetic};
+
+/// The devices and their examples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSection {
+    /// A federation folder, or a synthetic federation.
+    pub source: Source,
+    /// Splits the devices anew; without it they are split as stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<DeviceSplit>,
+    /// How dense features are normalised.
+    #[serde(default)]
+    pub normalise: Normalise,
+}
+
+/// Where the devices come from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Source {
+    /// A federation folder.
+    Folder(PathBuf),
+    /// Made up, from a seed.
+    Synthetic(synthetic::Spec),
+}
+
+/// Why the data of an experiment cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The folder is not a federation.
+    #[error("cannot open the federation {path}")]
+    Open {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// The devices cannot be split so.
+    #[error(transparent)]
+    Split(#[from] InvalidSplit),
+}
+
+impl DataSection {
+    /// The federation: opened or made up, split and normalised.
+    pub fn load(&self) -> Result<Federation, LoadError> {
+        let federation = match &self.source {
+            Source::Folder(path) => {
+                crate::open(path).map_err(|source| LoadError::Open { path: path.clone(), source })?
+            }
+            Source::Synthetic(spec) => spec.build(),
+        };
+        let federation = match &self.split {
+            Some(split) => federation.split_devices(split)?,
+            None => federation,
+        };
+        Ok(federation.normalised(self.normalise))
+    }
+
+    /// A short name for tables.
+    pub fn name(&self) -> String {
+        match &self.source {
+            Source::Folder(path) => path
+                .file_name()
+                .map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned()),
+            Source::Synthetic(spec) => match toml::Table::try_from(spec) {
+                Ok(table) => table["kind"].as_str().unwrap_or_default().to_owned(),
+                Err(_) => String::new(),
+            },
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Source {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SourceVisitor)
+    }
+}
+
+struct SourceVisitor;
+
+impl<'de> Visitor<'de> for SourceVisitor {
+    type Value = Source;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the path of a federation folder, or a table such as { kind = \"glyphs\" }")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<Source, E> {
+        Ok(Source::Folder(path.into()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Source, A::Error> {
+        synthetic::Spec::deserialize(MapAccessDeserializer::new(map)).map(Source::Synthetic)
+    }
+}

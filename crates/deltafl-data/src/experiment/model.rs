@@ -1,0 +1,86 @@
+//! The `[model]` section.
+
+use std::num::NonZeroUsize;
+
+use serde::{Deserialize, Serialize};
+
+use super::NonNegative;
+use deltafl::model::ModelSpec;
+
+/// What devices train (spec §4).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSection {
+    /// Which.
+    pub kind: ModelKind,
+    /// λ of (λ/2)‖w‖².
+    #[serde(default)]
+    pub l2: NonNegative,
+    /// Channels of the two convolutions of a conv-net.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<[NonZeroUsize; 2]>,
+    /// Units of an lstm or a gru.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden: Option<NonZeroUsize>,
+    /// Entries of a gru's trained embedding; 0 is one-hot input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding: Option<usize>,
+}
+
+/// The models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModelKind {
+    /// Softmax regression.
+    Linear,
+    /// Binary logistic regression.
+    Logistic,
+    /// The convolutional network of EMNIST.
+    ConvNet,
+    /// The LSTM over frozen word vectors.
+    Lstm,
+    /// The GRU over symbols.
+    Gru,
+}
+
+/// An option that the model does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("[model] {option} is not an option of {kind}")]
+pub struct ForeignOption {
+    /// The option.
+    pub option: &'static str,
+    /// The model.
+    pub kind: &'static str,
+}
+
+impl ModelSection {
+    /// The model with its sizes.
+    pub fn spec(&self) -> ModelSpec {
+        match self.kind {
+            ModelKind::Linear => ModelSpec::Linear,
+            ModelKind::Logistic => ModelSpec::Logistic,
+            ModelKind::ConvNet => {
+                ModelSpec::ConvNet { channels: self.channels.map_or([32, 64], |c| c.map(NonZeroUsize::get)) }
+            }
+            ModelKind::Lstm => ModelSpec::Lstm { hidden: self.hidden.map_or(50, NonZeroUsize::get) },
+            ModelKind::Gru => ModelSpec::Gru {
+                hidden: self.hidden.map_or(128, NonZeroUsize::get),
+                embedding: self.embedding.unwrap_or(0),
+            },
+        }
+    }
+
+    /// Refuses options of another model, which would be silently without effect.
+    pub(super) fn validate(&self) -> Result<(), ForeignOption> {
+        use ModelKind::{ConvNet, Gru, Lstm};
+        let options = [
+            ("channels", self.channels.is_some(), self.kind == ConvNet),
+            ("hidden", self.hidden.is_some(), matches!(self.kind, Lstm | Gru)),
+            ("embedding", self.embedding.is_some(), self.kind == Gru),
+        ];
+        match options.into_iter().find(|&(_, given, known)| given && !known) {
+            Some((option, ..)) => Err(ForeignOption { option, kind: self.spec().name() }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Examples of numeric features, from any importer, on their way to a federation.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{ImportError, Problem};
+use super::spool::{Sorted, Spool, as_f32};
+use super::{Imported, Target};
+use crate::FederationWriter;
+use crate::arrow_file::bytes_of;
+use deltafl::data::{DeviceExamples, InputKind, Source};
+
+/// Most features of an example.
+pub(crate) const MOST_FEATURES: usize = 1 << 24;
+
+/// How features are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Features {
+    /// A byte each when all are multiples of 1/255 in [0, 1], as images are; otherwise as real numbers.
+    #[default]
+    Auto,
+    /// Real numbers.
+    Dense,
+    /// Whole numbers from 0 to 255, a byte each; a model sees value / 255.
+    GreyLevels,
+}
+
+/// Rows of features that wait for the end of the input.
+pub(crate) struct FeatureSpool {
+    pub(crate) spool: Spool,
+    dim: Option<usize>,
+    /// Whether all features so far are multiples of 1/255 in [0, 1].
+    is_grey: bool,
+    pub(crate) features: Features,
+}
+
+impl FeatureSpool {
+    pub(crate) fn new(target: &Target, features: Features) -> Result<Self, ImportError> {
+        Ok(Self { spool: Spool::new(&target.parent())?, dim: None, is_grey: true, features })
+    }
+
+    /// Checks the features of an example against those before it.
+    pub(crate) fn check(&mut self, row: &[f32]) -> Result<(), Problem> {
+        let expected = *self.dim.get_or_insert(row.len());
+        if expected != row.len() || row.is_empty() {
+            return Err(Problem::Dim { expected: expected.max(1), got: row.len() });
+        }
+        // Without an early exit, many features are checked at once.
+        if !row.iter().fold(true, |all, x| all & x.is_finite()) {
+            return Err(Problem::NonFinite);
+        }
+        match self.features {
+            Features::Dense => {}
+            Features::Auto => {
+                self.is_grey = self.is_grey && row.iter().fold(true, |all, &x| all & is_grey(x));
+            }
+            Features::GreyLevels => {
+                if let Some(x) = row.iter().find(|&&x| !(0.0..=255.0).contains(&x) || x.fract() != 0.0) {
+                    return Err(Problem::GreyLevel(*x));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends an example whose features were checked.
+    pub(crate) fn row(&mut self, device: u32, row: &[f32]) -> Result<(), ImportError> {
+        self.spool.row(device, bytes_of(row))
+    }
+
+    /// Writes the federation.
+    pub(crate) fn finish(self, target: &Target, mut source: Source) -> Result<Imported, ImportError> {
+        let scale = match self.features {
+            Features::GreyLevels => Some(1.0),
+            Features::Auto if self.is_grey => Some(255.0),
+            _ => None,
+        };
+        let dim = self.dim.unwrap_or_default();
+        let sorted = self.spool.finish()?;
+        let classes = target.classes(sorted.highest_label())?;
+        let roster = target.roster(&sorted.counts, &mut source)?;
+        let kind = if scale.is_some() { InputKind::Bytes { dim } } else { InputKind::Dense { dim } };
+        source.option("features", if scale.is_some() { "bytes" } else { "dense" });
+        let mut writer =
+            FederationWriter::create(&target.out, target.heading(&source.importer, kind, classes))?;
+        target.record(&mut writer, source);
+        write_devices(&mut writer, sorted, &roster, scale)?;
+        Ok(Imported { manifest: writer.finish()?, out: target.out.clone() })
+    }
+}
+
+fn write_devices(
+    writer: &mut FederationWriter,
+    mut sorted: Sorted,
+    roster: &[(usize, deltafl::data::Split)],
+    scale: Option<f32>,
+) -> Result<(), ImportError> {
+    let (mut bytes, mut labels, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    let mut grey = Vec::new();
+    for &(device, split) in roster {
+        sorted.load(device, &mut bytes, &mut labels)?;
+        as_f32(&bytes, &mut values);
+        let inputs = match scale {
+            None => DeviceExamples::Dense(&values),
+            Some(scale) => {
+                grey.clear();
+                grey.extend(values.iter().map(|x| (x * scale + 0.5) as u8));
+                DeviceExamples::Bytes(&grey)
+            }
+        };
+        writer.push(&sorted.ids[device], split, inputs, &labels)?;
+    }
+    Ok(())
+}
+
+/// Whether this is k/255 for a whole k in 0–255, to the bit.
+fn is_grey(x: f32) -> bool {
+    GREY_LEVELS[usize::from((x * 255.0 + 0.5) as u8)].to_bits() == x.to_bits()
+}
+
+/// k/255, rounded to the nearest `f32`.
+const GREY_LEVELS: [f32; 256] = {
+    let mut levels = [0.0; 256];
+    let mut k = 0;
+    while k < 256 {
+        levels[k] = k as f32 / 255.0;
+        k += 1;
+    }
+    levels
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multiples_of_one_255th_are_grey_and_nothing_else_is() {
+        for level in 0..=255u8 {
+            let from_text: f32 = format!("{}", f64::from(level) / 255.0).parse().unwrap();
+            assert!(is_grey(from_text), "{level}");
+        }
+        for x in [0.5, 0.1, -1.0 / 255.0, 256.0 / 255.0, f32::NAN] {
+            assert!(!is_grey(x), "{x}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! NumPy's `.npz`: an array of inputs, one of labels and one of devices, a row per example.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use zip::ZipArchive;
+
+use super::error::{ImportError, Position, Problem};
+use super::features::{FeatureSpool, Features, MOST_FEATURES};
+use super::npy::{Element, NpyHeader};
+use super::table::in_range;
+use super::{Imported, Target};
+use deltafl::data::Source;
+
+/// The names of the arrays.
+#[derive(Clone, Debug)]
+pub struct Arrays {
+    /// Inputs: the first axis counts examples, the others are flattened.
+    pub x: String,
+    /// Labels: whole numbers.
+    pub y: String,
+    /// Devices: whole numbers or strings; `None` puts all examples on one device.
+    pub device: Option<String>,
+}
+
+/// Imports an archive.
+pub fn import(
+    path: &Path,
+    arrays: &Arrays,
+    features: Features,
+    target: &Target,
+) -> Result<Imported, ImportError> {
+    let mut archive = Archive::open(path)?;
+    let mut spool = FeatureSpool::new(target, features)?;
+    let labels = archive.labels(&arrays.y, target.classes)?;
+    let devices = match &arrays.device {
+        Some(name) => archive.devices(name, &mut spool)?,
+        None => vec![spool.spool.device("all"); labels.len()],
+    };
+    let mut x = archive.array(&arrays.x)?;
+    let rows = x.header.rows();
+    let device_array = arrays.device.as_ref().unwrap_or(&arrays.y);
+    for (name, got) in [(&arrays.y, labels.len()), (device_array, devices.len())] {
+        if got != rows {
+            let problem = Problem::Count { what: "rows", expected: rows as u64, got: got as u64 };
+            return Err(ImportError::at(path, Position::Member(member_name(name)), problem));
+        }
+    }
+    // Bytes in an array are grey levels, unless one says otherwise.
+    if x.header.element == Element::U8 && features == Features::Auto {
+        spool.features = Features::GreyLevels;
+    }
+    let (mut row, dim) = (Vec::new(), x.header.row_len());
+    for (i, (&label, &device)) in labels.iter().zip(&devices).enumerate() {
+        x.row(dim, &mut row)?;
+        spool.check(&row).map_err(|problem| ImportError::at(path, Position::Row(i as u64), problem))?;
+        spool.row(device, &row)?;
+        spool.spool.label(label.into());
+    }
+    x.end()?;
+    let mut source = Source::new("npz");
+    source.file(path);
+    spool.finish(target, source)
+}
+
+fn member_name(name: &String) -> String {
+    format!("{name}.npy")
+}
+
+struct Archive<'p> {
+    path: &'p Path,
+    zip: ZipArchive<BufReader<File>>,
+}
+
+impl<'p> Archive<'p> {
+    fn open(path: &'p Path) -> Result<Self, ImportError> {
+        let file = File::open(path).map_err(|source| ImportError::file(path, source))?;
+        let zip = ZipArchive::new(BufReader::new(file))
+            .map_err(|error| ImportError::file(path, Problem::Zip(error.to_string())))?;
+        Ok(Self { path, zip })
+    }
+
+    /// An array, from its first element on.
+    fn array(&mut self, name: &String) -> Result<Array<'_>, ImportError> {
+        let member = member_name(name);
+        let names: Vec<String> =
+            self.zip.file_names().map(|name| name.trim_end_matches(".npy").to_owned()).collect();
+        let path = self.path;
+        if !names.contains(name) {
+            return Err(ImportError::file(path, Problem::NoArray { name: name.clone(), arrays: names }));
+        }
+        let file = self.zip.by_name(&member);
+        let file = file.map_err(|error| ImportError::file(path, Problem::Zip(error.to_string())))?;
+        let mut array =
+            Array { path, member, reader: Box::new(BufReader::new(file)), header: NpyHeader::default() };
+        array.header = NpyHeader::read(&mut array.reader).map_err(|problem| array.error(problem))?;
+        Ok(array)
+    }
+
+    fn labels(&mut self, name: &String, classes: Option<usize>) -> Result<Vec<u16>, ImportError> {
+        let mut array = self.array(name)?;
+        let mut labels = Vec::new();
+        for _ in 0..array.header.len() {
+            let label = array.number()?;
+            if label.fract() != 0.0 || !(0.0..=65535.0).contains(&label) {
+                return Err(array.error(Problem::Label(label.to_string())));
+            }
+            in_range(label as u32, classes).map_err(|problem| array.error(problem))?;
+            labels.push(label as u16);
+        }
+        Ok(labels)
+    }
+
+    /// The number of each row's device; an identity is kept once.
+    fn devices(&mut self, name: &String, spool: &mut FeatureSpool) -> Result<Vec<u32>, ImportError> {
+        let mut array = self.array(name)?;
+        let mut devices = Vec::new();
+        for _ in 0..array.header.len() {
+            let id = array.header.element.read_string(&mut array.reader);
+            devices.push(spool.spool.device(&id.map_err(|problem| array.error(problem))?));
+        }
+        Ok(devices)
+    }
+}
+
+/// An array under way.
+struct Array<'a> {
+    path: &'a Path,
+    member: String,
+    reader: Box<dyn Read + 'a>,
+    header: NpyHeader,
+}
+
+impl Array<'_> {
+    fn error(&self, problem: Problem) -> ImportError {
+        ImportError::at(self.path, Position::Member(self.member.clone()), problem)
+    }
+
+    fn number(&mut self) -> Result<f64, ImportError> {
+        let number = self.header.element.read_number(&mut self.reader);
+        number.map_err(|problem| self.error(problem))
+    }
+
+    fn row(&mut self, dim: usize, row: &mut Vec<f32>) -> Result<(), ImportError> {
+        if dim > MOST_FEATURES {
+            return Err(self.error(Problem::TooLong { what: "an example", limit: MOST_FEATURES }));
+        }
+        row.clear();
+        for _ in 0..dim {
+            row.push(self.number()? as f32);
+        }
+        Ok(())
+    }
+
+    /// Reads to the end, so that the archive's checksum is checked.
+    fn end(&mut self) -> Result<(), ImportError> {
+        match self.reader.read(&mut [0; 1]) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(self.error(Problem::Trailing)),
+            Err(error) => Err(self.error(error.into())),
+        }
+    }
+}

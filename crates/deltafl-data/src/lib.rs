@@ -1,0 +1,66 @@
+//! The files of Δ-FL: federation folders, importers, experiment files and run folders.
+//!
+//! The library `deltafl` computes and reads no file; this crate is what stands between it and a disk.
+//!
+//! ```
+//! use deltafl::engine::{SplitEvaluation, Threads};
+//! use deltafl::kernel::Isa;
+//! use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+//! use deltafl_data::experiment::Experiment;
+//! use std::ops::ControlFlow;
+//!
+//! struct Printer;
+//! impl Observer for Printer {
+//!     fn round(&mut self, tracks: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+//!         tracks.iter().for_each(|t| println!("θ = {}: {} of {} devices kept", t.theta, t.tail, t.cohort));
+//!         Ok(ControlFlow::Continue(()))
+//!     }
+//!     fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> { Ok(()) }
+//!     fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> { Ok(()) }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let experiment: Experiment = toml::from_str(r#"
+//!     name = "first"
+//!     rounds = 2
+//!     cohort = 5
+//!     data = { source = { kind = "glyphs", devices = 12 } }
+//!     model = { kind = "linear" }
+//!     local = { epochs = 1, batch = 10, learning_rate = 0.1 }
+//!     algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5 }]
+//! "#)?;
+//! let federation = experiment.data.load()?;
+//! let model = experiment.model.spec().build(&federation, Isa::detect())?;
+//! let mut engine = Threads::new(&*model, &federation, 2)?;
+//! let mut state = State::new(1, 2, &*model);
+//! train(&mut engine, &experiment.plan(), &mut state, &mut Printer)?;
+//! assert_ne!(state.tracks[0].params, state.tracks[1].params);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | item | holds |
+//! |---|---|
+//! | [`open`], [`save`], [`FederationWriter`] | federation folders: mapped Arrow files |
+//! | [`import`] | CSV, Parquet, npz, IDX, LEAF and the data sets of the paper, into a federation folder |
+//! | [`partition`](fn@partition) | devices for data that has none |
+//! | [`experiment`], [`run_folder`] | what to run, what it leaves behind |
+
+// Our tests compare floats for the same bits: that is the promise.
+#![cfg_attr(test, allow(clippy::float_cmp))]
+
+mod arrow_file;
+pub mod experiment;
+pub mod import;
+mod manifest;
+mod mapped;
+mod open;
+mod partition;
+pub mod run_folder;
+mod writer;
+
+pub use arrow_file::InvalidArrowFile;
+pub use manifest::Manifest;
+pub use open::{OpenError, open};
+pub use partition::{Deal, Partition, PartitionError, partition};
+pub use writer::{FederationWriter, Heading, SaveError, save};

@@ -1,0 +1,216 @@
+//! A federation folder, opened: mapped, not read.
+//!
+//! Opening checks the metadata and the device table, in O(devices), so that every device's examples lie
+//! inside the columns. The examples themselves are not touched. A class or token out of range can only be in
+//! a file that somebody changed; it is read as the highest valid one (see [`Examples::label`](deltafl::data::Examples::label)), so that
+//! no model indexes outside its memory, and [`Federation::verify`] tells.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use deltafl::data::{
+    Columns, DeviceTable, Federation, InputColumn, InputKind, InvalidColumns, TextColumn, WordVectors,
+};
+
+use super::arrow_file::{ArrowFile, Column, ColumnType, InvalidArrowFile, Number};
+use super::manifest::Manifest;
+use super::mapped::map;
+
+pub(crate) const DEVICES: &str = "devices.arrow";
+pub(crate) const EXAMPLES: &str = "examples.arrow";
+pub(crate) const WORDS: &str = "words.arrow";
+
+/// Why a federation folder cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A file that cannot be read.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A manifest that is none.
+    #[error("{path}: {source}")]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// What and where.
+        source: Box<toml::de::Error>,
+    },
+    /// A format that we do not know.
+    #[error("{path}: format {got} is not known to this version; it reads format 1")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        got: u32,
+    },
+    /// A kind of input that nothing can have.
+    #[error("{path}: {what} must be at least 1 and at most {most}, got {got}")]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// Which number.
+        what: &'static str,
+        /// Its bound.
+        most: usize,
+        /// The number.
+        got: usize,
+    },
+    /// A damaged file.
+    #[error("{path}: {source}")]
+    Arrow {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: InvalidArrowFile,
+    },
+    /// The device table and the examples do not fit together.
+    #[error("{path}: {source}")]
+    Columns {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        source: InvalidColumns,
+    },
+    /// The files and the manifest do not fit together.
+    #[error("{path}: holds {got} {what}, the manifest says {expected}")]
+    Count {
+        /// The file.
+        path: PathBuf,
+        /// Devices or words.
+        what: &'static str,
+        /// As the manifest says.
+        expected: u64,
+        /// As found.
+        got: u64,
+    },
+}
+
+/// Opens a federation folder: maps its files and checks the device table.
+///
+/// O(devices), whatever the number of examples. Nobody may change the files while they are mapped.
+pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
+    let dir = dir.as_ref();
+    let manifest = Manifest::read(dir)?;
+    check_shape(&dir.join(super::manifest::FILE_NAME), &manifest)?;
+    let (inputs, labels) = open_examples(dir, manifest.input)?;
+    let devices = open_devices(dir, &manifest)?;
+    let (words, vectors) = match (manifest.input, manifest.word_dim) {
+        (InputKind::Tokens { vocabulary, .. }, Some(dim)) => {
+            let (words, vectors) = open_words(dir, vocabulary, dim)?;
+            (Some(words), Some(vectors))
+        }
+        _ => (None, None),
+    };
+    let columns = Columns {
+        name: manifest.name,
+        kind: manifest.input,
+        classes: manifest.classes,
+        devices,
+        inputs,
+        labels,
+        words,
+        vectors,
+        symbols: manifest.symbols,
+        source: manifest.source,
+        device_split: manifest.split,
+        hash: manifest.hash,
+    };
+    Federation::from_columns(columns).map_err(|source| OpenError::Columns { path: dir.join(DEVICES), source })
+}
+
+/// The columns of the device table.
+pub(crate) const DEVICE_COLUMNS: [Column; 5] = [
+    Column::new("id", ColumnType::Utf8),
+    Column::new("split", ColumnType::Number(Number::U8)),
+    Column::new("offset", ColumnType::Number(Number::U64)),
+    Column::new("count", ColumnType::Number(Number::U64)),
+    Column::new("weight", ColumnType::Number(Number::U64)),
+];
+
+/// The columns of the examples.
+pub(crate) fn example_columns(kind: InputKind) -> Vec<Column> {
+    let label = Column::new("label", ColumnType::Number(Number::U16));
+    match kind {
+        InputKind::Bytes { dim } => vec![Column::new("input", ColumnType::List(Number::U8, dim)), label],
+        InputKind::Dense { dim } => vec![Column::new("input", ColumnType::List(Number::F32, dim)), label],
+        InputKind::Tokens { len, .. } => {
+            vec![Column::new("input", ColumnType::List(Number::U32, len)), label]
+        }
+        InputKind::Windows { .. } => vec![Column::new("symbol", ColumnType::Number(Number::U8))],
+    }
+}
+
+/// The columns of the vocabulary.
+pub(crate) fn word_columns(dim: usize) -> [Column; 2] {
+    [Column::new("word", ColumnType::Utf8), Column::new("vector", ColumnType::List(Number::F32, dim))]
+}
+
+/// Bounds that the columns and the code rely on: a label is a `u16`, a symbol is a byte.
+fn check_shape(path: &Path, manifest: &Manifest) -> Result<(), OpenError> {
+    let bounded = |what, got: usize, most: usize| match got {
+        0 => Err(OpenError::Shape { path: path.to_owned(), what, most, got }),
+        _ if got > most => Err(OpenError::Shape { path: path.to_owned(), what, most, got }),
+        _ => Ok(()),
+    };
+    const LONGEST: usize = i32::MAX as usize;
+    bounded("classes", manifest.classes, 1 << 16)?;
+    match manifest.input {
+        InputKind::Bytes { dim } | InputKind::Dense { dim } => bounded("input.dim", dim, LONGEST),
+        InputKind::Tokens { len, vocabulary } => {
+            bounded("input.len", len, LONGEST)?;
+            bounded("input.vocabulary", vocabulary, LONGEST)?;
+            bounded("word_dim", manifest.word_dim.unwrap_or(1), LONGEST)
+        }
+        InputKind::Windows { len, alphabet } => {
+            bounded("input.len", len, LONGEST)?;
+            bounded("input.alphabet", alphabet, manifest.classes.min(256))
+        }
+    }
+}
+
+fn open_file(path: &Path, columns: &[Column]) -> Result<ArrowFile, OpenError> {
+    let file = map(path).map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+    ArrowFile::new(&file, columns).map_err(|source| OpenError::Arrow { path: path.to_owned(), source })
+}
+
+type Labels = deltafl::data::Column<u16>;
+
+fn open_examples(dir: &Path, kind: InputKind) -> Result<(InputColumn, Labels), OpenError> {
+    let file = open_file(&dir.join(EXAMPLES), &example_columns(kind))?;
+    let inputs = match kind {
+        InputKind::Bytes { .. } => InputColumn::Bytes(file.numbers(0)),
+        InputKind::Dense { .. } => InputColumn::Dense(file.numbers(0)),
+        InputKind::Tokens { .. } => InputColumn::Tokens(file.numbers(0)),
+        InputKind::Windows { .. } => InputColumn::Text(file.numbers(0)),
+    };
+    let labels = match kind {
+        InputKind::Windows { .. } => Labels::default(),
+        _ => file.numbers(1),
+    };
+    Ok((inputs, labels))
+}
+
+fn open_devices(dir: &Path, manifest: &Manifest) -> Result<DeviceTable, OpenError> {
+    let path = dir.join(DEVICES);
+    let file = open_file(&path, &DEVICE_COLUMNS)?;
+    if file.rows != manifest.devices || file.rows > u64::from(u32::MAX) {
+        return Err(OpenError::Count { path, what: "devices", expected: manifest.devices, got: file.rows });
+    }
+    let ids = file.strings(0).map_err(|source| OpenError::Arrow { path: path.clone(), source })?;
+    Ok(DeviceTable { ids, split: file.numbers(1), offset: file.numbers(2), count: file.numbers(3) })
+}
+
+fn open_words(dir: &Path, vocabulary: usize, dim: usize) -> Result<(TextColumn, WordVectors), OpenError> {
+    let path = dir.join(WORDS);
+    let file = open_file(&path, &word_columns(dim))?;
+    if file.rows != vocabulary as u64 {
+        return Err(OpenError::Count { path, what: "words", expected: vocabulary as u64, got: file.rows });
+    }
+    let words = file.strings(0).map_err(|source| OpenError::Arrow { path, source })?;
+    Ok((words, WordVectors { dim, values: file.numbers(1) }))
+}

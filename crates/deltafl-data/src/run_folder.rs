@@ -1,0 +1,283 @@
+//! The run folder: the only interface between training and everything that reads results.
+//!
+//! ```text
+//! runs/NAME/
+//!   experiment.toml        resolved: every default written out, the data's hash, our version
+//!   rounds.jsonl           a line per (seed, track, round)
+//!   devices/*.parquet      loss and error of each device at each evaluation
+//!   checkpoint/*.safetensors   the last good state of each seed, always whole
+//!   summary.json           the figures of the paper's tables
+//! ```
+//!
+//! It is safe against a kill at any moment. Whole files are written beside their place, synced and renamed;
+//! `rounds.jsonl` only grows, and what stands in it behind the last checkpoint (a torn line, say) is cut when the
+//! run resumes, along with evaluations that the checkpoint does not know of. The rounds in between are
+//! trained again, to the same bits.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{Experiment, TrackLabel};
+use deltafl::engine::SplitEvaluation;
+use deltafl::training::{RoundRecord, State};
+
+mod atomic;
+mod checkpoint;
+mod devices;
+mod rounds;
+mod summary;
+
+pub use checkpoint::{CheckpointError, encode as checkpoint_bytes};
+pub use devices::{DevicesError, EvaluationFile};
+pub use summary::{Summary, TrackSummary};
+
+/// Why a run folder cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunFolderError {
+    /// The file system said no.
+    #[error("{path}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is a run already.
+    #[error("{path} already holds a run")]
+    Exists {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// There is no run.
+    #[error("{path} holds no run: there is no experiment.toml in it")]
+    Missing {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another process trains in it.
+    #[error("another process is training in {path}")]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The experiment is not the one the run was started with.
+    #[error("the experiment has changed since the run in {path} was started")]
+    Changed {
+        /// The folder.
+        path: PathBuf,
+        /// What differs.
+        differences: Vec<Difference>,
+    },
+    /// `experiment.toml` or a line of `rounds.jsonl` cannot be read.
+    #[error("{path}, line {line}: {reason}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A checkpoint cannot be read.
+    #[error("{path} is not a checkpoint of this run")]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: CheckpointError,
+    },
+    /// An evaluation cannot be written or read.
+    #[error("{path}")]
+    Devices {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: DevicesError,
+    },
+    /// No seed has been evaluated yet.
+    #[error("{path} holds no evaluation yet")]
+    NotEvaluated {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+/// A key whose value changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// The key, dotted.
+    pub key: String,
+    /// The value the run was started with.
+    pub before: Option<String>,
+    /// The value now.
+    pub now: Option<String>,
+}
+
+/// A line of `rounds.jsonl`: the record, and how long the round took.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundLine {
+    /// What happened.
+    #[serde(flatten)]
+    pub record: RoundRecord,
+    /// Seconds that the round took, for all tracks together.
+    pub seconds: f64,
+}
+
+/// A run folder open for training.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    tracks: Vec<TrackLabel>,
+    rounds: BufWriter<File>,
+    /// Held until the folder is dropped: one process trains at a time.
+    _lock: File,
+}
+
+impl RunFolder {
+    /// Starts a run in a folder that holds none.
+    pub fn create(path: &Path, experiment: &Experiment) -> Result<Self, RunFolderError> {
+        if path.join("experiment.toml").exists() {
+            return Err(RunFolderError::Exists { path: path.to_owned() });
+        }
+        for folder in [path.to_owned(), path.join("devices"), path.join("checkpoint")] {
+            fs::create_dir_all(&folder).map_err(io_error(&folder))?;
+        }
+        let lock = lock(path)?;
+        let file = path.join("experiment.toml");
+        atomic::write(&file, experiment.to_toml().as_bytes()).map_err(io_error(&file))?;
+        Self::open_locked(path, experiment, lock)
+    }
+
+    /// Goes on with a run; what lies behind its checkpoints is cut.
+    pub fn resume(path: &Path, experiment: &Experiment) -> Result<Self, RunFolderError> {
+        let before = read_experiment(path)?;
+        let differences = before.differences(experiment);
+        if !differences.is_empty() {
+            return Err(RunFolderError::Changed { path: path.to_owned(), differences });
+        }
+        let lock = lock(path)?;
+        let done = |seed| Ok(checkpoint::read(path, seed)?.map_or(0, |state| state.round));
+        rounds::cut(&path.join("rounds.jsonl"), done)?;
+        devices::cut(path, done)?;
+        Self::open_locked(path, experiment, lock)
+    }
+
+    fn open_locked(path: &Path, experiment: &Experiment, lock: File) -> Result<Self, RunFolderError> {
+        let file = path.join("rounds.jsonl");
+        let rounds = File::options().create(true).append(true).open(&file).map_err(io_error(&file))?;
+        Ok(Self {
+            path: path.to_owned(),
+            tracks: experiment.tracks().iter().map(|track| track.label.clone()).collect(),
+            rounds: BufWriter::new(rounds),
+            _lock: lock,
+        })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The last good state of a seed; `None` when it has none.
+    pub fn state(&self, seed: u64, params: usize) -> Result<Option<State>, RunFolderError> {
+        let Some(state) = checkpoint::read(&self.path, seed)? else { return Ok(None) };
+        let fits = state.tracks.len() == self.tracks.len()
+            && state.tracks.iter().all(|track| track.params.len() == params);
+        if fits {
+            return Ok(Some(state));
+        }
+        let path = checkpoint::path(&self.path, seed);
+        Err(RunFolderError::Checkpoint { path, source: CheckpointError::OtherModel })
+    }
+
+    /// Appends the records of a round.
+    pub fn append(&mut self, records: &[RoundRecord], seconds: f64) -> Result<(), RunFolderError> {
+        let file = self.path.join("rounds.jsonl");
+        for record in records {
+            let line = RoundLine { record: record.clone(), seconds };
+            serde_json::to_writer(&mut self.rounds, &line).map_err(|e| io_error(&file)(e.into()))?;
+            self.rounds.write_all(b"\n").map_err(io_error(&file))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the loss and error of every device after `round` rounds.
+    pub fn evaluation(
+        &mut self,
+        seed: u64,
+        round: u64,
+        splits: &[SplitEvaluation],
+    ) -> Result<(), RunFolderError> {
+        devices::write(&self.path, &self.tracks, seed, round, splits)
+    }
+
+    /// Replaces the checkpoint of a seed, once all that was observed before is on the disk.
+    pub fn checkpoint(&mut self, state: &State) -> Result<(), RunFolderError> {
+        let file = self.path.join("rounds.jsonl");
+        self.rounds.flush().and_then(|()| self.rounds.get_ref().sync_data()).map_err(io_error(&file))?;
+        checkpoint::write(&self.path, state)
+    }
+
+    /// Writes `summary.json` from the last evaluation of each seed.
+    pub fn summarise(&self) -> Result<Summary, RunFolderError> {
+        let summary = Summary::of(&self.path)?;
+        let file = self.path.join("summary.json");
+        let json = serde_json::to_vec_pretty(&summary).expect("a summary has string keys and finite numbers");
+        atomic::write(&file, &json).map_err(io_error(&file))?;
+        Ok(summary)
+    }
+}
+
+/// The experiment of a run.
+pub fn read_experiment(path: &Path) -> Result<Experiment, RunFolderError> {
+    let file = path.join("experiment.toml");
+    if !file.exists() {
+        return Err(RunFolderError::Missing { path: path.to_owned() });
+    }
+    let text = fs::read_to_string(&file).map_err(io_error(&file))?;
+    toml::from_str(&text).map_err(|e| {
+        let line = e.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+        RunFolderError::Malformed { path: file, line, reason: e.message().to_owned() }
+    })
+}
+
+/// The lines of `rounds.jsonl`; a torn last line is passed over.
+pub fn read_rounds(path: &Path) -> Result<Vec<RoundLine>, RunFolderError> {
+    rounds::read(&path.join("rounds.jsonl"))
+}
+
+/// The evaluations of a run, by seed and round.
+pub fn evaluations(path: &Path) -> Result<Vec<EvaluationFile>, RunFolderError> {
+    devices::list(path)
+}
+
+/// The last good state of a seed; `None` when it has none.
+pub fn read_checkpoint(path: &Path, seed: u64) -> Result<Option<State>, RunFolderError> {
+    checkpoint::read(path, seed)
+}
+
+/// Whether a process of this machine trains in the folder.
+pub fn is_locked(path: &Path) -> bool {
+    let lock = File::open(path.join(".lock"));
+    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)))
+}
+
+fn lock(path: &Path) -> Result<File, RunFolderError> {
+    let file = path.join(".lock");
+    let lock =
+        File::options().create(true).truncate(false).write(true).open(&file).map_err(io_error(&file))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(fs::TryLockError::WouldBlock) => Err(RunFolderError::Locked { path: path.to_owned() }),
+        Err(fs::TryLockError::Error(source)) => Err(RunFolderError::Io { path: file, source }),
+    }
+}
+
+fn io_error(path: &Path) -> impl FnOnce(std::io::Error) -> RunFolderError {
+    let path = path.to_owned();
+    move |source| RunFolderError::Io { path, source }
+}

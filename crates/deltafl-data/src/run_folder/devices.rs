@@ -1,0 +1,286 @@
+//! `devices/*.parquet`: loss and error of every device, a file per evaluation.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, UInt32Type, UInt64Type};
+use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow_schema::{ArrowError, DataType, Field, Schema};
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::errors::ParquetError;
+
+use super::{RunFolderError, atomic, io_error};
+use crate::experiment::TrackLabel;
+use deltafl::data::Split;
+use deltafl::engine::{EvaluatedDevice, Evaluation, SplitEvaluation};
+
+/// Why an evaluation cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DevicesError {
+    /// Parquet.
+    #[error(transparent)]
+    Parquet(#[from] ParquetError),
+    /// Arrow.
+    #[error(transparent)]
+    Arrow(#[from] ArrowError),
+    /// The file system.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// A column is missing or of another type.
+    #[error("it has no column {name} of the expected type")]
+    Column {
+        /// Its name.
+        name: &'static str,
+    },
+    /// The rows are not sorted by track, split and device.
+    #[error("row {row}: it is out of order")]
+    Order {
+        /// The row.
+        row: usize,
+    },
+}
+
+/// One evaluation of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvaluationFile {
+    /// The seed.
+    pub seed: u64,
+    /// Rounds done.
+    pub round: u64,
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl EvaluationFile {
+    fn new(folder: &Path, seed: u64, round: u64) -> Self {
+        let path = folder.join("devices").join(format!("seed-{seed}-round-{round:07}.parquet"));
+        Self { seed, round, path }
+    }
+
+    /// Reads seed and round from a file's name.
+    fn parse(path: PathBuf) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        let (seed, round) = name.strip_prefix("seed-")?.strip_suffix(".parquet")?.split_once("-round-")?;
+        Some(Self { seed: seed.parse().ok()?, round: round.parse().ok()?, path })
+    }
+
+    /// Loss and error of each device, per split and track.
+    pub fn read(&self) -> Result<Vec<SplitEvaluation>, RunFolderError> {
+        read(&self.path).map_err(|source| RunFolderError::Devices { path: self.path.clone(), source })
+    }
+}
+
+/// The evaluations of a run, by seed and round.
+pub(super) fn list(folder: &Path) -> Result<Vec<EvaluationFile>, RunFolderError> {
+    let devices = folder.join("devices");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&devices).map_err(io_error(&devices))? {
+        files.extend(EvaluationFile::parse(entry.map_err(io_error(&devices))?.path()));
+    }
+    files.sort_by_key(|file| (file.seed, file.round));
+    Ok(files)
+}
+
+/// Removes evaluations behind the rounds done of each seed.
+pub(super) fn cut(
+    folder: &Path,
+    done: impl Fn(u64) -> Result<u64, RunFolderError>,
+) -> Result<(), RunFolderError> {
+    for file in list(folder)? {
+        let rounds = done(file.seed)?;
+        // Without a checkpoint the run starts again, and evaluates w₀ again.
+        if file.round > rounds || rounds == 0 {
+            fs::remove_file(&file.path).map_err(io_error(&file.path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes one evaluation.
+pub(super) fn write(
+    folder: &Path,
+    tracks: &[TrackLabel],
+    seed: u64,
+    round: u64,
+    splits: &[SplitEvaluation],
+) -> Result<(), RunFolderError> {
+    let path = EvaluationFile::new(folder, seed, round).path;
+    let written = record_batch(tracks, seed, round, splits).map_err(DevicesError::from).and_then(|batch| {
+        atomic::write_with(&path, |file| {
+            let mut writer = ArrowWriter::try_new(file, batch.schema(), None)?;
+            writer.write(&batch)?;
+            writer.close()?;
+            Ok::<_, DevicesError>(())
+        })
+    });
+    written.map_err(|source| RunFolderError::Devices { path, source })
+}
+
+/// Rows by track, then split, then device.
+fn record_batch(
+    tracks: &[TrackLabel],
+    seed: u64,
+    round: u64,
+    splits: &[SplitEvaluation],
+) -> Result<RecordBatch, ArrowError> {
+    let rows = || {
+        tracks.iter().enumerate().flat_map(move |(t, label)| {
+            splits.iter().flat_map(move |split| {
+                let devices = split.devices.iter().zip(&split.tracks[t]);
+                devices.map(move |(device, evaluation)| (t, label, split.split, device, evaluation))
+            })
+        })
+    };
+    let count = rows().count();
+    let columns: [(&str, DataType, ArrayRef); 10] = [
+        ("seed", DataType::UInt64, Arc::new(UInt64Array::from(vec![seed; count]))),
+        ("track", DataType::UInt32, Arc::new(UInt32Array::from_iter_values(rows().map(|r| r.0 as u32)))),
+        (
+            "algorithm",
+            DataType::Utf8,
+            Arc::new(StringArray::from_iter_values(rows().map(|r| &r.1.algorithm))),
+        ),
+        (
+            "theta",
+            DataType::Float64,
+            Arc::new(Float64Array::from_iter_values(rows().map(|r| r.1.theta.get()))),
+        ),
+        ("round", DataType::UInt64, Arc::new(UInt64Array::from(vec![round; count]))),
+        ("split", DataType::Utf8, Arc::new(StringArray::from_iter_values(rows().map(|r| r.2.name())))),
+        ("device", DataType::Utf8, Arc::new(StringArray::from_iter_values(rows().map(|r| &r.3.id)))),
+        ("examples", DataType::UInt64, Arc::new(UInt64Array::from_iter_values(rows().map(|r| r.3.examples)))),
+        ("loss", DataType::Float64, Arc::new(Float64Array::from_iter_values(rows().map(|r| r.4.loss)))),
+        ("error", DataType::Float64, Arc::new(Float64Array::from_iter_values(rows().map(|r| r.4.error)))),
+    ];
+    let fields: Vec<Field> =
+        columns.iter().map(|(name, kind, _)| Field::new(*name, kind.clone(), false)).collect();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|c| c.2).collect())
+}
+
+fn read(path: &Path) -> Result<Vec<SplitEvaluation>, DevicesError> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?.build()?;
+    let mut rows = Rows::default();
+    for batch in reader {
+        rows.take(&batch?)?;
+    }
+    rows.finish()
+}
+
+/// Evaluations under construction: the rows of one track and split after the other.
+#[derive(Default)]
+struct Rows {
+    /// (split, devices, evaluations per track).
+    splits: Vec<(Split, Vec<EvaluatedDevice>, Vec<Vec<Evaluation>>)>,
+    count: usize,
+}
+
+impl Rows {
+    fn take(&mut self, batch: &RecordBatch) -> Result<(), DevicesError> {
+        let tracks = column(batch, "track")?.as_primitive_opt::<UInt32Type>();
+        let splits = column(batch, "split")?.as_string_opt::<i32>();
+        let devices = column(batch, "device")?.as_string_opt::<i32>();
+        let examples = column(batch, "examples")?.as_primitive_opt::<UInt64Type>();
+        let losses = column(batch, "loss")?.as_primitive_opt::<Float64Type>();
+        let errors = column(batch, "error")?.as_primitive_opt::<Float64Type>();
+        let tracks = tracks.ok_or(DevicesError::Column { name: "track" })?;
+        let splits = splits.ok_or(DevicesError::Column { name: "split" })?;
+        let devices = devices.ok_or(DevicesError::Column { name: "device" })?;
+        let examples = examples.ok_or(DevicesError::Column { name: "examples" })?;
+        let losses = losses.ok_or(DevicesError::Column { name: "loss" })?;
+        let errors = errors.ok_or(DevicesError::Column { name: "error" })?;
+        for i in 0..batch.num_rows() {
+            let split = Split::from_name(splits.value(i)).ok_or(DevicesError::Column { name: "split" })?;
+            let device = EvaluatedDevice { id: devices.value(i).to_owned(), examples: examples.value(i) };
+            let evaluation = Evaluation { loss: losses.value(i), error: errors.value(i) };
+            self.push(tracks.value(i) as usize, split, device, evaluation)?;
+        }
+        Ok(())
+    }
+
+    fn push(
+        &mut self,
+        track: usize,
+        split: Split,
+        device: EvaluatedDevice,
+        evaluation: Evaluation,
+    ) -> Result<(), DevicesError> {
+        let row = self.count;
+        self.count += 1;
+        let at = match self.splits.iter().position(|(known, ..)| *known == split) {
+            Some(at) => at,
+            None => {
+                self.splits.push((split, Vec::new(), Vec::new()));
+                self.splits.len() - 1
+            }
+        };
+        let (_, devices, tracks) = &mut self.splits[at];
+        if track == tracks.len() {
+            tracks.push(Vec::new());
+        }
+        if track + 1 != tracks.len() {
+            return Err(DevicesError::Order { row });
+        }
+        let evaluations = &mut tracks[track];
+        evaluations.push(evaluation);
+        if track == 0 {
+            devices.push(device);
+        } else if devices.get(evaluations.len() - 1) != Some(&device) {
+            return Err(DevicesError::Order { row });
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Vec<SplitEvaluation>, DevicesError> {
+        let row = self.count;
+        self.splits
+            .into_iter()
+            .map(|(split, devices, tracks)| {
+                if tracks.iter().any(|track| track.len() != devices.len()) {
+                    return Err(DevicesError::Order { row });
+                }
+                Ok(SplitEvaluation { split, devices: devices.into(), tracks })
+            })
+            .collect()
+    }
+}
+
+fn column<'a>(batch: &'a RecordBatch, name: &'static str) -> Result<&'a ArrayRef, DevicesError> {
+    batch.column_by_name(name).ok_or(DevicesError::Column { name })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deltafl::superquantile::Conformity;
+
+    fn evaluation(split: Split, devices: usize, tracks: usize) -> SplitEvaluation {
+        let named = |k: usize| EvaluatedDevice { id: format!("{split:?}-{k}"), examples: k as u64 + 1 };
+        let at =
+            |t: usize, k: usize| Evaluation { loss: (t + k) as f64 / 3.0, error: 1.0 / (1 + t + k) as f64 };
+        SplitEvaluation {
+            split,
+            devices: (0..devices).map(named).collect(),
+            tracks: (0..tracks).map(|t| (0..devices).map(|k| at(t, k)).collect()).collect(),
+        }
+    }
+
+    #[test]
+    fn an_evaluation_survives_to_the_bit() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("devices")).unwrap();
+        let label =
+            |theta| TrackLabel { algorithm: "delta-fl".into(), theta: Conformity::try_from(theta).unwrap() };
+        let splits = [evaluation(Split::Train, 5, 2), evaluation(Split::Test, 3, 2)];
+        write(folder.path(), &[label(1.0), label(0.5)], 3, 50, &splits).unwrap();
+        let files = list(folder.path()).unwrap();
+        assert_eq!((files.len(), files[0].seed, files[0].round), (1, 3, 50));
+        assert_eq!(files[0].read().unwrap(), splits);
+
+        cut(folder.path(), |_| Ok(49)).unwrap();
+        assert!(list(folder.path()).unwrap().is_empty());
+    }
+}

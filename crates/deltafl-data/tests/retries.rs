@@ -1,0 +1,127 @@
+//! Devices that cannot be reached, and rounds that come to no sum: the loop draws again.
+#![allow(clippy::unwrap_used)]
+
+use std::ops::ControlFlow;
+
+use deltafl::data::Split;
+use deltafl::data::synthetic::{Glyphs, Spec};
+use deltafl::engine::{Engine, EngineError, Query, Reachable, Round, SplitEvaluation, Sum, Threads};
+use deltafl::kernel::Isa;
+use deltafl::model::ModelSpec;
+use deltafl::params::Params;
+use deltafl::superquantile::DeviceLoss;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+use deltafl_data::experiment::Experiment;
+
+const EXPERIMENT: &str = r#"
+    name = "retries"
+    rounds = 3
+    cohort = 6
+    data = { source = { kind = "glyphs", devices = 24 } }
+    model = { kind = "linear" }
+    local = { epochs = 1, batch = 10, learning_rate = 0.1 }
+    algorithm = [{ kind = "delta-fl", theta = 0.5, quantile = "histogram", eta_every = 2 }]
+"#;
+
+/// An engine whose updates fail now and then, and whose devices come and go.
+struct Fickle<'a> {
+    threads: Threads<'a>,
+    /// Sums of updates that still come to nothing.
+    failures: u32,
+    present: Reachable,
+    cohorts: Vec<Vec<u32>>,
+}
+
+impl Engine for Fickle<'_> {
+    fn devices(&self) -> usize {
+        self.threads.devices()
+    }
+
+    fn reachable(&mut self) -> Result<Reachable, EngineError> {
+        Ok(self.present.clone())
+    }
+
+    fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
+        self.threads.losses(round, tracks)
+    }
+
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
+        if matches!(queries[0], Query::LocalUpdate { .. }) {
+            self.cohorts.push(round.cohort.iter().map(|drawn| drawn.device).collect());
+            if self.failures > 0 {
+                self.failures -= 1;
+                return Err(EngineError::NoSum { source: "too few stayed".into() });
+            }
+        }
+        self.threads.secure_sum(round, queries)
+    }
+
+    fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError> {
+        Ok(None)
+    }
+}
+
+#[derive(Default)]
+struct Silent {
+    evaluations: u32,
+    checkpoints: u32,
+}
+
+impl Observer for Silent {
+    fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        self.evaluations += 1;
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
+        self.checkpoints += 1;
+        Ok(())
+    }
+
+    fn every_round(&self) -> bool {
+        true
+    }
+}
+
+/// The cohorts asked for updates, the last state, and what was observed.
+fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, Silent) {
+    let experiment: Experiment = toml::from_str(EXPERIMENT).unwrap();
+    let federation = Spec::Glyphs(toml::from_str::<Glyphs>("devices = 24").unwrap()).build();
+    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let threads = Threads::new(&*model, &federation, 1).unwrap();
+    let mut engine = Fickle { threads, failures, present, cohorts: Vec::new() };
+    let mut state = State::new(7, 1, &*model);
+    let mut observer = Silent::default();
+    train(&mut engine, &experiment.plan(), &mut state, &mut observer).unwrap();
+    (engine.cohorts, state, observer)
+}
+
+#[test]
+fn a_round_without_a_sum_is_begun_anew_with_another_cohort() {
+    let (smooth, ..) = run(0, Reachable::Everyone);
+    let (fickle, state, _) = run(2, Reachable::Everyone);
+    assert_eq!((smooth.len(), fickle.len(), state.round), (3, 5, 3));
+    assert_eq!(fickle[0], smooth[0], "the first attempt is the simulation's");
+    assert!(fickle[0] != fickle[1] && fickle[1] != fickle[2]);
+    assert_eq!(fickle[3..], smooth[1..], "later rounds do not know of it");
+}
+
+#[test]
+fn only_devices_that_can_be_reached_are_drawn() {
+    let present = Reachable::Some((0..12).map(|k| k % 2 == 0).collect());
+    let (cohorts, ..) = run(0, present);
+    assert!(
+        cohorts.iter().all(|cohort| cohort.len() == 6 && cohort.iter().all(|k| k % 2 == 0)),
+        "{cohorts:?}"
+    );
+}
+
+#[test]
+fn without_evaluations_every_round_can_be_kept_all_the_same() {
+    let (.., observer) = run(0, Reachable::Everyone);
+    assert_eq!((observer.evaluations, observer.checkpoints), (0, 3));
+}

@@ -1,0 +1,114 @@
+//! A federation made of columns that lie somewhere already.
+
+use super::{
+    Column, DeviceSplit, DeviceTable, Federation, InputColumn, InputKind, Source, Split, TextColumn,
+    WordVectors,
+};
+
+/// All that a federation is made of.
+#[derive(Clone, Debug)]
+pub struct Columns {
+    /// What it is called.
+    pub name: String,
+    /// The kind and shape of an input.
+    pub kind: InputKind,
+    /// Number of classes.
+    pub classes: usize,
+    /// The devices.
+    pub devices: DeviceTable,
+    /// The inputs of all devices.
+    pub inputs: InputColumn,
+    /// A label per example; empty for windows, whose labels stand in the text.
+    pub labels: Column<u16>,
+    /// The words of the vocabulary; word 0 is empty.
+    pub words: Option<TextColumn>,
+    /// Their vectors.
+    pub vectors: Option<WordVectors>,
+    /// The symbols of the alphabet, in the order of their codes.
+    pub symbols: Option<String>,
+    /// Where the examples came from.
+    pub source: Option<Source>,
+    /// How the devices were split.
+    pub device_split: Option<DeviceSplit>,
+    /// BLAKE3 of the contents, in hexadecimal; [`Federation::verify`] compares it.
+    pub hash: String,
+}
+
+/// Why columns do not make a federation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidColumns {
+    /// The inputs are of another kind, or the columns of the device table differ in length.
+    #[error("the columns do not fit together")]
+    Shape,
+    /// A device whose examples lie elsewhere.
+    #[error("device {device} points outside the examples, or has none, or has split {split}")]
+    Device {
+        /// Row of the device.
+        device: usize,
+        /// Its split.
+        split: u8,
+    },
+}
+
+impl Federation {
+    /// The federation of these columns, once its device table is checked: O(devices).
+    pub fn from_columns(columns: Columns) -> Result<Self, InvalidColumns> {
+        let rows = columns.rows().ok_or(InvalidColumns::Shape)?;
+        let table = &columns.devices;
+        let devices = table.count.len();
+        if [table.ids.len(), table.split.len(), table.offset.len()].iter().any(|&len| len != devices) {
+            return Err(InvalidColumns::Shape);
+        }
+        if let Some(device) = table.first_invalid(columns.kind, rows as u64) {
+            return Err(InvalidColumns::Device { device, split: table.split[device] });
+        }
+        Ok(Self {
+            name: columns.name,
+            kind: columns.kind,
+            classes: columns.classes,
+            devices: columns.devices,
+            inputs: columns.inputs,
+            labels: columns.labels,
+            words: columns.words,
+            vectors: columns.vectors,
+            symbols: columns.symbols,
+            affine: None,
+            source: columns.source,
+            device_split: columns.device_split,
+            hash: columns.hash,
+        })
+    }
+}
+
+impl Columns {
+    /// Examples, or symbols of a text, that the columns hold; `None` when inputs are of another kind.
+    fn rows(&self) -> Option<usize> {
+        let inputs = match (&self.inputs, self.kind) {
+            (InputColumn::Bytes(values), InputKind::Bytes { dim }) => values.len() / dim.max(1),
+            (InputColumn::Dense(values), InputKind::Dense { dim }) => values.len() / dim.max(1),
+            (InputColumn::Tokens(ids), InputKind::Tokens { len, .. }) => ids.len() / len.max(1),
+            (InputColumn::Text(text), InputKind::Windows { .. }) => return Some(text.len()),
+            _ => return None,
+        };
+        Some(inputs.min(self.labels.len()))
+    }
+}
+
+impl DeviceTable {
+    /// The first device that has no examples, or some outside the `rows` of the examples, or no split.
+    fn first_invalid(&self, kind: InputKind, rows: u64) -> Option<usize> {
+        let window = match kind {
+            InputKind::Windows { len, .. } => len as u64,
+            _ => 0,
+        };
+        let (offset, count, split) = (&self.offset[..], &self.count[..], &self.split[..]);
+        let valid = |k: usize| {
+            let end = offset[k].saturating_add(count[k]).saturating_add(window);
+            (count[k] > 0) & (end <= rows) & (split[k] <= Split::Validation as u8)
+        };
+        // Without an early exit the check is a few instructions per device.
+        let all = (0..count.len()).fold(true, |all, k| all & valid(k));
+        if all { None } else { (0..count.len()).find(|&k| !valid(k)) }
+    }
+}
