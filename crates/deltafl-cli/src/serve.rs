@@ -39,6 +39,9 @@ pub(crate) use office::{StoreArgs, store_error};
 use recorder::{Desk, Observed, Recorder};
 pub(crate) use register::{LIFETIME, signed};
 
+/// Devices of a cohort by which two levels must differ.
+const APART: f64 = 10.0;
+
 /// The roster of a server without certificates is that of its data, and does not change.
 const LOOPBACK: Edition = Edition { version: 1, expires: u64::MAX };
 
@@ -67,6 +70,9 @@ pub(crate) struct Args {
     /// Without certificates, on a loopback address: for demonstrations
     #[arg(long)]
     insecure: bool,
+    /// Train levels θ that lie fewer than ten devices of a cohort apart: their sums tell of the devices between them
+    #[arg(long)]
+    allow_close_levels: bool,
     /// Let the experiment ask devices for their losses one by one; devices must agree too
     #[arg(long)]
     open: bool,
@@ -112,6 +118,9 @@ pub(crate) struct Rounds {
     /// Kilobytes per second at which a device must send its answer, or it is cut off
     #[arg(long, value_name = "KB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     min_rate: u32,
+    /// Cohorts with which a round is begun before it is given up and moves nothing
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    attempts: u32,
     /// The longest step that a round may take, as the norm of the change of the params; a longer one is given up
     #[arg(long, value_name = "NORM")]
     max_step: Option<f64>,
@@ -143,6 +152,7 @@ impl Rounds {
                 unmask: Duration::from_secs(self.unmask_deadline),
             },
             max_step: self.max_step,
+            attempts: self.attempts,
             guard: self.guard.guard()?,
             ..Rules::new(cohort, devices)
         })
@@ -166,6 +176,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         return Err(bad_input("the experiment draws cohorts with replacement, which a deployment refuses")
             .help("a device that counts twice could be read off a sum: remove with_replacement, or --set with_replacement=false")
             .into());
+    }
+    if !args.insecure && !args.allow_close_levels {
+        check_levels(&experiment)?;
     }
     if experiment.data.normalise != Normalise::None {
         return Err(bad_input("the experiment normalises its data, and devices do not hear of it yet")
@@ -237,6 +250,25 @@ pub(crate) fn run(args: Args) -> Result<()> {
         eprintln!("stopped; every finished round is kept in {}", out.display());
     } else {
         println!("Run folder: {}", out.display());
+    }
+    Ok(())
+}
+
+/// Refuses levels whose tails differ by a few devices: where two tracks stand at one w, as all do in round 0, the difference of
+/// their sums is the sum over those few.
+fn check_levels(experiment: &Experiment) -> Result<()> {
+    let cohort = experiment.cohort.get();
+    let mut levels: Vec<f64> = experiment.tracks().into_iter().map(|track| track.label.theta.get()).collect();
+    levels.sort_by(f64::total_cmp);
+    for pair in levels.windows(2).filter(|pair| pair[0] < pair[1]) {
+        let apart = (pair[1] - pair[0]) * cohort as f64;
+        if apart < APART - 1e-6 {
+            let (low, high) = (pair[0], pair[1]);
+            let what = format!("θ = {low} and {high} are {apart:.1} devices apart in a cohort of {cohort}");
+            return Err(bad_input(what)
+                .help("what lies between is the sum over those: take larger cohorts or levels further apart, or --allow-close-levels")
+                .into());
+        }
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     desk.printed("doctor --certs certs --blobs state/blobs");
 
     let mut server = desk.start(
-        "serve x.toml --certs certs --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --stay --blobs state/blobs --wait-for 12",
+        "serve x.toml --certs certs --allow-close-levels --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --stay --blobs state/blobs --wait-for 12",
     );
     let http = server.hear("live page: ");
     let grpc = server.hear("listening on ");
@@ -82,6 +82,8 @@ fn mistakes_are_answered_with_what_to_do() {
     desk.printed("certs init --federation clinics");
     assert!(desk.refusal("certs init --federation clinics").contains("exists already"));
     assert!(desk.refusal("serve x.toml").contains("--certs DIR"));
+    let refused = desk.refusal("serve x.toml --certs certs");
+    assert!(refused.contains("θ = 0.25 and 0.5 are 2.0 devices apart"), "{refused}");
     let refused = desk.refusal("serve x.toml --insecure --set data.normalise=standard");
     assert!(refused.contains("data.normalise=none"), "{refused}");
     let refused = desk.refusal("model pull --theta 0.5 --server http://localhost:1");
@@ -102,7 +104,7 @@ fn a_server_without_the_authoritys_keys_takes_the_roster_that_was_signed_elsewhe
     // The server's machine gets its own certificate, and nothing of the authority.
     fs::create_dir(desk.path("machine")).unwrap();
     fs::rename(desk.path("certs/server"), desk.path("machine/server")).unwrap();
-    let serve = "serve x.toml --certs machine --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --set rounds=1 --wait-for 12 --blobs blobs";
+    let serve = "serve x.toml --certs machine --allow-close-levels --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --set rounds=1 --wait-for 12 --blobs blobs";
     let refused = desk.refusal(serve);
     assert!(refused.contains("deltafl certs roster --certs certs"), "{refused}");
     assert!(desk.printed("certs roster").contains("12 devices"));

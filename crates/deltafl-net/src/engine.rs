@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use deltafl::data::Split;
 use deltafl::engine::{
-    Drawn, Engine, EngineError, Query, Reachable, Round, SLOTS, SplitEvaluation, Sum, context,
+    Drawn, Engine, EngineError, Query, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic, context,
 };
 use deltafl::params::Params;
 use deltafl::superquantile::DeviceLoss;
@@ -51,6 +51,9 @@ pub struct Rules {
     pub deadlines: Deadlines,
     /// The longest wait between two attempts when a round came to nothing.
     pub pause: Duration,
+    /// Cohorts with which a round is begun before it is given up: devices answer nothing twice, so that where most have
+    /// answered no cohort comes to a sum. A round that is given up moves nothing, and the next one asks anew.
+    pub attempts: u32,
     /// The longest step ‖Δ‖ that a round may take; `None` sets no bound.
     pub max_step: Option<f64>,
 }
@@ -78,6 +81,7 @@ impl Rules {
             dropping: Permille::new(200).expect("at most one half"),
             deadlines: Deadlines::default(),
             pause: Duration::from_secs(1),
+            attempts: 5,
             max_step: None,
         }
     }
@@ -94,6 +98,8 @@ pub struct Remote {
     /// Counts questions of open mode.
     asked: u64,
     current: Option<Current>,
+    /// The round that was begun last without coming to its end, and how many cohorts came to no sum.
+    failed: ((u64, u64), u32),
 }
 
 /// The key set-up of the present round.
@@ -116,7 +122,7 @@ pub struct DrawnTwice(pub u32);
 
 impl Remote {
     pub(crate) fn new(line: Line, rules: Rules, stop: Arc<AtomicBool>) -> Self {
-        Self { line, rules, stop, setups: 0, asked: 0, current: None }
+        Self { line, rules, stop, setups: 0, asked: 0, current: None, failed: ((0, 0), 0) }
     }
 
     fn check_stop(&self) -> Result<(), EngineError> {
@@ -136,6 +142,23 @@ impl Remote {
             }
             None => Ok(()),
         }
+    }
+
+    /// Whether a round was begun with as many cohorts as it gets.
+    fn is_given_up(&self, round: &Round<'_>) -> bool {
+        self.failed.0 == (round.seed, round.index) && self.failed.1 >= self.rules.attempts
+    }
+
+    /// Notes that a cohort came to no sum.
+    fn fail(&mut self, round: &Round<'_>, failed: &Failed) {
+        let key = (round.seed, round.index);
+        let before = if self.failed.0 == key { self.failed.1 } else { 0 };
+        self.failed = (key, before + 1);
+        tracing::warn!(round = round.index, attempt = before + 1, %failed, "the cohort came to no sum");
+        if self.is_given_up(round) {
+            tracing::error!(round = round.index, "the round is given up and moves nothing");
+        }
+        self.line.hub.status.send_modify(Status::fail);
     }
 
     /// Keys with a free slot: those of the present round, or new ones.
@@ -221,6 +244,11 @@ impl Remote {
     }
 }
 
+/// The sum over nobody.
+fn nothing(query: &Query<'_>) -> Sum {
+    Sum { values: vec![0; query.answer_len()], answered: 0, traffic: Traffic::default() }
+}
+
 /// What a sum is for, to those who watch.
 fn purpose(queries: &[Query<'_>]) -> Purpose {
     let update = |query: &Query<'_>| matches!(query, Query::LocalUpdate { .. });
@@ -253,15 +281,20 @@ impl Engine for Remote {
     fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
         self.check_stop()?;
         Self::check_cohort(round)?;
+        if self.is_given_up(round) {
+            return Ok(vec![Vec::new(); tracks.len()]);
+        }
         Ok(self.open_losses(round, tracks))
     }
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
         self.check_stop()?;
         Self::check_cohort(round)?;
+        if self.is_given_up(round) {
+            return Ok(queries.iter().map(nothing).collect());
+        }
         self.slot(round, queries).map_err(|failed| {
-            tracing::warn!(round = round.index, %failed, "the cohort came to no sum");
-            self.line.hub.status.send_modify(Status::fail);
+            self.fail(round, &failed);
             std::thread::sleep(self.rules.pause);
             EngineError::NoSum { source: Box::new(failed) }
         })

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use certified::Certified;
 use chacha20::ChaCha20Rng;
 use deltafl::device::Admission;
-use deltafl::engine::{Drawn, Engine as _, Query, Round};
+use deltafl::engine::{Drawn, Engine as _, EngineError, Query, Round, context};
 use deltafl::params::Params;
 use deltafl_net::Deadlines;
 use deltafl_net::device::{SessionError, offer};
@@ -33,9 +33,9 @@ use deltafl_net::roster::{SignedRoster, session_under};
 use deltafl_net::serve::{Host, Limits, Setup};
 use deltafl_net::wire::proto::federation_client::FederationClient;
 use deltafl_net::wire::proto::{
-    FetchRequest, FromDevice, FromServer, Hello, Part, Ready, from_device, from_server,
+    FetchRequest, FromDevice, FromServer, Hello, Part, Question, Ready, from_device, from_server,
 };
-use deltafl_net::wire::{Assembly, parts};
+use deltafl_net::wire::{Assembly, Question as Checked, parts};
 use deltafl_secagg::device::{Adversary, DeviceEvent, Enrolment, Policy};
 use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::{DeviceId, Identity};
@@ -316,8 +316,17 @@ async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
     host.shut_down().await;
 }
 
-/// Takes the place of a device, keeps to the protocol up to its answer, and sends that a byte at a time.
-async fn dawdler(address: SocketAddr, field: &Field, device: u32, index: u32) {
+/// What a rogue does with its answer.
+#[derive(Clone, Copy, PartialEq)]
+enum Rogue {
+    /// Sends it a byte at a time.
+    Dawdles,
+    /// Hands in numbers that no update has.
+    Lies,
+}
+
+/// Takes the place of a device, and keeps to the protocol up to its answer.
+async fn rogue(conduct: Rogue, address: SocketAddr, field: &Field, device: u32, index: u32) {
     let credentials = field.credentials(device);
     let identity = Arc::new(Identity::from_secret(DeviceId(index), &credentials.signing));
     let SignedRoster { bytes, .. } = field.roster(&[]);
@@ -331,9 +340,16 @@ async fn dawdler(address: SocketAddr, field: &Field, device: u32, index: u32) {
     let policy = Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX };
     let mut enrolment = Enrolment::new(identity, keys, session, policy);
     line.say(from_device::Body::Ready(Ready { roster: Bytes::copy_from_slice(hash.as_bytes()) })).await;
-    let (mut assembly, mut protocol) = (Assembly::default(), None);
+    let (mut assembly, mut protocol, mut bound) = (Assembly::default(), None, Vec::new());
     while let Ok(Some(message)) = line.incoming.message().await {
-        let Some(from_server::Body::Part(part)) = message.body else { continue };
+        let part = match message.body {
+            Some(from_server::Body::Part(part)) => part,
+            Some(from_server::Body::Question(question)) => {
+                bound = signed(question, field);
+                continue;
+            }
+            _ => continue,
+        };
         let Some(bytes) = assembly.take(part, 1 << 20).unwrap() else { continue };
         let message = decode_server(bytes, 1 << 20).unwrap();
         if let ServerBody::Invite(params) = &message.body {
@@ -346,26 +362,15 @@ async fn dawdler(address: SocketAddr, field: &Field, device: u32, index: u32) {
         let mut answers = false;
         while let Some(event) = protocol.poll_event() {
             if let DeviceEvent::InputWanted(request) = event {
-                let zeros = RingVector::Z64(vec![0; request.len as usize]);
-                protocol.submit(b"", zeros).unwrap();
+                let numbers = RingVector::Z64(vec![u64::MAX / 3; request.len as usize]);
+                protocol.submit(&bound, numbers).unwrap();
                 answers = true;
             }
         }
         while let Some(message) = protocol.poll_transmit() {
             let bytes = encode_device(&message);
-            if answers {
-                let total = bytes.len() as u32;
-                let mut pieces = bytes.chunks(1).map(Bytes::copy_from_slice);
-                while let Some(data) = pieces.next()
-                    && line
-                        .outgoing
-                        .send(FromDevice { body: Some(from_device::Body::Part(Part { total, data })) })
-                        .await
-                        .is_ok()
-                {
-                    tokio::time::sleep(Duration::from_millis(100)).await; // never as long as the server's patience
-                }
-                return;
+            if answers && conduct == Rogue::Dawdles {
+                return drip(&line, &bytes).await;
             }
             for part in parts(bytes) {
                 line.say(from_device::Body::Part(part)).await;
@@ -374,14 +379,33 @@ async fn dawdler(address: SocketAddr, field: &Field, device: u32, index: u32) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_come_a_byte_at_a_time_do_not_keep_the_others_from_their_sum() {
+/// What devices sign with the sum that answers a question at w = 0.
+fn signed(question: Question, field: &Field) -> Vec<u8> {
+    let question = Checked::try_from(question).unwrap();
+    let params = Params::from(vec![0.0; field.model.num_params()]);
+    let queries: Vec<Query<'_>> = question.queries.iter().map(|query| query.at(&params)).collect();
+    context(&question.round(), &queries)
+}
+
+/// Sends a message a byte at a time, never as slowly as the server's patience between two parts.
+async fn drip(line: &Line, bytes: &[u8]) {
+    for byte in bytes {
+        let part = Part { total: bytes.len() as u32, data: Bytes::copy_from_slice(&[*byte]) };
+        if line.outgoing.send(FromDevice { body: Some(from_device::Body::Part(part)) }).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The sum of the updates at w = 0 of eight devices, of which the first two are rogues; how many are in it, and the server.
+async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, EngineError>, Host) {
     let field = Arc::new(Field::new(EXPERIMENT));
     let devices: Vec<u32> = field.devices()[..8].to_vec();
     let answer = 8 * (field.model.num_params() + 3);
-    // Room for two answers: where two dawdlers can hold it, nobody else comes in.
-    let limits =
-        Limits { incoming_bytes: 2 * answer + 4096, patience: Duration::from_millis(500), min_rate: 1 << 20 };
+    // Room for two answers: where two can hold it, nobody else comes in.
+    let patience = Duration::from_millis(500);
+    let limits = Limits { incoming_bytes: 2 * answer + 4096, patience, min_rate: 1 << 20 };
     let mut host = Host::start(Setup { limits, ..field.setup() }, &field.roster(&[])).await.unwrap();
     let address = host.address();
     let second = Duration::from_secs(1);
@@ -390,9 +414,9 @@ async fn answers_that_come_a_byte_at_a_time_do_not_keep_the_others_from_their_su
     let mut engine = host.engine(rules, never()).unwrap();
     for index in [0, 1] {
         let (field, device) = (Arc::clone(&field), devices[index as usize]);
-        tokio::spawn(async move { dawdler(address, &field, device, index).await });
+        tokio::spawn(async move { rogue(conduct_of, address, &field, device, index).await });
     }
-    let _swarm = field.swarm_of(&devices[2..], address, &conduct());
+    let swarm = field.swarm_of(&devices[2..], address, &conduct());
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
         let cohort: Vec<Drawn> = (0..8).map(|device| Drawn { device, times: 1, dropped: false }).collect();
@@ -402,8 +426,25 @@ async fn answers_that_come_a_byte_at_a_time_do_not_keep_the_others_from_their_su
         let query = Query::LocalUpdate { params: &params, admission: Admission::Everyone, plan };
         engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
     });
-    assert_eq!(summed.await.unwrap().unwrap(), 6);
+    let summed = summed.await.unwrap();
+    drop(swarm);
+    (summed, host)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_come_a_byte_at_a_time_do_not_keep_the_others_from_their_sum() {
+    let (summed, host) = sum_with_two(Rogue::Dawdles).await;
+    assert_eq!(summed.unwrap(), 6);
     assert_eq!(host.refused(Refusal::Stalled), 2);
+    host.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sum_that_no_honest_devices_make_is_thrown_away() {
+    let (summed, host) = sum_with_two(Rogue::Lies).await;
+    let refused = format!("{:?}", summed.unwrap_err());
+    assert!(refused.contains("Implausible(Devices"), "{refused}");
+    assert_eq!(host.refused(Refusal::Implausible), 1);
     host.shut_down().await;
 }
 

@@ -11,11 +11,20 @@ mod hostile;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use deltafl::device::{Admission, LocalPlan, Work};
+use deltafl::engine::{Drawn, Engine as _, Query, Round};
+use deltafl::params::Params;
+use deltafl_net::Deadlines;
 use deltafl_net::device::{Data, Device, DeviceState, Event, Transcript, conflicts};
+use deltafl_net::engine::{Remote, Rules};
+use deltafl_net::guard::{Adversary, Guard};
 use deltafl_net::link::{Server, Trust};
 use deltafl_net::loopback;
 use deltafl_net::roster::{Edition, SignedRoster};
+use deltafl_net::serve::Host;
+use deltafl_net::swarm::Swarm;
 use deltafl_net::wire::proto;
 use fleet::{Diary, Field, conduct, never};
 use hostile::{Heard, Hostile};
@@ -163,4 +172,106 @@ async fn two_devices_of_an_honest_server_have_the_same_transcript() {
         })
         .collect();
     assert!(!conflicts(&one, &tampered).1.is_empty());
+}
+
+/// Asks ten devices for a sum of their updates under these rules; how many answered.
+async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) -> LocalPlan) -> Option<u64> {
+    let field = Field::new(EXPERIMENT);
+    let mut host = field.host().await;
+    let _swarm = field.swarm(host.address(), &conduct());
+    let second = Duration::from_secs(1);
+    let deadlines = Deadlines { setup: 20 * second, input: 20 * second, unmask: 20 * second };
+    let mut engine = host.engine(rules(Rules { deadlines, cohort: 10, ..field.rules() }), never()).unwrap();
+    let plan = plan(field.experiment.plan().local.plan(0, 0.0));
+    let summed = tokio::task::spawn_blocking(move || {
+        engine.reachable().unwrap();
+        let cohort: Vec<Drawn> = (0..10).map(|device| Drawn { device, times: 1, dropped: false }).collect();
+        let round = Round { seed: 1, index: 0, cohort: &cohort };
+        let params = Params::from(vec![0.0; field.model.num_params()]);
+        let query = Query::LocalUpdate { params: &params, admission: Admission::Everyone, plan };
+        engine.secure_sum(&round, &[query]).ok().map(|sums| sums[0].answered)
+    });
+    let answered = summed.await.unwrap();
+    host.shut_down().await;
+    answered
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_stay_away_from_rounds_that_do_not_hold_against_a_server_that_lies() {
+    let offered = |guard: Guard| asked(move |rules| Rules { guard, ..rules }, |plan| plan);
+    assert_eq!(offered(Guard::default()).await, Some(10));
+    assert_eq!(offered(Guard { adversary: Adversary::Curious, ..Guard::default() }).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_without_end_is_not_begun() {
+    let endless = |plan| LocalPlan { work: Work::Epochs(u32::MAX), ..plan };
+    assert_eq!(asked(|rules| rules, endless).await, None);
+    let vast = |plan| LocalPlan { batch: 1 << 20, ..plan };
+    assert_eq!(asked(|rules| rules, vast).await, None);
+}
+
+/// Devices of an honest fleet, asked by a server that can ask anything.
+struct Asking {
+    field: Field,
+    host: Option<Host>,
+    engine: Option<Remote>,
+    _swarm: Swarm,
+}
+
+impl Asking {
+    async fn start() -> Self {
+        let field = Field::new(EXPERIMENT);
+        let mut host = field.host().await;
+        let swarm = field.swarm(host.address(), &conduct());
+        let engine = host.engine(Rules { cohort: 10, ..field.rules() }, never()).unwrap();
+        Self { field, host: Some(host), engine: Some(engine), _swarm: swarm }
+    }
+
+    /// The sum over these devices of their updates at w = 0 in a round, under each of these thresholds; how many answered.
+    async fn updates(&mut self, round: u64, devices: std::ops::Range<u32>, etas: &[f64]) -> Option<u64> {
+        let mut engine = self.engine.take().unwrap();
+        let params = Params::from(vec![0.0; self.field.model.num_params()]);
+        let plan = self.field.experiment.plan().local.plan(0, 0.0);
+        let etas = etas.to_vec();
+        let summed = tokio::task::spawn_blocking(move || {
+            engine.reachable().unwrap();
+            let cohort: Vec<Drawn> =
+                devices.map(|device| Drawn { device, times: 1, dropped: false }).collect();
+            let round = Round { seed: 1, index: round, cohort: &cohort };
+            let query =
+                |&eta: &f64| Query::LocalUpdate { params: &params, admission: Admission::Tail { eta }, plan };
+            let queries: Vec<Query<'_>> = etas.iter().map(query).collect();
+            let answered = engine.secure_sum(&round, &queries).ok().map(|sums| sums[0].answered);
+            (engine, answered)
+        });
+        let (engine, answered) = summed.await.unwrap();
+        self.engine = Some(engine);
+        answered
+    }
+
+    async fn stop(mut self) {
+        self.host.take().unwrap().shut_down().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_question_again_without_one_device_gets_no_answer() {
+    let mut server = Asking::start().await;
+    assert_eq!(server.updates(0, 0..10, &[0.0]).await, Some(10));
+    // Answered, the difference of the two sums would be the update of the last device.
+    assert_eq!(server.updates(0, 0..9, &[0.0]).await, None);
+    // Nor under another threshold, which would tell the devices between the two.
+    assert_eq!(server.updates(0, 0..10, &[0.5]).await, None);
+    assert_eq!(server.updates(1, 0..10, &[0.0]).await, Some(10), "the next round is another question");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cohort_is_not_taken_apart_by_many_thresholds_in_one_question() {
+    let mut server = Asking::start().await;
+    let many: Vec<f64> = (0..64).map(|n| f64::from(n) / 16.0).collect();
+    assert_eq!(server.updates(0, 0..10, &many).await, None);
+    assert_eq!(server.updates(0, 0..10, &many[..3]).await, Some(10));
+    server.stop().await;
 }

@@ -52,11 +52,11 @@ impl Read {
     }
 
     fn sessions(&self) -> BTreeSet<&str> {
-        let session = |event: &Event| match event {
+        let sessions = self.events.iter().filter_map(|event| match event {
             Event::Joined { setup: (session, _), .. } => Some(session.as_str()),
             _ => None,
-        };
-        self.events.iter().filter_map(session).collect()
+        });
+        sessions.collect()
     }
 
     fn print(&self, path: &Path) {

@@ -23,6 +23,8 @@ pub enum Reason {
     Policy,
     /// It cannot do the work.
     Unable,
+    /// It has answered this before.
+    Answered,
 }
 
 impl Reason {
@@ -33,6 +35,7 @@ impl Reason {
             Self::Battery => Wire::Battery,
             Self::Policy => Wire::Policy,
             Self::Unable => Wire::Unable,
+            Self::Answered => Wire::Answered,
         };
         proto::Decline { reason: reason.into() }
     }

@@ -3,11 +3,13 @@
 //! ```text
 //! FOLDER/roster.json        version and hash of the newest roster that the device has taken
 //! FOLDER/transcript.jsonl   what the server showed it, line by line, each line bound to the one before
+//! FOLDER/ledger             what it has answered, so that it answers nothing twice
 //! FOLDER/lock               held while a process uses the folder
 //! ```
 //!
 //! A server can only be caught at showing an older roster, or another one to somebody else, by a device that remembers.
 
+mod ledger;
 mod transcript;
 
 use std::fs::{self, File, TryLockError};
@@ -16,6 +18,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use self::ledger::Ledger;
+pub(crate) use self::ledger::{Answered, Claim};
 pub use self::transcript::{Conflict, Digest, Event, Transcript, TranscriptError, conflicts};
 use crate::roster::{Edition, RosterError};
 
@@ -56,6 +60,7 @@ pub struct DeviceState {
     /// The roster refused last.
     refused: Option<SeenRoster>,
     transcript: Transcript,
+    ledger: Ledger,
 }
 
 #[derive(Debug)]
@@ -85,8 +90,9 @@ impl DeviceState {
         }
         let roster = read_roster(&path.join("roster.json"))?;
         let transcript = Transcript::open(&path.join("transcript.jsonl"))?;
+        let ledger = Ledger::open(&path.join("ledger"))?;
         let folder = Some(Folder { path: path.to_owned(), _lock: lock });
-        Ok(Self { folder, roster, refused: None, transcript })
+        Ok(Self { folder, roster, refused: None, transcript, ledger })
     }
 
     /// Takes a roster that the authority signed, unless it has expired, is older than one taken before, or is another one of
@@ -119,6 +125,12 @@ impl DeviceState {
         self.roster = Some(shown);
         self.record(Event::Roster { version: shown.version, hash: shown.hash })?;
         Ok(())
+    }
+
+    /// Notes that all of this is about to be answered; or nothing, when part of it was answered before. It is on disk when this
+    /// returns.
+    pub(crate) fn claim(&mut self, claims: &[Claim]) -> Result<Result<(), Answered>, StateError> {
+        self.ledger.claim(claims)
     }
 
     /// Writes an event into the transcript. It is on disk when this returns.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
 use deltafl::params::Params;
+use deltafl::superquantile::private::QuantileQuery;
 use deltafl_secagg::device::{Device as Protocol, DeviceEvent, RefusedRound};
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::message::{DeviceSet, ServerBody};
@@ -18,11 +19,11 @@ use super::{Session, SessionError, send};
 use crate::device::answer::Task;
 use crate::device::consent::Reason;
 use crate::device::fetch::fetch_again;
-use crate::device::state::{Digest, Event};
+use crate::device::state::{Claim, Digest, Event};
 use crate::fault::Turn;
 use crate::identity::hex;
 use crate::wire::proto::{self, from_device};
-use crate::wire::{Asked, BlobId, MAX_QUERIES, Question, malformed, parts};
+use crate::wire::{Asked, AskedQuery, BlobId, MAX_QUERIES, Question, malformed, parts};
 
 impl Session<'_> {
     /// A message of secure aggregation.
@@ -111,6 +112,12 @@ impl Session<'_> {
             self.protocol = Some(protocol);
             self.record_refusal(&refused)?;
             return self.sit_out(Reason::Policy).await;
+        }
+        if let Err(refused) = self.device.state.claim(&claims(&question))? {
+            tracing::warn!(%refused, "stays out of a sum");
+            self.protocol = Some(protocol);
+            self.record_refusal(&refused)?;
+            return self.sit_out(Reason::Answered).await;
         }
         let blobs: Vec<BlobId> = question.queries.iter().map(|query| query.params).collect();
         let params = self.fetch_params(&blobs).await?;
@@ -228,6 +235,25 @@ fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question>) -
         }
         _ => None,
     }
+}
+
+/// What a device gives away by answering a question.
+fn claims(question: &Question) -> Vec<Claim> {
+    let (seed, round) = (question.seed, question.round);
+    let of_query = |query: &AskedQuery| {
+        let params = query.params.hash;
+        match &query.asked {
+            Asked::Update { .. } => Claim::Update { params, seed, round },
+            Asked::Quantile(QuantileQuery::Histogram(bins)) => {
+                let (lower, upper, bins) = (bins.lower(), bins.upper(), bins.places() as u32);
+                Claim::Histogram { params, seed, round, lower, upper, bins }
+            }
+            Asked::Quantile(QuantileQuery::MeanStep { mu, floor }) => {
+                Claim::MeanStep { params, seed, round, mu: *mu, floor: *floor }
+            }
+        }
+    };
+    question.queries.iter().map(of_query).collect()
 }
 
 /// The session and the number of a key set-up.
