@@ -195,7 +195,7 @@ pub enum EngineError {
         /// What the panic said.
         panic: String,
     },
-    /// The cohort came to no sum: too many of its devices left, or one of them lied. Nothing was revealed, and the round
+    /// The cohort came to no sum: too many of its devices left, or one of them lied. The round
     /// can be begun anew with another cohort.
     #[error("the cohort came to no sum")]
     NoSum {
