@@ -42,17 +42,13 @@ pub(crate) fn parse(path: &Path, text: &str, overrides: &[String]) -> Result<Exp
 
 /// Checks the text of an experiment, without overrides.
 pub(crate) fn checked(path: &Path, text: &str) -> Result<Experiment, BadInput> {
-    let experiment: Experiment = toml::from_str(text).map_err(|e| {
-        let span = e.span().unwrap_or(0..0);
+    Experiment::parse(text).map_err(|e| {
+        let span = e.span.unwrap_or(0..0);
         // A span over a whole table would draw its frame around half of the file: its first line says enough.
         let end = text[span.clone()].find('\n').map_or(span.end, |line| span.start + line);
-        let label = LabeledSpan::new_with_span(Some(e.message().trim().to_owned()), span.start..end);
+        let label = LabeledSpan::new_with_span(Some(e.message), span.start..end);
         bad_input("invalid experiment file").at(path, text, label)
-    })?;
-    experiment
-        .validate()
-        .map_err(|e| bad_input(format!("invalid experiment file {}", path.display())).because(e))?;
-    Ok(experiment)
+    })
 }
 
 /// The file with `key=value` applied, so that a wrong value is shown where it would stand.
@@ -156,7 +152,7 @@ theta = 0.5
         ])
         .unwrap();
         assert_eq!(experiment.rounds.get(), 7);
-        assert_eq!(experiment.tracks().len(), 3);
+        assert_eq!(experiment.labels().len(), 3);
         let expected = with(&[]).unwrap();
         let keys: Vec<String> = expected.differences(&experiment).into_iter().map(|d| d.key).collect();
         let changed = [

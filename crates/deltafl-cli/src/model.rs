@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use deltafl::compute::Threads;
 use deltafl::data::{Federation, Split};
-use deltafl::engine::{Engine as _, Threads};
+use deltafl::exchange::{Direct, Exchange as _};
 use deltafl::params::Params;
 use deltafl::superquantile::Conformity;
+use deltafl::trainer::Sgd;
 use deltafl_net::enrolment::{AskError, Knob};
 use deltafl_net::identity::DeviceIdentity;
 use deltafl_net::knob::{Card, CardLosses};
@@ -192,11 +194,13 @@ fn evaluate(
         let (needs, got) = (model.num_params(), params.len());
         return Err(bad_input(format!("{refused}: it has {got} params where this data needs {needs}")).into());
     }
-    let mut engine =
-        Threads::new(&*model, federation, machine.threads).map_err(|e| bad_input(refused).because(e))?;
+    let trainer = Sgd::new(&*model);
+    let compute =
+        Threads::new(&trainer, federation, machine.threads).map_err(|e| bad_input(refused).because(e))?;
+    let mut exchange = Direct::new(compute, federation).map_err(|e| bad_input(refused).because(e))?;
     let (mut loss, mut error, mut examples) = (0.0, 0.0, 0.0);
     for split in [Split::Train, Split::Validation, Split::Test] {
-        let evaluated = engine.evaluate(split, &[params]).map_err(Report::from_err)?;
+        let evaluated = exchange.evaluate(split, &[params]).map_err(Report::from_err)?;
         let Some(evaluated) = evaluated else { continue };
         for (device, value) in evaluated.devices.iter().zip(&evaluated.tracks[0]) {
             let weight = device.examples as f64;

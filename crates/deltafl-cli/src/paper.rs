@@ -184,7 +184,7 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<bool> {
                 Spoken(pace.round),
                 left.evaluations,
                 Spoken(pace.evaluation),
-                experiment.tracks().len(),
+                experiment.labels().len(),
                 Spoken(time)
             ),
         );

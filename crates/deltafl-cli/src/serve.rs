@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use deltafl::data::{Federation, Normalise, Split};
 use deltafl::model::Model;
+use deltafl::trainer::Sgd;
 use deltafl::training::{Outcome, Plan, State, train};
 use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::RunFolder;
@@ -341,7 +342,7 @@ fn all_seeds(
     for &seed in &experiment.seeds {
         let saved = recorder.folder.state(seed, model.num_params()).map_err(folder_error)?;
         let saved = recorder.desk.catch_up(recorder.folder, seed, saved)?;
-        let mut state = saved.unwrap_or_else(|| State::new(seed, plan.tracks.len(), model));
+        let mut state = saved.unwrap_or_else(|| State::new(seed, plan.tracks.len(), &Sgd::new(model)));
         if state.round == plan.rounds {
             continue;
         }

@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
+use deltafl::algorithm::TrackLabel;
+use deltafl::compute::{Compute, Threads};
 use deltafl::data::Federation;
-use deltafl::engine::{Engine, Masked, SplitEvaluation, Threads};
+use deltafl::exchange::{Direct, Exchange, Masked, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
-use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, train};
-use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
+use deltafl::superquantile::LossDistribution;
+use deltafl::trainer::{LocalTrainer, Sgd};
+use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, Survey, train};
+use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, RunFolderError, Summary};
 use miette::Report;
 
@@ -81,19 +85,30 @@ pub(crate) fn build_model(
     Ok(built.map_err(|e| bad_input("the model does not fit the data").because(e))?)
 }
 
-/// The engine of an experiment in this process.
-pub(crate) fn engine<'a>(
-    experiment: &Experiment,
-    model: &'a dyn Model,
+/// Where the devices of this process compute.
+pub(crate) fn compute<'a>(
+    trainer: &'a dyn LocalTrainer,
     federation: &'a Federation,
     threads: usize,
-) -> Result<Box<dyn Engine + 'a>, Report> {
-    let threads = Threads::new(model, federation, threads)
-        .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
-    Ok(match experiment.secagg {
-        SecureAggregation::Plain => Box::new(threads),
-        SecureAggregation::Real => Box::new(Masked::new(threads, experiment.availability.drop_out)),
-    })
+) -> Result<Box<dyn Compute + 'a>, Report> {
+    let threads = Threads::new(trainer, federation, threads);
+    Ok(Box::new(threads.map_err(|e| bad_input("the experiment cannot be trained").because(e))?))
+}
+
+/// The exchange of an experiment in this process.
+pub(crate) fn exchange<'a>(
+    experiment: &Experiment,
+    compute: Box<dyn Compute + 'a>,
+    federation: &'a Federation,
+) -> Result<Box<dyn Exchange + 'a>, Report> {
+    let exchange: Result<Box<dyn Exchange + 'a>, _> = match experiment.secagg {
+        SecureAggregation::Plain => Direct::new(compute, federation).map(|direct| Box::new(direct) as _),
+        SecureAggregation::Real => {
+            let drop_out = experiment.availability.drop_out.get();
+            Masked::new(compute, federation, drop_out).map(|masked| Box::new(masked) as _)
+        }
+    };
+    Ok(exchange.map_err(|e| bad_input("the experiment cannot be trained").because(e))?)
 }
 
 /// Refuses to go on as one of several MPI ranks, for commands that run in one process.
@@ -127,16 +142,18 @@ pub(crate) fn run_on(
         kernel: options.kernel,
         params: model.num_params(),
     });
-    let mut engine = engine(&experiment, &*model, federation, options.threads)?;
+    let trainer = Sgd::new(&*model);
+    let compute = compute(&trainer, federation, options.threads)?;
+    let mut exchange = exchange(&experiment, compute, federation)?;
     let mut folder = open(&experiment, options)?;
     warn_thin_tails(&experiment, options.show);
     let stop = stop_on_interrupt();
-    let labels: Vec<TrackLabel> = experiment.tracks().into_iter().map(|track| track.label).collect();
+    let labels = experiment.labels();
     let plan = experiment.plan();
 
     for &seed in &experiment.seeds {
         let saved = folder.state(seed, model.num_params()).map_err(folder_error)?;
-        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), &*model));
+        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), &trainer));
         if state.round == plan.rounds {
             continue;
         }
@@ -149,7 +166,7 @@ pub(crate) fn run_on(
             stop,
             lap: Instant::now(),
         };
-        let outcome = train(&mut *engine, &plan, &mut state, &mut recorder);
+        let outcome = train(&mut *exchange, &plan, &mut state, &mut recorder);
         progress.finish();
         if outcome.map_err(Report::from_err)? == Outcome::Stopped {
             return Ok(Ended::Interrupted);
@@ -187,6 +204,18 @@ impl Observer for Recorder<'_> {
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
         self.folder.checkpoint(state)?;
         self.lap = Instant::now();
+        Ok(())
+    }
+
+    fn every_round(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
         Ok(())
     }
 }

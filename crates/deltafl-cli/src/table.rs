@@ -1,7 +1,6 @@
 //! The table at the end of a run: mean and 90th percentile of the test error, as in the paper.
 
 use deltafl::metrics::OverSeeds;
-use deltafl_data::experiment::TrackLabel;
 use deltafl_data::run_folder::Summary;
 
 /// The rows of the paper's tables that fit on a terminal.
@@ -16,11 +15,10 @@ pub(crate) fn render(summary: &Summary) -> String {
     let header = ["", "mean", "median", "90th percentile", "95th percentile"];
     let mut rows: Vec<[String; 5]> = vec![header.map(str::to_owned)];
     for track in &summary.tracks {
-        let label = TrackLabel { algorithm: track.algorithm.clone(), theta: track.theta }.to_string();
         let cell = |figure: Option<OverSeeds>| figure.map_or_else(|| "–".to_owned(), |f| percent(f, seeds));
         let error = track.test_error;
         rows.push([
-            label,
+            track.name.clone(),
             cell(error.map(|e| e.mean)),
             cell(error.map(|e| e.p50)),
             cell(error.map(|e| e.p90)),

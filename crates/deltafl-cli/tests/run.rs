@@ -134,11 +134,11 @@ fn errors_point_at_the_line_of_the_experiment() {
     };
     let said = wrong("[0.5, 0.2]", "[0.5, 1.4]");
     assert!(
-        said.contains("wrong.toml:25") && said.contains("conformity level must be in (0, 1], got 1.4"),
+        said.contains("wrong.toml:25") && said.contains("theta: expected a number in (0, 1], got 1.4"),
         "{said}"
     );
     for theta in ["0", "nan", "-0.5", "inf"] {
-        assert!(wrong("[0.5, 0.2]", theta).contains("conformity level must be in (0, 1]"), "{theta}");
+        assert!(wrong("[0.5, 0.2]", theta).contains("theta: expected a number in (0, 1]"), "{theta}");
     }
     let said = wrong("cohort = 6", "cohorte = 6");
     assert!(said.contains("wrong.toml:5") && said.contains("unknown field `cohorte`"), "{said}");

@@ -20,8 +20,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{Experiment, TrackLabel};
-use deltafl::engine::SplitEvaluation;
+use crate::experiment::Experiment;
+use deltafl::algorithm::TrackLabel;
+use deltafl::exchange::SplitEvaluation;
 use deltafl::training::{RoundRecord, State};
 
 mod atomic;
@@ -30,7 +31,7 @@ mod devices;
 mod rounds;
 mod summary;
 
-pub use checkpoint::{CheckpointError, encode as checkpoint_bytes};
+pub use checkpoint::{CheckpointError, decode as state_of_checkpoint, encode as checkpoint_bytes};
 pub use devices::{DevicesError, EvaluationFile};
 pub use summary::{Summary, TrackSummary};
 
@@ -171,7 +172,7 @@ impl RunFolder {
         let rounds = File::options().create(true).append(true).open(&file).map_err(io_error(&file))?;
         Ok(Self {
             path: path.to_owned(),
-            tracks: experiment.tracks().iter().map(|track| track.label.clone()).collect(),
+            tracks: experiment.labels(),
             rounds: BufWriter::new(rounds),
             _lock: lock,
         })
@@ -239,9 +240,10 @@ pub fn read_experiment(path: &Path) -> Result<Experiment, RunFolderError> {
         return Err(RunFolderError::Missing { path: path.to_owned() });
     }
     let text = fs::read_to_string(&file).map_err(io_error(&file))?;
-    toml::from_str(&text).map_err(|e| {
-        let line = e.span().map_or(1, |span| text[..span.start].lines().count().max(1));
-        RunFolderError::Malformed { path: file, line, reason: e.message().to_owned() }
+    Experiment::parse(&text).map_err(|e| RunFolderError::Malformed {
+        path: file,
+        line: e.line(&text),
+        reason: e.message,
     })
 }
 

@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deltafl::data::Split;
-use deltafl::engine::{
-    Drawn, Engine, EngineError, Query, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic, context,
+use deltafl::exchange::{
+    Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
 };
 use deltafl::params::Params;
+use deltafl::question::{Ask, Query, encode};
 use deltafl::superquantile::DeviceLoss;
 pub use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::DeviceId;
@@ -31,8 +32,8 @@ use crate::hub::{Address, Event, Purpose, Status, What};
 use crate::refusal::Refusal;
 use crate::roster::session_under;
 use crate::round::{Deadlines, Invitation, Line, Protocol, shared};
+use crate::wire::blob_of;
 use crate::wire::proto::{self, from_server};
-use crate::wire::{blob_of, question_to_wire};
 
 /// How rounds are run with devices that come and go.
 #[derive(Clone, Copy, Debug)]
@@ -125,20 +126,20 @@ impl Remote {
         Self { line, rules, stop, setups: 0, asked: 0, current: None, failed: ((0, 0), 0) }
     }
 
-    fn check_stop(&self) -> Result<(), EngineError> {
+    fn check_stop(&self) -> Result<(), ExchangeError> {
         if self.stop.load(Ordering::Relaxed) {
             let source = Box::new(ShuttingDown);
-            return Err(EngineError::Transport { context: "the round was not finished", source });
+            return Err(ExchangeError::Transport { context: "the round was not finished", source });
         }
         Ok(())
     }
 
     /// Refuses a cohort in which a device counts more than once.
-    fn check_cohort(round: &Round<'_>) -> Result<(), EngineError> {
+    fn check_cohort(round: &Round<'_>) -> Result<(), ExchangeError> {
         match round.cohort.iter().find(|drawn| drawn.times > 1) {
             Some(drawn) => {
                 let source = Box::new(DrawnTwice(drawn.device));
-                Err(EngineError::Transport { context: "the cohort cannot be asked", source })
+                Err(ExchangeError::Transport { context: "the cohort cannot be asked", source })
             }
             None => Ok(()),
         }
@@ -199,16 +200,18 @@ impl Remote {
         Ok(Current { round: key, protocol, slots_left: SLOTS })
     }
 
-    fn slot(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, Failed> {
-        self.line.hub.blobs.keep_params(queries.iter().map(Query::params));
+    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
+        self.line.hub.blobs.keep_params(queries.iter().map(|query| &query.params));
         let mut current = self.ready(round)?;
         current.slots_left -= 1;
         let key = (round.seed, round.index);
         self.line.hub.status.send_modify(|status| status.turn_to(key, purpose(queries)));
         let len: usize = queries.iter().map(Query::answer_len).sum();
         let len = u32::try_from(len).expect("parameters are far below 2^32");
-        let question = question_to_wire(round, queries);
-        let sum = current.protocol.sum(&mut self.line, &question, len, &context(round, queries));
+        let canonical = encode(&round.key(), queries);
+        let signed = blake3::hash(&canonical);
+        let question = proto::Question { canonical: canonical.into() };
+        let sum = current.protocol.sum(&mut self.line, &question, len, signed.as_bytes());
         let sum = match sum {
             Ok(sum) => sum,
             Err(verdict) => {
@@ -225,7 +228,7 @@ impl Remote {
         let RingVector::Z64(values) = sum.sum else { unreachable!("the slot was opened in Z_2^64") };
         let answered = sum.survivors.len() as u64;
         let mut rest = values.as_slice();
-        let part = |(i, query): (usize, &Query<'_>)| {
+        let part = |(i, query): (usize, &Query)| {
             let (values, behind) = rest.split_at(query.answer_len());
             rest = behind;
             Sum { values: values.to_vec(), answered, traffic: traffic.part(i as u64, queries.len() as u64) }
@@ -245,29 +248,37 @@ impl Remote {
 }
 
 /// The sum over nobody.
-fn nothing(query: &Query<'_>) -> Sum {
+fn nothing(query: &Query) -> Sum {
     Sum { values: vec![0; query.answer_len()], answered: 0, traffic: Traffic::default() }
 }
 
 /// What a sum is for, to those who watch.
-fn purpose(queries: &[Query<'_>]) -> Purpose {
-    let update = |query: &Query<'_>| matches!(query, Query::LocalUpdate { .. });
+fn purpose(queries: &[Query]) -> Purpose {
+    let update = |query: &Query| matches!(query.ask, Ask::Update { .. });
     if queries.iter().any(update) { Purpose::Updates } else { Purpose::Losses }
 }
 
-/// The parameters of some queries, each vector once.
-fn distinct<'q>(queries: &'q [Query<'_>]) -> impl Iterator<Item = &'q Params> {
-    let first = |i: usize| queries[..i].iter().all(|query| !query.params().is_same(queries[i].params()));
-    (0..queries.len()).filter(move |&i| first(i)).map(|i| queries[i].params())
+/// The params of some queries, each vector once.
+fn distinct(queries: &[Query]) -> impl Iterator<Item = &Params> {
+    let first = |i: usize| queries[..i].iter().all(|query| !query.params.is_same(&queries[i].params));
+    (0..queries.len()).filter(move |&i| first(i)).map(|i| &queries[i].params)
 }
 
-impl Engine for Remote {
+impl Exchange for Remote {
     fn devices(&self) -> usize {
         self.line.hub.known().roster.entries().len()
     }
 
+    /// Devices come and go: another cohort may do what this one did not.
+    fn attempts(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Nobody is told before the round begins: who is there by then is not known yet.
+    fn announce(&mut self, _: &[Drawn]) {}
+
     /// Waits until as many devices are ready as a round needs.
-    fn reachable(&mut self) -> Result<Reachable, EngineError> {
+    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
         loop {
             self.check_stop()?;
             // Now and then, to see whether the server is to stop.
@@ -278,7 +289,11 @@ impl Engine for Remote {
         }
     }
 
-    fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
+    fn losses(
+        &mut self,
+        round: &Round<'_>,
+        tracks: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
         self.check_stop()?;
         Self::check_cohort(round)?;
         if self.is_given_up(round) {
@@ -287,7 +302,7 @@ impl Engine for Remote {
         Ok(self.open_losses(round, tracks))
     }
 
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
         self.check_stop()?;
         Self::check_cohort(round)?;
         if self.is_given_up(round) {
@@ -296,12 +311,12 @@ impl Engine for Remote {
         self.slot(round, queries).map_err(|failed| {
             self.fail(round, &failed);
             std::thread::sleep(self.rules.pause);
-            EngineError::NoSum { source: Box::new(failed) }
+            ExchangeError::NoSum { source: Box::new(failed) }
         })
     }
 
     /// Nothing: what a device makes of a model stays on the device.
-    fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError> {
+    fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, ExchangeError> {
         Ok(None)
     }
 }

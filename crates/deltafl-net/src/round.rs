@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use deltafl::engine::Traffic;
+use deltafl::exchange::Traffic;
 use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::message::wire::{WireError, decode_device, encode_server};
 use deltafl_secagg::message::{DeviceSet, ServerBody};

@@ -19,9 +19,10 @@ use axum::body::Body;
 use bytes::Bytes;
 use certified::Certified;
 use chacha20::ChaCha20Rng;
-use deltafl::device::Admission;
-use deltafl::engine::{Drawn, Engine as _, EngineError, Query, Round, context};
+use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round};
 use deltafl::params::Params;
+use deltafl::question::{Ask, Query};
+use deltafl::selection::Weighting;
 use deltafl_net::Deadlines;
 use deltafl_net::device::{SessionError, offer};
 use deltafl_net::engine::Rules;
@@ -33,9 +34,9 @@ use deltafl_net::roster::{SignedRoster, session_under};
 use deltafl_net::serve::{Host, Limits, Setup};
 use deltafl_net::wire::proto::federation_client::FederationClient;
 use deltafl_net::wire::proto::{
-    FetchRequest, FromDevice, FromServer, Hello, Part, Question, Ready, from_device, from_server,
+    FetchRequest, FromDevice, FromServer, Hello, Part, Ready, from_device, from_server,
 };
-use deltafl_net::wire::{Assembly, Question as Checked, parts};
+use deltafl_net::wire::{Assembly, parts};
 use deltafl_secagg::device::{Adversary, DeviceEvent, Enrolment, Policy};
 use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::{DeviceId, Identity};
@@ -345,7 +346,7 @@ async fn rogue(conduct: Rogue, address: SocketAddr, field: &Field, device: u32, 
         let part = match message.body {
             Some(from_server::Body::Part(part)) => part,
             Some(from_server::Body::Question(question)) => {
-                bound = signed(question, field);
+                bound = blake3::hash(&question.canonical).as_bytes().to_vec();
                 continue;
             }
             _ => continue,
@@ -379,14 +380,6 @@ async fn rogue(conduct: Rogue, address: SocketAddr, field: &Field, device: u32, 
     }
 }
 
-/// What devices sign with the sum that answers a question at w = 0.
-fn signed(question: Question, field: &Field) -> Vec<u8> {
-    let question = Checked::try_from(question).unwrap();
-    let params = Params::from(vec![0.0; field.model.num_params()]);
-    let queries: Vec<Query<'_>> = question.queries.iter().map(|query| query.at(&params)).collect();
-    context(&question.round(), &queries)
-}
-
 /// Sends a message a byte at a time, never as slowly as the server's patience between two parts.
 async fn drip(line: &Line, bytes: &[u8]) {
     for byte in bytes {
@@ -399,7 +392,7 @@ async fn drip(line: &Line, bytes: &[u8]) {
 }
 
 /// The sum of the updates at w = 0 of eight devices, of which the first two are rogues; how many are in it, and the server.
-async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, EngineError>, Host) {
+async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let field = Arc::new(Field::new(EXPERIMENT));
     let devices: Vec<u32> = field.devices()[..8].to_vec();
     let answer = 8 * (field.model.num_params() + 3);
@@ -422,8 +415,9 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, EngineError>, Host) {
         let cohort: Vec<Drawn> = (0..8).map(|device| Drawn { device, times: 1, dropped: false }).collect();
         let round = Round { seed: 1, index: 0, cohort: &cohort };
         let params = Params::from(vec![0.0; field.model.num_params()]);
-        let plan = field.experiment.plan().local.plan(0, 0.0);
-        let query = Query::LocalUpdate { params: &params, admission: Admission::Everyone, plan };
+        let whole = field.experiment.plan();
+        let plan = whole.local.plan(0, &whole.tracks[0]);
+        let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
         engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
     });
     let summed = summed.await.unwrap();
@@ -451,7 +445,7 @@ async fn a_sum_that_no_honest_devices_make_is_thrown_away() {
 /// The device that the first cohort draws first.
 fn engine_first_drawn(field: &Field) -> u32 {
     use deltafl::cohort::Draw;
-    use deltafl::engine::Reachable;
+    use deltafl::exchange::Reachable;
     let draw = Draw { seed: 1, round: 0, attempt: 0 };
     let cohort = field.experiment.plan().sampling.cohort(field.devices().len(), draw, &Reachable::Everyone);
     cohort[0].device

@@ -13,9 +13,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltafl::device::{Admission, LocalPlan, Work};
-use deltafl::engine::{Drawn, Engine as _, Query, Round};
+use deltafl::exchange::{Drawn, Exchange as _, Round};
 use deltafl::params::Params;
+use deltafl::question::{Ask, Query};
+use deltafl::selection::Weighting;
+use deltafl::trainer::{LocalPlan, Work};
 use deltafl_net::Deadlines;
 use deltafl_net::device::{Data, Device, DeviceState, Event, Transcript, conflicts};
 use deltafl_net::engine::{Remote, Rules};
@@ -182,13 +184,14 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
     let second = Duration::from_secs(1);
     let deadlines = Deadlines { setup: 20 * second, input: 20 * second, unmask: 20 * second };
     let mut engine = host.engine(rules(Rules { deadlines, cohort: 10, ..field.rules() }), never()).unwrap();
-    let plan = plan(field.experiment.plan().local.plan(0, 0.0));
+    let whole = field.experiment.plan();
+    let plan = plan(whole.local.plan(0, &whole.tracks[0]));
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
         let cohort: Vec<Drawn> = (0..10).map(|device| Drawn { device, times: 1, dropped: false }).collect();
         let round = Round { seed: 1, index: 0, cohort: &cohort };
         let params = Params::from(vec![0.0; field.model.num_params()]);
-        let query = Query::LocalUpdate { params: &params, admission: Admission::Everyone, plan };
+        let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
         engine.secure_sum(&round, &[query]).ok().map(|sums| sums[0].answered)
     });
     let answered = summed.await.unwrap();
@@ -232,7 +235,8 @@ impl Asking {
     async fn updates(&mut self, round: u64, devices: std::ops::Range<u32>, etas: &[f64]) -> Option<u64> {
         let mut engine = self.engine.take().unwrap();
         let params = Params::from(vec![0.0; self.field.model.num_params()]);
-        let plan = self.field.experiment.plan().local.plan(0, 0.0);
+        let whole = self.field.experiment.plan();
+        let plan = whole.local.plan(0, &whole.tracks[0]);
         let etas = etas.to_vec();
         let summed = tokio::task::spawn_blocking(move || {
             engine.reachable().unwrap();
@@ -241,7 +245,7 @@ impl Asking {
             let round = Round { seed: 1, index: round, cohort: &cohort };
             let query =
                 |&eta: &f64| Query::LocalUpdate { params: &params, admission: Admission::Tail { eta }, plan };
-            let queries: Vec<Query<'_>> = etas.iter().map(query).collect();
+            let queries: Vec<Query> = etas.iter().map(query).collect();
             let answered = engine.secure_sum(&round, &queries).ok().map(|sums| sums[0].answered);
             (engine, answered)
         });

@@ -159,7 +159,7 @@ async fn the_same_commit_twice_is_one_and_another_outcome_is_refused() {
             store.commit(&lease, &commit(&one, &labels(), &lines, false)).await.unwrap();
         }
         let mut other = state(1);
-        other.tracks[0].eta = Some(9.0);
+        other.tracks[0].memory.set_number("eta", 9.0);
         let refused = store.commit(&lease, &commit(&other, &labels(), &lines, false)).await;
         assert!(matches!(refused, Err(StoreError::Conflict { round: 1, .. })), "{refused:?}");
         assert_eq!(store.state(&federation, 1).await.unwrap().unwrap(), one);

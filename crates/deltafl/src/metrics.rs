@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::data::Split;
-use crate::engine::SplitEvaluation;
+use crate::exchange::SplitEvaluation;
 
 /// The percentiles of the tables.
 pub const PERCENTILES: [u8; 6] = [20, 50, 60, 80, 90, 95];
@@ -153,7 +153,7 @@ impl FiguresOverSeeds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{EvaluatedDevice, Evaluation};
+    use crate::exchange::{EvaluatedDevice, Evaluation};
 
     #[test]
     fn unweighted_percentiles_are_those_of_numpy() {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use deltafl::engine::SplitEvaluation;
+use deltafl::exchange::SplitEvaluation;
 use deltafl_data::run_folder::{self, RunFolderError};
 use miette::{IntoDiagnostic, WrapErr};
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
-use deltafl::engine::SplitEvaluation;
+use deltafl::exchange::SplitEvaluation;
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use miette::{IntoDiagnostic, WrapErr};
 use parquet::arrow::ArrowWriter;
@@ -94,16 +94,19 @@ fn write(
 fn round_rows(lines: &[RoundLine], tracks: &[TrackInfo]) -> Rows {
     let whole = |value: fn(&RoundLine) -> u64| Column::Whole(lines.iter().map(value).collect());
     let real = |value: fn(&RoundLine) -> Option<f64>| Column::Real(lines.iter().map(value).collect());
-    let label = |line: &RoundLine| {
-        tracks.get(line.record.track).map_or_else(String::new, |track| track.label.clone())
+    let of_track = |value: fn(&TrackInfo) -> String| {
+        let text = |line: &RoundLine| tracks.get(line.record.track).map_or_else(String::new, value);
+        Column::Text(lines.iter().map(text).collect())
     };
+    let theta = |line: &RoundLine| tracks.get(line.record.track).map(|track| track.theta);
     vec![
         ("seed", whole(|line| line.record.seed)),
-        ("track", Column::Text(lines.iter().map(label).collect())),
-        ("algorithm", Column::Text(lines.iter().map(|line| line.record.algorithm.clone()).collect())),
-        ("theta", real(|line| Some(line.record.theta.get()))),
+        ("track", of_track(|track| track.label.clone())),
+        ("algorithm", of_track(|track| track.algorithm.clone())),
+        ("theta", Column::Real(lines.iter().map(theta).collect())),
         ("round", whole(|line| line.record.round)),
         ("eta", real(|line| line.record.eta)),
+        ("eta_age", real(|line| line.record.eta_age.map(|age| age as f64))),
         ("loss", real(|line| line.record.loss)),
         ("cohort", whole(|line| line.record.cohort)),
         ("dropped", whole(|line| line.record.dropped)),

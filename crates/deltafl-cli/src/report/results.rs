@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use deltafl::data::Split;
-use deltafl::engine::{EvaluatedDevice, SplitEvaluation};
+use deltafl::exchange::{EvaluatedDevice, SplitEvaluation};
 use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine, RunFolderError};

@@ -4,12 +4,15 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use deltafl::compute::Threads;
 use deltafl::data::Split;
 use deltafl::data::synthetic::{Glyphs, Spec};
-use deltafl::engine::{EvaluatedDevice, Evaluation, SplitEvaluation, Threads};
+use deltafl::exchange::{Direct, EvaluatedDevice, Evaluation, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::stream::{Purpose, Stream};
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+use deltafl::superquantile::LossDistribution;
+use deltafl::trainer::Sgd;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
 use deltafl_data::experiment::{Experiment, Resolved};
 use deltafl_data::run_folder::{RunFolder, Summary};
 
@@ -32,13 +35,14 @@ pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary
     let spec: Glyphs = toml::from_str("devices = 40\nseed = 3").unwrap();
     let federation = Spec::Glyphs(spec).build();
     let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
-    let mut engine = Threads::new(&*model, &federation, 2).unwrap();
+    let trainer = Sgd::new(&*model);
+    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
     let plan = experiment.plan();
     let mut scribe = Scribe { seed: 0, folder: RunFolder::create(folder, &experiment).unwrap() };
     for &seed in &experiment.seeds {
         scribe.seed = seed;
-        let mut state = State::new(seed, plan.tracks.len(), &*model);
-        train(&mut engine, &plan, &mut state, &mut scribe).unwrap();
+        let mut state = State::new(seed, plan.tracks.len(), &trainer);
+        train(&mut exchange, &plan, &mut state, &mut scribe).unwrap();
     }
     scribe.folder.summarise().unwrap()
 }
@@ -53,7 +57,7 @@ pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summar
         10 * (evaluations - 1)
     ));
     let mut run = RunFolder::create(folder, &experiment).unwrap();
-    let labels: Vec<_> = experiment.tracks().into_iter().map(|track| track.label).collect();
+    let labels = experiment.labels();
     for evaluation in 0..evaluations {
         let splits =
             [Split::Train, Split::Test].map(|split| drawn_up(split, devices / 2, labels.len(), evaluation));
@@ -66,8 +70,8 @@ pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summar
             .map(|(track, label)| RoundRecord {
                 seed: 1,
                 track,
-                algorithm: label.algorithm.clone(),
-                theta: label.theta,
+                name: label.name.clone(),
+                eta_age: None,
                 round,
                 eta: None,
                 loss: None,
@@ -108,7 +112,7 @@ fn drawn_up(split: Split, devices: usize, tracks: usize, evaluation: u64) -> Spl
 }
 
 fn experiment(text: &str) -> Experiment {
-    let mut experiment: Experiment = toml::from_str(text).unwrap();
+    let mut experiment = Experiment::parse(text).unwrap();
     let resolved =
         Resolved { version: "test".into(), data_hash: "none".into(), kernel: Isa::detect(), params: 48_608 };
     experiment.resolved = Some(resolved);
@@ -133,5 +137,17 @@ impl Observer for Scribe {
 
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
         Ok(self.folder.checkpoint(state)?)
+    }
+
+    fn every_round(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
     }
 }

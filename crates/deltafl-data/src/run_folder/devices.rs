@@ -13,9 +13,9 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
 
 use super::{RunFolderError, atomic, io_error};
-use crate::experiment::TrackLabel;
+use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
-use deltafl::engine::{EvaluatedDevice, Evaluation, SplitEvaluation};
+use deltafl::exchange::{EvaluatedDevice, Evaluation, SplitEvaluation};
 
 /// Why an evaluation cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -136,9 +136,10 @@ fn record_batch(
         })
     };
     let count = rows().count();
-    let columns: [(&str, DataType, ArrayRef); 10] = [
+    let columns: [(&str, DataType, ArrayRef); 11] = [
         ("seed", DataType::UInt64, Arc::new(UInt64Array::from(vec![seed; count]))),
         ("track", DataType::UInt32, Arc::new(UInt32Array::from_iter_values(rows().map(|r| r.0 as u32)))),
+        ("name", DataType::Utf8, Arc::new(StringArray::from_iter_values(rows().map(|r| &r.1.name)))),
         (
             "algorithm",
             DataType::Utf8,
@@ -272,8 +273,11 @@ mod tests {
     fn an_evaluation_survives_to_the_bit() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("devices")).unwrap();
-        let label =
-            |theta| TrackLabel { algorithm: "delta-fl".into(), theta: Conformity::try_from(theta).unwrap() };
+        let label = |theta| TrackLabel {
+            name: format!("Δ-FL θ={theta}"),
+            algorithm: "delta-fl".into(),
+            theta: Conformity::try_from(theta).unwrap(),
+        };
         let splits = [evaluation(Split::Train, 5, 2), evaluation(Split::Test, 3, 2)];
         write(folder.path(), &[label(1.0), label(0.5)], 3, 50, &splits).unwrap();
         let files = list(folder.path()).unwrap();

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::{EvaluationFile, RunFolderError, devices, read_experiment};
+use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
 use deltafl::metrics::{Figures, FiguresOverSeeds};
 use deltafl::superquantile::Conformity;
@@ -25,7 +26,9 @@ pub struct Summary {
 /// What a track came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrackSummary {
-    /// Name of the algorithm.
+    /// Its name.
+    pub name: String,
+    /// The kind of its algorithm.
     pub algorithm: String,
     /// θ.
     pub theta: Conformity,
@@ -63,7 +66,8 @@ impl Summary {
                 splits.filter_map(|evaluation| Figures::of_track(evaluation, track)).collect();
             FiguresOverSeeds::new(&seeds)
         };
-        let of_track = |(t, label): (usize, &crate::experiment::TrackLabel)| TrackSummary {
+        let of_track = |(t, label): (usize, &TrackLabel)| TrackSummary {
+            name: label.name.clone(),
             algorithm: label.algorithm.clone(),
             theta: label.theta,
             test_error: figures(t, Split::Test),
@@ -72,12 +76,11 @@ impl Summary {
             seeds: last.len(),
             rounds,
         };
-        let labels: Vec<_> = experiment.tracks().into_iter().map(|track| track.label).collect();
         Ok(Self {
             name: experiment.name.clone(),
             dataset: experiment.data.name(),
             model: experiment.model.spec().name().to_owned(),
-            tracks: labels.iter().enumerate().map(of_track).collect(),
+            tracks: experiment.labels().iter().enumerate().map(of_track).collect(),
         })
     }
 }

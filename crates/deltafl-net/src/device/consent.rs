@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use deltafl::device::Work;
+use deltafl::params::ParamsId;
+use deltafl::question::{Ask, Question};
+use deltafl::trainer::Work;
 use deltafl_secagg::device::Policy;
 
 use crate::guard::Guard;
-use crate::wire::{Asked, Question, proto};
+use crate::wire::proto;
 
 /// A day, for the budget of work.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -143,10 +145,10 @@ impl Consent {
     }
 
     /// Whether a question asks for no more work and memory than the owner allows a device of so many examples.
-    pub(super) fn allows_work(&self, question: &Question, examples: u64) -> Result<(), TooMuch> {
+    pub(super) fn allows_work(&self, question: &Question<ParamsId>, examples: u64) -> Result<(), TooMuch> {
         let mut visits = 0u64;
         for query in &question.queries {
-            let Asked::Update { plan, .. } = &query.asked else {
+            let Ask::Update { plan, .. } = &query.ask else {
                 visits = visits.saturating_add(examples);
                 continue;
             };
@@ -200,6 +202,10 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use deltafl::question::{Query, RoundKey};
+    use deltafl::selection::Weighting;
+    use deltafl::trainer::LocalPlan;
+
     use super::*;
 
     fn experiment() -> proto::Experiment {
@@ -229,19 +235,18 @@ mod tests {
         assert_eq!(Consent { open: true, ..Consent::default() }.allows(&open, 10), Ok(()));
     }
 
-    fn question(work: proto::local_update::Work, batch: u32, updates: usize) -> Question {
-        let update = proto::LocalUpdate { work: Some(work), batch, learning_rate: 0.1, ..Default::default() };
-        let blob = proto::Blob { hash: vec![7; 32].into(), len: 40 };
-        let kind = Some(proto::query::Kind::Update(update));
-        let query = proto::Query { params: Some(blob), kind };
-        let queries = vec![query; updates];
-        proto::Question { seed: 1, round: 1, cohort: 3, queries }.try_into().unwrap()
+    fn question(work: Work, batch: usize, updates: usize) -> Question<ParamsId> {
+        let plan = LocalPlan { work, batch, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let ask = Ask::Update { weighting: Weighting::everyone(), plan };
+        let query = Query { params: ParamsId { hash: blake3::hash(b"w"), len: 10 }, ask };
+        Question { key: RoundKey { seed: 1, round: 1, members: 3 }, queries: vec![query; updates] }
     }
 
     #[test]
     fn a_question_of_too_much_work_or_memory_is_refused_before_it_is_begun() {
-        use proto::local_update::Work::{Epochs, Steps};
-        let allowed = |question: Question, examples| Consent::default().allows_work(&question, examples);
+        use Work::{Epochs, Steps};
+        let allowed =
+            |question: Question<ParamsId>, examples| Consent::default().allows_work(&question, examples);
         assert_eq!(allowed(question(Epochs(1), 10, 3), 500), Ok(()));
         assert_eq!(allowed(question(Epochs(1), 10, 40), 5), Ok(()));
         assert_eq!(allowed(question(Steps(100), 10, 2), 5), Ok(()));

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use deltafl::model::Model;
+use deltafl::params::ParamsId;
+use deltafl::question::Question;
 use deltafl_secagg::device::{Device as Protocol, Enrolment};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -26,7 +28,7 @@ use super::library::Verified;
 use super::{Data, Device};
 use crate::wire::proto::federation_client::FederationClient;
 use crate::wire::proto::{self, FromDevice, FromServer, from_device, from_server};
-use crate::wire::{Assembly, Question, VERSION, array, malformed};
+use crate::wire::{Assembly, VERSION, array, malformed, question as checked_question};
 
 /// Messages of secure aggregation outside of a round: an invitation.
 const SMALL: usize = 4 << 10;
@@ -69,7 +71,7 @@ struct Session<'d> {
     available: bool,
     assembly: Assembly,
     protocol: Option<Protocol>,
-    question: Option<Question>,
+    question: Option<Question<ParamsId>>,
 }
 
 impl<'d> Session<'d> {
@@ -143,7 +145,7 @@ impl<'d> Session<'d> {
         match body {
             from_server::Body::Welcome(_) => return Err(malformed("welcome").into()),
             from_server::Body::Roster(roster) => self.change_roster(roster).await?,
-            from_server::Body::Question(question) => self.question = Some(question.try_into()?),
+            from_server::Body::Question(question) => self.question = Some(checked_question(&question)?),
             from_server::Body::LossQuestion(question) => self.tell_losses(question).await?,
             from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),
             from_server::Body::Part(part) => {

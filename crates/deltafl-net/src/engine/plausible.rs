@@ -4,8 +4,9 @@
 //! without devices, entries that no device may hand in, parameters that are no longer numbers. Such a sum moves nothing: the
 //! round is given up and begun anew. A poisoner that stays within these bounds is not found here (docs/threat-model.md).
 
-use deltafl::engine::{Query, Sum};
+use deltafl::exchange::Sum;
 use deltafl::params::Params;
+use deltafl::question::{Ask, Query};
 use deltafl::superquantile::private::QuantileQuery;
 
 /// The most examples of a device that a sum is believed to hold.
@@ -60,20 +61,20 @@ pub enum Implausible {
 
 /// Checks the sum of the answers to a query; `cohort` devices were asked.
 pub(super) fn check(
-    query: &Query<'_>,
+    query: &Query,
     sum: &Sum,
     cohort: usize,
     max_norm: Option<f64>,
 ) -> Result<(), Implausible> {
-    match query {
-        Query::LocalUpdate { params, .. } => check_update(params, sum, cohort, max_norm),
-        Query::Quantile { query: QuantileQuery::Histogram(_), .. } => {
+    match &query.ask {
+        Ask::Update { .. } => check_update(&query.params, sum, cohort, max_norm),
+        Ask::Quantile(QuantileQuery::Histogram(_)) => {
             // Each device puts its number of examples into one place.
             let most = sum.answered as f64 * MOST_EXAMPLES;
             let over = sum.values.iter().position(|&value| value as f64 > most);
             over.map_or(Ok(()), |entry| Err(Implausible::Entry { entry }))
         }
-        Query::Quantile { .. } => Ok(()),
+        Ask::Quantile(_) => Ok(()),
     }
 }
 
@@ -112,11 +113,11 @@ fn check_update(params: &Params, sum: &Sum, cohort: usize, max_norm: Option<f64>
 
 #[cfg(test)]
 mod tests {
-    use deltafl::device::{Admission, LocalPlan, Work};
-    use deltafl::engine::Traffic;
-    use deltafl::model::Step;
+    use deltafl::exchange::Traffic;
     use deltafl::params::UpdateCode;
+    use deltafl::selection::Weighting;
     use deltafl::superquantile::private::Bins;
+    use deltafl::trainer::{LocalPlan, Work};
 
     use super::*;
 
@@ -124,8 +125,8 @@ mod tests {
 
     fn checked(values: Vec<u64>, max_norm: Option<f64>) -> Result<(), Implausible> {
         let params = Params::from(vec![0.5, -1.0]);
-        let plan = LocalPlan { work: Work::Epochs(1), batch: 10, step: Step { learning_rate: 0.1, l2: 0.0 } };
-        let query = Query::LocalUpdate { params: &params, admission: Admission::Everyone, plan };
+        let plan = LocalPlan { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
         let sum = Sum { values, answered: 8, traffic: Traffic::default() };
         check(&query, &sum, COHORT, max_norm)
     }
@@ -175,7 +176,7 @@ mod tests {
     fn a_histogram_that_wraps_is_not_believed() {
         let params = Params::from(vec![0.0]);
         let bins = QuantileQuery::Histogram(Bins::new(0.0, 1.0, 2).unwrap());
-        let query = Query::Quantile { params: &params, query: bins };
+        let query = Query { params, ask: Ask::Quantile(bins) };
         let sum = |values: Vec<u64>| Sum { values, answered: 8, traffic: Traffic::default() };
         assert_eq!(check(&query, &sum(vec![0, 100, 40, 0]), COHORT, None), Ok(()));
         let wrapped = check(&query, &sum(vec![0, 100, u64::MAX - 3, 0]), COHORT, None);

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use deltafl::compute::Threads;
 use deltafl::data::{Federation, Split};
-use deltafl::engine::{Engine, SplitEvaluation};
+use deltafl::exchange::{Direct, Exchange, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, TrainingError, train};
+use deltafl::superquantile::LossDistribution;
+use deltafl::trainer::Sgd;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, TrainingError, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_net::device::{Backoff, Consent, Credentials};
 use deltafl_net::engine::Rules;
@@ -30,7 +33,7 @@ pub struct Field {
 
 impl Field {
     pub fn new(experiment: &str) -> Self {
-        let experiment: Experiment = toml::from_str(experiment).unwrap();
+        let experiment = Experiment::parse(experiment).unwrap();
         let federation = experiment.data.load().unwrap();
         let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
         Self { experiment, federation: Arc::new(federation), model: Arc::from(model) }
@@ -98,12 +101,19 @@ impl Field {
         Swarm::release(devices.iter().map(bee).collect(), &self.model, &self.federation, conduct)
     }
 
-    /// Trains on an engine from w₀ to the end.
-    pub fn train(&self, engine: &mut dyn Engine, diary: &mut Diary) -> Result<State, TrainingError> {
+    /// Trains in this process, from w₀ to the end.
+    pub fn simulate(&self, diary: &mut Diary) -> State {
+        let trainer = Sgd::new(&*self.model);
+        let compute = Threads::new(&trainer, &self.federation, 2).unwrap();
+        self.train(&mut Direct::new(compute, &self.federation).unwrap(), diary).unwrap()
+    }
+
+    /// Trains over an exchange from w₀ to the end.
+    pub fn train(&self, exchange: &mut dyn Exchange, diary: &mut Diary) -> Result<State, TrainingError> {
         let plan = self.experiment.plan();
-        let mut state =
-            State::new(*self.experiment.seeds.iter().next().unwrap(), plan.tracks.len(), &*self.model);
-        train(engine, &plan, &mut state, diary).map(|_| state)
+        let seed = *self.experiment.seeds.iter().next().unwrap();
+        let mut state = State::new(seed, plan.tracks.len(), &Sgd::new(&*self.model));
+        train(exchange, &plan, &mut state, diary).map(|_| state)
     }
 }
 
@@ -151,6 +161,14 @@ impl Observer for Diary {
 
     fn every_round(&self) -> bool {
         true
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
     }
 }
 

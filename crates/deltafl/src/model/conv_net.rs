@@ -327,7 +327,7 @@ impl Model for ConvNet {
         sections_len(Forward::lens(self, batch)) + sections_len(Backward::lens(self, batch))
     }
 
-    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         network::step(self, working, batch, step, scratch);
     }
 }

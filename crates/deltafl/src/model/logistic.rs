@@ -61,12 +61,15 @@ impl Model for Logistic {
         batch
     }
 
-    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         let (x, residuals) = (batch.inputs.dense(), &mut scratch[..batch.len()]);
         logistic::logits(self.kernel, x, working, residuals);
         let scale = -step.learning_rate / batch.len() as f32;
         logistic::residuals(self.kernel, residuals, batch.labels, scale);
-        logistic::descend(self.kernel, x, residuals, 1.0 - step.learning_rate * step.l2, working);
+        logistic::descend(self.kernel, x, residuals, step.decay(), working);
+        if let Some(pull) = step.pull() {
+            pull.add_to(working);
+        }
     }
 }
 

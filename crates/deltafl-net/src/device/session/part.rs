@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
-use deltafl::params::Params;
+use deltafl::params::{Params, ParamsId};
+use deltafl::question::{Ask, Query, Question};
 use deltafl::superquantile::private::QuantileQuery;
 use deltafl_secagg::device::{Device as Protocol, DeviceEvent, RefusedRound};
 use deltafl_secagg::message::wire::{decode_server, encode_device};
@@ -23,7 +24,7 @@ use crate::device::state::{Claim, Digest, Event};
 use crate::fault::Turn;
 use crate::identity::hex;
 use crate::wire::proto::{self, from_device};
-use crate::wire::{Asked, AskedQuery, BlobId, MAX_QUERIES, Question, malformed, parts};
+use crate::wire::{BlobId, MAX_QUERIES, blob_of_id, malformed, parts};
 
 impl Session<'_> {
     /// A message of secure aggregation.
@@ -119,18 +120,17 @@ impl Session<'_> {
             self.record_refusal(&refused)?;
             return self.sit_out(Reason::Answered).await;
         }
-        let blobs: Vec<BlobId> = question.queries.iter().map(|query| query.params).collect();
-        let params = self.fetch_params(&blobs).await?;
+        let blobs: Vec<BlobId> = question.queries.iter().map(|query| blob_of_id(&query.params)).collect();
+        let question = question.with_params(&self.fetch_params(&blobs).await?);
         let workers = Arc::clone(&self.device.workers);
         let _room = workers.room().await;
-        let (model, data) = (Arc::clone(self.model), self.data.clone());
+        let data = self.data.clone();
         let mut losses = std::mem::take(&mut self.memory.losses);
         let begun = Instant::now();
-        let computed = workers.compute(move |workspace| {
-            let task = Task { model: &*model, data: &data };
-            let answer = task.answer(&question, &params, &mut losses, workspace);
+        let computed = workers.compute(Arc::clone(self.model), move |worker| {
+            let answer = Task { data: &data }.answer(&question, &mut losses, worker)?;
             let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
-            (submitted, protocol, losses)
+            Ok((submitted, protocol, losses))
         });
         let (submitted, protocol, losses) = computed.await?;
         self.memory.ledger.spend(begun.elapsed());
@@ -152,12 +152,12 @@ impl Session<'_> {
         }
         let blobs = question.params.into_iter().map(|blob| BlobId::from_wire(Some(blob)));
         let params = self.fetch_params(&blobs.collect::<Result<Vec<_>, _>>()?).await?;
-        let (model, data) = (Arc::clone(self.model), self.data.clone());
+        let data = self.data.clone();
         let begun = Instant::now();
         let computed = self
             .device
             .workers
-            .compute(move |workspace| Task { model: &*model, data: &data }.losses(&params, workspace));
+            .compute(Arc::clone(self.model), move |worker| Task { data: &data }.losses(&params, worker));
         let losses = computed.await?;
         self.memory.ledger.spend(begun.elapsed());
         let examples = self.data.federation.count(self.data.device);
@@ -215,16 +215,16 @@ impl Session<'_> {
 }
 
 /// What a message of a round shows that every device of the round must see alike.
-fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question>) -> Option<Event> {
+fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question<ParamsId>>) -> Option<Event> {
     match body {
         ServerBody::OpenSlot { slot, active, .. } => {
             let question = question?;
-            let trained = question.queries.iter().filter(|query| matches!(query.asked, Asked::Update { .. }));
+            let trained = question.queries.iter().filter(|query| matches!(query.ask, Ask::Update { .. }));
             Some(Event::Asked {
                 setup: setup(params),
                 slot: *slot,
-                round: (question.seed, question.round),
-                question: Digest(question.digest()),
+                round: (question.key.seed, question.key.round),
+                question: question.digest().into(),
                 trained: trained.map(|query| query.params.hash.into()).collect(),
                 active: digest_of(active),
             })
@@ -238,17 +238,17 @@ fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question>) -
 }
 
 /// What a device gives away by answering a question.
-fn claims(question: &Question) -> Vec<Claim> {
-    let (seed, round) = (question.seed, question.round);
-    let of_query = |query: &AskedQuery| {
+fn claims(question: &Question<ParamsId>) -> Vec<Claim> {
+    let (seed, round) = (question.key.seed, question.key.round);
+    let of_query = |query: &Query<ParamsId>| {
         let params = query.params.hash;
-        match &query.asked {
-            Asked::Update { .. } => Claim::Update { params, seed, round },
-            Asked::Quantile(QuantileQuery::Histogram(bins)) => {
+        match &query.ask {
+            Ask::Update { .. } => Claim::Update { params, seed, round },
+            Ask::Quantile(QuantileQuery::Histogram(bins)) => {
                 let (lower, upper, bins) = (bins.lower(), bins.upper(), bins.places() as u32);
                 Claim::Histogram { params, seed, round, lower, upper, bins }
             }
-            Asked::Quantile(QuantileQuery::MeanStep { mu, floor }) => {
+            Ask::Quantile(QuantileQuery::MeanStep { mu, floor }) => {
                 Claim::MeanStep { params, seed, round, mu: *mu, floor: *floor }
             }
         }

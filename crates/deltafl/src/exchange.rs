@@ -1,26 +1,31 @@
-//! Where the devices live.
+//! How the answers of a cohort meet.
 //!
-//! The round loop asks an engine three kinds of questions about a cohort, for all tracks at once, because a
-//! device that is visited once should do all its work. [`Threads`] answers them in this process; other
-//! engines answer them over MPI or a network, with the same bits.
+//! The round loop asks an [`Exchange`] about a cohort, for all tracks at once, because a device that is visited once should
+//! do all its work. Where devices compute is another question ([`crate::compute`]): [`Direct`] and [`Masked`] stand on a
+//! [`Fleet`], which is a federation over any [`Compute`](crate::compute::Compute) here and at any [`Peers`]; devices of a
+//! deployed federation answer over a network. All of them come to the same bits.
 
 use std::sync::Arc;
 
+use crate::compute::ComputeError;
 use crate::data::Split;
-use crate::device::{Admission, LocalPlan};
-use crate::params::{Params, UpdateCode};
+use crate::params::Params;
+use crate::question::{Query, RoundKey};
 use crate::superquantile::DeviceLoss;
-use crate::superquantile::private::QuantileQuery;
 
+mod direct;
+mod fleet;
 mod masked;
 mod peers;
-mod question;
-mod threads;
 
+pub use direct::Direct;
+pub use fleet::Fleet;
 pub use masked::{Masked, SLOTS};
 pub use peers::{Alone, Peers, Share};
-pub use question::context;
-pub use threads::Threads;
+
+/// Cohorts with which a simulated round is begun before the run ends with an error: where so many in a row come to no
+/// sum, the next would not either.
+const ATTEMPTS: u64 = 50;
 
 /// A device of a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +38,7 @@ pub struct Drawn {
     pub dropped: bool,
 }
 
-/// One round, as the engine sees it.
+/// One round, as an exchange sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Round<'a> {
     /// The seed of the run.
@@ -49,51 +54,10 @@ impl Round<'_> {
     pub fn answering(&self) -> u64 {
         self.cohort.iter().filter(|drawn| !drawn.dropped).count() as u64
     }
-}
 
-/// What a device computes; its answer is an integer vector that leaves it only inside a sum.
-#[derive(Clone, Debug)]
-pub enum Query<'a> {
-    /// A step of a private quantile of the losses F_k(w) (Algorithm 3, line 5).
-    Quantile {
-        /// w.
-        params: &'a Params,
-        /// The step.
-        query: QuantileQuery,
-    },
-    /// The local update of the devices that admit themselves (Algorithm 2, lines 6–9).
-    LocalUpdate {
-        /// w.
-        params: &'a Params,
-        /// Who takes part.
-        admission: Admission,
-        /// How they train.
-        plan: LocalPlan,
-    },
-}
-
-impl Query<'_> {
-    /// w.
-    pub fn params(&self) -> &Params {
-        match self {
-            Self::Quantile { params, .. } | Self::LocalUpdate { params, .. } => params,
-        }
-    }
-
-    /// Length of an answer.
-    pub fn answer_len(&self) -> usize {
-        match self {
-            Self::Quantile { query, .. } => query.len(),
-            Self::LocalUpdate { params, .. } => UpdateCode::len(params.len()),
-        }
-    }
-
-    /// Whether a device needs F_k(w) to answer.
-    pub fn needs_loss(&self) -> bool {
-        match self {
-            Self::Quantile { .. } => true,
-            Self::LocalUpdate { admission, .. } => admission.needs_loss(),
-        }
+    /// What its devices need to know of it.
+    pub fn key(&self) -> RoundKey {
+        RoundKey { seed: self.seed, round: self.index, members: self.cohort.len() as u32 }
     }
 }
 
@@ -172,37 +136,24 @@ pub struct SplitEvaluation {
     pub tracks: Vec<Vec<Evaluation>>,
 }
 
-/// Why an engine could not answer.
+/// Why an exchange could not answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum EngineError {
+pub enum ExchangeError {
     /// There is nobody to train.
     #[error("the federation has no train devices")]
     NoTrainDevices,
-    /// Threads could not be started.
-    #[error("could not start {threads} threads")]
-    Threads {
-        /// How many were asked for.
-        threads: usize,
-        /// Why.
-        source: rayon::ThreadPoolBuildError,
-    },
-    /// A device could not be computed: its data, or a model that a user brought, made the computation panic.
-    #[error("device {device}: {panic}")]
-    Device {
-        /// Its identity.
-        device: String,
-        /// What the panic said.
-        panic: String,
-    },
-    /// The cohort came to no sum: too many of its devices left, or one of them lied. The round
-    /// can be begun anew with another cohort.
+    /// Devices could not be computed.
+    #[error(transparent)]
+    Compute(#[from] ComputeError),
+    /// The cohort came to no sum: too many of its devices left, or one of them lied. The round can be begun anew with
+    /// another cohort.
     #[error("the cohort came to no sum")]
     NoSum {
         /// The verdict.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The engine's own transport failed.
+    /// The exchange's own transport failed.
     #[error("{context}")]
     Transport {
         /// What was being done.
@@ -231,28 +182,35 @@ impl Reachable {
     }
 }
 
-/// Where the devices live.
-pub trait Engine {
+/// How the answers of a cohort meet. No method has a default: whoever wraps an exchange passes on all of them.
+pub trait Exchange {
     /// How many devices train.
     fn devices(&self) -> usize;
 
-    /// Who can be asked now. An engine whose devices come and go waits until a cohort can be made up.
-    fn reachable(&mut self) -> Result<Reachable, EngineError> {
-        Ok(Reachable::Everyone)
-    }
+    /// How many cohorts a round is begun with before it is given up; never, where devices come and go.
+    fn attempts(&self) -> u64;
 
-    /// F_k(w) of each cohort device that answers, per track (open mode; Algorithm 2, lines 3–4).
+    /// Who can be asked now. An exchange whose devices come and go waits until a cohort can be made up.
+    fn reachable(&mut self) -> Result<Reachable, ExchangeError>;
+
+    /// Tells who will be asked in the round after this one, so that an exchange that waits can prepare.
+    fn announce(&mut self, next: &[Drawn]);
+
+    /// F_k(w) of each cohort device that answers, per params (open mode; Algorithm 2, lines 3–4).
     /// A device whose loss is not finite is left out.
-    fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError>;
+    fn losses(
+        &mut self,
+        round: &Round<'_>,
+        params: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError>;
 
     /// For each query, the sum over the cohort of what the devices answer.
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError>;
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError>;
 
-    /// Tells who will be asked in the round after this one, so that an engine that waits can prepare.
-    fn announce(&mut self, next: &[Drawn]) {
-        let _ = next;
-    }
-
-    /// Loss and error of every device of a split, per track; `None` where devices keep them to themselves.
-    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError>;
+    /// Loss and error of every device of a split, per params; `None` where devices keep them to themselves.
+    fn evaluate(
+        &mut self,
+        split: Split,
+        params: &[&Params],
+    ) -> Result<Option<SplitEvaluation>, ExchangeError>;
 }

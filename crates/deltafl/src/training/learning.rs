@@ -1,10 +1,11 @@
-//! The first half of a round: η_t of each track, and what that tells of the losses (Algorithm 2, lines 3–5; Algorithm 3,
+//! The first half of a round: what each selection must learn of the losses (Algorithm 2, lines 3–5; Algorithm 3,
 //! line 5).
 
 use super::{Plan, State, Survey, TrainingError};
-use crate::algorithm::Threshold;
-use crate::engine::{Engine, Query, Round, Traffic};
+use crate::exchange::{Exchange, Round, Traffic};
 use crate::params::Params;
+use crate::question::{Ask, Query};
+use crate::selection::{Learned, Needs};
 use crate::superquantile::private::{LossRange, PrivateQuantile, QuantileQuery, Search};
 use crate::superquantile::{Conformity, DeviceLoss, Histogram, LossDistribution};
 
@@ -27,9 +28,9 @@ impl Note {
     }
 }
 
-/// Sets η_t of each track (Algorithm 2, lines 4–5; Algorithm 3, line 5).
-pub(super) fn set_thresholds(
-    engine: &mut dyn Engine,
+/// Lets each selection learn what it needs of the losses (Algorithm 2, lines 4–5; Algorithm 3, line 5).
+pub(super) fn learn(
+    exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
     round: &Round<'_>,
@@ -38,12 +39,10 @@ pub(super) fn set_thresholds(
     let mut notes = vec![Note::default(); plan.tracks.len()];
     let (mut open, mut searches, mut idle) = (Vec::new(), Vec::new(), Vec::new());
     for (i, (track, at)) in plan.tracks.iter().zip(&state.tracks).enumerate() {
-        match track.algorithm.threshold(round.index, at.eta) {
-            Threshold::None | Threshold::Kept => idle.push(i),
-            Threshold::Open => open.push(i),
-            Threshold::Private(kind) => {
-                searches.push((i, Search::new(kind, track.algorithm.theta(), &at.range)));
-            }
+        match track.selection.needs(round.index, &at.memory) {
+            Needs::Nothing => idle.push(i),
+            Needs::Losses => open.push(i),
+            Needs::Quantile(search) => searches.push((i, search)),
         }
     }
     let (seeking, searching) = (open.len(), searches.len());
@@ -51,26 +50,27 @@ pub(super) fn set_thresholds(
         // Where devices tell their losses, they tell them under every model.
         Survey::All if seeking > 0 => open.extend(idle),
         Survey::All => {
-            let range = searches.first().map_or_else(LossRange::default, |(i, _)| state.tracks[*i].range);
+            let range = searches.first().map_or_else(LossRange::default, |(_, search)| search.range());
             searches.extend(idle.into_iter().map(|i| (i, survey_of(&range))));
         }
         Survey::None | Survey::Known => {}
     }
     if !open.is_empty() {
         let params: Vec<&Params> = open.iter().map(|&i| &state.tracks[i].params).collect();
-        let losses = engine.losses(round, &params)?;
+        let losses = exchange.losses(round, &params)?;
         for (place, (&i, losses)) in open.iter().zip(&losses).enumerate() {
             if place < seeking {
-                state.tracks[i].eta = plan.tracks[i].algorithm.eta(losses);
+                let memory = &mut state.tracks[i].memory;
+                plan.tracks[i].selection.learn(round.index, Learned::Losses(losses), memory);
             }
             notes[i].loss = mean_loss(losses);
             notes[i].known = (survey != Survey::None).then(|| LossDistribution::open(losses)).flatten();
         }
     }
-    search_privately(engine, state, round, &mut searches, &mut notes, survey)?;
-    for (i, search) in searches.into_iter().take(searching) {
-        state.tracks[i].eta = search.eta();
-        state.tracks[i].range = search.range();
+    search_privately(exchange, state, round, &mut searches, &mut notes, survey)?;
+    for (i, search) in searches.iter().take(searching) {
+        let memory = &mut state.tracks[*i].memory;
+        plan.tracks[*i].selection.learn(round.index, Learned::Quantile(search), memory);
     }
     Ok(notes)
 }
@@ -78,12 +78,12 @@ pub(super) fn set_thresholds(
 /// Asks for the histograms of a track that needs none: around its median, and nothing comes of them but knowledge.
 fn survey_of(range: &LossRange) -> Search {
     let half = Conformity::try_from(0.5).expect("one half is a level");
-    Search::new(PrivateQuantile::TwoLevel, half, range)
+    Search::new(PrivateQuantile::TwoLevel, half, None, range)
 }
 
 /// Runs the private quantiles of all tracks side by side: one secure sum serves one step of each.
 fn search_privately(
-    engine: &mut dyn Engine,
+    exchange: &mut dyn Exchange,
     state: &State,
     round: &Round<'_>,
     searches: &mut [(usize, Search)],
@@ -96,13 +96,14 @@ fn search_privately(
         for (s, (i, search)) in searches.iter().enumerate() {
             if let Some(query) = search.query() {
                 asking.push(s);
-                queries.push(Query::Quantile { params: &state.tracks[*i].params, query });
+                let params = state.tracks[*i].params.clone();
+                queries.push(Query { params, ask: Ask::Quantile(query) });
             }
         }
         if queries.is_empty() {
             return Ok(());
         }
-        for (s, sum) in asking.into_iter().zip(engine.secure_sum(round, &queries)?) {
+        for (s, sum) in asking.into_iter().zip(exchange.secure_sum(round, &queries)?) {
             let (i, search) = &mut searches[s];
             notes[*i].traffic += sum.traffic;
             if let (Some(QuantileQuery::Histogram(bins)), true) = (search.query(), survey != Survey::None) {

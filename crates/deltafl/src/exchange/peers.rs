@@ -1,4 +1,4 @@
-//! The processes among which an engine spreads its devices.
+//! The processes among which a fleet spreads its devices.
 //!
 //! Every process runs the same round loop on the same state, so that all of them ask the same questions in
 //! the same order; each computes its part of an answer, and what meets between them leaves no trace in the
@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::EngineError;
+use super::ExchangeError;
 use crate::model::Score;
 
 /// The processes that share the work; each method is called by all of them.
@@ -18,12 +18,15 @@ pub trait Peers {
     fn size(&self) -> usize;
 
     /// The parts of all processes, one after the other; `lengths` says how long each is.
-    fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, EngineError>;
+    fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, ExchangeError>;
 
     /// The sum over all processes, entry by entry modulo 2^64. While it is on its way, `meanwhile` is called
     /// until it returns `false`; it may be called fewer times, or never.
-    fn sum(&mut self, values: Vec<u64>, meanwhile: &mut dyn FnMut() -> bool)
-    -> Result<Vec<u64>, EngineError>;
+    fn sum(
+        &mut self,
+        values: Vec<u64>,
+        meanwhile: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<u64>, ExchangeError>;
 }
 
 /// No other process.
@@ -39,11 +42,11 @@ impl Peers for Alone {
         1
     }
 
-    fn gather(&mut self, part: Vec<Score>, _: &[usize]) -> Result<Vec<Score>, EngineError> {
+    fn gather(&mut self, part: Vec<Score>, _: &[usize]) -> Result<Vec<Score>, ExchangeError> {
         Ok(part)
     }
 
-    fn sum(&mut self, values: Vec<u64>, _: &mut dyn FnMut() -> bool) -> Result<Vec<u64>, EngineError> {
+    fn sum(&mut self, values: Vec<u64>, _: &mut dyn FnMut() -> bool) -> Result<Vec<u64>, ExchangeError> {
         Ok(values)
     }
 }
