@@ -15,6 +15,7 @@ use deltafl_net::loopback;
 use deltafl_net::swarm::{Bee, Conduct, Swarm};
 use miette::{IntoDiagnostic, Result};
 
+use crate::device::GuardArgs;
 use crate::error::bad_input;
 use crate::experiment_file;
 use crate::run::Machine;
@@ -27,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Let many devices of a federation take part, from one process
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Example:\n  deltafl swarm experiments/quickstart.toml --insecure --drop-out 0.3 --garbage 0.05"
+    after_help = "Example:\n  deltafl swarm experiments/deployed.toml --insecure --drop-out 0.3 --garbage 0.05"
 )]
 pub(crate) struct Args {
     /// The experiment: its data and its model
@@ -50,9 +51,11 @@ pub(crate) struct Args {
     /// Let the server ask for losses one by one
     #[arg(long)]
     open: bool,
-    /// The fewest devices to hide among
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    min_cohort: usize,
+    /// The fewest devices to hide among [default: 30; 3 with --insecure]
+    #[arg(long, value_name = "N")]
+    min_cohort: Option<usize>,
+    #[command(flatten)]
+    guard: GuardArgs,
     #[command(flatten)]
     faults: Faults,
     /// New connections per second
@@ -87,12 +90,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let (federation, model) = load(&experiment, &args.machine)?;
     let (federation, model): (Arc<Federation>, Arc<dyn Model>) = (Arc::new(federation), Arc::from(model));
     let bees = bees(&args, &federation)?;
+    let conduct = conduct(&args)?;
     eprintln!("{} devices on their way to {}", bees.len(), args.server);
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let stop = stop_on_interrupt();
     runtime.block_on(async {
         tokio::spawn(report_absence(args.server.clone()));
-        let mut swarm = Swarm::release(bees, &model, &federation, &conduct(&args));
+        let mut swarm = Swarm::release(bees, &model, &federation, &conduct);
         let stopped = async {
             while !stop.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -148,18 +152,20 @@ fn bees(args: &Args, federation: &Federation) -> Result<Vec<Bee>> {
     fleet.devices.iter().filter_map(plays).collect()
 }
 
-fn conduct(args: &Args) -> Conduct {
+fn conduct(args: &Args) -> Result<Conduct> {
     let Faults { drop_out, garbage, delay, bandwidth, fault_seed } = args.faults;
     let threads = match args.machine.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         threads => threads,
     };
-    Conduct {
-        consent: Consent { open: args.open, min_cohort: args.min_cohort, ..Consent::default() },
+    let least = if args.insecure { 3 } else { Consent::default().min_cohort };
+    let min_cohort = args.min_cohort.unwrap_or(least);
+    Ok(Conduct {
+        consent: Consent { open: args.open, min_cohort, guard: args.guard.guard()?, ..Consent::default() },
         misconduct: Misconduct { drop_out, garbage, delay_ms: delay, bandwidth },
         seed: fault_seed,
         threads,
         arrivals: args.arrivals,
         backoff: Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(10) },
-    }
+    })
 }

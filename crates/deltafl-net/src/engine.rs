@@ -1,7 +1,9 @@
 //! The engine whose devices are at the other end of a connection that they opened.
 //!
 //! The round loop runs on a thread of its own and asks as it asks any engine; the answers are the same integers, so the
-//! bits are those of a simulation. Of one device the server learns that it took part, and nothing else.
+//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/threat-model.md says.
+
+mod plausible;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,11 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deltafl::data::Split;
-use deltafl::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum};
+use deltafl::exchange::{
+    Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
+};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query, encode};
 use deltafl::superquantile::DeviceLoss;
-use deltafl_secagg::graph::GraphRule;
 pub use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::mask::Suite;
@@ -23,8 +26,11 @@ use deltafl_secagg::ring::RingVector;
 use deltafl_secagg::server::{ServerConfig, Verdict};
 use tokio::time::Instant;
 
+pub use self::plausible::Implausible;
+use crate::guard::Guard;
 use crate::hub::{Address, Event, Purpose, Status, What};
 use crate::refusal::Refusal;
+use crate::roster::session_under;
 use crate::round::{Deadlines, Invitation, Line, Protocol, shared};
 use crate::wire::blob_of;
 use crate::wire::proto::{self, from_server};
@@ -38,29 +44,46 @@ pub struct Rules {
     pub present: usize,
     /// The fewest devices in a sum.
     pub quorum: usize,
-    /// γ, the share of a cohort that may collude with the server, in thousandths.
-    pub colluding: Permille,
+    /// Against whom rounds protect their devices.
+    pub guard: Guard,
     /// δ, the share that may drop out, in thousandths.
     pub dropping: Permille,
     /// How long devices may take.
     pub deadlines: Deadlines,
     /// The longest wait between two attempts when a round came to nothing.
     pub pause: Duration,
+    /// Cohorts with which a round is begun before it is given up: devices answer nothing twice, so that where most have
+    /// answered no cohort comes to a sum. A round that is given up moves nothing, and the next one asks anew.
+    pub attempts: u32,
+    /// The longest step ‖Δ‖ that a round may take; `None` sets no bound.
+    pub max_step: Option<f64>,
+}
+
+/// Why a cohort came to no sum.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    /// Secure aggregation ended without one.
+    #[error(transparent)]
+    Verdict(#[from] Verdict),
+    /// It came, and is not to be believed.
+    #[error("the sum is not to be believed: {0}")]
+    Implausible(#[from] Implausible),
 }
 
 impl Rules {
-    /// The rules for cohorts of m of so many devices: half of a cohort makes a sum, 5 % may collude, 20 % drop out.
+    /// The rules for cohorts of m of so many devices: half of a cohort makes a sum, 5 % may collude with a server that lies.
     pub fn new(cohort: usize, devices: usize) -> Self {
         let cohort = cohort.min(devices);
-        let share = |thousandths| Permille::new(thousandths).expect("at most one half");
         Self {
             cohort,
             present: cohort,
             quorum: cohort.div_ceil(2).max(2),
-            colluding: share(50),
-            dropping: share(200),
+            guard: Guard::default(),
+            dropping: Permille::new(200).expect("at most one half"),
             deadlines: Deadlines::default(),
             pause: Duration::from_secs(1),
+            attempts: 5,
+            max_step: None,
         }
     }
 }
@@ -76,6 +99,8 @@ pub struct Remote {
     /// Counts questions of open mode.
     asked: u64,
     current: Option<Current>,
+    /// The round that was begun last without coming to its end, and how many cohorts came to no sum.
+    failed: ((u64, u64), u32),
 }
 
 /// The key set-up of the present round.
@@ -98,7 +123,7 @@ pub struct DrawnTwice(pub u32);
 
 impl Remote {
     pub(crate) fn new(line: Line, rules: Rules, stop: Arc<AtomicBool>) -> Self {
-        Self { line, rules, stop, setups: 0, asked: 0, current: None }
+        Self { line, rules, stop, setups: 0, asked: 0, current: None, failed: ((0, 0), 0) }
     }
 
     fn check_stop(&self) -> Result<(), ExchangeError> {
@@ -120,6 +145,23 @@ impl Remote {
         }
     }
 
+    /// Whether a round was begun with as many cohorts as it gets.
+    fn is_given_up(&self, round: &Round<'_>) -> bool {
+        self.failed.0 == (round.seed, round.index) && self.failed.1 >= self.rules.attempts
+    }
+
+    /// Notes that a cohort came to no sum.
+    fn fail(&mut self, round: &Round<'_>, failed: &Failed) {
+        let key = (round.seed, round.index);
+        let before = if self.failed.0 == key { self.failed.1 } else { 0 };
+        self.failed = (key, before + 1);
+        tracing::warn!(round = round.index, attempt = before + 1, %failed, "the cohort came to no sum");
+        if self.is_given_up(round) {
+            tracing::error!(round = round.index, "the round is given up and moves nothing");
+        }
+        self.line.hub.status.send_modify(Status::fail);
+    }
+
     /// Keys with a free slot: those of the present round, or new ones.
     fn ready(&mut self, round: &Round<'_>) -> Result<Current, Verdict> {
         let key = (round.seed, round.index);
@@ -137,11 +179,13 @@ impl Remote {
         self.setups += 1;
         self.line.hub.status.send_modify(|status| status.turn_to(key, Purpose::Keys));
         let known = self.line.hub.known();
+        let session = session_under(&self.line.hub.introduction().session, known.hash());
+        let cohort = u32::try_from(present.len()).unwrap_or(u32::MAX);
         let params = RoundParams {
-            id: RoundId { session: self.line.hub.introduction().session, round: self.setups },
+            id: RoundId { session, round: self.setups },
             suite: Suite::default(),
-            cohort: u32::try_from(present.len()).unwrap_or(u32::MAX),
-            graph: GraphRule::Active { gamma: self.rules.colluding.into(), delta: self.rules.dropping },
+            cohort,
+            graph: self.rules.guard.graph(cohort, self.rules.dropping),
             slots: SLOTS,
         };
         let config = ServerConfig {
@@ -156,7 +200,7 @@ impl Remote {
         Ok(Current { round: key, protocol, slots_left: SLOTS })
     }
 
-    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Verdict> {
+    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
         self.line.hub.blobs.keep_params(queries.iter().map(|query| &query.params));
         let mut current = self.ready(round)?;
         current.slots_left -= 1;
@@ -172,7 +216,7 @@ impl Remote {
             Ok(sum) => sum,
             Err(verdict) => {
                 current.protocol.end(&self.line);
-                return Err(verdict);
+                return Err(verdict.into());
             }
         };
         let mut traffic = current.protocol.take_traffic();
@@ -181,7 +225,6 @@ impl Remote {
             let fetched = current.protocol.active().len() as u64;
             traffic.bytes_down += fetched * distinct(queries).map(|params| blob_of(params).len).sum::<u64>();
         }
-        self.current = Some(current);
         let RingVector::Z64(values) = sum.sum else { unreachable!("the slot was opened in Z_2^64") };
         let answered = sum.survivors.len() as u64;
         let mut rest = values.as_slice();
@@ -190,8 +233,23 @@ impl Remote {
             rest = behind;
             Sum { values: values.to_vec(), answered, traffic: traffic.part(i as u64, queries.len() as u64) }
         };
-        Ok(queries.iter().enumerate().map(part).collect())
+        let sums: Vec<Sum> = queries.iter().enumerate().map(part).collect();
+        for (query, sum) in queries.iter().zip(&sums) {
+            if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), self.rules.max_step) {
+                tracing::error!(round = round.index, %implausible, "a device of the cohort lies");
+                self.line.hub.refusals.count(Refusal::Implausible);
+                current.protocol.end(&self.line);
+                return Err(implausible.into());
+            }
+        }
+        self.current = Some(current);
+        Ok(sums)
     }
+}
+
+/// The sum over nobody.
+fn nothing(query: &Query) -> Sum {
+    Sum { values: vec![0; query.answer_len()], answered: 0, traffic: Traffic::default() }
 }
 
 /// What a sum is for, to those who watch.
@@ -238,17 +296,22 @@ impl Exchange for Remote {
     ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
         self.check_stop()?;
         Self::check_cohort(round)?;
+        if self.is_given_up(round) {
+            return Ok(vec![Vec::new(); tracks.len()]);
+        }
         Ok(self.open_losses(round, tracks))
     }
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
         self.check_stop()?;
         Self::check_cohort(round)?;
-        self.slot(round, queries).map_err(|verdict| {
-            tracing::warn!(round = round.index, %verdict, "the cohort came to no sum");
-            self.line.hub.status.send_modify(Status::fail);
+        if self.is_given_up(round) {
+            return Ok(queries.iter().map(nothing).collect());
+        }
+        self.slot(round, queries).map_err(|failed| {
+            self.fail(round, &failed);
             std::thread::sleep(self.rules.pause);
-            ExchangeError::NoSum { source: Box::new(verdict) }
+            ExchangeError::NoSum { source: Box::new(failed) }
         })
     }
 

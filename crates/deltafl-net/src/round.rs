@@ -218,6 +218,9 @@ impl Protocol {
             for (id, address) in to.iter().filter_map(|id| Some((id, *self.addresses.get(&id)?))) {
                 self.traffic.messages += 1;
                 self.traffic.bytes_down += bytes.len() as u64;
+                if asks.is_some() {
+                    line.hub.expect(address);
+                }
                 if line.hub.send_all(address, &parts) && asks.is_some() {
                     self.awaited.insert(id);
                 }

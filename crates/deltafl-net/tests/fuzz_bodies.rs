@@ -14,6 +14,7 @@ use deltafl_net::fuzzing::{
 use deltafl_net::http::EnrolRequest;
 use deltafl_net::identity::{Authority, DeviceKeys, Token};
 use deltafl_net::loopback;
+use deltafl_net::roster::Edition;
 use deltafl_net::wire;
 use deltafl_net::wire::proto::{self, from_device as device, from_server as server};
 use prost::Message;
@@ -42,7 +43,8 @@ fn corpus() -> Vec<Vec<u8>> {
     corpus.extend(from_device.map(|body| proto::FromDevice { body: Some(body) }.encode_to_vec()));
     corpus.extend(from_server.map(|body| proto::FromServer { body: Some(body) }.encode_to_vec()));
     corpus.push(question.canonical.to_vec());
-    corpus.push(loopback::roster(["anna", "boris"].into_iter(), |_| false).unwrap().bytes.to_vec());
+    let edition = Edition { version: 1, expires: u64::MAX };
+    corpus.push(loopback::roster(edition, ["anna", "boris"].into_iter(), |_| false).unwrap().bytes.to_vec());
     corpus.push(proto::FetchRequest { hash: vec![1; 32].into(), offset: 3 }.encode_to_vec());
     let two =
         wire::parts(vec![5; wire::PART + 1].into()).flat_map(|part| part.encode_length_delimited_to_vec());
@@ -55,7 +57,8 @@ fn corpus() -> Vec<Vec<u8>> {
 fn papers() -> [Vec<u8>; 3] {
     let authority = Authority::generate("demo".parse().unwrap(), 1).unwrap();
     let device = authority.issue_device(&"anna".parse().unwrap(), 0, 1).unwrap();
-    let token = Token::generate(authority.fingerprint()).unwrap().reveal().to_string();
+    let token =
+        Token::generate(authority.fingerprint(), authority.public_key()).unwrap().reveal().to_string();
     let asked = DeviceKeys::generate().unwrap().request("boris".parse().unwrap());
     let tls_key = asked.tls_key.iter().map(|byte| format!("{byte:02x}")).collect();
     let request =

@@ -119,6 +119,7 @@ impl Office {
             federation: federation.clone(),
             authority,
             revocations: Revocations::new(),
+            expires: Arc::default(),
         };
         Ok(Self {
             federation,

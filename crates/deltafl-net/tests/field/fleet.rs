@@ -20,7 +20,7 @@ use deltafl_net::engine::Rules;
 use deltafl_net::fault::Misconduct;
 use deltafl_net::link::{ConnectionLimits, Protection, Server, Trust};
 use deltafl_net::loopback;
-use deltafl_net::roster::SignedRoster;
+use deltafl_net::roster::{Edition, SignedRoster};
 use deltafl_net::serve::{Host, Introduction, Limits, Setup};
 use deltafl_net::swarm::{Bee, Conduct, Swarm};
 
@@ -51,7 +51,9 @@ impl Field {
     pub fn roster(&self, revoked: &[u32]) -> SignedRoster {
         let devices = self.devices();
         let names = devices.iter().map(|&k| self.federation.id(k));
-        loopback::roster(names, |name| revoked.iter().any(|&k| self.federation.id(k) == name)).unwrap()
+        let edition = Edition { version: 1 + revoked.len() as u64, expires: u64::MAX };
+        loopback::roster(edition, names, |name| revoked.iter().any(|&k| self.federation.id(k) == name))
+            .unwrap()
     }
 
     pub fn setup(&self) -> Setup {
@@ -117,7 +119,7 @@ impl Field {
 
 pub fn conduct() -> Conduct {
     Conduct {
-        consent: Consent { open: true, ..Consent::default() },
+        consent: Consent { open: true, min_cohort: 3, ..Consent::default() },
         misconduct: Misconduct::default(),
         seed: 1,
         threads: 2,
