@@ -40,7 +40,7 @@ pub struct MpiExchange<'a> {
 
 enum Kind<'a> {
     Direct(Direct<'a, AnyCompute<'a>, Ranks<'a>>),
-    Masked(Masked<'a, AnyCompute<'a>, Ranks<'a>>),
+    Masked(Box<Masked<'a, AnyCompute<'a>, Ranks<'a>>>),
 }
 
 impl<'a> MpiExchange<'a> {
@@ -53,7 +53,7 @@ impl<'a> MpiExchange<'a> {
         let fleet = Fleet::new(compute, federation, Ranks::new(world))?;
         let ranks = match masks {
             Masks::None => Kind::Direct(Direct::of(fleet)),
-            Masks::Real { drop_out } => Kind::Masked(Masked::of(fleet, drop_out)),
+            Masks::Real { drop_out } => Kind::Masked(Box::new(Masked::of(fleet, drop_out))),
         };
         Ok(Self { world, ranks, answering: Duration::ZERO })
     }
@@ -72,14 +72,14 @@ impl<'a> MpiExchange<'a> {
     fn inner(&self) -> &dyn Exchange {
         match &self.ranks {
             Kind::Direct(direct) => direct,
-            Kind::Masked(masked) => masked,
+            Kind::Masked(masked) => &**masked,
         }
     }
 
     fn inner_mut(&mut self) -> &mut (dyn Exchange + 'a) {
         match &mut self.ranks {
             Kind::Direct(direct) => direct,
-            Kind::Masked(masked) => masked,
+            Kind::Masked(masked) => &mut **masked,
         }
     }
 
