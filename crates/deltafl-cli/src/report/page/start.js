@@ -48,6 +48,8 @@ readPage().then((page) => {
   addEventListener("afterprint", () => {
     chosenTheme = before;
     delete root.dataset.print;
+    // The charts take the width of the screen again: a chart minds the size of its window, not that of its place.
+    if (window.Plotly) document.querySelectorAll(".js-plotly-plot").forEach((chart) => Plotly.Plots.resize(chart));
     relit();
   });
   root.dataset.interactive = String(Math.round(performance.now()));
