@@ -1,4 +1,4 @@
-//! Secure aggregation without I/O: the server learns the sum of the devices' vectors and nothing else.
+//! Secure aggregation without I/O: the server learns the sum of the devices' vectors, and who took part.
 //!
 //! The practical protocol of Bonawitz et al. (CCS 2017) and its k-regular variant (Bell et al., CCS 2020).
 //! Device u hides its vector x_u under a mask of its own and under one mask for each neighbour, which that
