@@ -22,11 +22,13 @@ mod data;
 mod list;
 mod model;
 mod number;
+mod split;
 
 pub use data::{DataSection, LoadError, Source};
 pub use list::OneOrMore;
 pub use model::{ForeignOption, ModelKind, ModelSection};
 pub use number::{NonNegative, OutOfRange, Positive, Probability};
+pub use split::{InvalidSplitSection, SplitSection};
 
 /// An experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

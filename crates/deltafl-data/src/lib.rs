@@ -60,7 +60,7 @@ pub mod run_folder;
 mod writer;
 
 pub use arrow_file::InvalidArrowFile;
-pub use manifest::Manifest;
+pub use manifest::{Manifest, TargetFormat};
 pub use open::{OpenError, open};
 pub use partition::{Deal, Partition, PartitionError, partition};
 pub use writer::{FederationWriter, Heading, SaveError, save};

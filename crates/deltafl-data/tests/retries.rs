@@ -91,7 +91,7 @@ impl Observer for Silent {
 fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, Silent) {
     let experiment: Experiment = toml::from_str(EXPERIMENT).unwrap();
     let federation = Spec::Glyphs(toml::from_str::<Glyphs>("devices = 24").unwrap()).build();
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let threads = Threads::new(&*model, &federation, 1).unwrap();
     let mut engine = Fickle { threads, failures, present, cohorts: Vec::new() };
     let mut state = State::new(7, 1, &*model);

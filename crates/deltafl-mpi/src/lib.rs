@@ -34,7 +34,7 @@
 //! let world = deltafl_mpi::World::init()?;
 //! let federation = Spec::Glyphs(Glyphs::default()).build();
 //! world.same("the data", federation.hash())?;
-//! let model = ModelSpec::Linear.build(&federation, world.common_isa(Isa::detect()))?;
+//! let model = ModelSpec::LINEAR.build(&federation, world.common_isa(Isa::detect()))?;
 //! let mut engine = world.engine(&*model, &federation, 0)?;
 //! // deltafl::training::train(&mut engine, &plan, &mut state, &mut world.observe(recorder))
 //! if let Some(throughput) = engine.throughput() {

@@ -38,7 +38,7 @@
 //!     tracks: algorithms.into_iter().map(|algorithm| Track { algorithm, l2: 0.0 }).collect(),
 //! };
 //! let federation = Glyphs { devices: 12.try_into()?, ..Glyphs::default() }.build();
-//! let model = ModelSpec::Linear.build(&federation, Isa::detect())?;
+//! let model = ModelSpec::LINEAR.build(&federation, Isa::detect())?;
 //! let mut engine = Threads::new(&*model, &federation, 2)?;
 //! let mut state = State::new(1, 2, &*model);
 //! train(&mut engine, &plan, &mut state, &mut Printer)?;
@@ -55,6 +55,7 @@
 //! | [`algorithm`], [`training`] | FedAvg, Δ-FL and Algorithm 1; the one round loop |
 //! | [`engine`], [`device`], [`cohort`] | where devices live, what one computes, who is drawn |
 //! | [`model`], [`kernel`], [`params`] | what is trained, how fast, and its sums in fixed point |
+//! | [`task`] | what is predicted, and which figures say how well |
 //! | [`data`] | federations: columns in memory or lent by a mapped file; synthetic ones |
 //! | [`metrics`], [`illustration`] | the figures of the tables; figure 3 in numbers |
 //!
@@ -76,4 +77,5 @@ pub mod model;
 pub mod params;
 pub mod stream;
 pub mod superquantile;
+pub mod task;
 pub mod training;

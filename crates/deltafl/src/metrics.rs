@@ -1,12 +1,12 @@
 //! The figures of the paper's tables (spec §7).
 //!
-//! Train devices: the loss, weighted by α_k. Test devices, and train devices held out for validation: the
-//! misclassification error, every device alike.
+//! Train devices: the loss, weighted by α_k. Test devices, and train devices held out for validation: the first metric of
+//! the task (the misclassification error of classes), every device alike.
 
 use serde::{Deserialize, Serialize};
 
 use crate::data::Split;
-use crate::engine::SplitEvaluation;
+use crate::engine::{Evaluation, SplitEvaluation};
 
 /// The percentiles of the tables.
 pub const PERCENTILES: [u8; 6] = [20, 50, 60, 80, 90, 95];
@@ -50,18 +50,24 @@ impl Figures {
         Some(Self { mean, percentiles: PERCENTILES.map(|tau| inverse_cdf(&sorted, total, tau)) })
     }
 
-    /// What the tables report of a split: the weighted loss of the train devices, the error of the others.
+    /// What the tables report of a split: the weighted loss of the train devices, the first metric of the task of
+    /// the others.
     pub fn of_track(evaluation: &SplitEvaluation, track: usize) -> Option<Self> {
         let devices = &evaluation.tracks[track];
         match evaluation.split {
             Split::Test | Split::Validation => {
-                Self::unweighted(&devices.iter().map(|device| device.error).collect::<Vec<_>>())
+                Self::unweighted(&devices.iter().map(Evaluation::primary).collect::<Vec<_>>())
             }
             Split::Train => {
                 let weighted = devices.iter().zip(evaluation.devices.iter());
                 Self::weighted(&weighted.map(|(e, device)| (e.loss, device.examples)).collect::<Vec<_>>())
             }
         }
+    }
+
+    /// The first metric of the task over the devices of a split, whichever it is, every device alike.
+    pub fn of_primary(evaluation: &SplitEvaluation, track: usize) -> Option<Self> {
+        Self::unweighted(&evaluation.tracks.get(track)?.iter().map(Evaluation::primary).collect::<Vec<_>>())
     }
 
     /// The percentile τ, one of [`PERCENTILES`].
@@ -153,7 +159,8 @@ impl FiguresOverSeeds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{EvaluatedDevice, Evaluation};
+    use crate::engine::EvaluatedDevice;
+    use crate::task::Task;
 
     #[test]
     fn unweighted_percentiles_are_those_of_numpy() {
@@ -174,11 +181,12 @@ mod tests {
     fn held_out_devices_count_alike_and_by_their_error_as_test_devices_do() {
         let evaluation = |split| SplitEvaluation {
             split,
+            task: Task::Classes,
             devices: [(1, "a"), (99, "b")]
                 .map(|(examples, id)| EvaluatedDevice { id: id.into(), examples })
                 .into_iter()
                 .collect(),
-            tracks: vec![vec![Evaluation { loss: 5.0, error: 0.2 }, Evaluation { loss: 7.0, error: 0.4 }]],
+            tracks: vec![vec![Evaluation::of_primary(5.0, 0.2), Evaluation::of_primary(7.0, 0.4)]],
         };
         let mean = |split| Figures::of_track(&evaluation(split), 0).unwrap().mean;
         assert!((mean(Split::Train) - 6.98).abs() < 1e-12);

@@ -66,7 +66,7 @@ fn plan(algorithms: Vec<Box<dyn Algorithm>>) -> Plan {
 }
 
 fn run(federation: &Federation, plan: &Plan, threads: usize) -> Diary {
-    let model = ModelSpec::Linear.build(federation, Isa::detect()).unwrap();
+    let model = ModelSpec::LINEAR.build(federation, Isa::detect()).unwrap();
     let mut engine = Threads::new(&*model, federation, threads).unwrap();
     let mut state = State::new(7, plan.tracks.len(), &*model);
     let mut diary = Diary::default();
@@ -134,7 +134,7 @@ impl Observer for Surveyor {
 #[test]
 fn asking_everybody_for_losses_changes_no_bit_of_training() {
     let federation = federation();
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let private = |theta_of| {
         let quantile = Quantile::Private(PrivateQuantile::TwoLevel);
         Box::new(DeltaFl { quantile, ..DeltaFl::new(theta(theta_of)) }) as Box<dyn Algorithm>
@@ -210,7 +210,7 @@ impl Peers for AtTable<'_> {
 #[test]
 fn any_number_of_processes_gives_the_same_bits() {
     let federation = federation();
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let plan = plan(all_algorithms());
     let one = run(&federation, &plan, 1);
     for size in [2, 3] {
@@ -257,12 +257,12 @@ impl Model for Brittle {
     }
 
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
-        assert!(!batch.labels.contains(&1), "no gradient for class 1");
+        assert!(!batch.targets.classes().contains(&1), "no gradient for class 1");
         self.0.gradient(params, batch, gradient, scratch)
     }
 
     fn evaluate(&self, _: &[f32], batch: Batch<'_>, _: &mut [f32]) -> Score {
-        Score { loss: batch.len() as f64, errors: 0 }
+        Score::of_classes(batch.len() as f64, 0)
     }
 }
 
@@ -273,7 +273,7 @@ fn a_device_that_cannot_be_computed_is_named() {
         builder.push(id, Split::Train, DeviceExamples::Dense(&[1.0, -1.0]), &[label]).unwrap();
     }
     let federation = builder.build();
-    let model = Brittle(ModelSpec::Linear.build(&federation, Isa::detect()).unwrap());
+    let model = Brittle(ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap());
     let mut engine = Threads::new(&model, &federation, 2).unwrap();
     let mut state = State::new(7, 1, &model);
     let error = train(&mut engine, &plan(vec![Box::new(FedAvg)]), &mut state, &mut Diary::default());
@@ -291,7 +291,7 @@ fn real_secure_aggregation_gives_the_same_bits_as_plain_sums() {
     let plain = run(&federation, &plan, 2);
     assert!(plain.records.iter().any(|record| record.dropped > 0));
 
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let mut engine = Masked::new(Threads::new(&*model, &federation, 2).unwrap(), 0.1);
     let mut state = State::new(7, plan.tracks.len(), &*model);
     let mut masked = Diary::default();
@@ -322,7 +322,7 @@ fn a_private_tail_is_the_open_tail_when_no_loss_lies_near() {
     let private = DeltaFl { quantile: Quantile::Private(PrivateQuantile::TwoLevel), ..open };
     // At w₀ = 0 every loss is ln 62 but for rounding, which no private quantile resolves: start from a trained w.
     let mut state = run(&federation, &plan(vec![Box::new(FedAvg), Box::new(FedAvg)]), 2).checkpoint.unwrap();
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let mut engine = Threads::new(&*model, &federation, 2).unwrap();
     let plan = Plan { rounds: 10, ..plan(vec![Box::new(open), Box::new(private)]) };
     let mut diary = Diary::default();
@@ -346,7 +346,7 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
     let plan = plan(all_algorithms());
     let whole = run(&federation, &plan, 2);
 
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let mut engine = Threads::new(&*model, &federation, 1).unwrap();
     let mut state = State::new(7, plan.tracks.len(), &*model);
     for rounds in 1..5 {
@@ -375,7 +375,7 @@ fn with_everyone_gone_the_round_moves_nothing() {
     let mut plan = plan(vec![Box::new(FedAvg), Box::new(DeltaFl::new(theta(0.5)))]);
     plan.sampling.availability.drop_out = 1.0;
     let federation = federation();
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let diary = run(&federation, &plan, 2);
     assert_eq!(diary.checkpoint.unwrap().tracks[1].params, State::new(7, 1, &*model).tracks[0].params);
 }

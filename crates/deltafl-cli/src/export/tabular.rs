@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
 use deltafl::engine::SplitEvaluation;
+use deltafl::task::Task;
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use miette::{IntoDiagnostic, WrapErr};
 use parquet::arrow::ArrowWriter;
@@ -128,7 +129,8 @@ fn device_rows(tracks: &[TrackInfo], seed: u64, round: u64, splits: &[SplitEvalu
         })
     };
     let count = rows().count();
-    vec![
+    let task = splits.first().map_or(Task::Classes, |split| split.task);
+    let mut columns: Rows = vec![
         ("seed", Column::Whole(vec![seed; count])),
         ("track", Column::Text(rows().map(|row| row.0.label.clone()).collect())),
         ("algorithm", Column::Text(rows().map(|row| row.0.algorithm.clone()).collect())),
@@ -138,8 +140,11 @@ fn device_rows(tracks: &[TrackInfo], seed: u64, round: u64, splits: &[SplitEvalu
         ("device", Column::Text(rows().map(|row| row.2.id.clone()).collect())),
         ("examples", Column::Whole(rows().map(|row| row.2.examples).collect())),
         ("loss", Column::Real(rows().map(|row| Some(row.3.loss)).collect())),
-        ("error", Column::Real(rows().map(|row| Some(row.3.error)).collect())),
-    ]
+    ];
+    for (i, metric) in task.metrics().iter().enumerate() {
+        columns.push((metric.name, Column::Real(rows().map(|row| Some(row.3.metrics[i])).collect())));
+    }
+    columns
 }
 
 fn length(rows: &Rows) -> usize {

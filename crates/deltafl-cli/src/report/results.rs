@@ -282,7 +282,7 @@ fn take(
         let Some(figures) = Figures::of_track(evaluation, t) else { continue };
         distribution.figures.push(figures);
         distribution.values.extend(evaluation.tracks[t].iter().map(|device| match measure {
-            Measure::TestError => device.error as f32,
+            Measure::TestError => device.primary() as f32,
             Measure::TrainLoss => device.loss as f32,
         }));
     }

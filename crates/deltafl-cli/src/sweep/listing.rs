@@ -1,6 +1,7 @@
 //! The points of a sweep with their results, as a table, as CSV and as JSON.
 
-use deltafl::metrics::FiguresOverSeeds;
+use deltafl::metrics::{FiguresOverSeeds, OverSeeds};
+use deltafl::task::{Metric, Task};
 use deltafl_data::run_folder::TrackSummary;
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
@@ -20,6 +21,8 @@ pub(crate) struct PointResults {
     rounds: u64,
     rounds_planned: u64,
     finished: bool,
+    /// What the figures are of.
+    task: Task,
     tracks: Vec<TrackResults>,
 }
 
@@ -44,7 +47,8 @@ fn of_point(folder: &SweepFolder, sweep: &Sweep, point: &Point) -> Result<PointR
     let planned = point.experiment.rounds.get() * point.experiment.seeds.iter().len() as u64;
     let standing = folder.standing(point)?;
     let labels = tracks(&point.experiment).into_iter().map(|track| track.label);
-    let summaries = folder.summary(point).map_or_else(Vec::new, |summary| summary.tracks);
+    let (task, summaries) =
+        folder.summary(point).map_or_else(Default::default, |summary| (summary.task, summary.tracks));
     Ok(PointResults {
         settings: sweep.axes.iter().map(|axis| axis.key.clone()).zip(point.values.iter().cloned()).collect(),
         address: point.address.clone(),
@@ -55,6 +59,7 @@ fn of_point(folder: &SweepFolder, sweep: &Sweep, point: &Point) -> Result<PointR
         },
         rounds_planned: planned,
         finished: standing == Standing::Finished,
+        task,
         tracks: labels.zip(summaries).map(|(track, summary)| TrackResults { track, summary }).collect(),
     })
 }
@@ -62,7 +67,8 @@ fn of_point(folder: &SweepFolder, sweep: &Sweep, point: &Point) -> Result<PointR
 /// For people: a row per point and track.
 pub(crate) fn rendered(sweep: &Sweep, results: &[PointResults]) -> String {
     let mut header = short_keys(sweep);
-    let figures = ["track", "rounds, all seeds", "train loss", "test error %", "90th percentile", "folder"];
+    let metric = format!("test {}", task_of(results).primary().heading());
+    let figures = ["track", "rounds, all seeds", "train loss", &metric, "90th percentile", "folder"];
     header.extend(figures.map(str::to_owned));
     let mut rows = vec![header];
     for point in results {
@@ -82,21 +88,29 @@ pub(crate) fn rendered(sweep: &Sweep, results: &[PointResults]) -> String {
         if point.tracks.is_empty() {
             rows.push(row("", [(); 3].map(|()| "–".to_owned())));
         }
-        rows.extend(point.tracks.iter().map(|track| row(&track.track, cells(&track.summary))));
+        rows.extend(
+            point.tracks.iter().map(|track| row(&track.track, cells(point.task.primary(), &track.summary))),
+        );
     }
     let done = results.iter().filter(|point| point.finished).count();
     format!("{}: {done} of {} points finished\n\n{}", sweep.name, results.len(), table::aligned(&rows))
 }
 
-/// Mean train loss; mean and 90th percentile of the test error.
-fn cells(track: &TrackSummary) -> [String; 3] {
-    let cell = |figures: Option<FiguresOverSeeds>, shown: fn(&FiguresOverSeeds) -> String| {
-        figures.as_ref().map_or_else(|| "–".to_owned(), shown)
+/// What the figures of the points are of.
+fn task_of(results: &[PointResults]) -> Task {
+    results.iter().find(|point| !point.tracks.is_empty()).map_or(Task::Classes, |point| point.task)
+}
+
+/// Mean train loss; mean and 90th percentile of the test metric.
+fn cells(metric: &Metric, track: &TrackSummary) -> [String; 3] {
+    let none = || "–".to_owned();
+    let test = |figure: fn(&FiguresOverSeeds) -> OverSeeds| {
+        track.test.as_ref().map_or_else(none, |test| table::shown(metric, figure(test), 1))
     };
     [
-        cell(track.train_loss, |loss| format!("{:.4}", loss.mean.mean)),
-        cell(track.test_error, |error| format!("{:.2}", 100.0 * error.mean.mean)),
-        cell(track.test_error, |error| format!("{:.2}", 100.0 * error.p90.mean)),
+        track.train_loss.map_or_else(none, |loss| format!("{:.4}", loss.mean.mean)),
+        test(|figures| figures.mean),
+        test(|figures| figures.p90),
     ]
 }
 
@@ -112,20 +126,10 @@ fn short_keys(sweep: &Sweep) -> Vec<String> {
 pub(crate) fn csv(sweep: &Sweep, results: &[PointResults]) -> Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let axes = sweep.axes.iter().map(|axis| axis.key.as_str());
-    let figures = [
-        "folder",
-        "finished",
-        "algorithm",
-        "theta",
-        "seeds",
-        "rounds",
-        "train_loss_mean",
-        "test_error_mean",
-        "test_error_std",
-        "test_error_p90",
-        "test_error_p90_std",
-    ];
-    writer.write_record(axes.chain(figures)).into_diagnostic()?;
+    let metric = task_of(results).primary().name;
+    let of_metric = ["mean", "std", "p90", "p90_std"].map(|figure| format!("test_{metric}_{figure}"));
+    let figures = ["folder", "finished", "algorithm", "theta", "seeds", "rounds", "train_loss_mean"];
+    writer.write_record(axes.chain(figures).chain(of_metric.iter().map(String::as_str))).into_diagnostic()?;
     for point in results {
         for TrackResults { summary, .. } in &point.tracks {
             let figure = |figures: Option<FiguresOverSeeds>, figure: fn(&FiguresOverSeeds) -> f64| {
@@ -140,10 +144,10 @@ pub(crate) fn csv(sweep: &Sweep, results: &[PointResults]) -> Result<String> {
                 summary.seeds.to_string(),
                 summary.rounds.to_string(),
                 figure(summary.train_loss, |loss| loss.mean.mean),
-                figure(summary.test_error, |error| error.mean.mean),
-                figure(summary.test_error, |error| error.mean.std),
-                figure(summary.test_error, |error| error.p90.mean),
-                figure(summary.test_error, |error| error.p90.std),
+                figure(summary.test, |error| error.mean.mean),
+                figure(summary.test, |error| error.mean.std),
+                figure(summary.test, |error| error.p90.mean),
+                figure(summary.test, |error| error.p90.std),
             ]);
             writer.write_record(&row).into_diagnostic()?;
         }

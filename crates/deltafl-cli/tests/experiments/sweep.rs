@@ -35,7 +35,7 @@ fn every_combination_is_a_run_named_after_what_it_trains() {
         json[5]["settings"],
         serde_json::json!([["local.learning_rate", "0.3"], ["local.batch", "20"]])
     );
-    assert!(json[5]["tracks"][2]["test_error"]["p90"]["mean"].is_f64());
+    assert!(json[5]["tracks"][2]["test"]["p90"]["mean"].is_f64());
 }
 
 #[test]

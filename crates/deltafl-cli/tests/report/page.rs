@@ -32,7 +32,7 @@ fn the_knob_shows_the_percentiles_of_the_summary() {
     for track in [3, 2, 1] {
         let shown = browser
             .value("[...document.querySelectorAll('[data-figure^=track]')].map((cell) => cell.textContent)");
-        let f = summary.tracks[track].test_error.unwrap();
+        let f = summary.tracks[track].test.unwrap();
         let expected: Vec<String> = [f.mean, f.p20, f.p50, f.p60, f.p80, f.p90, f.p95]
             .iter()
             .map(|x| format!("{:.2}", 100.0 * x.mean))

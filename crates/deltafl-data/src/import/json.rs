@@ -172,7 +172,7 @@ impl JsonReader {
     pub(crate) fn label(&mut self) -> Result<u32, ImportError> {
         let (start, negative) = (self.before + self.at as u64, self.peek()? == Some(b'-'));
         let number = self.f32()?;
-        if negative || number.fract() != 0.0 || number > 65535.0 {
+        if negative || number.fract() != 0.0 || number > 16_777_215.0 {
             let problem = Problem::Label(number.to_string());
             return Err(ImportError::at(&self.path, Position::Byte(start), problem));
         }

@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{EvaluationFile, RunFolderError, devices, read_experiment};
 use deltafl::data::Split;
+use deltafl::engine::SplitEvaluation;
 use deltafl::metrics::{Figures, FiguresOverSeeds};
 use deltafl::superquantile::Conformity;
+use deltafl::task::Task;
 
 /// What a run came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,8 +20,17 @@ pub struct Summary {
     pub dataset: String,
     /// The kind of model.
     pub model: String,
+    /// What is predicted: [`Task::primary`] is the metric of the figures.
+    pub task: Task,
+    /// The devices of which `test` tells: the test devices, or the train devices of a federation that has no others.
+    #[serde(default = "test_devices")]
+    pub reported: Split,
     /// A row of the tables each.
     pub tracks: Vec<TrackSummary>,
+}
+
+fn test_devices() -> Split {
+    Split::Test
 }
 
 /// What a track came to.
@@ -29,11 +40,11 @@ pub struct TrackSummary {
     pub algorithm: String,
     /// θ.
     pub theta: Conformity,
-    /// Misclassification error of the test devices, in [0, 1].
-    pub test_error: Option<FiguresOverSeeds>,
+    /// The first metric of the task on the test devices ([`Summary::reported`]); shares in [0, 1].
+    pub test: Option<FiguresOverSeeds>,
     /// The same of the train devices held out for validation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub validation_error: Option<FiguresOverSeeds>,
+    pub validation: Option<FiguresOverSeeds>,
     /// Loss of the train devices, weighted by α_k.
     pub train_loss: Option<FiguresOverSeeds>,
     /// Seeds that were evaluated.
@@ -63,11 +74,20 @@ impl Summary {
                 splits.filter_map(|evaluation| Figures::of_track(evaluation, track)).collect();
             FiguresOverSeeds::new(&seeds)
         };
+        let has_test_devices =
+            |split: &SplitEvaluation| split.split == Split::Test && !split.devices.is_empty();
+        let reported =
+            if evaluations.iter().flatten().any(has_test_devices) { Split::Test } else { Split::Train };
+        let reported_figures = |track: usize| -> Option<FiguresOverSeeds> {
+            let splits = evaluations.iter().flatten().filter(|evaluation| evaluation.split == reported);
+            let seeds: Vec<Figures> = splits.filter_map(|split| Figures::of_primary(split, track)).collect();
+            FiguresOverSeeds::new(&seeds)
+        };
         let of_track = |(t, label): (usize, &crate::experiment::TrackLabel)| TrackSummary {
             algorithm: label.algorithm.clone(),
             theta: label.theta,
-            test_error: figures(t, Split::Test),
-            validation_error: figures(t, Split::Validation),
+            test: reported_figures(t),
+            validation: figures(t, Split::Validation),
             train_loss: figures(t, Split::Train),
             seeds: last.len(),
             rounds,
@@ -77,6 +97,8 @@ impl Summary {
             name: experiment.name.clone(),
             dataset: experiment.data.name(),
             model: experiment.model.spec().name().to_owned(),
+            task: evaluations.iter().flatten().next().map_or(Task::Classes, |split| split.task),
+            reported,
             tracks: labels.iter().enumerate().map(of_track).collect(),
         })
     }

@@ -77,7 +77,7 @@ impl Observer for Recorder {
 /// The same run on the threads engine, into a folder: what all ranks must come to.
 pub(crate) fn train_on_threads(folder: &Path) {
     let (experiment, federation) = (experiment(), federation(3));
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).expect("a linear model fits glyphs");
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits glyphs");
     let mut engine = Threads::new(&*model, &federation, 2).expect("there are train devices");
     let plan = experiment.plan();
     let mut state = State::new(7, plan.tracks.len(), &*model);
@@ -128,7 +128,7 @@ pub(crate) fn train_on_ranks() {
     let path = PathBuf::from(std::env::var_os("FOLDER").expect("FOLDER is set"));
     let (experiment, federation) = (experiment(), federation(3));
     let isa = world.common_isa(Isa::detect());
-    let model = ModelSpec::Linear.build(&federation, isa).expect("a linear model fits glyphs");
+    let model = ModelSpec::LINEAR.build(&federation, isa).expect("a linear model fits glyphs");
     let folder = world.is_root().then(|| {
         let resume = number("RESUME").is_some();
         let folder = if resume { RunFolder::resume } else { RunFolder::create }(&path, &experiment);
@@ -184,12 +184,12 @@ impl Model for Brittle {
     }
 
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
-        assert!(!batch.labels.contains(&1), "no gradient for class 1");
+        assert!(!batch.targets.classes().contains(&1), "no gradient for class 1");
         self.0.gradient(params, batch, gradient, scratch)
     }
 
     fn evaluate(&self, _: &[f32], batch: Batch<'_>, _: &mut [f32]) -> Score {
-        Score { loss: batch.len() as f64, errors: 0 }
+        Score::of_classes(batch.len() as f64, 0)
     }
 }
 
@@ -203,7 +203,7 @@ pub(crate) fn fail_on_a_device() {
             .expect("a valid device");
     }
     let federation = builder.build();
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).expect("a linear model fits");
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits");
     let model = Brittle(model);
     let mut engine = world.engine(&model, &federation, 1).unwrap_or_else(|error| world.fail(&error, 1));
     let experiment = experiment();

@@ -319,15 +319,13 @@ impl<P: Peers> Engine for Threads<'_, P> {
                 })
             })
             .collect();
-        let devices = self.crew.federation.split(split);
+        let (devices, task) = (self.crew.federation.split(split), self.crew.model.task());
         let evaluations: Vec<Vec<Evaluation>> = self
             .scores(&devices, &distinct)?
             .iter()
             .map(|scores| {
-                let of_device = |(score, &k): (&Score, &u32)| {
-                    let count = self.crew.federation.count(k) as f64;
-                    Evaluation { loss: score.loss / count, error: score.errors as f64 / count }
-                };
+                let of_device =
+                    |(score, &k): (&Score, &u32)| Evaluation::new(task, score, self.crew.federation.count(k));
                 scores.iter().zip(&devices).map(of_device).collect()
             })
             .collect();
@@ -337,6 +335,7 @@ impl<P: Peers> Engine for Threads<'_, P> {
         };
         Ok(Some(SplitEvaluation {
             split,
+            task,
             devices: devices.iter().map(named).collect::<Arc<[_]>>(),
             tracks: positions.into_iter().map(|p| evaluations[p].clone()).collect(),
         }))
