@@ -279,7 +279,7 @@ fn leafs_train_and_test_folders_are_kept_apart_on_request_and_it_is_said_when_no
     let together = leaf::import(&paths, Features::Dense, &folder.target()).unwrap();
     assert_eq!(together.manifest.devices, 1);
     let options = &together.manifest.source.as_ref().unwrap().options;
-    assert_eq!(options["train and test folders"], "put together, device by device");
+    assert_eq!(options["train and test parts"], "put together, device by device");
 
     let target = Target { keep_split: true, ..Target::new(folder.0.path().join("kept")) };
     let federation = opened(&leaf::import(&paths, Features::Dense, &target).unwrap());

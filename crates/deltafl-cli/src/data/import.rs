@@ -60,7 +60,8 @@ pub(crate) struct LeafArgs {
     /// Shards, or folders of them; a device in several files is one device
     #[arg(required = true)]
     sources: Vec<PathBuf>,
-    /// Keep LEAF's split: shards in a folder `test` test, the others train; without it a device is made of all its parts
+    /// Keep LEAF's split: shards in a folder `test`, or called `…_test_…`, test, the others train; without it a device is made
+    /// of all its parts
     #[arg(long, conflicts_with_all = ["train", "validation"])]
     keep_split: bool,
     /// How features are stored

@@ -86,6 +86,9 @@ pub(crate) fn report(manifest: &Manifest, out: &std::path::Path, json: bool) -> 
     }
     let Manifest { name, devices, examples, .. } = manifest;
     println!("{}: {name}, {devices} devices, {examples} examples, {}", out.display(), targets(manifest));
+    if let Some(what) = manifest.source.iter().find_map(|source| source.options.get("train and test parts")) {
+        println!("  train and test parts: {what} (--keep-split keeps them apart)");
+    }
     for dropped in manifest.source.iter().flat_map(|source| &source.dropped) {
         println!("  left out: {} {}", dropped.count, dropped.reason);
     }

@@ -382,10 +382,10 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_a_small_whole_number() {
+    fn a_label_is_a_whole_number_below_2_to_the_24() {
         assert_eq!(reader("61").label().unwrap(), 61);
         assert_eq!(reader("3.0").label().unwrap(), 3);
-        for text in ["-1", "0.5", "65536", "1e9", "NaN", "\"a\""] {
+        for text in ["-1", "0.5", "16777216", "1e9", "NaN", "\"a\""] {
             reader(text).label().unwrap_err();
         }
     }

@@ -41,25 +41,29 @@ pub fn import(paths: &[PathBuf], features: Features, target: &Target) -> Result<
     sink.rows.finish(target, source)
 }
 
-/// The split of a shard, by the folder in which it lies, where LEAF's split is kept.
+/// The split of a shard, where LEAF's split is kept.
 fn kept_split(file: &Path, target: &Target) -> Option<Split> {
-    let folder = file.parent()?.file_name()?.to_str()?;
-    if !target.keep_split {
-        return None;
-    }
-    match folder {
-        "test" => Some(Split::Test),
-        _ => Some(Split::Train),
+    target.keep_split.then(|| split_of(file).unwrap_or(Split::Train))
+}
+
+/// The split that LEAF's names say: a folder `train` or `test`, or `…_train_9.json` and `…_test_9.json`.
+fn split_of(file: &Path) -> Option<Split> {
+    let name = file.file_name()?.to_string_lossy();
+    let folder = file.parent().and_then(Path::file_name).unwrap_or_default();
+    if folder == "test" || name.contains("_test_") {
+        Some(Split::Test)
+    } else if folder == "train" || name.contains("_train_") {
+        Some(Split::Train)
+    } else {
+        None
     }
 }
 
-/// Says what became of `train` and `test` folders.
+/// Says what became of train and test parts.
 fn note_folders(files: &[PathBuf], target: &Target, source: &mut Source) {
-    let lies_in = |name: &str| {
-        files.iter().any(|file| file.parent().and_then(Path::file_name).is_some_and(|folder| folder == name))
-    };
-    if lies_in("train") && lies_in("test") && !target.keep_split {
-        source.option("train and test folders", "put together, device by device");
+    let holds = |split: Split| files.iter().any(|file| split_of(file) == Some(split));
+    if holds(Split::Train) && holds(Split::Test) && !target.keep_split {
+        source.option("train and test parts", "put together, device by device");
     }
 }
 
