@@ -12,11 +12,13 @@ use deltafl::data::{BatchBuffer, Federation};
 use deltafl::kernel::{self, Aligned, Isa};
 use deltafl::model::{Model, Step};
 use deltafl::stream::{Purpose, Stream};
+use deltafl_cuda::Place;
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 
 mod cases;
 mod clock;
+mod on_gpu;
 mod whole_rounds;
 
 use crate::error::bad_input;
@@ -48,8 +50,11 @@ pub(crate) struct Args {
     /// Measure whole rounds of Δ-FL, this many of each model, with one thread and with --threads in turn.
     #[arg(long, conflicts_with_all = ["steps", "cpu_time", "seconds"], value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Devices of a whole round, each as large as the median device of the paper.
-    #[arg(long, default_value_t = 100, requires = "rounds", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Measure rounds on a GPU: cuda or cuda:N.
+    #[arg(long, value_name = "PLACE", default_value_t = Place::Cpu, conflicts_with_all = ["steps", "cpu_time", "seconds", "rounds"])]
+    compute: Place,
+    /// Devices of a whole round or of a round on a GPU, each as large as the median device of the paper.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     cohort: u16,
     /// Print the figures as JSON.
     #[arg(long)]
@@ -83,6 +88,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if let Some(steps) = args.steps {
         return cases.iter().try_for_each(|case| take_steps(case, isa, steps));
     }
+    if let Some(ordinal) = args.compute.ordinal() {
+        return on_gpu(&args, &cases, ordinal);
+    }
     if let Some(rounds) = args.rounds {
         return whole_rounds(&args, &cases, isa, rounds);
     }
@@ -106,6 +114,27 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     if args.json {
         println!("{}", serde_json::to_string(&figures).into_diagnostic()?);
+    }
+    Ok(())
+}
+
+/// Measures rounds on a GPU.
+fn on_gpu(args: &Args, cases: &[Case], ordinal: usize) -> Result<()> {
+    let device = on_gpu::device(ordinal).map_err(|e| bad_input("there is no GPU to measure").because(e))?;
+    let mut measured = Vec::new();
+    if !args.json {
+        on_gpu::print_header(&device);
+    }
+    for case in cases {
+        let figures = on_gpu::measure(case, &device, usize::from(args.cohort))?;
+        if args.json {
+            measured.push(figures);
+        } else {
+            figures.print();
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::json!({ "device": device.name(), "models": measured }));
     }
     Ok(())
 }
@@ -202,7 +231,7 @@ fn take_steps(case: &Case, isa: Isa, steps: u32) -> Result<()> {
     let mut working = Aligned::zeroed(model.working_len());
     model.load(&initial(&*model), &mut working);
     let mut scratch = Aligned::zeroed(model.step_scratch_len(case.batch));
-    let step = Step { learning_rate: case.learning_rate, l2: case.l2 };
+    let step = Step { learning_rate: case.learning_rate, l2: case.l2, proximal: None };
     let mut buffer = BatchBuffer::default();
     for _ in 0..steps {
         let batch = buffer.gather(&federation.examples(0), 0..case.batch);
@@ -298,7 +327,7 @@ impl<'a> Worker<'a> {
         self.order.extend(0..examples.len());
         Stream::new(1, Purpose::LocalUpdate, 0, u64::from(device)).shuffle(&mut self.order);
         model.load(params, &mut self.working);
-        let step = Step { learning_rate: case.learning_rate, l2: case.l2 };
+        let step = Step { learning_rate: case.learning_rate, l2: case.l2, proximal: None };
         for indices in self.order.chunks(case.batch) {
             let batch = self.batch.gather(&examples, indices.iter().copied());
             model.step(&mut self.working, batch, step, &mut self.scratch);

@@ -1,17 +1,19 @@
 //! `deltafl certs`: the certificates of a federation.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use deltafl_net::identity::{
     Authority, DeviceIdentity, DeviceName, FederationName, Fingerprint, Fleet, IdentityError, ServerIdentity,
     Validity,
 };
+use deltafl_net::roster::Roster;
 use deltafl_net::store::{NewDevice, Store};
 use miette::{IntoDiagnostic, Report, Result};
 use serde_json::json;
 
 use crate::error::bad_input;
-use crate::serve::{StoreArgs, signed, store_error};
+use crate::serve::{LIFETIME, StoreArgs, signed, store_error};
 
 /// Make, show and revoke certificates
 #[derive(clap::Subcommand, Debug)]
@@ -52,6 +54,9 @@ pub(crate) enum CertsCommand {
         /// The folder of the certificates
         #[arg(long, value_name = "DIR", default_value = "certs")]
         certs: PathBuf,
+        /// Days until devices take it no longer: sign again before
+        #[arg(long, default_value_t = (LIFETIME.as_secs() / 86_400) as u32, value_parser = clap::value_parser!(u32).range(1..))]
+        days: u32,
         #[command(flatten)]
         store: StoreArgs,
     },
@@ -116,7 +121,7 @@ pub(crate) fn run(command: CertsCommand) -> Result<()> {
             println!("Server certificate for {} in {}", hosts.join(", "), certs.join("server").display());
         }
         CertsCommand::Device(args) => devices(&args)?,
-        CertsCommand::Roster { certs, store } => sign_roster(&certs, &store)?,
+        CertsCommand::Roster { certs, days, store } => sign_roster(&certs, days, &store)?,
         CertsCommand::Show { folder, json } => show(&folder, json)?,
         CertsCommand::Revoke { name, certs, store } => {
             let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
@@ -152,18 +157,21 @@ fn devices(args: &DeviceArgs) -> Result<()> {
     })
 }
 
-fn sign_roster(certs: &Path, store: &StoreArgs) -> Result<()> {
+fn sign_roster(certs: &Path, days: u32, store: &StoreArgs) -> Result<()> {
     let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
     let federation = authority.federation();
     block_on(async {
         let store = store.open().await?;
         store.create_federation(federation).await.map_err(store_error)?;
-        // The version first: a device that enrols meanwhile is in the roster, or in the next version.
-        let version = store.roster_version(federation).await.map_err(store_error)?;
-        let roster = signed(&store, &authority).await?;
-        store.keep_roster(federation, version, &roster).await.map_err(store_error)?;
+        let lifetime = Duration::from_secs(86_400 * u64::from(days));
+        let roster = signed(&store, &authority, lifetime).await?;
+        let edition = Roster::decode(roster.bytes).into_diagnostic()?.edition();
         let devices = store.device_count(federation).await.map_err(store_error)?;
-        println!("Signed: the roster of {federation}, {devices} devices");
+        let left = edition.left().map_or(0, |left| left.as_secs().div_ceil(86_400));
+        println!(
+            "Signed: the roster of {federation}, {devices} devices, version {}, for {left} days",
+            edition.version
+        );
         Ok(())
     })
 }

@@ -4,16 +4,18 @@ use std::time::Instant;
 
 use deltafl::data::Federation;
 use deltafl::model::Model;
+use deltafl::trainer::Sgd;
 use deltafl::training::{Outcome, State, train};
-use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
-use deltafl_data::run_folder::RunFolder;
-use deltafl_mpi::World;
+use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
+use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
+use deltafl_mpi::{Masks, World};
 use miette::Report;
 
 use crate::error::{bad_input, exit_code};
 use crate::progress::{Progress, Show};
 use crate::session::{
-    Ended, Options, Recorder, build_model, folder_error, load, open, stop_on_interrupt, warn_thin_tails,
+    Ended, Options, Recorder, Stopped, build_model, compute, folder_error, load, open, stop_on_interrupt,
+    warn_before,
 };
 
 /// Trains all seeds of an experiment on all ranks.
@@ -49,11 +51,6 @@ struct Run {
 
 fn prepare(world: &World, mut experiment: Experiment, options: &Options<'_>) -> Result<Run, Report> {
     let kernel = world.common_isa(options.kernel);
-    if experiment.secagg == SecureAggregation::Real {
-        return Err(bad_input("secagg = \"real\" runs in one process")
-            .help("add --set secagg=plain: the same bits, with traffic estimated instead of counted")
-            .into());
-    }
     let federation = load(&experiment)?;
     let model = build_model(&experiment, &federation, kernel)?;
     experiment.resolved = Some(Resolved {
@@ -61,6 +58,7 @@ fn prepare(world: &World, mut experiment: Experiment, options: &Options<'_>) -> 
         data_hash: federation.hash().to_owned(),
         kernel,
         params: model.num_params(),
+        population: Population::of(&federation),
     });
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
     Ok(Run { experiment, federation, model, folder })
@@ -70,19 +68,29 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
     let Run { experiment, federation, model, mut folder } = run;
     world.same("the data", federation.hash()).map_err(|e| bad_input(e.to_string()))?;
     world.same("the experiment", &experiment.to_toml()).map_err(|e| bad_input(e.to_string()))?;
-    let mut engine = world
-        .engine(&*model, &federation, options.threads)
+    let trainer = Sgd::new(&*model);
+    let compute = compute(&trainer, &federation, world.threads(options.threads))?;
+    let masks = match experiment.secagg {
+        SecureAggregation::Plain => Masks::None,
+        SecureAggregation::Real => Masks::Real { drop_out: experiment.availability.drop_out.get() },
+    };
+    let mut exchange = world
+        .exchange(compute, &federation, masks)
         .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
     let show = if world.is_root() { options.show } else { &Show::Quiet };
-    warn_thin_tails(&experiment, show);
+    warn_before(&experiment, &federation, show);
     let stop = stop_on_interrupt();
-    let labels: Vec<TrackLabel> = experiment.tracks().into_iter().map(|track| track.label).collect();
+    let labels = experiment.labels();
     let plan = experiment.plan();
 
     for &seed in &experiment.seeds {
         let saved = folder.as_ref().map(|folder| folder.state(seed, model.num_params()));
-        let saved = world.state_of_root(saved.transpose().map_err(folder_error)?.flatten());
-        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), &*model));
+        let saved = saved.transpose().map_err(folder_error)?.flatten();
+        // Only rank 0 reads the run folder; a checkpoint's bytes are the state for the others.
+        let saved = saved.map(|state| checkpoint_bytes(&state)).transpose().map_err(Report::from_err)?;
+        let saved = Some(world.bytes_of_root(saved.unwrap_or_default())).filter(|bytes| !bytes.is_empty());
+        let saved = saved.map(|bytes| state_of_checkpoint(&bytes)).transpose().map_err(Report::from_err)?;
+        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), &trainer));
         if state.round == plan.rounds {
             continue;
         }
@@ -95,13 +103,14 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
             stop,
             lap: Instant::now(),
         });
-        let outcome = train(&mut engine, &plan, &mut state, &mut world.observe(recorder));
+        let outcome = train(&mut exchange, &plan, &mut state, &mut world.observe(recorder));
         progress.finish();
         if outcome.map_err(Report::from_err)? == Outcome::Stopped {
-            return Ok(if world.is_root() { Ended::Interrupted } else { Ended::Followed });
+            let stopped = Stopped::at(options.out, &experiment, &state);
+            return Ok(if world.is_root() { Ended::Interrupted(stopped) } else { Ended::Followed });
         }
     }
-    if let Some(throughput) = engine.throughput().filter(|_| matches!(show, Show::Plain)) {
+    if let Some(throughput) = exchange.throughput().filter(|_| matches!(show, Show::Plain)) {
         eprint!("{throughput}");
     }
     let summary = folder.map(|folder| folder.summarise()).transpose().map_err(folder_error)?;

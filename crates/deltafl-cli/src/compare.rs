@@ -10,6 +10,7 @@ mod operand;
 mod paired;
 
 use crate::error::bad_input;
+use crate::run_names;
 use operand::Operand;
 use paired::{Bootstrap, Comparison, Difference};
 
@@ -40,8 +41,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> miette::Result<()> {
     let bootstrap = Bootstrap { resamples: args.resamples, seed: args.seed };
-    let before = Operand::read(&args.before)?;
-    let after = args.after.as_deref().map(Operand::read).transpose()?;
+    let mut before = Operand::read(&args.before)?;
+    let mut after = args.after.as_deref().map(Operand::read).transpose()?;
+    if let Some(after) = after.as_mut().filter(|after| after.folder != before.folder) {
+        tell_apart(&mut before, after);
+    }
     let mut comparisons = Vec::new();
     for (a, b) in pairs(&before, after.as_ref())? {
         for split in [Split::Test, Split::Train] {
@@ -64,6 +68,15 @@ pub(crate) fn run(args: Args) -> miette::Result<()> {
         print!("{}", comparisons.iter().map(rendered).collect::<String>());
     }
     Ok(())
+}
+
+/// Names two runs so that they are not called the same.
+fn tell_apart(before: &mut Operand, after: &mut Operand) {
+    let names =
+        run_names::distinct(&[(&before.folder, &before.experiment), (&after.folder, &after.experiment)]);
+    for (run, name) in [before, after].into_iter().zip(names) {
+        run.name = name;
+    }
 }
 
 /// The tracks to compare: indices into the one run and the other.
@@ -112,6 +125,13 @@ fn rendered(comparison: &Comparison) -> String {
         comparison.measure,
         devices.len()
     );
+    if before.rounds != after.rounds {
+        let _ = writeln!(
+            text,
+            "the runs are of different length: {} rounds before, {} after",
+            before.rounds, after.rounds
+        );
+    }
     if comparison.unpaired > 0 {
         let _ = writeln!(text, "{} devices are in one of the two only, and left out", comparison.unpaired);
     }

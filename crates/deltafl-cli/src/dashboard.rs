@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use deltafl::engine::SplitEvaluation;
+use deltafl::exchange::SplitEvaluation;
 use deltafl::training::RoundRecord;
 use deltafl_data::experiment::Experiment;
 use miette::{IntoDiagnostic, Result, WrapErr};

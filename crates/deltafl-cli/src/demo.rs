@@ -9,7 +9,7 @@ use crate::error::bad_input;
 use crate::progress::Show;
 use crate::run::Machine;
 use crate::session::{self, Ended, Options, Start};
-use crate::{experiment_file, report, table};
+use crate::{error, experiment_file, report, table};
 
 /// The experiment of the demo, also a file to start from.
 const QUICKSTART: &str = include_str!("../../../experiments/quickstart.toml");
@@ -46,10 +46,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
         start: Start::Any,
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
+        compute: args.machine.compute,
         show: &Show::unless(args.quiet || args.json),
     };
     match session::run(experiment, &options)? {
-        Ended::Interrupted => eprintln!("stopped; nothing is lost. Run the same command again to go on."),
+        Ended::Interrupted(stopped) => {
+            return Err(error::interrupted(args.json, &stopped, &error::same_command()));
+        }
         #[cfg(feature = "mpi")]
         Ended::Followed => {}
         Ended::Finished(summary) if args.json => {

@@ -6,9 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deltafl::model::{Model, ModelSpec};
-use deltafl_net::device::{Consent, Credentials, Data, Device, Offer, Reason, SessionError, offer};
+use deltafl_net::device::{
+    Consent, Credentials, Data, Device, DeviceState, Offer, Reason, SessionError, offer,
+};
+use deltafl_net::engine::Permille;
+use deltafl_net::guard::{Adversary, Guard};
 use deltafl_net::identity::DeviceIdentity;
-use deltafl_net::link::{DialError, Server, Trust};
+use deltafl_net::link::{DialError, Server, Trust, is_refused_certificate};
 use deltafl_net::loopback;
 use miette::{IntoDiagnostic, Result};
 
@@ -18,6 +22,8 @@ use crate::run::Machine;
 use crate::session::stop_on_interrupt;
 use crate::settings::ConfigArgs;
 
+mod audit;
+
 /// How often a server may say that it does not know a device that starts.
 const REFUSALS: u32 = 5;
 /// The longest wait between two attempts to reach a server.
@@ -26,9 +32,25 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Take part in a federation with this machine's data, which stays here
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Example:\n  deltafl device --server localhost:7700 --data data/mine --insecure --allow-model linear"
+    subcommand_negates_reqs = true,
+    after_help = "Examples:\n  deltafl device --server localhost:7700 --data data/mine --insecure --allow-model linear\n  deltafl device audit identity/state/transcript.jsonl neighbour.jsonl"
 )]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<DeviceCommand>,
+    #[command(flatten)]
+    part: Option<TakePart>,
+}
+
+/// What else a device does.
+#[derive(clap::Subcommand, Debug)]
+enum DeviceCommand {
+    Audit(audit::Args),
+}
+
+/// How a device takes part.
+#[derive(clap::Args, Debug)]
+pub(crate) struct TakePart {
     #[command(flatten)]
     _config: ConfigArgs,
     /// The server
@@ -46,6 +68,9 @@ pub(crate) struct Args {
     /// Without certificates, on a loopback address: for demonstrations
     #[arg(long, conflicts_with = "identity")]
     insecure: bool,
+    /// The folder in which the device remembers what servers showed it [default: state in the identity's folder; none with --insecure]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
     #[command(flatten)]
     consent: ConsentArgs,
     #[command(flatten)]
@@ -64,29 +89,74 @@ pub(crate) struct ConsentArgs {
     /// Let the server ask for this device's loss
     #[arg(long)]
     open: bool,
-    /// The fewest devices to hide among
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    min_cohort: usize,
+    /// The fewest devices to hide among [default: 30; 3 with --insecure]
+    #[arg(long, value_name = "N")]
+    min_cohort: Option<usize>,
+    #[command(flatten)]
+    guard: GuardArgs,
     /// Minutes of computing per day
     #[arg(long, value_name = "MINUTES", default_value_t = 24 * 60)]
     work_per_day: u64,
+    /// Passes over this device's examples for one question, at most
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    max_passes: u32,
     /// Take part only while the machine is on mains power
     #[arg(long)]
     on_mains: bool,
 }
 
+/// Against whom rounds protect their devices: what a server offers and a device insists on.
+#[derive(clap::Args, Debug)]
+pub(crate) struct GuardArgs {
+    /// What the server is taken to do: lie (active), or follow the protocol and look at everything (curious)
+    #[arg(long, value_name = "WHO", default_value = "active")]
+    adversary: TakenTo,
+    /// The share of a cohort that may collude with the server
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
+    gamma: f64,
+    /// Devices of a cohort that may collude with the server, however small the cohort is
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    accomplices: u32,
+}
+
+/// What a server is taken to do.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum TakenTo {
+    Active,
+    Curious,
+}
+
+impl GuardArgs {
+    pub(crate) fn guard(&self) -> Result<Guard> {
+        let thousandths = (1000.0 * self.gamma).ceil();
+        let gamma = (0.0..=500.0).contains(&thousandths).then(|| Permille::new(thousandths as u16)).flatten();
+        let gamma = gamma.ok_or_else(|| bad_input(format!("--gamma {} is not in 0..=0.5", self.gamma)))?;
+        let adversary = match self.adversary {
+            TakenTo::Active => Adversary::Active,
+            TakenTo::Curious => Adversary::Curious,
+        };
+        Ok(Guard { adversary, gamma, accomplices: self.accomplices })
+    }
+}
+
 impl ConsentArgs {
-    fn consent(&self) -> Consent {
+    fn consent(&self, demonstration: bool) -> Result<Consent> {
         let list = |names: &[String]| (!names.is_empty()).then(|| names.to_vec());
         let on_mains = self.on_mains;
-        Consent {
+        Ok(Consent {
             experiments: list(&self.experiments),
             models: list(&self.models),
             open: self.open,
-            min_cohort: self.min_cohort,
+            min_cohort: self.min_cohort.unwrap_or(if demonstration {
+                3
+            } else {
+                Consent::default().min_cohort
+            }),
+            guard: self.guard.guard()?,
             work_per_day: Duration::from_secs(60 * self.work_per_day),
+            max_passes: self.max_passes,
             willing: Arc::new(move || if on_mains && on_battery() { Err(Reason::Battery) } else { Ok(()) }),
-        }
+        })
     }
 }
 
@@ -98,7 +168,7 @@ fn on_battery() -> bool {
 }
 
 /// Who this device is, and how it knows its server.
-fn known(args: &Args, data: &Data) -> Result<(Credentials, Server)> {
+fn known(args: &TakePart, data: &Data) -> Result<(Credentials, Server)> {
     let Some(folder) = &args.identity else {
         let server = Server { address: args.server.clone(), trust: Trust::Loopback };
         return Ok((loopback::credentials(data.name()), server));
@@ -120,6 +190,11 @@ async fn first_offer(server: &Server, name: &str, stop: &AtomicBool) -> Result<O
             Err(error) => error,
         };
         match &error {
+            error if is_refused_certificate(error) => {
+                return Err(bad_input("the server refuses this device's certificate")
+                    .help("it was revoked or has expired: deltafl certs show DIR says until when; ask whoever keeps the authority")
+                    .into());
+            }
             SessionError::Dial(DialError::Transport(_)) => {
                 eprintln!("{} cannot be reached; trying again in {} s", server.address, wait.as_secs());
             }
@@ -135,7 +210,22 @@ async fn first_offer(server: &Server, name: &str, stop: &AtomicBool) -> Result<O
     Ok(None)
 }
 
+/// What the device remembers, from its folder.
+fn state(args: &TakePart) -> Result<DeviceState> {
+    let beside = args.identity.as_ref().map(|identity| identity.join("state"));
+    let Some(folder) = args.state.clone().or(beside) else { return Ok(DeviceState::default()) };
+    DeviceState::open(&folder).map_err(|e| bad_input("the device's state cannot be used").because(e).into())
+}
+
 pub(crate) fn run(args: Args) -> Result<()> {
+    match (args.command, args.part) {
+        (Some(DeviceCommand::Audit(args)), _) => audit::run(&args),
+        (None, Some(part)) => take_part(part),
+        (None, None) => Err(bad_input("a device needs --server, --data and --identity").into()),
+    }
+}
+
+fn take_part(args: TakePart) -> Result<()> {
     let federation = deltafl_data::open(&args.data)
         .map_err(|e| bad_input(format!("cannot open the federation {}", args.data.display())).because(e))?;
     let federation = Arc::new(federation);
@@ -148,6 +238,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         })?,
     };
     let (credentials, server) = known(&args, &data)?;
+    let (state, consent) = (state(&args)?, args.consent.consent(args.insecure)?);
     let stop = stop_on_interrupt();
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     runtime.block_on(async {
@@ -160,7 +251,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             .map_err(|e| bad_input("the server's model does not fit this data").because(e))?;
         let model: Arc<dyn Model> = Arc::from(model);
         eprintln!("{} takes part in {} ({})", data.name(), offer.experiment, spec.name());
-        let device = Device::connect(server, credentials, args.consent.consent());
+        let device = Device::connect(server, credentials, consent).with_state(state);
         let stopped = async {
             while !stop.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(100)).await;

@@ -54,7 +54,8 @@ pub(crate) fn run(command: EnrolCommand) -> Result<()> {
     match command {
         EnrolCommand::Token { uses, hours, certs, store } => {
             let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
-            let token = Token::generate(authority.fingerprint()).map_err(identity_error)?;
+            let token =
+                Token::generate(authority.fingerprint(), authority.public_key()).map_err(identity_error)?;
             let lifetime = Duration::from_secs(u64::from(hours) * 3600);
             block_on(async {
                 let store = store.open().await?;

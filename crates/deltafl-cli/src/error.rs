@@ -1,11 +1,13 @@
 //! Errors that a person can act on.
 //!
-//! Exit codes for scripts: 2 for bad input (an argument, an experiment, data), 1 for a failure (a full disk).
+//! Exit codes for scripts: 2 for bad input (an argument, an experiment, data), 1 for a failure (a full disk), 130 for a
+//! command that Ctrl-C or a termination stopped before its end.
 
 use std::path::Path;
 
 use deltafl_data::run_folder::RunFolderError;
-use miette::{Diagnostic, LabeledSpan, NamedSource, Report, SourceCode};
+use miette::{Diagnostic, IntoDiagnostic, LabeledSpan, NamedSource, Report, SourceCode, WrapErr};
+use serde::Serialize;
 
 /// Something that was given is wrong; the world is not.
 #[derive(Debug)]
@@ -89,7 +91,67 @@ impl std::error::Error for Busy {}
 
 impl Diagnostic for Busy {}
 
+/// The user stopped the command before its end. The command has said what there is to say.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+impl Diagnostic for Interrupted {}
+
+/// Says where a command was stopped: to people on standard error, to programs as an object `{"interrupted": …}` on
+/// standard output.
+pub(crate) fn interrupted(json: bool, place: &impl Serialize, go_on: &str) -> Report {
+    if json {
+        let object = serde_json::json!({ "interrupted": place, "resume": go_on });
+        println!("{}", serde_json::to_string_pretty(&object).unwrap_or_default());
+    } else {
+        eprintln!("stopped; nothing is lost. Go on with\n  {go_on}");
+    }
+    Interrupted.into()
+}
+
+/// The command line of this process, to be typed again.
+pub(crate) fn same_command() -> String {
+    let words = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
+    std::iter::once("deltafl".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// For a shell.
+pub(crate) fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=,:@".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// Makes a folder, and says so where a file stands in its place.
+pub(crate) fn make_folder(path: &Path) -> Result<(), Report> {
+    if path.is_file() {
+        return Err(bad_input(format!("{} is a file, not a folder", path.display()))
+            .help("name a folder: --out DIR")
+            .into());
+    }
+    std::fs::create_dir_all(path)
+        .into_diagnostic()
+        .wrap_err_with(|| format!("could not make the folder {}", path.display()))
+}
+
 /// The exit code for an error.
 pub(crate) fn exit_code(report: &Report) -> u8 {
-    if report.downcast_ref::<BadInput>().is_some() { 2 } else { 1 }
+    if report.downcast_ref::<BadInput>().is_some() {
+        2
+    } else if report.downcast_ref::<Interrupted>().is_some() {
+        130
+    } else {
+        1
+    }
 }

@@ -1,13 +1,15 @@
 //! `deltafl export`: a run for other programs.
 
-use std::fs;
 use std::path::PathBuf;
 
 use miette::{IntoDiagnostic, WrapErr};
 
+mod cohorts;
 mod event;
 mod tabular;
 mod tensorboard;
+
+use crate::error::make_folder;
 
 /// Export a run for TensorBoard, or as tables that pandas and polars read
 #[derive(clap::Args, Debug)]
@@ -34,10 +36,12 @@ pub(crate) struct Args {
 enum Format {
     /// Event files: a TensorBoard run per track and seed
     Tensorboard,
-    /// rounds.csv and devices.csv
+    /// rounds.csv, evaluations.csv and devices.csv
     Csv,
-    /// rounds.parquet and devices.parquet
+    /// rounds.parquet, evaluations.parquet and devices.parquet
     Parquet,
+    /// cohorts.csv: who was drawn in every round of a simulation
+    Cohorts,
 }
 
 impl Format {
@@ -46,17 +50,19 @@ impl Format {
             Self::Tensorboard => "tensorboard",
             Self::Csv => "csv",
             Self::Parquet => "parquet",
+            Self::Cohorts => "cohorts",
         }
     }
 }
 
 pub(crate) fn run(args: Args) -> miette::Result<()> {
     let out = args.out.unwrap_or_else(|| args.run.join("export").join(args.format.name()));
-    fs::create_dir_all(&out).into_diagnostic().wrap_err_with(|| out.display().to_string())?;
+    make_folder(&out)?;
     let written = match args.format {
         Format::Tensorboard => tensorboard::write(&args.run, &out),
         Format::Csv => tabular::write_csv(&args.run, &out),
         Format::Parquet => tabular::write_parquet(&args.run, &out),
+        Format::Cohorts => cohorts::write(&args.run, &out),
     };
     let written = written.wrap_err_with(|| format!("could not export {}", args.run.display()))?;
     if args.json {

@@ -50,14 +50,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     write("illustration.svg", canvas::svg(&panels)?.as_bytes())?;
     write("illustration.png", &canvas::png(&panels)?)?;
 
-    let worst = |loss: fn(&deltafl::illustration::MixtureLoss) -> f64| {
-        illustration.samples.iter().map(loss).fold(f64::NEG_INFINITY, f64::max)
-    };
-    println!(
-        "worst loss over P_θ, θ = {:.3}: {:.3} for the model of θ = 1, {:.3} for the model of θ",
-        illustration.theta.get(),
-        worst(|sample| sample.full),
-        worst(|sample| sample.theta),
-    );
+    let Illustration { theta, w_full, w_theta, worst, .. } = &illustration;
+    println!("w_1 = ({:.4}, {:.4}), the model of θ = 1", w_full[0], w_full[1]);
+    println!("w_θ = ({:.4}, {:.4}), the model of θ = {:.4}", w_theta[0], w_theta[1], theta.get());
+    println!("worst loss over P_θ: {:.4} for w_1, {:.4} for w_θ", worst.full, worst.theta);
     Ok(())
 }

@@ -2,9 +2,7 @@
 
 use std::process::ExitCode;
 
-#[cfg(feature = "net")]
-use clap::FromArgMatches;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod bench;
 mod canvas;
@@ -23,15 +21,22 @@ mod doctor;
 #[cfg(feature = "net")]
 mod enrol;
 mod error;
+mod evaluate;
 mod experiment_file;
 mod export;
+mod gpu;
+mod idle;
 mod illustrate;
+mod man;
 #[cfg(feature = "net")]
 mod model;
 mod paper;
 mod progress;
+mod reference;
 mod report;
 mod run;
+mod run_list;
+mod run_names;
 mod runs;
 #[cfg(feature = "net")]
 mod serve;
@@ -64,8 +69,10 @@ enum Command {
     Paper(paper::Args),
     Report(report::Args),
     Compare(compare::Args),
+    Evaluate(evaluate::Args),
     Runs(runs::Args),
     Export(export::Args),
+    Experiment(reference::Args),
     /// Bring data in, look at it, split it
     #[command(subcommand)]
     Data(data::DataCommand),
@@ -91,6 +98,7 @@ enum Command {
     Model(model::ModelCommand),
     #[cfg(feature = "net")]
     Doctor(doctor::Args),
+    Man(man::Args),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  deltafl completions bash > /etc/bash_completion.d/deltafl")]
     Completions {
@@ -114,7 +122,9 @@ fn main() -> ExitCode {
     match parsed().and_then(|cli| dispatch(cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(report) => {
-            eprintln!("Error: {report:?}");
+            if report.downcast_ref::<error::Interrupted>().is_none() {
+                eprintln!("Error: {report:?}");
+            }
             ExitCode::from(error::exit_code(&report))
         }
     }
@@ -122,13 +132,18 @@ fn main() -> ExitCode {
 
 #[cfg(not(feature = "net"))]
 fn parsed() -> miette::Result<Cli> {
-    Ok(Cli::parse())
+    Ok(Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|e| e.exit()))
+}
+
+/// The command line; `deltafl help experiment` shows every key.
+fn command() -> clap::Command {
+    Cli::command().mut_subcommand("experiment", |command| command.after_long_help(reference::plain()))
 }
 
 /// The command line, with what the environment and a settings file add to it.
 #[cfg(feature = "net")]
 fn parsed() -> miette::Result<Cli> {
-    let command = settings::by_environment(Cli::command());
+    let command = settings::by_environment(command());
     let matches = settings::matches(command, std::env::args_os().collect())?;
     Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()))
 }
@@ -146,8 +161,10 @@ fn dispatch(command: Command) -> miette::Result<()> {
         Command::Paper(args) => paper::run(args),
         Command::Report(args) => report::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Evaluate(args) => evaluate::run(args),
         Command::Runs(args) => runs::run(args),
         Command::Export(args) => export::run(args),
+        Command::Experiment(args) => reference::run(args),
         Command::Data(command) => data::run(command),
         Command::Illustrate(args) => illustrate::run(args),
         Command::Bench(args) => bench::run(args),
@@ -165,6 +182,7 @@ fn dispatch(command: Command) -> miette::Result<()> {
         Command::Model(command) => model::run(command),
         #[cfg(feature = "net")]
         Command::Doctor(args) => doctor::run(args),
+        Command::Man(args) => man::run(&args, self::command()),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "deltafl", &mut std::io::stdout());
             Ok(())

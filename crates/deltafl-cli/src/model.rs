@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use deltafl::compute::Threads;
 use deltafl::data::{Federation, Split};
-use deltafl::engine::{Engine as _, Threads};
+use deltafl::exchange::{Direct, Exchange as _};
 use deltafl::params::Params;
 use deltafl::superquantile::Conformity;
+use deltafl::trainer::Sgd;
 use deltafl_net::enrolment::{AskError, Knob};
 use deltafl_net::identity::DeviceIdentity;
 use deltafl_net::knob::{Card, CardLosses};
@@ -59,7 +61,7 @@ pub(crate) struct SourceArgs {
     #[arg(long, value_name = "URL")]
     server: String,
     /// This device's identity
-    #[arg(long, value_name = "DIR", required_unless_present = "federation")]
+    #[arg(long, value_name = "DIR")]
     identity: Option<PathBuf>,
     /// The federation, where models are public and no identity is needed
     #[arg(long, value_name = "NAME", conflicts_with = "identity")]
@@ -72,16 +74,29 @@ impl SourceArgs {
             let device = DeviceIdentity::open(folder).map_err(identity_error)?;
             return Ok(Knob::of_device(&self.server, &device));
         }
-        Ok(Knob::of_anyone(&self.server, self.federation.as_deref().unwrap_or_default()))
+        let Some(federation) = &self.federation else {
+            return Err(bad_input("models are for devices of a federation: say which device this is")
+                .help("--identity DIR shows this device's certificate; where models are public, --federation NAME is enough")
+                .into());
+        };
+        Ok(Knob::of_anyone(&self.server, federation))
+    }
+
+    /// The options that lead to the same server, as a person types them.
+    fn typed(&self) -> String {
+        let who = match (&self.identity, &self.federation) {
+            (Some(folder), _) => format!(" --identity {}", folder.display()),
+            (None, Some(federation)) => format!(" --federation {federation}"),
+            (None, None) => String::new(),
+        };
+        format!("--server {}{who}", self.server)
     }
 }
 
 pub(crate) fn run(command: ModelCommand) -> Result<()> {
     match command {
         ModelCommand::Pull { theta, source, out } => pull(theta, &source.knob()?, &out),
-        ModelCommand::Try { data, source, machine, json } => {
-            try_levels(&data, &source.knob()?, &machine, json)
-        }
+        ModelCommand::Try { data, source, machine, json } => try_levels(&data, &source, &machine, json),
     }
 }
 
@@ -131,7 +146,8 @@ impl Tried {
     }
 }
 
-fn try_levels(data: &Path, knob: &Knob, machine: &Machine, json: bool) -> Result<()> {
+fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -> Result<()> {
+    let knob = source.knob()?;
     let federation = deltafl_data::open(data).map_err(|e| bad_input(e.to_string()))?;
     let cards = knob.models().map_err(ask_error)?;
     let newest = cards.iter().map(|card| card.version).max();
@@ -160,7 +176,7 @@ fn try_levels(data: &Path, knob: &Knob, machine: &Machine, json: bool) -> Result
     if tried.iter().any(|level| level.others.measured().is_some()) {
         println!("\nmedian, 90th: percentiles of the losses of a cohort, from the model cards");
     }
-    println!("\nGet it:  deltafl model pull --theta {}", best.theta);
+    println!("\nGet it:  deltafl model pull --theta {} {}", best.theta, source.typed());
     Ok(())
 }
 
@@ -178,11 +194,13 @@ fn evaluate(
         let (needs, got) = (model.num_params(), params.len());
         return Err(bad_input(format!("{refused}: it has {got} params where this data needs {needs}")).into());
     }
-    let mut engine =
-        Threads::new(&*model, federation, machine.threads).map_err(|e| bad_input(refused).because(e))?;
+    let trainer = Sgd::new(&*model);
+    let compute =
+        Threads::new(&trainer, federation, machine.threads).map_err(|e| bad_input(refused).because(e))?;
+    let mut exchange = Direct::new(compute, federation).map_err(|e| bad_input(refused).because(e))?;
     let (mut loss, mut error, mut examples) = (0.0, 0.0, 0.0);
     for split in [Split::Train, Split::Validation, Split::Test] {
-        let evaluated = engine.evaluate(split, &[params]).map_err(Report::from_err)?;
+        let evaluated = exchange.evaluate(split, &[params]).map_err(Report::from_err)?;
         let Some(evaluated) = evaluated else { continue };
         for (device, value) in evaluated.devices.iter().zip(&evaluated.tracks[0]) {
             let weight = device.examples as f64;
@@ -199,7 +217,8 @@ fn evaluate(
 fn ask_error(error: AskError) -> Report {
     match error {
         AskError::Refused { status: 403, .. } => {
-            bad_input(error.to_string()).help("--identity DIR shows this device's certificate").into()
+            let help = "--identity DIR shows this device's certificate; --federation NAME is for servers with public models";
+            bad_input(error.to_string()).help(help).into()
         }
         AskError::Refused { status: 404, .. } => {
             bad_input("the server has no such model yet").because(error).into()

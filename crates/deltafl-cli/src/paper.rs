@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use deltafl_data::experiment::Experiment;
-use miette::{IntoDiagnostic, Result, WrapErr};
+use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
 mod beside;
 mod data;
@@ -17,8 +17,8 @@ mod presets;
 use crate::error::BadInput;
 use crate::progress::Show;
 use crate::run::Machine;
-use crate::session::{self, Ended, Options, Start};
-use crate::{experiment_file, report};
+use crate::session::{self, Ended, Options, Start, Stopped};
+use crate::{error, experiment_file, idle, report};
 use beside::Beside;
 use estimate::{Left, Pace, Spoken};
 use presets::{Pair, Preset};
@@ -87,16 +87,26 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     session::refuse_ranks("mpirun deltafl run experiments/paper/PAIR.toml")?;
     let jobs = jobs(&args, &pairs)?;
-    if !estimate(&args, &jobs)? || args.estimate {
+    estimate(&args, &jobs)?;
+    if args.estimate {
         return Ok(());
     }
     let show = Show::new(args.tui, args.quiet || args.json, session::stop_on_interrupt())?;
-    let results = jobs.iter().map(|job| train(&args, job, &show)).collect::<Result<Option<Vec<_>>>>();
+    let (mut results, mut stopped) = (Vec::new(), None);
+    for job in &jobs {
+        match train(&args, job, &show)? {
+            Ok(beside) => results.push(beside),
+            Err(place) => {
+                stopped = Some((job, place));
+                break;
+            }
+        }
+    }
+    // The dashboard gives the terminal back before anything is said.
     drop(show);
-    let Some(results) = results? else {
-        eprintln!("stopped; nothing is lost. Run the same command again to go on.");
-        return Ok(());
-    };
+    if let Some((job, place)) = stopped {
+        return Err(interrupted(&args, job, Some(place)));
+    }
     let markdown: String = results.iter().map(Beside::markdown).collect();
     let tables = args.out.join("paper.md");
     fs::write(&tables, markdown).into_diagnostic().wrap_err_with(|| tables.display().to_string())?;
@@ -158,8 +168,22 @@ fn preset_path(preset: &Preset) -> PathBuf {
     PathBuf::from(format!("{}.toml", preset.name))
 }
 
-/// Says how long it will take, from a few rounds of each pair; `false` when the user asks to stop.
-fn estimate(args: &Args, jobs: &[Job]) -> Result<bool> {
+/// Where the command was stopped.
+#[derive(serde::Serialize)]
+struct Place {
+    pair: &'static str,
+    /// Missing where its time was being estimated.
+    #[serde(flatten)]
+    run: Option<Stopped>,
+}
+
+fn interrupted(args: &Args, job: &Job, run: Option<Stopped>) -> Report {
+    let place = Place { pair: job.pair.preset().name, run };
+    error::interrupted(args.json, &place, &error::same_command())
+}
+
+/// Says how long it will take, from a few rounds of each pair.
+fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
     let mut total = Duration::ZERO;
     for job in jobs {
         let (experiment, name) = (&job.experiment, job.pair.preset().name);
@@ -173,7 +197,9 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<bool> {
         }
         let federation = session::load(experiment)?;
         let (threads, kernel) = (args.machine.threads, args.machine.kernel());
-        let Some(pace) = Pace::measure(experiment, &federation, threads, kernel)? else { return Ok(false) };
+        let Some(pace) = Pace::measure(experiment, &federation, threads, kernel)? else {
+            return Err(interrupted(args, job, None));
+        };
         let time = pace.time(left);
         total += time;
         say(
@@ -184,7 +210,7 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<bool> {
                 Spoken(pace.round),
                 left.evaluations,
                 Spoken(pace.evaluation),
-                experiment.tracks().len(),
+                experiment.labels().len(),
                 Spoken(time)
             ),
         );
@@ -192,7 +218,7 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<bool> {
     if jobs.len() > 1 {
         say(args, &format!("in all about {}", Spoken(total)));
     }
-    Ok(true)
+    Ok(())
 }
 
 fn say(args: &Args, line: &str) {
@@ -203,19 +229,24 @@ fn say(args: &Args, line: &str) {
     }
 }
 
-/// Trains a pair and writes its report; `None` when the user asks to stop.
-fn train(args: &Args, job: &Job, show: &Show) -> Result<Option<Beside>> {
+/// Trains a pair and writes its report; where it was stopped, when the user asks for it.
+fn train(args: &Args, job: &Job, show: &Show) -> Result<Result<Beside, Stopped>> {
     let options = Options {
         out: &job.out,
         start: Start::Any,
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
+        compute: args.machine.compute,
         show,
     };
     let federation = session::load(&job.experiment)?;
-    let Ended::Finished(summary) = session::run_on(job.experiment.clone(), &federation, &options)? else {
-        return Ok(None);
+    let summary = match session::run_on(job.experiment.clone(), &federation, &options)? {
+        Ended::Finished(summary) => summary,
+        Ended::Interrupted(stopped) => return Ok(Err(stopped)),
+        #[cfg(feature = "mpi")]
+        Ended::Followed => unreachable!("this command refuses to run on ranks"),
     };
     report::write_report(&[&job.out], &job.out)?;
-    Ok(Some(Beside::new(job.pair, &summary, federation.len())))
+    idle::warn(&summary, &job.experiment);
+    Ok(Ok(Beside::new(job.pair, &summary, federation.len())))
 }

@@ -4,12 +4,13 @@ use std::io::IsTerminal;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
-use deltafl::engine::SplitEvaluation;
+use deltafl::exchange::SplitEvaluation;
 use deltafl::metrics::Figures;
 use deltafl::task::Unit;
 use deltafl::training::RoundRecord;
-use deltafl_data::experiment::{Experiment, TrackLabel};
+use deltafl_data::experiment::Experiment;
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::Result;
 

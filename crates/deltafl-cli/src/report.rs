@@ -5,28 +5,32 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use deltafl_data::experiment::Experiment;
 use miette::{Context, IntoDiagnostic};
 
 mod figures;
 mod headline;
 mod page;
 mod results;
+mod spread;
 mod tables;
 pub(crate) mod tracks;
 
-use crate::error::bad_input;
+use crate::error::{bad_input, make_folder};
+use crate::run_list::RunList;
+use crate::run_names;
 use results::RunResults;
 
 /// Write tables, figures and one interactive page of runs
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Example:\n  deltafl report runs/emnist-linear && open runs/emnist-linear/report.html"
+    after_help = "Examples:\n  deltafl report runs/emnist-linear && open runs/emnist-linear/report.html\n  deltafl report sweeps/quickstart"
 )]
 pub(crate) struct Args {
-    /// Run folders; several are set side by side
+    /// Run folders, or the folder of a sweep; several runs are set side by side
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Where to write [default: the run folder, when there is one run]
+    /// Where to write [default: the folder of the run or of the sweep]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print the paths written as JSON
@@ -46,11 +50,12 @@ pub(crate) struct ReportPaths {
 }
 
 pub(crate) fn run(args: Args) -> miette::Result<()> {
-    let runs: Vec<&Path> = args.runs.iter().map(PathBuf::as_path).collect();
-    let out = match (&args.out, runs.as_slice()) {
-        (Some(out), _) => out.as_path(),
-        (None, [run]) => run,
-        (None, _) => {
+    let RunList { runs, sweep } = RunList::of(&args.runs)?;
+    let runs: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();
+    let out = match (&args.out, &sweep, runs.as_slice()) {
+        (Some(out), ..) | (None, Some(out), _) => out.as_path(),
+        (None, None, [run]) => run,
+        (None, None, _) => {
             let message = format!("a report of {} runs needs a folder of its own", runs.len());
             return Err(bad_input(message).help("add --out DIR").into());
         }
@@ -70,7 +75,12 @@ pub(crate) fn run(args: Args) -> miette::Result<()> {
 
 /// Writes `report.html`, `tables.*` and `figures/` into `out`.
 pub(crate) fn write_report(runs: &[&Path], out: &Path) -> miette::Result<ReportPaths> {
-    let runs = runs.iter().map(|run| RunResults::read(run)).collect::<miette::Result<Vec<_>>>()?;
+    let folders = runs;
+    let mut runs = runs.iter().map(|run| RunResults::read(run)).collect::<miette::Result<Vec<_>>>()?;
+    let named: Vec<(&Path, &Experiment)> =
+        folders.iter().copied().zip(runs.iter().map(|run| &run.experiment)).collect();
+    let names = run_names::distinct(&named);
+    runs.iter_mut().zip(names).for_each(|(run, name)| run.name = name);
     let tables = tables::tables(&runs);
     let write = |name: &str, contents: &[u8]| -> miette::Result<PathBuf> {
         let path = out.join(name);
@@ -78,7 +88,8 @@ pub(crate) fn write_report(runs: &[&Path], out: &Path) -> miette::Result<ReportP
         Ok(path)
     };
     let folder = out.join("figures");
-    fs::create_dir_all(&folder).into_diagnostic().wrap_err_with(|| folder.display().to_string())?;
+    make_folder(out)?;
+    make_folder(&folder)?;
     let table_files = vec![
         write("tables.md", tables::markdown(&tables).as_bytes())?,
         write("tables.tex", tables::latex(&tables).as_bytes())?,

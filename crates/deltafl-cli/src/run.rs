@@ -3,22 +3,28 @@
 use std::path::{Path, PathBuf};
 
 use deltafl::kernel::Isa;
+use deltafl_cuda::Place;
+use deltafl_data::run_folder;
 use miette::Result;
 
 use crate::progress::Show;
 use crate::session::{self, Ended, Options, Start};
-use crate::{experiment_file, table};
+use crate::{error, experiment_file, idle, table};
 
 /// Train an experiment
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example:\n  deltafl run experiments/quickstart.toml --set rounds=5 --out runs/try")]
+#[command(
+    after_help = "Ctrl-C finishes the round, saves it and ends with exit code 130. Every key of the experiment: deltafl help experiment\n\nExamples:\n  \
+deltafl run experiments/quickstart.toml --set rounds=5 --out runs/try\n  \
+deltafl run experiments/quickstart.toml --set rounds=9 --out runs/try --resume"
+)]
 pub(crate) struct Args {
     /// The experiment, a TOML file
     experiment: PathBuf,
     /// The run folder [default: runs/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with the run in the folder
+    /// Go on with the run in the folder; a finished one grows when the experiment asks for more rounds
     #[arg(long)]
     resume: bool,
     /// Override a key of the experiment; may be repeated
@@ -46,6 +52,9 @@ pub(crate) struct Machine {
     /// Pin the kernels to an instruction set: reference, avx2, avx512 [default: the best here]
     #[arg(long, value_name = "SET")]
     kernel: Option<Isa>,
+    /// Where devices compute: cpu, cuda, cuda:N, or auto for a GPU where there is one
+    #[arg(long, value_name = "PLACE", default_value_t = Place::Cpu)]
+    pub(crate) compute: Place,
 }
 
 impl Machine {
@@ -64,27 +73,35 @@ pub(crate) fn run(args: Args) -> Result<()> {
         start: if args.resume { Start::Resume } else { Start::New },
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
+        compute: args.machine.compute,
         show: &show,
     };
     let ended = session::run(experiment, &options);
     drop(show);
     match ended? {
-        Ended::Interrupted => interrupted(&args.experiment, &out, &args.overrides),
+        Ended::Interrupted(stopped) => {
+            let go_on = go_on(&args.experiment, &out, &args.overrides);
+            return Err(error::interrupted(args.json, &stopped, &go_on));
+        }
         #[cfg(feature = "mpi")]
         Ended::Followed => {}
-        Ended::Finished(summary) if args.json => {
-            println!("{}", serde_json::to_string_pretty(&summary).unwrap_or_default());
-        }
         Ended::Finished(summary) => {
-            print!("{}", table::render(&summary));
-            println!("\nRun folder: {}", out.display());
+            if args.json {
+                println!("{}", serde_json::to_string_pretty(&summary).unwrap_or_default());
+            } else {
+                print!("{}", table::render(&summary));
+                println!("\nRun folder: {}", out.display());
+            }
+            idle::warn(&summary, &run_folder::read_experiment(&out).map_err(session::folder_error)?);
         }
     }
     Ok(())
 }
 
-fn interrupted(experiment: &Path, out: &Path, overrides: &[String]) {
-    let set: String = overrides.iter().map(|assignment| format!(" --set '{assignment}'")).collect();
-    eprintln!("stopped; nothing is lost. Go on with");
-    eprintln!("  deltafl run {} --out {}{set} --resume", experiment.display(), out.display());
+/// The command that goes on with a run that was stopped.
+fn go_on(experiment: &Path, out: &Path, overrides: &[String]) -> String {
+    let path = |path: &Path| error::quoted(&path.display().to_string());
+    let set: String =
+        overrides.iter().map(|assignment| format!(" --set {}", error::quoted(assignment))).collect();
+    format!("deltafl run {} --out {}{set} --resume", path(experiment), path(out))
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use deltafl::metrics::FiguresOverSeeds;
-use deltafl_data::run_folder::{self, RunFolderError, Summary};
+use deltafl_data::run_folder::{self, IdleRounds, RunFolderError, Summary};
 use miette::{IntoDiagnostic, WrapErr};
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ const DEPTH: usize = 5;
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Errors are mean / 90th percentile of the test error in %, of the baseline and of the track whose \
-90th percentile is lowest.\n\nExample:\n  deltafl runs experiments/sweep --json"
+90th percentile is lowest. Idle are rounds that moved nothing, over all tracks and seeds.\n\nExample:\n  deltafl runs experiments/sweep --json"
 )]
 pub(crate) struct Args {
     /// The folder
@@ -42,6 +42,8 @@ struct Run {
     /// Seeds evaluated.
     seeds: usize,
     seeds_planned: usize,
+    /// Rounds that moved nothing, over all tracks and seeds.
+    idle_rounds: IdleRounds,
     baseline: Option<Headline>,
     best: Option<Headline>,
     /// Why there are no figures.
@@ -106,11 +108,14 @@ fn listed(folder: &Path) -> Run {
         rounds_planned: 0,
         seeds: 0,
         seeds_planned: 0,
+        idle_rounds: IdleRounds::default(),
         baseline: None,
         best: None,
         problem: None,
     };
     run.problem = fill_in(&mut run).err().map(|error| match error {
+        // Devices of a served run keep their figures to themselves.
+        RunFolderError::NotEvaluated { .. } if run.rounds > 0 => "no device was evaluated".to_owned(),
         RunFolderError::NotEvaluated { .. } => "not evaluated yet".to_owned(),
         error => error.to_string(),
     });
@@ -124,6 +129,14 @@ fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
     run.model = experiment.model.spec().name().to_owned();
     run.rounds_planned = experiment.rounds.get();
     run.seeds_planned = experiment.seeds.iter().len();
+    let lines = run_folder::read_rounds(&run.path)?;
+    run.idle_rounds = IdleRounds::of(lines.iter().map(|line| &line.record));
+    // What was trained, whether or not anybody was evaluated.
+    let rounds_of = |seed: u64| {
+        let of_seed = lines.iter().filter(|line| line.record.seed == seed);
+        of_seed.map(|line| line.record.round + 1).max().unwrap_or(0)
+    };
+    run.rounds = experiment.seeds.iter().map(|&seed| rounds_of(seed)).min().unwrap_or(0);
     let summary = Summary::of(&run.path)?;
     let infos = tracks(&experiment);
     let metric = summary.task.primary();
@@ -150,7 +163,8 @@ fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
 }
 
 fn rendered(runs: &[Run]) -> String {
-    let header = ["run", "data", "model", "rounds", "seeds", "baseline", "best tail"].map(str::to_owned);
+    let header =
+        ["run", "data", "model", "rounds", "seeds", "idle", "baseline", "best tail"].map(str::to_owned);
     let mut rows = vec![header];
     for run in runs {
         let done = |done: u64, planned: u64| {
@@ -167,6 +181,10 @@ fn rendered(runs: &[Run]) -> String {
             run.model.clone(),
             done(run.rounds, run.rounds_planned),
             done(run.seeds as u64, run.seeds_planned as u64),
+            match run.idle_rounds.idle() {
+                0 => String::new(),
+                idle => format!("{idle} of {}", run.idle_rounds.rounds),
+            },
             run.problem.clone().unwrap_or_else(|| figures(&run.baseline)),
             figures(&run.best),
         ]);
@@ -174,7 +192,7 @@ fn rendered(runs: &[Run]) -> String {
     let widths: Vec<usize> = (0..rows[0].len())
         .map(|c| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0))
         .collect();
-    let line = |row: &[String; 7]| {
+    let line = |row: &[String; 8]| {
         let cells: Vec<String> =
             row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
         format!("{}\n", cells.join("  ").trim_end())

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use deltafl::data::{Federation, Split};
+use deltafl::data::{Federation, Normalise, Split};
 use deltafl::model::Model;
+use deltafl::trainer::Sgd;
 use deltafl::training::{Outcome, Plan, State, train};
 use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::RunFolder;
@@ -17,9 +18,11 @@ use deltafl_net::link::ConnectionLimits;
 use deltafl_net::live::Role;
 use deltafl_net::loopback;
 use deltafl_net::refusal::Refusal;
+use deltafl_net::roster::Edition;
 use deltafl_net::serve::{Host, Introduction, Limits, Setup};
 use miette::{IntoDiagnostic, Report, Result};
 
+use crate::device::GuardArgs;
 use crate::error::bad_input;
 use crate::experiment_file;
 use crate::progress::Show;
@@ -35,15 +38,21 @@ mod register;
 use office::{Office, OfficeArgs};
 pub(crate) use office::{StoreArgs, store_error};
 use recorder::{Desk, Observed, Recorder};
-pub(crate) use register::signed;
+pub(crate) use register::{LIFETIME, signed};
+
+/// Devices of a cohort by which two levels must differ.
+const APART: f64 = 10.0;
+
+/// The roster of a server without certificates is that of its data, and does not change.
+const LOOPBACK: Edition = Edition { version: 1, expires: u64::MAX };
 
 /// Train an experiment with devices that connect over a network
 ///
-/// The server learns sums and nothing else. Every finished round is kept: started again with the same arguments, the
+/// The server learns sums (docs/threat-model.md says what they tell). Every finished round is kept: started again with the same arguments, the
 /// server goes on where it was.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Examples:\n  deltafl serve experiments/quickstart.toml --insecure --http 127.0.0.1:7780 &\n  deltafl swarm experiments/quickstart.toml --insecure\n\n  deltafl serve clinics.toml --certs certs --listen 0.0.0.0:7700 --http 0.0.0.0:7780"
+    after_help = "Examples:\n  deltafl serve experiments/deployed.toml --insecure --http 127.0.0.1:7780 &\n  deltafl swarm experiments/deployed.toml --insecure\n\n  deltafl serve clinics.toml --certs certs --listen 0.0.0.0:7700 --http 0.0.0.0:7780"
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -62,6 +71,9 @@ pub(crate) struct Args {
     /// Without certificates, on a loopback address: for demonstrations
     #[arg(long)]
     insecure: bool,
+    /// Train levels θ that lie fewer than ten devices of a cohort apart: their sums tell of the devices between them
+    #[arg(long)]
+    allow_close_levels: bool,
     /// Let the experiment ask devices for their losses one by one; devices must agree too
     #[arg(long)]
     open: bool,
@@ -93,6 +105,8 @@ pub(crate) struct Rounds {
     /// The share of the cohort that may drop out, for which keys are shared
     #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
     drop_out: f64,
+    #[command(flatten)]
+    guard: GuardArgs,
     /// Seconds for each step of the key set-up
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     setup_deadline: u64,
@@ -102,6 +116,15 @@ pub(crate) struct Rounds {
     /// Seconds for the consistency check, and for the unmasking
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     unmask_deadline: u64,
+    /// Kilobytes per second at which a device must send its answer, or it is cut off
+    #[arg(long, value_name = "KB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    min_rate: u32,
+    /// Cohorts with which a round is begun before it is given up and moves nothing
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    attempts: u32,
+    /// The longest step that a round may take, as the norm of the change of the params; a longer one is given up
+    #[arg(long, value_name = "NORM")]
+    max_step: Option<f64>,
     /// Ask for no histogram of losses that training does not need: the card of a level without a threshold then has none
     #[arg(long)]
     no_survey: bool,
@@ -115,7 +138,8 @@ impl Rounds {
             fits.then_some(value).ok_or_else(|| bad_input(format!("--{option} {value} is not in 0..={most}")))
         };
         let cohort = plan.sampling.cohort_size.min(devices);
-        let extra = share("over-select", self.over_select, 10.0)? * cohort as f64;
+        // Where the server may lie, more than half of those invited must stay (docs/threat-model.md).
+        let extra = share("over-select", self.over_select, 0.5)? * cohort as f64;
         plan.sampling.cohort_size += extra.ceil() as usize;
         let quorum = (share("quorum", self.quorum, 1.0)? * cohort as f64).ceil() as usize;
         let dropping = (1000.0 * share("drop-out", self.drop_out, 0.5)?) as u16;
@@ -128,6 +152,9 @@ impl Rounds {
                 input: Duration::from_secs(self.answer_deadline),
                 unmask: Duration::from_secs(self.unmask_deadline),
             },
+            max_step: self.max_step,
+            attempts: self.attempts,
+            guard: self.guard.guard()?,
             ..Rules::new(cohort, devices)
         })
     }
@@ -151,6 +178,14 @@ pub(crate) fn run(args: Args) -> Result<()> {
             .help("a device that counts twice could be read off a sum: remove with_replacement, or --set with_replacement=false")
             .into());
     }
+    if !args.insecure && !args.allow_close_levels {
+        check_levels(&experiment)?;
+    }
+    if experiment.data.normalise != Normalise::None {
+        return Err(bad_input("the experiment normalises its data, and devices do not hear of it yet")
+            .help("they train on the data as they hold it: normalise it there, and --set data.normalise=none here")
+            .into());
+    }
     let (federation, model) = load(&experiment, &args.machine)?;
     // Deployed, sums are always secure.
     experiment.secagg = SecureAggregation::Real;
@@ -159,6 +194,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         data_hash: federation.hash().to_owned(),
         kernel: args.machine.kernel(),
         params: model.num_params(),
+        population: None, // Devices keep their figures to themselves.
     });
     warn_thin_tails(&experiment, &Show::unless(args.quiet));
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
@@ -220,6 +256,25 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
+/// Refuses levels whose tails differ by a few devices: where two tracks stand at one w, as all do in round 0, the difference of
+/// their sums is the sum over those few.
+fn check_levels(experiment: &Experiment) -> Result<()> {
+    let cohort = experiment.cohort.get();
+    let mut levels: Vec<f64> = experiment.tracks().into_iter().map(|track| track.label.theta.get()).collect();
+    levels.sort_by(f64::total_cmp);
+    for pair in levels.windows(2).filter(|pair| pair[0] < pair[1]) {
+        let apart = (pair[1] - pair[0]) * cohort as f64;
+        if apart < APART - 1e-6 {
+            let (low, high) = (pair[0], pair[1]);
+            let what = format!("θ = {low} and {high} are {apart:.1} devices apart in a cohort of {cohort}");
+            return Err(bad_input(what)
+                .help("what lies between is the sum over those: take larger cohorts or levels further apart, or --allow-close-levels")
+                .into());
+        }
+    }
+    Ok(())
+}
+
 /// The shape of the data and the model for it.
 pub(crate) fn load(experiment: &Experiment, machine: &Machine) -> Result<(Federation, Box<dyn Model>)> {
     let federation = experiment
@@ -252,7 +307,8 @@ async fn start(
     let devices = federation.split(Split::Train);
     let roster = match office.roster().await? {
         Some(roster) => roster,
-        None => loopback::roster(devices.iter().map(|&k| federation.id(k)), |_| false).into_diagnostic()?,
+        None => loopback::roster(LOOPBACK, devices.iter().map(|&k| federation.id(k)), |_| false)
+            .into_diagnostic()?,
     };
     let mut session = [0; 16];
     getrandom::fill(&mut session).map_err(|e| miette::miette!("no randomness: {e}"))?;
@@ -260,7 +316,7 @@ async fn start(
         address: args.listen,
         protection: office.protection()?,
         connections: ConnectionLimits::default(),
-        limits: Limits::default(),
+        limits: Limits { min_rate: 1000 * args.rounds.min_rate, ..Limits::default() },
         introduction: Introduction {
             federation: office.federation.to_string(),
             session,
@@ -287,7 +343,7 @@ fn all_seeds(
     for &seed in &experiment.seeds {
         let saved = recorder.folder.state(seed, model.num_params()).map_err(folder_error)?;
         let saved = recorder.desk.catch_up(recorder.folder, seed, saved)?;
-        let mut state = saved.unwrap_or_else(|| State::new(seed, plan.tracks.len(), model));
+        let mut state = saved.unwrap_or_else(|| State::new(seed, plan.tracks.len(), &Sgd::new(model)));
         if state.round == plan.rounds {
             continue;
         }

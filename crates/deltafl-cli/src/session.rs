@@ -1,22 +1,29 @@
 //! A run from an experiment to its folder: what every command that trains shares.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use deltafl::data::Federation;
-use deltafl::engine::{Engine, Masked, SplitEvaluation, Threads};
+use deltafl::algorithm::TrackLabel;
+use deltafl::compute::{Compute, Threads};
+use deltafl::data::{Federation, Split};
+use deltafl::exchange::{Direct, Exchange, Masked, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
-use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, train};
-use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation, TrackLabel};
+use deltafl::superquantile::LossDistribution;
+use deltafl::trainer::{LocalTrainer, Sgd};
+use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, Survey, train};
+use deltafl_cuda::Place;
+use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, RunFolderError, Summary};
 use miette::Report;
+use serde::Serialize;
 
 use crate::dashboard;
 use crate::error::{Busy, bad_input};
+use crate::gpu;
 use crate::progress::{Progress, Show};
 
 /// How to run, beside what the experiment says.
@@ -29,6 +36,8 @@ pub(crate) struct Options<'a> {
     pub(crate) threads: usize,
     /// The instruction set of the kernels.
     pub(crate) kernel: Isa,
+    /// Where devices compute.
+    pub(crate) compute: Place,
     /// How progress is shown.
     pub(crate) show: &'a Show,
 }
@@ -49,10 +58,40 @@ pub(crate) enum Ended {
     /// All seeds are done.
     Finished(Summary),
     /// Ctrl-C: the folder holds a state to resume from.
-    Interrupted,
+    Interrupted(Stopped),
     /// On another rank than 0, which has nothing to say.
     #[cfg(feature = "mpi")]
     Followed,
+}
+
+/// Where a run was stopped.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Stopped {
+    /// The run folder.
+    pub(crate) folder: PathBuf,
+    /// The seed that was being trained.
+    seed: u64,
+    /// Rounds done of it.
+    rounds: u64,
+    rounds_planned: u64,
+    /// Seeds done before it.
+    seeds_finished: Vec<u64>,
+    seeds_planned: Vec<u64>,
+}
+
+impl Stopped {
+    /// In the middle of a seed of an experiment.
+    pub(crate) fn at(folder: &Path, experiment: &Experiment, state: &State) -> Self {
+        let seeds = experiment.seeds.as_slice();
+        Self {
+            folder: folder.to_owned(),
+            seed: state.seed,
+            rounds: state.round,
+            rounds_planned: experiment.rounds.get(),
+            seeds_finished: seeds.iter().copied().take_while(|&seed| seed != state.seed).collect(),
+            seeds_planned: seeds.to_vec(),
+        }
+    }
 }
 
 /// Trains all seeds of an experiment into its run folder.
@@ -81,19 +120,30 @@ pub(crate) fn build_model(
     Ok(built.map_err(|e| bad_input("the model does not fit the data").because(e))?)
 }
 
-/// The engine of an experiment in this process.
-pub(crate) fn engine<'a>(
-    experiment: &Experiment,
-    model: &'a dyn Model,
+/// Where the devices of this process compute.
+pub(crate) fn compute<'a>(
+    trainer: &'a dyn LocalTrainer,
     federation: &'a Federation,
     threads: usize,
-) -> Result<Box<dyn Engine + 'a>, Report> {
-    let threads = Threads::new(model, federation, threads)
-        .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
-    Ok(match experiment.secagg {
-        SecureAggregation::Plain => Box::new(threads),
-        SecureAggregation::Real => Box::new(Masked::new(threads, experiment.availability.drop_out)),
-    })
+) -> Result<Box<dyn Compute + 'a>, Report> {
+    let threads = Threads::new(trainer, federation, threads);
+    Ok(Box::new(threads.map_err(|e| bad_input("the experiment cannot be trained").because(e))?))
+}
+
+/// The exchange of an experiment in this process.
+pub(crate) fn exchange<'a>(
+    experiment: &Experiment,
+    compute: Box<dyn Compute + 'a>,
+    federation: &'a Federation,
+) -> Result<Box<dyn Exchange + 'a>, Report> {
+    let exchange: Result<Box<dyn Exchange + 'a>, _> = match experiment.secagg {
+        SecureAggregation::Plain => Direct::new(compute, federation).map(|direct| Box::new(direct) as _),
+        SecureAggregation::Real => {
+            let drop_out = experiment.availability.drop_out.get();
+            Masked::new(compute, federation, drop_out).map(|masked| Box::new(masked) as _)
+        }
+    };
+    Ok(exchange.map_err(|e| bad_input("the experiment cannot be trained").because(e))?)
 }
 
 /// Refuses to go on as one of several MPI ranks, for commands that run in one process.
@@ -126,17 +176,23 @@ pub(crate) fn run_on(
         data_hash: federation.hash().to_owned(),
         kernel: options.kernel,
         params: model.num_params(),
+        population: Population::of(federation),
     });
-    let mut engine = engine(&experiment, &*model, federation, options.threads)?;
+    let trainer = Sgd::new(&*model);
+    let compute = match gpu::for_run(&experiment, federation, model.num_params(), options)? {
+        Some(gpu) => Box::new(gpu),
+        None => compute(&trainer, federation, options.threads)?,
+    };
+    let mut exchange = exchange(&experiment, compute, federation)?;
     let mut folder = open(&experiment, options)?;
-    warn_thin_tails(&experiment, options.show);
+    warn_before(&experiment, federation, options.show);
     let stop = stop_on_interrupt();
-    let labels: Vec<TrackLabel> = experiment.tracks().into_iter().map(|track| track.label).collect();
+    let labels = experiment.labels();
     let plan = experiment.plan();
 
     for &seed in &experiment.seeds {
         let saved = folder.state(seed, model.num_params()).map_err(folder_error)?;
-        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), &*model));
+        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), &trainer));
         if state.round == plan.rounds {
             continue;
         }
@@ -149,10 +205,10 @@ pub(crate) fn run_on(
             stop,
             lap: Instant::now(),
         };
-        let outcome = train(&mut *engine, &plan, &mut state, &mut recorder);
+        let outcome = train(&mut *exchange, &plan, &mut state, &mut recorder);
         progress.finish();
         if outcome.map_err(Report::from_err)? == Outcome::Stopped {
-            return Ok(Ended::Interrupted);
+            return Ok(Ended::Interrupted(Stopped::at(options.out, &experiment, &state)));
         }
     }
     Ok(Ended::Finished(folder.summarise().map_err(folder_error)?))
@@ -189,6 +245,18 @@ impl Observer for Recorder<'_> {
         self.lap = Instant::now();
         Ok(())
     }
+
+    fn every_round(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
+    }
 }
 
 pub(crate) fn open(experiment: &Experiment, options: &Options<'_>) -> Result<RunFolder, Report> {
@@ -211,6 +279,12 @@ pub(crate) fn folder_error(error: RunFolderError) -> Report {
         RunFolderError::Exists { .. } => bad_input(error.to_string())
             .help("add --resume to go on with it, or --out DIR to train somewhere else")
             .into(),
+        RunFolderError::NotAFolder { .. } => {
+            bad_input(error.to_string()).help("name a folder: --out DIR").into()
+        }
+        RunFolderError::Shorter { .. } => bad_input(error.to_string())
+            .help("a run can be made longer, not shorter: ask for more rounds, or train into another --out")
+            .into(),
         RunFolderError::Missing { .. } => {
             bad_input(error.to_string()).help("run without --resume to start it").into()
         }
@@ -232,6 +306,17 @@ pub(crate) fn folder_error(error: RunFolderError) -> Report {
         | RunFolderError::Devices { .. } => bad_input("the run folder is damaged").because(error).into(),
         RunFolderError::Locked { .. } => Busy(error).into(),
         _ => Report::from_err(error),
+    }
+}
+
+/// Says what of an experiment is not what it looks like.
+pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, show: &Show) {
+    warn_thin_tails(experiment, show);
+    let (cohort, devices) = (experiment.cohort.get(), federation.split(Split::Train).len());
+    if cohort > devices && !experiment.with_replacement && matches!(show, Show::Plain) {
+        eprintln!(
+            "warning: the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
+        );
     }
 }
 

@@ -15,16 +15,20 @@ use deltafl_net::loopback;
 use deltafl_net::swarm::{Bee, Conduct, Swarm};
 use miette::{IntoDiagnostic, Result};
 
+use crate::device::GuardArgs;
 use crate::error::bad_input;
 use crate::experiment_file;
 use crate::run::Machine;
 use crate::serve::load;
 use crate::session::stop_on_interrupt;
 
+/// How long a server may take to accept a connection before its absence is reported.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Let many devices of a federation take part, from one process
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Example:\n  deltafl swarm experiments/quickstart.toml --insecure --drop-out 0.3 --garbage 0.05"
+    after_help = "Example:\n  deltafl swarm experiments/deployed.toml --insecure --drop-out 0.3 --garbage 0.05"
 )]
 pub(crate) struct Args {
     /// The experiment: its data and its model
@@ -47,9 +51,11 @@ pub(crate) struct Args {
     /// Let the server ask for losses one by one
     #[arg(long)]
     open: bool,
-    /// The fewest devices to hide among
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    min_cohort: usize,
+    /// The fewest devices to hide among [default: 30; 3 with --insecure]
+    #[arg(long, value_name = "N")]
+    min_cohort: Option<usize>,
+    #[command(flatten)]
+    guard: GuardArgs,
     #[command(flatten)]
     faults: Faults,
     /// New connections per second
@@ -84,11 +90,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let (federation, model) = load(&experiment, &args.machine)?;
     let (federation, model): (Arc<Federation>, Arc<dyn Model>) = (Arc::new(federation), Arc::from(model));
     let bees = bees(&args, &federation)?;
+    let conduct = conduct(&args)?;
     eprintln!("{} devices on their way to {}", bees.len(), args.server);
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let stop = stop_on_interrupt();
     runtime.block_on(async {
-        let mut swarm = Swarm::release(bees, &model, &federation, &conduct(&args));
+        tokio::spawn(report_absence(args.server.clone()));
+        let mut swarm = Swarm::release(bees, &model, &federation, &conduct);
         let stopped = async {
             while !stop.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -102,6 +110,25 @@ pub(crate) fn run(args: Args) -> Result<()> {
             () = stopped => Ok(()),
         }
     })
+}
+
+/// Says so while no server answers. The devices keep trying, and say nothing themselves.
+async fn report_absence(server: String) {
+    let mut reported = false;
+    loop {
+        let connected = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(&server)).await;
+        let reason = match connected {
+            Ok(Ok(_)) if reported => return eprintln!("a server answers at {server} now"),
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", PATIENCE.as_secs()),
+        };
+        if !reported {
+            eprintln!("no server answers at {server}: {reason}; the devices keep trying");
+            reported = true;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
 
 fn bees(args: &Args, federation: &Federation) -> Result<Vec<Bee>> {
@@ -125,18 +152,20 @@ fn bees(args: &Args, federation: &Federation) -> Result<Vec<Bee>> {
     fleet.devices.iter().filter_map(plays).collect()
 }
 
-fn conduct(args: &Args) -> Conduct {
+fn conduct(args: &Args) -> Result<Conduct> {
     let Faults { drop_out, garbage, delay, bandwidth, fault_seed } = args.faults;
     let threads = match args.machine.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         threads => threads,
     };
-    Conduct {
-        consent: Consent { open: args.open, min_cohort: args.min_cohort, ..Consent::default() },
+    let least = if args.insecure { 3 } else { Consent::default().min_cohort };
+    let min_cohort = args.min_cohort.unwrap_or(least);
+    Ok(Conduct {
+        consent: Consent { open: args.open, min_cohort, guard: args.guard.guard()?, ..Consent::default() },
         misconduct: Misconduct { drop_out, garbage, delay_ms: delay, bandwidth },
         seed: fault_seed,
         threads,
         arrivals: args.arrivals,
         backoff: Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(10) },
-    }
+    })
 }

@@ -14,7 +14,7 @@ mod slurm;
 pub(crate) mod train;
 
 use crate::run::Machine;
-use crate::session;
+use crate::{error, session};
 use folder::SweepFolder;
 use points::{Point, Shard, Sweep};
 use train::{Effort, Tally};
@@ -81,6 +81,9 @@ pub(crate) struct RunArgs {
     jobs: usize,
     #[command(flatten)]
     machine: Machine,
+    /// Print the results as JSON, as `sweep list --json` does
+    #[arg(long)]
+    json: bool,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -88,7 +91,10 @@ pub(crate) struct RunArgs {
 
 /// List the points of a sweep with their results
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example:\n  deltafl sweep list sweeps/quickstart --csv > sweep.csv")]
+#[command(
+    after_help = "Where seeds are swept, a table of averages over them follows. One page and one chart of all points: deltafl report DIR\n\nExample:\n  \
+deltafl sweep list sweeps/quickstart --csv > sweep.csv"
+)]
 pub(crate) struct ListArgs {
     /// The sweep's folder
     folder: PathBuf,
@@ -98,6 +104,9 @@ pub(crate) struct ListArgs {
     /// Print as JSON
     #[arg(long)]
     json: bool,
+    /// Print averages over the points that differ in seeds alone, instead of the points
+    #[arg(long)]
+    average: bool,
 }
 
 /// Put the folders of one sweep from several machines together
@@ -146,21 +155,47 @@ fn run_points(args: &RunArgs) -> Result<()> {
         jobs: args.jobs,
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
-        quiet: args.quiet,
+        quiet: args.quiet || args.json,
     };
-    folder.describe(&sweep.text)?;
+    folder.describe(&sweep)?;
     let tally = train::train(&folder, &points, &effort)?;
     let results = listing::results(&folder, &sweep, points.iter().copied())?;
-    print!("{}", listing::rendered(&sweep, &results));
-    println!("\nSweep folder: {}", folder.path().display());
-    conclude(tally)
+    if !args.json {
+        print!("{}", listing::rendered(&sweep, &results));
+        print!("{}", averages(&folder, &sweep)?);
+        println!("\nSweep folder: {}", folder.path().display());
+    } else if !tally.interrupted {
+        println!("{}", serde_json::to_string_pretty(&results).into_diagnostic()?);
+    }
+    conclude(tally, &folder, args.json)
 }
 
-/// Says what is left to do, and fails where a point failed.
-pub(crate) fn conclude(tally: Tally) -> Result<()> {
-    if tally.interrupted {
-        eprintln!("stopped; nothing is lost. Run the same command again to go on.");
-    }
+/// The averages over seeds as a table, where seeds are swept.
+fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<String> {
+    let averages = listing::averages(folder, sweep)?;
+    Ok(if averages.len() == sweep.points.len() {
+        String::new()
+    } else {
+        format!("\nAverages over seeds\n\n{}", listing::table(sweep, &averages))
+    })
+}
+
+/// Where a sweep was stopped.
+#[derive(Debug, serde::Serialize)]
+struct Place<'a> {
+    folder: &'a Path,
+    points_finished: usize,
+    points_planned: usize,
+}
+
+/// Says what is left to do, and fails where a point failed or the user asked to stop.
+pub(crate) fn conclude(tally: Tally, folder: &SweepFolder, json: bool) -> Result<()> {
+    let place = Place {
+        folder: folder.path(),
+        points_finished: tally.skipped + tally.trained,
+        points_planned: tally.points,
+    };
+    let stopped = tally.interrupted.then(|| error::interrupted(json, &place, &error::same_command()));
     if tally.busy > 0 {
         eprintln!("{} points are being trained by another process.", tally.busy);
     }
@@ -173,7 +208,7 @@ pub(crate) fn conclude(tally: Tally) -> Result<()> {
         }
     }
     match last {
-        None => Ok(()),
+        None => stopped.map_or(Ok(()), Err),
         Some(report) if failed == 1 => Err(report),
         Some(report) => Err(report.wrap_err(format!("{failed} points failed; the others are not concerned"))),
     }
@@ -182,13 +217,20 @@ pub(crate) fn conclude(tally: Tally) -> Result<()> {
 fn list(args: &ListArgs) -> Result<()> {
     let folder = SweepFolder::at(&args.folder);
     let sweep = folder.sweep()?;
-    let results = listing::results(&folder, &sweep, sweep.points.iter())?;
+    let results = if args.average {
+        listing::averages(&folder, &sweep)?
+    } else {
+        listing::results(&folder, &sweep, sweep.points.iter())?
+    };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&results).into_diagnostic()?);
     } else if args.csv {
-        print!("{}", listing::csv(&sweep, &results)?);
+        print!("{}", listing::csv(&results)?);
+    } else if args.average {
+        print!("{}", listing::table(&sweep, &results));
     } else {
         print!("{}", listing::rendered(&sweep, &results));
+        print!("{}", averages(&folder, &sweep)?);
     }
     Ok(())
 }
@@ -197,6 +239,9 @@ fn merge_folders(args: &MergeArgs) -> Result<()> {
     let into = SweepFolder::at(&args.into);
     let merged = merge::merge(&args.folders, &into)?;
     println!("{} points taken, {} known already", merged.taken, merged.known);
+    if merged.foreign > 0 {
+        println!("{} runs left out: they are not points of this sweep", merged.foreign);
+    }
     let sweep = into.sweep()?;
     let results = listing::results(&into, &sweep, sweep.points.iter())?;
     print!("{}", listing::rendered(&sweep, &results));
@@ -205,13 +250,13 @@ fn merge_folders(args: &MergeArgs) -> Result<()> {
 
 fn write_slurm(args: &SlurmArgs) -> Result<()> {
     let (sweep, folder) = args.what.read()?;
-    folder.describe(&sweep.text)?;
+    folder.describe(&sweep)?;
     let tasks = args.tasks.map_or(sweep.points.len(), |tasks| tasks.get().min(sweep.points.len()));
     let path = folder.path().join("sweep.slurm");
     fs::write(&path, slurm::script(folder.path(), &sweep.name, tasks))
         .into_diagnostic()
         .wrap_err_with(|| path.display().to_string())?;
     println!("{} points in {tasks} tasks. Submit it with", sweep.points.len());
-    println!("  sbatch {}", slurm::quoted(&path.display().to_string()));
+    println!("  sbatch {}", error::quoted(&path.display().to_string()));
     Ok(())
 }

@@ -3,34 +3,45 @@
 use deltafl::data::Split;
 use deltafl::metrics::OverSeeds;
 use deltafl::task::{Metric, Unit};
-use deltafl_data::experiment::TrackLabel;
 use deltafl_data::run_folder::Summary;
+
+use crate::idle;
 
 /// The rows of the paper's tables that fit on a terminal.
 pub(crate) fn render(summary: &Summary) -> String {
+    let devices = if summary.reported == Split::Test { "Test" } else { "Train" };
+    titled(&format!("{devices} {}", metric(summary)), summary)
+}
+
+/// The metric of the figures, with its unit.
+pub(crate) fn metric(summary: &Summary) -> String {
+    let metric = summary.task.primary();
+    let unit = if metric.unit == Unit::Share { " in %" } else { "" };
+    format!("{}{unit}", metric.title)
+}
+
+/// The same under another title.
+pub(crate) fn titled(title: &str, summary: &Summary) -> String {
     let seeds = summary.tracks.first().map_or(0, |track| track.seeds);
     let rounds = summary.tracks.first().map_or(0, |track| track.rounds);
     let plural = if seeds == 1 { "seed" } else { "seeds" };
     let (metric, no_test_devices) = (summary.task.primary(), summary.reported != Split::Test);
-    let unit = if metric.unit == Unit::Share { " in %" } else { "" };
-    let devices = if no_test_devices { "Train" } else { "Test" };
-    let mut text = format!(
-        "{devices} {}{unit} after {rounds} rounds, {seeds} {plural} ({}, {})\n",
-        metric.title, summary.dataset, summary.model
-    );
+    let mut text =
+        format!("{title} after {rounds} rounds, {seeds} {plural} ({}, {})\n", summary.dataset, summary.model);
     if no_test_devices {
         text.push_str(NO_TEST_DEVICES);
     }
     text.push('\n');
     let header = ["", "mean", "median", "90th percentile", "95th percentile"];
     let mut rows: Vec<[String; 5]> = vec![header.map(str::to_owned)];
+    let mut labels = Vec::new();
     for track in &summary.tracks {
-        let label = TrackLabel { algorithm: track.algorithm.clone(), theta: track.theta }.to_string();
+        labels.push(track.name.clone());
         let cell =
             |figure: Option<OverSeeds>| figure.map_or_else(|| "–".to_owned(), |f| shown(metric, f, seeds));
         let error = track.test;
         rows.push([
-            label,
+            track.name.clone(),
             cell(error.map(|e| e.mean)),
             cell(error.map(|e| e.p50)),
             cell(error.map(|e| e.p90)),
@@ -38,6 +49,11 @@ pub(crate) fn render(summary: &Summary) -> String {
         ]);
     }
     text.push_str(&aligned(&rows));
+    let idle = idle::lines(summary, &labels);
+    if !idle.is_empty() {
+        text.push('\n');
+        text.push_str(&idle);
+    }
     text
 }
 

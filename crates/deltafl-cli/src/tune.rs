@@ -1,4 +1,4 @@
-//! `deltafl tune`: the grid search of the paper, two sweeps one after the other (spec §6).
+//! `deltafl tune`: the grid search of the paper, two sweeps one after the other.
 //!
 //! First γ₀ and c, by the weighted mean train loss of FedAvg at the end; then, for linear models, λ for each track, by
 //! the 90th percentile of the error over train devices that were held out.
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use deltafl_data::experiment::{DecaySection, Experiment, OneOrMore, Positive};
 use deltafl_data::run_folder::{Summary, TrackSummary};
-use miette::{IntoDiagnostic, Result, WrapErr};
+use miette::{IntoDiagnostic, Result, WrapErr, miette};
 use serde::Serialize;
 
 mod grid;
 mod heat_map;
 
-use crate::error::bad_input;
+use crate::error::{bad_input, make_folder};
 use crate::report::tracks::tracks;
 use crate::run::Machine;
 use crate::sweep::folder::SweepFolder;
@@ -99,10 +99,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let out = args.out.clone().unwrap_or_else(|| Path::new("tune").join(&experiment.name));
     let tuner = Tuner { args: &args, grid, out };
 
-    let Some(mut tuned) = tuner.rate(&experiment)? else { return Ok(()) };
+    let mut tuned = tuner.rate(&experiment)?;
     let mut penalties = Vec::new();
     if !tuner.grid.l2.is_empty() {
-        let Some(chosen) = tuner.l2(&tuned)? else { return Ok(()) };
+        let chosen = tuner.l2(&tuned)?;
         let names = tracks(&tuned).into_iter().map(|track| track.label);
         penalties = names.zip(&chosen).map(|(track, &l2)| TrackPenalty { track, l2 }).collect();
         tuned = grid::with_l2(tuned, &chosen);
@@ -129,13 +129,15 @@ struct Tuner<'a> {
 }
 
 impl Tuner<'_> {
-    /// The experiment with the best γ₀ and c; `None` when the user asks to stop.
-    fn rate(&self, experiment: &Experiment) -> Result<Option<Experiment>> {
+    /// The experiment with the best γ₀ and c.
+    fn rate(&self, experiment: &Experiment) -> Result<Experiment> {
         let mut swept = vec![format!("local.learning_rate={}", listed(&self.grid.rates))];
         if !self.grid.decays.is_empty() {
             swept.push(format!("local.decay.factor={}", listed(&self.grid.decays)));
         }
-        let Some(points) = self.sweep("rate", grid::for_rate(experiment), &swept)? else { return Ok(None) };
+        let (folder, sweep) = self.sweep("rate", grid::for_rate(experiment), &swept)?;
+        folder.describe(&sweep)?;
+        let points = self.trained(&folder, sweep)?;
         let columns = self.grid.decays.len().max(1);
         let losses: Vec<Option<f64>> =
             points.iter().map(|(_, summary)| train_loss(&summary.tracks[0])).collect();
@@ -169,14 +171,17 @@ impl Tuner<'_> {
             tuned.local.decay = (c < 1.0).then_some(DecaySection { factor, ..section });
             self.say(&format!("c = {c}"));
         }
-        Ok(Some(tuned))
+        Ok(tuned)
     }
 
-    /// The best λ of each track; `None` when the user asks to stop.
-    fn l2(&self, experiment: &Experiment) -> Result<Option<Vec<f64>>> {
+    /// The best λ of each track.
+    fn l2(&self, experiment: &Experiment) -> Result<Vec<f64>> {
         let penalties: Vec<String> = self.grid.l2.iter().map(|l2| format!("{l2:e}")).collect();
         let swept = [format!("model.l2={}", penalties.join(","))];
-        let Some(points) = self.sweep("l2", grid::for_l2(experiment), &swept)? else { return Ok(None) };
+        let (folder, sweep) = self.sweep("l2", grid::for_l2(experiment), &swept)?;
+        // A grid of rates that has grown may have led to another rate, and so to other points.
+        folder.describe_anew(&sweep)?;
+        let points = self.trained(&folder, sweep)?;
         let names: Vec<String> = tracks(experiment).into_iter().map(|track| track.label).collect();
         let errors: Vec<Vec<Option<f64>>> = (0..names.len())
             .map(|t| points.iter().map(|(_, summary)| validation_p90(&summary.tracks[t])).collect())
@@ -195,21 +200,25 @@ impl Tuner<'_> {
         for ((name, &i), errors) in map.y.1.iter().zip(&best).zip(&map.cells) {
             self.say(&format!("{name}: λ = {:e}{}", self.grid.l2[i], edge(i, errors, "--l2")));
         }
-        Ok(Some(best.into_iter().map(|i| self.grid.l2[i]).collect()))
+        Ok(best.into_iter().map(|i| self.grid.l2[i]).collect())
     }
 
-    /// Trains a sweep below the folder; its points with what they came to, or `None` when it is not finished.
+    /// A sweep in a folder of its own.
     fn sweep(
         &self,
         name: &str,
         mut experiment: Experiment,
         swept: &[String],
-    ) -> Result<Option<Vec<(Point, Summary)>>> {
+    ) -> Result<(SweepFolder, Sweep)> {
         let seeds: Vec<u64> = experiment.seeds.iter().copied().take(self.args.seeds.get()).collect();
         experiment.seeds = OneOrMore::try_from(seeds).into_diagnostic()?;
         let folder = SweepFolder::at(&self.out.join(name));
         let sweep = Sweep::new(&folder.description(), &experiment.to_toml(), &[], swept)?;
-        folder.describe(&sweep.text)?;
+        Ok((folder, sweep))
+    }
+
+    /// Trains a sweep; its points with what they came to.
+    fn trained(&self, folder: &SweepFolder, sweep: Sweep) -> Result<Vec<(Point, Summary)>> {
         let effort = Effort {
             jobs: self.args.jobs,
             threads: self.args.machine.threads,
@@ -217,17 +226,19 @@ impl Tuner<'_> {
             quiet: self.args.quiet || self.args.json,
         };
         let points: Vec<&Point> = sweep.points.iter().collect();
-        let tally = train::train(&folder, &points, &effort)?;
-        let unfinished = tally.interrupted || tally.busy > 0;
-        sweep::conclude(tally)?;
-        if unfinished {
-            return Ok(None);
+        let tally = train::train(folder, &points, &effort)?;
+        let busy = tally.busy > 0;
+        sweep::conclude(tally, folder, self.args.json)?;
+        if busy {
+            return Err(miette!(
+                "nothing can be chosen yet: run the same command again when the others are done"
+            ));
         }
         let summed = |point: Point| {
             let summary = Summary::of(&folder.point(&point.address)).map_err(session::folder_error)?;
             Ok((point, summary))
         };
-        sweep.points.into_iter().map(summed).collect::<Result<Vec<_>>>().map(Some)
+        sweep.points.into_iter().map(summed).collect()
     }
 
     /// Draws a heat map, and prints it as a table.
@@ -255,10 +266,8 @@ impl Tuner<'_> {
 
     fn write(&self, name: &str, contents: &[u8]) -> Result<PathBuf> {
         let path = self.out.join(name);
-        fs::create_dir_all(&self.out)
-            .and_then(|()| fs::write(&path, contents))
-            .into_diagnostic()
-            .wrap_err_with(|| path.display().to_string())?;
+        make_folder(&self.out)?;
+        fs::write(&path, contents).into_diagnostic().wrap_err_with(|| path.display().to_string())?;
         Ok(path)
     }
 

@@ -28,12 +28,13 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     desk.printed("doctor --certs certs --blobs state/blobs");
 
     let mut server = desk.start(
-        "serve x.toml --certs certs --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --stay --blobs state/blobs --wait-for 12",
+        "serve x.toml --certs certs --allow-close-levels --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --stay --blobs state/blobs --wait-for 12",
     );
     let http = server.hear("live page: ");
     let grpc = server.hear("listening on ");
     let url = format!("https://localhost:{}", port(&http));
-    let _swarm = desk.start(&format!("swarm x.toml --fleet fleet.json --server localhost:{}", port(&grpc)));
+    let _swarm = desk
+        .start(&format!("swarm x.toml --fleet fleet.json --min-cohort 3 --server localhost:{}", port(&grpc)));
     server.hear("all rounds are done");
 
     // The same bytes as a simulation.
@@ -64,6 +65,9 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     desk.printed("data synth glyphs --devices 6 --out mine");
     let tried = desk.printed(&format!("model try --data mine --server {url} --identity tablet"));
     assert_eq!(tried.matches("serves this device best").count(), 1, "{tried}");
+    // What it prints is a command that runs as it stands.
+    let command = tried.lines().find_map(|line| line.strip_prefix("Get it:  deltafl ")).unwrap();
+    assert!(desk.printed(command).contains("version 4"), "{command}");
     assert_eq!(tried.lines().filter(|line| line.contains('%')).count(), 3, "{tried}");
 
     assert!(desk.printed("certs revoke tablet").contains("revoked"));
@@ -78,6 +82,13 @@ fn mistakes_are_answered_with_what_to_do() {
     desk.printed("certs init --federation clinics");
     assert!(desk.refusal("certs init --federation clinics").contains("exists already"));
     assert!(desk.refusal("serve x.toml").contains("--certs DIR"));
+    let refused = desk.refusal("serve x.toml --certs certs");
+    assert!(refused.contains("θ = 0.25 and 0.5 are 2.0 devices apart"), "{refused}");
+    let refused = desk.refusal("serve x.toml --insecure --set data.normalise=standard");
+    assert!(refused.contains("data.normalise=none"), "{refused}");
+    let refused = desk.refusal("model pull --theta 0.5 --server http://localhost:1");
+    assert!(refused.contains("--identity DIR") && refused.contains("--federation NAME"), "{refused}");
+    assert!(desk.refusal("serve x.toml --insecure --gamma 0.7").contains("--gamma 0.7 is not in 0..=0.5"));
     let output = desk.run("doctor --certs certs --blobs state/blobs");
     let found = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(!output.status.success() && found.contains("BAD   server certificate"), "{found}");
@@ -93,7 +104,7 @@ fn a_server_without_the_authoritys_keys_takes_the_roster_that_was_signed_elsewhe
     // The server's machine gets its own certificate, and nothing of the authority.
     fs::create_dir(desk.path("machine")).unwrap();
     fs::rename(desk.path("certs/server"), desk.path("machine/server")).unwrap();
-    let serve = "serve x.toml --certs machine --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --set rounds=1 --wait-for 12 --blobs blobs";
+    let serve = "serve x.toml --certs machine --allow-close-levels --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --set rounds=1 --wait-for 12 --blobs blobs";
     let refused = desk.refusal(serve);
     assert!(refused.contains("deltafl certs roster --certs certs"), "{refused}");
     assert!(desk.printed("certs roster").contains("12 devices"));
@@ -102,7 +113,8 @@ fn a_server_without_the_authoritys_keys_takes_the_roster_that_was_signed_elsewhe
     server.hear("the authority's keys are not here");
     let url = format!("https://localhost:{}", port(&server.hear("live page: ")));
     let grpc = server.hear("listening on ");
-    let _swarm = desk.start(&format!("swarm x.toml --fleet fleet.json --server localhost:{}", port(&grpc)));
+    let _swarm = desk
+        .start(&format!("swarm x.toml --fleet fleet.json --min-cohort 3 --server localhost:{}", port(&grpc)));
     server.hear("all rounds are done");
     let token = desk.printed("enrol token");
     let refused =

@@ -118,3 +118,25 @@ fn a_key_that_others_can_read_is_a_finding() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!output.status.success() && text.contains("chmod 600 certs/ca/ca.key"), "{text}");
 }
+
+#[test]
+fn two_transcripts_of_one_server_are_compared() {
+    let desk = Desk::with(DEPLOYED);
+    let line = |previous: &str, survivors: &str| {
+        format!(
+            "{{\"previous\":\"{previous}\",\"at\":1,\"event\":\"survivors\",\"setup\":[\"aa\",3],\"slot\":0,\"survivors\":[40,\"{survivors}\"]}}\n"
+        )
+    };
+    let (zeros, ones) = ("0".repeat(64), "1".repeat(64));
+    fs::write(desk.path("one.jsonl"), line(&zeros, &ones)).unwrap();
+    fs::write(desk.path("same.jsonl"), line(&zeros, &ones)).unwrap();
+    fs::write(desk.path("other.jsonl"), line(&zeros, &zeros)).unwrap();
+    fs::write(desk.path("broken.jsonl"), line(&ones, &ones)).unwrap();
+    assert!(
+        desk.printed("device audit one.jsonl same.jsonl").contains("1 records in both, 0 of them different")
+    );
+    let split = desk.run("device audit one.jsonl other.jsonl");
+    let told = String::from_utf8_lossy(&split.stdout).into_owned();
+    assert!(split.status.code() == Some(1) && told.contains("the survivors of sum 0"), "{told}");
+    assert!(desk.refusal("device audit broken.jsonl").contains("line 1"));
+}

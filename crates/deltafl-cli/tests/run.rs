@@ -116,10 +116,204 @@ fn a_run_that_is_there_is_neither_overwritten_nor_continued_with_another_experim
     assert!(desk.run("run x.toml --out r --set rounds=3 --set seeds=1 -q").status.success());
     let said = desk.failure("run x.toml --out r --set rounds=3 --set seeds=1", 2);
     assert!(said.contains("already holds a run") && said.contains("--resume"), "{said}");
-    let said = desk.failure("run x.toml --out r --resume --set rounds=4 --set seeds=1", 2);
-    assert!(said.contains("rounds: 3 → 4"), "{said}");
+    let said = desk.failure("run x.toml --out r --resume --set rounds=3 --set cohort=5 --set seeds=1", 2);
+    assert!(said.contains("cohort: 6 → 5"), "{said}");
     let said = desk.failure("run x.toml --out nowhere --resume", 2);
     assert!(said.contains("holds no run"), "{said}");
+}
+
+#[test]
+fn a_finished_run_grows_to_the_bits_of_one_that_was_that_long_from_the_start() {
+    let desk = desk();
+    assert!(desk.run("run x.toml --out long -q").status.success());
+    // Seven rounds: the last is evaluated because it is the last, which in a longer run it is not.
+    for (rounds, resume) in [(7, ""), (9, "--resume"), (12, "--resume")] {
+        let said = desk.run(&format!("run x.toml --out grown -q --set rounds={rounds} {resume}"));
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    }
+    assert_eq!(checkpoints(&desk.path("long")), checkpoints(&desk.path("grown")));
+    let mut lines = [rounds(&desk.path("long")), rounds(&desk.path("grown"))];
+    lines.iter_mut().for_each(|lines| lines.sort());
+    assert_eq!(lines[0], lines[1]);
+    for file in ["experiment.toml", "summary.json"] {
+        let read = |run: &str| fs::read_to_string(desk.path(run).join(file)).unwrap();
+        assert_eq!(read("long"), read("grown"), "{file}");
+    }
+    let evaluations = |run: &str| {
+        let names = fs::read_dir(desk.path(run).join("devices")).unwrap();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(evaluations("long"), evaluations("grown"));
+    let said = desk.failure("run x.toml --out grown --resume --set rounds=9", 2);
+    assert!(said.contains("12 rounds already"), "{said}");
+}
+
+/// Waits for a file that a command writes, while the command runs.
+#[cfg(unix)]
+fn wait_for(path: &Path, child: &mut std::process::Child) {
+    while !path.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it wrote {}", path.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts a command, interrupts it as Ctrl-C does once it has written a file, and returns how it ended.
+#[cfg(unix)]
+fn interrupted(desk: &Desk, words: &str, file: &str) -> std::process::Output {
+    let mut command = desk.command(words);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for(&desk.path(file), &mut child);
+    ctrl_c(&child);
+    child.wait_with_output().unwrap()
+}
+
+/// What Ctrl-C sends; `kill` is part of every shell, and a command of its own on some machines only.
+#[cfg(unix)]
+fn ctrl_c(child: &std::process::Child) {
+    let kill = format!("kill -INT {}", child.id());
+    assert!(Command::new("bash").args(["-c", &kill]).status().unwrap().success());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_command_that_is_interrupted_says_where_it_stopped_and_ends_with_130() {
+    let desk = desk();
+    let output = interrupted(
+        &desk,
+        "run x.toml --set rounds=1000000 --json --out r",
+        "r/checkpoint/seed-1.safetensors",
+    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let place = &json["interrupted"];
+    assert_eq!(
+        (&place["folder"], &place["seed"], &place["rounds_planned"]),
+        (&"r".into(), &1.into(), &1_000_000.into())
+    );
+    assert!(place["rounds"].as_u64().unwrap() >= 3, "{json}");
+    let resume = json["resume"].as_str().unwrap();
+    assert_eq!(resume, "deltafl run x.toml --out r --set rounds=1000000 --resume");
+    // The state that it speaks of is there.
+    let lines = rounds(&desk.path("r"));
+    assert_eq!(lines.len() as u64, 3 * place["rounds"].as_u64().unwrap());
+
+    // People are told on standard error, and nothing is printed that a script could take for a result.
+    let output = interrupted(
+        &desk,
+        "run x.toml --set rounds=1000000 --quiet --out q",
+        "q/checkpoint/seed-1.safetensors",
+    );
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(130), 0));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--resume"));
+}
+
+#[cfg(unix)]
+#[test]
+fn sweeps_and_searches_that_are_interrupted_end_with_130() {
+    let desk = desk();
+    let sweep = "sweep run x.toml --sweep local.batch=5,10 --set rounds=1000000 --jobs 1 --json --out s";
+    let tune =
+        "tune x.toml --rates 0.1,0.3 --set rounds=1000000 --set data.split.train=0.5 --jobs 1 --json --out t";
+    for (words, folder) in [(sweep, "s"), (tune, "t/rate")] {
+        let mut child = desk.command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for(&desk.path(folder).join("sweep.toml"), &mut child);
+        let begun = || {
+            fs::read_dir(desk.path(folder))
+                .unwrap()
+                .any(|entry| entry.unwrap().path().join("rounds.jsonl").exists())
+        };
+        while !begun() {
+            assert!(child.try_wait().unwrap().is_none(), "{words} ended by itself");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        ctrl_c(&child);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["interrupted"]["folder"], folder);
+        assert_eq!(json["interrupted"]["points_finished"], 0);
+        assert_eq!(json["interrupted"]["points_planned"], 2);
+    }
+}
+
+#[test]
+fn a_name_that_is_no_folder_of_its_own_is_refused() {
+    let desk = desk();
+    for name in ["", "../evil", "a/b", "..", ".hidden"] {
+        fs::write(desk.path("named.toml"), EXPERIMENT.replace("\"tiny\"", &format!("{name:?}"))).unwrap();
+        let said = desk.failure("run named.toml", 2);
+        assert!(said.contains("named.toml:2") && said.contains("a name is also that of a folder"), "{said}");
+        assert!(!desk.path("runs").exists() && !desk.path("../evil").exists());
+    }
+    let said = desk.refusal("sweep run x.toml --set name=../evil");
+    assert!(said.contains("a name is also that of a folder"), "{said}");
+}
+
+#[test]
+fn a_file_where_a_folder_belongs_is_called_a_file() {
+    let desk = desk();
+    fs::write(desk.path("file"), "").unwrap();
+    for words in ["run x.toml --out file", "sweep run x.toml --sweep cohort=5,6 --out file"] {
+        assert!(desk.refusal(words).contains("file is a file, not a folder"), "{words}");
+    }
+}
+
+#[test]
+fn an_error_of_an_override_names_it_and_quotes_no_line() {
+    let desk = desk();
+    let said = desk.refusal("run x.toml --set rounds=0");
+    assert!(said.contains("--set rounds=0: invalid value") && !said.contains("x.toml:"), "{said}");
+    fs::write(desk.path("empty.toml"), "").unwrap();
+    let said = desk.refusal("run empty.toml");
+    assert!(said.contains("empty.toml is empty"), "{said}");
+}
+
+#[test]
+fn a_cohort_that_is_larger_than_the_federation_is_said() {
+    let desk = desk();
+    let output = desk.run("run x.toml --set cohort=5000 --set rounds=1 --set seeds=1 --out c");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("the cohort of 5000 is larger than the federation"),
+        "{said}"
+    );
+    let output = desk
+        .run("run x.toml --set cohort=50 --set with_replacement=true --set rounds=1 --set seeds=1 --out d");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("larger"), "drawn again and again, it is not");
+}
+
+#[test]
+fn rounds_that_moved_nothing_are_counted_and_their_cause_is_named() {
+    let desk = desk();
+    let output = desk.run("run x.toml --set local.learning_rate=1e38 --set rounds=6 --set seeds=1 --out hot");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("warning: FedAvg:") && said.contains("local.learning_rate = 1e38"), "{said}");
+    assert!(printed.contains("rounds moved nothing: no update was finite in"), "{printed}");
+    let summary: serde_json::Value =
+        serde_json::from_slice(&fs::read(desk.path("hot/summary.json")).unwrap()).unwrap();
+    let idle = &summary["tracks"][0]["idle_rounds"];
+    assert!(idle["rounds"] == 6 && idle["refused"].as_u64() > Some(3), "{summary}");
+
+    let output =
+        desk.run("run x.toml --set availability.drop_out=1 --set rounds=4 --set seeds=1 --json --out gone");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("too few devices answered in 4; availability.drop_out is 1.0"), "{said}");
+    let listed: serde_json::Value = serde_json::from_str(&desk.printed("runs . --json")).unwrap();
+    let gone = listed.as_array().unwrap().iter().find(|run| run["path"] == "./gone").unwrap();
+    assert_eq!((&gone["idle_rounds"]["no_sum"], &gone["idle_rounds"]["rounds"]), (&12.into(), &12.into()));
+    assert!(desk.printed("runs .").contains("12 of 12"));
+
+    let quiet = desk.run("run x.toml --set rounds=2 --set seeds=1 --json --out fine");
+    assert!(
+        quiet.stderr.is_empty(),
+        "a run that moves has nothing to say: {}",
+        String::from_utf8_lossy(&quiet.stderr)
+    );
 }
 
 #[test]
@@ -134,11 +328,11 @@ fn errors_point_at_the_line_of_the_experiment() {
     };
     let said = wrong("[0.5, 0.2]", "[0.5, 1.4]");
     assert!(
-        said.contains("wrong.toml:25") && said.contains("conformity level must be in (0, 1], got 1.4"),
+        said.contains("wrong.toml:25") && said.contains("theta: expected a number in (0, 1], got 1.4"),
         "{said}"
     );
     for theta in ["0", "nan", "-0.5", "inf"] {
-        assert!(wrong("[0.5, 0.2]", theta).contains("conformity level must be in (0, 1]"), "{theta}");
+        assert!(wrong("[0.5, 0.2]", theta).contains("theta: expected a number in (0, 1]"), "{theta}");
     }
     let said = wrong("cohort = 6", "cohorte = 6");
     assert!(said.contains("wrong.toml:5") && said.contains("unknown field `cohorte`"), "{said}");

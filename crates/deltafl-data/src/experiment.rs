@@ -3,54 +3,56 @@
 //! Every number has a type that cannot hold a wrong one, so that an error points at the value in the file and
 //! nothing behind has to check again. A file written back has every default in it.
 
-use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 
 use serde::{Deserialize, Serialize};
 
 use crate::run_folder::Difference;
-use deltafl::algorithm::{Algorithm, DeltaFl, FedAvg, Quantile};
+use deltafl::algorithm::{Options, Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
-use deltafl::device::Work;
+use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
-use deltafl::superquantile::Conformity;
-use deltafl::superquantile::smooth::Smoothing;
+use deltafl::memory::Memory;
+use deltafl::selection::Needs;
+use deltafl::trainer::Work;
 use deltafl::training::{self, Decay, Plan};
 
 mod address;
+mod algorithm;
 mod data;
+pub mod keys;
 mod list;
 mod model;
+mod name;
 mod number;
+mod parse;
 mod split;
 
+pub use algorithm::AlgorithmSection;
 pub use data::{DataSection, LoadError, Source};
 pub use list::OneOrMore;
 pub use model::{ForeignOption, ModelKind, ModelSection};
-pub use number::{NonNegative, OutOfRange, Positive, Probability};
+pub use name::{InvalidName, check_name};
+pub use number::{NonNegative, OutOfRange, Positive};
+pub use parse::InvalidExperiment;
 pub use split::{InvalidSplitSection, SplitSection};
 
-/// An experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// An experiment. It is made by [`Experiment::parse`] alone, so that none is wrong.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Experiment {
     /// Its name, and that of its run folder.
     pub name: String,
     /// A run each.
-    #[serde(default = "first_seed")]
     pub seeds: OneOrMore<u64>,
     /// T.
     pub rounds: NonZeroU64,
     /// m, the devices drawn in a round.
     pub cohort: NonZeroUsize,
     /// Draw them with replacement, as the paper writes it.
-    #[serde(default)]
     pub with_replacement: bool,
     /// Rounds between two evaluations of every device.
-    #[serde(default = "ten")]
     pub evaluate_every: NonZeroU64,
     /// Whether sums in a simulation go through the real protocol.
-    #[serde(default)]
     pub secagg: SecureAggregation,
     /// The devices and their examples.
     pub data: DataSection,
@@ -59,12 +61,11 @@ pub struct Experiment {
     /// How they train.
     pub local: LocalSection,
     /// Who is away, and who vanishes.
-    #[serde(default)]
     pub availability: Availability,
     /// How the server combines them; each level of θ is a track.
     pub algorithm: Vec<AlgorithmSection>,
     /// What a run folder adds: ignored in a file that is to be run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
 }
 
@@ -79,7 +80,7 @@ pub enum SecureAggregation {
     Real,
 }
 
-/// LocalUpdate (spec §3).
+/// LocalUpdate (Algorithm 2, lines 10–12).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LocalSection {
@@ -108,40 +109,6 @@ pub struct DecaySection {
     pub every: NonZeroU64,
 }
 
-/// An algorithm, and the levels at which it trains.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AlgorithmSection {
-    /// Which.
-    pub kind: AlgorithmKind,
-    /// θ, a track each; Δ-FL needs at least one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub theta: Option<OneOrMore<Conformity>>,
-    /// How Δ-FL finds η.
-    #[serde(default)]
-    pub quantile: Quantile,
-    /// T_η.
-    #[serde(default = "one")]
-    pub eta_every: NonZeroU64,
-    /// ν.
-    #[serde(default)]
-    pub nu: NonNegative,
-    /// λ, instead of that of the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub l2: Option<NonNegative>,
-}
-
-/// The algorithms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AlgorithmKind {
-    /// Federated averaging.
-    #[serde(rename = "fedavg")]
-    FedAvg,
-    /// Δ-FL.
-    DeltaFl,
-}
-
 /// What a run folder adds to its experiment, so that a run can be told from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -154,109 +121,75 @@ pub struct Resolved {
     pub kernel: Isa,
     /// d.
     pub params: usize,
+    /// The devices of each split, where a sample of them is evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub population: Option<Population>,
 }
 
-/// What a track is called.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TrackLabel {
-    /// Name of the algorithm.
-    pub algorithm: String,
-    /// θ.
-    pub theta: Conformity,
+/// How many devices there are, of which a sample is evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Population {
+    /// Train devices.
+    pub train: usize,
+    /// Test devices.
+    pub test: usize,
+    /// Train devices held out for validation.
+    pub validation: usize,
 }
 
-impl fmt::Display for TrackLabel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.algorithm.as_str() {
-            "fedavg" => f.write_str("FedAvg"),
-            "delta-fl" => write!(f, "Δ-FL θ={}", self.theta),
-            other => write!(f, "{other} θ={}", self.theta),
+impl Population {
+    /// Of a federation that evaluates a sample; `None` of one that evaluates every device.
+    pub fn of(federation: &Federation) -> Option<Self> {
+        let count = |split| federation.split(split).len();
+        federation.evaluates_a_sample().then(|| Self {
+            train: count(Split::Train),
+            test: count(Split::Test),
+            validation: count(Split::Validation),
+        })
+    }
+
+    /// The devices of a split.
+    pub fn devices(&self, split: Split) -> usize {
+        match split {
+            Split::Train => self.train,
+            Split::Test => self.test,
+            Split::Validation => self.validation,
         }
     }
 }
 
-/// A track of an experiment.
-pub struct LabelledTrack {
-    /// What it is called.
-    pub label: TrackLabel,
-    /// How it is trained.
-    pub track: training::Track,
-}
-
-/// What is wrong with an experiment whose values are each right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidExperiment {
-    /// No algorithm.
-    #[error("there is no [[algorithm]]: an experiment trains at least one")]
-    NoAlgorithm,
-    /// Δ-FL without a level.
-    #[error("[[algorithm]] {index} is delta-fl without theta: give one level in (0, 1] or a list of them")]
-    NoTheta {
-        /// Counted from 1.
-        index: usize,
-    },
-    /// FedAvg with a level.
-    #[error("[[algorithm]] {index} is fedavg, which has no theta: it is delta-fl at theta = 1")]
-    ThetaOfFedAvg {
-        /// Counted from 1.
-        index: usize,
-    },
-    /// An option of another model.
-    #[error(transparent)]
-    Model(#[from] ForeignOption),
-    /// Both or neither of epochs and steps.
-    #[error("[local] needs either epochs or steps, not both")]
-    Work,
+impl LocalSection {
+    /// Epochs or steps: an experiment has one of the two.
+    fn work(&self) -> Work {
+        match (self.epochs, self.steps) {
+            (_, Some(steps)) => Work::Steps(steps.get()),
+            (epochs, None) => Work::Epochs(epochs.map_or(1, NonZeroU32::get)),
+        }
+    }
 }
 
 impl Experiment {
-    /// Checks what no single value shows.
-    pub fn validate(&self) -> Result<(), InvalidExperiment> {
-        if self.algorithm.is_empty() {
-            return Err(InvalidExperiment::NoAlgorithm);
-        }
-        for (i, section) in self.algorithm.iter().enumerate() {
-            match (section.kind, &section.theta) {
-                (AlgorithmKind::DeltaFl, None) => return Err(InvalidExperiment::NoTheta { index: i + 1 }),
-                (AlgorithmKind::FedAvg, Some(_)) => {
-                    return Err(InvalidExperiment::ThetaOfFedAvg { index: i + 1 });
-                }
-                _ => {}
-            }
-        }
-        self.model.validate()?;
-        if self.local.epochs.is_some() == self.local.steps.is_some() {
-            return Err(InvalidExperiment::Work);
-        }
-        Ok(())
+    /// The tracks, in the order of the file.
+    pub fn tracks(&self) -> Vec<Track> {
+        let points: Vec<(&AlgorithmSection, Options)> = self
+            .algorithm
+            .iter()
+            .flat_map(|section| section.points().into_iter().map(move |options| (section, options)))
+            .collect();
+        let l2 = |section: &AlgorithmSection| section.l2.unwrap_or(self.model.l2).get() as f32;
+        let named: Vec<_> = points.iter().map(|(s, options)| (s.algorithm(), options, l2(s))).collect();
+        let names = track_names(&named);
+        let track = |((section, options), name): (&(&AlgorithmSection, Options), &String)| {
+            let parts = (section.algorithm().build)(options).expect("a section is checked when it is read");
+            Track::new(name, section.algorithm(), parts, l2(section))
+        };
+        points.iter().zip(&names).map(track).collect()
     }
 
-    /// The tracks, in the order of the file.
-    pub fn tracks(&self) -> Vec<LabelledTrack> {
-        let l2_of = |section: &AlgorithmSection| section.l2.unwrap_or(self.model.l2).get() as f32;
-        let labelled = |algorithm: Box<dyn Algorithm>, section: &AlgorithmSection| LabelledTrack {
-            label: TrackLabel { algorithm: algorithm.name().to_owned(), theta: algorithm.theta() },
-            track: training::Track { algorithm, l2: l2_of(section) },
-        };
-        let mut tracks = Vec::new();
-        for section in &self.algorithm {
-            match section.kind {
-                AlgorithmKind::FedAvg => tracks.push(labelled(Box::new(FedAvg), section)),
-                AlgorithmKind::DeltaFl => {
-                    for &theta in section.theta.iter().flat_map(OneOrMore::iter) {
-                        let algorithm = DeltaFl {
-                            theta,
-                            quantile: section.quantile,
-                            eta_every: section.eta_every.get(),
-                            nu: Smoothing::try_from(section.nu.get()).ok(),
-                        };
-                        tracks.push(labelled(Box::new(algorithm), section));
-                    }
-                }
-            }
-        }
-        tracks
+    /// What the tracks are called, in their order.
+    pub fn labels(&self) -> Vec<TrackLabel> {
+        self.tracks().into_iter().map(|track| track.label).collect()
     }
 
     /// What the round loop needs.
@@ -269,31 +202,28 @@ impl Experiment {
                 availability: self.availability,
             },
             local: training::Local {
-                work: match (self.local.epochs, self.local.steps) {
-                    (_, Some(steps)) => Work::Steps(steps.get()),
-                    (epochs, None) => Work::Epochs(epochs.map_or(1, NonZeroU32::get)),
-                },
+                work: self.local.work(),
                 batch: self.local.batch.get(),
                 learning_rate: self.local.learning_rate.get(),
                 decay: self.local.decay.map(|d| Decay { factor: d.factor.get(), every: d.every.get() }),
             },
             evaluate_every: self.evaluate_every.get(),
-            tracks: self.tracks().into_iter().map(|labelled| labelled.track).collect(),
+            tracks: self.tracks(),
         }
     }
 
-    /// Levels that leave too few devices in the tail to hide in: θ·m < 10 (spec §9).
+    /// Levels that leave too few devices in the tail to hide in: θ·m < 10.
     pub fn thin_tails(&self) -> Vec<TrackLabel> {
-        let labels = self.tracks().into_iter().map(|track| track.label);
-        labels.filter(|label| label.theta.get() * (self.cohort.get() as f64) < 10.0).collect()
+        self.labels()
+            .into_iter()
+            .filter(|label| label.theta.get() * (self.cohort.get() as f64) < 10.0)
+            .collect()
     }
 
     /// Whether the server learns losses one by one, to find η (open mode).
     pub fn is_open(&self) -> bool {
-        let open = |section: &AlgorithmSection| {
-            section.kind == AlgorithmKind::DeltaFl && section.quantile == Quantile::Open
-        };
-        self.algorithm.iter().any(open)
+        let open = |track: &Track| matches!(track.selection.needs(0, &Memory::default()), Needs::Losses);
+        self.tracks().iter().any(open)
     }
 
     /// The experiment as TOML, with every default written out.
@@ -337,16 +267,4 @@ fn flattened(experiment: &Experiment) -> std::collections::BTreeMap<String, Stri
     let value = toml::Value::try_from(experiment).expect("an experiment has string keys and finite numbers");
     walk("", &value, &mut flat);
     flat
-}
-
-fn first_seed() -> OneOrMore<u64> {
-    OneOrMore::from(1)
-}
-
-fn one() -> NonZeroU64 {
-    NonZeroU64::MIN
-}
-
-fn ten() -> NonZeroU64 {
-    NonZeroU64::new(10).unwrap_or(NonZeroU64::MIN)
 }

@@ -3,24 +3,15 @@
 //! The library `deltafl` computes and reads no file; this crate is what stands between it and a disk.
 //!
 //! ```
-//! use deltafl::engine::{SplitEvaluation, Threads};
+//! use deltafl::compute::Threads;
+//! use deltafl::exchange::Direct;
 //! use deltafl::kernel::Isa;
-//! use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+//! use deltafl::trainer::Sgd;
+//! use deltafl::training::{Records, State, train};
 //! use deltafl_data::experiment::Experiment;
-//! use std::ops::ControlFlow;
-//!
-//! struct Printer;
-//! impl Observer for Printer {
-//!     fn round(&mut self, tracks: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-//!         tracks.iter().for_each(|t| println!("θ = {}: {} of {} devices kept", t.theta, t.tail, t.cohort));
-//!         Ok(ControlFlow::Continue(()))
-//!     }
-//!     fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> { Ok(()) }
-//!     fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> { Ok(()) }
-//! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let experiment: Experiment = toml::from_str(r#"
+//! let experiment = Experiment::parse(r#"
 //!     name = "first"
 //!     rounds = 2
 //!     cohort = 5
@@ -31,9 +22,10 @@
 //! "#)?;
 //! let federation = experiment.data.load()?;
 //! let model = experiment.model.spec().build(&federation, Isa::detect())?;
-//! let mut engine = Threads::new(&*model, &federation, 2)?;
-//! let mut state = State::new(1, 2, &*model);
-//! train(&mut engine, &experiment.plan(), &mut state, &mut Printer)?;
+//! let trainer = Sgd::new(&*model);
+//! let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2)?, &federation)?;
+//! let mut state = State::new(1, 2, &trainer);
+//! train(&mut exchange, &experiment.plan(), &mut state, &mut Records::default())?;
 //! assert_ne!(state.tracks[0].params, state.tracks[1].params);
 //! # Ok(())
 //! # }

@@ -20,18 +20,21 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{Experiment, TrackLabel};
-use deltafl::engine::SplitEvaluation;
+use crate::experiment::Experiment;
+use deltafl::algorithm::TrackLabel;
+use deltafl::exchange::SplitEvaluation;
 use deltafl::training::{RoundRecord, State};
 
 mod atomic;
 mod checkpoint;
 mod devices;
+mod idle;
 mod rounds;
 mod summary;
 
-pub use checkpoint::{CheckpointError, encode as checkpoint_bytes};
+pub use checkpoint::{CheckpointError, decode as state_of_checkpoint, encode as checkpoint_bytes};
 pub use devices::{DevicesError, EvaluationFile};
+pub use idle::{IdleCause, IdleRounds};
 pub use summary::{Summary, TrackSummary};
 
 /// Why a run folder cannot be written or read.
@@ -45,6 +48,12 @@ pub enum RunFolderError {
         path: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// A file stands where a folder belongs.
+    #[error("{path} is a file, not a folder")]
+    NotAFolder {
+        /// The file.
+        path: PathBuf,
     },
     /// There is a run already.
     #[error("{path} already holds a run")]
@@ -71,6 +80,16 @@ pub enum RunFolderError {
         path: PathBuf,
         /// What differs.
         differences: Vec<Difference>,
+    },
+    /// The run has come further than the experiment asks for.
+    #[error("the run in {path} has done {done} rounds already, and the experiment asks for {rounds}")]
+    Shorter {
+        /// The folder.
+        path: PathBuf,
+        /// Rounds done, by the seed that has come furthest.
+        done: u64,
+        /// Rounds asked for.
+        rounds: u64,
     },
     /// `experiment.toml` or a line of `rounds.jsonl` cannot be read.
     #[error("{path}, line {line}: {reason}")]
@@ -143,6 +162,9 @@ impl RunFolder {
         if path.join("experiment.toml").exists() {
             return Err(RunFolderError::Exists { path: path.to_owned() });
         }
+        if path.is_file() {
+            return Err(RunFolderError::NotAFolder { path: path.to_owned() });
+        }
         for folder in [path.to_owned(), path.join("devices"), path.join("checkpoint")] {
             fs::create_dir_all(&folder).map_err(io_error(&folder))?;
         }
@@ -153,16 +175,31 @@ impl RunFolder {
     }
 
     /// Goes on with a run; what lies behind its checkpoints is cut.
+    ///
+    /// The experiment may ask for another number of rounds than the run was started with, as long as no seed has done more:
+    /// a round does not depend on how many follow it, so the run ends with the bits of one that was that long from the start.
     pub fn resume(path: &Path, experiment: &Experiment) -> Result<Self, RunFolderError> {
         let before = read_experiment(path)?;
-        let differences = before.differences(experiment);
+        let mut differences = before.differences(experiment);
+        differences.retain(|difference| difference.key != "rounds");
         if !differences.is_empty() {
             return Err(RunFolderError::Changed { path: path.to_owned(), differences });
         }
         let lock = lock(path)?;
         let done = |seed| Ok(checkpoint::read(path, seed)?.map_or(0, |state| state.round));
+        let planned = experiment.rounds.get();
+        if before.rounds != experiment.rounds {
+            let furthest =
+                experiment.seeds.iter().map(|&seed| done(seed)).collect::<Result<Vec<u64>, _>>()?;
+            if let Some(done) = furthest.into_iter().max().filter(|&done| done > planned) {
+                return Err(RunFolderError::Shorter { path: path.to_owned(), done, rounds: planned });
+            }
+            reopen(path, experiment)?;
+        }
         rounds::cut(&path.join("rounds.jsonl"), done)?;
-        devices::cut(path, done)?;
+        // The last round of a shorter run was evaluated because it was the last.
+        let every = experiment.evaluate_every.get();
+        devices::cut(path, |round| round == planned || round.is_multiple_of(every), done)?;
         Self::open_locked(path, experiment, lock)
     }
 
@@ -171,7 +208,7 @@ impl RunFolder {
         let rounds = File::options().create(true).append(true).open(&file).map_err(io_error(&file))?;
         Ok(Self {
             path: path.to_owned(),
-            tracks: experiment.tracks().iter().map(|track| track.label.clone()).collect(),
+            tracks: experiment.labels(),
             rounds: BufWriter::new(rounds),
             _lock: lock,
         })
@@ -239,9 +276,10 @@ pub fn read_experiment(path: &Path) -> Result<Experiment, RunFolderError> {
         return Err(RunFolderError::Missing { path: path.to_owned() });
     }
     let text = fs::read_to_string(&file).map_err(io_error(&file))?;
-    toml::from_str(&text).map_err(|e| {
-        let line = e.span().map_or(1, |span| text[..span.start].lines().count().max(1));
-        RunFolderError::Malformed { path: file, line, reason: e.message().to_owned() }
+    Experiment::parse(&text).map_err(|e| RunFolderError::Malformed {
+        path: file,
+        line: e.line(&text),
+        reason: e.message,
     })
 }
 
@@ -264,6 +302,17 @@ pub fn read_checkpoint(path: &Path, seed: u64) -> Result<Option<State>, RunFolde
 pub fn is_locked(path: &Path) -> bool {
     let lock = File::open(path.join(".lock"));
     lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)))
+}
+
+/// Makes a run one of another number of rounds. Its summary goes first: what has one is finished.
+fn reopen(path: &Path, experiment: &Experiment) -> Result<(), RunFolderError> {
+    let summary = path.join("summary.json");
+    match fs::remove_file(&summary) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io_error(&summary)(e)),
+        _ => {}
+    }
+    let file = path.join("experiment.toml");
+    atomic::write(&file, experiment.to_toml().as_bytes()).map_err(io_error(&file))
 }
 
 fn lock(path: &Path) -> Result<File, RunFolderError> {

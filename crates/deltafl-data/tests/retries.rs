@@ -3,14 +3,17 @@
 
 use std::ops::ControlFlow;
 
+use deltafl::compute::Threads;
 use deltafl::data::Split;
 use deltafl::data::synthetic::{Glyphs, Spec};
-use deltafl::engine::{Engine, EngineError, Query, Reachable, Round, SplitEvaluation, Sum, Threads};
+use deltafl::exchange::{Direct, Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::params::Params;
-use deltafl::superquantile::DeviceLoss;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+use deltafl::question::{Ask, Query};
+use deltafl::superquantile::{DeviceLoss, LossDistribution};
+use deltafl::trainer::Sgd;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
 use deltafl_data::experiment::Experiment;
 
 const EXPERIMENT: &str = r#"
@@ -25,38 +28,50 @@ const EXPERIMENT: &str = r#"
 
 /// An engine whose updates fail now and then, and whose devices come and go.
 struct Fickle<'a> {
-    threads: Threads<'a>,
+    exchange: Direct<'a, Threads<'a>>,
     /// Sums of updates that still come to nothing.
     failures: u32,
     present: Reachable,
     cohorts: Vec<Vec<u32>>,
 }
 
-impl Engine for Fickle<'_> {
+impl Exchange for Fickle<'_> {
     fn devices(&self) -> usize {
-        self.threads.devices()
+        self.exchange.devices()
     }
 
-    fn reachable(&mut self) -> Result<Reachable, EngineError> {
+    fn attempts(&self) -> u64 {
+        self.exchange.attempts()
+    }
+
+    fn announce(&mut self, next: &[Drawn]) {
+        self.exchange.announce(next);
+    }
+
+    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
         Ok(self.present.clone())
     }
 
-    fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
-        self.threads.losses(round, tracks)
+    fn losses(
+        &mut self,
+        round: &Round<'_>,
+        tracks: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+        self.exchange.losses(round, tracks)
     }
 
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
-        if matches!(queries[0], Query::LocalUpdate { .. }) {
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+        if matches!(queries[0].ask, Ask::Update { .. }) {
             self.cohorts.push(round.cohort.iter().map(|drawn| drawn.device).collect());
             if self.failures > 0 {
                 self.failures -= 1;
-                return Err(EngineError::NoSum { source: "too few stayed".into() });
+                return Err(ExchangeError::NoSum { source: "too few stayed".into() });
             }
         }
-        self.threads.secure_sum(round, queries)
+        self.exchange.secure_sum(round, queries)
     }
 
-    fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError> {
+    fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, ExchangeError> {
         Ok(None)
     }
 }
@@ -85,16 +100,26 @@ impl Observer for Silent {
     fn every_round(&self) -> bool {
         true
     }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
+    }
 }
 
 /// The cohorts asked for updates, the last state, and what was observed.
 fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, Silent) {
-    let experiment: Experiment = toml::from_str(EXPERIMENT).unwrap();
+    let experiment = Experiment::parse(EXPERIMENT).unwrap();
     let federation = Spec::Glyphs(toml::from_str::<Glyphs>("devices = 24").unwrap()).build();
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
-    let threads = Threads::new(&*model, &federation, 1).unwrap();
-    let mut engine = Fickle { threads, failures, present, cohorts: Vec::new() };
-    let mut state = State::new(7, 1, &*model);
+    let trainer = Sgd::new(&*model);
+    let compute = Threads::new(&trainer, &federation, 1).unwrap();
+    let exchange = Direct::new(compute, &federation).unwrap();
+    let mut engine = Fickle { exchange, failures, present, cohorts: Vec::new() };
+    let mut state = State::new(7, 1, &trainer);
     let mut observer = Silent::default();
     train(&mut engine, &experiment.plan(), &mut state, &mut observer).unwrap();
     (engine.cohorts, state, observer)

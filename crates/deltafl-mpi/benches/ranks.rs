@@ -6,17 +6,19 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use deltafl::algorithm::{Algorithm, DeltaFl, FedAvg};
+use deltafl::algorithm::{Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
+use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::device::Work;
-use deltafl::engine::SplitEvaluation;
+use deltafl::exchange::SplitEvaluation;
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
-use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Track, train};
-use deltafl_mpi::World;
+use deltafl::superquantile::LossDistribution;
+use deltafl::trainer::{Sgd, Work};
+use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
+use deltafl_mpi::{Masks, World};
 use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::CommunicatorCollectives;
@@ -121,7 +123,6 @@ fn all_reduce(world: &World, len: usize) {
 /// Rounds of FedAvg and of Δ-FL at θ = 0.5, cohort 100, one thread per rank.
 fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model, times: u64) {
     let theta = 0.5.try_into().expect("a conformity level");
-    let algorithms: [Box<dyn Algorithm>; 2] = [Box::new(FedAvg), Box::new(DeltaFl::new(theta))];
     let plan = Plan {
         rounds: times,
         sampling: Sampling {
@@ -131,10 +132,12 @@ fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model,
         },
         local: Local { work: Work::Epochs(1), batch: 16, learning_rate: 0.1, decay: None },
         evaluate_every: u64::MAX,
-        tracks: algorithms.into_iter().map(|algorithm| Track { algorithm, l2: 0.0 }).collect(),
+        tracks: vec![Track::fed_avg(), Tail::new(theta).into()],
     };
-    let mut engine = world.engine(model, federation, 1).expect("there are train devices");
-    let mut state = State::new(1, plan.tracks.len(), model);
+    let trainer = Sgd::new(model);
+    let compute = Box::new(Threads::new(&trainer, federation, 1).expect("a thread"));
+    let mut engine = world.exchange(compute, federation, Masks::None).expect("there are train devices");
+    let mut state = State::new(1, plan.tracks.len(), &trainer);
     let mut laps = Laps::default();
     train(&mut engine, &plan, &mut state, &mut world.observe(Some(&mut laps)))
         .expect("the run can be trained");
@@ -167,6 +170,18 @@ impl Observer for &mut Laps {
     }
 
     fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
+        Ok(())
+    }
+
+    fn every_round(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
         Ok(())
     }
 }

@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use deltafl::engine::SplitEvaluation;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State};
-use mpi::traits::{Communicator, Root};
+use deltafl::exchange::SplitEvaluation;
+use deltafl::superquantile::LossDistribution;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey};
 
 use crate::world::World;
 
@@ -26,8 +26,7 @@ impl<O: Observer> Observer for Agreed<'_, O> {
             Some(observer) => observer.round(records)?,
             None => ControlFlow::Continue(()),
         };
-        let mut stop = u8::from(flow.is_break());
-        self.world.communicator().process_at_rank(0).broadcast_into(&mut stop);
+        let stop = self.world.number_of_root(u8::from(flow.is_break()));
         Ok(if stop == 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     }
 
@@ -41,5 +40,22 @@ impl<O: Observer> Observer for Agreed<'_, O> {
         let hashes: Vec<String> = state.tracks.iter().map(|track| track.params.hash().to_string()).collect();
         self.world.same("the state of the run", &(state.round, hashes))?;
         self.observer.as_mut().map_or(Ok(()), |observer| observer.checkpoint(state))
+    }
+
+    fn every_round(&self) -> bool {
+        let wanted = self.observer.as_ref().is_some_and(Observer::every_round);
+        self.world.number_of_root(u8::from(wanted)) == 1
+    }
+
+    /// What rank 0 wants to hear of: every rank must ask the same.
+    fn survey(&self, round: u64) -> Survey {
+        let all = [Survey::None, Survey::Known, Survey::All];
+        let wanted = self.observer.as_ref().map_or(Survey::None, |observer| observer.survey(round));
+        let place = all.iter().position(|survey| *survey == wanted).unwrap_or(0) as u8;
+        all[usize::from(self.world.number_of_root(place)) % all.len()]
+    }
+
+    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        self.observer.as_mut().map_or(Ok(()), |observer| observer.losses(round, tracks))
     }
 }

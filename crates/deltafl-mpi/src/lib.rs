@@ -1,4 +1,4 @@
-//! The engine of Δ-FL over MPI ranks: for simulations that outgrow one machine.
+//! The exchange of Δ-FL over MPI ranks: for simulations that outgrow one machine.
 //!
 //! Every rank runs the same round loop on the same state. A question of the loop is a collective operation:
 //! each rank computes its share of the cohort on its threads, integer sums meet in one all-reduce and losses
@@ -18,7 +18,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`World`] | the ranks of a job: who they are, and what they must agree on |
-//! | [`MpiEngine`] | the engine: threads within a rank, collectives between ranks |
+//! | [`MpiExchange`] | the exchange: any compute within a rank, collectives between ranks |
 //! | [`Agreed`] | an observer on rank 0 whose wish to stop is heard by all |
 //! | [`Throughput`] | what each rank did, and how evenly |
 //!
@@ -26,18 +26,23 @@
 //! be resumed on any other number of ranks, to the same bits.
 //!
 //! ```no_run
+//! use deltafl::compute::Threads;
 //! use deltafl::data::synthetic::{Glyphs, Spec};
 //! use deltafl::kernel::Isa;
 //! use deltafl::model::ModelSpec;
+//! use deltafl::trainer::Sgd;
+//! use deltafl_mpi::Masks;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let world = deltafl_mpi::World::init()?;
 //! let federation = Spec::Glyphs(Glyphs::default()).build();
 //! world.same("the data", federation.hash())?;
 //! let model = ModelSpec::LINEAR.build(&federation, world.common_isa(Isa::detect()))?;
-//! let mut engine = world.engine(&*model, &federation, 0)?;
-//! // deltafl::training::train(&mut engine, &plan, &mut state, &mut world.observe(recorder))
-//! if let Some(throughput) = engine.throughput() {
+//! let trainer = Sgd::new(&*model);
+//! let compute = Threads::new(&trainer, &federation, world.threads(0))?;
+//! let mut exchange = world.exchange(Box::new(compute), &federation, Masks::None)?;
+//! // deltafl::training::train(&mut exchange, &plan, &mut state, &mut world.observe(recorder))
+//! if let Some(throughput) = exchange.throughput() {
 //!     eprint!("{throughput}");
 //! }
 //! # Ok(())
@@ -45,15 +50,14 @@
 //! ```
 
 mod agreed;
-mod engine;
+mod exchange;
 mod launcher;
 mod ranks;
-mod state;
 mod throughput;
 mod world;
 
 pub use agreed::Agreed;
-pub use engine::MpiEngine;
+pub use exchange::{Masks, MpiExchange};
 pub use launcher::launched;
 pub use throughput::{RankThroughput, Throughput};
 pub use world::{Differs, World, WorldError};

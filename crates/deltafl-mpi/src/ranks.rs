@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use deltafl::engine::{EngineError, Peers};
+use deltafl::exchange::{ExchangeError, Peers};
 use deltafl::model::Score;
 use mpi::collective::SystemOperation;
 use mpi::datatype::PartitionMut;
@@ -65,14 +65,14 @@ impl Peers for Ranks<'_> {
         self.world.size()
     }
 
-    fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, EngineError> {
+    fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, ExchangeError> {
         if self.size() == 1 {
             return Ok(part);
         }
         let blocks = lengths.iter().sum::<usize>();
         if WORDS * blocks > MOST {
             let source = Box::new(TooManyScores { blocks });
-            return Err(EngineError::Transport { context: "could not gather the losses", source });
+            return Err(ExchangeError::Transport { context: "could not gather the losses", source });
         }
         let since = Instant::now();
         let words: Vec<u64> = part.iter().flat_map(words_of).collect();
@@ -90,7 +90,7 @@ impl Peers for Ranks<'_> {
         &mut self,
         values: Vec<u64>,
         meanwhile: &mut dyn FnMut() -> bool,
-    ) -> Result<Vec<u64>, EngineError> {
+    ) -> Result<Vec<u64>, ExchangeError> {
         if self.size() == 1 {
             return Ok(values);
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use deltafl::engine::Share;
+use deltafl::exchange::Share;
 
 use crate::world::World;
 

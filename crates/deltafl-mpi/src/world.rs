@@ -4,11 +4,11 @@ use std::error::Error;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use deltafl::compute::Compute;
 use deltafl::data::Federation;
-use deltafl::engine::EngineError;
+use deltafl::exchange::ExchangeError;
 use deltafl::kernel::Isa;
-use deltafl::model::Model;
-use deltafl::training::{Observer, State};
+use deltafl::training::Observer;
 use mpi::Threading;
 use mpi::collective::SystemOperation;
 use mpi::datatype::PartitionMut;
@@ -17,9 +17,8 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Root};
 
 use crate::agreed::Agreed;
-use crate::engine::MpiEngine;
+use crate::exchange::{Masks, MpiExchange};
 use crate::launcher;
-use crate::state;
 
 /// The ranks of a job. Every method is collective, but for those that only name things.
 ///
@@ -112,14 +111,14 @@ impl World {
         &self.hosts[rank]
     }
 
-    /// The engine of this rank; `threads` as in [`World::threads`].
-    pub fn engine<'a>(
+    /// The exchange of this rank, over the devices that `compute` computes.
+    pub fn exchange<'a>(
         &'a self,
-        model: &'a dyn Model,
+        compute: Box<dyn Compute + 'a>,
         federation: &'a Federation,
-        threads: usize,
-    ) -> Result<MpiEngine<'a>, EngineError> {
-        MpiEngine::new(self, model, federation, self.threads(threads))
+        masks: Masks,
+    ) -> Result<MpiExchange<'a>, ExchangeError> {
+        MpiExchange::new(self, compute, federation, masks)
     }
 
     /// The observer of a run: rank 0 brings one, the others none.
@@ -127,9 +126,20 @@ impl World {
         Agreed::new(self, observer)
     }
 
-    /// The state that rank 0 has read, on all ranks; `None` where it has none.
-    pub fn state_of_root(&self, state: Option<State>) -> Option<State> {
-        state::of_root(self, state)
+    /// The bytes that rank 0 has, on all ranks: the checkpoint that a run goes on from, say, which only rank 0 reads.
+    pub fn bytes_of_root(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        let root = self.communicator.process_at_rank(0);
+        let mut len = bytes.len() as u64;
+        root.broadcast_into(&mut len);
+        bytes.resize(len as usize, 0);
+        bytes.chunks_mut(crate::ranks::MOST).for_each(|chunk| root.broadcast_into(chunk));
+        bytes
+    }
+
+    /// A small number of rank 0, on all ranks.
+    pub(crate) fn number_of_root(&self, mut number: u8) -> u8 {
+        self.communicator.process_at_rank(0).broadcast_into(&mut number);
+        number
     }
 
     /// Number of threads of this rank: as many as asked for, or for 0 the cores that the launcher has bound it
@@ -191,16 +201,6 @@ impl World {
 
     pub(crate) fn communicator(&self) -> &SimpleCommunicator {
         &self.communicator
-    }
-
-    /// What rank 0 has.
-    pub(crate) fn bytes_of_root(&self, mut bytes: Vec<u8>) -> Vec<u8> {
-        let root = self.communicator.process_at_rank(0);
-        let mut len = bytes.len() as u64;
-        root.broadcast_into(&mut len);
-        bytes.resize(len as usize, 0);
-        bytes.chunks_mut(crate::ranks::MOST).for_each(|chunk| root.broadcast_into(chunk));
-        bytes
     }
 
     /// What each rank has, by rank: a few bytes.

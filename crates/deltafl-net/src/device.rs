@@ -15,9 +15,10 @@
 //! # }
 //! ```
 //!
-//! The server is trusted with nothing: the roster must bear the enrolment authority's signature, every round must meet the
-//! device's own [`Consent`], and secure aggregation checks the rest. Memory: the parameters of a question, a working copy,
-//! and the answer.
+//! What the server says is checked: the roster must bear the enrolment authority's signature and be the newest that the device
+//! has seen ([`DeviceState`]), every round must meet the device's own [`Consent`], and secure aggregation checks the rest.
+//! docs/threat-model.md says what a hostile server can do all the same. Memory: the parameters of a question, a working
+//! copy, and the answer.
 
 mod answer;
 mod consent;
@@ -25,6 +26,7 @@ mod fetch;
 mod library;
 mod offer;
 mod session;
+mod state;
 mod workers;
 
 use std::sync::Arc;
@@ -39,6 +41,9 @@ pub use self::consent::{Consent, NotAllowed, Reason, Willing};
 pub use self::library::Library;
 pub use self::offer::{Offer, offer};
 pub use self::session::SessionError;
+pub use self::state::{
+    Conflict, DeviceState, Digest, Event, StateError, Transcript, TranscriptError, conflicts,
+};
 pub use self::workers::Workers;
 use crate::fault::Faults;
 use crate::identity::DeviceIdentity;
@@ -109,6 +114,7 @@ pub struct Device {
     library: Arc<Library>,
     faults: Faults,
     backoff: Backoff,
+    state: DeviceState,
 }
 
 /// How long to wait before connecting again.
@@ -147,7 +153,15 @@ impl Device {
             library: Arc::default(),
             faults: Faults::none(),
             backoff: Backoff::default(),
+            state: DeviceState::default(),
         }
+    }
+
+    /// Remembers across restarts; without it the device remembers for as long as it lives.
+    #[must_use]
+    pub fn with_state(mut self, state: DeviceState) -> Self {
+        self.state = state;
+        self
     }
 
     /// Shares threads and downloaded blobs with other devices of the same process.

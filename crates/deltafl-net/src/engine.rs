@@ -1,7 +1,9 @@
 //! The engine whose devices are at the other end of a connection that they opened.
 //!
 //! The round loop runs on a thread of its own and asks as it asks any engine; the answers are the same integers, so the
-//! bits are those of a simulation. Of one device the server learns that it took part, and nothing else.
+//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/threat-model.md says.
+
+mod plausible;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deltafl::data::Split;
-use deltafl::engine::{
-    Drawn, Engine, EngineError, Query, Reachable, Round, SLOTS, SplitEvaluation, Sum, context,
+use deltafl::exchange::{
+    Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
 };
 use deltafl::params::Params;
+use deltafl::question::{Ask, Query, encode};
 use deltafl::superquantile::DeviceLoss;
-use deltafl_secagg::graph::GraphRule;
 pub use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::mask::Suite;
@@ -24,11 +26,14 @@ use deltafl_secagg::ring::RingVector;
 use deltafl_secagg::server::{ServerConfig, Verdict};
 use tokio::time::Instant;
 
+pub use self::plausible::Implausible;
+use crate::guard::Guard;
 use crate::hub::{Address, Event, Purpose, Status, What};
 use crate::refusal::Refusal;
+use crate::roster::session_under;
 use crate::round::{Deadlines, Invitation, Line, Protocol, shared};
+use crate::wire::blob_of;
 use crate::wire::proto::{self, from_server};
-use crate::wire::{blob_of, question_to_wire};
 
 /// How rounds are run with devices that come and go.
 #[derive(Clone, Copy, Debug)]
@@ -39,29 +44,46 @@ pub struct Rules {
     pub present: usize,
     /// The fewest devices in a sum.
     pub quorum: usize,
-    /// γ, the share of a cohort that may collude with the server, in thousandths.
-    pub colluding: Permille,
+    /// Against whom rounds protect their devices.
+    pub guard: Guard,
     /// δ, the share that may drop out, in thousandths.
     pub dropping: Permille,
     /// How long devices may take.
     pub deadlines: Deadlines,
     /// The longest wait between two attempts when a round came to nothing.
     pub pause: Duration,
+    /// Cohorts with which a round is begun before it is given up: devices answer nothing twice, so that where most have
+    /// answered no cohort comes to a sum. A round that is given up moves nothing, and the next one asks anew.
+    pub attempts: u32,
+    /// The longest step ‖Δ‖ that a round may take; `None` sets no bound.
+    pub max_step: Option<f64>,
+}
+
+/// Why a cohort came to no sum.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    /// Secure aggregation ended without one.
+    #[error(transparent)]
+    Verdict(#[from] Verdict),
+    /// It came, and is not to be believed.
+    #[error("the sum is not to be believed: {0}")]
+    Implausible(#[from] Implausible),
 }
 
 impl Rules {
-    /// The rules for cohorts of m of so many devices: half of a cohort makes a sum, 5 % may collude, 20 % drop out.
+    /// The rules for cohorts of m of so many devices: half of a cohort makes a sum, 5 % may collude with a server that lies.
     pub fn new(cohort: usize, devices: usize) -> Self {
         let cohort = cohort.min(devices);
-        let share = |thousandths| Permille::new(thousandths).expect("at most one half");
         Self {
             cohort,
             present: cohort,
             quorum: cohort.div_ceil(2).max(2),
-            colluding: share(50),
-            dropping: share(200),
+            guard: Guard::default(),
+            dropping: Permille::new(200).expect("at most one half"),
             deadlines: Deadlines::default(),
             pause: Duration::from_secs(1),
+            attempts: 5,
+            max_step: None,
         }
     }
 }
@@ -77,6 +99,8 @@ pub struct Remote {
     /// Counts questions of open mode.
     asked: u64,
     current: Option<Current>,
+    /// The round that was begun last without coming to its end, and how many cohorts came to no sum.
+    failed: ((u64, u64), u32),
 }
 
 /// The key set-up of the present round.
@@ -99,26 +123,43 @@ pub struct DrawnTwice(pub u32);
 
 impl Remote {
     pub(crate) fn new(line: Line, rules: Rules, stop: Arc<AtomicBool>) -> Self {
-        Self { line, rules, stop, setups: 0, asked: 0, current: None }
+        Self { line, rules, stop, setups: 0, asked: 0, current: None, failed: ((0, 0), 0) }
     }
 
-    fn check_stop(&self) -> Result<(), EngineError> {
+    fn check_stop(&self) -> Result<(), ExchangeError> {
         if self.stop.load(Ordering::Relaxed) {
             let source = Box::new(ShuttingDown);
-            return Err(EngineError::Transport { context: "the round was not finished", source });
+            return Err(ExchangeError::Transport { context: "the round was not finished", source });
         }
         Ok(())
     }
 
     /// Refuses a cohort in which a device counts more than once.
-    fn check_cohort(round: &Round<'_>) -> Result<(), EngineError> {
+    fn check_cohort(round: &Round<'_>) -> Result<(), ExchangeError> {
         match round.cohort.iter().find(|drawn| drawn.times > 1) {
             Some(drawn) => {
                 let source = Box::new(DrawnTwice(drawn.device));
-                Err(EngineError::Transport { context: "the cohort cannot be asked", source })
+                Err(ExchangeError::Transport { context: "the cohort cannot be asked", source })
             }
             None => Ok(()),
         }
+    }
+
+    /// Whether a round was begun with as many cohorts as it gets.
+    fn is_given_up(&self, round: &Round<'_>) -> bool {
+        self.failed.0 == (round.seed, round.index) && self.failed.1 >= self.rules.attempts
+    }
+
+    /// Notes that a cohort came to no sum.
+    fn fail(&mut self, round: &Round<'_>, failed: &Failed) {
+        let key = (round.seed, round.index);
+        let before = if self.failed.0 == key { self.failed.1 } else { 0 };
+        self.failed = (key, before + 1);
+        tracing::warn!(round = round.index, attempt = before + 1, %failed, "the cohort came to no sum");
+        if self.is_given_up(round) {
+            tracing::error!(round = round.index, "the round is given up and moves nothing");
+        }
+        self.line.hub.status.send_modify(Status::fail);
     }
 
     /// Keys with a free slot: those of the present round, or new ones.
@@ -138,11 +179,13 @@ impl Remote {
         self.setups += 1;
         self.line.hub.status.send_modify(|status| status.turn_to(key, Purpose::Keys));
         let known = self.line.hub.known();
+        let session = session_under(&self.line.hub.introduction().session, known.hash());
+        let cohort = u32::try_from(present.len()).unwrap_or(u32::MAX);
         let params = RoundParams {
-            id: RoundId { session: self.line.hub.introduction().session, round: self.setups },
+            id: RoundId { session, round: self.setups },
             suite: Suite::default(),
-            cohort: u32::try_from(present.len()).unwrap_or(u32::MAX),
-            graph: GraphRule::Regular { gamma: self.rules.colluding, delta: self.rules.dropping },
+            cohort,
+            graph: self.rules.guard.graph(cohort, self.rules.dropping),
             slots: SLOTS,
         };
         let config = ServerConfig {
@@ -157,21 +200,23 @@ impl Remote {
         Ok(Current { round: key, protocol, slots_left: SLOTS })
     }
 
-    fn slot(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, Verdict> {
-        self.line.hub.blobs.keep_params(queries.iter().map(Query::params));
+    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
+        self.line.hub.blobs.keep_params(queries.iter().map(|query| &query.params));
         let mut current = self.ready(round)?;
         current.slots_left -= 1;
         let key = (round.seed, round.index);
         self.line.hub.status.send_modify(|status| status.turn_to(key, purpose(queries)));
         let len: usize = queries.iter().map(Query::answer_len).sum();
         let len = u32::try_from(len).expect("parameters are far below 2^32");
-        let question = question_to_wire(round, queries);
-        let sum = current.protocol.sum(&mut self.line, &question, len, &context(round, queries));
+        let canonical = encode(&round.key(), queries);
+        let signed = blake3::hash(&canonical);
+        let question = proto::Question { canonical: canonical.into() };
+        let sum = current.protocol.sum(&mut self.line, &question, len, signed.as_bytes());
         let sum = match sum {
             Ok(sum) => sum,
             Err(verdict) => {
                 current.protocol.end(&self.line);
-                return Err(verdict);
+                return Err(verdict.into());
             }
         };
         let mut traffic = current.protocol.take_traffic();
@@ -180,38 +225,60 @@ impl Remote {
             let fetched = current.protocol.active().len() as u64;
             traffic.bytes_down += fetched * distinct(queries).map(|params| blob_of(params).len).sum::<u64>();
         }
-        self.current = Some(current);
         let RingVector::Z64(values) = sum.sum else { unreachable!("the slot was opened in Z_2^64") };
         let answered = sum.survivors.len() as u64;
         let mut rest = values.as_slice();
-        let part = |(i, query): (usize, &Query<'_>)| {
+        let part = |(i, query): (usize, &Query)| {
             let (values, behind) = rest.split_at(query.answer_len());
             rest = behind;
             Sum { values: values.to_vec(), answered, traffic: traffic.part(i as u64, queries.len() as u64) }
         };
-        Ok(queries.iter().enumerate().map(part).collect())
+        let sums: Vec<Sum> = queries.iter().enumerate().map(part).collect();
+        for (query, sum) in queries.iter().zip(&sums) {
+            if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), self.rules.max_step) {
+                tracing::error!(round = round.index, %implausible, "a device of the cohort lies");
+                self.line.hub.refusals.count(Refusal::Implausible);
+                current.protocol.end(&self.line);
+                return Err(implausible.into());
+            }
+        }
+        self.current = Some(current);
+        Ok(sums)
     }
 }
 
+/// The sum over nobody.
+fn nothing(query: &Query) -> Sum {
+    Sum { values: vec![0; query.answer_len()], answered: 0, traffic: Traffic::default() }
+}
+
 /// What a sum is for, to those who watch.
-fn purpose(queries: &[Query<'_>]) -> Purpose {
-    let update = |query: &Query<'_>| matches!(query, Query::LocalUpdate { .. });
+fn purpose(queries: &[Query]) -> Purpose {
+    let update = |query: &Query| matches!(query.ask, Ask::Update { .. });
     if queries.iter().any(update) { Purpose::Updates } else { Purpose::Losses }
 }
 
-/// The parameters of some queries, each vector once.
-fn distinct<'q>(queries: &'q [Query<'_>]) -> impl Iterator<Item = &'q Params> {
-    let first = |i: usize| queries[..i].iter().all(|query| !query.params().is_same(queries[i].params()));
-    (0..queries.len()).filter(move |&i| first(i)).map(|i| queries[i].params())
+/// The params of some queries, each vector once.
+fn distinct(queries: &[Query]) -> impl Iterator<Item = &Params> {
+    let first = |i: usize| queries[..i].iter().all(|query| !query.params.is_same(&queries[i].params));
+    (0..queries.len()).filter(move |&i| first(i)).map(|i| &queries[i].params)
 }
 
-impl Engine for Remote {
+impl Exchange for Remote {
     fn devices(&self) -> usize {
         self.line.hub.known().roster.entries().len()
     }
 
+    /// Devices come and go: another cohort may do what this one did not.
+    fn attempts(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Nobody is told before the round begins: who is there by then is not known yet.
+    fn announce(&mut self, _: &[Drawn]) {}
+
     /// Waits until as many devices are ready as a round needs.
-    fn reachable(&mut self) -> Result<Reachable, EngineError> {
+    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
         loop {
             self.check_stop()?;
             // Now and then, to see whether the server is to stop.
@@ -222,25 +289,34 @@ impl Engine for Remote {
         }
     }
 
-    fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
+    fn losses(
+        &mut self,
+        round: &Round<'_>,
+        tracks: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
         self.check_stop()?;
         Self::check_cohort(round)?;
+        if self.is_given_up(round) {
+            return Ok(vec![Vec::new(); tracks.len()]);
+        }
         Ok(self.open_losses(round, tracks))
     }
 
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
         self.check_stop()?;
         Self::check_cohort(round)?;
-        self.slot(round, queries).map_err(|verdict| {
-            tracing::warn!(round = round.index, %verdict, "the cohort came to no sum");
-            self.line.hub.status.send_modify(Status::fail);
+        if self.is_given_up(round) {
+            return Ok(queries.iter().map(nothing).collect());
+        }
+        self.slot(round, queries).map_err(|failed| {
+            self.fail(round, &failed);
             std::thread::sleep(self.rules.pause);
-            EngineError::NoSum { source: Box::new(verdict) }
+            ExchangeError::NoSum { source: Box::new(failed) }
         })
     }
 
     /// Nothing: what a device makes of a model stays on the device.
-    fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError> {
+    fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, ExchangeError> {
         Ok(None)
     }
 }

@@ -1,7 +1,8 @@
 //! A device's side of the HTTP interface: enrolment and the knob.
 //!
 //! A device that has nothing but a token fetches the authority's certificate without trusting anybody, compares it with
-//! the fingerprint in the token, and trusts that authority from then on. Only then it says the token's secret.
+//! the fingerprint in the token, and trusts that authority from then on. Only then it says the token's secret. The key that
+//! signs rosters comes with the token and not from the server: whoever hands out another one can make devices up.
 
 use std::time::Duration;
 
@@ -37,6 +38,11 @@ pub enum AskError {
     /// It belongs to another authority than the token.
     #[error("the server's authority is not the one that made the token")]
     OtherAuthority,
+    /// It names another key for rosters than the token.
+    #[error(
+        "the server names another roster key than the token: do not use this server, and tell whoever keeps the authority"
+    )]
+    OtherRosterKey,
     /// It said something that makes no sense.
     #[error("the server's answer makes no sense")]
     Malformed,
@@ -71,12 +77,15 @@ pub fn enrol(server: &str, token: &Token, name: DeviceName) -> Result<DeviceIden
         .send(&body[..])?;
     let text = read(answer)?;
     let answer: EnrolAnswer = serde_json::from_slice(&text).map_err(|_| AskError::Malformed)?;
+    if answer.authority_key != token.roster_key() {
+        return Err(AskError::OtherRosterKey);
+    }
     let first = |pem: &str| from_pem(pem).map(|mut list| list.swap_remove(0)).ok_or(AskError::Malformed);
     let certified = Certified {
         certificate: first(&answer.certificate)?,
         number: answer.number,
         authority,
-        authority_key: answer.authority_key,
+        authority_key: token.roster_key(),
     };
     Ok(DeviceIdentity::new(answer.federation, name, keys, certified))
 }

@@ -53,15 +53,21 @@ pub struct Introduction {
 /// Bounds on what devices can make the server hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of long messages that are coming in, over all devices.
+    /// Bytes of long messages that are coming in, over all devices. Where [`CONCURRENT`] of the longest messages of a round
+    /// take more, they have that much room.
     pub incoming_bytes: usize,
     /// How long a device may take between two parts of a message, or to say who it is.
     pub patience: Duration,
+    /// Bytes per second at which a long message must come in, all of it, beside one `patience`.
+    pub min_rate: u32,
 }
+
+/// The longest messages of a round that can come in at once: no few devices can take all of the room.
+pub const CONCURRENT: usize = 16;
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { incoming_bytes: 64 << 20, patience: Duration::from_secs(20) }
+        Self { incoming_bytes: 64 << 20, patience: Duration::from_secs(20), min_rate: 64 << 10 }
     }
 }
 
@@ -116,6 +122,8 @@ pub(crate) struct Hub {
     pub(crate) blobs: Blobs,
     /// Kibibytes of long messages that may still come in.
     room: Arc<Semaphore>,
+    /// Kibibytes of `room` when nothing comes in.
+    capacity: Mutex<usize>,
     /// The longest message that the present round calls for.
     longest: AtomicUsize,
     pub(crate) refusals: Arc<Refusals>,
@@ -140,6 +148,8 @@ struct Peer {
     outbox: mpsc::Sender<Arc<FromServer>>,
     door: Arc<Door>,
     ready: bool,
+    /// Whether the round under way awaits a message of the device.
+    expected: bool,
 }
 
 /// How a stay ends from the server's side.
@@ -183,6 +193,7 @@ impl Hub {
         let hub = Self {
             introduction,
             room: Arc::new(Semaphore::new(limits.incoming_bytes >> 10)),
+            capacity: Mutex::new(limits.incoming_bytes >> 10),
             limits,
             desk: Mutex::new(desk),
             arrivals: Notify::new(),
@@ -231,9 +242,22 @@ impl Hub {
         Ok(())
     }
 
-    /// Lets messages up to this length in.
+    /// Lets messages up to this length in, [`CONCURRENT`] of them at once.
     pub(crate) fn allow(&self, bytes: usize) {
         self.longest.fetch_max(bytes, Ordering::Relaxed);
+        let mut capacity = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = CONCURRENT * bytes.div_ceil(1 << 10);
+        if wanted > *capacity {
+            self.room.add_permits(wanted - *capacity);
+            *capacity = wanted;
+        }
+    }
+
+    /// Notes that an answer of this device is awaited: it may send one long message.
+    pub(crate) fn expect(&self, from: Address) {
+        if let Some(peer) = self.desk().peers.get_mut(&from.device).filter(|peer| peer.stay == from.stay) {
+            peer.expected = true;
+        }
     }
 
     /// Who can be drawn, by place on the roster.

@@ -117,7 +117,7 @@ async fn rows(house: &House, visitor: &Visitor, federation: &str) -> Result<Vec<
 
 #[cfg(test)]
 mod tests {
-    use deltafl_data::experiment::TrackLabel;
+    use deltafl::algorithm::TrackLabel;
 
     use super::*;
     use crate::store::BlobHash;
@@ -126,7 +126,11 @@ mod tests {
         let row = |round: u64, theta: f64| ModelRow {
             seed: 1,
             round,
-            label: TrackLabel { algorithm: "delta-fl".to_owned(), theta: theta.try_into().unwrap() },
+            label: TrackLabel {
+                name: "Δ-FL".to_owned(),
+                algorithm: "delta-fl".to_owned(),
+                theta: theta.try_into().unwrap(),
+            },
             eta: None,
             losses: None,
             blob: BlobHash::of(&[round as u8]),

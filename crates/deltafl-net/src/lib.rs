@@ -1,6 +1,6 @@
 //! The deployed federation: a server that learns sums, and devices that keep their data.
 //!
-//! The round loop stays [`deltafl::training::train`]; this crate is one more [`Engine`](deltafl::engine::Engine), whose
+//! The round loop stays [`deltafl::training::train`]; this crate is one more [`Exchange`](deltafl::exchange::Exchange), whose
 //! devices are at the other end of a connection that they opened.
 //!
 //! | module | holds |
@@ -8,6 +8,7 @@
 //! | [`serve`], [`engine`], [`roster`] | the server, the devices as an engine, who they are |
 //! | [`device`], [`swarm`] | a device: consent, session, answers; many of them |
 //! | [`link`], [`wire`] | connections and messages below both |
+//! | [`guard`] | against whom a round protects: what servers offer and devices insist on |
 //! | [`identity`] | certificates, signing keys, enrolment tokens, revocation |
 //! | [`store`] | what the server remembers: SQLite or Postgres, and params by content |
 //! | [`http`], [`knob`], [`live`] | models per θ, enrolment, the live page, metrics |
@@ -19,6 +20,7 @@ pub mod enrolment;
 pub mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod guard;
 pub mod http;
 mod hub;
 pub mod identity;

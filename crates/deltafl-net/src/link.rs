@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 
 pub(crate) use self::caller::Caller;
-pub use self::dial::{DialError, Server, Trust};
+pub use self::dial::{DialError, Server, Trust, is_refused_certificate};
 pub(crate) use self::stream::{Connection, Protected};
 use crate::identity::Peer;
 use crate::refusal::{Refusal, Refusals};

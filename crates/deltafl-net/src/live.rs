@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use deltafl_data::experiment::TrackLabel;
+use deltafl::algorithm::TrackLabel;
 use deltafl_data::run_folder::RoundLine;
 use serde::Serialize;
 use tokio::sync::watch;

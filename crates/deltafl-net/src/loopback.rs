@@ -7,7 +7,7 @@ use ed25519_dalek::{Signer, SigningKey};
 use zeroize::Zeroizing;
 
 use crate::device::Credentials;
-use crate::roster::{Entry, Roster, RosterError, SignedRoster};
+use crate::roster::{Edition, Entry, Roster, RosterError, SignedRoster};
 
 /// The enrolment authority of every such fleet.
 fn authority() -> SigningKey {
@@ -28,6 +28,7 @@ pub fn credentials(name: &str) -> Credentials {
 
 /// The roster of these devices, in this order; those whom `revoked` picks are revoked.
 pub fn roster<'n>(
+    edition: Edition,
     names: impl Iterator<Item = &'n str>,
     revoked: impl Fn(&str) -> bool,
 ) -> Result<SignedRoster, RosterError> {
@@ -35,6 +36,6 @@ pub fn roster<'n>(
         let key = SigningKey::from_bytes(&secret("device", name)).verifying_key().to_bytes();
         Entry { name: name.to_owned(), key, revoked: revoked(name) }
     };
-    let roster = Roster::new(names.map(entry).collect())?;
+    let roster = Roster::new(edition, names.map(entry).collect())?;
     Ok(SignedRoster::new(&roster, |message| authority().sign(message).to_bytes()))
 }

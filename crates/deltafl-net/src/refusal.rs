@@ -30,11 +30,13 @@ pub enum Refusal {
     Dishonest,
     /// A device that does not read what it is sent, or stops in the middle of a message.
     Stalled,
+    /// A sum that no honest devices make: it was thrown away, and its round begun anew.
+    Implausible,
 }
 
 impl Refusal {
     /// Every reason.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Handshake,
         Self::Silent,
         Self::Unknown,
@@ -47,6 +49,7 @@ impl Refusal {
         Self::Late,
         Self::Dishonest,
         Self::Stalled,
+        Self::Implausible,
     ];
 
     /// Its name in metrics and logs.
@@ -64,6 +67,7 @@ impl Refusal {
             Self::Late => "late",
             Self::Dishonest => "dishonest",
             Self::Stalled => "stalled",
+            Self::Implausible => "implausible",
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use deltafl::engine::Traffic;
+use deltafl::exchange::Traffic;
 use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::message::wire::{WireError, decode_device, encode_server};
 use deltafl_secagg::message::{DeviceSet, ServerBody};
@@ -46,7 +46,7 @@ impl Default for Deadlines {
 impl Deadlines {
     fn of(&self, phase: PhaseName) -> Duration {
         match phase {
-            PhaseName::Advertise | PhaseName::Reveal | PhaseName::Share => self.setup,
+            PhaseName::Advertise | PhaseName::Reveal | PhaseName::Share | PhaseName::Confirm => self.setup,
             PhaseName::MaskedInput(_) => self.input,
             PhaseName::Consistency(_) | PhaseName::Unmask(_) => self.unmask,
         }
@@ -218,6 +218,9 @@ impl Protocol {
             for (id, address) in to.iter().filter_map(|id| Some((id, *self.addresses.get(&id)?))) {
                 self.traffic.messages += 1;
                 self.traffic.bytes_down += bytes.len() as u64;
+                if asks.is_some() {
+                    line.hub.expect(address);
+                }
                 if line.hub.send_all(address, &parts) && asks.is_some() {
                     self.awaited.insert(id);
                 }
@@ -308,6 +311,7 @@ fn name(phase: PhaseName) -> &'static str {
         PhaseName::Advertise => "advertise keys",
         PhaseName::Reveal => "lay out the graph",
         PhaseName::Share => "share keys",
+        PhaseName::Confirm => "confirm shares",
         PhaseName::MaskedInput(_) => "masked answers",
         PhaseName::Consistency(_) => "consistency check",
         PhaseName::Unmask(_) => "unmask",
@@ -320,6 +324,7 @@ fn asked(body: &ServerBody) -> Option<PhaseName> {
         ServerBody::Invite(_) => Some(PhaseName::Advertise),
         ServerBody::Commitments(_) => Some(PhaseName::Reveal),
         ServerBody::Keys(_) => Some(PhaseName::Share),
+        ServerBody::Shares(_) => Some(PhaseName::Confirm),
         ServerBody::OpenSlot { slot, .. } => Some(PhaseName::MaskedInput(*slot)),
         ServerBody::Survivors { slot, .. } => Some(PhaseName::Consistency(*slot)),
         ServerBody::Attestations { slot, .. } => Some(PhaseName::Unmask(*slot)),

@@ -15,8 +15,8 @@ use tonic::transport::Server;
 use tower::util::MapRequestLayer;
 
 use crate::engine::{Remote, Rules};
+pub use crate::hub::{CONCURRENT, Introduction, Limits, Phase, Purpose, Status};
 use crate::hub::{Event, Hub};
-pub use crate::hub::{Introduction, Limits, Phase, Purpose, Status};
 use crate::link::{ConnectionLimits, ListenError, Listener, Protection};
 use crate::reception::Reception;
 use crate::refusal::{Refusal, Refusals};

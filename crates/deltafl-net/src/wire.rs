@@ -18,8 +18,8 @@ pub mod proto {
 pub(crate) use codec::Codec;
 pub(crate) use framed::Framed;
 pub use parts::{Assembly, PartError, parts};
-pub use question::{Asked, AskedQuery, Question};
-pub(crate) use question::{blob_of, to_wire as question_to_wire};
+pub use question::question;
+pub(crate) use question::{blob_of, blob_of_id};
 
 use bytes::Bytes;
 
@@ -36,7 +36,7 @@ pub const PART: usize = 4 << 10;
 /// The longest name of a device, a federation or an experiment, in bytes.
 pub const MAX_NAME: usize = 256;
 /// The most queries in a question, and so the most tracks of a federation.
-pub const MAX_QUERIES: usize = 64;
+pub const MAX_QUERIES: usize = deltafl::question::MAX_QUERIES;
 
 /// A message that does not say what it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -19,23 +19,30 @@ use axum::body::Body;
 use bytes::Bytes;
 use certified::Certified;
 use chacha20::ChaCha20Rng;
+use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round};
+use deltafl::params::Params;
+use deltafl::question::{Ask, Query};
+use deltafl::selection::Weighting;
 use deltafl_net::Deadlines;
 use deltafl_net::device::{SessionError, offer};
 use deltafl_net::engine::Rules;
-use deltafl_net::link::{ConnectionLimits, ListenError, Listener, Protection, Server, Trust};
+use deltafl_net::link::{
+    ConnectionLimits, ListenError, Listener, Protection, Server, Trust, is_refused_certificate,
+};
 use deltafl_net::refusal::Refusal;
-use deltafl_net::roster::SignedRoster;
+use deltafl_net::roster::{SignedRoster, session_under};
 use deltafl_net::serve::{Host, Limits, Setup};
 use deltafl_net::wire::proto::federation_client::FederationClient;
 use deltafl_net::wire::proto::{
     FetchRequest, FromDevice, FromServer, Hello, Part, Ready, from_device, from_server,
 };
 use deltafl_net::wire::{Assembly, parts};
-use deltafl_secagg::device::{Adversary, Enrolment, Policy};
+use deltafl_secagg::device::{Adversary, DeviceEvent, Enrolment, Policy};
 use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::{DeviceId, Identity};
 use deltafl_secagg::message::ServerBody;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
+use deltafl_secagg::ring::RingVector;
 use fleet::{Diary, Field, conduct, never};
 use prost::Message as _;
 use rand_core::SeedableRng;
@@ -260,9 +267,9 @@ async fn parrot(address: SocketAddr, field: &Field, device: u32, index: u32) {
     let keys = Arc::new(deltafl_net::roster::Roster::decode(bytes.clone()).unwrap().keys().unwrap());
     let mut line = Line::hello(address, &credentials.name).await.unwrap();
     let from_server::Body::Welcome(welcome) = line.next().await else { panic!("a welcome comes first") };
-    let session = welcome.session.as_ref().try_into().unwrap();
+    let session = session_under(&welcome.session.as_ref().try_into().unwrap(), &blake3::hash(&bytes));
     let share = Permille::new(50).unwrap();
-    let adversary = Adversary::HonestButCurious { gamma: share, delta: share };
+    let adversary = Adversary::Active { gamma: share.into() };
     let policy = Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX };
     let mut enrolment = Enrolment::new(identity, keys, session, policy);
     let hash = blake3::hash(&bytes);
@@ -310,10 +317,135 @@ async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
     host.shut_down().await;
 }
 
+/// What a rogue does with its answer.
+#[derive(Clone, Copy, PartialEq)]
+enum Rogue {
+    /// Sends it a byte at a time.
+    Dawdles,
+    /// Hands in numbers that no update has.
+    Lies,
+}
+
+/// Takes the place of a device, and keeps to the protocol up to its answer.
+async fn rogue(conduct: Rogue, address: SocketAddr, field: &Field, device: u32, index: u32) {
+    let credentials = field.credentials(device);
+    let identity = Arc::new(Identity::from_secret(DeviceId(index), &credentials.signing));
+    let SignedRoster { bytes, .. } = field.roster(&[]);
+    let keys = Arc::new(deltafl_net::roster::Roster::decode(bytes.clone()).unwrap().keys().unwrap());
+    let mut line = Line::hello(address, &credentials.name).await.unwrap();
+    let from_server::Body::Welcome(welcome) = line.next().await else { panic!("a welcome comes first") };
+    let hash = blake3::hash(&bytes);
+    let session = session_under(&welcome.session.as_ref().try_into().unwrap(), &hash);
+    let share = Permille::new(50).unwrap();
+    let adversary = Adversary::HonestButCurious { gamma: share.into(), delta: share };
+    let policy = Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX };
+    let mut enrolment = Enrolment::new(identity, keys, session, policy);
+    line.say(from_device::Body::Ready(Ready { roster: Bytes::copy_from_slice(hash.as_bytes()) })).await;
+    let (mut assembly, mut protocol, mut bound) = (Assembly::default(), None, Vec::new());
+    while let Ok(Some(message)) = line.incoming.message().await {
+        let part = match message.body {
+            Some(from_server::Body::Part(part)) => part,
+            Some(from_server::Body::Question(question)) => {
+                bound = blake3::hash(&question.canonical).as_bytes().to_vec();
+                continue;
+            }
+            _ => continue,
+        };
+        let Some(bytes) = assembly.take(part, 1 << 20).unwrap() else { continue };
+        let message = decode_server(bytes, 1 << 20).unwrap();
+        if let ServerBody::Invite(params) = &message.body {
+            let mut rng = ChaCha20Rng::from_seed([1; 32]);
+            protocol = Some(enrolment.join(params, Duration::ZERO, &mut rng).unwrap());
+        } else {
+            protocol.as_mut().unwrap().handle(Duration::ZERO, message).unwrap();
+        }
+        let protocol = protocol.as_mut().unwrap();
+        let mut answers = false;
+        while let Some(event) = protocol.poll_event() {
+            if let DeviceEvent::InputWanted(request) = event {
+                let numbers = RingVector::Z64(vec![u64::MAX / 3; request.len as usize]);
+                protocol.submit(&bound, numbers).unwrap();
+                answers = true;
+            }
+        }
+        while let Some(message) = protocol.poll_transmit() {
+            let bytes = encode_device(&message);
+            if answers && conduct == Rogue::Dawdles {
+                return drip(&line, &bytes).await;
+            }
+            for part in parts(bytes) {
+                line.say(from_device::Body::Part(part)).await;
+            }
+        }
+    }
+}
+
+/// Sends a message a byte at a time, never as slowly as the server's patience between two parts.
+async fn drip(line: &Line, bytes: &[u8]) {
+    for byte in bytes {
+        let part = Part { total: bytes.len() as u32, data: Bytes::copy_from_slice(&[*byte]) };
+        if line.outgoing.send(FromDevice { body: Some(from_device::Body::Part(part)) }).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The sum of the updates at w = 0 of eight devices, of which the first two are rogues; how many are in it, and the server.
+async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
+    let field = Arc::new(Field::new(EXPERIMENT));
+    let devices: Vec<u32> = field.devices()[..8].to_vec();
+    let answer = 8 * (field.model.num_params() + 3);
+    // Room for two answers: where two can hold it, nobody else comes in.
+    let patience = Duration::from_millis(500);
+    let limits = Limits { incoming_bytes: 2 * answer + 4096, patience, min_rate: 1 << 20 };
+    let mut host = Host::start(Setup { limits, ..field.setup() }, &field.roster(&[])).await.unwrap();
+    let address = host.address();
+    let second = Duration::from_secs(1);
+    let deadlines = Deadlines { setup: 5 * second, input: 15 * second, unmask: 5 * second };
+    let rules = Rules { deadlines, present: 8, quorum: 3, ..field.rules() };
+    let mut engine = host.engine(rules, never()).unwrap();
+    for index in [0, 1] {
+        let (field, device) = (Arc::clone(&field), devices[index as usize]);
+        tokio::spawn(async move { rogue(conduct_of, address, &field, device, index).await });
+    }
+    let swarm = field.swarm_of(&devices[2..], address, &conduct());
+    let summed = tokio::task::spawn_blocking(move || {
+        engine.reachable().unwrap();
+        let cohort: Vec<Drawn> = (0..8).map(|device| Drawn { device, times: 1, dropped: false }).collect();
+        let round = Round { seed: 1, index: 0, cohort: &cohort };
+        let params = Params::from(vec![0.0; field.model.num_params()]);
+        let whole = field.experiment.plan();
+        let plan = whole.local.plan(0, &whole.tracks[0]);
+        let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
+        engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
+    });
+    let summed = summed.await.unwrap();
+    drop(swarm);
+    (summed, host)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_come_a_byte_at_a_time_do_not_keep_the_others_from_their_sum() {
+    let (summed, host) = sum_with_two(Rogue::Dawdles).await;
+    assert_eq!(summed.unwrap(), 6);
+    assert_eq!(host.refused(Refusal::Stalled), 2);
+    host.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sum_that_no_honest_devices_make_is_thrown_away() {
+    let (summed, host) = sum_with_two(Rogue::Lies).await;
+    let refused = format!("{:?}", summed.unwrap_err());
+    assert!(refused.contains("Implausible(Devices"), "{refused}");
+    assert_eq!(host.refused(Refusal::Implausible), 1);
+    host.shut_down().await;
+}
+
 /// The device that the first cohort draws first.
 fn engine_first_drawn(field: &Field) -> u32 {
     use deltafl::cohort::Draw;
-    use deltafl::engine::Reachable;
+    use deltafl::exchange::Reachable;
     let draw = Draw { seed: 1, round: 0, attempt: 0 };
     let cohort = field.experiment.plan().sampling.cohort(field.devices().len(), draw, &Reachable::Everyone);
     cohort[0].device
@@ -390,7 +522,8 @@ async fn a_device_that_is_revoked_loses_the_connection_that_it_has() {
         tokio::task::yield_now().await;
     }
     let handshakes = host.refused(Refusal::Handshake);
-    assert!(certified_hello(&server, thief.name().as_str()).await.is_err());
+    let refused = certified_hello(&server, thief.name().as_str()).await.unwrap_err();
+    assert!(is_refused_certificate(&refused), "{refused:?}");
     assert_eq!(host.refused(Refusal::Handshake), handshakes + 1);
     let server = Server::certified(&host.address().to_string(), owner).unwrap();
     certified_hello(&server, owner.name().as_str()).await.unwrap();

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deltafl::engine::{SplitEvaluation, Threads};
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+use deltafl::exchange::SplitEvaluation;
+use deltafl::superquantile::LossDistribution;
+use deltafl::trainer::Sgd;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
 use deltafl_net::Deadlines;
 use deltafl_net::device::{Consent, Reason};
 use deltafl_net::engine::{Permille, Rules};
@@ -136,6 +138,18 @@ impl Observer for OneRound {
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
         self.0.checkpoint(state)
     }
+
+    fn every_round(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,7 +158,7 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
     let mut host = field.host().await;
     let address = host.address();
     let _swarm = field.swarm(address, &conduct());
-    let mut state = State::new(1, 2, &*field.model);
+    let mut state = State::new(1, 2, &Sgd::new(&*field.model));
     for round in 0..6 {
         let mut engine = host.engine(field.rules(), never()).unwrap();
         let one = Arc::clone(&field);
@@ -161,8 +175,7 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
     }
     host.shut_down().await;
     let mut simulated = Diary::default();
-    let mut threads = Threads::new(&*field.model, &field.federation, 2).unwrap();
-    let expected = field.train(&mut threads, &mut simulated).unwrap();
+    let expected = field.simulate(&mut simulated);
     assert_eq!(state, expected);
 }
 

@@ -2,13 +2,19 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use deltafl::params::Params;
+use deltafl::question::{Ask, Query, RoundKey, encode};
+use deltafl::selection::Weighting;
 use deltafl::stream::{Purpose, Stream};
+use deltafl::superquantile::private::{Bins, QuantileQuery};
+use deltafl::trainer::{LocalPlan, Work};
 use deltafl_net::fuzzing::{
     certificate, enrolment, fetch, from_device, from_server, parts, question, roster, texts,
 };
 use deltafl_net::http::EnrolRequest;
 use deltafl_net::identity::{Authority, DeviceKeys, Token};
 use deltafl_net::loopback;
+use deltafl_net::roster::Edition;
 use deltafl_net::wire;
 use deltafl_net::wire::proto::{self, from_device as device, from_server as server};
 use prost::Message;
@@ -18,25 +24,15 @@ const BODIES: [fn(&[u8]); 9] =
 
 /// A message of every kind.
 fn corpus() -> Vec<Vec<u8>> {
-    let blob = || Some(proto::Blob { hash: vec![7; 32].into(), len: 40 });
-    let update = proto::LocalUpdate {
-        eta: Some(1.5),
-        work: Some(proto::local_update::Work::Steps(3)),
-        batch: 10,
-        learning_rate: 0.1,
-        ..proto::LocalUpdate::default()
-    };
-    let histogram = proto::Histogram { lower: 0.0, upper: 8.0, bins: 64 };
-    let query = |kind| proto::Query { params: blob(), kind: Some(kind) };
-    let question = proto::Question {
-        seed: 1,
-        round: 2,
-        cohort: 5,
-        queries: vec![
-            query(proto::query::Kind::Update(update)),
-            query(proto::query::Kind::Histogram(histogram)),
-        ],
-    };
+    let plan = LocalPlan { work: Work::Steps(3), batch: 10, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+    let params = Params::from(vec![1.0, 2.0]);
+    let asks = [
+        Ask::Update { weighting: Weighting::tail(0.5), plan },
+        Ask::Quantile(QuantileQuery::Histogram(Bins::new(0.0, 8.0, 64).unwrap())),
+    ];
+    let queries = asks.map(|ask| Query { params: params.clone(), ask });
+    let key = RoundKey { seed: 1, round: 2, members: 5 };
+    let question = proto::Question { canonical: encode(&key, &queries).into() };
     let part = proto::Part { total: 9, data: b"four".as_slice().into() };
     let hello = proto::Hello { version: 1, device: "anna".to_owned() };
     let losses = proto::Losses { id: 1, examples: 2, losses: vec![0.5, f64::NAN] };
@@ -46,8 +42,9 @@ fn corpus() -> Vec<Vec<u8>> {
     let mut corpus: Vec<Vec<u8>> = Vec::new();
     corpus.extend(from_device.map(|body| proto::FromDevice { body: Some(body) }.encode_to_vec()));
     corpus.extend(from_server.map(|body| proto::FromServer { body: Some(body) }.encode_to_vec()));
-    corpus.push(question.encode_to_vec());
-    corpus.push(loopback::roster(["anna", "boris"].into_iter(), |_| false).unwrap().bytes.to_vec());
+    corpus.push(question.canonical.to_vec());
+    let edition = Edition { version: 1, expires: u64::MAX };
+    corpus.push(loopback::roster(edition, ["anna", "boris"].into_iter(), |_| false).unwrap().bytes.to_vec());
     corpus.push(proto::FetchRequest { hash: vec![1; 32].into(), offset: 3 }.encode_to_vec());
     let two =
         wire::parts(vec![5; wire::PART + 1].into()).flat_map(|part| part.encode_length_delimited_to_vec());
@@ -60,7 +57,8 @@ fn corpus() -> Vec<Vec<u8>> {
 fn papers() -> [Vec<u8>; 3] {
     let authority = Authority::generate("demo".parse().unwrap(), 1).unwrap();
     let device = authority.issue_device(&"anna".parse().unwrap(), 0, 1).unwrap();
-    let token = Token::generate(authority.fingerprint()).unwrap().reveal().to_string();
+    let token =
+        Token::generate(authority.fingerprint(), authority.public_key()).unwrap().reveal().to_string();
     let asked = DeviceKeys::generate().unwrap().request("boris".parse().unwrap());
     let tls_key = asked.tls_key.iter().map(|byte| format!("{byte:02x}")).collect();
     let request =

@@ -187,7 +187,7 @@ fn nothing_secret_is_printed() {
     let authority = authority("demo");
     let device = device(&authority, "phone-17");
     let secret: String = device.signing_secret().iter().map(|byte| format!("{byte:02x}")).collect();
-    let token = Token::generate(authority.fingerprint()).unwrap();
+    let token = Token::generate(authority.fingerprint(), authority.public_key()).unwrap();
     let shown = format!("{authority:?} {device:?} {:?} {token:?}", server(&authority));
     assert!(!shown.contains(&secret) && !shown.contains(token.reveal().as_str()), "{shown}");
     assert!(shown.contains("DeviceIdentity(3 phone-17 of demo)"), "{shown}");

@@ -124,13 +124,27 @@ async fn a_version_that_the_device_holds_is_not_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_cannot_hand_out_a_roster_key_of_its_own() {
+    let hosted = host(Hosting::default()).await;
+    let federation = hosted.authority.federation().clone();
+    // The authority that made the token signs rosters with another key than this server names.
+    let pinned = Authority::generate(federation.clone(), 1).unwrap().public_key();
+    let token = Token::generate(hosted.authority.fingerprint(), pinned).unwrap();
+    hosted.house.store.add_token(&federation, &token.hash(), 1, Duration::from_secs(60)).await.unwrap();
+    let url = url(&hosted);
+    let enrolled = tokio::task::spawn_blocking(move || enrol(&url, &token, "tablet".parse().unwrap()));
+    let refused = enrolled.await.unwrap();
+    assert!(matches!(refused, Err(AskError::OtherRosterKey)), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_enrols_a_device_that_made_its_own_keys() {
     let hosted = host(Hosting::default()).await;
-    let token = Token::generate(hosted.authority.fingerprint()).unwrap();
+    let token = Token::generate(hosted.authority.fingerprint(), hosted.authority.public_key()).unwrap();
     let federation = hosted.authority.federation().clone();
     hosted.house.store.add_token(&federation, &token.hash(), 1, Duration::from_secs(60)).await.unwrap();
     let elsewhere = Authority::generate(federation.clone(), 1).unwrap();
-    let foreign = Token::generate(elsewhere.fingerprint()).unwrap();
+    let foreign = Token::generate(elsewhere.fingerprint(), elsewhere.public_key()).unwrap();
     let url = url(&hosted);
     let device = tokio::task::spawn_blocking(move || {
         let refused = enrol(&url, &foreign, "tablet".parse().unwrap());

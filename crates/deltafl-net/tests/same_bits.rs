@@ -10,7 +10,6 @@ mod certified;
 mod fleet;
 
 use certified::Certified;
-use deltafl::engine::Threads;
 use fleet::{Diary, Field, conduct, never};
 
 const PRIVATE: &str = r#"
@@ -32,8 +31,7 @@ async fn both(experiment: &str) -> (Diary, Diary) {
     let mut engine = host.engine(field.rules(), never()).unwrap();
     let trained = tokio::task::spawn_blocking(move || {
         let (mut simulated, mut deployed) = (Diary::default(), Diary::default());
-        let mut threads = Threads::new(&*field.model, &field.federation, 2).unwrap();
-        field.train(&mut threads, &mut simulated).unwrap();
+        field.simulate(&mut simulated);
         field.train(&mut engine, &mut deployed).unwrap();
         (simulated, deployed)
     });

@@ -159,7 +159,7 @@ async fn the_same_commit_twice_is_one_and_another_outcome_is_refused() {
             store.commit(&lease, &commit(&one, &labels(), &lines, false)).await.unwrap();
         }
         let mut other = state(1);
-        other.tracks[0].eta = Some(9.0);
+        other.tracks[0].memory.set_number("eta", 9.0);
         let refused = store.commit(&lease, &commit(&other, &labels(), &lines, false)).await;
         assert!(matches!(refused, Err(StoreError::Conflict { round: 1, .. })), "{refused:?}");
         assert_eq!(store.state(&federation, 1).await.unwrap().unwrap(), one);
@@ -235,7 +235,7 @@ async fn a_token_lets_in_as_many_devices_as_it_says_and_no_longer_than_it_says()
         let ours = federation(&store).await;
         let other = federation(&store).await;
         let authority = Authority::generate(ours.clone(), 1).unwrap();
-        let token = || Token::generate(authority.fingerprint()).unwrap().hash();
+        let token = || Token::generate(authority.fingerprint(), authority.public_key()).unwrap().hash();
         let (good, stale) = (token(), token());
         store.add_token(&ours, &good, 2, Duration::from_secs(600)).await.unwrap();
         store.add_token(&ours, &stale, 2, Duration::ZERO).await.unwrap();

@@ -90,7 +90,7 @@ impl Bench {
         };
         let mut server = Server::new(config, ZERO).expect("sound parameters");
         server.poll_transmit();
-        let (gamma, delta) = (Permille::default(), Permille::default());
+        let (gamma, delta) = (Permille::default().into(), Permille::default());
         let adversary = Adversary::HonestButCurious { gamma, delta };
         let policy = Policy { min_members, adversary, max_len: MILLION, patience: Duration::MAX };
         let devices = identities.into_iter().map(|identity| {
@@ -173,7 +173,7 @@ fn unmask(mut server: Server, from: DeviceId, message: DeviceMessage) -> Server 
 
 fn regular(thousandths_colluding: u16, thousandths_dropping: u16) -> GraphRule {
     let permille = |value| Permille::new(value).expect("at most one half");
-    GraphRule::Regular { gamma: permille(thousandths_colluding), delta: permille(thousandths_dropping) }
+    GraphRule::Active { gamma: permille(thousandths_colluding).into(), delta: permille(thousandths_dropping) }
 }
 
 /// A device's share of a slot: agree with every neighbour, expand every mask, encode.

@@ -8,6 +8,7 @@ mod abort;
 mod enrolment;
 mod joining;
 mod member;
+mod seen_rounds;
 mod sharing;
 mod slot;
 
@@ -20,17 +21,22 @@ pub use self::abort::{Abort, SubmitError};
 use self::enrolment::Me;
 pub use self::enrolment::{Adversary, Enrolment, Policy, RefusedRound};
 use self::joining::{Joined, Placed, Revealed};
+pub use self::seen_rounds::{NotSeenRounds, SeenRounds};
 use self::sharing::Sharing;
 use self::slot::{Asked, Attested, Idle, Masked};
+use crate::identity::SIGNATURE_LEN;
 use crate::keys::ShareBox;
 use crate::message::wire::BOX_SLOT_LEN;
-use crate::message::{DeviceBody, DeviceMessage, KeyBundle, ServerBody, ServerMessage};
+use crate::message::{
+    DeviceBody, DeviceMessage, KeyBundle, NONCE_COMMITMENT_LEN, REVEAL_LEN, ServerBody, ServerMessage,
+};
 use crate::params::RoundParams;
 use crate::ring::{Ring, RingVector};
 use crate::server::ENVELOPE;
 
 /// A device in a round.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub struct Device {
     me: Me,
     phase: Phase,
@@ -69,13 +75,8 @@ pub struct SlotRequest {
     pub active: usize,
 }
 
-/// The longest message of a round: a list with a record for every device.
-fn message_limit(params: &RoundParams) -> usize {
-    let sealed = params.slots as usize * BOX_SLOT_LEN + ShareBox::OVERHEAD;
-    ENVELOPE + params.cohort as usize * (4 + sealed.max(KeyBundle::len_for(params.slots)))
-}
-
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 enum Phase {
     Joined(Joined),
     Revealed(Revealed),
@@ -104,10 +105,24 @@ impl Device {
         &self.me.params
     }
 
-    /// The longest message that a server has reason to send: the limit for
-    /// [`decode_server`](crate::message::wire::decode_server).
+    /// The longest message that a server has reason to send now: the limit for
+    /// [`decode_server`](crate::message::wire::decode_server). What comes from neighbours grows with their
+    /// number, and only lists of ids and commitments with the cohort.
     pub fn message_limit(&self) -> usize {
-        message_limit(&self.me.params)
+        let params = &self.me.params;
+        let (cohort, bundle) = (params.cohort as usize, KeyBundle::len_for(params.slots));
+        let sealed = params.slots as usize * BOX_SLOT_LEN + ShareBox::OVERHEAD;
+        let (records, len) = match &self.phase {
+            Phase::Joined(_) if self.me.is_committed() => (cohort, NONCE_COMMITMENT_LEN),
+            Phase::Joined(_) => (cohort, bundle),
+            Phase::Revealed(revealed) => (revealed.drawers(&self.me), REVEAL_LEN),
+            Phase::Placed(placed) => (placed.degree(), bundle),
+            Phase::Sharing(sharing) => (sharing.degree(), sealed),
+            Phase::Idle(_) | Phase::Asked(_) | Phase::Masked(_) => (cohort, 0),
+            Phase::Attested(attested) => (2 * attested.circle_len(), SIGNATURE_LEN),
+            Phase::Over => (0, 0),
+        };
+        ENVELOPE + records * (4 + len)
     }
 
     /// Takes in a message of the server. A message that does not fit ends the round for this device.
@@ -163,6 +178,16 @@ impl Device {
         }
     }
 
+    /// What a colluding device tells the server while it waits for the survivors of a slot: both shares of a
+    /// device of its circle, mask key and seed.
+    #[cfg(test)]
+    pub(crate) fn spill(&self, owner: crate::identity::DeviceId) -> Option<[crate::shamir::Share; 2]> {
+        match &self.phase {
+            Phase::Masked(masked) => masked.spill(owner).map(|(mask_key, seed)| [mask_key, seed]),
+            _ => None,
+        }
+    }
+
     /// One message in one phase. On an error the phase, and with it every secret, is gone.
     fn step(&mut self, phase: Phase, message: ServerMessage) -> Result<Phase, Abort> {
         if message.round != self.me.params.id {
@@ -186,7 +211,8 @@ impl Device {
                 (Phase::Sharing(sharing), Some(body))
             }
             (Phase::Sharing(phase), ServerBody::Shares(boxes)) => {
-                (Phase::Idle(phase.on_shares(me, &boxes)?), None)
+                let (idle, body) = phase.on_shares(me, &boxes)?;
+                (Phase::Idle(idle), Some(body))
             }
             (Phase::Idle(phase), ServerBody::OpenSlot { slot, ring, len, active }) => {
                 let request = SlotRequest { slot, ring, len, active: active.len() };
@@ -198,8 +224,8 @@ impl Device {
                 let (attested, body) = phase.on_survivors(me, slot, survivors)?;
                 (Phase::Attested(attested), Some(body))
             }
-            (Phase::Attested(phase), ServerBody::Attestations { slot, signatures }) => {
-                let (idle, body) = phase.on_attestations(me, slot, &signatures)?;
+            (Phase::Attested(phase), ServerBody::Attestations { slot, signatures, masked }) => {
+                let (idle, body) = phase.on_attestations(me, slot, &signatures, &masked)?;
                 self.events.push_back(DeviceEvent::SlotDone { slot });
                 let phase = if slot + 1 == me.params.slots { self.finish() } else { Phase::Idle(idle) };
                 (phase, Some(body))

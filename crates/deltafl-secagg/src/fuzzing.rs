@@ -95,7 +95,7 @@ impl Play {
         let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort: DEVICES, graph, slots: 2 };
         let policy = Policy {
             min_members: 2,
-            adversary: Adversary::Active { gamma: Permille::default() },
+            adversary: Adversary::Active { gamma: Permille::default().into() },
             max_len: 100,
             patience: Duration::from_secs(10),
         };
@@ -196,7 +196,7 @@ impl Play {
                     let _ended = self.server.open_slot(self.now, Ring::Z64, LEN, b"context");
                 }
                 ServerEvent::Sum(sum) => self.check(&sum),
-                ServerEvent::Ended(_) => {}
+                ServerEvent::Ended(_) | ServerEvent::Caught { .. } | ServerEvent::Disputed { .. } => {}
             }
         }
         while let Some(transmit) = self.server.poll_transmit() {

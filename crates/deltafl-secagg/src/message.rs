@@ -5,11 +5,12 @@
 //!    ◀───────── Invite ────────────────┤
 //!    ├───────── Advertise ────────────▶│   public keys, signed
 //!    ◀───────── Commitments ───────────┤ ┐
-//!    ├───────── Reveal ───────────────▶│ │ k-regular graph only
+//!    ├───────── Reveal ───────────────▶│ │ where the graph is drawn
 //!    ◀───────── Reveals ───────────────┤ ┘
 //!    ◀───────── Keys ──────────────────┤   of the neighbours
 //!    ├───────── Shares ───────────────▶│   sealed, one box per neighbour
 //!    ◀───────── Shares ────────────────┤
+//!    ├───────── Confirm ──────────────▶│   whose boxes did not open
 //!    ◀───────── OpenSlot ──────────────┤ ┐
 //!    ├───────── MaskedInput ──────────▶│ │
 //!    ◀───────── Survivors ─────────────┤ │ once per slot
@@ -22,6 +23,7 @@
 
 mod bundle;
 mod device_set;
+mod reveal;
 pub mod wire;
 
 use std::collections::BTreeMap;
@@ -30,11 +32,16 @@ use prost::bytes::Bytes;
 
 pub use self::bundle::KeyBundle;
 pub use self::device_set::{DeviceSet, NotASet};
+pub(crate) use self::reveal::REVEAL_LEN;
+pub use self::reveal::Reveal;
 use crate::identity::{DeviceId, SIGNATURE_LEN};
 use crate::params::{RoundId, RoundParams};
 use crate::ring::Ring;
 use crate::shamir::Share;
 use crate::transcript::Digest;
+
+/// Bytes of a commitment in a list of members.
+pub(crate) const NONCE_COMMITMENT_LEN: usize = 32;
 
 /// A message from a device to the server.
 #[derive(Debug, Clone)]
@@ -52,15 +59,19 @@ pub enum DeviceBody {
     /// The device's public keys and commitments, signed.
     Advertise(KeyBundle),
     /// The device's part of the graph's randomness.
-    Reveal([u8; 32]),
+    Reveal(Reveal),
     /// A sealed box of shares for each neighbour.
     Shares(BTreeMap<DeviceId, Bytes>),
+    /// The device has its shares; the neighbours whose boxes did not open.
+    Confirm(DeviceSet),
     /// The masked vector of a slot, as little-endian ring elements.
     MaskedInput {
         /// The slot.
         slot: u32,
         /// The vector.
         input: Bytes,
+        /// Ed25519, on the transcript up to the devices that it masked with.
+        signature: [u8; SIGNATURE_LEN],
     },
     /// The device's signature on the transcript up to the survivors of a slot.
     Attest {
@@ -104,8 +115,8 @@ pub enum ServerBody {
     Invite(RoundParams),
     /// Every member's commitment to its part of the graph's randomness.
     Commitments(BTreeMap<DeviceId, Digest>),
-    /// The parts themselves.
-    Reveals(BTreeMap<DeviceId, [u8; 32]>),
+    /// The parts of those members that draw the graph.
+    Reveals(BTreeMap<DeviceId, Reveal>),
     /// The keys of all members (full graph) or of the neighbours.
     Keys(BTreeMap<DeviceId, KeyBundle>),
     /// The sealed boxes that neighbours sent to this device.
@@ -134,5 +145,7 @@ pub enum ServerBody {
         slot: u32,
         /// Ed25519, by device.
         signatures: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
+        /// On a sparse graph, what the surviving neighbours signed with their inputs.
+        masked: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
     },
 }

@@ -51,8 +51,8 @@ pub enum ParamsError {
     /// A threshold that no set of devices of the cohort can meet.
     #[error("threshold {threshold} is not in 1..={cohort}")]
     Threshold {
-        /// The threshold asked for.
-        threshold: u32,
+        /// The threshold asked for, or that the colluding devices ask for.
+        threshold: usize,
         /// The cohort.
         cohort: u32,
     },
@@ -67,8 +67,8 @@ impl RoundParams {
         if !(1..=MAX_SLOTS).contains(&self.slots) {
             return Err(ParamsError::Slots(self.slots));
         }
-        match self.graph {
-            GraphRule::Full { threshold } if !(1..=self.cohort).contains(&threshold) => {
+        match self.graph.full_threshold(self.cohort) {
+            Some(threshold) if !(1..=self.cohort as usize).contains(&threshold) => {
                 Err(ParamsError::Threshold { threshold, cohort: self.cohort })
             }
             _ => Ok(()),
@@ -77,17 +77,15 @@ impl RoundParams {
 
     /// The digest that stands for these parameters in every signature, commitment and key.
     pub fn digest(&self) -> Digest {
-        let graph = match self.graph {
-            GraphRule::Full { threshold } => [0, u64::from(threshold), 0],
-            GraphRule::Regular { gamma, delta } => [1, u64::from(gamma.get()), u64::from(delta.get())],
-        };
         let hasher = Hasher::new("params")
             .number(u64::from(VERSION))
             .part(&self.id.session)
             .number(self.id.round)
             .number(u64::from(self.suite.code()))
             .number(u64::from(self.cohort));
-        graph.into_iter().fold(hasher, Hasher::number).number(u64::from(self.slots)).finish()
+        let numbers = self.graph.numbers();
+        let hasher = numbers.into_iter().fold(hasher, |hasher, number| hasher.number(u64::from(number)));
+        hasher.number(u64::from(self.slots)).finish()
     }
 }
 
@@ -132,7 +130,19 @@ impl SlotSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::Permille;
+    use crate::graph::{Colluding, Permille};
+
+    fn permille(value: u16) -> Permille {
+        Permille::new(value).unwrap()
+    }
+
+    fn active(gamma: Colluding, delta: u16) -> GraphRule {
+        GraphRule::Active { gamma, delta: permille(delta) }
+    }
+
+    fn curious(gamma: Colluding) -> GraphRule {
+        GraphRule::HonestButCurious { gamma, delta: permille(1) }
+    }
 
     fn params() -> RoundParams {
         RoundParams {
@@ -147,19 +157,23 @@ mod tests {
     #[test]
     fn every_parameter_changes_the_digest() {
         let base = params();
-        let permille = |value| Permille::new(value).unwrap();
         let others = [
             RoundParams { id: RoundId { session: [2; 16], round: 5 }, ..params() },
             RoundParams { id: RoundId { session: [1; 16], round: 6 }, ..params() },
             RoundParams { suite: Suite::ChaCha20, ..params() },
             RoundParams { cohort: 11, ..params() },
             RoundParams { graph: GraphRule::Full { threshold: 7 }, ..params() },
-            RoundParams { graph: GraphRule::Regular { gamma: permille(6), delta: permille(0) }, ..params() },
+            RoundParams { graph: active(Colluding::Share(permille(6)), 0), ..params() },
+            RoundParams { graph: active(Colluding::Devices(6), 0), ..params() },
+            RoundParams { graph: active(Colluding::Devices(6), 1), ..params() },
+            RoundParams { graph: curious(Colluding::Devices(6)), ..params() },
             RoundParams { slots: 2, ..params() },
         ];
-        for other in others {
-            assert_ne!(base.digest(), other.digest(), "{other:?}");
-        }
+        let mut digests: Vec<Digest> = others.iter().map(RoundParams::digest).collect();
+        digests.push(base.digest());
+        digests.sort_unstable();
+        digests.dedup();
+        assert_eq!(digests.len(), others.len() + 1);
     }
 
     #[test]
@@ -170,5 +184,8 @@ mod tests {
         assert_eq!(RoundParams { slots: 17, ..params() }.check(), Err(ParamsError::Slots(17)));
         let graph = GraphRule::Full { threshold: 11 };
         assert!(matches!(RoundParams { graph, ..params() }.check(), Err(ParamsError::Threshold { .. })));
+        let graph = active(Colluding::Devices(10), 0);
+        assert!(matches!(RoundParams { graph, ..params() }.check(), Err(ParamsError::Threshold { .. })));
+        assert_eq!(RoundParams { graph: active(Colluding::Devices(9), 0), ..params() }.check(), Ok(()));
     }
 }

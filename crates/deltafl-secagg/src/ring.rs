@@ -1,7 +1,7 @@
 //! The rings in which vectors are added: Z_2³² and Z_2⁶⁴.
 //!
-//! Sums wrap. Z_2⁶⁴ holds the integer sums of the simulator bit for bit; Z_2³² halves the upload and asks for
-//! the range rule of [`crate::encoding::Codec32`].
+//! Sums wrap. Z_2⁶⁴ holds the integer sums of the simulator bit for bit; Z_2³² halves the upload; the
+//! caller sees to it that a sum fits.
 
 use crate::mask::Word;
 

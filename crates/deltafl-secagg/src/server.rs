@@ -13,9 +13,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::setup::{Advertising, Revealing, Sharing};
+use self::setup::{Advertising, Confirming, Revealing, Sharing};
 use self::slot::{Attesting, Collecting, Idle, Unmasking};
-pub use self::verdict::{NotOpened, PhaseName, RefusedMessage, Verdict};
+pub use self::verdict::{Lie, NotOpened, PhaseName, RefusedMessage, Verdict};
 use crate::graph::GraphRule;
 use crate::identity::{DeviceId, Roster};
 use crate::keys::ShareBox;
@@ -64,6 +64,21 @@ pub enum ServerEvent {
         /// The devices that are still there.
         active: DeviceSet,
     },
+    /// A device lied; the round goes on.
+    Caught {
+        /// The device.
+        device: DeviceId,
+        /// What it lied about.
+        lie: Lie,
+    },
+    /// One of two devices lied, and nothing tells which: the shares that `owner` sealed for `holder` cannot be
+    /// read or are not those that `holder` gave. The round goes on without them.
+    Disputed {
+        /// The device whose secret it is.
+        owner: DeviceId,
+        /// The device that holds the share.
+        holder: DeviceId,
+    },
     /// A sum.
     Sum(SlotSum),
     /// The round ended without the sums still missing; nothing about them was revealed.
@@ -109,6 +124,7 @@ enum Phase {
     Advertising(Advertising),
     Revealing(Revealing),
     Sharing(Sharing),
+    Confirming(Confirming),
     Idle(Idle),
     Collecting(Collecting),
     Attesting(Attesting),
@@ -162,8 +178,9 @@ impl Server {
             }
             (Phase::Revealing(phase), DeviceBody::Reveal(nonce)) => phase.take(&self.round, from, nonce),
             (Phase::Sharing(phase), DeviceBody::Shares(boxes)) => phase.take(&self.round, from, boxes),
-            (Phase::Collecting(phase), DeviceBody::MaskedInput { slot, input }) => {
-                phase.take(from, slot, &input)
+            (Phase::Confirming(phase), DeviceBody::Confirm(complaints)) => phase.take(from, &complaints),
+            (Phase::Collecting(phase), DeviceBody::MaskedInput { slot, input, signature }) => {
+                phase.take(&self.round, from, slot, &input, signature)
             }
             (Phase::Attesting(phase), DeviceBody::Attest { slot, signature }) => {
                 phase.take(&self.round, from, slot, signature)
@@ -203,13 +220,14 @@ impl Server {
     /// [`decode_device`](crate::message::wire::decode_device).
     pub fn message_limit(&self) -> usize {
         let Round { params, .. } = &self.round;
-        let (cohort, slots) = (params.cohort as usize, params.slots as usize);
+        let slots = params.slots as usize;
         ENVELOPE
             + match &self.phase {
                 Phase::Advertising(_) => KeyBundle::len_for(params.slots),
-                Phase::Sharing(_) => cohort * (4 + slots * BOX_SLOT_LEN + ShareBox::OVERHEAD),
+                Phase::Sharing(phase) => phase.degree() * (4 + slots * BOX_SLOT_LEN + ShareBox::OVERHEAD),
+                Phase::Confirming(phase) => phase.degree() * 4,
                 Phase::Collecting(phase) => phase.input_len(),
-                Phase::Unmasking(_) => cohort * (4 + SHARE_LEN),
+                Phase::Unmasking(phase) => (phase.degree() + 1) * (4 + SHARE_LEN),
                 Phase::Revealing(_) | Phase::Attesting(_) | Phase::Idle(_) | Phase::Over => 0,
             }
     }
@@ -276,6 +294,7 @@ impl Phase {
             Self::Advertising(phase) => phase.is_complete(),
             Self::Revealing(phase) => phase.is_complete(),
             Self::Sharing(phase) => phase.is_complete(),
+            Self::Confirming(phase) => phase.is_complete(),
             Self::Collecting(phase) => phase.is_complete(),
             Self::Attesting(phase) => phase.is_complete(),
             Self::Unmasking(phase) => phase.is_complete(),
@@ -288,6 +307,7 @@ impl Phase {
             Self::Advertising(phase) => phase.finish(round),
             Self::Revealing(phase) => phase.finish(round),
             Self::Sharing(phase) => phase.finish(round),
+            Self::Confirming(phase) => phase.finish(round),
             Self::Collecting(phase) => phase.finish(round),
             Self::Attesting(phase) => phase.finish(round),
             Self::Unmasking(phase) => phase.finish(round),
@@ -302,7 +322,7 @@ impl Round {
     fn least(&self) -> usize {
         let threshold = match self.params.graph {
             GraphRule::Full { threshold } => threshold as usize,
-            GraphRule::Regular { .. } => 0,
+            GraphRule::Active { .. } | GraphRule::HonestButCurious { .. } => 0,
         };
         self.min_members.max(threshold).max(2)
     }

@@ -10,11 +10,14 @@
 //!
 //! t − 1 shares say nothing about the secret; t of them are the secret.
 
+mod decoding;
+
 use rand_core::CryptoRng;
 use subtle::{Choice, ConstantTimeEq};
 use thiserror::Error;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
+pub(crate) use self::decoding::{Challenge, Checker};
 use crate::field::Element;
 
 /// Field elements in a share.

@@ -62,15 +62,13 @@ pub struct Config {
     pub record: bool,
 }
 
-/// One slot, AES masks, and a sparse graph for 5 % colluding and 5 % dropping devices (a full one below
-/// fifty).
+/// One slot, AES masks, and the graph against a server that lies.
 impl Default for Config {
     fn default() -> Self {
-        let share = Permille::new(50).expect("five in a hundred");
         Self {
             id: RoundId { session: [0; 16], round: 0 },
             suite: Suite::default(),
-            graph: GraphRule::Regular { gamma: share, delta: share },
+            graph: GraphRule::default(),
             slots: 1,
             min_members: 2,
             record: false,
@@ -295,6 +293,8 @@ impl Round {
             match self.server.poll_event() {
                 Some(ServerEvent::Ended(verdict)) => return Err(verdict.into()),
                 Some(ServerEvent::Ready { .. }) => return Ok(None),
+                // No simulated device lies.
+                Some(ServerEvent::Caught { .. } | ServerEvent::Disputed { .. }) => continue,
                 Some(ServerEvent::Sum(sum)) => {
                     // If slots are left, the server says that it is ready for the next.
                     self.server.poll_event();
@@ -377,16 +377,14 @@ fn server_config(config: &Config, cohort: DeviceSet, roster: &Arc<Roster>) -> Se
 
 /// Devices that insist on what the configuration gives.
 fn policy(config: &Config) -> Policy {
-    let (gamma, delta) = match config.graph {
-        GraphRule::Full { .. } => (Permille::default(), Permille::default()),
-        GraphRule::Regular { gamma, delta } => (gamma, delta),
+    let adversary = match config.graph {
+        GraphRule::Active { gamma, .. } => Adversary::Active { gamma },
+        GraphRule::Full { .. } => {
+            Adversary::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() }
+        }
+        GraphRule::HonestButCurious { gamma, delta } => Adversary::HonestButCurious { gamma, delta },
     };
-    Policy {
-        min_members: config.min_members,
-        adversary: Adversary::HonestButCurious { gamma, delta },
-        max_len: u32::MAX,
-        patience: Duration::MAX,
-    }
+    Policy { min_members: config.min_members, adversary, max_len: u32::MAX, patience: Duration::MAX }
 }
 
 fn phase(body: &DeviceBody) -> PhaseName {
@@ -394,6 +392,7 @@ fn phase(body: &DeviceBody) -> PhaseName {
         DeviceBody::Advertise(_) => PhaseName::Advertise,
         DeviceBody::Reveal(_) => PhaseName::Reveal,
         DeviceBody::Shares(_) => PhaseName::Share,
+        DeviceBody::Confirm(_) => PhaseName::Confirm,
         DeviceBody::MaskedInput { slot, .. } => PhaseName::MaskedInput(*slot),
         DeviceBody::Attest { slot, .. } => PhaseName::Consistency(*slot),
         DeviceBody::Unmask { slot, .. } => PhaseName::Unmask(*slot),

@@ -69,8 +69,8 @@ pub struct Transcript(Digest);
 impl Transcript {
     /// The transcript once the members and their keys are settled.
     ///
-    /// On a full graph the members are pinned by their key bundles. On a sparse one, where no device sees all
-    /// bundles, by their parts of the graph's randomness.
+    /// On a full graph the members are pinned by their key bundles. Where the graph is drawn and no device
+    /// sees all bundles, by their commitments, and `header` is the seed of the graph.
     pub(crate) fn new<T: AsRef<[u8]>>(header: &Digest, members: &BTreeMap<DeviceId, T>) -> Self {
         let hasher = Hasher::new("transcript").digest(header).number(members.len() as u64);
         Self(members.iter().fold(hasher, |hasher, (&id, pin)| hasher.device(id).part(pin.as_ref())).finish())
@@ -83,7 +83,13 @@ impl Transcript {
         Self(hasher.devices(active).devices(survivors).finish())
     }
 
-    /// The bytes that a device signs.
+    /// The bytes that a device signs with its masked input: what it was shown, and between whom it masked.
+    pub(crate) fn masked(&self, spec: &SlotSpec, active: &DeviceSet) -> Vec<u8> {
+        let digest = spec.hash(Hasher::new("active").digest(&self.0)).devices(active).finish();
+        [PROTOCOL, b"masked", &digest].concat()
+    }
+
+    /// The bytes that a device signs in the consistency check.
     pub(crate) fn attestation(&self) -> Vec<u8> {
         [PROTOCOL, b"attestation", &self.0].concat()
     }

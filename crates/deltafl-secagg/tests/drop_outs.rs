@@ -12,9 +12,10 @@ use proptest::prelude::*;
 use rand_core::{Rng, SeedableRng};
 
 /// The phases of a full graph with one slot, in order.
-const PHASES: [PhaseName; 5] = [
+const PHASES: [PhaseName; 6] = [
     PhaseName::Advertise,
     PhaseName::Share,
+    PhaseName::Confirm,
     PhaseName::MaskedInput(0),
     PhaseName::Consistency(0),
     PhaseName::Unmask(0),
@@ -129,7 +130,7 @@ proptest! {
 
 fn five_percent() -> GraphRule {
     let share = Permille::new(50).expect("five in a hundred");
-    GraphRule::Regular { gamma: share, delta: share }
+    GraphRule::HonestButCurious { gamma: share.into(), delta: share }
 }
 
 fn sparse_sum<C: Coordinate + From<u32> + PartialEq + std::fmt::Debug>(
@@ -220,8 +221,8 @@ fn the_same_seed_gives_the_same_traffic_and_the_upload_of_a_long_vector_is_its_b
     assert_eq!(run().1, traffic);
     for (_, device) in traffic.devices() {
         assert!(device.bytes_sent as f64 <= 1.01 * 4.0 * f64::from(len), "{device:?}");
-        // Advertise, shares, input, attest, unmask; invite, keys, shares, open, survivors, attestations.
-        assert_eq!((device.messages_sent, device.messages_received), (5, 6));
+        // Advertise, shares, confirm, input, attest, unmask; invite, keys, shares, open, survivors, attestations.
+        assert_eq!((device.messages_sent, device.messages_received), (6, 6));
     }
 }
 

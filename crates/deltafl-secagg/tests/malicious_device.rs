@@ -13,35 +13,57 @@ use deltafl_secagg::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, S
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
 use deltafl_secagg::server::{
-    NotOpened, PhaseName, RefusedMessage, Server, ServerConfig, ServerEvent, SlotSum, Verdict,
+    Lie, NotOpened, PhaseName, RefusedMessage, Server, ServerConfig, ServerEvent, SlotSum, Verdict,
 };
 use deltafl_secagg::shamir::Share;
+use ed25519_dalek::{Signer, SigningKey};
 use rand_core::SeedableRng;
 
 const N: u32 = 4;
 const LIAR: DeviceId = DeviceId(2);
 const ZERO: Duration = Duration::ZERO;
 
-/// What came of a round in which one device's messages were changed on the way.
+/// What came of a round in which some messages of devices were changed on the way.
 struct Outcome {
     refusals: Vec<RefusedMessage>,
+    /// Lies that were found without ending the round.
+    found: Vec<ServerEvent>,
     end: Result<SlotSum, Verdict>,
 }
 
-/// A server and honest devices, one of which speaks through `lie`. Messages are sent twice where `twice` says
-/// so.
+fn secret(id: DeviceId) -> [u8; 32] {
+    [id.0 as u8 + 1; 32]
+}
+
+fn params(n: u32, threshold: u32) -> RoundParams {
+    let id = RoundId { session: [1; 16], round: 1 };
+    let graph = GraphRule::Full { threshold };
+    RoundParams { id, suite: Suite::Aes128Ctr, cohort: n, graph, slots: 1 }
+}
+
+/// A server and four honest devices, one of which speaks through `lie`. Its messages are sent twice where
+/// `twice` says so.
 fn play(threshold: u32, mut lie: impl FnMut(DeviceBody) -> DeviceBody, twice: bool) -> Outcome {
+    play_all(N, threshold, |id, body| if id == LIAR { lie(body) } else { body }, twice)
+}
+
+/// A server and n honest devices, which speak through `lie`.
+fn play_all(
+    n: u32,
+    threshold: u32,
+    mut lie: impl FnMut(DeviceId, DeviceBody) -> DeviceBody,
+    twice: bool,
+) -> Outcome {
     let mut rng = ChaCha20Rng::seed_from_u64(8);
     let mut roster = Roster::new();
-    let identities: Vec<Identity> = (0..N).map(|i| Identity::generate(DeviceId(i), &mut rng)).collect();
+    let identities: Vec<Identity> =
+        (0..n).map(|i| Identity::from_secret(DeviceId(i), &secret(DeviceId(i)))).collect();
     for identity in &identities {
         roster.add(identity.id(), &identity.public()).expect("distinct");
     }
     let roster = Arc::new(roster);
-    let graph = GraphRule::Full { threshold };
-    let id = RoundId { session: [1; 16], round: 1 };
-    let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort: N, graph, slots: 1 };
-    let cohort: DeviceSet = (0..N).map(DeviceId).collect();
+    let params = params(n, threshold);
+    let cohort: DeviceSet = (0..n).map(DeviceId).collect();
     let phase_timeout = Duration::from_secs(1);
     let config = ServerConfig {
         params: params.clone(),
@@ -54,7 +76,10 @@ fn play(threshold: u32, mut lie: impl FnMut(DeviceBody) -> DeviceBody, twice: bo
     server.poll_transmit().expect("the invitation");
     let policy = Policy {
         min_members: 2,
-        adversary: Adversary::HonestButCurious { gamma: Permille::default(), delta: Permille::default() },
+        adversary: Adversary::HonestButCurious {
+            gamma: Permille::default().into(),
+            delta: Permille::default(),
+        },
         max_len: 10,
         patience: Duration::MAX,
     };
@@ -65,20 +90,24 @@ fn play(threshold: u32, mut lie: impl FnMut(DeviceBody) -> DeviceBody, twice: bo
         devices.insert(id, enrolment.join(&params, ZERO, &mut rng).expect("within the policy"));
     }
 
+    let mut found = Vec::new();
     let mut refusals = Vec::new();
     loop {
         for (&id, device) in &mut devices {
             while let Some(DeviceMessage { round, body }) = device.poll_transmit() {
-                let body = if id == LIAR { lie(body) } else { body };
-                let message = DeviceMessage { round, body };
+                let message = DeviceMessage { round, body: lie(id, body) };
                 let again = (twice && id == LIAR).then(|| message.clone());
                 refusals.extend(server.handle(ZERO, id, message).err());
                 refusals.extend(again.and_then(|again| server.handle(ZERO, id, again).err()));
             }
         }
         match server.poll_event() {
-            Some(ServerEvent::Sum(sum)) => return Outcome { refusals, end: Ok(sum) },
-            Some(ServerEvent::Ended(verdict)) => return Outcome { refusals, end: Err(verdict) },
+            Some(ServerEvent::Sum(sum)) => return Outcome { refusals, found, end: Ok(sum) },
+            Some(ServerEvent::Ended(verdict)) => return Outcome { refusals, found, end: Err(verdict) },
+            Some(event @ (ServerEvent::Caught { .. } | ServerEvent::Disputed { .. })) => {
+                found.push(event);
+                continue;
+            }
             Some(ServerEvent::Ready { .. }) => {
                 server.open_slot(ZERO, Ring::Z64, 2, b"").expect("enough are left");
                 assert_eq!(server.open_slot(ZERO, Ring::Z64, 2, b""), Err(NotOpened::NotReady));
@@ -139,14 +168,16 @@ fn keys_that_are_not_signed_by_the_device_are_refused() {
 fn an_answer_counts_once() {
     let outcome = play(3, |body| body, true);
     assert_eq!(outcome.end.expect("a sum").sum, RingVector::Z64(vec![6, 4]));
-    // Device 2 is not the last to answer, so each of its five messages comes again in its phase.
-    assert_eq!(outcome.refusals, [RefusedMessage::Duplicate(LIAR); 5]);
+    // Device 2 is not the last to answer, so each of its six messages comes again in its phase.
+    assert_eq!(outcome.refusals, [RefusedMessage::Duplicate(LIAR); 6]);
 }
 
 #[test]
 fn an_input_of_the_wrong_length_is_refused() {
     let lie = |body| match body {
-        DeviceBody::MaskedInput { slot, input } => DeviceBody::MaskedInput { slot, input: input.slice(1..) },
+        DeviceBody::MaskedInput { slot, input, signature } => {
+            DeviceBody::MaskedInput { slot, input: input.slice(1..), signature }
+        }
         body => body,
     };
     let outcome = play(3, lie, false);
@@ -157,7 +188,9 @@ fn an_input_of_the_wrong_length_is_refused() {
 #[test]
 fn an_input_for_another_slot_is_refused() {
     let lie = |body| match body {
-        DeviceBody::MaskedInput { input, .. } => DeviceBody::MaskedInput { slot: 1, input },
+        DeviceBody::MaskedInput { input, signature, .. } => {
+            DeviceBody::MaskedInput { slot: 1, input, signature }
+        }
         body => body,
     };
     let outcome = play(3, lie, false);
@@ -242,4 +275,118 @@ fn a_message_out_of_turn_is_refused() {
     let outcome = play(3, lie, false);
     assert_eq!(outcome.refusals, [RefusedMessage::WrongPhase]);
     sum_without_the_liar(&outcome);
+}
+
+/// The keys of the liar with 32 bytes replaced, under a signature that holds.
+fn resigned(bundle: &KeyBundle, at: usize, replacement: [u8; 32]) -> KeyBundle {
+    let mut bytes = bundle.as_bytes().to_vec();
+    let contents = bytes.len() - 64;
+    bytes[at..at + 32].copy_from_slice(&replacement);
+    let (params, id) = (params(N, 3).digest(), LIAR.0.to_le_bytes());
+    let signed = [b"deltafl-secagg/1/", &b"keys"[..], &params, &id, &bytes[..contents]].concat();
+    let signature = SigningKey::from_bytes(&secret(LIAR)).sign(&signed);
+    bytes[contents..].copy_from_slice(&signature.to_bytes());
+    KeyBundle::from_bytes(bytes.into()).expect("of the same length")
+}
+
+#[test]
+fn a_key_of_small_order_keeps_its_owner_out_and_nobody_else() {
+    // The key for boxes, then the key of the masks; the points 0 and 1.
+    for (at, first) in [(0, 0), (64, 1)] {
+        let mut small = [0; 32];
+        small[0] = first;
+        let lie = |body| match body {
+            DeviceBody::Advertise(bundle) => DeviceBody::Advertise(resigned(&bundle, at, small)),
+            body => body,
+        };
+        let outcome = play(3, lie, false);
+        assert_eq!(outcome.refusals, [RefusedMessage::BadKey(LIAR)]);
+        sum_without_the_liar(&outcome);
+    }
+}
+
+fn spoilt(sealed: &prost::bytes::Bytes) -> prost::bytes::Bytes {
+    let mut bytes = sealed.to_vec();
+    bytes[0] ^= 1;
+    bytes.into()
+}
+
+#[test]
+fn boxes_that_do_not_open_keep_their_sender_out_and_nobody_else() {
+    let lie = |body| match body {
+        DeviceBody::Shares(boxes) => {
+            DeviceBody::Shares(boxes.iter().map(|(&to, sealed)| (to, spoilt(sealed))).collect())
+        }
+        body => body,
+    };
+    let outcome = play(3, lie, false);
+    assert_eq!(outcome.found, [ServerEvent::Caught { device: LIAR, lie: Lie::SealedBoxes }]);
+    sum_without_the_liar(&outcome);
+}
+
+#[test]
+fn a_single_box_that_does_not_open_costs_nobody_its_place() {
+    let lie = |body| match body {
+        DeviceBody::Shares(mut boxes) => {
+            let sealed = boxes.get_mut(&DeviceId(0)).expect("a neighbour");
+            *sealed = spoilt(sealed);
+            DeviceBody::Shares(boxes)
+        }
+        body => body,
+    };
+    let outcome = play(3, lie, false);
+    assert_eq!(outcome.found, [ServerEvent::Disputed { owner: LIAR, holder: DeviceId(0) }]);
+    assert_eq!(outcome.end.expect("three others hold shares").sum, RingVector::Z64(vec![6, 4]));
+}
+
+#[test]
+fn a_device_that_accuses_everybody_is_left_out() {
+    let lie = |body| match body {
+        DeviceBody::Confirm(_) => DeviceBody::Confirm([0, 1, 3].into_iter().map(DeviceId).collect()),
+        body => body,
+    };
+    let outcome = play(3, lie, false);
+    assert_eq!(outcome.found, [ServerEvent::Caught { device: LIAR, lie: Lie::Accusations }]);
+    sum_without_the_liar(&outcome);
+    let stranger = |body| match body {
+        DeviceBody::Confirm(_) => DeviceBody::Confirm(DeviceSet::from_iter([LIAR])),
+        body => body,
+    };
+    assert_eq!(play(3, stranger, false).refusals, [RefusedMessage::Shape(LIAR)]);
+}
+
+/// The first devices give shares that are off by one bit, of whichever owners `of` says.
+fn false_shares(liars: u32, of: impl Fn(DeviceId) -> bool) -> Outcome {
+    let lie = |id: DeviceId, body| match body {
+        DeviceBody::Unmask { slot, mut shares } if id.0 < liars => {
+            for (_, (_, share)) in shares.iter_mut().filter(|(owner, _)| of(**owner)) {
+                let mut bytes = share.to_bytes();
+                bytes[8] ^= 1;
+                *share = Share::from_bytes(&bytes).expect("still below p");
+            }
+            DeviceBody::Unmask { slot, shares }
+        }
+        body => body,
+    };
+    play_all(10, 6, lie, false)
+}
+
+#[test]
+fn false_shares_are_corrected_and_their_givers_named_up_to_half_of_those_to_spare() {
+    // Ten answer, six are needed: two liars can be told from eight others.
+    for liars in 1..=2 {
+        let outcome = false_shares(liars, |_| true);
+        assert_eq!(outcome.end.expect("corrected").sum, RingVector::Z64(vec![45, 10]));
+        let caught = |i| ServerEvent::Caught { device: DeviceId(i), lie: Lie::FalseShares };
+        assert_eq!(outcome.found, (0..liars).map(caught).collect::<Vec<_>>());
+    }
+    let outcome = false_shares(3, |_| true);
+    assert_eq!(outcome.end, Err(Verdict::WrongSecret { device: DeviceId(0) }));
+}
+
+#[test]
+fn a_single_false_share_is_corrected_and_names_the_two_that_may_have_lied() {
+    let outcome = false_shares(1, |owner| owner == DeviceId(7));
+    assert_eq!(outcome.end.expect("corrected").sum, RingVector::Z64(vec![45, 10]));
+    assert_eq!(outcome.found, [ServerEvent::Disputed { owner: DeviceId(7), holder: DeviceId(0) }]);
 }

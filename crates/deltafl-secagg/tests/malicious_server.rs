@@ -15,7 +15,9 @@ use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::{DeviceId, Identity};
 use deltafl_secagg::mask::Suite;
 use deltafl_secagg::message::wire::{WireError, decode_server, encode_server};
-use deltafl_secagg::message::{DeviceBody, DeviceSet, KeyBundle, SecretKind, ServerBody, ServerMessage};
+use deltafl_secagg::message::{
+    DeviceBody, DeviceSet, KeyBundle, Reveal, SecretKind, ServerBody, ServerMessage,
+};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
 use ed25519_dalek::{Signer, SigningKey};
@@ -131,13 +133,14 @@ fn a_device_given_its_own_eta_finds_nobody_who_signed_the_same() {
 fn a_survivor_set_below_the_threshold_is_refused() {
     let mut stage = Stage::masked(5, 4);
     assert_eq!(stage.attest(D0, set(0..3)).err(), Some(Abort::TooFew { have: 3, need: 4 }));
-    assert_eq!(stage.attest(D1, set([1])).err(), Some(Abort::TooFew { have: 1, need: 3 }));
+    assert_eq!(stage.attest(D1, set([1])).err(), Some(Abort::TooFew { have: 1, need: 4 }));
 }
 
 #[test]
 fn a_survivor_set_below_the_policy_is_refused() {
     // A low threshold does not help the server when the device insists on company.
-    let curious = Adversary::HonestButCurious { gamma: Permille::default(), delta: Permille::default() };
+    let curious =
+        Adversary::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() };
     let policy = Policy { min_members: 4, adversary: curious, ..policy() };
     let mut stage = Stage::with(5, GraphRule::Full { threshold: 2 }, policy, 1);
     stage.share();
@@ -309,17 +312,25 @@ fn replayed_attestations_of_an_old_round_do_not_hold() {
 }
 
 #[test]
-fn shares_that_were_changed_or_come_from_somebody_else_do_not_open() {
+fn shares_that_were_changed_or_come_from_somebody_else_are_complained_of() {
+    let complaints = |said: Result<Vec<DeviceBody>, Abort>| match said.expect("not the end").pop() {
+        Some(DeviceBody::Confirm(complaints)) => complaints,
+        other => panic!("{other:?} in place of a confirmation"),
+    };
     let mut stage = Stage::new(5, 3);
     stage.share();
     let mut boxes = stage.boxes_for(D0);
     let mut changed = boxes[&D1].to_vec();
     changed[0] ^= 1;
     boxes.insert(D1, changed.into());
-    assert_eq!(stage.tell(D0, ServerBody::Shares(boxes)).err(), Some(Abort::BadShares(D1)));
+    assert_eq!(complaints(stage.tell(D0, ServerBody::Shares(boxes))), set([1]));
     let mut boxes = stage.boxes_for(D1);
     boxes.insert(D0, boxes[&D4].clone());
-    assert_eq!(stage.tell(D1, ServerBody::Shares(boxes)).err(), Some(Abort::BadShares(D0)));
+    assert_eq!(complaints(stage.tell(D1, ServerBody::Shares(boxes))), set([0]));
+    // With so many closed boxes that its own secrets are in danger, a device leaves.
+    let closed = stage.boxes_for(DeviceId(2)).into_keys().map(|id| (id, vec![0; 176].into())).collect();
+    let too_few = Abort::TooFew { have: 1, need: 3 };
+    assert_eq!(stage.tell(DeviceId(2), ServerBody::Shares(closed)).err(), Some(too_few));
     let mut boxes = stage.boxes_for(D4);
     boxes.insert(DeviceId(5), boxes[&D0].clone());
     assert_eq!(stage.tell(D4, ServerBody::Shares(boxes)).err(), Some(Abort::UnknownDevice(DeviceId(5))));
@@ -379,15 +390,15 @@ fn duplicate_ids_do_not_come_through_the_wire() {
 /// Devices on a sparse graph, whose commitments the server has.
 fn sparse(n: u32) -> (Stage, BTreeMap<DeviceId, [u8; 32]>) {
     let share = Permille::new(50).expect("five in a hundred");
-    let adversary = Adversary::HonestButCurious { gamma: share, delta: share };
-    let graph = GraphRule::Regular { gamma: share, delta: share };
+    let adversary = Adversary::HonestButCurious { gamma: share.into(), delta: share };
+    let graph = GraphRule::HonestButCurious { gamma: share.into(), delta: share };
     let stage = Stage::with(n, graph, Policy { adversary, ..policy() }, 1);
     let commitments = stage.keys.iter().map(|(&id, keys)| (id, KeyBundle::nonce_commitment(keys))).collect();
     (stage, commitments)
 }
 
 /// The same devices, having revealed their parts of the graph's randomness.
-fn revealed(n: u32) -> (Stage, BTreeMap<DeviceId, [u8; 32]>) {
+fn revealed(n: u32) -> (Stage, BTreeMap<DeviceId, Reveal>) {
     let (mut stage, commitments) = sparse(n);
     let mut nonces = BTreeMap::new();
     for id in stage.ids() {
@@ -401,7 +412,7 @@ fn revealed(n: u32) -> (Stage, BTreeMap<DeviceId, [u8; 32]>) {
 #[test]
 fn the_graph_cannot_be_steered_after_the_commitments() {
     let (mut stage, mut nonces) = revealed(4);
-    nonces.insert(D1, [0; 32]);
+    nonces.insert(D1, Reveal::from([0; 96]));
     assert_eq!(stage.tell(D0, ServerBody::Reveals(nonces)).err(), Some(Abort::BadCommitment(D1)));
     let (mut stage, mut nonces) = revealed(4);
     nonces.remove(&D0);
@@ -421,16 +432,18 @@ fn commitment(params: &[u8; 32], id: DeviceId, nonce: &[u8; 32]) -> [u8; 32] {
 
 #[test]
 fn the_server_cannot_commit_in_the_name_of_a_neighbour() {
-    // A nonce of the server's choice for device 1, committed to and revealed: only the signed keys say otherwise.
-    let (mut stage, mut nonces) = revealed(4);
-    let (mut fooled, mut commitments) = sparse(4);
-    let params = fooled.devices[&D0].params().digest();
+    // A nonce of the server's choice for device 1, committed to and revealed: only its signature is missing.
+    let (mut stage, mut commitments) = sparse(4);
+    let params = stage.devices[&D0].params().digest();
     commitments.insert(D1, commitment(&params, D1, &[7; 32]));
-    nonces.insert(D1, [7; 32]);
-    fooled.tell(D0, ServerBody::Commitments(commitments)).expect("the device cannot know yet");
-    fooled.tell(D0, ServerBody::Reveals(nonces)).expect("the device cannot know yet");
-    stage.keys.remove(&D0);
-    assert_eq!(fooled.tell(D0, ServerBody::Keys(stage.keys)).err(), Some(Abort::BadCommitment(D1)));
+    let mut nonces = BTreeMap::from([(D1, Reveal::from([7; 96]))]);
+    for id in [0, 2, 3].map(DeviceId) {
+        let said = stage.tell(id, ServerBody::Commitments(commitments.clone())).expect("it cannot know yet");
+        let [DeviceBody::Reveal(nonce)] = said[..] else { panic!("a device reveals its nonce") };
+        nonces.insert(id, nonce);
+    }
+    assert_eq!(stage.tell(D0, ServerBody::Reveals(nonces)).err(), Some(Abort::BadSignature(D1)));
+    assert_eq!(stage.tell(D1, ServerBody::Commitments(commitments)).err(), Some(Abort::OwnKeys));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::graph::{GraphRule, Permille};
+use deltafl_secagg::graph::{Colluding, GraphRule, Permille};
 use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::mask::Suite;
 use deltafl_secagg::params::RoundId;
@@ -27,7 +27,7 @@ struct Vector {
     drops: &'static [(u32, PhaseName)],
 }
 
-fn vectors() -> [Vector; 3] {
+fn vectors() -> [Vector; 4] {
     let tenth = Permille::new(100).expect("one in ten");
     [
         Vector {
@@ -45,8 +45,14 @@ fn vectors() -> [Vector; 3] {
         Vector {
             name: "committed-aes",
             suite: Suite::Aes128Ctr,
-            graph: GraphRule::Regular { gamma: tenth, delta: tenth },
+            graph: GraphRule::HonestButCurious { gamma: tenth.into(), delta: tenth },
             drops: &[(13, PhaseName::Reveal), (8, PhaseName::MaskedInput(1))],
+        },
+        Vector {
+            name: "active-aes",
+            suite: Suite::Aes128Ctr,
+            graph: GraphRule::Active { gamma: Colluding::Devices(1), delta: tenth },
+            drops: &[(2, PhaseName::MaskedInput(0)), (1, PhaseName::Confirm)],
         },
     ]
 }

@@ -20,7 +20,7 @@ fn half() -> Conformity {
 }
 
 fn search(kind: PrivateQuantile, range: &LossRange, cohort: &[DeviceLoss]) -> Option<f64> {
-    let mut search = Search::new(kind, half(), range);
+    let mut search = Search::new(kind, half(), None, range);
     while let Some(query) = search.query() {
         let mut sum = vec![0; query.len()];
         cohort.iter().for_each(|&device| query.answer(device, &mut sum));

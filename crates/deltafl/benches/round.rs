@@ -5,24 +5,22 @@
 //! the smallest model there is and drowns in a larger one. Figures in ARCHITECTURE.md.
 
 use std::hint::black_box;
-use std::ops::ControlFlow;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use deltafl::algorithm::{DeltaFl, FedAvg};
+use deltafl::algorithm::{Tail, Track};
 use deltafl::cohort::{Availability, Draw, Sampling};
+use deltafl::compute::Threads;
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::device::Work;
-use deltafl::engine::{Reachable, SplitEvaluation, Threads};
+use deltafl::exchange::{Direct, Reachable};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::superquantile::Conformity;
-use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Track, train};
+use deltafl::trainer::{Sgd, Work};
+use deltafl::training::{Local, Plan, Records, State, train};
 
-const SAMPLING: Sampling = Sampling {
-    cohort_size: 100,
-    with_replacement: false,
-    availability: Availability { drop_out: 0.0, diurnal: None },
-};
+fn sampling() -> Sampling {
+    Sampling { cohort_size: 100, with_replacement: false, availability: Availability::default() }
+}
 
 /// Devices of ten points with sixteen features.
 fn federation(devices: u32, classes: u32) -> Federation {
@@ -34,22 +32,6 @@ fn federation(devices: u32, classes: u32) -> Federation {
         pushed.expect("a device of the kind of its federation");
     }
     builder.build()
-}
-
-struct Silent;
-
-impl Observer for Silent {
-    fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        Ok(ControlFlow::Break(()))
-    }
-
-    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
-        Ok(())
-    }
 }
 
 fn logistic(criterion: &mut Criterion) {
@@ -65,22 +47,24 @@ fn rounds(criterion: &mut Criterion, name: &str, model: &ModelSpec, classes: u32
     for devices in [1_000, 10_000, 100_000, 1_000_000] {
         let federation = federation(devices, classes);
         let model = model.build(&federation, Isa::detect()).expect("the model fits the features");
-        let mut engine = Threads::new(&*model, &federation, 1).expect("there are devices");
+        let trainer = Sgd::new(&*model);
+        let compute = Threads::new(&trainer, &federation, 1).expect("a thread");
+        let mut exchange = Direct::new(compute, &federation).expect("there are devices");
         let half = Conformity::try_from(0.5).expect("in (0, 1]");
         let plan = Plan {
             rounds: u64::MAX,
-            sampling: SAMPLING,
+            sampling: sampling(),
             local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.01, decay: None },
             evaluate_every: u64::MAX,
-            tracks: vec![
-                Track { algorithm: Box::new(FedAvg), l2: 0.0 },
-                Track { algorithm: Box::new(DeltaFl::new(half)), l2: 0.0 },
-            ],
+            tracks: vec![Track::fed_avg(), Tail::new(half).into()],
         };
-        let mut state = State::new(1, 2, &*model);
+        let mut state = State::new(1, 2, &trainer);
         state.round = 1; // round 0 would evaluate every device
         group.bench_function(BenchmarkId::from_parameter(devices), |bencher| {
-            bencher.iter(|| train(&mut engine, &plan, &mut state, &mut Silent).expect("a round"));
+            bencher.iter(|| {
+                let mut one_round = Records { stop_after: Some(1), ..Records::default() };
+                train(&mut exchange, &plan, &mut state, &mut one_round).expect("a round")
+            });
         });
     }
     group.finish();
@@ -93,7 +77,11 @@ fn cohorts(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(devices), |bencher| {
             bencher.iter(|| {
                 round += 1;
-                black_box(SAMPLING.cohort(devices, Draw { seed: 1, round, attempt: 0 }, &Reachable::Everyone))
+                black_box(sampling().cohort(
+                    devices,
+                    Draw { seed: 1, round, attempt: 0 },
+                    &Reachable::Everyone,
+                ))
             });
         });
     }

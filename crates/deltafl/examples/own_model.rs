@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Five methods make a model: how many parameters, where they start, how much memory a batch needs, loss with
-//! gradient, and loss with errors. It reads and writes plain slices and allocates nothing; the engine does the rest.
+//! gradient, and loss with errors. It reads and writes plain slices and allocates nothing; the trainer does the rest.
 //!
 //! ```console
 //! cargo run --release --example own_model
@@ -15,18 +15,19 @@ use std::error::Error;
 use std::num::NonZeroU32;
 use std::ops::ControlFlow;
 
-use deltafl::algorithm::{Algorithm, DeltaFl, FedAvg};
+use deltafl::algorithm::{Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
+use deltafl::compute::Threads;
 use deltafl::data::synthetic::Glyphs;
 use deltafl::data::{Normalise, Split};
-use deltafl::device::Work;
-use deltafl::engine::{SplitEvaluation, Threads};
+use deltafl::exchange::{Direct, SplitEvaluation};
 use deltafl::metrics::Figures;
 use deltafl::model::{Batch, Model, Score};
 use deltafl::stream::Stream;
-use deltafl::superquantile::Conformity;
+use deltafl::superquantile::{Conformity, LossDistribution};
 use deltafl::task::ERRORS;
-use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Track, train};
+use deltafl::trainer::{Sgd, Work};
+use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
 
 /// A perceptron with one hidden layer. Parameters in flat order: U, p, V, q.
 struct Perceptron {
@@ -157,6 +158,18 @@ impl Observer for Printer {
     fn checkpoint(&mut self, _state: &State) -> Result<(), ObserverError> {
         Ok(())
     }
+
+    fn every_round(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
+    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -164,8 +177,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let federation = glyphs.build().normalised(Normalise::MeanRatio);
     let model = Perceptron { inputs: 784, hidden: 32, classes: federation.classes() };
 
-    let algorithms: [Box<dyn Algorithm>; 2] =
-        [Box::new(FedAvg), Box::new(DeltaFl::new(Conformity::try_from(0.5)?))];
     let plan = Plan {
         rounds: 20,
         sampling: Sampling {
@@ -175,13 +186,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         },
         local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
         evaluate_every: 5,
-        tracks: algorithms.into_iter().map(|algorithm| Track { algorithm, l2: 0.0 }).collect(),
+        tracks: vec![Track::fed_avg(), Tail::new(Conformity::try_from(0.5)?).into()],
     };
 
     println!("test error over the devices, mean and 90th percentile");
     println!("round{:>29}{:>28}", "FedAvg", "Δ-FL, θ = 0.5");
-    let mut engine = Threads::new(&model, &federation, 0)?;
-    let mut state = State::new(1, plan.tracks.len(), &model);
-    train(&mut engine, &plan, &mut state, &mut Printer)?;
+    let trainer = Sgd::new(&model);
+    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 0)?, &federation)?;
+    let mut state = State::new(1, plan.tracks.len(), &trainer);
+    train(&mut exchange, &plan, &mut state, &mut Printer)?;
     Ok(())
 }

@@ -1,46 +1,117 @@
-//! The decisions an algorithm makes in a round.
+//! The algorithms: each a file of its own, and a line in [`ALGORITHMS`].
 //!
-//! The round loop ([`crate::training`]) is the same for all: what differs is how the threshold η is found and
-//! who is admitted to the update. FedAvg admits everyone; Δ-FL admits the upper θ-tail of the losses.
+//! A track of a run is trained by three parts, each a seam of its own:
+//!
+//! ```text
+//! Selection      which devices count, and how much          crate::selection
+//! LocalTrainer   what a device does from w                  crate::trainer
+//! ServerStep     what the server makes of the sum           crate::server_step
+//! ```
+//!
+//! An [`Algorithm`] names its options and builds the parts from them. Everything else reads the table: the experiment file
+//! checks options by it, questions find weightings in it, and tables, pages and the server take the names of tracks from
+//! it. To add an algorithm, copy `fed_avg.rs`, and add its line.
 
-use crate::device::Admission;
-use crate::superquantile::private::PrivateQuantile;
-use crate::superquantile::{Conformity, DeviceLoss};
+use crate::selection::{Everyone, Selection, WeightingKind};
+use crate::server_step::{Mean, ServerStep};
+use crate::superquantile::Conformity;
 
 pub mod alternating;
 mod delta_fl;
+mod fed_adam;
 mod fed_avg;
+mod fed_prox;
+mod options;
+mod track;
 
-pub use delta_fl::{DeltaFl, Quantile};
-pub use fed_avg::FedAvg;
+pub use delta_fl::{DELTA_FL, EtaRule, Quantile, Tail};
+pub use fed_adam::FED_ADAM;
+pub use fed_avg::FED_AVG;
+pub use fed_prox::FED_PROX;
+pub use options::{Interval, InvalidOption, OptionKind, OptionSpec, Options, Value};
+pub use track::{Track, TrackLabel, track_names};
 
-/// How a round finds the threshold η_t.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Threshold {
-    /// There is none: everyone takes part.
-    None,
-    /// η of an earlier round still holds (T_η > 1).
-    Kept,
-    /// From the losses, which the server sees (Algorithm 2, lines 4–5).
-    Open,
-    /// By secure sums; the server sees no loss (Algorithm 3, line 5).
-    Private(PrivateQuantile),
+/// Every algorithm that an experiment can name.
+pub static ALGORITHMS: &[&Algorithm] = &[&FED_AVG, &DELTA_FL, &FED_PROX, &FED_ADAM];
+
+/// One way to train a model.
+#[derive(Debug)]
+pub struct Algorithm {
+    /// Its name in files: `kind = "…"`.
+    pub kind: &'static str,
+    /// Its name in tables.
+    pub title: &'static str,
+    /// What it does, in a sentence.
+    pub about: &'static str,
+    /// What can be set.
+    pub options: &'static [OptionSpec],
+    /// Its parts, from options that have been checked one by one.
+    pub build: fn(&Options) -> Result<Parts, InvalidOption>,
+    /// The weightings that its questions name.
+    pub weightings: &'static [&'static WeightingKind],
 }
 
-/// One way to train a model: a track of a run.
-pub trait Algorithm: Send + Sync {
-    /// Its name in files and tables.
-    fn name(&self) -> &'static str;
+/// What an algorithm is made of.
+pub struct Parts {
+    /// Which devices count, and how much.
+    pub selection: Box<dyn Selection>,
+    /// μ of the proximal term of the local update; 0 is none.
+    pub proximal: f32,
+    /// What the server makes of the sum.
+    pub server: Box<dyn ServerStep>,
+    /// The mass of the devices that is kept: 1 where everyone counts.
+    pub theta: Conformity,
+}
 
-    /// θ: the mass of the devices it keeps.
-    fn theta(&self) -> Conformity;
+/// Everyone counts, plain SGD, the weighted mean: what an algorithm changes a part of.
+impl Default for Parts {
+    fn default() -> Self {
+        Self { selection: Box::new(Everyone), proximal: 0.0, server: Box::new(Mean), theta: Conformity::FULL }
+    }
+}
 
-    /// How η is found in this round, given the η in force.
-    fn threshold(&self, round: u64, eta: Option<f64>) -> Threshold;
+/// The algorithm of this name.
+pub fn find(kind: &str) -> Option<&'static Algorithm> {
+    ALGORITHMS.iter().copied().find(|algorithm| algorithm.kind == kind)
+}
 
-    /// η from the losses of the cohort; `None` without devices.
-    fn eta(&self, losses: &[DeviceLoss]) -> Option<f64>;
+/// The weighting of this name, whichever algorithm brings it.
+pub fn weighting_kind(name: &str) -> Option<&'static WeightingKind> {
+    let all = ALGORITHMS.iter().flat_map(|algorithm| algorithm.weightings);
+    all.copied().find(|kind| kind.name == name)
+}
 
-    /// Who takes part in the update.
-    fn admission(&self, eta: Option<f64>) -> Admission;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::selection::MAX_NUMBERS;
+
+    #[test]
+    fn kinds_options_and_weightings_have_names_of_their_own() {
+        for (i, algorithm) in ALGORITHMS.iter().enumerate() {
+            assert!(ALGORITHMS[..i].iter().all(|other| other.kind != algorithm.kind));
+            for (j, option) in algorithm.options.iter().enumerate() {
+                assert!(
+                    algorithm.options[..j].iter().all(|other| other.name != option.name),
+                    "{}",
+                    option.name
+                );
+                assert!(!["kind", "l2"].contains(&option.name), "{} is taken", option.name);
+            }
+        }
+        let all: Vec<&WeightingKind> = ALGORITHMS.iter().flat_map(|a| a.weightings.iter().copied()).collect();
+        for kind in &all {
+            assert!(std::ptr::eq(weighting_kind(kind.name).unwrap(), *kind), "two weightings {}", kind.name);
+            assert!(kind.numbers.len() <= MAX_NUMBERS && kind.name.len() <= usize::from(u8::MAX));
+        }
+    }
+
+    #[test]
+    fn every_algorithm_builds_from_its_examples() {
+        for algorithm in ALGORITHMS {
+            let example = |option: &OptionSpec| (option.name, option.example);
+            let options = Options::new(algorithm, algorithm.options.iter().map(example)).unwrap();
+            (algorithm.build)(&options).unwrap();
+        }
+    }
 }

@@ -4,10 +4,11 @@
 
 use std::collections::HashMap;
 use std::f64::consts::TAU;
+use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Drawn, Reachable};
+use crate::exchange::{Drawn, Reachable};
 use crate::stream::{Purpose, Stream};
 
 /// How a cohort is drawn.
@@ -26,7 +27,7 @@ pub struct Sampling {
 #[serde(default, deny_unknown_fields)]
 pub struct Availability {
     /// Probability that a drawn device vanishes before it answers.
-    pub drop_out: f64,
+    pub drop_out: Probability,
     /// Devices that come and go with the hours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diurnal: Option<Diurnal>,
@@ -42,17 +43,52 @@ pub struct Availability {
 #[serde(deny_unknown_fields)]
 pub struct Diurnal {
     /// Rounds per day.
-    pub period: u32,
-    /// Probability at the worst hour, in [0, 1].
-    pub low: f64,
+    pub period: NonZeroU32,
+    /// Probability at the worst hour.
+    pub low: Probability,
+}
+
+/// A number in [0, 1].
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Probability(f64);
+
+impl Probability {
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+/// A number that is no probability.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("expected a number in [0, 1], got {got}")]
+pub struct InvalidProbability {
+    /// The number offered.
+    pub got: f64,
+}
+
+impl TryFrom<f64> for Probability {
+    type Error = InvalidProbability;
+
+    fn try_from(number: f64) -> Result<Self, InvalidProbability> {
+        if (0.0..=1.0).contains(&number) { Ok(Self(number)) } else { Err(InvalidProbability { got: number }) }
+    }
+}
+
+impl From<Probability> for f64 {
+    fn from(probability: Probability) -> Self {
+        probability.0
+    }
 }
 
 impl Diurnal {
     fn reachable(&self, seed: u64, round: u64, device: u32) -> bool {
         // The zone does not depend on the round: round u64::MAX is never trained.
         let zone = Stream::new(seed, Purpose::Availability, u64::MAX, u64::from(device)).unit();
-        let hour = round as f64 / f64::from(self.period) - zone;
-        let probability = self.low + (1.0 - self.low) * (1.0 + (TAU * hour).cos()) / 2.0;
+        let hour = round as f64 / f64::from(self.period.get()) - zone;
+        let low = self.low.get();
+        let probability = low + (1.0 - low) * (1.0 + (TAU * hour).cos()) / 2.0;
         Stream::new(seed, Purpose::Availability, round, u64::from(device)).unit() < probability
     }
 }
@@ -106,7 +142,7 @@ impl Sampling {
     }
 
     fn drops(&self, device: u32, seed: u64, round: u64) -> bool {
-        let drop_out = self.availability.drop_out;
+        let drop_out = self.availability.drop_out.get();
         drop_out > 0.0 && Stream::new(seed, Purpose::DropOut, round, u64::from(device)).unit() < drop_out
     }
 }
@@ -179,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_tenth_of_the_devices_drops_out() {
-        let availability = Availability { drop_out: 0.1, diurnal: None };
+        let availability = Availability { drop_out: Probability(0.1), diurnal: None };
         let sampling = Sampling { availability, ..sampling(100) };
         let dropped: usize =
             (0..100).map(|t| cohort(sampling, 1000, 1, t).iter().filter(|d| d.dropped).count()).sum();
@@ -188,7 +224,7 @@ mod tests {
 
     #[test]
     fn at_noon_fewer_devices_can_be_reached() {
-        let diurnal = Diurnal { period: 24, low: 0.2 };
+        let diurnal = Diurnal { period: NonZeroU32::new(24).unwrap(), low: Probability(0.2) };
         let reached = |round| (0..4000).filter(|&k| diurnal.reachable(1, round, k)).count();
         let zone = |k: u32| Stream::new(1, Purpose::Availability, u64::MAX, u64::from(k)).unit();
         let at_midnight = (0..4000).filter(|&k| zone(k) < 0.05 && diurnal.reachable(1, 0, k)).count();
@@ -217,7 +253,8 @@ mod tests {
 
     #[test]
     fn nobody_reachable_is_an_empty_cohort() {
-        let availability = Availability { drop_out: 0.0, diurnal: Some(Diurnal { period: 1, low: 0.0 }) };
+        let diurnal = Diurnal { period: NonZeroU32::MIN, low: Probability(0.0) };
+        let availability = Availability { diurnal: Some(diurnal), ..Availability::default() };
         for with_replacement in [false, true] {
             let sampling = Sampling { cohort_size: 5, with_replacement, availability };
             assert!(cohort(sampling, 20, 1, 0).len() <= 5);

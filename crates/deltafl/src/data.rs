@@ -11,6 +11,7 @@
 //! ```
 
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroUsize;
 
 use crate::kernel::prefetch;
 
@@ -18,8 +19,10 @@ pub mod batch;
 pub mod builder;
 mod check;
 mod column;
+mod columns;
 mod content_hash;
 mod device_split;
+mod evaluation_sample;
 mod example_split;
 mod from_columns;
 pub mod normalise;
@@ -159,6 +162,8 @@ pub struct Federation {
     pub(crate) affine: Option<Affine>,
     pub(crate) source: Option<Source>,
     pub(crate) device_split: Option<DeviceSplit>,
+    /// At most so many devices of each split are evaluated.
+    pub(crate) evaluation_sample: Option<NonZeroUsize>,
     /// BLAKE3 of the contents, in hexadecimal.
     pub(crate) hash: String,
 }

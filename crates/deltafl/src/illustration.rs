@@ -58,6 +58,8 @@ pub struct Illustration {
     pub w_full: Point,
     /// w_θ, the model of Δ-FL.
     pub w_theta: Point,
+    /// The worst loss of either model over P_θ, exactly: max over π ∈ P_θ of F(w; p_π) = F_θ(w) (eq. 1, Property 2).
+    pub worst: WorstLoss,
     /// The losses of both models over a grid on the simplex of all mixtures.
     pub simplex: Vec<MixtureLoss>,
     /// Their losses for mixtures drawn uniformly from P_θ.
@@ -74,6 +76,15 @@ pub struct MixtureLoss {
     /// F(w_1; p_π).
     pub full: f64,
     /// F(w_θ; p_π).
+    pub theta: f64,
+}
+
+/// F_θ of both models.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorstLoss {
+    /// F_θ(w_1).
+    pub full: f64,
+    /// F_θ(w_θ), the least that any w has.
     pub theta: f64,
 }
 
@@ -105,6 +116,10 @@ impl Illustration {
             means: MEANS,
             w_full,
             w_theta,
+            worst: WorstLoss {
+                full: gaussians.worst_loss(w_full, theta),
+                theta: gaussians.worst_loss(w_theta, theta),
+            },
             simplex: sampling::grid(GRID).map(losses).collect(),
             histogram: LossHistogram::new(&samples),
             samples,
@@ -211,6 +226,21 @@ mod tests {
             let gap = superquantile(theta, &losses).unwrap() - gaussians.mixture_loss(mean, pi);
             assert!(gap <= NU / (2.0 * level), "θ = {level}: {w:?} is {gap} from the best");
         }
+    }
+
+    #[test]
+    fn the_worst_loss_is_that_of_the_paper_and_no_sample_exceeds_it() {
+        let illustration = two_thirds();
+        let WorstLoss { full, theta } = illustration.worst;
+        // At θ = 2/3 the worst mixture halves between the two devices of larger loss: (5.4056 + 7.1556)/2 for w_1,
+        // and ‖μ_1 − μ_3‖²/4 + 2 for the midpoint.
+        assert!((full - 6.280_555_555).abs() < 1e-3 && (theta - 6.0625).abs() < 1e-3, "{full} {theta}");
+        let largest = |loss: fn(&MixtureLoss) -> f64| {
+            illustration.samples.iter().map(loss).fold(f64::NEG_INFINITY, f64::max)
+        };
+        let (sampled_full, sampled_theta) = (largest(|sample| sample.full), largest(|sample| sample.theta));
+        assert!(sampled_full < full && full - sampled_full < 0.05, "{sampled_full}");
+        assert!(sampled_theta <= theta + 1e-9, "{sampled_theta}");
     }
 
     #[test]

@@ -6,42 +6,34 @@
 //! download:
 //!
 //! ```
-//! use deltafl::algorithm::{Algorithm, DeltaFl, FedAvg};
+//! use deltafl::algorithm::{Tail, Track};
 //! use deltafl::cohort::{Availability, Sampling};
+//! use deltafl::compute::Threads;
 //! use deltafl::data::synthetic::Glyphs;
-//! use deltafl::device::Work;
-//! use deltafl::engine::{SplitEvaluation, Threads};
+//! use deltafl::exchange::Direct;
 //! use deltafl::kernel::Isa;
 //! use deltafl::model::ModelSpec;
 //! use deltafl::superquantile::Conformity;
-//! use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Track, train};
-//! use std::ops::ControlFlow;
-//!
-//! struct Printer;
-//! impl Observer for Printer {
-//!     fn round(&mut self, tracks: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-//!         tracks.iter().for_each(|t| println!("θ = {}: {} of {} devices kept", t.theta, t.tail, t.cohort));
-//!         Ok(ControlFlow::Continue(()))
-//!     }
-//!     fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> { Ok(()) }
-//!     fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> { Ok(()) }
-//! }
+//! use deltafl::trainer::{Sgd, Work};
+//! use deltafl::training::{Local, Plan, Records, State, train};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let half = DeltaFl::new(Conformity::try_from(0.5)?);
-//! let algorithms: [Box<dyn Algorithm>; 2] = [Box::new(FedAvg), Box::new(half)];
 //! let plan = Plan {
 //!     rounds: 2,
 //!     sampling: Sampling { cohort_size: 5, with_replacement: false, availability: Availability::default() },
 //!     local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
 //!     evaluate_every: 2,
-//!     tracks: algorithms.into_iter().map(|algorithm| Track { algorithm, l2: 0.0 }).collect(),
+//!     tracks: vec![Track::fed_avg(), Tail::new(Conformity::try_from(0.5)?).into()],
 //! };
 //! let federation = Glyphs { devices: 12.try_into()?, ..Glyphs::default() }.build();
 //! let model = ModelSpec::LINEAR.build(&federation, Isa::detect())?;
-//! let mut engine = Threads::new(&*model, &federation, 2)?;
-//! let mut state = State::new(1, 2, &*model);
-//! train(&mut engine, &plan, &mut state, &mut Printer)?;
+//! let trainer = Sgd::new(&*model);
+//! let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2)?, &federation)?;
+//! let (mut state, mut records) = (State::new(1, 2, &trainer), Records::default());
+//! train(&mut exchange, &plan, &mut state, &mut records)?;
+//! for track in &records.rounds {
+//!     println!("round {}, {}: {} of {} devices kept", track.round, track.name, track.tail, track.cohort);
+//! }
 //! assert_ne!(state.tracks[0].params, state.tracks[1].params);
 //! # Ok(())
 //! # }
@@ -52,8 +44,11 @@
 //! | module | holds |
 //! |---|---|
 //! | [`superquantile`] | conformity θ, quantile η, superquantile, mixtures, smoothing, private quantiles |
-//! | [`algorithm`], [`training`] | FedAvg, Δ-FL and Algorithm 1; the one round loop |
-//! | [`engine`], [`device`], [`cohort`] | where devices live, what one computes, who is drawn |
+//! | [`algorithm`] | the table of algorithms: FedAvg, Δ-FL, …, and Algorithm 1 |
+//! | [`selection`], [`trainer`], [`server_step`], [`memory`] | what an algorithm is made of, and what it keeps between rounds |
+//! | [`training`], [`cohort`] | the one round loop; who is drawn |
+//! | [`question`], [`device`] | what devices are asked, in canonical bytes; what one answers |
+//! | [`compute`], [`exchange`] | where devices compute; how their answers meet |
 //! | [`model`], [`kernel`], [`params`] | what is trained, how fast, and its sums in fixed point |
 //! | [`task`] | what is predicted, and which figures say how well |
 //! | [`data`] | federations: columns in memory or lent by a mapped file; synthetic ones |
@@ -67,15 +62,21 @@
 
 pub mod algorithm;
 pub mod cohort;
+pub mod compute;
 pub mod data;
 pub mod device;
-pub mod engine;
+pub mod exchange;
 pub mod illustration;
 pub mod kernel;
+pub mod memory;
 pub mod metrics;
 pub mod model;
 pub mod params;
+pub mod question;
+pub mod selection;
+pub mod server_step;
 pub mod stream;
 pub mod superquantile;
 pub mod task;
+pub mod trainer;
 pub mod training;

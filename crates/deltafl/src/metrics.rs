@@ -1,12 +1,17 @@
-//! The figures of the paper's tables (spec §7).
+//! The figures of the paper's tables.
 //!
-//! Train devices: the loss, weighted by α_k. Test devices, and train devices held out for validation: the first metric of
-//! the task (the misclassification error of classes), every device alike.
+//! Train devices: the loss, weighted by α_k, and the objective F_θ. Test devices, and train devices held out for
+//! validation: the first metric of the task (the misclassification error of classes), every device alike.
 
 use serde::{Deserialize, Serialize};
 
 use crate::data::Split;
-use crate::engine::{Evaluation, SplitEvaluation};
+use crate::exchange::{Evaluation, SplitEvaluation};
+use crate::superquantile::{Conformity, DeviceLoss, superquantile};
+
+mod standard_error;
+
+pub use standard_error::{SampleError, standard_errors};
 
 /// The percentiles of the tables.
 pub const PERCENTILES: [u8; 6] = [20, 50, 60, 80, 90, 95];
@@ -74,6 +79,19 @@ impl Figures {
     pub fn percentile(&self, tau: u8) -> Option<f64> {
         PERCENTILES.iter().position(|&known| known == tau).map(|i| self.percentiles[i])
     }
+}
+
+/// F_θ(w) of a track: the superquantile at its own θ of the losses of the train devices, weighted by α_k (eq. 1).
+///
+/// The losses are those of the data, without a penalty on w. `None` for other splits, without devices, and when a loss
+/// is not finite.
+pub fn objective(evaluation: &SplitEvaluation, track: usize, theta: Conformity) -> Option<f64> {
+    if evaluation.split != Split::Train {
+        return None;
+    }
+    let devices = evaluation.tracks.get(track)?.iter().zip(evaluation.devices.iter());
+    let losses = devices.map(|(e, device)| DeviceLoss::new(e.loss, device.examples as f64));
+    superquantile(theta, &losses.collect::<Result<Vec<_>, _>>().ok()?)
 }
 
 /// numpy's default rule: linear between the two nearest ranks.
@@ -159,7 +177,7 @@ impl FiguresOverSeeds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::EvaluatedDevice;
+    use crate::exchange::EvaluatedDevice;
     use crate::task::Task;
 
     #[test]
@@ -192,6 +210,28 @@ mod tests {
         assert!((mean(Split::Train) - 6.98).abs() < 1e-12);
         assert!((mean(Split::Validation) - 0.3).abs() < 1e-12);
         assert!((mean(Split::Test) - 0.3).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_objective_is_the_mean_of_the_worst_share_of_the_weight() {
+        let evaluation = |split, third: f64| SplitEvaluation {
+            split,
+            task: Task::Classes,
+            devices: [(1, "a"), (2, "b"), (1, "c")]
+                .map(|(examples, id)| EvaluatedDevice { id: id.into(), examples })
+                .into_iter()
+                .collect(),
+            tracks: vec![[1.0, 2.0, third].map(|loss| Evaluation::of_primary(loss, 0.5)).to_vec()],
+        };
+        let at = |theta: f64| {
+            objective(&evaluation(Split::Train, 4.0), 0, Conformity::try_from(theta).unwrap()).unwrap()
+        };
+        // The worst half of the weight: all of c (a quarter) and half of b (a quarter).
+        assert!(
+            (at(0.5) - 3.0).abs() < 1e-12 && (at(0.25) - 4.0).abs() < 1e-12 && (at(1.0) - 2.25).abs() < 1e-12
+        );
+        assert_eq!(objective(&evaluation(Split::Test, 4.0), 0, Conformity::FULL), None);
+        assert_eq!(objective(&evaluation(Split::Train, f64::INFINITY), 0, Conformity::FULL), None);
     }
 
     #[test]

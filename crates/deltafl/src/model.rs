@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use crate::kernel::{Granted, sums};
 use crate::stream::Stream;
 use crate::task::{Targets, Task};
 
@@ -17,6 +18,7 @@ pub mod linear;
 pub mod logistic;
 pub mod lstm;
 mod network;
+pub mod perceptron;
 pub mod regression;
 mod spec;
 mod tensors;
@@ -26,6 +28,7 @@ pub use gru::{Embedding, Gru};
 pub use linear::Linear;
 pub use logistic::Logistic;
 pub use lstm::Lstm;
+pub use perceptron::Perceptron;
 pub use regression::Regression;
 pub use spec::{ModelMismatch, ModelSpec};
 pub use tensors::{InvalidState, NamedTensor, Tensor, from_state_dict, state_dict};
@@ -99,13 +102,53 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// One step of stochastic gradient descent: w ← w − γ(∇f + λw).
+/// One step of stochastic gradient descent: w ← w − γ(∇f + λw + μ(w − c)).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
+pub struct Step<'a> {
     /// γ_t.
     pub learning_rate: f32,
     /// λ of the penalty (λ/2)‖w‖².
     pub l2: f32,
+    /// The term (μ/2)‖w − c‖², where there is one.
+    pub proximal: Option<Proximal<'a>>,
+}
+
+/// A term (μ/2)‖w − c‖² of a device's loss.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Proximal<'a> {
+    /// μ.
+    pub mu: f32,
+    /// c, in working form.
+    pub centre: &'a [f32],
+}
+
+impl Step<'_> {
+    /// 1 − γ(λ + μ): what is left of w beside the gradient of f and the centre.
+    pub fn decay(&self) -> f32 {
+        1.0 - self.learning_rate * (self.l2 + self.proximal.map_or(0.0, |proximal| proximal.mu))
+    }
+
+    /// γμc, which is added to parameters that have been multiplied by [`Step::decay`].
+    pub fn pull(&self) -> Option<Pull<'_>> {
+        self.proximal.map(|Proximal { mu, centre }| Pull { centre, by: self.learning_rate * mu })
+    }
+}
+
+/// A centre, and how far a step goes towards it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pull<'a> {
+    /// c, in working form.
+    pub centre: &'a [f32],
+    /// γμ.
+    pub by: f32,
+}
+
+impl Pull<'_> {
+    /// Adds it to parameters in working form.
+    pub(crate) fn add_to(&self, working: &mut [f32]) {
+        // Nothing is fused there: every instruction set gives the same bits.
+        sums::add_scaled(Granted::best(), self.centre, self.by, working);
+    }
 }
 
 /// What a model adds up over some examples: their losses, and what the metrics of its task are made of.
@@ -187,11 +230,20 @@ pub trait Model: Send + Sync {
     }
 
     /// One SGD step on the working form (Algorithm 2, line 11).
-    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         let (gradient, scratch) = scratch.split_at_mut(self.num_params());
         self.gradient(working, batch, gradient, scratch);
-        for (w, g) in working.iter_mut().zip(gradient) {
-            *w -= step.learning_rate * (*g + step.l2 * *w);
+        match step.proximal {
+            None => {
+                for (w, g) in working.iter_mut().zip(gradient) {
+                    *w -= step.learning_rate * (*g + step.l2 * *w);
+                }
+            }
+            Some(Proximal { mu, centre }) => {
+                for ((w, g), c) in working.iter_mut().zip(gradient).zip(centre) {
+                    *w -= step.learning_rate * (*g + step.l2 * *w + mu * (*w - c));
+                }
+            }
         }
     }
 }

@@ -18,6 +18,15 @@ use std::sync::{Arc, OnceLock};
 
 use crate::kernel::{Granted, fixed_point};
 
+/// Params by their content: what a question names them by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ParamsId {
+    /// BLAKE3 of the entries (little-endian).
+    pub hash: blake3::Hash,
+    /// Number of entries d.
+    pub len: u64,
+}
+
 /// The parameter vector w, shared and immutable.
 #[derive(Clone)]
 pub struct Params {
@@ -26,9 +35,10 @@ pub struct Params {
     hash: Arc<OnceLock<blake3::Hash>>,
 }
 
+/// Equal bits: a NaN is equal to itself, and 0 is not −0.
 impl PartialEq for Params {
     fn eq(&self, other: &Self) -> bool {
-        self.entries == other.entries
+        self.is_same(other)
     }
 }
 
@@ -54,9 +64,17 @@ impl Params {
         self.entries.is_empty()
     }
 
-    /// Whether the two are one and the same vector in memory: tracks that have not parted yet, say.
+    /// Whether the two hold the same bits: tracks that have not parted yet, say. Vectors that differ do so early, and
+    /// those that do not are mostly one in memory, so that this costs little.
     pub fn is_same(&self, other: &Self) -> bool {
+        let bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
         Arc::ptr_eq(&self.entries, &other.entries)
+            || (self.len() == other.len() && self.entries.iter().zip(&*other.entries).all(bits))
+    }
+
+    /// What a question names these params by.
+    pub fn id(&self) -> ParamsId {
+        ParamsId { hash: self.hash(), len: self.len() as u64 }
     }
 
     /// BLAKE3 of the entries (little-endian).
@@ -112,6 +130,12 @@ impl UpdateCode {
     /// Length of a coded update of d parameters.
     pub fn len(params: usize) -> usize {
         params + FOOTER
+    }
+
+    /// Counts a device that has no update to add.
+    pub fn refuse(sum: &mut [u64]) {
+        let refused = sum.len() - 1;
+        sum[refused] = sum[refused].wrapping_add(1);
     }
 
     /// Adds α·ω·(local − params) to `sum`. A refused update is counted instead, and its entries are not added.
@@ -175,6 +199,14 @@ impl UpdateSum {
         self.footer(0) as f64 * 2f64.powi(-WEIGHT_BITS)
     }
 
+    /// The weighted mean of the updates, entry by entry; `None` when the sum is over nobody.
+    pub fn mean(&self) -> Option<impl Iterator<Item = f64> + '_> {
+        let weight = self.weight();
+        let scale = 2f64.powi(-UPDATE_BITS) / weight;
+        let entries = &self.0[..self.0.len() - FOOTER];
+        (weight > 0.0).then(|| entries.iter().map(move |&sum| sum as i64 as f64 * scale))
+    }
+
     /// Number of devices kept: the size of the tail.
     pub fn kept(&self) -> u64 {
         self.footer(1)
@@ -187,14 +219,8 @@ impl UpdateSum {
 
     /// w + Σ α_k ω_k (w_k − w) / Σ α_k ω_k (Algorithm 2, line 9); `None` when no device was kept.
     pub fn applied_to(&self, params: &Params) -> Option<Params> {
-        let weight = self.weight();
-        if weight <= 0.0 {
-            return None;
-        }
-        let scale = 2f64.powi(-UPDATE_BITS) / weight;
-        let moved = params.as_slice().iter().zip(&self.0);
-        let moved = moved.map(|(&w, &sum)| (f64::from(w) + sum as i64 as f64 * scale) as f32);
-        Some(moved.collect::<Vec<f32>>().into())
+        let moved = params.as_slice().iter().zip(self.mean()?);
+        Some(moved.map(|(&w, mean)| (f64::from(w) + mean) as f32).collect::<Vec<f32>>().into())
     }
 
     fn footer(&self, i: usize) -> u64 {

@@ -1,27 +1,31 @@
-//! The one round loop: Algorithms 2 and 3, for every algorithm and every engine.
+//! The one round loop: Algorithms 2 and 3, for every algorithm and every exchange.
 //!
-//! A run trains several *tracks*, one model w_θ each. They share the cohorts and the random numbers, so that
+//! A run trains several *tracks*, one model each. They share the cohorts and the random numbers, so that
 //! they differ in their algorithm and in nothing else. The loop owns no clock, no file and no thread: it asks
-//! an [`Engine`] and tells an [`Observer`].
+//! an [`Exchange`] and tells an [`Observer`].
 
 use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::Track;
 use crate::cohort::{Draw, Sampling};
 use crate::data::Split;
-use crate::device::{LocalPlan, Work};
-use crate::engine::{Drawn, Engine, EngineError, Query, Reachable, Round, SplitEvaluation};
-use crate::model::{Model, Step};
+use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation};
+use crate::memory::Memory;
 use crate::params::{Params, UpdateSum, WrongLength};
+use crate::question::{Ask, Query};
+use crate::selection::{ETA, ETA_ROUND, Kept};
 use crate::stream::{Purpose, Stream};
-use crate::superquantile::private::{LossRange, RefusedSum};
-use crate::superquantile::{Conformity, LossDistribution};
+use crate::superquantile::LossDistribution;
+use crate::superquantile::private::RefusedSum;
+use crate::trainer::{LocalPlan, LocalTrainer, Work};
 
-mod thresholds;
+mod learning;
+mod records;
 
-use self::thresholds::{Note, set_thresholds};
+use self::learning::{Note, learn};
+pub use self::records::Records;
 
 /// What a run does in every round.
 pub struct Plan {
@@ -37,15 +41,7 @@ pub struct Plan {
     pub tracks: Vec<Track>,
 }
 
-/// One model of a run.
-pub struct Track {
-    /// How it is trained.
-    pub algorithm: Box<dyn Algorithm>,
-    /// λ of (λ/2)‖w‖².
-    pub l2: f32,
-}
-
-/// LocalUpdate, with its learning rate over the rounds (spec §3).
+/// LocalUpdate, with its learning rate over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Local {
     /// Epochs or steps.
@@ -69,13 +65,18 @@ pub struct Decay {
 }
 
 impl Local {
-    /// The local update of round t with the penalty λ.
-    pub fn plan(&self, round: u64, l2: f32) -> LocalPlan {
+    /// The local update of round t for a track.
+    pub fn plan(&self, round: u64, track: &Track) -> LocalPlan {
         let decayed = self
             .decay
             .map_or(1.0, |decay| decay.factor.powi(i32::try_from(round / decay.every).unwrap_or(i32::MAX)));
-        let step = Step { learning_rate: (self.learning_rate * decayed) as f32, l2 };
-        LocalPlan { work: self.work, batch: self.batch, step }
+        LocalPlan {
+            work: self.work,
+            batch: self.batch,
+            learning_rate: (self.learning_rate * decayed) as f32,
+            l2: track.l2,
+            proximal: track.proximal,
+        }
     }
 }
 
@@ -95,18 +96,16 @@ pub struct State {
 pub struct TrackState {
     /// w_t.
     pub params: Params,
-    /// η in force.
-    pub eta: Option<f64>,
-    /// The range of losses that a private quantile has settled on.
-    pub range: LossRange,
+    /// What its algorithm keeps between rounds.
+    pub memory: Memory,
 }
 
 impl State {
     /// The start of a run: every track at the same w₀.
-    pub fn new(seed: u64, tracks: usize, model: &dyn Model) -> Self {
-        let mut entries = vec![0.0; model.num_params()];
-        model.init(&mut Stream::new(seed, Purpose::Init, 0, 0), &mut entries);
-        let start = TrackState { params: entries.into(), eta: None, range: LossRange::default() };
+    pub fn new(seed: u64, tracks: usize, trainer: &dyn LocalTrainer) -> Self {
+        let mut entries = vec![0.0; trainer.num_params()];
+        trainer.init(&mut Stream::new(seed, Purpose::Init, 0, 0), &mut entries);
+        let start = TrackState { params: entries.into(), memory: Memory::default() };
         Self { seed, round: 0, tracks: vec![start; tracks] }
     }
 
@@ -122,14 +121,14 @@ pub struct RoundRecord {
     pub seed: u64,
     /// Index of the track.
     pub track: usize,
-    /// Name of the algorithm.
-    pub algorithm: String,
-    /// θ.
-    pub theta: Conformity,
+    /// Its name.
+    pub name: String,
     /// t, counted from 0.
     pub round: u64,
     /// η_t, where the algorithm has one.
     pub eta: Option<f64>,
+    /// Rounds since η was found: 0 when it was found in this one.
+    pub eta_age: Option<u64>,
     /// Weighted mean loss of the cohort; the server knows it in open mode only.
     pub loss: Option<f64>,
     /// |S_t|, distinct devices.
@@ -155,7 +154,8 @@ pub struct RoundRecord {
 /// An error of an observer, from the world outside: a full disk, say.
 pub type ObserverError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What leaves the round loop.
+/// What leaves the round loop. No method has a default: whoever wraps an observer passes on all of them. [`Records`] is the
+/// smallest one.
 pub trait Observer {
     /// A round is done, a record per track. `Break` ends the run after a checkpoint.
     fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError>;
@@ -169,22 +169,14 @@ pub trait Observer {
 
     /// Whether every round is checkpointed, and not the evaluated ones alone: a round that took devices an hour is not
     /// to be done again.
-    fn every_round(&self) -> bool {
-        false
-    }
+    fn every_round(&self) -> bool;
 
     /// Whose losses in round t are to be told through [`Self::losses`].
-    fn survey(&self, round: u64) -> Survey {
-        let _ = round;
-        Survey::None
-    }
+    fn survey(&self, round: u64) -> Survey;
 
     /// How the losses of the cohort of round t lay at the params w_t, per track, where they were asked for. Heard of before
     /// the round's records.
-    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        let _ = (round, tracks);
-        Ok(())
-    }
+    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError>;
 }
 
 /// Whose losses an observer wants to hear of. Training comes to the same bits with any.
@@ -214,7 +206,17 @@ pub enum Outcome {
 pub enum TrainingError {
     /// The devices could not be asked.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Exchange(#[from] ExchangeError),
+    /// Cohort after cohort came to no sum.
+    #[error("round {round}: {attempts} cohorts in a row came to no sum; do too many devices vanish?")]
+    NoSum {
+        /// t.
+        round: u64,
+        /// Cohorts drawn.
+        attempts: u64,
+        /// Why the last of them came to none.
+        source: ExchangeError,
+    },
     /// A sum for the quantile was malformed.
     #[error("round {round}: the private quantile refused a sum")]
     Quantile {
@@ -238,21 +240,21 @@ pub enum TrainingError {
 
 /// Trains every track from `state` to the last round.
 pub fn train(
-    engine: &mut dyn Engine,
+    exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, TrainingError> {
     if state.round == 0 {
-        evaluate(engine, state, observer)?;
+        evaluate(exchange, state, observer)?;
     }
-    let mut announced = first_cohort(engine, plan, state, state.round);
+    let mut announced = first_cohort(exchange, plan, state, state.round);
     while state.round < plan.rounds {
         // Line 2, a round ahead: whoever waits for a sum can prepare the next cohort.
-        let next = first_cohort(engine, plan, state, state.round + 1);
-        engine.announce(&next);
+        let next = first_cohort(exchange, plan, state, state.round + 1);
+        exchange.announce(&next);
         let survey = observer.survey(state.round);
-        let Finished { records, losses } = finished_round(engine, plan, state, announced, survey)?;
+        let Finished { records, losses } = finished_round(exchange, plan, state, announced, survey)?;
         announced = next;
         if survey != Survey::None {
             observer.losses(state.round - 1, &losses).map_err(TrainingError::Observer)?;
@@ -261,7 +263,7 @@ pub fn train(
 
         let evaluated = state.round == plan.rounds || state.round.is_multiple_of(plan.evaluate_every);
         if evaluated {
-            evaluate(engine, state, observer)?;
+            evaluate(exchange, state, observer)?;
         }
         if evaluated || flow.is_break() || observer.every_round() {
             observer.checkpoint(state).map_err(TrainingError::Observer)?;
@@ -274,8 +276,12 @@ pub fn train(
 }
 
 /// The cohort of a round when everybody can be reached.
-fn first_cohort(engine: &dyn Engine, plan: &Plan, state: &State, round: u64) -> Vec<Drawn> {
-    plan.sampling.cohort(engine.devices(), Draw { seed: state.seed, round, attempt: 0 }, &Reachable::Everyone)
+fn first_cohort(exchange: &dyn Exchange, plan: &Plan, state: &State, round: u64) -> Vec<Drawn> {
+    plan.sampling.cohort(
+        exchange.devices(),
+        Draw { seed: state.seed, round, attempt: 0 },
+        &Reachable::Everyone,
+    )
 }
 
 /// What a round leaves behind, per track.
@@ -287,7 +293,7 @@ struct Finished {
 /// A round, begun with the cohort announced if all of it can be reached, and begun anew with another whenever one came
 /// to no sum.
 fn finished_round(
-    engine: &mut dyn Engine,
+    exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
     announced: Vec<Drawn>,
@@ -297,23 +303,28 @@ fn finished_round(
     let mut cohort = announced;
     let mut attempt = 0;
     loop {
-        let present = engine.reachable()?;
+        let present = exchange.reachable()?;
         if attempt > 0 || !cohort.iter().all(|drawn| present.contains(drawn.device)) {
             let draw = Draw { seed: state.seed, round: state.round, attempt };
-            cohort = plan.sampling.cohort(engine.devices(), draw, &present);
+            cohort = plan.sampling.cohort(exchange.devices(), draw, &present);
         }
-        match one_round(engine, plan, state, &cohort, survey) {
+        match one_round(exchange, plan, state, &cohort, survey) {
             // The η of a round that came to nothing is forgotten with it.
-            Err(TrainingError::Engine(EngineError::NoSum { .. })) => state.tracks.clone_from(&before),
+            Err(TrainingError::Exchange(source @ ExchangeError::NoSum { .. })) => {
+                state.tracks.clone_from(&before);
+                attempt += 1;
+                if attempt == exchange.attempts() {
+                    return Err(TrainingError::NoSum { round: state.round, attempts: attempt, source });
+                }
+            }
             ended => return ended,
         }
-        attempt += 1;
     }
 }
 
 /// One round of Algorithm 2 (open) or 3 (private), for all tracks, with the cohort S_t of line 2.
 fn one_round(
-    engine: &mut dyn Engine,
+    exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
     cohort: &[Drawn],
@@ -322,32 +333,34 @@ fn one_round(
     let round = Round { seed: state.seed, index: state.round, cohort };
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
-    let mut notes = set_thresholds(engine, plan, state, &round, survey)?;
+    let mut notes = learn(exchange, plan, state, &round, survey)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
-    let updates = engine.secure_sum(&round, &update_queries(plan, state))?;
+    let updates = exchange.secure_sum(&round, &update_queries(plan, state))?;
     let mut records = Vec::with_capacity(plan.tracks.len());
     for (i, update) in updates.into_iter().enumerate() {
         notes[i].traffic += update.traffic;
         notes[i].answered = update.answered;
-        let track = &mut state.tracks[i];
-        let sum = UpdateSum::new(update.values, track.params.len())
+        let (track, at) = (&plan.tracks[i], &mut state.tracks[i]);
+        let sum = UpdateSum::new(update.values, at.params.len())
             .map_err(|source| TrainingError::Update { round: round.index, source })?;
-        if let Some(params) = sum.applied_to(&track.params) {
-            track.params = params;
+        if let Some(params) = track.server.apply(&at.params, &sum, &mut at.memory) {
+            at.params = params;
         }
-        records.push(record(&round, i, &plan.tracks[i], track.eta, &sum, &notes[i]));
+        let kept = Kept { round: round.index, answered: update.answered, weight: sum.weight() };
+        track.selection.observe(&kept, &mut at.memory);
+        records.push(record(&round, i, track, &at.memory, &sum, &notes[i]));
     }
     state.round += 1;
     Ok(Finished { records, losses: notes.into_iter().map(Note::distribution).collect() })
 }
 
 /// The update that each track asks of the cohort.
-fn update_queries<'a>(plan: &Plan, state: &'a State) -> Vec<Query<'a>> {
-    let of_track = |(track, at): (&Track, &'a TrackState)| Query::LocalUpdate {
-        params: &at.params,
-        admission: track.algorithm.admission(at.eta),
-        plan: plan.local.plan(state.round, track.l2),
+fn update_queries(plan: &Plan, state: &State) -> Vec<Query> {
+    let of_track = |(track, at): (&Track, &TrackState)| {
+        let weighting = track.selection.weighting(&at.memory);
+        let plan = plan.local.plan(state.round, track);
+        Query { params: at.params.clone(), ask: Ask::Update { weighting, plan } }
     };
     plan.tracks.iter().zip(&state.tracks).map(of_track).collect()
 }
@@ -356,17 +369,17 @@ fn record(
     round: &Round<'_>,
     index: usize,
     track: &Track,
-    eta: Option<f64>,
+    memory: &Memory,
     sum: &UpdateSum,
     note: &Note,
 ) -> RoundRecord {
     RoundRecord {
         seed: round.seed,
         track: index,
-        algorithm: track.algorithm.name().to_owned(),
-        theta: track.algorithm.theta(),
+        name: track.label.name.clone(),
         round: round.index,
-        eta,
+        eta: memory.number(ETA),
+        eta_age: memory.number(ETA_ROUND).map(|found| round.index.saturating_sub(found as u64)),
         loss: note.loss,
         cohort: round.cohort.len() as u64,
         dropped: round.cohort.len() as u64 - note.answered,
@@ -383,13 +396,13 @@ fn record(
 /// Evaluates every device under every track, where the devices tell; those held out for validation, where there are any,
 /// come last.
 fn evaluate(
-    engine: &mut dyn Engine,
+    exchange: &mut dyn Exchange,
     state: &State,
     observer: &mut dyn Observer,
 ) -> Result<(), TrainingError> {
     let mut splits = Vec::with_capacity(3);
     for split in [Split::Train, Split::Test, Split::Validation] {
-        splits.extend(engine.evaluate(split, &state.params())?);
+        splits.extend(exchange.evaluate(split, &state.params())?);
     }
     splits.retain(|evaluation| evaluation.split != Split::Validation || !evaluation.devices.is_empty());
     if splits.is_empty() {
@@ -406,7 +419,8 @@ mod tests {
     fn the_rate_decays_in_steps() {
         let decay = Some(Decay { factor: 0.5, every: 400 });
         let local = Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.32, decay };
-        let rate = |round| local.plan(round, 0.0).step.learning_rate;
+        let track = Track::fed_avg();
+        let rate = |round| local.plan(round, &track).learning_rate;
         assert_eq!([0, 399, 400, 799, 800].map(rate), [0.32, 0.32, 0.16, 0.16, 0.08]);
     }
 }

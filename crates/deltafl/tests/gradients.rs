@@ -8,7 +8,7 @@ mod tape;
 
 use deltafl::data::WordVectors;
 use deltafl::kernel::{Aligned, Isa};
-use deltafl::model::{Batch, ConvNet, Embedding, Gru, Inputs, Linear, Logistic, Lstm, Model, Step};
+use deltafl::model::{Batch, ConvNet, Embedding, Gru, Inputs, Linear, Logistic, Lstm, Model, Proximal, Step};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::ERRORS;
 use models::{Example, Logits};
@@ -85,7 +85,7 @@ impl Pair {
             assert!((got - loss).abs() < 1e-5 * loss.max(1.0), "{name} {isa}: loss {got}, not {loss}");
             assert_close(&gradient, &got_gradient, tolerance, &format!("{name} {isa}: gradient"));
 
-            let step = Step { learning_rate: 0.5, l2: 0.01 };
+            let step = Step { learning_rate: 0.5, l2: 0.01, proximal: None };
             let (stepped, score) = self.step_and_evaluate(&*model, step);
             assert_eq!(score.sums[ERRORS] as u64, errors, "{name} {isa}");
             assert!(
@@ -95,7 +95,29 @@ impl Pair {
             let expected: Vec<f64> =
                 wide.iter().zip(&gradient).map(|(w, g)| w - 0.5 * (g + f64::from(step.l2) * w)).collect();
             assert_close(&expected, &stepped, tolerance + 1e-6, &format!("{name} {isa}: step"));
+            self.check_proximal(
+                &*model,
+                &wide,
+                &gradient,
+                tolerance,
+                &format!("{name} {isa}: proximal step"),
+            );
         }
+    }
+
+    /// The step towards a centre c: w − γ(g + λw + μ(w − c)).
+    fn check_proximal(&self, model: &dyn Model, wide: &[f64], gradient: &[f64], tolerance: f64, name: &str) {
+        let centre: Vec<f32> =
+            self.params.iter().enumerate().map(|(i, w)| 0.5 * w + (i % 5) as f32 * 0.01).collect();
+        let mut working = Aligned::zeroed(model.working_len());
+        model.load(&centre, &mut working);
+        let proximal = Some(Proximal { mu: 0.3, centre: &working });
+        let (stepped, _) = self.step_and_evaluate(model, Step { learning_rate: 0.5, l2: 0.01, proximal });
+        let step = |((w, g), c): ((&f64, &f64), &f32)| {
+            w - 0.5 * (g + f64::from(0.01_f32) * w + f64::from(0.3_f32) * (w - f64::from(*c)))
+        };
+        let expected: Vec<f64> = wide.iter().zip(gradient).zip(&centre).map(step).collect();
+        assert_close(&expected, &stepped, tolerance + 1e-6, name);
     }
 
     fn gradient(&self, model: &dyn Model) -> (f64, Vec<f32>) {
@@ -106,7 +128,7 @@ impl Pair {
     }
 
     /// Scratch and working memory start as garbage, as they are when a thread goes from device to device.
-    fn step_and_evaluate(&self, model: &dyn Model, step: Step) -> (Vec<f32>, deltafl::model::Score) {
+    fn step_and_evaluate(&self, model: &dyn Model, step: Step<'_>) -> (Vec<f32>, deltafl::model::Score) {
         let batch = self.labels.len();
         let mut scratch = Aligned::zeroed(model.scratch_len(batch).max(model.step_scratch_len(batch)));
         let mut working = Aligned::zeroed(model.working_len());

@@ -1,18 +1,17 @@
 //! Linear regression: its gradients against central differences, and what training on real numbers comes to.
 #![allow(clippy::unwrap_used)]
 
-use std::ops::ControlFlow;
-
-use deltafl::algorithm::FedAvg;
+use deltafl::algorithm::Track;
 use deltafl::cohort::{Availability, Sampling};
+use deltafl::compute::Threads;
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::device::Work;
-use deltafl::engine::{SplitEvaluation, Threads};
+use deltafl::exchange::{Direct, SplitEvaluation};
 use deltafl::kernel::{Aligned, Isa};
-use deltafl::model::{Batch, Inputs, Model, ModelMismatch, ModelSpec, Regression, Step};
+use deltafl::model::{Batch, Inputs, Model, ModelMismatch, ModelSpec, Proximal, Regression, Step};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::{RegressionLoss, Targets, Task};
-use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Track, train};
+use deltafl::trainer::{Sgd, Work};
+use deltafl::training::{Local, Plan, Records, State, train};
 
 const LOSSES: [RegressionLoss; 2] = [RegressionLoss::Squared, RegressionLoss::Huber(0.7)];
 
@@ -56,11 +55,16 @@ fn check_gradient(model: &dyn Model, batch: Batch<'_>, params: &[f32], what: &st
         let slope = (above - below) / (high - low);
         assert!((slope - f64::from(gradient[i])).abs() < 5e-3, "{what}: {slope}, not {}", gradient[i]);
     }
-    let step = Step { learning_rate: 0.5, l2: 0.1 };
-    let mut working = params.to_vec();
-    model.step(&mut working, batch, step, &mut scratch);
-    for ((w, before), g) in working.iter().zip(params).zip(&gradient) {
-        assert!((w - (before - 0.5 * (g + 0.1 * before))).abs() < 1e-5, "{what}: step");
+    let centre = normals(params.len(), 4);
+    for mu in [0.0, 0.3] {
+        let proximal = (mu > 0.0).then_some(Proximal { mu, centre: &centre });
+        let step = Step { learning_rate: 0.5, l2: 0.1, proximal };
+        let mut working = params.to_vec();
+        model.step(&mut working, batch, step, &mut scratch);
+        for (((w, before), g), c) in working.iter().zip(params).zip(&gradient).zip(&centre) {
+            let expected = before - 0.5 * (g + 0.1 * before + mu * (before - c));
+            assert!((w - expected).abs() < 1e-5, "{what}: step with mu = {mu}");
+        }
     }
 }
 
@@ -82,38 +86,22 @@ fn plane(devices: u32) -> Federation {
     builder.build()
 }
 
-#[derive(Default)]
-struct Last(Vec<SplitEvaluation>);
-
-impl Observer for Last {
-    fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        Ok(ControlFlow::Continue(()))
-    }
-
-    fn evaluation(&mut self, _: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.0 = splits.to_vec();
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
-        Ok(())
-    }
-}
-
 fn trained(spec: &ModelSpec) -> (Vec<f32>, SplitEvaluation) {
     let federation = plane(20);
     let model = spec.build(&federation, Isa::detect()).unwrap();
-    let mut engine = Threads::new(&*model, &federation, 2).unwrap();
+    let trainer = Sgd::new(&*model);
+    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
     let plan = Plan {
         rounds: 60,
         sampling: Sampling { cohort_size: 5, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(1), batch: 5, learning_rate: 0.1, decay: None },
         evaluate_every: 60,
-        tracks: vec![Track { algorithm: Box::new(FedAvg), l2: 0.0 }],
+        tracks: vec![Track::fed_avg()],
     };
-    let (mut state, mut last) = (State::new(1, 1, &*model), Last::default());
-    train(&mut engine, &plan, &mut state, &mut last).unwrap();
-    let test = last.0.into_iter().find(|evaluation| evaluation.split == Split::Test).unwrap();
+    let (mut state, mut records) = (State::new(1, 1, &trainer), Records::default());
+    train(&mut exchange, &plan, &mut state, &mut records).unwrap();
+    let (_, last) = records.evaluations.pop().unwrap();
+    let test = last.into_iter().find(|evaluation| evaluation.split == Split::Test).unwrap();
     (state.tracks[0].params.as_slice().to_vec(), test)
 }
 

@@ -7,7 +7,7 @@ use deltafl::model::ModelSpec;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
 
-/// A model and how it is trained (spec §6).
+/// A model and how it is trained in the paper (`experiments/paper`).
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) spec: ModelSpec,

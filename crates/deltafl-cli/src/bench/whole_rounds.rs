@@ -5,15 +5,15 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use deltafl::algorithm::DeltaFl;
+use deltafl::algorithm::{Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
+use deltafl::compute::Threads;
 use deltafl::data::Federation;
-use deltafl::device::Work;
-use deltafl::engine::{SplitEvaluation, Threads};
+use deltafl::exchange::{Direct, Exchange, SplitEvaluation};
 use deltafl::kernel::Isa;
-use deltafl::model::Model;
-use deltafl::superquantile::Conformity;
-use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Track, train};
+use deltafl::superquantile::{Conformity, LossDistribution};
+use deltafl::trainer::{LocalTrainer, Sgd, Work};
+use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 
@@ -43,8 +43,9 @@ pub(super) fn measure(
 ) -> Result<RoundFigures> {
     let federation = case.federation(cohort);
     let model = case.spec.build(&federation, isa).into_diagnostic()?;
-    let mut one = Rounds::new(case, &federation, &*model, 1)?;
-    let mut all = Rounds::new(case, &federation, &*model, threads)?;
+    let trainer = Sgd::new(&*model);
+    let mut one = Rounds::new(case, &federation, &trainer, 1)?;
+    let mut all = Rounds::new(case, &federation, &trainer, threads)?;
     let (mut alone, mut together) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         alone.push(one.seconds()?);
@@ -85,20 +86,25 @@ impl RoundFigures {
 
 /// Rounds that all start from the same state, and so cost the same.
 struct Rounds<'a> {
-    engine: Threads<'a>,
+    exchange: Box<dyn Exchange + 'a>,
     plan: Plan,
     start: State,
 }
 
 impl<'a> Rounds<'a> {
-    fn new(case: &Case, federation: &'a Federation, model: &'a dyn Model, threads: u16) -> Result<Self> {
+    fn new(
+        case: &Case,
+        federation: &'a Federation,
+        trainer: &'a dyn LocalTrainer,
+        threads: u16,
+    ) -> Result<Self> {
         let half = Conformity::try_from(0.5).expect("0.5 lies in (0, 1]");
         let plan = Plan {
             rounds: u64::MAX,
             sampling: Sampling {
                 cohort_size: federation.len(),
                 with_replacement: false,
-                availability: Availability { drop_out: 0.0, diurnal: None },
+                availability: Availability::default(),
             },
             local: Local {
                 work: Work::Epochs(1),
@@ -107,12 +113,13 @@ impl<'a> Rounds<'a> {
                 decay: None,
             },
             evaluate_every: u64::MAX,
-            tracks: vec![Track { algorithm: Box::new(DeltaFl::new(half)), l2: case.l2 }],
+            tracks: vec![Track { l2: case.l2, ..Tail::new(half).into() }],
         };
-        let mut start = State::new(1, 1, model);
+        let mut start = State::new(1, 1, trainer);
         start.round = 1; // round 0 would evaluate every device
-        let engine = Threads::new(model, federation, usize::from(threads)).into_diagnostic()?;
-        let mut rounds = Self { engine, plan, start };
+        let compute = Threads::new(trainer, federation, usize::from(threads)).into_diagnostic()?;
+        let exchange = Box::new(Direct::new(compute, federation).into_diagnostic()?);
+        let mut rounds = Self { exchange, plan, start };
         rounds.seconds()?; // first touches of memory
         Ok(rounds)
     }
@@ -120,7 +127,7 @@ impl<'a> Rounds<'a> {
     fn seconds(&mut self) -> Result<f64> {
         let mut state = self.start.clone();
         let begin = Instant::now();
-        train(&mut self.engine, &self.plan, &mut state, &mut OneRound).into_diagnostic()?;
+        train(&mut *self.exchange, &self.plan, &mut state, &mut OneRound).into_diagnostic()?;
         Ok(begin.elapsed().as_secs_f64())
     }
 }
@@ -138,6 +145,18 @@ impl Observer for OneRound {
     }
 
     fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
+        Ok(())
+    }
+
+    fn every_round(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
         Ok(())
     }
 }

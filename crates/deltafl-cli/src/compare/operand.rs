@@ -1,9 +1,10 @@
 //! One side of a comparison: a run, and perhaps a track of it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use deltafl::engine::SplitEvaluation;
-use deltafl_data::run_folder::{self, RunFolderError};
+use deltafl::exchange::SplitEvaluation;
+use deltafl_data::experiment::Experiment;
+use deltafl_data::run_folder::{self, EvaluationFile, RunFolderError};
 use miette::{IntoDiagnostic, WrapErr};
 
 use crate::error::bad_input;
@@ -12,6 +13,11 @@ use crate::report::tracks::{TrackInfo, baseline, tracks};
 /// A run, its tracks, and the last evaluation of each seed.
 pub(super) struct Operand {
     pub(super) name: String,
+    /// The run folder.
+    pub(super) folder: PathBuf,
+    pub(super) experiment: Experiment,
+    /// Rounds done, by the slowest seed.
+    pub(super) rounds: u64,
     pub(super) tracks: Vec<TrackInfo>,
     /// The track that was named.
     pub(super) track: Option<usize>,
@@ -37,12 +43,14 @@ impl Operand {
         let files = run_folder::evaluations(folder)?;
         let is_last = |i: usize| files.get(i + 1).is_none_or(|next| next.seed != files[i].seed);
         let last = files.iter().enumerate().filter(|(i, _)| is_last(*i));
-        let seeds = last.map(|(_, file)| file.read()).collect::<Result<Vec<_>, _>>()?;
-        if seeds.is_empty() {
+        let last: Vec<&EvaluationFile> = last.map(|(_, file)| file).collect();
+        let Some(rounds) = last.iter().map(|file| file.round).min() else {
             return Err(RunFolderError::NotEvaluated { path: folder.to_owned() });
-        }
+        };
+        let seeds = last.into_iter().map(EvaluationFile::read).collect::<Result<Vec<_>, _>>()?;
         let tracks = tracks(&experiment);
-        Ok(Self { name: experiment.name, tracks, track: None, seeds })
+        let (name, folder) = (experiment.name.clone(), folder.to_owned());
+        Ok(Self { name, folder, experiment, rounds, tracks, track: None, seeds })
     }
 
     pub(super) fn baseline(&self) -> usize {

@@ -41,6 +41,8 @@ pub(super) struct Comparison {
 pub(super) struct Side {
     pub(super) run: String,
     pub(super) track: String,
+    /// Rounds done, by the slowest seed.
+    pub(super) rounds: u64,
 }
 
 /// A statistic of both models.
@@ -129,8 +131,11 @@ pub(super) fn compare(
             after: second.mean(k),
         })
         .collect();
-    let side =
-        |run: &Operand, track: usize| Side { run: run.name.clone(), track: run.tracks[track].label.clone() };
+    let side = |run: &Operand, track: usize| Side {
+        run: run.name.clone(),
+        track: run.tracks[track].label.clone(),
+        rounds: run.rounds,
+    };
     let metric = first.task.primary();
     if second.task.primary() != metric {
         return None;

@@ -173,7 +173,7 @@ mod tests {
     const GOLDEN: &str = include_str!("screen.txt");
 
     fn view() -> View {
-        let experiment: Experiment = toml::from_str(
+        let experiment = Experiment::parse(
             "name = 'quickstart'\nseeds = [7, 8]\nrounds = 40\ncohort = 50\n[data]\nsource = { kind = 'glyphs' }\n\
              [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 1\n\
              [[algorithm]]\nkind = 'fedavg'\n[[algorithm]]\nkind = 'delta-fl'\ntheta = [0.5, 0.1]\n",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use deltafl::data::Split;
-use deltafl::engine::SplitEvaluation;
+use deltafl::exchange::SplitEvaluation;
 use deltafl::metrics::Figures;
 use deltafl::task::Task;
 use deltafl::training::RoundRecord;

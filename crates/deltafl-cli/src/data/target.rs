@@ -44,6 +44,9 @@ pub(crate) struct SplitArgs {
     /// in the paper]
     #[arg(long, value_name = "N")]
     pub(crate) min_points: Option<u64>,
+    /// Keep a random fraction of them (the paper keeps half of EMNIST's writers)
+    #[arg(long, default_value_t = 1.0, value_name = "FRACTION")]
+    pub(crate) sample: f64,
 }
 
 impl SplitArgs {
@@ -54,6 +57,7 @@ impl SplitArgs {
             validation: self.validation,
             seed: self.seed,
             min_points: self.min_points.unwrap_or(min_points),
+            sample: self.sample,
         }
     }
 }

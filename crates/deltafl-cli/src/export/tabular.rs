@@ -1,11 +1,15 @@
-//! A run as two tables: a row per (seed, track, round), and a row per device and evaluation.
+//! A run as three tables: a row per (seed, track, round); a row per (seed, track, evaluation, split) with the figures of
+//! the paper's tables and the objective F_θ; and a row per device and evaluation.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
-use deltafl::engine::SplitEvaluation;
+use deltafl::data::Split;
+use deltafl::exchange::SplitEvaluation;
+use deltafl::metrics::{Figures, objective};
+use deltafl::superquantile::Conformity;
 use deltafl::task::Task;
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use miette::{IntoDiagnostic, WrapErr};
@@ -25,7 +29,10 @@ enum Column {
 /// Named columns of equal length.
 type Rows = Vec<(&'static str, Column)>;
 
-/// Writes rounds.csv and devices.csv.
+/// Writes a table from rows that come in parts.
+type WriteTable<'a> = &'a dyn Fn(&Path, &mut dyn Iterator<Item = miette::Result<Rows>>) -> miette::Result<()>;
+
+/// Writes rounds.csv, evaluations.csv and devices.csv.
 pub(super) fn write_csv(run: &Path, out: &Path) -> miette::Result<Vec<PathBuf>> {
     write(run, out, "csv", |path, tables| {
         let mut writer = csv::Writer::from_path(path).into_diagnostic()?;
@@ -42,7 +49,7 @@ pub(super) fn write_csv(run: &Path, out: &Path) -> miette::Result<Vec<PathBuf>> 
     })
 }
 
-/// Writes rounds.parquet and devices.parquet.
+/// Writes rounds.parquet, evaluations.parquet and devices.parquet.
 pub(super) fn write_parquet(run: &Path, out: &Path) -> miette::Result<Vec<PathBuf>> {
     write(run, out, "parquet", |path, tables| {
         let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
@@ -66,7 +73,7 @@ pub(super) fn write_parquet(run: &Path, out: &Path) -> miette::Result<Vec<PathBu
     })
 }
 
-/// Writes both tables; that of the devices comes evaluation by evaluation, because it may be large.
+/// Writes the tables; that of the devices comes evaluation by evaluation, because it may be large.
 fn write(
     run: &Path,
     out: &Path,
@@ -78,33 +85,91 @@ fn write(
     let files = run_folder::evaluations(run).into_diagnostic()?;
     let lines = run_folder::read_rounds(run).into_diagnostic()?;
     let rounds = out.join(format!("rounds.{extension}"));
+    let evaluations = out.join(format!("evaluations.{extension}"));
     let devices = out.join(format!("devices.{extension}"));
     let mut of_rounds = std::iter::once(Ok(round_rows(&lines, &tracks)));
     table(&rounds, &mut of_rounds).wrap_err_with(|| rounds.display().to_string())?;
+    write_each(&evaluations, &files, &|e| evaluation_rows(&tracks, e), &table)?;
+    write_each(&devices, &files, &|e| device_rows(&tracks, e), &table)?;
+    Ok(vec![rounds, evaluations, devices])
+}
+
+/// One evaluation of a run.
+struct Evaluated {
+    seed: u64,
+    round: u64,
+    splits: Vec<SplitEvaluation>,
+}
+
+/// Writes a table whose rows come evaluation by evaluation.
+fn write_each(
+    path: &Path,
+    files: &[EvaluationFile],
+    rows: &dyn Fn(&Evaluated) -> Rows,
+    table: WriteTable<'_>,
+) -> miette::Result<()> {
     // A run that was not evaluated has a table all the same: its header.
-    let none = files.is_empty().then(|| Ok(device_rows(&tracks, 0, 0, &[])));
+    let none = files.is_empty().then(|| Ok(rows(&Evaluated { seed: 0, round: 0, splits: Vec::new() })));
     let read = |file: &EvaluationFile| {
         let splits = file.read().into_diagnostic()?;
-        Ok(device_rows(&tracks, file.seed, file.round, &splits))
+        Ok(rows(&Evaluated { seed: file.seed, round: file.round, splits }))
     };
-    let mut of_devices = none.into_iter().chain(files.iter().map(read));
-    table(&devices, &mut of_devices).wrap_err_with(|| devices.display().to_string())?;
-    Ok(vec![rounds, devices])
+    let mut all = none.into_iter().chain(files.iter().map(read));
+    table(path, &mut all).wrap_err_with(|| path.display().to_string())
+}
+
+/// The figures of the tables, and F_θ of the train devices.
+fn evaluation_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
+    let rows: Vec<(&TrackInfo, Split, Figures, Option<f64>)> = tracks
+        .iter()
+        .enumerate()
+        .flat_map(|(t, track)| {
+            let splits = evaluated.splits.iter().filter(move |split| t < split.tracks.len());
+            splits.filter_map(move |split| {
+                let theta = Conformity::try_from(track.theta).ok();
+                let objective = theta.and_then(|theta| objective(split, t, theta));
+                Some((track, split.split, Figures::of_track(split, t)?, objective))
+            })
+        })
+        .collect();
+    let real =
+        |value: &dyn Fn(&Figures) -> f64| Column::Real(rows.iter().map(|row| Some(value(&row.2))).collect());
+    let measure = |split: Split| if split == Split::Train { "loss" } else { "error" };
+    vec![
+        ("seed", Column::Whole(vec![evaluated.seed; rows.len()])),
+        ("track", Column::Text(rows.iter().map(|row| row.0.label.clone()).collect())),
+        ("algorithm", Column::Text(rows.iter().map(|row| row.0.algorithm.clone()).collect())),
+        ("theta", Column::Real(rows.iter().map(|row| Some(row.0.theta)).collect())),
+        ("round", Column::Whole(vec![evaluated.round; rows.len()])),
+        ("split", Column::Text(rows.iter().map(|row| row.1.name().to_owned()).collect())),
+        ("measure", Column::Text(rows.iter().map(|row| measure(row.1).to_owned()).collect())),
+        ("mean", real(&|figures| figures.mean)),
+        ("p20", real(&|figures| figures.percentiles[0])),
+        ("p50", real(&|figures| figures.percentiles[1])),
+        ("p60", real(&|figures| figures.percentiles[2])),
+        ("p80", real(&|figures| figures.percentiles[3])),
+        ("p90", real(&|figures| figures.percentiles[4])),
+        ("p95", real(&|figures| figures.percentiles[5])),
+        ("objective", Column::Real(rows.iter().map(|row| row.3).collect())),
+    ]
 }
 
 fn round_rows(lines: &[RoundLine], tracks: &[TrackInfo]) -> Rows {
     let whole = |value: fn(&RoundLine) -> u64| Column::Whole(lines.iter().map(value).collect());
     let real = |value: fn(&RoundLine) -> Option<f64>| Column::Real(lines.iter().map(value).collect());
-    let label = |line: &RoundLine| {
-        tracks.get(line.record.track).map_or_else(String::new, |track| track.label.clone())
+    let of_track = |value: fn(&TrackInfo) -> String| {
+        let text = |line: &RoundLine| tracks.get(line.record.track).map_or_else(String::new, value);
+        Column::Text(lines.iter().map(text).collect())
     };
+    let theta = |line: &RoundLine| tracks.get(line.record.track).map(|track| track.theta);
     vec![
         ("seed", whole(|line| line.record.seed)),
-        ("track", Column::Text(lines.iter().map(label).collect())),
-        ("algorithm", Column::Text(lines.iter().map(|line| line.record.algorithm.clone()).collect())),
-        ("theta", real(|line| Some(line.record.theta.get()))),
+        ("track", of_track(|track| track.label.clone())),
+        ("algorithm", of_track(|track| track.algorithm.clone())),
+        ("theta", Column::Real(lines.iter().map(theta).collect())),
         ("round", whole(|line| line.record.round)),
         ("eta", real(|line| line.record.eta)),
+        ("eta_age", real(|line| line.record.eta_age.map(|age| age as f64))),
         ("loss", real(|line| line.record.loss)),
         ("cohort", whole(|line| line.record.cohort)),
         ("dropped", whole(|line| line.record.dropped)),
@@ -119,7 +184,8 @@ fn round_rows(lines: &[RoundLine], tracks: &[TrackInfo]) -> Rows {
     ]
 }
 
-fn device_rows(tracks: &[TrackInfo], seed: u64, round: u64, splits: &[SplitEvaluation]) -> Rows {
+fn device_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
+    let Evaluated { seed, round, splits } = evaluated;
     let rows = || {
         tracks.iter().enumerate().flat_map(move |(t, track)| {
             splits.iter().filter(move |split| t < split.tracks.len()).flat_map(move |split| {
@@ -131,11 +197,11 @@ fn device_rows(tracks: &[TrackInfo], seed: u64, round: u64, splits: &[SplitEvalu
     let count = rows().count();
     let task = splits.first().map_or(Task::Classes, |split| split.task);
     let mut columns: Rows = vec![
-        ("seed", Column::Whole(vec![seed; count])),
+        ("seed", Column::Whole(vec![*seed; count])),
         ("track", Column::Text(rows().map(|row| row.0.label.clone()).collect())),
         ("algorithm", Column::Text(rows().map(|row| row.0.algorithm.clone()).collect())),
         ("theta", Column::Real(rows().map(|row| Some(row.0.theta)).collect())),
-        ("round", Column::Whole(vec![round; count])),
+        ("round", Column::Whole(vec![*round; count])),
         ("split", Column::Text(rows().map(|row| row.1.name().to_owned()).collect())),
         ("device", Column::Text(rows().map(|row| row.2.id.clone()).collect())),
         ("examples", Column::Whole(rows().map(|row| row.2.examples).collect())),

@@ -8,12 +8,13 @@ use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use deltafl::data::Split;
-use deltafl::metrics::{Figures, PERCENTILES};
+use deltafl::metrics::{Figures, PERCENTILES, objective};
+use deltafl::superquantile::Conformity;
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use miette::{IntoDiagnostic, WrapErr};
 
 use super::event::{Event, Scalar, Scalars, write_record};
-use crate::report::tracks::tracks;
+use crate::report::tracks::{TrackInfo, tracks};
 
 /// Writes the event files of a run.
 pub(super) fn write(run: &Path, out: &Path) -> miette::Result<Vec<PathBuf>> {
@@ -26,7 +27,7 @@ pub(super) fn write(run: &Path, out: &Path) -> miette::Result<Vec<PathBuf>> {
         let of_seed: Vec<&RoundLine> = lines.iter().filter(|line| line.record.seed == *seed).collect();
         let evaluations: Vec<&EvaluationFile> = files.iter().filter(|file| file.seed == *seed).collect();
         let mut events = vec![Vec::new(); tracks.len()];
-        let clock = of_evaluations(&evaluations, &of_seed, &mut events)?;
+        let clock = of_evaluations(&tracks, &evaluations, &of_seed, &mut events)?;
         for line in of_seed {
             let time = clock.at(line.record.round + 1);
             if let Some(events) = events.get_mut(line.record.track) {
@@ -66,8 +67,9 @@ impl Clock {
     }
 }
 
-/// The figures of the tables, at every evaluation.
+/// The figures of the tables and the objective, at every evaluation.
 fn of_evaluations(
+    tracks: &[TrackInfo],
     files: &[&EvaluationFile],
     lines: &[&RoundLine],
     events: &mut [Vec<Event>],
@@ -88,6 +90,9 @@ fn of_evaluations(
                 for (tau, value) in PERCENTILES.iter().zip(figures.percentiles) {
                     values.push(scalar(&format!("{name}/p{tau}"), value));
                 }
+                let theta = Conformity::try_from(tracks[track].theta).ok();
+                let objective = theta.and_then(|theta| objective(split, track, theta));
+                values.extend(objective.map(|value| scalar("objective", value)));
             }
             events.push(event(file.round, clock.at(file.round), values));
         }

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use deltafl::metrics::OverSeeds;
 use deltafl::task::Task;
-use deltafl_data::experiment::TrackLabel;
 use deltafl_data::run_folder::Summary;
 use serde::Serialize;
 
@@ -118,7 +117,7 @@ fn tracks(preset: &Preset, summary: &Summary) -> Vec<Track> {
     let of_track = |track: &deltafl_data::run_folder::TrackSummary| {
         let reported = preset.reported(&track.algorithm, track.theta.get());
         Track {
-            track: TrackLabel { algorithm: track.algorithm.clone(), theta: track.theta }.to_string(),
+            track: track.name.clone(),
             mean: track.test.map(|error| error.mean),
             mean_of_paper: reported.map(|Reported { mean, .. }| mean),
             p90: track.test.map(|error| error.p90),

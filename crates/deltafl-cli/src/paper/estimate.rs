@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 
 use deltafl::cohort::{Draw, Sampling};
 use deltafl::data::{Federation, Split};
-use deltafl::engine::{Drawn, Reachable, Round, SplitEvaluation};
+use deltafl::exchange::{Drawn, Reachable, Round, SplitEvaluation};
 use deltafl::kernel::Isa;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+use deltafl::superquantile::LossDistribution;
+use deltafl::trainer::Sgd;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
 use miette::{Report, Result};
@@ -54,17 +56,19 @@ impl Pace {
         kernel: Isa,
     ) -> Result<Option<Self>> {
         let model = session::build_model(experiment, federation, kernel)?;
-        let mut engine = session::engine(experiment, &*model, federation, threads)?;
+        let trainer = Sgd::new(&*model);
+        let compute = session::compute(&trainer, federation, threads)?;
+        let mut exchange = session::exchange(experiment, compute, federation)?;
         let mut plan = experiment.plan();
         let tracks = plan.tracks.len();
         let seed = experiment.seeds.iter().copied().next().unwrap_or_default();
         let weights = federation.split(Split::Train).into_iter().map(|k| federation.count(k)).collect();
         let cohorts = Cohorts::new(plan.sampling, seed, weights, threads);
-        let mut state = State::new(seed, tracks, &*model);
+        let mut state = State::new(seed, tracks, &trainer);
 
         let (first, start) = (cohorts.draw(0), Instant::now());
         let round = Round { seed, index: 0, cohort: &first };
-        engine.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
+        exchange.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
         let forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
 
         // Behind round 0, which begins with an evaluation, and without the one at the end.
@@ -72,7 +76,7 @@ impl Pace {
         (plan.rounds, plan.evaluate_every) = (u64::MAX, u64::MAX);
         plan.sampling = cohorts.sampling;
         let mut stopwatch = Stopwatch::new(session::stop_on_interrupt());
-        train(&mut *engine, &plan, &mut state, &mut stopwatch).map_err(Report::from_err)?;
+        train(&mut *exchange, &plan, &mut state, &mut stopwatch).map_err(Report::from_err)?;
         let Some((counted, seconds)) = stopwatch.counted() else { return Ok(None) };
         let example = seconds / cohorts.examples(counted.start as u64 + 1..counted.end as u64 + 1);
 
@@ -195,6 +199,18 @@ impl Observer for Stopwatch<'_> {
     fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
         Ok(())
     }
+
+    fn every_round(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
+    }
 }
 
 /// A time as one says it: two units, no more.
@@ -221,7 +237,7 @@ mod tests {
     use super::*;
 
     fn experiment(rounds: u64, every: u64) -> Experiment {
-        toml::from_str(&format!(
+        Experiment::parse(&format!(
             "name = 't'\nrounds = {rounds}\nevaluate_every = {every}\ncohort = 2\n[data]\nsource = 'd'\n\
              [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 1\nlearning_rate = 1\n[[algorithm]]\nkind = 'fedavg'\n"
         ))

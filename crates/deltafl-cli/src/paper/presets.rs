@@ -1,4 +1,4 @@
-//! The five dataset–model pairs: their experiments, embedded, and what the paper reports for them (spec §6 and §8).
+//! The five dataset–model pairs: their experiments, embedded, and what the paper reports for them.
 
 use clap::ValueEnum;
 use deltafl::metrics::OverSeeds;
@@ -141,11 +141,11 @@ mod tests {
             assert_eq!(experiment.name, preset.name);
             assert_eq!(pair.to_possible_value().unwrap().get_name(), preset.name);
             assert_eq!(experiment.seeds.as_slice(), [1, 2, 3, 4, 5]);
-            for track in experiment.tracks() {
-                let theta = track.label.theta.get();
-                assert!(preset.reported(&track.label.algorithm, theta).is_some(), "{} {theta}", preset.name);
+            for label in experiment.labels() {
+                let theta = label.theta.get();
+                assert!(preset.reported(&label.algorithm, theta).is_some(), "{} {theta}", preset.name);
             }
-            assert_eq!(experiment.tracks().len(), 4);
+            assert_eq!(experiment.labels().len(), 4);
         }
     }
 

@@ -5,10 +5,12 @@ use crate::canvas;
 
 pub(super) mod bins;
 mod chart;
+mod combined;
 mod draw;
 mod eta_every;
 mod kinds;
 mod palette;
+mod several;
 
 use chart::Chart;
 
@@ -20,34 +22,45 @@ pub(super) struct Figure {
     pub(super) png: Vec<u8>,
 }
 
-/// A figure to be drawn: charts below each other.
+/// A figure to be drawn.
 struct Plan {
     name: String,
-    charts: Vec<Chart>,
+    layout: Layout,
 }
 
-/// Draws every figure of some runs. With several runs, the name of a figure starts with that of its run.
-pub(super) fn figures(runs: &[RunResults]) -> miette::Result<Vec<Figure>> {
-    let mut plans: Vec<Plan> = Vec::new();
-    for (i, run) in runs.iter().enumerate() {
-        let prefix =
-            if runs.len() > 1 { format!("{}-{}-", i + 1, file_name(&run.name)) } else { String::new() };
-        for mut plan in kinds::of_run(run) {
-            plan.name.insert_str(0, &prefix);
-            plans.push(plan);
+/// How charts stand in a figure.
+enum Layout {
+    /// Below each other.
+    Stack(Vec<Chart>),
+    /// In rows with titles.
+    Grid(Vec<combined::Row>),
+}
+
+impl Layout {
+    fn drawn(&self) -> miette::Result<(String, Vec<u8>)> {
+        match self {
+            Self::Stack(charts) => both(&draw::Stack(charts)),
+            Self::Grid(rows) => both(&draw::Grid(rows)),
         }
     }
-    plans.extend(eta_every::eta_every(runs));
-    plans
-        .into_iter()
-        .map(|Plan { name, charts }| {
-            let stack = draw::Stack(&charts);
-            Ok(Figure { svg: canvas::svg(&stack)?, png: canvas::png(&stack)?, name })
-        })
-        .collect()
 }
 
-/// A name that every file system takes.
-fn file_name(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect()
+fn both(drawing: &impl canvas::Drawing) -> miette::Result<(String, Vec<u8>)> {
+    Ok((canvas::svg(drawing)?, canvas::png(drawing)?))
+}
+
+/// Draws every figure of a run; of several runs, the charts in which they stand side by side. The figures of each are those
+/// of its own report.
+pub(super) fn figures(runs: &[RunResults]) -> miette::Result<Vec<Figure>> {
+    let mut plans = match runs {
+        [run] => kinds::of_run(run),
+        runs => several::side_by_side(runs),
+    };
+    plans.extend(eta_every::eta_every(runs));
+    plans.extend(combined::combined(runs));
+    let drawn = |Plan { name, layout }: Plan| {
+        let (svg, png) = layout.drawn()?;
+        Ok(Figure { name, svg, png })
+    };
+    plans.into_iter().map(drawn).collect()
 }

@@ -9,7 +9,7 @@ use plotly::Plot;
 
 use super::headline::headline;
 use super::results::RunResults;
-use super::tables::{COLUMNS, Table};
+use super::tables::Table;
 
 mod data;
 mod numbers;
@@ -93,6 +93,9 @@ fn headlines(runs: &[RunResults]) -> String {
             run.rounds_done(),
             escaped(&devices.join(" · ")),
         );
+        if let Some(price) = headline.price {
+            let _ = writeln!(html, "<p class=\"meta price\">{}</p>", escaped(&price));
+        }
         if let Some(caveat) = headline.caveat {
             let _ = writeln!(html, "<p class=\"caveat\">{}</p>", escaped(&caveat));
         }
@@ -107,13 +110,13 @@ fn table_html(table: &Table) -> String {
         escaped(&table.caption)
     );
     html.push_str("<thead><tr><th scope=\"col\">Track</th>");
-    for column in COLUMNS {
+    for column in &table.columns {
         let _ = write!(html, "<th scope=\"col\">{column}</th>");
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     for (r, row) in table.rows.iter().enumerate() {
         let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escaped(&row.label));
-        for c in 0..COLUMNS.len() {
+        for c in 0..table.columns.len() {
             let (mean, std) = table.cell(r, c);
             let std = std.map_or_else(String::new, |std| format!("<span class=\"std\"> ± {std}</span>"));
             let class = if table.is_best(r, c) { " class=\"best\"" } else { "" };

@@ -3,20 +3,22 @@
 //! A *frame* is an evaluation that every seed has reached. The last frame holds the last evaluation of each seed,
 //! as `summary.json` does, so that the page and the tables say what the summary says.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use deltafl::data::Split;
-use deltafl::engine::{EvaluatedDevice, SplitEvaluation};
-use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds};
+use deltafl::exchange::{EvaluatedDevice, SplitEvaluation};
+use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
+use deltafl::superquantile::Conformity;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine, RunFolderError};
 use miette::{IntoDiagnostic, WrapErr, miette};
 
 use super::tracks::{TrackInfo, baseline, tracks};
 
-/// Windows into which the rounds are gathered for the devices kept: more than a screen shows.
-const KEPT_WINDOWS: u64 = 240;
+/// Most points of a curve of devices kept: as many as a figure has room for. A run of more rounds is shown in windows.
+const KEPT_WINDOWS: u64 = 600;
 
 /// The results of one run.
 pub(super) struct RunResults {
@@ -40,7 +42,7 @@ pub(super) struct RunResults {
     pub(super) kept: Vec<Vec<Kept>>,
 }
 
-/// What the tables report of a split (spec §7).
+/// What the tables report of a split: the error of test devices, the loss of train devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
     TestError,
@@ -51,6 +53,8 @@ pub(super) enum Measure {
 pub(super) struct SplitResults {
     pub(super) measure: Measure,
     pub(super) devices: Arc<[EvaluatedDevice]>,
+    /// Devices of which these are a sample.
+    pub(super) population: Option<usize>,
     /// For each frame, a distribution per track.
     pub(super) frames: Vec<Vec<Distribution>>,
 }
@@ -60,18 +64,21 @@ pub(super) struct SplitResults {
 pub(super) struct Distribution {
     /// For each seed.
     pub(super) figures: Vec<Figures>,
+    /// F_θ(w) for each seed; only of train devices, whose objective it is.
+    pub(super) objectives: Vec<f64>,
     /// A value per device, seed after seed.
     pub(super) values: Vec<f32>,
 }
 
-/// Devices kept in a window of rounds, over its rounds and all seeds.
+/// Devices kept in a round: the mean, the fewest and the most over the seeds. In a window of several rounds, the mean of
+/// each of the three.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Kept {
     /// First round of the window, counted from 1.
     pub(super) round: u64,
     pub(super) mean: f64,
-    pub(super) min: u64,
-    pub(super) max: u64,
+    pub(super) min: f64,
+    pub(super) max: f64,
 }
 
 impl Measure {
@@ -80,6 +87,13 @@ impl Measure {
             Split::Test => Some(Self::TestError),
             Split::Train => Some(Self::TrainLoss),
             Split::Validation => None,
+        }
+    }
+
+    fn split(self) -> Split {
+        match self {
+            Self::TestError => Split::Test,
+            Self::TrainLoss => Split::Train,
         }
     }
 
@@ -115,6 +129,14 @@ impl Measure {
         }
     }
 
+    /// Of the height of a bar in a histogram.
+    pub(super) fn bar_axis(self) -> &'static str {
+        match self {
+            Self::TestError => "devices",
+            Self::TrainLoss => "share of the points (%)",
+        }
+    }
+
     /// Decimals in a table.
     pub(super) fn decimals(self) -> usize {
         match self {
@@ -129,6 +151,21 @@ impl SplitResults {
     pub(super) fn last(&self, track: usize) -> &Distribution {
         &self.frames[self.frames.len() - 1][track]
     }
+
+    /// What is left open, in the last frame, when the devices are a sample.
+    pub(super) fn sample_error(&self, track: usize) -> Option<SampleError> {
+        let of = self.population?;
+        let of_seed = |values: &[f32]| {
+            let weight = |device: &EvaluatedDevice| match self.measure {
+                Measure::TestError => 1,
+                Measure::TrainLoss => device.examples,
+            };
+            let values = values.iter().map(|&value| f64::from(value));
+            SampleError::of_values(&values.zip(self.devices.iter().map(weight)).collect::<Vec<_>>(), of)
+        };
+        let seeds = self.last(track).values.chunks_exact(self.devices.len().max(1)).filter_map(of_seed);
+        SampleError::over_seeds(&seeds.collect::<Vec<_>>())
+    }
 }
 
 impl Distribution {
@@ -141,6 +178,14 @@ impl Distribution {
     pub(super) fn figure(&self, figure: fn(&Figures) -> f64) -> OverSeeds {
         OverSeeds::new(&self.figures.iter().map(figure).collect::<Vec<_>>())
             .expect("a distribution has at least one seed")
+    }
+
+    /// F_θ(w) over seeds; `None` of other devices than train devices, and where a loss was not finite.
+    pub(super) fn objective(&self) -> Option<OverSeeds> {
+        if self.objectives.len() < self.figures.len() {
+            return None;
+        }
+        OverSeeds::new(&self.objectives)
     }
 
     /// The value of each device, mean over seeds.
@@ -169,6 +214,12 @@ impl RunResults {
             return Err(RunFolderError::NotEvaluated { path: folder.to_owned() }).into_diagnostic();
         }
         let frames = frames(&by_seed);
+        let mut splits = read_splits(&frames, &thetas(&tracks)?)?;
+        if let Some(population) = experiment.resolved.as_ref().and_then(|resolved| resolved.population) {
+            splits
+                .iter_mut()
+                .for_each(|split| split.population = Some(population.devices(split.measure.split())));
+        }
         let rounds: Vec<u64> = frames.iter().map(|frame| frame.round).collect();
         let lines = run_folder::read_rounds(folder).into_diagnostic()?;
         let last_rounds = || by_seed.iter().filter_map(|files| files.last()).map(|file| file.round);
@@ -179,7 +230,7 @@ impl RunResults {
             baseline: baseline(&tracks),
             seeds: by_seed.iter().map(|files| files[0].seed).collect(),
             even: last_rounds().max() == last_rounds().min(),
-            splits: read_splits(&frames, tracks.len())?,
+            splits,
             calls: calls(&lines, tracks.len(), &rounds),
             kept: (0..tracks.len()).map(|track| kept(&lines, track)).collect(),
             rounds,
@@ -233,12 +284,16 @@ fn frames(by_seed: &[Vec<EvaluationFile>]) -> Vec<Frame<'_>> {
     frames
 }
 
-fn read_splits(frames: &[Frame<'_>], tracks: usize) -> miette::Result<Vec<SplitResults>> {
+fn thetas(tracks: &[TrackInfo]) -> miette::Result<Vec<Conformity>> {
+    tracks.iter().map(|track| Conformity::try_from(track.theta).into_diagnostic()).collect()
+}
+
+fn read_splits(frames: &[Frame<'_>], thetas: &[Conformity]) -> miette::Result<Vec<SplitResults>> {
     let mut splits: Vec<SplitResults> = Vec::new();
     for (f, frame) in frames.iter().enumerate() {
         for file in &frame.files {
             for evaluation in file.read().into_diagnostic()? {
-                take(&mut splits, f, tracks, &evaluation)
+                take(&mut splits, f, thetas, &evaluation)
                     .wrap_err_with(|| file.path.display().to_string())?;
             }
         }
@@ -255,10 +310,11 @@ fn read_splits(frames: &[Frame<'_>], tracks: usize) -> miette::Result<Vec<SplitR
 fn take(
     splits: &mut Vec<SplitResults>,
     f: usize,
-    tracks: usize,
+    thetas: &[Conformity],
     evaluation: &SplitEvaluation,
 ) -> miette::Result<()> {
     let Some(measure) = Measure::of(evaluation.split) else { return Ok(()) };
+    let tracks = thetas.len();
     if evaluation.tracks.len() != tracks && !evaluation.devices.is_empty() {
         return Err(miette!("expected {tracks} tracks, got {}", evaluation.tracks.len()));
     }
@@ -266,7 +322,7 @@ fn take(
         Some(at) => at,
         None => {
             let devices = evaluation.devices.clone();
-            splits.push(SplitResults { measure, devices, frames: Vec::new() });
+            splits.push(SplitResults { measure, devices, population: None, frames: Vec::new() });
             splits.len() - 1
         }
     };
@@ -279,8 +335,14 @@ fn take(
     }
     split.frames.resize(f + 1, vec![Distribution::default(); tracks]);
     for (t, distribution) in split.frames[f].iter_mut().enumerate() {
-        let Some(figures) = Figures::of_track(evaluation, t) else { continue };
+        let Some(figures) = Figures::of_track(evaluation, t) else {
+            if evaluation.devices.is_empty() {
+                continue;
+            }
+            return Err(miette!("its {} devices hold no points", evaluation.split.name()));
+        };
         distribution.figures.push(figures);
+        distribution.objectives.extend(objective(evaluation, t, thetas[t]));
         distribution.values.extend(evaluation.tracks[t].iter().map(|device| match measure {
             Measure::TestError => device.primary() as f32,
             Measure::TrainLoss => device.loss as f32,
@@ -307,26 +369,79 @@ fn calls(lines: &[RoundLine], tracks: usize, rounds: &[u64]) -> Vec<Vec<f64>> {
     (0..tracks).map(of_track).collect()
 }
 
-/// Devices kept by a track, in windows of rounds.
+/// Devices kept by a track, round by round, or in windows of rounds where there are many.
 fn kept(lines: &[RoundLine], track: usize) -> Vec<Kept> {
-    let records = || lines.iter().map(|line| &line.record).filter(|record| record.track == track);
-    let Some(rounds) = records().map(|record| record.round + 1).max() else { return Vec::new() };
-    let width = rounds.div_ceil(KEPT_WINDOWS);
-    let mut windows: Vec<(Kept, u64)> = Vec::new();
-    windows.resize(rounds.div_ceil(width) as usize, (Kept { round: 0, mean: 0.0, min: u64::MAX, max: 0 }, 0));
-    for record in records() {
-        let (window, count) = &mut windows[(record.round / width) as usize];
-        window.mean += record.tail as f64;
-        window.min = window.min.min(record.tail);
-        window.max = window.max.max(record.tail);
-        *count += 1;
+    let mut rounds: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for record in lines.iter().map(|line| &line.record).filter(|record| record.track == track) {
+        rounds.entry(record.round).or_default().push(record.tail);
     }
-    let filled = windows.into_iter().enumerate().filter(|(_, (_, count))| *count > 0);
-    filled
-        .map(|(i, (kept, count))| Kept {
-            round: i as u64 * width + 1,
-            mean: kept.mean / count as f64,
-            ..kept
-        })
-        .collect()
+    let Some((&last, _)) = rounds.last_key_value() else { return Vec::new() };
+    let width = (last + 1).div_ceil(KEPT_WINDOWS);
+    let mut windows: BTreeMap<u64, Vec<Kept>> = BTreeMap::new();
+    for (round, tails) in rounds {
+        let mean = tails.iter().sum::<u64>() as f64 / tails.len() as f64;
+        let least = tails.iter().min().map_or(mean, |&tail| tail as f64);
+        let most = tails.iter().max().map_or(mean, |&tail| tail as f64);
+        windows.entry(round / width).or_default().push(Kept { round, mean, min: least, max: most });
+    }
+    let averaged = |(window, rounds): (u64, Vec<Kept>)| {
+        let mean = |value: fn(&Kept) -> f64| rounds.iter().map(value).sum::<f64>() / rounds.len() as f64;
+        Kept {
+            round: window * width + 1,
+            mean: mean(|kept| kept.mean),
+            min: mean(|kept| kept.min),
+            max: mean(|kept| kept.max),
+        }
+    };
+    windows.into_iter().map(averaged).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deltafl::training::RoundRecord;
+
+    fn line(seed: u64, round: u64, tail: u64) -> RoundLine {
+        let record = RoundRecord {
+            seed,
+            track: 0,
+            name: "Δ-FL".into(),
+            eta_age: None,
+            round,
+            eta: None,
+            loss: None,
+            cohort: 10,
+            dropped: 0,
+            tail,
+            weight: 1.0,
+            refused: 0,
+            sums: 1,
+            messages: 0,
+            bytes_up: 0,
+            bytes_down: 0,
+        };
+        RoundLine { record, seconds: 0.0 }
+    }
+
+    #[test]
+    fn the_band_of_devices_kept_is_min_and_max_over_seeds_in_each_round() {
+        let lines =
+            [line(1, 0, 4), line(1, 1, 9), line(2, 0, 6), line(2, 1, 1), line(3, 0, 5), line(3, 1, 2)];
+        let expected = [
+            Kept { round: 1, mean: 5.0, min: 4.0, max: 6.0 },
+            Kept { round: 2, mean: 4.0, min: 1.0, max: 9.0 },
+        ];
+        assert_eq!(kept(&lines, 0), expected);
+        assert_eq!(kept(&lines, 1), []);
+    }
+
+    #[test]
+    fn many_rounds_are_averaged_in_windows() {
+        let rounds = 2 * KEPT_WINDOWS;
+        let lines: Vec<RoundLine> =
+            (0..rounds).flat_map(|round| [line(1, round, 2 + 2 * (round % 2)), line(2, round, 8)]).collect();
+        let kept = kept(&lines, 0);
+        assert_eq!(kept.len() as u64, KEPT_WINDOWS);
+        assert_eq!(kept[1], Kept { round: 3, mean: 5.5, min: 3.0, max: 8.0 });
+    }
 }

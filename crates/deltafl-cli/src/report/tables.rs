@@ -5,19 +5,19 @@
 
 use std::fmt::Write as _;
 
-use deltafl::metrics::{FiguresOverSeeds, OverSeeds, PERCENTILES};
+use deltafl::metrics::{FiguresOverSeeds, OverSeeds, PERCENTILES, SampleError};
 use miette::IntoDiagnostic;
 
 use super::results::{Measure, RunResults};
 
 /// The columns of every table.
-pub(super) const COLUMNS: [&str; PERCENTILES.len() + 1] =
-    ["Mean", "20th", "Median", "60th", "80th", "90th", "95th"];
+const COLUMNS: [&str; PERCENTILES.len() + 1] = ["Mean", "20th", "Median", "60th", "80th", "90th", "95th"];
 
 /// A table: a measure, a row per track.
 pub(super) struct Table {
     pub(super) caption: String,
     pub(super) measure: Measure,
+    pub(super) columns: Vec<&'static str>,
     pub(super) rows: Vec<Row>,
 }
 
@@ -25,14 +25,16 @@ pub(super) struct Table {
 pub(super) struct Row {
     pub(super) label: String,
     pub(super) seeds: usize,
-    pub(super) cells: [OverSeeds; COLUMNS.len()],
+    /// A cell per column.
+    pub(super) cells: Vec<OverSeeds>,
 }
 
 impl Table {
-    /// Whether the row is the best of the column.
+    /// Whether the row is the best of the column. The objectives of two levels are not compared: each is of its own θ.
     pub(super) fn is_best(&self, row: usize, column: usize) -> bool {
         let value = |row: &Row| row.cells[column].mean;
-        self.rows.len() > 1 && self.rows.iter().all(|other| value(other) >= value(&self.rows[row]))
+        let comparable = self.rows.len() > 1 && column < COLUMNS.len();
+        comparable && self.rows.iter().all(|other| value(other) >= value(&self.rows[row]))
     }
 
     /// Mean, and deviation where there are seeds enough for one.
@@ -62,26 +64,57 @@ pub(super) fn tables(runs: &[RunResults]) -> Vec<Table> {
 
 fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
     let mut rows = Vec::new();
+    let mut objectives = Vec::new();
+    let mut errors = Vec::new();
     for run in group {
         let Some(split) = run.splits.iter().find(|split| split.measure == measure) else { continue };
         for (t, track) in run.tracks.iter().enumerate() {
             let label =
                 if group.len() > 1 { format!("{}: {}", run.name, track.label) } else { track.label.clone() };
             let distribution = split.last(t);
+            errors.extend(split.sample_error(t));
+            objectives.push(distribution.objective());
             rows.push(Row {
                 label,
                 seeds: distribution.figures.len(),
-                cells: cells(&distribution.over_seeds()),
+                cells: cells(&distribution.over_seeds()).to_vec(),
             });
         }
+    }
+    let mut columns = COLUMNS.to_vec();
+    if let Some(objectives) = objectives.into_iter().collect::<Option<Vec<OverSeeds>>>() {
+        columns.push("F_θ");
+        rows.iter_mut().zip(objectives).for_each(|(row, objective)| row.cells.push(objective));
     }
     let (what, over) = match measure {
         Measure::TestError => ("Misclassification error in %", "test devices, every device alike"),
         Measure::TrainLoss => ("Loss", "train devices, weighted by their points"),
     };
+    let objective =
+        if columns.len() > COLUMNS.len() { ", and the objective F_θ at each track’s own θ" } else { "" };
     let (dataset, model) = (&group[0].dataset, &group[0].model);
-    let caption = format!("{what} over the {over} ({dataset}, {model}): mean and percentiles");
-    (!rows.is_empty()).then_some(Table { caption, measure, rows })
+    let caption = format!(
+        "{what} over the {over} ({dataset}, {model}): mean and percentiles{objective}{}",
+        sampled(&errors, measure)
+    );
+    (!rows.is_empty()).then_some(Table { caption, measure, columns, rows })
+}
+
+/// Says so when the devices are a sample, with the largest standard errors over the rows.
+fn sampled(errors: &[SampleError], measure: Measure) -> String {
+    let Some(SampleError { devices, of, .. }) = errors.first().filter(|error| error.devices < error.of)
+    else {
+        return String::new();
+    };
+    let largest = |error: fn(&SampleError) -> f64| {
+        let largest = errors.iter().map(error).fold(0.0, f64::max);
+        format!("{:.*}", measure.decimals(), largest * measure.shown())
+    };
+    format!(
+        "; a sample of {devices} of {of} devices, standard error of the mean up to {}, of the 90th percentile up to {}",
+        largest(|error| error.mean),
+        largest(|error| error.p90)
+    )
 }
 
 fn cells(figures: &FiguresOverSeeds) -> [OverSeeds; COLUMNS.len()] {
@@ -93,11 +126,12 @@ pub(super) fn markdown(tables: &[Table]) -> String {
     let mut text = String::new();
     for table in tables {
         let _ = writeln!(text, "**{}**\n", markdown_escaped(&table.caption));
-        let _ = writeln!(text, "| | {} |", COLUMNS.join(" | "));
-        let _ = writeln!(text, "|---|{}", "---:|".repeat(COLUMNS.len()));
+        let columns: Vec<String> = table.columns.iter().map(|column| markdown_escaped(column)).collect();
+        let _ = writeln!(text, "| | {} |", columns.join(" | "));
+        let _ = writeln!(text, "|---|{}", "---:|".repeat(table.columns.len()));
         for (r, row) in table.rows.iter().enumerate() {
             let _ = write!(text, "| {} |", markdown_escaped(&row.label));
-            for c in 0..COLUMNS.len() {
+            for c in 0..table.columns.len() {
                 let cell = match table.cell(r, c) {
                     (mean, Some(std)) => format!("{mean} ± {std}"),
                     (mean, None) => mean,
@@ -121,11 +155,12 @@ pub(super) fn latex(tables: &[Table]) -> String {
             "\\begin{{table}}\n  \\centering\n  \\caption{{{}.}}",
             latex_escaped(&table.caption)
         );
-        let _ = writeln!(text, "  \\begin{{tabular}}{{l{}}}\n    \\toprule", "r".repeat(COLUMNS.len()));
-        let _ = writeln!(text, "    & {} \\\\\n    \\midrule", COLUMNS.join(" & "));
+        let _ = writeln!(text, "  \\begin{{tabular}}{{l{}}}\n    \\toprule", "r".repeat(table.columns.len()));
+        let columns: Vec<String> = table.columns.iter().map(|column| latex_escaped(column)).collect();
+        let _ = writeln!(text, "    & {} \\\\\n    \\midrule", columns.join(" & "));
         for (r, row) in table.rows.iter().enumerate() {
             let _ = write!(text, "    {}", latex_escaped(&row.label));
-            for c in 0..COLUMNS.len() {
+            for c in 0..table.columns.len() {
                 let (mean, std) = table.cell(r, c);
                 let mean = if table.is_best(r, c) { format!("\\textbf{{{mean}}}") } else { mean };
                 let std = std.map_or_else(String::new, |std| format!(" $\\pm$ {std}"));
@@ -163,9 +198,9 @@ pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
         for split in &run.splits {
             for (t, track) in run.tracks.iter().enumerate() {
                 let distribution = split.last(t);
-                for (statistic, OverSeeds { mean, std }) in
-                    statistics.iter().zip(cells(&distribution.over_seeds()))
-                {
+                let figures = statistics.iter().cloned().zip(cells(&distribution.over_seeds()));
+                let objective = distribution.objective().map(|over| ("objective".to_owned(), over));
+                for (statistic, OverSeeds { mean, std }) in figures.chain(objective) {
                     writer
                         .write_record([
                             &run.name,
@@ -176,7 +211,7 @@ pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
                             &track.eta_every.to_string(),
                             &track.label,
                             split.measure.key(),
-                            statistic,
+                            &statistic,
                             &mean.to_string(),
                             &std.to_string(),
                             &distribution.figures.len().to_string(),
@@ -214,7 +249,7 @@ fn latex_escaped(text: &str) -> String {
             _ => escaped.push(c),
         }
     }
-    escaped
+    escaped.replace("F\\_$\\theta$", "$F_\\theta$")
 }
 
 #[cfg(test)]
@@ -225,10 +260,11 @@ mod tests {
         let row = |label: &str, mean: f64| Row {
             label: label.to_owned(),
             seeds: 2,
-            cells: [OverSeeds { mean, std: 0.0125 }; COLUMNS.len()],
+            cells: vec![OverSeeds { mean, std: 0.0125 }; COLUMNS.len() + 1],
         };
         let rows = vec![row("FedAvg", 0.5), row("Δ-FL θ=0.5", 0.25)];
-        Table { caption: "Error_% (x)".to_owned(), measure: Measure::TestError, rows }
+        let columns = [COLUMNS.as_slice(), &["F_θ"]].concat();
+        Table { caption: "Error_% (x)".to_owned(), measure: Measure::TestError, columns, rows }
     }
 
     #[test]
@@ -239,9 +275,17 @@ mod tests {
     }
 
     #[test]
+    fn the_objective_of_one_level_is_not_held_against_that_of_another() {
+        let text = markdown(&[table()]);
+        assert!(text.contains("| 95th | F\\_θ |"), "{text}");
+        assert!(text.contains("**25.00 ± 1.25** | 25.00 ± 1.25 |\n"), "{text}");
+    }
+
+    #[test]
     fn latex_is_escaped() {
         let text = latex(&[table()]);
         assert!(text.contains("\\caption{Error\\_\\% (x).}"), "{text}");
+        assert!(text.contains("& 95th & $F_\\theta$ \\\\"), "{text}");
         assert!(text.contains("$\\Delta$-FL $\\theta$=0.5 & \\textbf{25.00} $\\pm$ 1.25"), "{text}");
     }
 }

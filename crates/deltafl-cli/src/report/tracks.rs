@@ -1,6 +1,7 @@
-//! What the tracks of an experiment are called, so that no two of a run are called the same.
+//! The tracks of an experiment, as a report speaks of them.
 
-use deltafl_data::experiment::{AlgorithmKind, AlgorithmSection, Experiment};
+use deltafl::algorithm::{Options, TrackLabel};
+use deltafl_data::experiment::{AlgorithmSection, Experiment};
 
 /// A track, as a report speaks of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,26 +16,17 @@ pub(crate) struct TrackInfo {
 
 /// The tracks of an experiment, in its order.
 pub(crate) fn tracks(experiment: &Experiment) -> Vec<TrackInfo> {
-    let sections = experiment.algorithm.iter().flat_map(|section| {
-        let tracks = match (section.kind, &section.theta) {
-            (_, Some(theta)) => theta.iter().len(),
-            (AlgorithmKind::DeltaFl, None) => 0,
-            (_, None) => 1,
-        };
-        std::iter::repeat_n(section, tracks)
-    });
-    let labels: Vec<_> = experiment.tracks().into_iter().map(|track| track.label).collect();
-    let named: Vec<(String, Vec<(&str, String)>)> =
-        labels.iter().zip(sections.clone()).map(|(label, s)| (label.to_string(), settings(s))).collect();
-    let infos = labels.iter().zip(sections).enumerate();
-    infos
-        .map(|(i, (label, section))| TrackInfo {
-            label: unique_label(&named, i),
-            algorithm: label.algorithm.clone(),
-            theta: label.theta.get(),
-            eta_every: section.eta_every.get(),
-        })
-        .collect()
+    let points = experiment.algorithm.iter().flat_map(AlgorithmSection::points);
+    let info = |(label, options): (TrackLabel, Options)| TrackInfo {
+        eta_every: options
+            .iter()
+            .find(|(spec, _)| spec.name == "eta_every")
+            .map_or(1, |(spec, _)| options.whole(spec.name)),
+        label: label.name,
+        algorithm: label.algorithm,
+        theta: label.theta.get(),
+    };
+    experiment.labels().into_iter().zip(points).map(info).collect()
 }
 
 /// FedAvg where there is one, else the track of the greatest θ: what the others are held against.
@@ -47,32 +39,6 @@ pub(crate) fn baseline(tracks: &[TrackInfo]) -> usize {
     fed_avg.unwrap_or_else(greatest)
 }
 
-/// What may tell two tracks of one name apart.
-fn settings(section: &AlgorithmSection) -> Vec<(&'static str, String)> {
-    let quantile = toml::Value::try_from(section.quantile).map_or_else(|_| String::new(), |v| v.to_string());
-    let l2 = section.l2.map_or_else(|| "the model's".to_owned(), |l2| l2.get().to_string());
-    vec![
-        ("T_η", section.eta_every.to_string()),
-        ("quantile", quantile.trim_matches('"').to_owned()),
-        ("ν", section.nu.get().to_string()),
-        ("λ", l2),
-    ]
-}
-
-/// The name, and the settings in which it differs from its namesakes.
-fn unique_label(named: &[(String, Vec<(&str, String)>)], i: usize) -> String {
-    let (name, settings) = &named[i];
-    let namesakes: Vec<_> = named.iter().filter(|(other, _)| other == name).collect();
-    let mut label = name.clone();
-    for (s, (key, value)) in settings.iter().enumerate() {
-        if namesakes.iter().any(|(_, others)| others[s].1 != *value) {
-            label.push_str(&format!(" {key}={value}"));
-        }
-    }
-    let twins = namesakes.iter().filter(|(_, others)| others == settings).count();
-    if twins > 1 { format!("{label} #{}", i + 1) } else { label }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,7 +46,7 @@ mod tests {
     fn experiment(algorithms: &str) -> Experiment {
         let head = "name = 'x'\nrounds = 1\ncohort = 2\n[data]\nsource = { kind = 'glyphs', devices = 4 }\n\
                     [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 1.0\n";
-        toml::from_str(&format!("{head}{algorithms}")).unwrap()
+        Experiment::parse(&format!("{head}{algorithms}")).unwrap()
     }
 
     #[test]

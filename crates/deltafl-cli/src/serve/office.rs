@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use deltafl::algorithm::TrackLabel;
 use deltafl::model::ModelSpec;
 use deltafl::training::State;
-use deltafl_data::experiment::{Experiment, TrackLabel};
+use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::RunFolder;
 use deltafl_net::http::{self, Access, Enrolment, House, HttpLimits};
 use deltafl_net::identity::{Authority, FederationName, Revocations, ServerIdentity};
@@ -102,7 +103,7 @@ impl Office {
         let store = Store::open(&settings).await.map_err(store_error)?;
         store.create_federation(&federation).await.map_err(store_error)?;
         store.set_experiment(&federation, experiment).await.map_err(store_error)?;
-        let labels: Vec<TrackLabel> = experiment.tracks().into_iter().map(|track| track.label).collect();
+        let labels = experiment.labels();
         let model = experiment.model.spec();
         let live = Live::new(About {
             federation: federation.to_string(),
@@ -118,6 +119,7 @@ impl Office {
             federation: federation.clone(),
             authority,
             revocations: Revocations::new(),
+            expires: Arc::default(),
         };
         Ok(Self {
             federation,

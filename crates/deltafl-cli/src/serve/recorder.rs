@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use deltafl::engine::SplitEvaluation;
+use deltafl::exchange::SplitEvaluation;
 use deltafl::superquantile::LossDistribution;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey};
 use deltafl_data::run_folder::{RoundLine, RunFolder};

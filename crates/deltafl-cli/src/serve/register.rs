@@ -5,14 +5,21 @@
 //! there with `deltafl certs roster`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use deltafl_net::identity::{Authority, FederationName, Revocations};
-use deltafl_net::roster::{Entry, Roster, SignedRoster};
+use deltafl_net::roster::{Edition, Entry, Roster, SignedRoster};
 use deltafl_net::store::{EnrolledDevice, Store};
 use miette::{IntoDiagnostic, Result};
 
 use super::office::store_error;
 use crate::error::bad_input;
+
+/// How long devices take a roster that a server signs; it is signed anew when half of that is over.
+pub(crate) const LIFETIME: Duration = Duration::from_secs(30 * 86_400);
+/// From here on a server that cannot sign says that somebody has to.
+const SOON: Duration = Duration::from_secs(7 * 86_400);
 
 /// The enrolled devices of a federation.
 #[derive(Clone)]
@@ -22,11 +29,17 @@ pub(super) struct Register {
     /// Signs rosters, where its keys are at hand.
     pub(super) authority: Option<Arc<Authority>>,
     pub(super) revocations: Revocations,
+    /// When the roster taken in last expires, in seconds since 1970; 0 before the first.
+    pub(super) expires: Arc<AtomicU64>,
 }
 
 impl Register {
     /// Grows whenever there is another roster to take in.
     pub(super) async fn version(&self) -> Result<u64> {
+        if self.authority.is_some() && self.is_due() {
+            self.store.renew_roster(&self.federation).await.map_err(store_error)?;
+            self.expires.store(0, Ordering::Relaxed);
+        }
         let version = match &self.authority {
             Some(_) => self.store.roster_version(&self.federation).await.map(Some),
             None => self.store.kept_roster_version(&self.federation).await,
@@ -37,17 +50,36 @@ impl Register {
     /// The roster; the revocations are brought up to date with it.
     pub(super) async fn roster(&self) -> Result<SignedRoster> {
         self.renew_revocations().await?;
-        if let Some(authority) = &self.authority {
-            return signed(&self.store, authority).await;
+        let kept = match &self.authority {
+            Some(authority) => Some(signed(&self.store, authority, LIFETIME).await?),
+            None => self.store.kept_roster(&self.federation).await.map_err(store_error)?,
+        };
+        let help = "where they are:  deltafl certs roster --certs certs --database URL";
+        let kept = kept.ok_or_else(|| {
+            let what =
+                "nobody has signed the roster of this federation, and the authority's keys are not here";
+            bad_input(what).help(help)
+        })?;
+        let edition = Roster::decode(kept.bytes.clone()).into_diagnostic()?.edition();
+        match edition.left() {
+            None => {
+                let what = "the roster of this federation has expired, and the authority's keys are not here";
+                return Err(bad_input(what).help(help).into());
+            }
+            Some(left) if left < SOON => {
+                eprintln!("the roster expires in {} days; {help}", left.as_secs() / 86_400);
+            }
+            Some(_) => {}
         }
-        let kept = self.store.kept_roster(&self.federation).await.map_err(store_error)?;
-        kept.ok_or_else(|| {
-            bad_input(
-                "nobody has signed the roster of this federation, and the authority's keys are not here",
-            )
-            .help("where they are:  deltafl certs roster --certs certs --database URL")
-            .into()
-        })
+        self.expires.store(edition.expires, Ordering::Relaxed);
+        Ok(kept)
+    }
+
+    /// Whether the roster taken in last has lived half of its time.
+    fn is_due(&self) -> bool {
+        let expires = self.expires.load(Ordering::Relaxed);
+        let edition = Edition { version: 0, expires };
+        expires > 0 && edition.left().is_none_or(|left| left < LIFETIME / 2)
     }
 
     /// Certificates are refused as soon as they are revoked, whether or not the roster has been signed anew.
@@ -57,14 +89,34 @@ impl Register {
     }
 }
 
-/// The roster of the devices that are enrolled now, signed.
-pub(crate) async fn signed(store: &Store, authority: &Authority) -> Result<SignedRoster> {
-    let devices = store.devices(authority.federation()).await.map_err(store_error)?;
+/// The roster of the devices that are enrolled now, signed and kept: the one that is kept already, where it is of the present
+/// version and has half of its time left.
+pub(crate) async fn signed(store: &Store, authority: &Authority, lifetime: Duration) -> Result<SignedRoster> {
+    let federation = authority.federation();
+    let mut version = store.roster_version(federation).await.map_err(store_error)?;
+    if let Some(kept) = store.kept_roster(federation).await.map_err(store_error)? {
+        let edition = Roster::decode(kept.bytes.clone()).map(|roster| roster.edition());
+        let edition = edition.ok().filter(|edition| edition.version == version);
+        match edition {
+            Some(edition) if edition.left().is_some_and(|left| left > lifetime / 2) => return Ok(kept),
+            // Devices take one roster of a version: signed anew it is another version.
+            Some(_) => {
+                store.renew_roster(federation).await.map_err(store_error)?;
+                version = store.roster_version(federation).await.map_err(store_error)?;
+            }
+            None => {}
+        }
+    }
+    let devices = store.devices(federation).await.map_err(store_error)?;
     let entry = |device: EnrolledDevice| Entry {
         name: device.name.to_string(),
         key: device.signing_key,
         revoked: device.revoked,
     };
-    let roster = Roster::new(devices.into_iter().map(entry).collect()).into_diagnostic()?;
-    Ok(SignedRoster::new(&roster, |message| authority.sign(message)))
+    let edition = Edition::lasting(version, lifetime);
+    let roster = Roster::new(edition, devices.into_iter().map(entry).collect()).into_diagnostic()?;
+    let roster = SignedRoster::new(&roster, |message| authority.sign(message));
+    store.keep_roster(federation, version, &roster).await.map_err(store_error)?;
+    // Another server may have signed this version first: its roster is the one.
+    Ok(store.kept_roster(federation).await.map_err(store_error)?.unwrap_or(roster))
 }

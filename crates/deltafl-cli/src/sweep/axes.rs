@@ -64,6 +64,21 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
+/// A value as JSON has it.
+pub(crate) fn to_json(value: &Value) -> serde_json::Value {
+    match value {
+        Value::String(text) => text.value().as_str().into(),
+        Value::Integer(number) => (*number.value()).into(),
+        Value::Float(number) => (*number.value()).into(),
+        Value::Boolean(is) => (*is.value()).into(),
+        Value::Datetime(time) => time.value().to_string().into(),
+        Value::Array(array) => array.iter().map(to_json).collect(),
+        Value::InlineTable(table) => {
+            table.iter().map(|(key, value)| (key.to_owned(), to_json(value))).collect()
+        }
+    }
+}
+
 fn in_experiment(key: &str, item: &Item, axes: &mut Vec<Axis>) {
     let below = |name: &str| format!("{key}.{name}");
     match item {

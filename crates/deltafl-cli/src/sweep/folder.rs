@@ -9,14 +9,15 @@
 //! A point's place depends on nothing but what it trains, so folders of several machines can be put together, and a
 //! sweep that grows by a value trains that value alone.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deltafl_data::run_folder::{self, Summary};
+use deltafl_data::run_folder;
 use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
 use super::points::{Point, Sweep};
-use crate::error::bad_input;
+use crate::error::{bad_input, make_folder};
 use crate::session::folder_error;
 
 /// A sweep's folder.
@@ -56,18 +57,71 @@ impl SweepFolder {
         self.path.join(address)
     }
 
-    /// Writes down which sweep it is. Several processes may do so at once, each the same.
-    pub(crate) fn describe(&self, text: &str) -> Result<()> {
-        let path = self.description();
-        if fs::read_to_string(&path).is_ok_and(|before| before == text) {
-            return Ok(());
+    /// Writes down which sweep it is. Several processes may do so at once, each the same. A folder that holds something
+    /// else is refused; a sweep may grow, but loses no point.
+    pub(crate) fn describe(&self, sweep: &Sweep) -> Result<()> {
+        match self.described()? {
+            Some(before) if before == sweep.text => return Ok(()),
+            Some(before) => self.check_grown(&before, sweep)?,
+            None => {}
         }
+        self.describe_anew(sweep)
+    }
+
+    /// Writes down which sweep it is, whatever it was before.
+    pub(crate) fn describe_anew(&self, sweep: &Sweep) -> Result<()> {
+        make_folder(&self.path)?;
+        let path = self.description();
         let part = self.path.join(format!(".sweep.toml.{}", std::process::id()));
-        fs::create_dir_all(&self.path)
-            .and_then(|()| fs::write(&part, text))
+        fs::write(&part, &sweep.text)
             .and_then(|()| fs::rename(&part, &path))
             .into_diagnostic()
             .wrap_err_with(|| path.display().to_string())
+    }
+
+    /// What the folder was described as; `None` where there is nothing yet.
+    fn described(&self) -> Result<Option<String>> {
+        let read = || fs::read_to_string(self.description()).ok();
+        let known = read();
+        if known.is_some() || !self.has_entries()? {
+            return Ok(known);
+        }
+        // Another process may have described it in between.
+        match read() {
+            Some(text) => Ok(Some(text)),
+            None => Err(bad_input(format!("{} is in use, and not by a sweep", self.path.display()))
+                .help("there is no sweep.toml in it: name another folder with --out")
+                .into()),
+        }
+    }
+
+    fn has_entries(&self) -> Result<bool> {
+        let Ok(entries) = fs::read_dir(&self.path) else { return Ok(false) };
+        for entry in entries {
+            let entry = entry.into_diagnostic().wrap_err_with(|| self.path.display().to_string())?;
+            if !entry.file_name().to_string_lossy().starts_with('.') {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Refuses a sweep that lacks a point of the one that the folder was made for.
+    fn check_grown(&self, before: &str, sweep: &Sweep) -> Result<()> {
+        let now: HashSet<&str> = sweep.points.iter().map(|point| point.address.as_str()).collect();
+        let before = Sweep::new(&self.description(), before, &[], &[])?;
+        let lost = before.points.iter().filter(|point| !now.contains(point.address.as_str())).count();
+        if lost == 0 {
+            return Ok(());
+        }
+        let message = format!(
+            "{} holds another sweep: {lost} of its {} points are not points of this one",
+            self.path.display(),
+            before.points.len()
+        );
+        Err(bad_input(message)
+            .help("a sweep grows by values and axes, and keeps its points: add to it, or name another folder with --out")
+            .into())
     }
 
     /// The sweep that the folder was made for.
@@ -87,11 +141,6 @@ impl SweepFolder {
     /// How far a point has come.
     pub(crate) fn standing(&self, point: &Point) -> Result<Standing> {
         standing(&self.point(&point.address), &point.address)
-    }
-
-    /// What a point came to, so far as it has been evaluated.
-    pub(crate) fn summary(&self, point: &Point) -> Option<Summary> {
-        Summary::of(&self.point(&point.address)).ok()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Puts folders of one sweep together, as several machines leave them.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,7 @@ use deltafl_data::run_folder;
 use miette::{IntoDiagnostic, Result, WrapErr};
 
 use super::folder::{self, Standing, SweepFolder};
+use super::points::Sweep;
 use crate::error::bad_input;
 use crate::session::folder_error;
 
@@ -18,16 +20,19 @@ pub(crate) struct Merged {
     pub(crate) taken: usize,
     /// Points that were as far already.
     pub(crate) known: usize,
+    /// Runs in the folders that are not points of the sweep.
+    pub(crate) foreign: usize,
 }
 
 /// Takes the points of other folders into `into`; of a point that is in several, the one that has come furthest.
 pub(crate) fn merge(sources: &[PathBuf], into: &SweepFolder) -> Result<Merged> {
     let all: Vec<SweepFolder> = sources.iter().map(|path| SweepFolder::at(path)).collect();
-    let text = description(&all, into)?;
+    let sweep = Sweep::new(&into.description(), &description(&all, into)?, &[], &[])?;
+    let points: HashSet<&str> = sweep.points.iter().map(|point| point.address.as_str()).collect();
     let mut data = DataSeen::default();
     for folder in all.iter().chain([into]) {
-        for address in addresses(folder)? {
-            let run = folder.point(&address);
+        for address in addresses(folder)?.iter().filter(|address| points.contains(address.as_str())) {
+            let run = folder.point(address);
             if run_folder::is_locked(&run) {
                 return Err(bad_input(format!("a process is training in {}", run.display()))
                     .help("wait for it, or end it: its point is merged as far as it came")
@@ -36,10 +41,14 @@ pub(crate) fn merge(sources: &[PathBuf], into: &SweepFolder) -> Result<Merged> {
             data.check(&run)?;
         }
     }
-    into.describe(&text)?;
+    into.describe(&sweep)?;
     let mut merged = Merged::default();
     for source in &all {
         for address in addresses(source)? {
+            if !points.contains(address.as_str()) {
+                merged.foreign += 1;
+                continue;
+            }
             let (from, to) = (source.point(&address), into.point(&address));
             let (ours, theirs) = (folder::standing(&to, &address)?, folder::standing(&from, &address)?);
             if further(&theirs, &ours) {

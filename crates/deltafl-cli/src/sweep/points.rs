@@ -10,6 +10,9 @@ use super::axes::{self, Axis};
 use crate::error::{BadInput, bad_input};
 use crate::experiment_file;
 
+/// The key whose points are the same experiment, repeated.
+pub(crate) const SEEDS: &str = "seeds";
+
 /// An experiment, and the keys in which its points differ.
 pub(crate) struct Sweep {
     pub(crate) name: String,
@@ -25,6 +28,8 @@ pub(crate) struct Sweep {
 pub(crate) struct Point {
     /// A value per axis, as written.
     pub(crate) values: Vec<String>,
+    /// The same for programs.
+    pub(crate) typed: Vec<serde_json::Value>,
     pub(crate) experiment: Experiment,
     /// Of its run folder.
     pub(crate) address: String,
@@ -53,7 +58,7 @@ impl Sweep {
         document.remove(axes::TABLE);
         check(&axes, overrides)?;
         let name = document.get("name").and_then(Item::as_str).unwrap_or_default().to_owned();
-        let points = points(path, &document, &axes)?;
+        let points = points(path, &document, &axes, overrides)?;
         Ok(Self { name, points, text: described(document, &axes)?, axes })
     }
 }
@@ -76,15 +81,27 @@ fn check(axes: &[Axis], overrides: &[String]) -> Result<(), BadInput> {
     Ok(())
 }
 
-fn points(path: &Path, document: &DocumentMut, axes: &[Axis]) -> Result<Vec<Point>, BadInput> {
+fn points(
+    path: &Path,
+    document: &DocumentMut,
+    axes: &[Axis],
+    overrides: &[String],
+) -> Result<Vec<Point>, BadInput> {
     let mut points: Vec<Point> = Vec::new();
     for values in combinations(axes) {
         let mut document = document.clone();
         assign(&mut document, axes.iter().zip(&values).map(|(axis, &value)| (axis, value)))?;
-        let mut experiment = experiment_file::checked(path, &document.to_string())?;
+        let set = overrides.iter().map(|assignment| format!("--set {assignment}"));
+        let swept =
+            axes.iter().zip(&values).map(|(axis, value)| format!("{}={}", axis.key, axes::shown(value)));
+        let with: Vec<String> = set.chain(swept).collect();
+        let mut experiment = experiment_file::checked_with(path, &document.to_string(), &with)?;
+        let typed = values.iter().map(|value| axes::to_json(value)).collect();
         let values: Vec<String> = values.into_iter().map(axes::shown).collect();
         for (axis, value) in axes.iter().zip(&values).filter(|(axis, _)| axis.key != "name") {
-            experiment.name.push_str(&format!(" {}={value}", axis.key));
+            // A name is also that of a folder, and a value may be a path.
+            let value = value.replace(['/', '\\'], "_");
+            experiment.name.push_str(&format!(" {}={}", axis.key, value.trim_end()));
         }
         let address = experiment.address();
         if let Some(twin) = points.iter().find(|point| point.address == address) {
@@ -96,7 +113,7 @@ fn points(path: &Path, document: &DocumentMut, axes: &[Axis]) -> Result<Vec<Poin
             );
             return Err(bad_input(message));
         }
-        points.push(Point { values, experiment, address });
+        points.push(Point { values, typed, experiment, address });
     }
     Ok(points)
 }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use crate::error::quoted;
+
 /// The script; paths in it are relative to where it is submitted.
 pub(crate) fn script(folder: &Path, name: &str, tasks: usize) -> String {
     let script = quoted(&folder.join("sweep.slurm").display().to_string());
@@ -30,10 +32,4 @@ srun --mpi=none deltafl sweep run "$folder/sweep.toml" --out "$folder" --quiet \
     --shard "$SLURM_ARRAY_TASK_ID/{tasks}" --threads "${{SLURM_CPUS_PER_TASK:-1}}"
 "#
     )
-}
-
-/// For a shell.
-pub(crate) fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }

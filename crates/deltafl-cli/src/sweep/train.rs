@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use deltafl::data::Federation;
 use deltafl::kernel::Isa;
+use deltafl_cuda::Place;
 use deltafl_data::experiment::{DataSection, Experiment};
 use deltafl_data::run_folder;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -35,6 +36,8 @@ pub(crate) struct Effort {
 /// How training ended.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
+    /// In all.
+    pub(crate) points: usize,
     /// Finished before.
     pub(crate) skipped: usize,
     /// Finished now.
@@ -60,16 +63,16 @@ pub(crate) fn train(folder: &SweepFolder, points: &[&Point], effort: &Effort) ->
         done += if let Standing::Rounds(rounds) = standing { rounds } else { 0 };
         pending.push(point);
     }
-    let skipped = points.len() - pending.len();
+    let begun = Tally { points: points.len(), skipped: points.len() - pending.len(), ..Tally::default() };
     if pending.is_empty() {
-        return Ok(Tally { skipped, ..Tally::default() });
+        return Ok(begun);
     }
     let crew = Crew {
         folder,
         next: AtomicUsize::new(0),
         bar: bar(rounds, done, effort.quiet),
         federations: Federations::default(),
-        tally: Mutex::new(Tally { skipped, ..Tally::default() }),
+        tally: Mutex::new(begun),
         pending,
         effort: *effort,
     };
@@ -145,8 +148,14 @@ impl Crew<'_> {
         }
         let federation = held.insert(self.federations.of(&experiment)?);
         let show = Show::Shared(self.bar.clone());
-        let options =
-            Options { out: &out, start: Start::Any, threads, kernel: self.effort.kernel, show: &show };
+        let options = Options {
+            out: &out,
+            start: Start::Any,
+            threads,
+            kernel: self.effort.kernel,
+            compute: Place::Cpu,
+            show: &show,
+        };
         session::run_on(experiment, federation, &options)
     }
 

@@ -1,10 +1,11 @@
-//! The values that are tried (spec §6): γ₀ around that of the experiment, c ∈ {1, 1/2, 1/4, 1/8}, λ ∈ 10⁻⁸ … 10⁻³.
+//! The values that are tried: γ₀ around that of the experiment, c ∈ {1, 1/2, 1/4, 1/8}, λ ∈ 10⁻⁸ … 10⁻³.
 //!
 //! Each list begins with the value that is taken when another does as well: the smallest γ₀ and λ, and no decay.
 
+use deltafl::algorithm::{FED_AVG, Value};
 use deltafl::data::synthetic::Share;
 use deltafl_data::experiment::{
-    AlgorithmKind, AlgorithmSection, Experiment, ModelKind, NonNegative, OneOrMore, Positive, SplitSection,
+    AlgorithmSection, Experiment, ModelKind, NonNegative, Positive, SplitSection,
 };
 
 use crate::error::{BadInput, bad_input};
@@ -78,7 +79,7 @@ pub(super) fn for_rate(experiment: &Experiment) -> Experiment {
     let mut tuned = experiment.clone();
     tuned.name.push_str("-rate");
     tuned.evaluate_every = tuned.rounds;
-    tuned.algorithm.retain(|section| section.kind == AlgorithmKind::FedAvg);
+    tuned.algorithm.retain(|section| section.algorithm().kind == FED_AVG.kind);
     tuned.algorithm.truncate(1);
     if tuned.algorithm.is_empty() {
         tuned.algorithm.push(fed_avg(experiment));
@@ -88,9 +89,8 @@ pub(super) fn for_rate(experiment: &Experiment) -> Experiment {
 
 /// FedAvg for an experiment that has none.
 fn fed_avg(experiment: &Experiment) -> AlgorithmSection {
-    let mut section = experiment.algorithm[0].clone();
-    (section.kind, section.theta) = (AlgorithmKind::FedAvg, None);
-    section
+    let l2 = experiment.algorithm.first().and_then(|section| section.l2);
+    AlgorithmSection::new(&FED_AVG, &[], l2).expect("FedAvg has no option that could be wrong")
 }
 
 /// The experiment whose λ is swept: all tracks, on half of the train devices.
@@ -115,27 +115,26 @@ pub(super) fn with_l2(mut experiment: Experiment, l2: &[f64]) -> Experiment {
     let mut chosen = l2.iter().filter_map(|&l2| NonNegative::try_from(l2).ok());
     let mut sections: Vec<AlgorithmSection> = Vec::new();
     for section in &experiment.algorithm {
-        let Some(levels) = &section.theta else {
-            sections.push(AlgorithmSection { l2: chosen.next(), ..section.clone() });
+        let Some(levels) = section.algorithm().options.iter().find(|spec| spec.levels) else {
+            sections.push(section.clone().with_l2(chosen.next()));
             continue;
         };
-        let mut of_this: Vec<AlgorithmSection> = Vec::new();
-        for &theta in levels {
+        let mut by_l2: Vec<(Option<NonNegative>, Vec<Value>)> = Vec::new();
+        for &level in section.values(levels.name) {
             let l2 = chosen.next();
-            match of_this.iter_mut().find(|other| other.l2 == l2) {
-                Some(other) => other.theta = other.theta.take().map(|known| with(&known, theta)),
-                None => of_this.push(AlgorithmSection { l2, theta: Some(theta.into()), ..section.clone() }),
+            match by_l2.iter_mut().find(|(known, _)| *known == l2) {
+                Some((_, values)) => values.push(level),
+                None => by_l2.push((l2, vec![level])),
             }
         }
-        sections.extend(of_this);
+        let with = |(l2, values)| {
+            let section = section.with(levels.name, values).expect("these are levels of this section");
+            section.with_l2(l2)
+        };
+        sections.extend(by_l2.into_iter().map(with));
     }
     experiment.algorithm = sections;
     experiment
-}
-
-fn with<T: Copy>(list: &OneOrMore<T>, value: T) -> OneOrMore<T> {
-    let values: Vec<T> = list.iter().copied().chain([value]).collect();
-    OneOrMore::try_from(values).unwrap_or_else(|_| value.into())
 }
 
 /// The values in order, without repetitions; `None` without any.
@@ -159,7 +158,7 @@ mod tests {
             "name = 't'\nrounds = 9\ncohort = 2\n[data]\nsource = 'd'\nsplit = {{}}\n[model]\nkind = 'linear'\n\
              [local]\nepochs = 1\nbatch = 1\nlearning_rate = 0.32\n{more}[[algorithm]]\nkind = 'delta-fl'\ntheta = [0.8, 0.5, 0.1]\nl2 = 1\n"
         );
-        toml::from_str(&text).unwrap()
+        Experiment::parse(&text).unwrap()
     }
 
     fn nothing() -> Asked {
@@ -193,18 +192,16 @@ mod tests {
     #[test]
     fn levels_with_one_penalty_share_a_section() {
         let tuned = with_l2(experiment(""), &[1e-6, 1e-4, 1e-6]);
-        let sections: Vec<(Vec<f64>, f64)> = tuned
-            .algorithm
-            .iter()
-            .map(|s| (s.theta.iter().flatten().map(|t| t.get()).collect(), s.l2.unwrap().get()))
-            .collect();
-        assert_eq!(sections, [(vec![0.8, 0.1], 1e-6), (vec![0.5], 1e-4)]);
+        let sections: Vec<(Vec<Value>, f64)> =
+            tuned.algorithm.iter().map(|s| (s.values("theta").to_vec(), s.l2.unwrap().get())).collect();
+        let levels = |values: &[f64]| values.iter().map(|&value| Value::Real(value)).collect::<Vec<_>>();
+        assert_eq!(sections, [(levels(&[0.8, 0.1]), 1e-6), (levels(&[0.5]), 1e-4)]);
     }
 
     #[test]
     fn fed_avg_is_made_where_there_is_none() {
         let rate = for_rate(&experiment(""));
-        assert_eq!(rate.tracks().len(), 1);
-        assert_eq!(rate.validate(), Ok(()));
+        assert_eq!(rate.labels().len(), 1);
+        assert_eq!(Experiment::parse(&rate.to_toml()), Ok(rate));
     }
 }

@@ -4,7 +4,9 @@
 
 mod dashboard;
 mod desk;
+mod evaluate;
 mod paper;
+mod reference;
 #[path = "../support/mod.rs"]
 mod support;
 mod sweep;

@@ -31,10 +31,7 @@ fn every_combination_is_a_run_named_after_what_it_trains() {
     assert_eq!(csv.lines().count(), 1 + 6 * 3, "a row per point and track: {csv}");
     assert!(csv.starts_with("local.learning_rate,local.batch,folder,finished,algorithm,theta"), "{csv}");
     let json: serde_json::Value = serde_json::from_str(&desk.printed("sweep list s --json")).unwrap();
-    assert_eq!(
-        json[5]["settings"],
-        serde_json::json!([["local.learning_rate", "0.3"], ["local.batch", "20"]])
-    );
+    assert_eq!(json[5]["settings"], serde_json::json!({ "local.learning_rate": 0.3, "local.batch": 20 }));
     assert!(json[5]["tracks"][2]["test"]["p90"]["mean"].is_f64());
 }
 
@@ -67,6 +64,86 @@ fn keys_that_are_lists_are_swept_by_lists_of_lists() {
     desk.printed(&format!("sweep run x.toml {swept} --set rounds=1 --out s -q"));
     // FedAvg and one level, FedAvg and two, for one seed and for two.
     assert_eq!(csv_of("s").lines().count(), 1 + 2 + 3 + 2 + 3);
+}
+
+#[test]
+fn seeds_that_are_swept_are_averaged_and_one_seed_has_no_deviation() {
+    let desk = desk::desk();
+    desk.printed("sweep run x.toml --sweep local.batch=20,5 --sweep seeds=1,2 --set rounds=2 --out s -q");
+    let csv = desk.printed("sweep list s --csv");
+    let mut columns: Vec<&str> = csv.lines().next().unwrap().split(',').collect();
+    let count = columns.len();
+    columns.sort_unstable();
+    columns.dedup();
+    assert_eq!(columns.len(), count, "no two columns are called the same: {csv}");
+    let batches: Vec<&str> =
+        csv.lines().skip(1).step_by(6).map(|row| row.split(',').next().unwrap()).collect();
+    assert_eq!(batches, ["20", "5"], "in the order of the axes");
+
+    let json = |words: &str| -> serde_json::Value { serde_json::from_str(&desk.printed(words)).unwrap() };
+    let points = json("sweep list s --json");
+    assert!(points[0]["tracks"][0]["test"]["mean"]["std"].is_null(), "{points}");
+    let averages = json("sweep list s --json --average");
+    assert_eq!(averages.as_array().unwrap().len(), 2);
+    assert_eq!(averages[0]["settings"], serde_json::json!({ "local.batch": 20 }));
+    let mean = |point: &serde_json::Value| point["tracks"][1]["test"]["p90"]["mean"].as_f64().unwrap();
+    let expected = (mean(&points[0]) + mean(&points[1])) / 2.0;
+    assert!((mean(&averages[0]) - expected).abs() < 1e-12, "{averages}");
+    assert_eq!(averages[0]["tracks"][1]["seeds"], 2);
+    // The average over two points is what one point with both seeds comes to.
+    desk.printed("run x.toml --set local.batch=20 --set rounds=2 --out both -q");
+    let both: serde_json::Value =
+        serde_json::from_slice(&fs::read(desk.path("both/summary.json")).unwrap()).unwrap();
+    assert_eq!(averages[0]["tracks"][1]["test"], both["tracks"][1]["test"]);
+    assert!(desk.printed("sweep list s").contains("Averages over seeds"));
+}
+
+#[test]
+fn a_folder_of_another_sweep_or_of_something_else_is_refused() {
+    let desk = desk::desk();
+    desk.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=1 --out s -q");
+    let before = fs::read(desk.path("s/sweep.toml")).unwrap();
+    let said = desk.refusal("sweep run x.toml --sweep local.batch=5,20 --set rounds=1 --out s");
+    assert!(said.contains("holds another sweep: 1 of its 2 points"), "{said}");
+    assert_eq!(fs::read(desk.path("s/sweep.toml")).unwrap(), before);
+    fs::create_dir(desk.path("mine")).unwrap();
+    fs::write(desk.path("mine/letter.txt"), "dear").unwrap();
+    assert!(desk.refusal("sweep run x.toml --sweep cohort=5,6 --out mine").contains("not by a sweep"));
+    assert!(!desk.path("mine/sweep.toml").exists());
+
+    // A run that lies in the folder of a sweep is not merged with its points.
+    desk.printed("sweep run x.toml --sweep local.batch=20 --set rounds=1 --out other -q");
+    let stray = &runs(&desk.path("other"))[0];
+    fs::rename(desk.path("other").join(stray), desk.path("s").join(stray)).unwrap();
+    let printed = desk.printed("sweep merge s --into all");
+    assert!(printed.contains("2 points taken") && printed.contains("1 runs left out"), "{printed}");
+    assert_eq!(runs(&desk.path("all")).len(), 2);
+}
+
+#[test]
+fn the_report_of_a_sweep_is_that_of_its_points_in_its_order() {
+    let desk = desk::desk();
+    desk.printed("sweep run x.toml --sweep local.batch=20,5,10 --set rounds=1 --out s -q");
+    desk.printed("report s");
+    let markdown = fs::read_to_string(desk.path("s/tables.md")).unwrap();
+    let order: Vec<&str> = markdown
+        .lines()
+        .filter_map(|line| line.split_once("local.batch=")?.1.split_once(": FedAvg"))
+        .map(|(batch, _)| batch)
+        .collect();
+    assert_eq!(order[..3], ["20", "5", "10"], "{markdown}");
+    let figures = fs::read_dir(desk.path("s/figures")).unwrap().count();
+    assert_eq!(figures, 4, "one chart for the error and one for the loss, as SVG and PNG");
+
+    // What a shell makes of s/*: points by their addresses, and everything else that lies there.
+    let mut all: Vec<String> = fs::read_dir(desk.path("s"))
+        .unwrap()
+        .map(|entry| format!("s/{}", entry.unwrap().file_name().into_string().unwrap()))
+        .filter(|path| !path.contains("/."))
+        .collect();
+    all.sort();
+    desk.printed(&format!("report {} --out both", all.join(" ")));
+    assert_eq!(fs::read_to_string(desk.path("both/tables.md")).unwrap(), markdown);
 }
 
 #[test]
@@ -192,7 +269,7 @@ fn a_point_that_fails_leaves_the_others_alone() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 of 2 points finished"));
     // A wrong value is refused before anything is trained.
     let said = desk.refusal("sweep run x.toml --sweep cohort=6,0 --out t");
-    assert!(said.contains("invalid experiment file") && !desk.path("t").exists(), "{said}");
+    assert!(said.contains("x.toml with cohort=0: invalid value") && !desk.path("t").exists(), "{said}");
 }
 
 #[cfg(unix)]

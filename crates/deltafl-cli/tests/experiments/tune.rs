@@ -14,11 +14,11 @@ fn json(desk: &Desk, words: &str) -> Value {
 }
 
 /// The value of an axis of the point whose figure is lowest; of equal ones, the first.
-fn best(points: &Value, axis: usize, figure: impl Fn(&Value) -> f64) -> f64 {
+fn best(points: &Value, axis: &str, figure: impl Fn(&Value) -> f64) -> f64 {
     let points = points.as_array().unwrap();
     let lowest = points.iter().map(&figure).fold(f64::INFINITY, f64::min);
     let point = points.iter().find(|point| figure(point).total_cmp(&lowest).is_eq()).unwrap();
-    point["settings"][axis][1].as_str().unwrap().parse().unwrap()
+    point["settings"][axis].as_f64().unwrap()
 }
 
 #[test]
@@ -30,13 +30,13 @@ fn the_rate_is_chosen_by_train_loss_and_the_penalty_by_held_out_devices() {
     assert_eq!(rate.as_array().unwrap().len(), 6);
     assert_eq!(rate[0]["tracks"].as_array().unwrap().len(), 1, "FedAvg alone");
     assert!(rate[0]["tracks"][0]["validation"].is_null(), "every train device trains");
-    assert_eq!(chosen["learning_rate"], best(&rate, 0, loss));
-    assert_eq!(chosen["decay"], best(&rate, 1, loss));
+    assert_eq!(chosen["learning_rate"], best(&rate, "local.learning_rate", loss));
+    assert_eq!(chosen["decay"], best(&rate, "local.decay.factor", loss));
 
     let l2 = json(&desk, "sweep list t/l2 --json");
     for track in 0..3 {
         let p90 = |point: &Value| point["tracks"][track]["validation"]["p90"]["mean"].as_f64().unwrap();
-        assert_eq!(chosen["l2"][track]["l2"], best(&l2, 0, p90), "track {track}");
+        assert_eq!(chosen["l2"][track]["l2"], best(&l2, "model.l2", p90), "track {track}");
     }
 
     // The file is ready, and says where its values come from.

@@ -156,6 +156,12 @@ impl Browser {
         STANDARD.decode(answer["data"].as_str().unwrap()).unwrap()
     }
 
+    /// The page as PDF.
+    pub(crate) fn printed(&mut self) -> Vec<u8> {
+        let answer = self.ask("Page.printToPDF", json!({ "printBackground": true }));
+        STANDARD.decode(answer["data"].as_str().unwrap()).unwrap()
+    }
+
     /// Sends a request, and waits for its answer.
     fn ask(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;

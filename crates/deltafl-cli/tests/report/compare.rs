@@ -66,3 +66,29 @@ fn a_track_that_is_not_there_is_answered_with_those_that_are() {
     assert!(!output.status.success());
     assert!(error.contains("no track 0.3") && error.contains("θ=0.8"), "{error}");
 }
+
+#[test]
+fn runs_of_one_name_are_told_apart_and_different_lengths_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let [short, long] = [2, 4].map(|evaluations| {
+        let run = folder.path().join(format!("run-{evaluations}"));
+        run_folders::made_up(&run, 10, evaluations);
+        run
+    });
+    let told = printed(&["compare", text(&short), text(&long), "--resamples", "50"]);
+    assert!(told.contains("made-up rounds=10 FedAvg → made-up rounds=30 FedAvg"), "{told}");
+    assert!(told.contains("the runs are of different length: 10 rounds before, 30 after"), "{told}");
+    let out = folder.path().join("report");
+    printed(&["report", text(&short), text(&long), "--out", text(&out)]);
+    let tables = std::fs::read_to_string(out.join("tables.md")).unwrap();
+    assert!(
+        tables.contains("| made-up rounds=10: FedAvg |") && tables.contains("| made-up rounds=30: FedAvg |"),
+        "{tables}"
+    );
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("<title>made-up rounds=10, made-up rounds=30"), "the menu and the title name both");
+    let same = folder.path().join("same");
+    run_folders::made_up(&same, 10, 2);
+    let told = printed(&["compare", text(&short), text(&same), "--resamples", "50"]);
+    assert!(told.contains("run-2 FedAvg → same FedAvg") && !told.contains("different length"), "{told}");
+}

@@ -62,6 +62,7 @@ fn event_files_hold_every_figure_of_a_track() {
         let values = |event: &Event| event.summary.clone().unwrap_or_default().value;
         let last: Vec<Value> = events.iter().filter(|event| event.step == 20).flat_map(values).collect();
         assert!(last.iter().any(|value| value.tag == "round/eta"));
+        assert!(last.iter().any(|value| value.tag == "objective"));
         f64::from(last.iter().find(|value| value.tag == "test_error/p90").unwrap().simple_value)
     };
     let expected = summary.tracks[2].test.unwrap().p90.mean;
@@ -76,7 +77,11 @@ fn csv_and_parquet_hold_the_same_rows() {
         printed(&["export", text(run), "--format", format, "--out", text(folder.path())]);
     }
     // 6 evaluations, 2 seeds, 4 tracks, 40 devices; 20 rounds.
-    for (table, rows, real) in [("devices", 6 * 2 * 4 * 40, "error"), ("rounds", 20 * 2 * 4, "weight")] {
+    for (table, rows, real) in [
+        ("devices", 6 * 2 * 4 * 40, "error"),
+        ("evaluations", 6 * 2 * 4 * 2, "p90"),
+        ("rounds", 20 * 2 * 4, "weight"),
+    ] {
         let mut csv = csv::Reader::from_path(folder.path().join(format!("{table}.csv"))).unwrap();
         let column = csv.headers().unwrap().iter().position(|name| name == real).unwrap();
         let from_csv: Vec<f64> = csv.records().map(|row| row.unwrap()[column].parse().unwrap()).collect();
@@ -87,5 +92,38 @@ fn csv_and_parquet_hold_the_same_rows() {
         assert_eq!(from_csv.len(), rows);
         assert!(from_csv.iter().zip(&from_parquet).all(|(a, b)| a.to_bits() == b.to_bits()));
         assert_eq!(from_parquet.len(), rows);
+    }
+}
+
+#[test]
+fn the_exported_objective_of_the_last_evaluation_is_that_of_the_summary() {
+    let TrainedRun { path, summary, .. } = trained_run();
+    let folder = tempfile::tempdir().unwrap();
+    printed(&["export", text(path), "--format", "csv", "--out", text(folder.path())]);
+    let mut csv = csv::Reader::from_path(folder.path().join("evaluations.csv")).unwrap();
+    let header = csv.headers().unwrap().clone();
+    let at = |name: &str| header.iter().position(|column| column == name).unwrap();
+    let rows: Vec<csv::StringRecord> = csv.records().map(Result::unwrap).collect();
+    for (label, track) in ["FedAvg", "Δ-FL θ=0.8", "Δ-FL θ=0.5", "Δ-FL θ=0.1"].iter().zip(&summary.tracks)
+    {
+        let of_track = |split: &str| {
+            rows.iter()
+                .filter(|row| {
+                    &row[at("track")] == *label && &row[at("round")] == "20" && &row[at("split")] == split
+                })
+                .collect::<Vec<_>>()
+        };
+        let objectives: Vec<f64> =
+            of_track("train").iter().map(|row| row[at("objective")].parse().unwrap()).collect();
+        let objective = track.objective.unwrap();
+        assert_eq!(objectives.len(), 2);
+        assert!((objectives.iter().sum::<f64>() / 2.0 - objective.mean).abs() < 1e-12);
+        let mean = track.train_loss.unwrap().mean.mean;
+        if *label == "FedAvg" {
+            assert!((objective.mean - mean).abs() < 1e-9, "at θ = 1 the objective is the mean");
+        } else {
+            assert!(objective.mean > mean, "{label}: {} is a mean over the worst", objective.mean);
+        }
+        assert!(of_track("test").iter().all(|row| row[at("objective")].is_empty()));
     }
 }

@@ -46,13 +46,21 @@ fn the_tables_say_what_the_summary_says() {
     }
     let mut csv = csv::Reader::from_path(run.join("tables.csv")).unwrap();
     let rows: Vec<csv::StringRecord> = csv.records().map(Result::unwrap).collect();
-    assert_eq!(rows.len(), summary.tracks.len() * 2 * 7);
+    // Seven figures of either measure, and the objective.
+    assert_eq!(rows.len(), summary.tracks.len() * (2 * 7 + 1));
     let row = rows
         .iter()
         .find(|row| &row[6] == "Δ-FL θ=0.5" && &row[7] == "train_loss" && &row[8] == "mean")
         .unwrap();
     let loss = summary.tracks[2].train_loss.unwrap();
     assert_eq!(row[9].parse::<f64>().unwrap().to_bits(), loss.mean.mean.to_bits());
+    for track in &summary.tracks {
+        let objective = track.objective.unwrap();
+        assert!(
+            markdown.contains(&format!("{:.3} ± {:.3} |\n", objective.mean, objective.std)),
+            "{markdown}"
+        );
+    }
 }
 
 #[test]

@@ -4,12 +4,16 @@
 #![allow(clippy::unwrap_used)]
 
 mod browser;
+mod committed_tables;
 mod compare;
 mod export;
 mod files;
+mod illustrate;
 mod page;
+mod recompute;
 mod run_folders;
 mod runs;
+mod sample;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -17,8 +17,11 @@ fn trained_page() -> Option<Browser> {
 
 /// Leaves a picture of the page in `target/tmp`, for people to look at.
 fn keep(name: &str, picture: &[u8]) {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}.png"));
-    fs::write(path, picture).unwrap();
+    keep_as(&format!("report-{name}.png"), picture);
+}
+
+fn keep_as(name: &str, bytes: &[u8]) {
+    fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name), bytes).unwrap();
 }
 
 #[test]
@@ -127,6 +130,50 @@ fn dark_and_narrow_screens_hold() {
     assert!(width.as_u64().unwrap() <= 360, "the page scrolls sideways: {width}");
     keep("narrow", &browser.picture());
     assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// Of every chart that is not hidden: whether something is drawn in it, and how wide.
+const DRAWN: &str = "[...document.querySelectorAll('.chart')].filter((chart) => chart.offsetParent !== null) \
+     .map((chart) => { const drawing = chart.querySelector('.main-svg'); \
+     return [chart.id, drawing !== null && chart.querySelectorAll('.points path, .js-line').length > 0, \
+     drawing?.getBoundingClientRect().width ?? 0]; })";
+
+#[test]
+fn a_print_shows_every_chart_at_the_width_of_the_paper() {
+    let Some(mut browser) = trained_page() else { return };
+    browser.prefer("dark");
+    // As if it were printed before the charting library has come, and before anybody scrolled.
+    browser.value(
+        "delete window.Plotly; document.querySelectorAll('.chart').forEach((chart) => { const fresh = chart.cloneNode(false); \
+         fresh.classList.remove('js-plotly-plot'); chart.replaceWith(fresh); })",
+    );
+    browser.value("dispatchEvent(new Event('beforeprint'))");
+    let charts = browser.value(DRAWN);
+    let charts = charts.as_array().unwrap();
+    assert_eq!(charts.len(), 5, "histogram, scatter, curves, sizes and kept: {charts:?}");
+    let paper = 180.0 / 25.4 * 96.0;
+    for chart in charts {
+        assert_eq!(chart[1], true, "{chart} is blank");
+        assert!(chart[2].as_f64().unwrap() <= paper + 1.0, "{chart} is wider than the paper, {paper}");
+    }
+    assert_eq!(browser.value("document.documentElement.dataset.theme"), "light");
+    keep_as("report-print.pdf", &browser.printed());
+    browser.value("dispatchEvent(new Event('afterprint'))");
+    browser.settle();
+    assert_eq!(browser.value("document.documentElement.dataset.theme"), "dark");
+    let widths = browser.value("document.querySelector('#curves .main-svg').getBoundingClientRect().width");
+    assert!(widths.as_f64().unwrap() > paper, "the screen has its width again: {widths}");
+}
+
+#[test]
+fn the_headline_picks_the_level_of_the_lowest_p90_within_one_point_of_the_mean() {
+    let summary = &trained_run().summary;
+    let figures: Vec<_> = summary.tracks.iter().map(|track| track.test.unwrap()).collect();
+    let within = (1..4).filter(|&t| figures[t].mean.mean <= figures[0].mean.mean + 0.01);
+    let best = within.min_by(|&a, &b| figures[a].p90.mean.total_cmp(&figures[b].p90.mean)).unwrap_or(0);
+    let page = fs::read_to_string(trained_run().path.join("report.html")).unwrap();
+    assert!(page.contains("mean is at most one point above FedAvg’s"));
+    assert!(page.contains(&format!("\"best\":{best},")), "track {best}");
 }
 
 #[test]

@@ -4,13 +4,16 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use deltafl::compute::Threads;
 use deltafl::data::Split;
 use deltafl::data::synthetic::{Glyphs, Spec};
-use deltafl::engine::{EvaluatedDevice, Evaluation, SplitEvaluation, Threads};
+use deltafl::exchange::{Direct, EvaluatedDevice, Evaluation, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::stream::{Purpose, Stream};
+use deltafl::superquantile::LossDistribution;
 use deltafl::task::Task;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, train};
+use deltafl::trainer::Sgd;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
 use deltafl_data::experiment::{Experiment, Resolved};
 use deltafl_data::run_folder::{RunFolder, Summary};
 
@@ -25,21 +28,25 @@ pub(crate) fn trained(folder: &Path) -> Summary {
 
 /// The same with other algorithms.
 pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary {
-    let experiment = experiment(&format!(
+    let mut experiment = experiment(&format!(
         "name = '{name}'\nseeds = [1, 2]\nrounds = 20\ncohort = 10\nevaluate_every = 4\n\
          [data]\nsource = {{ kind = 'glyphs', devices = 40, seed = 3 }}\n\
          [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 0.1\n{algorithms}"
     ));
     let spec: Glyphs = toml::from_str("devices = 40\nseed = 3").unwrap();
     let federation = Spec::Glyphs(spec).build();
+    if let Some(resolved) = &mut experiment.resolved {
+        resolved.data_hash = federation.hash().to_owned();
+    }
     let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
-    let mut engine = Threads::new(&*model, &federation, 2).unwrap();
+    let trainer = Sgd::new(&*model);
+    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
     let plan = experiment.plan();
     let mut scribe = Scribe { seed: 0, folder: RunFolder::create(folder, &experiment).unwrap() };
     for &seed in &experiment.seeds {
         scribe.seed = seed;
-        let mut state = State::new(seed, plan.tracks.len(), &*model);
-        train(&mut engine, &plan, &mut state, &mut scribe).unwrap();
+        let mut state = State::new(seed, plan.tracks.len(), &trainer);
+        train(&mut exchange, &plan, &mut state, &mut scribe).unwrap();
     }
     scribe.folder.summarise().unwrap()
 }
@@ -54,7 +61,7 @@ pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summar
         10 * (evaluations - 1)
     ));
     let mut run = RunFolder::create(folder, &experiment).unwrap();
-    let labels: Vec<_> = experiment.tracks().into_iter().map(|track| track.label).collect();
+    let labels = experiment.labels();
     for evaluation in 0..evaluations {
         let splits =
             [Split::Train, Split::Test].map(|split| drawn_up(split, devices / 2, labels.len(), evaluation));
@@ -67,8 +74,8 @@ pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summar
             .map(|(track, label)| RoundRecord {
                 seed: 1,
                 track,
-                algorithm: label.algorithm.clone(),
-                theta: label.theta,
+                name: label.name.clone(),
+                eta_age: None,
                 round,
                 eta: None,
                 loss: None,
@@ -110,9 +117,14 @@ fn drawn_up(split: Split, devices: usize, tracks: usize, evaluation: u64) -> Spl
 }
 
 fn experiment(text: &str) -> Experiment {
-    let mut experiment: Experiment = toml::from_str(text).unwrap();
-    let resolved =
-        Resolved { version: "test".into(), data_hash: "none".into(), kernel: Isa::detect(), params: 48_608 };
+    let mut experiment = Experiment::parse(text).unwrap();
+    let resolved = Resolved {
+        version: "test".into(),
+        data_hash: "none".into(),
+        kernel: Isa::detect(),
+        params: 48_608,
+        population: None,
+    };
     experiment.resolved = Some(resolved);
     experiment
 }
@@ -135,5 +147,17 @@ impl Observer for Scribe {
 
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
         Ok(self.folder.checkpoint(state)?)
+    }
+
+    fn every_round(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
     }
 }

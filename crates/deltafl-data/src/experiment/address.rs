@@ -1,6 +1,7 @@
 //! Where an experiment lies among others: its content address, and which of its keys hold lists.
 
 use super::Experiment;
+use deltafl::algorithm::ALGORITHMS;
 
 /// Hexadecimal digits of an address: 64 bits, enough for a billion experiments without two alike.
 const DIGITS: usize = 16;
@@ -12,7 +13,7 @@ impl Experiment {
     /// ```
     /// # let text = "name = 'a'\nrounds = 3\ncohort = 5\n[data]\nsource = 'd'\n[model]\nkind = 'linear'\n[local]\nepochs = 1\n\
     /// # batch = 10\nlearning_rate = 0.5\n[[algorithm]]\nkind = 'fedavg'\n";
-    /// # let read = |text: &str| toml::from_str::<deltafl_data::experiment::Experiment>(text).unwrap();
+    /// # let read = |text: &str| deltafl_data::experiment::Experiment::parse(text).unwrap();
     /// let experiment = read(text);
     /// let spelt_out = read(&text.replace("name = 'a'", "name = 'b'\nevaluate_every = 10"));
     /// assert_eq!(experiment.address(), spelt_out.address());
@@ -30,7 +31,11 @@ impl Experiment {
         let mut parts = key.split('.');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("seeds" | "algorithm"), None, ..) | (Some("model"), Some("channels"), None, _) => true,
-            (Some("algorithm"), Some(index), Some("theta"), None) => index.parse::<usize>().is_ok(),
+            (Some("algorithm"), Some(index), Some(option), None) => {
+                let levels =
+                    ALGORITHMS.iter().flat_map(|algorithm| algorithm.options).filter(|spec| spec.levels);
+                index.parse::<usize>().is_ok() && levels.into_iter().any(|spec| spec.name == option)
+            }
             _ => false,
         }
     }
@@ -52,11 +57,8 @@ split = { train = 0.5 }
 [model]
 kind = "conv-net"
 channels = [4, 8]
-hidden = 3
-embedding = 2
 [local]
 epochs = 1
-steps = 1
 batch = 10
 learning_rate = 0.1
 decay = { factor = 0.5, every = 2 }
@@ -71,7 +73,7 @@ l2 = 1e-3
 
     #[test]
     fn the_keys_that_take_lists_are_those_written_as_lists() {
-        let experiment: Experiment = toml::from_str(FULL).unwrap();
+        let experiment = Experiment::parse(FULL).unwrap();
         let value: toml::Value = toml::from_str(&experiment.to_toml()).unwrap();
         let mut lists = Vec::new();
         walk("", &value, &mut lists);

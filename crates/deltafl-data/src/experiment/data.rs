@@ -1,6 +1,7 @@
 //! The `[data]` section.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use serde::de::value::MapAccessDeserializer;
@@ -24,6 +25,9 @@ pub struct DataSection {
     /// How dense features are normalised.
     #[serde(default)]
     pub normalise: Normalise,
+    /// Evaluates a fixed random sample of so many devices of each split; all devices without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluate_sample: Option<NonZeroUsize>,
 }
 
 /// Where the devices come from.
@@ -73,7 +77,7 @@ impl DataSection {
         if is_words && self.normalise != Normalise::None {
             return Err(LoadError::Normalise);
         }
-        Ok(federation.normalised(self.normalise))
+        Ok(federation.normalised(self.normalise).evaluating(self.evaluate_sample))
     }
 
     /// A short name for tables.

@@ -2,12 +2,12 @@
 
 use std::num::NonZeroUsize;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{NonNegative, Positive};
 use deltafl::model::ModelSpec;
 
-/// What devices train (spec §4).
+/// What devices train.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSection {
@@ -17,9 +17,9 @@ pub struct ModelSection {
     #[serde(default)]
     pub l2: NonNegative,
     /// Channels of the two convolutions of a conv-net.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "two", skip_serializing_if = "Option::is_none")]
     pub channels: Option<[NonZeroUsize; 2]>,
-    /// Units of an lstm or a gru.
+    /// Units of an lstm, a gru or a perceptron.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden: Option<NonZeroUsize>,
     /// Whether a linear or logistic model has an intercept; the paper's have none.
@@ -37,6 +37,14 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
+/// Two numbers; serde's arrays would pass over a third.
+fn two<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<[NonZeroUsize; 2]>, D::Error> {
+    let given = Vec::<NonZeroUsize>::deserialize(deserializer)?;
+    let two = given.as_slice().try_into();
+    two.map(Some)
+        .map_err(|_| serde::de::Error::custom(format_args!("expected two numbers, got {}", given.len())))
+}
+
 /// The models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -51,6 +59,8 @@ pub enum ModelKind {
     Lstm,
     /// The GRU over symbols.
     Gru,
+    /// A perceptron with one hidden layer.
+    Perceptron,
 }
 
 /// An option that the model does not have.
@@ -80,15 +90,18 @@ impl ModelSection {
                 hidden: self.hidden.map_or(128, NonZeroUsize::get),
                 embedding: self.embedding.unwrap_or(0),
             },
+            ModelKind::Perceptron => {
+                ModelSpec::Perceptron { hidden: self.hidden.map_or(100, NonZeroUsize::get) }
+            }
         }
     }
 
     /// Refuses options of another model, which would be silently without effect.
     pub(super) fn validate(&self) -> Result<(), ForeignOption> {
-        use ModelKind::{ConvNet, Gru, Linear, Logistic, Lstm};
+        use ModelKind::{ConvNet, Gru, Linear, Logistic, Lstm, Perceptron};
         let options = [
             ("channels", self.channels.is_some(), self.kind == ConvNet),
-            ("hidden", self.hidden.is_some(), matches!(self.kind, Lstm | Gru)),
+            ("hidden", self.hidden.is_some(), matches!(self.kind, Lstm | Gru | Perceptron)),
             ("embedding", self.embedding.is_some(), self.kind == Gru),
             ("intercept", self.intercept, matches!(self.kind, Linear | Logistic)),
             ("huber", self.huber.is_some(), self.kind == Linear),

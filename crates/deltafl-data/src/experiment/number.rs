@@ -57,20 +57,7 @@ number!(
     |x| x >= 0.0 && x.is_finite()
 );
 
-number!(
-    /// A number in [0, 1].
-    Probability,
-    "a number in [0, 1]",
-    |x| (0.0..=1.0).contains(&x)
-);
-
 impl Default for NonNegative {
-    fn default() -> Self {
-        Self(0.0)
-    }
-}
-
-impl Default for Probability {
     fn default() -> Self {
         Self(0.0)
     }
@@ -87,7 +74,5 @@ mod tests {
         }
         assert!(NonNegative::try_from(0.0).is_ok());
         assert!(NonNegative::try_from(-f64::MIN_POSITIVE).is_err());
-        assert!(Probability::try_from(1.0).is_ok());
-        assert!(Probability::try_from(1.0 + f64::EPSILON).is_err());
     }
 }

@@ -35,6 +35,8 @@ struct RawSplit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     min_points: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    sample: Option<Share>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     within: Option<WithinSplit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     given: Option<GivenSplit>,
@@ -46,7 +48,7 @@ struct RawSplit {
 pub enum InvalidSplitSection {
     /// More than one way to split.
     #[error(
-        "a split is by device (train, validation, seed, min_points), or `within` each device, or `given`: one of them alone"
+        "a split is by device (train, validation, seed, min_points, sample), or `within` each device, or `given`: one of them alone"
     )]
     Several,
     /// More examples than there are.
@@ -58,8 +60,12 @@ impl TryFrom<RawSplit> for SplitSection {
     type Error = InvalidSplitSection;
 
     fn try_from(raw: RawSplit) -> Result<Self, InvalidSplitSection> {
-        let RawSplit { train, validation, seed, min_points, within, given } = raw;
-        let by_device = train.is_some() || validation.is_some() || seed.is_some() || min_points.is_some();
+        let RawSplit { train, validation, seed, min_points, sample, within, given } = raw;
+        let by_device = train.is_some()
+            || validation.is_some()
+            || seed.is_some()
+            || min_points.is_some()
+            || sample.is_some();
         match (within, given) {
             (None, None) => {
                 let default = DeviceSplit::default();
@@ -68,6 +74,7 @@ impl TryFrom<RawSplit> for SplitSection {
                     validation: validation.map_or(default.validation, Share::get),
                     seed: seed.unwrap_or(default.seed),
                     min_points: min_points.unwrap_or(default.min_points),
+                    sample: sample.map_or(default.sample, Share::get),
                 }))
             }
             (Some(within), None) if !by_device => {
@@ -88,6 +95,8 @@ impl From<SplitSection> for RawSplit {
                 validation: Share::new(split.validation),
                 seed: Some(split.seed),
                 min_points: Some(split.min_points),
+                // Everyone is not written: the address is that of a split without a sample.
+                sample: Share::new(split.sample).filter(|sample| sample.get() < 1.0),
                 ..Self::default()
             },
             SplitSection::Within(within) => Self { within: Some(within), ..Self::default() },
@@ -117,7 +126,13 @@ mod tests {
 
     #[test]
     fn each_form_survives_being_written_out() {
-        for text in ["train = 0.25", "[within]\ntrain = 0.5", "[given]\ntrain = ['a']\ntest = ['b']", ""] {
+        for text in [
+            "train = 0.25",
+            "sample = 0.5",
+            "[within]\ntrain = 0.5",
+            "[given]\ntrain = ['a']\ntest = ['b']",
+            "",
+        ] {
             let section = read(text).unwrap();
             assert_eq!(read(&toml::to_string(&section).unwrap()).unwrap(), section, "{text}");
         }

@@ -1,4 +1,4 @@
-//! EMNIST by writer, from NIST Special Database 19 as NIST gives it (spec §5).
+//! EMNIST by writer, from NIST Special Database 19 as NIST gives it.
 //!
 //! ```text
 //! by_write/hsf_0/f0000_14/d0000_14/d0000_14_00000.png      whose hand, but not which character

@@ -1,4 +1,4 @@
-//! Sentiment140: tweets with a polarity, a device per author (spec §5).
+//! Sentiment140: tweets with a polarity, a device per author.
 //!
 //! Three kinds of file are read, told apart by what is in them: the original CSV of six columns (polarity, id, date,
 //! query, author, text; Latin-1), a table with a header and the names of its columns, and LEAF's JSON. Polarity 0 is

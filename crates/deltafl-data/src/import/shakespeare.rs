@@ -1,4 +1,4 @@
-//! The roles of Shakespeare's plays, from Project Gutenberg's "Complete Works" (spec §5).
+//! The roles of Shakespeare's plays, from Project Gutenberg's "Complete Works".
 //!
 //! The rules are those by which LEAF prepares this text, since they decide which devices there are:
 //!

@@ -1,4 +1,4 @@
-//! The words of a tweet (spec §5): runs of letters, digits, `_` and `'`, and each of `. , ! ? ;` by itself.
+//! The words of a tweet: runs of letters, digits, `_` and `'`, and each of `. , ! ? ;` by itself.
 
 /// The tokens of a text, in order: those of the regular expression `[\w']+|[.,!?;]`.
 ///

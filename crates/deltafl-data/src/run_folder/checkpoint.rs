@@ -1,16 +1,18 @@
 //! Checkpoints: the state of one seed as a safetensors file, params per track.
 //!
-//! The tensors `track-0`, `track-1`, … hold w_θ; everything else stands as JSON under one metadata key, because
-//! the format keeps no order among several, and equal states must be equal bytes.
+//! The tensors `track-0`, `track-1`, … hold w, and `track-0.NAME` the vectors that a track's algorithm remembers; everything
+//! else stands as JSON under one metadata key, because the format keeps no order among several, and equal states must be
+//! equal bytes. This is the one form of a state: MPI ranks exchange these bytes too.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize};
 
 use super::{RunFolderError, atomic, io_error};
-use deltafl::superquantile::private::LossRange;
+use deltafl::memory::Memory;
+use deltafl::params::Params;
 use deltafl::training::{State, TrackState};
 
 /// The metadata key.
@@ -47,8 +49,10 @@ struct Header {
 
 #[derive(Serialize, Deserialize)]
 struct TrackHeader {
-    eta: Option<f64>,
-    range: LossRange,
+    /// The numbers of its memory, as their bits: JSON has no infinity.
+    numbers: BTreeMap<String, u64>,
+    /// The names of the vectors of its memory.
+    vectors: Vec<String>,
 }
 
 /// Where the checkpoint of a seed lies.
@@ -76,45 +80,57 @@ pub(super) fn read(folder: &Path, seed: u64) -> Result<Option<State>, RunFolderE
 
 /// The bytes of a state's checkpoint: equal states, equal bytes.
 pub fn encode(state: &State) -> Result<Vec<u8>, CheckpointError> {
-    let header = Header {
-        seed: state.seed,
-        round: state.round,
-        tracks: state.tracks.iter().map(|t| TrackHeader { eta: t.eta, range: t.range }).collect(),
+    let track_header = |track: &TrackState| TrackHeader {
+        numbers: track.memory.numbers().map(|(name, number)| (name.to_owned(), number.to_bits())).collect(),
+        vectors: track.memory.vectors().map(|(name, _)| name.to_owned()).collect(),
     };
+    let tracks = state.tracks.iter().map(track_header).collect();
+    let header = Header { seed: state.seed, round: state.round, tracks };
     let json = serde_json::to_string(&header).map_err(|_| CheckpointError::NoState)?;
-    let little_endian = |track: &TrackState| -> Vec<u8> {
-        track.params.as_slice().iter().flat_map(|entry| entry.to_le_bytes()).collect()
-    };
-    let bytes: Vec<Vec<u8>> = state.tracks.iter().map(little_endian).collect();
-    let tensors = bytes
-        .iter()
-        .enumerate()
-        .map(|(i, bytes)| {
-            let view = TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)?;
-            Ok((format!("track-{i}"), view))
-        })
-        .collect::<Result<Vec<_>, CheckpointError>>()?;
+    let mut bytes: Vec<(String, Vec<u8>)> = Vec::new();
+    for (i, track) in state.tracks.iter().enumerate() {
+        bytes.push((format!("track-{i}"), little_endian(&track.params)));
+        for (name, vector) in track.memory.vectors() {
+            bytes.push((format!("track-{i}.{name}"), little_endian(vector)));
+        }
+    }
+    let mut tensors = Vec::with_capacity(bytes.len());
+    for (name, bytes) in &bytes {
+        tensors.push((name.clone(), TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)?));
+    }
     Ok(serialize(tensors, Some(HashMap::from([(KEY.to_owned(), json)])))?)
 }
 
-fn decode(bytes: &[u8]) -> Result<State, CheckpointError> {
+fn little_endian(params: &Params) -> Vec<u8> {
+    params.as_slice().iter().flat_map(|entry| entry.to_le_bytes()).collect()
+}
+
+/// The state of a checkpoint's bytes.
+pub fn decode(bytes: &[u8]) -> Result<State, CheckpointError> {
     let (_, metadata) = SafeTensors::read_metadata(bytes)?;
     let json = metadata.metadata().as_ref().and_then(|map| map.get(KEY)).ok_or(CheckpointError::NoState)?;
     let header: Header = serde_json::from_str(json).map_err(|_| CheckpointError::NoState)?;
     let tensors = SafeTensors::deserialize(bytes)?;
     let mut tracks = Vec::with_capacity(header.tracks.len());
     for (i, track) in header.tracks.into_iter().enumerate() {
-        let name = format!("track-{i}");
-        let tensor = tensors.tensor(&name)?;
-        if tensor.dtype() != Dtype::F32 || tensor.shape().len() != 1 {
-            return Err(CheckpointError::Tensor { name });
+        let mut memory = Memory::default();
+        track.numbers.iter().for_each(|(name, &bits)| memory.set_number(name, f64::from_bits(bits)));
+        for name in &track.vectors {
+            memory.set_vector(name, vector(&tensors, &format!("track-{i}.{name}"))?);
         }
-        let entries = tensor.data().chunks_exact(4);
-        let entries: Vec<f32> = entries.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        tracks.push(TrackState { params: entries.into(), eta: track.eta, range: track.range });
+        tracks.push(TrackState { params: vector(&tensors, &format!("track-{i}"))?, memory });
     }
     share_equal(&mut tracks);
     Ok(State { seed: header.seed, round: header.round, tracks })
+}
+
+fn vector(tensors: &SafeTensors<'_>, name: &str) -> Result<Params, CheckpointError> {
+    let tensor = tensors.tensor(name)?;
+    if tensor.dtype() != Dtype::F32 || tensor.shape().len() != 1 {
+        return Err(CheckpointError::Tensor { name: name.to_owned() });
+    }
+    let entries = tensor.data().chunks_exact(4);
+    Ok(entries.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect::<Vec<f32>>().into())
 }
 
 /// Tracks with equal parameters share them in memory, as they did when the state was written: engines do the
@@ -132,10 +148,14 @@ mod tests {
     use super::*;
 
     fn state() -> State {
-        let track = |entry: f32, eta| TrackState {
-            params: vec![entry, -0.0, f32::MIN_POSITIVE / 2.0].into(),
-            eta,
-            range: LossRange::default(),
+        let track = |entry: f32, eta: Option<f64>| {
+            let mut memory = Memory::default();
+            if let Some(eta) = eta {
+                memory.set_number("eta", eta);
+                memory.set_number("range.upper", f64::INFINITY);
+                memory.set_vector("moment", vec![entry; 2].into());
+            }
+            TrackState { params: vec![entry, -0.0, f32::MIN_POSITIVE / 2.0].into(), memory }
         };
         State {
             seed: 7,

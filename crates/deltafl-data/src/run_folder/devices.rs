@@ -14,9 +14,9 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
 
 use super::{RunFolderError, atomic, io_error};
-use crate::experiment::TrackLabel;
+use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
-use deltafl::engine::{EvaluatedDevice, Evaluation, SplitEvaluation};
+use deltafl::exchange::{EvaluatedDevice, Evaluation, SplitEvaluation};
 use deltafl::task::Task;
 
 /// The key of the task in the metadata of a file.
@@ -96,15 +96,16 @@ pub(super) fn list(folder: &Path) -> Result<Vec<EvaluationFile>, RunFolderError>
     Ok(files)
 }
 
-/// Removes evaluations behind the rounds done of each seed.
+/// Removes evaluations behind the rounds done of each seed, and those after a round that the run does not evaluate.
 pub(super) fn cut(
     folder: &Path,
+    evaluated: impl Fn(u64) -> bool,
     done: impl Fn(u64) -> Result<u64, RunFolderError>,
 ) -> Result<(), RunFolderError> {
     for file in list(folder)? {
         let rounds = done(file.seed)?;
         // Without a checkpoint the run starts again, and evaluates w₀ again.
-        if file.round > rounds || rounds == 0 {
+        if file.round > rounds || rounds == 0 || !evaluated(file.round) {
             fs::remove_file(&file.path).map_err(io_error(&file.path))?;
         }
     }
@@ -151,6 +152,7 @@ fn record_batch(
     let mut columns: Vec<(&str, DataType, ArrayRef)> = vec![
         ("seed", DataType::UInt64, Arc::new(UInt64Array::from(vec![seed; count]))),
         ("track", DataType::UInt32, Arc::new(UInt32Array::from_iter_values(rows().map(|r| r.0 as u32)))),
+        ("name", DataType::Utf8, Arc::new(StringArray::from_iter_values(rows().map(|r| &r.1.name)))),
         (
             "algorithm",
             DataType::Utf8,
@@ -305,8 +307,11 @@ mod tests {
     fn an_evaluation_survives_to_the_bit() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("devices")).unwrap();
-        let label =
-            |theta| TrackLabel { algorithm: "delta-fl".into(), theta: Conformity::try_from(theta).unwrap() };
+        let label = |theta| TrackLabel {
+            name: format!("Δ-FL θ={theta}"),
+            algorithm: "delta-fl".into(),
+            theta: Conformity::try_from(theta).unwrap(),
+        };
         let huber = Task::Regression(RegressionLoss::Huber(0.25));
         for task in [Task::Classes, Task::NextSymbol, huber] {
             let splits = [evaluation(Split::Train, task, 5, 2), evaluation(Split::Test, task, 3, 2)];
@@ -316,7 +321,9 @@ mod tests {
             assert_eq!(files[0].read().unwrap(), splits);
         }
 
-        cut(folder.path(), |_| Ok(49)).unwrap();
+        cut(folder.path(), |_| true, |_| Ok(50)).unwrap();
+        assert_eq!(list(folder.path()).unwrap().len(), 1);
+        cut(folder.path(), |_| true, |_| Ok(49)).unwrap();
         assert!(list(folder.path()).unwrap().is_empty());
     }
 }

@@ -52,15 +52,14 @@ pub(super) fn cut(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use deltafl::superquantile::Conformity;
     use deltafl::training::RoundRecord;
 
     fn line(seed: u64, round: u64) -> String {
         let record = RoundRecord {
             seed,
             track: 0,
-            algorithm: "fedavg".into(),
-            theta: Conformity::FULL,
+            name: "FedAvg".into(),
+            eta_age: None,
             round,
             eta: Some(0.1 + 0.2),
             loss: None,

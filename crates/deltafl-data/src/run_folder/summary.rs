@@ -4,10 +4,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EvaluationFile, RunFolderError, devices, read_experiment};
+use super::{EvaluationFile, IdleRounds, RunFolderError, devices, read_experiment, read_rounds};
+use crate::experiment::Experiment;
+use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
-use deltafl::engine::SplitEvaluation;
-use deltafl::metrics::{Figures, FiguresOverSeeds};
+use deltafl::exchange::SplitEvaluation;
+use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
 use deltafl::task::Task;
 
@@ -36,36 +38,63 @@ fn test_devices() -> Split {
 /// What a track came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrackSummary {
-    /// Name of the algorithm.
+    /// Its name.
+    pub name: String,
+    /// The kind of its algorithm.
     pub algorithm: String,
     /// θ.
     pub theta: Conformity,
     /// The first metric of the task on the test devices ([`Summary::reported`]); shares in [0, 1].
     pub test: Option<FiguresOverSeeds>,
+    /// What is left open when a sample of these devices is evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_sample: Option<SampleError>,
     /// The same of the train devices held out for validation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<FiguresOverSeeds>,
     /// Loss of the train devices, weighted by α_k.
     pub train_loss: Option<FiguresOverSeeds>,
+    /// What is left open when a sample of the train devices is evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_loss_sample: Option<SampleError>,
+    /// F_θ(w): the superquantile of these losses at the track's own θ, mean and deviation over seeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<OverSeeds>,
     /// Seeds that were evaluated.
     pub seeds: usize,
     /// Rounds done; the fewest over the seeds.
     pub rounds: u64,
+    /// Rounds that moved nothing, over all seeds.
+    #[serde(default)]
+    pub idle_rounds: IdleRounds,
 }
 
 impl Summary {
     /// Reads the last evaluation of each seed.
     pub fn of(folder: &Path) -> Result<Self, RunFolderError> {
-        let experiment = read_experiment(folder)?;
+        Self::over(read_experiment(folder)?, &[folder])
+    }
+
+    /// Reads the last evaluation of each seed of several runs that differ in their seeds alone, as if they were one. The
+    /// experiment is that of any of them; a seed that several trained counts once.
+    pub fn over(experiment: Experiment, folders: &[&Path]) -> Result<Self, RunFolderError> {
         let mut last: Vec<EvaluationFile> = Vec::new();
-        for file in devices::list(folder)? {
-            match last.last_mut() {
-                Some(known) if known.seed == file.seed => *known = file,
-                _ => last.push(file),
+        let mut lines = Vec::new();
+        for folder in folders {
+            let before = last.len();
+            for file in devices::list(folder)? {
+                match last.iter().position(|known| known.seed == file.seed) {
+                    None => last.push(file),
+                    Some(known) if known >= before => last[known] = file,
+                    Some(_) => {}
+                }
             }
+            let new = |seed: u64| last[before..].iter().any(|file| file.seed == seed);
+            lines.extend(read_rounds(folder)?.into_iter().filter(|line| new(line.record.seed)));
         }
         let Some(rounds) = last.iter().map(|file| file.round).min() else {
-            return Err(RunFolderError::NotEvaluated { path: folder.to_owned() });
+            let path = folders.first().map_or_else(Default::default, |folder| folder.to_path_buf());
+            return Err(RunFolderError::NotEvaluated { path });
         };
         let evaluations = last.iter().map(EvaluationFile::read).collect::<Result<Vec<_>, _>>()?;
         let figures = |track: usize, split: Split| -> Option<FiguresOverSeeds> {
@@ -78,21 +107,44 @@ impl Summary {
             |split: &SplitEvaluation| split.split == Split::Test && !split.devices.is_empty();
         let reported =
             if evaluations.iter().flatten().any(has_test_devices) { Split::Test } else { Split::Train };
+        let of_reported = || evaluations.iter().flatten().filter(|evaluation| evaluation.split == reported);
         let reported_figures = |track: usize| -> Option<FiguresOverSeeds> {
-            let splits = evaluations.iter().flatten().filter(|evaluation| evaluation.split == reported);
-            let seeds: Vec<Figures> = splits.filter_map(|split| Figures::of_primary(split, track)).collect();
+            let seeds: Vec<Figures> =
+                of_reported().filter_map(|split| Figures::of_primary(split, track)).collect();
             FiguresOverSeeds::new(&seeds)
         };
-        let of_track = |(t, label): (usize, &crate::experiment::TrackLabel)| TrackSummary {
+        let objectives = |track: usize, theta: Conformity| -> Option<OverSeeds> {
+            let seeds = evaluations.iter().flatten().filter_map(|split| objective(split, track, theta));
+            OverSeeds::new(&seeds.collect::<Vec<_>>())
+        };
+        let population = experiment.resolved.as_ref().and_then(|resolved| resolved.population);
+        let reported_sample = |track: usize| -> Option<SampleError> {
+            let of = population?.devices(reported);
+            let seeds: Vec<_> = of_reported().filter_map(|e| SampleError::of_primary(e, track, of)).collect();
+            SampleError::over_seeds(&seeds)
+        };
+        let sample = |track: usize, split: Split| -> Option<SampleError> {
+            let of = population?.devices(split);
+            let splits = evaluations.iter().flatten().filter(|evaluation| evaluation.split == split);
+            let seeds: Vec<_> = splits.filter_map(|e| SampleError::of_track(e, track, of)).collect();
+            SampleError::over_seeds(&seeds)
+        };
+        let labels = experiment.labels();
+        let idle = IdleRounds::per_track(lines.iter().map(|line| &line.record), labels.len());
+        let of_track = |(t, label): (usize, &TrackLabel)| TrackSummary {
+            name: label.name.clone(),
             algorithm: label.algorithm.clone(),
             theta: label.theta,
             test: reported_figures(t),
+            test_sample: reported_sample(t),
             validation: figures(t, Split::Validation),
             train_loss: figures(t, Split::Train),
+            train_loss_sample: sample(t, Split::Train),
+            objective: objectives(t, label.theta),
             seeds: last.len(),
             rounds,
+            idle_rounds: idle[t],
         };
-        let labels: Vec<_> = experiment.tracks().into_iter().map(|track| track.label).collect();
         Ok(Self {
             name: experiment.name.clone(),
             dataset: experiment.data.name(),

@@ -4,18 +4,21 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::engine::{Drawn, Engine, EngineError, Query, Round, SplitEvaluation, Sum, Threads};
+use deltafl::exchange::{Direct, Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::params::Params;
+use deltafl::question::Query;
 use deltafl::stream::Stream;
-use deltafl::superquantile::DeviceLoss;
-use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, train};
+use deltafl::superquantile::{DeviceLoss, LossDistribution};
+use deltafl::trainer::Sgd;
+use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, Survey, train};
 use deltafl_data::experiment::Experiment;
-use deltafl_data::run_folder::RunFolder;
-use deltafl_mpi::World;
+use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
+use deltafl_mpi::{Masks, MpiExchange, World};
 
 const EXPERIMENT: &str = r#"
     name = "ranks"
@@ -44,7 +47,7 @@ const EXPERIMENT: &str = r#"
 "#;
 
 fn experiment() -> Experiment {
-    toml::from_str(EXPERIMENT).expect("the experiment of this test is valid")
+    Experiment::parse(EXPERIMENT).expect("the experiment of this test is valid")
 }
 
 fn federation(seed: u64) -> Federation {
@@ -72,15 +75,29 @@ impl Observer for Recorder {
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
         Ok(self.folder.checkpoint(state)?)
     }
+
+    fn every_round(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
+    }
 }
 
 /// The same run on the threads engine, into a folder: what all ranks must come to.
 pub(crate) fn train_on_threads(folder: &Path) {
     let (experiment, federation) = (experiment(), federation(3));
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits glyphs");
-    let mut engine = Threads::new(&*model, &federation, 2).expect("there are train devices");
+    let trainer = Sgd::new(&*model);
+    let compute = Threads::new(&trainer, &federation, 2).expect("two threads");
+    let mut engine = Direct::new(compute, &federation).expect("there are train devices");
     let plan = experiment.plan();
-    let mut state = State::new(7, plan.tracks.len(), &*model);
+    let mut state = State::new(7, plan.tracks.len(), &trainer);
     let folder = RunFolder::create(folder, &experiment).expect("the folder is new");
     let mut recorder = Recorder { folder, stop_after: None };
     train(&mut engine, &plan, &mut state, &mut recorder).expect("the run can be trained");
@@ -88,20 +105,32 @@ pub(crate) fn train_on_threads(folder: &Path) {
 
 /// An engine whose process dies at the update of a round, as by `kill -9`.
 struct Doomed<'a> {
-    engine: deltafl_mpi::MpiEngine<'a>,
+    engine: MpiExchange<'a>,
     dies_in: Option<u64>,
 }
 
-impl Engine for Doomed<'_> {
+impl Exchange for Doomed<'_> {
     fn devices(&self) -> usize {
         self.engine.devices()
     }
 
-    fn losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Result<Vec<Vec<DeviceLoss>>, EngineError> {
+    fn attempts(&self) -> u64 {
+        self.engine.attempts()
+    }
+
+    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
+        self.engine.reachable()
+    }
+
+    fn losses(
+        &mut self,
+        round: &Round<'_>,
+        tracks: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
         self.engine.losses(round, tracks)
     }
 
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query<'_>]) -> Result<Vec<Sum>, EngineError> {
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
         if self.dies_in == Some(round.index) {
             let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
         }
@@ -112,7 +141,11 @@ impl Engine for Doomed<'_> {
         self.engine.announce(next);
     }
 
-    fn evaluate(&mut self, split: Split, tracks: &[&Params]) -> Result<Option<SplitEvaluation>, EngineError> {
+    fn evaluate(
+        &mut self,
+        split: Split,
+        tracks: &[&Params],
+    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
         self.engine.evaluate(split, tracks)
     }
 }
@@ -122,7 +155,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Trains the experiment of this test into `FOLDER`, on all ranks. `RESUME` goes on with a run, `STOP_AFTER` a
-/// round stops it, `KILL_IN` a round kills rank 1.
+/// round stops it, `KILL_IN` a round kills rank 1, `MASKED` adds up under secure aggregation.
 pub(crate) fn train_on_ranks() {
     let world = World::init().unwrap_or_else(|error| refuse(&error));
     let path = PathBuf::from(std::env::var_os("FOLDER").expect("FOLDER is set"));
@@ -138,10 +171,18 @@ pub(crate) fn train_on_ranks() {
         .as_ref()
         .and_then(|folder| folder.state(7, model.num_params()).unwrap_or_else(|error| world.fail(&error, 2)));
     let plan = experiment.plan();
-    let state = world.state_of_root(saved);
-    let mut state = state.unwrap_or_else(|| State::new(7, plan.tracks.len(), &*model));
+    let saved = saved.map(|state| checkpoint_bytes(&state).expect("a state can be written"));
+    let saved = world.bytes_of_root(saved.unwrap_or_default());
+    let trainer = Sgd::new(&*model);
+    let mut state = match saved.is_empty() {
+        true => State::new(7, plan.tracks.len(), &trainer),
+        false => state_of_checkpoint(&saved).expect("rank 0 has read it"),
+    };
 
-    let engine = world.engine(&*model, &federation, 2).unwrap_or_else(|error| world.fail(&error, 1));
+    let compute = Threads::new(&trainer, &federation, 2).unwrap_or_else(|error| world.fail(&error, 1));
+    let masks = if number("MASKED").is_some() { Masks::Real { drop_out: 0.1 } } else { Masks::None };
+    let engine =
+        world.exchange(Box::new(compute), &federation, masks).unwrap_or_else(|error| world.fail(&error, 1));
     let mut engine = Doomed { engine, dies_in: number("KILL_IN").filter(|_| world.rank() == 1) };
     let mut observer =
         world.observe(folder.map(|folder| Recorder { folder, stop_after: number("STOP_AFTER") }));
@@ -205,12 +246,16 @@ pub(crate) fn fail_on_a_device() {
     let federation = builder.build();
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits");
     let model = Brittle(model);
-    let mut engine = world.engine(&model, &federation, 1).unwrap_or_else(|error| world.fail(&error, 1));
+    let trainer = Sgd::new(&model);
+    let compute = Threads::new(&trainer, &federation, 1).unwrap_or_else(|error| world.fail(&error, 1));
+    let mut engine = world
+        .exchange(Box::new(compute), &federation, Masks::None)
+        .unwrap_or_else(|error| world.fail(&error, 1));
     let experiment = experiment();
     let mut plan = experiment.plan();
     plan.tracks.truncate(1);
-    plan.sampling.availability.drop_out = 0.0;
-    let mut state = State::new(7, 1, &model);
+    plan.sampling.availability = deltafl::cohort::Availability::default();
+    let mut state = State::new(7, 1, &trainer);
     let mut observer = world.observe::<Recorder>(None);
     if let Err(error) = train(&mut engine, &plan, &mut state, &mut observer) {
         world.fail(&error, 3);

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use deltafl_secagg::device::{Adversary, Policy};
-use deltafl_secagg::graph::Permille;
+use deltafl::params::ParamsId;
+use deltafl::question::{Ask, Question};
+use deltafl::trainer::Work;
+use deltafl_secagg::device::Policy;
 
+use crate::guard::Guard;
 use crate::wire::proto;
 
 /// A day, for the budget of work.
@@ -22,6 +25,8 @@ pub enum Reason {
     Policy,
     /// It cannot do the work.
     Unable,
+    /// It has answered this before.
+    Answered,
 }
 
 impl Reason {
@@ -32,6 +37,7 @@ impl Reason {
             Self::Battery => Wire::Battery,
             Self::Policy => Wire::Policy,
             Self::Unable => Wire::Unable,
+            Self::Answered => Wire::Answered,
         };
         proto::Decline { reason: reason.into() }
     }
@@ -60,6 +66,22 @@ pub enum NotAllowed {
     },
 }
 
+/// A batch that any device takes, however few its examples: it sizes the memory in which a device trains.
+const LARGE_BATCH: u64 = 1024;
+/// A device with fewer examples works as much as one with these.
+const FEW_EXAMPLES: u64 = 100;
+
+/// Why a device does not do the work of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TooMuch {
+    #[error(
+        "a question that goes over {visits} examples is beyond the {most} that this device's owner allows"
+    )]
+    Visits { visits: u64, most: u64 },
+    #[error("steps of {batch} examples are too large for a device that has {examples}")]
+    Batch { batch: u64, examples: u64 },
+}
+
 /// Asks the device whether it has time now.
 pub type Willing = Arc<dyn Fn() -> Result<(), Reason> + Send + Sync>;
 
@@ -74,21 +96,28 @@ pub struct Consent {
     pub open: bool,
     /// The fewest devices to hide among, this one included.
     pub min_cohort: usize,
+    /// Against whom rounds must protect the device.
+    pub guard: Guard,
     /// Computing time per day.
     pub work_per_day: Duration,
+    /// Passes over its own examples that the device makes for one question, at most. One that asks for more is refused before
+    /// any of it is done.
+    pub max_passes: u32,
     /// Whether the device has time now.
     pub willing: Willing,
 }
 
-/// Any experiment in private mode, among three devices at least, at any time.
+/// Any experiment in private mode, among thirty devices at least, from a server that may lie, at any time.
 impl Default for Consent {
     fn default() -> Self {
         Self {
             experiments: None,
             models: None,
             open: false,
-            min_cohort: 3,
+            min_cohort: 30,
+            guard: Guard::default(),
             work_per_day: DAY,
+            max_passes: 100,
             willing: Arc::new(|| Ok(())),
         }
     }
@@ -115,12 +144,34 @@ impl Consent {
         if theirs != ours { Err(NotAllowed::OtherModel { theirs, ours }) } else { Ok(()) }
     }
 
+    /// Whether a question asks for no more work and memory than the owner allows a device of so many examples.
+    pub(super) fn allows_work(&self, question: &Question<ParamsId>, examples: u64) -> Result<(), TooMuch> {
+        let mut visits = 0u64;
+        for query in &question.queries {
+            let Ask::Update { plan, .. } = &query.ask else {
+                visits = visits.saturating_add(examples);
+                continue;
+            };
+            let batch = plan.batch as u64;
+            if batch > examples.max(LARGE_BATCH) {
+                return Err(TooMuch::Batch { batch, examples });
+            }
+            let of_update = match plan.work {
+                Work::Epochs(epochs) => u64::from(epochs).saturating_mul(examples),
+                Work::Steps(steps) => u64::from(steps).saturating_mul(batch),
+            };
+            // The loss that decides on the tail is a pass of its own.
+            visits = visits.saturating_add(of_update).saturating_add(examples);
+        }
+        let most = u64::from(self.max_passes).saturating_mul(examples.max(FEW_EXAMPLES));
+        if visits > most { Err(TooMuch::Visits { visits, most }) } else { Ok(()) }
+    }
+
     /// What the device insists on in secure aggregation, for answers of at most `max_len` integers.
     pub(super) fn policy(&self, max_len: u32) -> Policy {
-        let share = Permille::new(50).unwrap_or_default();
         Policy {
             min_members: self.min_cohort,
-            adversary: Adversary::HonestButCurious { gamma: share, delta: share },
+            adversary: self.guard.insisted(),
             max_len,
             patience: Duration::from_secs(30 * 60),
         }
@@ -151,6 +202,10 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use deltafl::question::{Query, RoundKey};
+    use deltafl::selection::Weighting;
+    use deltafl::trainer::LocalPlan;
+
     use super::*;
 
     fn experiment() -> proto::Experiment {
@@ -178,6 +233,32 @@ mod tests {
         let open = proto::Experiment { open: true, ..experiment() };
         assert_eq!(Consent::default().allows(&open, 10), Err(NotAllowed::Open));
         assert_eq!(Consent { open: true, ..Consent::default() }.allows(&open, 10), Ok(()));
+    }
+
+    fn question(work: Work, batch: usize, updates: usize) -> Question<ParamsId> {
+        let plan = LocalPlan { work, batch, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let ask = Ask::Update { weighting: Weighting::everyone(), plan };
+        let query = Query { params: ParamsId { hash: blake3::hash(b"w"), len: 10 }, ask };
+        Question { key: RoundKey { seed: 1, round: 1, members: 3 }, queries: vec![query; updates] }
+    }
+
+    #[test]
+    fn a_question_of_too_much_work_or_memory_is_refused_before_it_is_begun() {
+        use Work::{Epochs, Steps};
+        let allowed =
+            |question: Question<ParamsId>, examples| Consent::default().allows_work(&question, examples);
+        assert_eq!(allowed(question(Epochs(1), 10, 3), 500), Ok(()));
+        assert_eq!(allowed(question(Epochs(1), 10, 40), 5), Ok(()));
+        assert_eq!(allowed(question(Steps(100), 10, 2), 5), Ok(()));
+        let endless = allowed(question(Epochs(u32::MAX), 10, 1), 500);
+        assert!(matches!(endless, Err(TooMuch::Visits { most: 50_000, .. })), "{endless:?}");
+        assert!(allowed(question(Epochs(50), 10, 2), 500).is_err(), "all queries of a question count");
+        assert!(allowed(question(Steps(u32::MAX), 1000, 64), 500).is_err());
+        assert_eq!(
+            allowed(question(Epochs(1), 1 << 20, 1), 500),
+            Err(TooMuch::Batch { batch: 1 << 20, examples: 500 })
+        );
+        assert_eq!(allowed(question(Epochs(1), 5000, 1), 5000), Ok(()));
     }
 
     #[test]

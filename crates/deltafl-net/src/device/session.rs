@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use deltafl::model::Model;
-use deltafl::params::UpdateCode;
+use deltafl::params::ParamsId;
+use deltafl::question::Question;
 use deltafl_secagg::device::{Device as Protocol, Enrolment};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -19,7 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use self::acquaintance::{identity, verified};
+use self::acquaintance::{enrolment, verified};
 pub use self::ended::SessionError;
 pub(super) use self::memory::Memory;
 use super::consent::Reason;
@@ -27,7 +28,7 @@ use super::library::Verified;
 use super::{Data, Device};
 use crate::wire::proto::federation_client::FederationClient;
 use crate::wire::proto::{self, FromDevice, FromServer, from_device, from_server};
-use crate::wire::{Assembly, MAX_QUERIES, Question, VERSION, array, malformed};
+use crate::wire::{Assembly, VERSION, array, malformed, question as checked_question};
 
 /// Messages of secure aggregation outside of a round: an invitation.
 const SMALL: usize = 4 << 10;
@@ -70,7 +71,7 @@ struct Session<'d> {
     available: bool,
     assembly: Assembly,
     protocol: Option<Protocol>,
-    question: Option<Question>,
+    question: Option<Question<ParamsId>>,
 }
 
 impl<'d> Session<'d> {
@@ -98,11 +99,9 @@ impl<'d> Session<'d> {
         }
         let session = array(&welcome.session, "session")?;
         let roster = verified(device, memory, &mut client, welcome.roster).await?;
-        let identity = identity(device, &roster, welcome.index)?;
-        let longest = MAX_QUERIES * UpdateCode::len(model.num_params());
-        let policy = device.consent.policy(u32::try_from(longest).unwrap_or(u32::MAX));
         let last = memory.joined.filter(|(of, _)| *of == session).and_then(|(_, round)| round);
-        let enrolment = Enrolment::new(identity, Arc::clone(&roster.keys), session, policy).resumed(last);
+        let enrolment =
+            enrolment(device, &roster, welcome.index, &session, model.num_params())?.resumed(last);
         let mut session = Self {
             device,
             model,
@@ -146,7 +145,7 @@ impl<'d> Session<'d> {
         match body {
             from_server::Body::Welcome(_) => return Err(malformed("welcome").into()),
             from_server::Body::Roster(roster) => self.change_roster(roster).await?,
-            from_server::Body::Question(question) => self.question = Some(question.try_into()?),
+            from_server::Body::Question(question) => self.question = Some(checked_question(&question)?),
             from_server::Body::LossQuestion(question) => self.tell_losses(question).await?,
             from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),
             from_server::Body::Part(part) => {
@@ -191,12 +190,10 @@ impl<'d> Session<'d> {
 
     async fn change_roster(&mut self, roster: proto::Roster) -> Result<(), SessionError> {
         self.roster = verified(self.device, self.memory, &mut self.client, Some(roster)).await?;
-        let identity = identity(self.device, &self.roster, self.index)?;
-        let longest = MAX_QUERIES * UpdateCode::len(self.model.num_params());
-        let policy = self.device.consent.policy(u32::try_from(longest).unwrap_or(u32::MAX));
         let last = self.enrolment.last_round();
+        let params = self.model.num_params();
         self.enrolment =
-            Enrolment::new(identity, Arc::clone(&self.roster.keys), self.session, policy).resumed(last);
+            enrolment(self.device, &self.roster, self.index, &self.session, params)?.resumed(last);
         self.available = false;
         self.check_willing().await
     }

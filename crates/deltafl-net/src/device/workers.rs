@@ -1,9 +1,10 @@
 //! The threads on which devices compute.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use deltafl::device::Workspace;
 use deltafl::kernel;
+use deltafl::model::Model;
+use deltafl::trainer::{Sgd, TrainerError, Worker, Workspace};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A few threads, and the memory in which they train, shared by the devices of a process.
@@ -15,10 +16,14 @@ pub struct Workers {
     workspaces: Mutex<Vec<Workspace>>,
 }
 
-/// A device's computation failed: its data, or a model that a user brought, made it panic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// A device's computation failed: its data, or a trainer that a user brought, made it fail or panic.
+#[derive(Debug, thiserror::Error)]
 #[error("the computation of this device failed")]
-pub struct Failed;
+pub struct Failed {
+    /// What the trainer said; nothing where it panicked.
+    #[source]
+    pub source: Option<TrainerError>,
+}
 
 impl Workers {
     /// So many threads. Answers wait for their upload in memory, eight per thread at most.
@@ -38,18 +43,20 @@ impl Workers {
     /// Computes on one of the threads.
     pub(super) async fn compute<T: Send + 'static>(
         &self,
-        task: impl FnOnce(&mut Workspace) -> T + Send + 'static,
+        model: Arc<dyn Model>,
+        task: impl FnOnce(&mut dyn Worker) -> Result<T, TrainerError> + Send + 'static,
     ) -> Result<T, Failed> {
         let _thread = self.threads.acquire().await.expect("the semaphore is never closed");
-        let mut workspace = self.spare().pop().unwrap_or_default();
+        let workspace = self.spare().pop().unwrap_or_default();
         let done = tokio::task::spawn_blocking(move || {
             let _flushed = kernel::flush_denormals();
-            let result = task(&mut workspace);
-            (result, workspace)
+            let mut worker = Sgd::new(&*model).worker_in(workspace);
+            let result = task(&mut worker);
+            (result, worker.into_workspace())
         });
-        let (result, workspace) = done.await.map_err(|_| Failed)?;
+        let (result, workspace) = done.await.map_err(|_| Failed { source: None })?;
         self.spare().push(workspace);
-        Ok(result)
+        result.map_err(|source| Failed { source: Some(source) })
     }
 
     fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Workspace>> {

@@ -1,14 +1,16 @@
 //! A device's stay: from its greeting to the end of its connection.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::time::timeout;
+use tokio::time::timeout_at;
 use tonic::{Status, Streaming};
 
-use super::{Address, Desk, Door, Event, GREETING_WINDOW, Greetings, Hub, MAX_GREETINGS, OUTBOX, Peer, What};
+use super::{
+    Address, Desk, Door, Event, GREETING_WINDOW, Greetings, Hub, Limits, MAX_GREETINGS, OUTBOX, Peer, What,
+};
 use crate::refusal::Refusal;
 use crate::wire::proto::{FromDevice, FromServer, Hello, Part, from_device, from_server};
 use crate::wire::{Assembly, PART, PartError, VERSION};
@@ -64,7 +66,7 @@ impl Hub {
         let _ = outbox.try_send(Arc::new(FromServer { body: Some(welcome) })); // an empty outbox takes it
         let (stay, door) = (desk.next_stay, Arc::<Door>::default());
         desk.next_stay += 1;
-        let peer = Peer { stay, outbox, door: Arc::clone(&door), ready: false };
+        let peer = Peer { stay, outbox, door: Arc::clone(&door), ready: false, expected: false };
         if let Some(before) = desk.peers.insert(device, peer) {
             desk.ready -= usize::from(before.ready);
             before.door.ring();
@@ -86,17 +88,38 @@ impl Desk {
     }
 }
 
+/// A message of a device that is coming in.
+#[derive(Default)]
+struct Incoming {
+    assembly: Assembly,
+    /// Room among the messages that are coming in.
+    room: Option<OwnedSemaphorePermit>,
+    /// When all of it must be there.
+    deadline: Option<Instant>,
+    /// Bytes still to come of a message that nobody awaits: they are thrown away as they come.
+    unwanted: usize,
+}
+
+impl Incoming {
+    /// When the device must have said more: after one patience, or when the whole message is due. A device that is in the
+    /// middle of nothing may be silent.
+    fn due(&self, patience: Duration) -> Option<Instant> {
+        let partial = self.unwanted > 0 || self.assembly.is_partial();
+        let next = Instant::now() + patience;
+        partial.then(|| self.deadline.map_or(next, |deadline| deadline.min(next)))
+    }
+}
+
 impl Seat {
     /// Hears the device out until it leaves or is shown the door.
-    pub(crate) async fn listen(self, mut incoming: Streaming<FromDevice>) -> Farewell {
-        let mut assembly = Assembly::default();
-        let mut room = None;
+    pub(crate) async fn listen(self, mut stream: Streaming<FromDevice>) -> Farewell {
+        let mut incoming = Incoming::default();
         loop {
-            let patience = self.hub.limits.patience;
+            let due = incoming.due(self.hub.limits.patience);
             let next = async {
-                match assembly.is_partial() {
-                    true => timeout(patience, incoming.message()).await.map_err(|_| Refusal::Stalled),
-                    false => Ok(incoming.message().await),
+                match due {
+                    Some(due) => timeout_at(due.into(), stream.message()).await.map_err(|_| Refusal::Stalled),
+                    None => Ok(stream.message().await),
                 }
             };
             let message = tokio::select! {
@@ -104,7 +127,7 @@ impl Seat {
                 message = next => message,
             };
             let heard = match message {
-                Ok(Ok(Some(message))) => self.hear(message, &mut assembly, &mut room).await,
+                Ok(Ok(Some(message))) => self.hear(message, &mut incoming).await,
                 Ok(Ok(None)) => break,
                 Ok(Err(status)) => match refusal_of(&status) {
                     Some(refusal) => Err(refusal),
@@ -127,12 +150,7 @@ impl Seat {
         if self.door.thrown_out.load(Ordering::Relaxed) { Farewell::Unkind } else { Farewell::Kind }
     }
 
-    async fn hear(
-        &self,
-        message: FromDevice,
-        assembly: &mut Assembly,
-        room: &mut Option<OwnedSemaphorePermit>,
-    ) -> Result<Option<What>, Refusal> {
+    async fn hear(&self, message: FromDevice, incoming: &mut Incoming) -> Result<Option<What>, Refusal> {
         Ok(match message.body.ok_or(Refusal::Malformed)? {
             from_device::Body::Hello(_) => return Err(Refusal::Malformed),
             from_device::Body::Ready(ready) => {
@@ -144,29 +162,56 @@ impl Seat {
                 Some(What::Gone)
             }
             from_device::Body::Losses(losses) => Some(What::Losses(losses)),
-            from_device::Body::Part(part) => {
-                let limit = self.hub.longest.load(Ordering::Relaxed).max(SMALL);
-                if part.total as usize > limit {
-                    return Err(Refusal::TooLong); // before it waits for room, and others behind it
-                }
-                self.make_room(&part, room).await;
-                match assembly.take(part, limit) {
-                    Ok(None) => None,
-                    Ok(Some(bytes)) => Some(What::Message { bytes, _room: room.take() }),
-                    Err(PartError::TooLong { .. }) => return Err(Refusal::TooLong),
-                    Err(PartError::Misfit) => return Err(Refusal::Malformed),
-                }
-            }
+            from_device::Body::Part(part) => self.take_part(part, incoming).await?,
         })
     }
 
-    /// Waits until a long message fits among those that are coming in; meanwhile the device is not read from, and HTTP/2
-    /// holds it back.
-    async fn make_room(&self, part: &Part, room: &mut Option<OwnedSemaphorePermit>) {
-        if room.is_none() && part.total as usize > PART {
-            let kibibytes = (part.total >> 10).min((self.hub.limits.incoming_bytes >> 10) as u32);
-            *room = Arc::clone(&self.hub.room).acquire_many_owned(kibibytes).await.ok();
+    /// Takes in a part of a message; the message, if this was its last. A long one must be awaited, and must come in time.
+    async fn take_part(&self, part: Part, incoming: &mut Incoming) -> Result<Option<What>, Refusal> {
+        let (limit, total) = (self.hub.longest.load(Ordering::Relaxed).max(SMALL), part.total as usize);
+        if total > limit {
+            return Err(Refusal::TooLong); // before it waits for room, and others behind it
         }
+        if incoming.unwanted > 0 {
+            incoming.unwanted = incoming.unwanted.saturating_sub(part.data.len().max(1));
+            return Ok(None);
+        }
+        if !incoming.assembly.is_partial() && total > PART {
+            if !self.take_expected() {
+                self.hub.refusals.count(Refusal::Late);
+                incoming.unwanted = total.saturating_sub(part.data.len());
+                return Ok(None);
+            }
+            self.make_room(total, incoming).await;
+        }
+        match incoming.assembly.take(part, limit) {
+            Ok(None) => Ok(None),
+            Ok(Some(bytes)) => {
+                incoming.deadline = None;
+                Ok(Some(What::Message { bytes, _room: incoming.room.take() }))
+            }
+            Err(PartError::TooLong { .. }) => Err(Refusal::TooLong),
+            Err(PartError::Misfit) => Err(Refusal::Malformed),
+        }
+    }
+
+    /// Whether a message of this device is awaited; it counts as come from now on.
+    fn take_expected(&self) -> bool {
+        let mut desk = self.hub.desk();
+        let Address { device, stay } = self.address;
+        let peer = desk.peers.get_mut(&device).filter(|peer| peer.stay == stay);
+        peer.is_some_and(|peer| std::mem::take(&mut peer.expected))
+    }
+
+    /// Waits until a long message fits among those that are coming in; meanwhile the device is not read from, and HTTP/2
+    /// holds it back. From then on the message has its time.
+    async fn make_room(&self, total: usize, incoming: &mut Incoming) {
+        let capacity = *self.hub.capacity.lock().unwrap_or_else(PoisonError::into_inner);
+        let kibibytes = u32::try_from((total >> 10).min(capacity)).unwrap_or(u32::MAX);
+        incoming.room = Arc::clone(&self.hub.room).acquire_many_owned(kibibytes).await.ok();
+        let Limits { patience, min_rate, .. } = self.hub.limits;
+        let time = Duration::from_secs_f64(total as f64 / f64::from(min_rate.max(1)));
+        incoming.deadline = Some(Instant::now() + patience + time);
     }
 
     /// Notes whether the device can be drawn: it can if it holds the roster in force.

@@ -1,7 +1,8 @@
 //! Enrolment tokens: what lets a new device of a fleet in.
 //!
-//! A token holds the fingerprint of the federation's authority beside its secret, so that a device which has nothing else
-//! knows whether it talks to the right server before it says the secret. The server keeps a hash of the secret.
+//! A token holds the fingerprint of the federation's authority and the key that signs its rosters beside its secret, so that a
+//! device which has nothing else knows whether it talks to the right server before it says the secret, and takes no roster
+//! from anybody but the authority after. The server keeps a hash of the secret.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,6 +22,7 @@ const SECRET_LEN: usize = 16;
 #[derive(Clone)]
 pub struct Token {
     authority: Fingerprint,
+    roster_key: [u8; 32],
     secret: Zeroizing<[u8; SECRET_LEN]>,
 }
 
@@ -30,20 +32,25 @@ pub struct TokenHash(pub String);
 
 /// A text that is no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not an enrolment token: it starts with deltafl- and is {} characters long", PREFIX.len() + 64)]
+#[error("not an enrolment token: it starts with deltafl- and is {} characters long", PREFIX.len() + 107)]
 pub struct InvalidToken;
 
 impl Token {
     /// A new token for the federation of an authority.
-    pub fn generate(authority: Fingerprint) -> Result<Self, IdentityError> {
+    pub fn generate(authority: Fingerprint, roster_key: [u8; 32]) -> Result<Self, IdentityError> {
         let mut secret = Zeroizing::new([0; SECRET_LEN]);
         getrandom::fill(&mut *secret)?;
-        Ok(Self { authority, secret })
+        Ok(Self { authority, roster_key, secret })
     }
 
     /// The authority whose server may be told the secret.
     pub fn authority(&self) -> Fingerprint {
         self.authority
+    }
+
+    /// The Ed25519 key that signs the rosters of the federation.
+    pub fn roster_key(&self) -> [u8; 32] {
+        self.roster_key
     }
 
     /// What the server keeps of it.
@@ -55,8 +62,7 @@ impl Token {
 
     /// The text to hand to a device. Whoever has it can enrol.
     pub fn reveal(&self) -> Zeroizing<String> {
-        let mut bytes = Zeroizing::new(self.authority.0.to_vec());
-        bytes.extend_from_slice(&*self.secret);
+        let bytes = Zeroizing::new([&self.authority.0[..], &self.roster_key, &*self.secret].concat());
         Zeroizing::new(PREFIX.to_owned() + &URL_SAFE_NO_PAD.encode(&*bytes))
     }
 }
@@ -67,9 +73,10 @@ impl FromStr for Token {
     fn from_str(text: &str) -> Result<Self, InvalidToken> {
         let coded = text.trim().strip_prefix(PREFIX).ok_or(InvalidToken)?;
         let bytes = Zeroizing::new(URL_SAFE_NO_PAD.decode(coded).map_err(|_| InvalidToken)?);
-        let (authority, secret) = bytes.split_first_chunk().ok_or(InvalidToken)?;
-        let secret = secret.try_into().map_err(|_| InvalidToken)?;
-        Ok(Self { authority: Fingerprint(*authority), secret: Zeroizing::new(secret) })
+        let (authority, rest) = bytes.split_first_chunk().ok_or(InvalidToken)?;
+        let (roster_key, secret) = rest.split_first_chunk().ok_or(InvalidToken)?;
+        let secret = Zeroizing::new(secret.try_into().map_err(|_| InvalidToken)?);
+        Ok(Self { authority: Fingerprint(*authority), roster_key: *roster_key, secret })
     }
 }
 
@@ -85,15 +92,16 @@ mod tests {
 
     #[test]
     fn a_token_is_read_as_it_is_written_and_debug_hides_it() {
-        let token = Token::generate(Fingerprint([7; 32])).unwrap();
+        let token = Token::generate(Fingerprint([7; 32]), [8; 32]).unwrap();
         let text = token.reveal();
-        assert_eq!(text.len(), 72);
+        assert_eq!(text.len(), 115);
         let read: Token = text.parse().unwrap();
         assert_eq!((read.authority(), read.hash()), (token.authority(), token.hash()));
+        assert_eq!(read.roster_key(), [8; 32]);
         let secret = URL_SAFE_NO_PAD.encode(*token.secret);
         let shown = format!("{token:?}");
         assert!(!shown.contains(&secret) && !shown.contains(&hex(&*token.secret)), "{shown}");
-        for wrong in ["", "deltafl-", &text[..71], &text[1..], &format!("{}AAAA", *text)] {
+        for wrong in ["", "deltafl-", &text[..114], &text[1..], &format!("{}AAAA", *text)] {
             assert!(wrong.parse::<Token>().is_err(), "{wrong}");
         }
     }

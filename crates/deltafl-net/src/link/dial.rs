@@ -1,5 +1,6 @@
 //! The device's end: it connects out, so that it can be behind a NAT.
 
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,6 +88,21 @@ impl Server {
         let channel = endpoint.connect_with_connector(connector).await?;
         Ok(FederationClient::new(channel).max_decoding_message_size(MAX_MESSAGE))
     }
+}
+
+/// Whether an error says that the other end refused this device's certificate. With TLS 1.3 a device hears of that after its own
+/// side of the handshake is done: the alert lies deep in an error of HTTP/2, which keeps no more of it than its text.
+pub fn is_refused_certificate(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let alert = |text: String| text.contains("received fatal alert");
+        if alert(error.to_string()) || inner.is_some_and(|inner| alert(inner.to_string())) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 async fn connect(address: String, trust: Trust) -> io::Result<TokioIo<Protected<TlsStream<TcpStream>>>> {

@@ -8,7 +8,7 @@ const colour = (i) => `var(--c${i % COLOURS})`;
 const PURPOSES = { keys: ["set up keys", 5], losses: ["losses", 4], updates: ["updates", 0] };
 const SHADES = [1, 0.7, 0.45];
 const label = (track) => (track.algorithm === "fedavg" ? "FedAvg" : `Δ-FL θ=${track.theta}`);
-const state = { about: null, now: null, rounds: [], open: new Set(), percentile: 50 };
+const state = { about: null, public: false, now: null, rounds: [], open: new Set(), percentile: 50 };
 
 const number = (value, digits = 0) =>
   value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -309,8 +309,10 @@ function drawKnob() {
     text += ` Among ${number(known.losses[track].devices)} devices the median loss was ${of(50)}, the 90th percentile ${of(90)}.`;
   }
   at("choice").textContent = text;
+  // As it stands, where `deltafl enrol device` wrote its folder; whoever may pull without one needs none.
+  const who = state.public ? `--federation ${state.about.federation}` : "--identity identity";
   at("command").textContent =
-    `deltafl model pull --theta ${theta.toFixed(2)} --server ${location.origin} --identity DEVICE --out model.safetensors`;
+    `deltafl model pull --theta ${theta.toFixed(2)} --server ${location.origin} ${who} --out model.safetensors`;
 }
 
 function drawAll() {

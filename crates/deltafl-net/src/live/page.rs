@@ -15,7 +15,7 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt as _};
 
 use super::{About, Now, Shown};
-use crate::http::{House, Problem};
+use crate::http::{Access, House, Problem};
 use crate::store::CommittedRound;
 
 /// Pages that listen at once.
@@ -29,6 +29,8 @@ pub(crate) struct Snapshot {
     about: About,
     now: Now,
     rounds: Vec<Shown>,
+    /// Whether models are for anybody, and not for devices alone.
+    public: bool,
 }
 
 pub(crate) async fn page() -> impl IntoResponse {
@@ -54,7 +56,8 @@ pub(crate) async fn snapshot(
 ) -> Result<Json<Snapshot>, Problem> {
     known(&house, &federation)?;
     let live = &house.live;
-    Ok(Json(Snapshot { about: live.about().clone(), now: live.now(), rounds: live.shown() }))
+    let public = house.access == Access::Anyone;
+    Ok(Json(Snapshot { about: live.about().clone(), now: live.now(), rounds: live.shown(), public }))
 }
 
 /// From which round on, and of which run.

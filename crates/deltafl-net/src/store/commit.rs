@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use deltafl::algorithm::TrackLabel;
+use deltafl::memory::Memory;
 use deltafl::model::ModelSpec;
-use deltafl::superquantile::private::LossRange;
+use deltafl::selection::ETA;
 use deltafl::training::{State, TrackState};
-use deltafl_data::experiment::TrackLabel;
-use deltafl_data::run_folder::{RoundLine, checkpoint_bytes};
+use deltafl_data::run_folder::{RoundLine, checkpoint_bytes, state_of_checkpoint};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use sqlx::any::AnyRow;
@@ -60,8 +61,23 @@ pub struct CommittedRound {
 pub(super) struct TrackAbout {
     #[serde(flatten)]
     pub(super) label: TrackLabel,
-    pub(super) eta: Option<f64>,
-    pub(super) range: LossRange,
+    /// The numbers of its memory, as their bits: JSON has no infinity.
+    numbers: BTreeMap<String, u64>,
+    /// The blob of a checkpoint of this track alone, where its memory holds vectors.
+    vectors: Option<String>,
+}
+
+impl TrackAbout {
+    /// η in force.
+    pub(super) fn eta(&self) -> Option<f64> {
+        self.numbers.get(ETA).copied().map(f64::from_bits)
+    }
+
+    fn memory(&self) -> Memory {
+        let mut memory = Memory::default();
+        self.numbers.iter().for_each(|(name, &bits)| memory.set_number(name, f64::from_bits(bits)));
+        memory
+    }
 }
 
 /// The params of a track, kept already.
@@ -128,10 +144,24 @@ impl Store {
         };
         let bytes = Bytes::from(write_params(&about, &track.params).map_err(|_| damaged())?);
         Ok(KeptTrack {
-            about: TrackAbout { label, eta: track.eta, range: track.range },
+            about: TrackAbout {
+                label,
+                numbers: track.memory.numbers().map(|(name, n)| (name.to_owned(), n.to_bits())).collect(),
+                vectors: self.keep_vectors(commit.state, track).await?,
+            },
             bytes: i64::try_from(bytes.len()).map_err(|_| damaged())?,
             blob: self.put_blob(&bytes).await?,
         })
+    }
+
+    /// A checkpoint of one track, where its memory holds vectors: most algorithms have none.
+    async fn keep_vectors(&self, state: &State, track: &TrackState) -> Result<Option<String>, StoreError> {
+        if track.memory.vectors().next().is_none() {
+            return Ok(None);
+        }
+        let alone = State { seed: state.seed, round: state.round, tracks: vec![track.clone()] };
+        let bytes = checkpoint_bytes(&alone).map_err(|_| StoreError::Damaged { what: "state to commit" })?;
+        Ok(Some(self.put_blob(&Bytes::from(bytes)).await?.as_str().to_owned()))
     }
 
     async fn try_commit(
@@ -189,7 +219,15 @@ impl Store {
             let (_, params) = read_params(&self.blob(&hash).await?).map_err(|_| damaged())?;
             // Tracks with equal params share them in memory, as they did when they were committed.
             let params = tracks.iter().find(|t| t.params == params).map_or(params, |t| t.params.clone());
-            tracks.push(TrackState { params, eta: about.eta, range: about.range });
+            let memory = match &about.vectors {
+                None => about.memory(),
+                Some(hash) => {
+                    let hash = BlobHash::parse(hash).ok_or_else(damaged)?;
+                    let alone = state_of_checkpoint(&self.blob(&hash).await?).map_err(|_| damaged())?;
+                    alone.tracks.into_iter().next().ok_or_else(damaged)?.memory
+                }
+            };
+            tracks.push(TrackState { params, memory });
         }
         Ok(Some(State { seed, round, tracks }))
     }
@@ -253,7 +291,7 @@ impl Store {
         let Some(before) = before else { return Ok(()) };
         let mut transaction = self.database().begin().await?;
         let rows = sqlx::query(
-            "DELETE FROM models WHERE federation = $1 AND seed = $2 AND round < $3 AND published = 0 RETURNING blob",
+            "DELETE FROM models WHERE federation = $1 AND seed = $2 AND round < $3 AND published = 0 RETURNING blob, about",
         )
         .bind(federation.as_str())
         .bind(state.seed.to_string())
@@ -269,6 +307,16 @@ impl Store {
                 .await?;
             if let Some(hash) = BlobHash::parse(&blob).filter(|_| used == 0) {
                 self.delete_blob(&hash).await?;
+            }
+            let about: Option<TrackAbout> = serde_json::from_str(&row.try_get::<String, _>(1)?).ok();
+            if let Some(vectors) = about.and_then(|about| about.vectors) {
+                let used: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM models WHERE about LIKE $1")
+                    .bind(format!("%{vectors}%"))
+                    .fetch_one(self.database().pool())
+                    .await?;
+                if let Some(hash) = BlobHash::parse(&vectors).filter(|_| used == 0) {
+                    self.delete_blob(&hash).await?;
+                }
             }
         }
         Ok(())

@@ -53,6 +53,11 @@ impl Store {
         patiently!(self, self.try_enrol(federation, std::slice::from_ref(device), Some(token)))
     }
 
+    /// Begins a new version of the roster although nobody was enrolled or revoked: the one before is about to expire.
+    pub async fn renew_roster(&self, federation: &FederationName) -> Result<(), StoreError> {
+        patiently!(self, self.try_renew_roster(federation))
+    }
+
     /// The roster, by number, without gaps.
     pub async fn devices(&self, federation: &FederationName) -> Result<Vec<EnrolledDevice>, StoreError> {
         patiently!(self, self.try_devices(federation))
@@ -98,6 +103,12 @@ impl Store {
         }
         transaction.commit().await?;
         Ok(first)
+    }
+
+    async fn try_renew_roster(&self, federation: &FederationName) -> Result<(), StoreError> {
+        let mut transaction = self.database().begin().await?;
+        touch_roster(&mut transaction, federation).await?;
+        Ok(transaction.commit().await?)
     }
 
     async fn try_devices(&self, federation: &FederationName) -> Result<Vec<EnrolledDevice>, StoreError> {

@@ -90,7 +90,8 @@ impl Store {
             .map(|row| {
                 let name = row.try_get::<String, _>(0)?.try_into().map_err(|_| damaged())?;
                 let text: Option<String> = row.try_get(1)?;
-                let experiment = text.map(|text| toml::from_str(&text).map_err(|_| damaged())).transpose()?;
+                let experiment =
+                    text.map(|text| Experiment::parse(&text).map_err(|_| damaged())).transpose()?;
                 Ok(FederationRow { name, experiment })
             })
             .collect()

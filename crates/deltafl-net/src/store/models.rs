@@ -1,6 +1,6 @@
 //! The models that devices can pull: a version per published round, a level θ per track.
 
-use deltafl_data::experiment::TrackLabel;
+use deltafl::algorithm::TrackLabel;
 use sqlx::Row as _;
 
 use super::blobs::BlobHash;
@@ -64,8 +64,8 @@ impl Store {
                 Ok(ModelRow {
                     seed: row.try_get::<String, _>(0)?.parse().map_err(|_| damaged())?,
                     round: row.try_get::<i64, _>(1)?.unsigned_abs(),
+                    eta: about.eta(),
                     label: about.label,
-                    eta: about.eta,
                     losses,
                     blob: BlobHash::parse(&row.try_get::<String, _>(3)?).ok_or_else(damaged)?,
                     bytes: row.try_get::<i64, _>(4)?.unsigned_abs(),

@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
+use deltafl::algorithm::TrackLabel;
 use deltafl::model::ModelSpec;
 use deltafl::params::Params;
-use deltafl_data::experiment::TrackLabel;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize};
 
@@ -68,8 +68,11 @@ mod tests {
 
     #[test]
     fn params_survive_to_the_bit_and_damage_is_an_error() {
-        let label =
-            TrackLabel { algorithm: "delta-fl".to_owned(), theta: Conformity::try_from(0.1).unwrap() };
+        let label = TrackLabel {
+            name: "Δ-FL".to_owned(),
+            algorithm: "delta-fl".to_owned(),
+            theta: Conformity::try_from(0.1).unwrap(),
+        };
         let about = ModelAbout { federation: "demo".to_owned(), model: ModelSpec::LINEAR, label };
         let params = Params::from(vec![1.5, -0.0, f32::MIN_POSITIVE / 2.0]);
         let bytes = write_params(&about, &params).unwrap();

@@ -10,7 +10,7 @@ use crate::identity::{FederationName, from_hex, hex};
 use crate::roster::SignedRoster;
 
 impl Store {
-    /// Keeps the roster of a version, in place of any older one.
+    /// Keeps the roster of a version, in place of any older one. The first of a version stays: devices take no other.
     pub async fn keep_roster(
         &self,
         federation: &FederationName,
@@ -47,7 +47,7 @@ impl Store {
         sqlx::query(
             "INSERT INTO rosters (federation, version, bytes, signature) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (federation) DO UPDATE SET version = excluded.version, bytes = excluded.bytes, \
-             signature = excluded.signature WHERE rosters.version <= excluded.version",
+             signature = excluded.signature WHERE rosters.version < excluded.version",
         )
         .bind(federation.as_str())
         .bind(i64::try_from(version).unwrap_or(i64::MAX))

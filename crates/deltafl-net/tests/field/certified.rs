@@ -7,7 +7,7 @@ use std::time::Duration;
 use deltafl_net::device::Credentials;
 use deltafl_net::identity::{Authority, Fleet, Revocations, ServerIdentity};
 use deltafl_net::link::{Protection, Server};
-use deltafl_net::roster::{Entry, Roster, SignedRoster};
+use deltafl_net::roster::{Edition, Entry, Roster, SignedRoster};
 use deltafl_net::serve::{Host, Setup};
 use deltafl_net::swarm::{Bee, Conduct, Swarm};
 use rustls::pki_types::UnixTime;
@@ -39,7 +39,10 @@ impl Certified {
             key: device.signing_public(),
             revoked: self.revocations.contains(&device.fingerprint()),
         };
-        let roster = Roster::new(self.fleet.devices.iter().map(entry).collect()).unwrap();
+        let entries: Vec<Entry> = self.fleet.devices.iter().map(entry).collect();
+        let version = 1 + entries.iter().filter(|entry| entry.revoked).count() as u64;
+        let edition = Edition::lasting(version, Duration::from_secs(86_400));
+        let roster = Roster::new(edition, entries).unwrap();
         SignedRoster::new(&roster, |message| self.authority.sign(message))
     }
 

@@ -6,18 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use deltafl::compute::Threads;
 use deltafl::data::{Federation, Split};
-use deltafl::engine::{Engine, SplitEvaluation};
+use deltafl::exchange::{Direct, Exchange, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, TrainingError, train};
+use deltafl::superquantile::LossDistribution;
+use deltafl::trainer::Sgd;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, TrainingError, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_net::device::{Backoff, Consent, Credentials};
 use deltafl_net::engine::Rules;
 use deltafl_net::fault::Misconduct;
 use deltafl_net::link::{ConnectionLimits, Protection, Server, Trust};
 use deltafl_net::loopback;
-use deltafl_net::roster::SignedRoster;
+use deltafl_net::roster::{Edition, SignedRoster};
 use deltafl_net::serve::{Host, Introduction, Limits, Setup};
 use deltafl_net::swarm::{Bee, Conduct, Swarm};
 
@@ -30,7 +33,7 @@ pub struct Field {
 
 impl Field {
     pub fn new(experiment: &str) -> Self {
-        let experiment: Experiment = toml::from_str(experiment).unwrap();
+        let experiment = Experiment::parse(experiment).unwrap();
         let federation = experiment.data.load().unwrap();
         let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
         Self { experiment, federation: Arc::new(federation), model: Arc::from(model) }
@@ -48,7 +51,9 @@ impl Field {
     pub fn roster(&self, revoked: &[u32]) -> SignedRoster {
         let devices = self.devices();
         let names = devices.iter().map(|&k| self.federation.id(k));
-        loopback::roster(names, |name| revoked.iter().any(|&k| self.federation.id(k) == name)).unwrap()
+        let edition = Edition { version: 1 + revoked.len() as u64, expires: u64::MAX };
+        loopback::roster(edition, names, |name| revoked.iter().any(|&k| self.federation.id(k) == name))
+            .unwrap()
     }
 
     pub fn setup(&self) -> Setup {
@@ -96,18 +101,25 @@ impl Field {
         Swarm::release(devices.iter().map(bee).collect(), &self.model, &self.federation, conduct)
     }
 
-    /// Trains on an engine from w₀ to the end.
-    pub fn train(&self, engine: &mut dyn Engine, diary: &mut Diary) -> Result<State, TrainingError> {
+    /// Trains in this process, from w₀ to the end.
+    pub fn simulate(&self, diary: &mut Diary) -> State {
+        let trainer = Sgd::new(&*self.model);
+        let compute = Threads::new(&trainer, &self.federation, 2).unwrap();
+        self.train(&mut Direct::new(compute, &self.federation).unwrap(), diary).unwrap()
+    }
+
+    /// Trains over an exchange from w₀ to the end.
+    pub fn train(&self, exchange: &mut dyn Exchange, diary: &mut Diary) -> Result<State, TrainingError> {
         let plan = self.experiment.plan();
-        let mut state =
-            State::new(*self.experiment.seeds.iter().next().unwrap(), plan.tracks.len(), &*self.model);
-        train(engine, &plan, &mut state, diary).map(|_| state)
+        let seed = *self.experiment.seeds.iter().next().unwrap();
+        let mut state = State::new(seed, plan.tracks.len(), &Sgd::new(&*self.model));
+        train(exchange, &plan, &mut state, diary).map(|_| state)
     }
 }
 
 pub fn conduct() -> Conduct {
     Conduct {
-        consent: Consent { open: true, ..Consent::default() },
+        consent: Consent { open: true, min_cohort: 3, ..Consent::default() },
         misconduct: Misconduct::default(),
         seed: 1,
         threads: 2,
@@ -149,6 +161,14 @@ impl Observer for Diary {
 
     fn every_round(&self) -> bool {
         true
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::path::Path;
 
+use deltafl::algorithm::TrackLabel;
+use deltafl::memory::Memory;
 use deltafl::model::ModelSpec;
-use deltafl::superquantile::private::{Bins, LossRange};
+use deltafl::superquantile::private::Bins;
 use deltafl::superquantile::{Conformity, Histogram, LossDistribution};
 use deltafl::training::{RoundRecord, State, TrackState};
-use deltafl_data::experiment::TrackLabel;
 use deltafl_data::run_folder::RoundLine;
 use deltafl_net::identity::FederationName;
 use deltafl_net::serve::{Phase, Purpose};
@@ -39,19 +40,26 @@ pub async fn federation(store: &Store) -> FederationName {
 }
 
 pub fn labels() -> Vec<TrackLabel> {
-    let of = |algorithm: &str, theta| TrackLabel {
+    let of = |name: &str, algorithm: &str, theta| TrackLabel {
+        name: name.to_owned(),
         algorithm: algorithm.to_owned(),
         theta: Conformity::try_from(theta).unwrap(),
     };
-    vec![of("fedavg", 1.0), of("delta-fl", 0.5), of("delta-fl", 0.1)]
+    vec![of("FedAvg", "fedavg", 1.0), of("Δ-FL θ=0.5", "delta-fl", 0.5), of("Δ-FL θ=0.1", "delta-fl", 0.1)]
 }
 
 /// What training would have reached after some rounds: numbers that depend on nothing else.
 pub fn state(round: u64) -> State {
-    let track = |i: u64| TrackState {
-        params: (0..50).map(|j| (round * 31 + i * 7 + j) as f32 / 3.0).collect::<Vec<f32>>().into(),
-        eta: (i > 0).then_some(0.1 * round as f64 + 0.2),
-        range: LossRange::default(),
+    let track = |i: u64| {
+        let params = (0..50).map(|j| (round * 31 + i * 7 + j) as f32 / 3.0).collect::<Vec<f32>>();
+        let mut memory = Memory::default();
+        if i > 0 {
+            memory.set_number("eta", 0.1 * round as f64 + 0.2);
+        }
+        if i > 1 {
+            memory.set_vector("moment", params.iter().map(|entry| 0.5 * entry).collect::<Vec<f32>>().into());
+        }
+        TrackState { params: params.into(), memory }
     };
     State { seed: 1, round, tracks: (0..3).map(track).collect() }
 }
@@ -62,10 +70,10 @@ pub fn lines(round: u64) -> Vec<RoundLine> {
         record: RoundRecord {
             seed: 1,
             track,
-            algorithm: label.algorithm,
-            theta: label.theta,
+            name: label.name,
             round,
             eta: None,
+            eta_age: None,
             loss: None,
             cohort: 40,
             dropped: 2,

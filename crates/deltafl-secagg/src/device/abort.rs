@@ -53,15 +53,15 @@ pub enum Abort {
     /// A revealed value or a key that does not match its commitment.
     #[error("device {0} is not bound by what was committed")]
     BadCommitment(DeviceId),
+    /// A member that draws the graph did not reveal its part, or the server holds it back.
+    #[error("the part of device {0} in the graph's randomness is missing")]
+    Withheld(DeviceId),
     /// Keys that are missing, although the graph makes the device a neighbour.
     #[error("the keys of neighbour {0} are missing")]
     MissingKeys(DeviceId),
     /// A neighbour is said to be active, but its shares never came.
     #[error("the shares of neighbour {0} are missing")]
     MissingShares(DeviceId),
-    /// A box that does not open, or holds no shares.
-    #[error("the shares of device {0} do not open")]
-    BadShares(DeviceId),
     /// A slot out of turn.
     #[error("slot {got} in place of slot {expected}")]
     WrongSlot {

@@ -7,7 +7,7 @@ use rand_core::CryptoRng;
 use thiserror::Error;
 
 use super::Device;
-use crate::graph::{GraphRule, Permille, active_threshold};
+use crate::graph::{Colluding, GraphRule, Permille, active_threshold};
 use crate::identity::{DeviceId, Identity, Roster};
 use crate::params::{ParamsError, RoundParams};
 use crate::transcript::Digest;
@@ -15,18 +15,25 @@ use crate::transcript::Digest;
 /// Against whom a device insists on being protected (see `docs/threat-model.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Adversary {
-    /// A server that follows the protocol and looks at everything, with a share γ of the cohort on its side.
+    /// A server that follows the protocol and looks at everything, with γ of the cohort on its side.
     HonestButCurious {
         /// γ.
-        gamma: Permille,
+        gamma: Colluding,
         /// δ, the share that may drop out: what is left must still hang together.
         delta: Permille,
     },
-    /// A server that does as it pleases: full graph and t > (1+γ)n/2, or the device stays away.
+    /// A server that does as it pleases: a graph that holds against it, or the device stays away.
     Active {
         /// γ.
-        gamma: Permille,
+        gamma: Colluding,
     },
+}
+
+/// The server lies, and 5 % of the cohort collude with it.
+impl Default for Adversary {
+    fn default() -> Self {
+        Self::Active { gamma: Permille::new(50).unwrap_or_default().into() }
+    }
 }
 
 /// What a device insists on.
@@ -146,23 +153,30 @@ impl Enrolment {
 
 impl Adversary {
     fn allows(self, graph: GraphRule, cohort: u32) -> bool {
+        let covers = |theirs: Colluding, ours: Colluding| theirs.of(cohort) >= ours.of(cohort);
         match (self, graph) {
+            (Self::Active { gamma }, GraphRule::Active { gamma: theirs, .. }) => covers(theirs, gamma),
             (Self::Active { gamma }, GraphRule::Full { threshold }) => {
-                threshold >= active_threshold(cohort, gamma)
+                threshold as usize >= active_threshold(cohort as usize, gamma.of(cohort))
             }
-            (Self::Active { .. }, GraphRule::Regular { .. }) => false,
+            (Self::Active { .. }, GraphRule::HonestButCurious { .. }) => false,
+            (Self::HonestButCurious { gamma, .. }, GraphRule::Active { gamma: theirs, .. }) => {
+                covers(theirs, gamma)
+            }
             (Self::HonestButCurious { gamma, .. }, GraphRule::Full { threshold }) => {
                 threshold as usize > gamma.of(cohort)
             }
-            (Self::HonestButCurious { gamma, delta }, GraphRule::Regular { gamma: g, delta: d }) => {
-                g >= gamma && d >= delta
-            }
+            (
+                Self::HonestButCurious { gamma, delta },
+                GraphRule::HonestButCurious { gamma: theirs, delta: dropping },
+            ) => covers(theirs, gamma) && dropping >= delta,
         }
     }
 }
 
 /// What a device knows about itself and the round, in every phase.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Me {
     pub(super) identity: Arc<Identity>,
     pub(super) roster: Arc<Roster>,
@@ -174,6 +188,11 @@ pub(super) struct Me {
 impl Me {
     pub(super) fn id(&self) -> DeviceId {
         self.identity.id()
+    }
+
+    /// Whether the graph of the round is drawn from commitments.
+    pub(super) fn is_committed(&self) -> bool {
+        self.params.graph.is_committed(self.params.cohort)
     }
 }
 
@@ -206,7 +225,15 @@ mod tests {
         enrolment.join(params, Duration::ZERO, &mut ChaCha20Rng::seed_from_u64(1)).map(|_| ())
     }
 
-    const ACTIVE: fn() -> Adversary = || Adversary::Active { gamma: permille(200) };
+    const ACTIVE: fn() -> Adversary = || Adversary::Active { gamma: Colluding::Devices(2) };
+
+    fn active(gamma: Colluding) -> GraphRule {
+        GraphRule::Active { gamma, delta: permille(200) }
+    }
+
+    fn curious(gamma: u16, delta: u16) -> GraphRule {
+        GraphRule::HonestButCurious { gamma: permille(gamma).into(), delta: permille(delta) }
+    }
 
     #[test]
     fn a_round_is_joined_once_and_an_older_one_never() {
@@ -222,12 +249,15 @@ mod tests {
     }
 
     #[test]
-    fn against_an_active_server_only_a_full_graph_with_a_high_threshold_will_do() {
-        let regular = GraphRule::Regular { gamma: permille(200), delta: permille(200) };
+    fn against_an_active_server_only_a_graph_that_covers_its_accomplices_will_do() {
         for (graph, allowed) in [
             (GraphRule::Full { threshold: 7 }, true),
             (GraphRule::Full { threshold: 6 }, false),
-            (regular, false),
+            (active(Colluding::Devices(2)), true),
+            (active(Colluding::Share(permille(200))), true),
+            (active(Colluding::Devices(1)), false),
+            (active(Colluding::Share(permille(199))), false),
+            (curious(500, 500), false),
         ] {
             let answer = join(&mut enrolment(ACTIVE()), &params(graph));
             assert_eq!(answer, if allowed { Ok(()) } else { Err(RefusedRound::Unsafe) }, "{graph:?}");
@@ -236,17 +266,17 @@ mod tests {
 
     #[test]
     fn against_a_curious_server_the_colluding_share_must_be_covered() {
-        let curious =
-            || enrolment(Adversary::HonestButCurious { gamma: permille(200), delta: permille(100) });
-        let regular = |gamma, delta| GraphRule::Regular { gamma: permille(gamma), delta: permille(delta) };
+        let adversary = Adversary::HonestButCurious { gamma: Colluding::Devices(2), delta: permille(100) };
         for (graph, allowed) in [
             (GraphRule::Full { threshold: 3 }, true),
             (GraphRule::Full { threshold: 2 }, false),
-            (regular(200, 100), true),
-            (regular(199, 100), false),
-            (regular(200, 99), false),
+            (curious(200, 100), true),
+            (curious(199, 100), false),
+            (curious(200, 99), false),
+            (active(Colluding::Devices(2)), true),
+            (active(Colluding::Devices(1)), false),
         ] {
-            assert_eq!(join(&mut curious(), &params(graph)).is_ok(), allowed, "{graph:?}");
+            assert_eq!(join(&mut enrolment(adversary), &params(graph)).is_ok(), allowed, "{graph:?}");
         }
     }
 

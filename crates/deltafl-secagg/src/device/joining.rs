@@ -10,10 +10,10 @@ use super::abort::Abort;
 use super::enrolment::Me;
 use super::member::Member;
 use super::sharing::Sharing;
-use crate::graph::{self, Graph, GraphRule};
+use crate::graph::{self, Graph};
 use crate::identity::DeviceId;
 use crate::keys::{KeyPair, nonce_commitment, same, seed_commitment};
-use crate::message::{DeviceBody, DeviceSet, KeyBundle};
+use crate::message::{DeviceBody, DeviceSet, KeyBundle, Reveal};
 use crate::transcript::{Digest, Transcript};
 
 /// Everything that the device keeps to itself in a round.
@@ -29,6 +29,7 @@ pub(super) struct Secrets {
 }
 
 /// The two secrets of a slot, of which the server gets to know one at most.
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct SlotSecrets {
     /// Makes the pairwise masks.
     pub(super) mask: KeyPair,
@@ -38,6 +39,7 @@ pub(super) struct SlotSecrets {
 
 /// b_u, the seed of a device's own mask in a slot.
 #[derive(Zeroize, ZeroizeOnDrop)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Seed(pub(super) [u8; 32]);
 
 impl Secrets {
@@ -62,6 +64,15 @@ impl Secrets {
     }
 }
 
+#[cfg(test)]
+impl Clone for Secrets {
+    fn clone(&self) -> Self {
+        let mut stream = ChaCha20Rng::from_seed(self.stream.get_seed());
+        stream.set_word_pos(self.stream.get_word_pos());
+        Self { encryption: self.encryption.clone(), slots: self.slots.clone(), stream, nonce: self.nonce }
+    }
+}
+
 impl SlotSecrets {
     fn draw(stream: &mut ChaCha20Rng) -> Self {
         let mask = KeyPair::generate(stream);
@@ -79,6 +90,7 @@ impl std::fmt::Debug for Secrets {
 
 /// Keys are advertised; the members are not known yet.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Joined {
     secrets: Secrets,
     bundle: KeyBundle,
@@ -97,9 +109,9 @@ impl Joined {
         me: &Me,
         mut keys: BTreeMap<DeviceId, KeyBundle>,
     ) -> Result<(Sharing, DeviceBody), Abort> {
-        let GraphRule::Full { .. } = me.params.graph else {
+        if me.is_committed() {
             return Err(Abort::Unexpected);
-        };
+        }
         let members: DeviceSet = keys.keys().copied().collect();
         check_members(me, &members)?;
         let transcript = Transcript::new(&me.header, &keys);
@@ -114,50 +126,80 @@ impl Joined {
         Sharing::new(me, member, self.secrets)
     }
 
-    /// On a sparse graph, everybody is bound before anybody reveals.
+    /// Where the graph is drawn, everybody is bound before anybody reveals.
     pub(super) fn on_commitments(
         self,
         me: &Me,
         commitments: BTreeMap<DeviceId, Digest>,
     ) -> Result<(Revealed, DeviceBody), Abort> {
-        let GraphRule::Regular { .. } = me.params.graph else {
+        if !me.is_committed() {
             return Err(Abort::Unexpected);
-        };
+        }
         check_members(me, &commitments.keys().copied().collect())?;
         if commitments.get(&me.id()) != Some(&self.bundle.nonce_commitment()) {
             return Err(Abort::OwnKeys);
         }
-        let reveal = DeviceBody::Reveal(self.secrets.nonce);
-        Ok((Revealed { secrets: self.secrets, commitments }, reveal))
+        let list = graph::member_list(&me.header, &commitments);
+        let reveal = Reveal::sign(&me.identity, &list, &self.secrets.nonce);
+        Ok((Revealed { secrets: self.secrets, commitments, list }, DeviceBody::Reveal(reveal)))
     }
 }
 
 /// The part of the randomness is revealed; the graph is not known yet.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Revealed {
     secrets: Secrets,
     commitments: BTreeMap<DeviceId, Digest>,
+    list: Digest,
 }
 
 impl Revealed {
-    pub(super) fn on_reveals(self, me: &Me, nonces: &BTreeMap<DeviceId, [u8; 32]>) -> Result<Placed, Abort> {
-        let members: DeviceSet = nonces.keys().copied().collect();
-        check_members(me, &members)?;
-        for (&id, nonce) in nonces {
-            let commitment = self.commitments.get(&id).ok_or(Abort::UnknownDevice(id))?;
-            if !same(commitment, &nonce_commitment(&me.header, id, nonce)) {
+    /// The graph follows from the list of members, which all that draw it have signed, and their nonces.
+    pub(super) fn on_reveals(
+        mut self,
+        me: &Me,
+        reveals: &BTreeMap<DeviceId, Reveal>,
+    ) -> Result<Placed, Abort> {
+        let rule = me.params.graph;
+        let drawers = rule.drawers(me.params.cohort, &self.commitments);
+        if let Some(silent) = drawers.iter().find(|id| !reveals.contains_key(id))
+            && !rule.forgives_silence()
+        {
+            return Err(Abort::Withheld(silent));
+        }
+        for (&id, reveal) in reveals {
+            let commitment = self.commitments.get(&id).filter(|_| drawers.contains(id));
+            let commitment = commitment.ok_or(Abort::UnknownDevice(id))?;
+            if !same(commitment, &nonce_commitment(&me.header, id, reveal.nonce())) {
                 return Err(Abort::BadCommitment(id));
             }
+            if !reveal.verifies(&me.roster, &self.list, id) {
+                return Err(Abort::BadSignature(id));
+            }
         }
-        let seed = graph::seed(&me.header, nonces);
-        let graph = Graph::new(me.params.graph, me.params.cohort, members.as_slice(), &seed);
-        let transcript = Transcript::new(&me.header, nonces);
+        if rule.forgives_silence() {
+            self.commitments.retain(|id, _| reveals.contains_key(id));
+        }
+        let members: DeviceSet = self.commitments.keys().copied().collect();
+        check_members(me, &members)?;
+        let seed = graph::seed(&self.list, reveals);
+        let graph = Graph::new(rule, me.params.cohort, members.as_slice(), &seed);
+        let transcript = Transcript::new(&seed, &self.commitments);
         Ok(Placed { secrets: self.secrets, commitments: self.commitments, members, graph, transcript })
+    }
+}
+
+impl Revealed {
+    /// The number of members whose nonces make the graph.
+    pub(super) fn drawers(&self, me: &Me) -> usize {
+        me.params.graph.drawers(me.params.cohort, &self.commitments).len()
     }
 }
 
 /// The neighbours are known; their keys are not.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Placed {
     secrets: Secrets,
     commitments: BTreeMap<DeviceId, Digest>,
@@ -167,6 +209,11 @@ pub(super) struct Placed {
 }
 
 impl Placed {
+    /// The number of neighbours.
+    pub(super) fn degree(&self) -> usize {
+        self.graph.degree()
+    }
+
     pub(super) fn on_keys(
         self,
         me: &Me,

@@ -11,6 +11,7 @@ use crate::transcript::Transcript;
 
 /// A member's view of the round.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Member {
     id: DeviceId,
     /// All members of the round.
@@ -19,6 +20,8 @@ pub(super) struct Member {
     pub(super) neighbours: BTreeMap<DeviceId, KeyBundle>,
     /// t.
     pub(super) threshold: usize,
+    /// The fewest members that a sum may have.
+    least: usize,
     /// What this device was shown so far.
     pub(super) transcript: Transcript,
 }
@@ -32,7 +35,12 @@ impl Member {
         keys: BTreeMap<DeviceId, KeyBundle>,
         transcript: Transcript,
     ) -> Self {
-        Self { id, members, neighbours: keys, threshold: graph.threshold(), transcript }
+        Self { id, members, neighbours: keys, threshold: graph.threshold(), least: graph.least(), transcript }
+    }
+
+    /// Whether every pair of members is joined.
+    pub(super) fn is_full(&self) -> bool {
+        self.neighbours.len() + 1 == self.members.len()
     }
 
     /// The neighbours and this device, in increasing order: the holders of shares of its secrets.
@@ -43,7 +51,8 @@ impl Member {
     }
 
     /// Whether the server may say that the devices in `set` are there, when those in `allowed` were before:
-    /// nobody returns, this device is among them, and enough are left in all and in its circle.
+    /// nobody returns, this device is among them, no more than a share δ is missing, and enough are left in
+    /// its circle.
     pub(super) fn check_set(&self, me: &Me, set: &DeviceSet, allowed: &DeviceSet) -> Result<(), Abort> {
         if let Some(id) = set.first_outside(allowed) {
             let known = self.members.contains(id);
@@ -52,7 +61,7 @@ impl Member {
         if !set.contains(me.id()) {
             return Err(Abort::LeftOut);
         }
-        let (have, need) = (set.len(), me.policy.min_members);
+        let (have, need) = (set.len(), me.policy.min_members.max(self.least));
         if have < need {
             return Err(Abort::TooFew { have, need });
         }

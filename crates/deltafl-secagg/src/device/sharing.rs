@@ -14,17 +14,19 @@ use crate::field::Element;
 use crate::identity::DeviceId;
 use crate::keys::SharedSecret;
 use crate::message::wire::BOX_SLOT_LEN;
-use crate::message::{DeviceBody, KeyBundle};
+use crate::message::{DeviceBody, DeviceSet, KeyBundle};
 use crate::shamir::{SHARE_LEN, Share, split};
 
 /// The shares of both secrets of one device in one slot. At most one of them ever leaves this device.
 #[derive(Zeroize, ZeroizeOnDrop)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct SharePair {
     pub(super) mask_key: Share,
     pub(super) seed: Share,
 }
 
 /// What a device holds for one slot: its own secrets, and shares of those of its circle.
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct SlotHoldings {
     pub(super) secrets: SlotSecrets,
     pub(super) shares: BTreeMap<DeviceId, SharePair>,
@@ -41,6 +43,7 @@ type Letter = Zeroizing<Vec<u8>>;
 
 /// The device's shares are out; those of the neighbours are not in yet.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Sharing {
     member: Member,
     pairs: BTreeMap<DeviceId, SharedSecret>,
@@ -74,25 +77,49 @@ impl Sharing {
         Ok((Self { member, pairs, slots }, body))
     }
 
-    /// Opens the boxes of the neighbours that got this far.
-    pub(super) fn on_shares(mut self, me: &Me, boxes: &BTreeMap<DeviceId, Bytes>) -> Result<Idle, Abort> {
-        let (have, need) = (boxes.len() + 1, self.member.threshold);
-        if have < need {
-            return Err(Abort::TooFew { have, need });
-        }
+    /// Opens the boxes of the neighbours that got this far, and says whose did not open. A device without a
+    /// share of a liar's secrets goes on: it is the liar that has to leave.
+    pub(super) fn on_shares(
+        mut self,
+        me: &Me,
+        boxes: &BTreeMap<DeviceId, Bytes>,
+    ) -> Result<(Idle, DeviceBody), Abort> {
+        let mut complaints = Vec::new();
         for (&from, sealed) in boxes {
             let pair = self.pairs.get(&from).ok_or(Abort::UnknownDevice(from))?;
-            let letter =
-                pair.share_box(&me.header, from, me.id()).open(sealed).ok_or(Abort::BadShares(from))?;
-            if letter.len() != self.slots.len() * BOX_SLOT_LEN {
-                return Err(Abort::BadShares(from));
-            }
-            for (slot, bytes) in self.slots.iter_mut().zip(letter.chunks_exact(BOX_SLOT_LEN)) {
-                let pair = SharePair::read(bytes).ok_or(Abort::BadShares(from))?;
+            let letter = pair.share_box(&me.header, from, me.id()).open(sealed);
+            let Some(shares) = letter.and_then(|letter| self.read(&letter)) else {
+                complaints.push(from);
+                continue;
+            };
+            for (slot, pair) in self.slots.iter_mut().zip(shares) {
                 slot.shares.insert(from, pair);
             }
         }
-        Ok(Idle::new(self.member, self.slots))
+        let (have, need) = (boxes.len() + 1 - complaints.len(), self.member.threshold);
+        if have < need {
+            return Err(Abort::TooFew { have, need });
+        }
+        let complaints: DeviceSet = complaints.into_iter().collect();
+        Ok((Idle::new(self.member, complaints.clone(), self.slots), DeviceBody::Confirm(complaints)))
+    }
+
+    /// The shares in a letter, slot after slot; `None` when it does not hold them.
+    fn read(&self, letter: &Letter) -> Option<Vec<SharePair>> {
+        if letter.len() != self.slots.len() * BOX_SLOT_LEN {
+            return None;
+        }
+        // Of its full length from the start, as a letter is.
+        let mut shares = Vec::with_capacity(self.slots.len());
+        for bytes in letter.chunks_exact(BOX_SLOT_LEN) {
+            shares.push(SharePair::read(bytes)?);
+        }
+        Some(shares)
+    }
+
+    /// The number of neighbours.
+    pub(super) fn degree(&self) -> usize {
+        self.member.neighbours.len()
     }
 }
 

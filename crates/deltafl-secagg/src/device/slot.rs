@@ -17,10 +17,16 @@ use crate::params::SlotSpec;
 use crate::ring::RingVector;
 use crate::shamir::Share;
 
+/// Signatures by device.
+type Signatures = BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>;
+
 /// Between slots.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Idle {
     member: Member,
+    /// The neighbours whose boxes did not open: this device has no shares of theirs.
+    without_shares: DeviceSet,
     /// The devices that may still be there.
     allowed: DeviceSet,
     next: u32,
@@ -29,9 +35,9 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    pub(super) fn new(member: Member, mut holdings: Vec<SlotHoldings>) -> Self {
+    pub(super) fn new(member: Member, without_shares: DeviceSet, mut holdings: Vec<SlotHoldings>) -> Self {
         holdings.reverse();
-        Self { allowed: member.members.clone(), member, next: 0, holdings }
+        Self { allowed: member.members.clone(), member, without_shares, next: 0, holdings }
     }
 
     pub(super) fn on_open_slot(
@@ -46,7 +52,7 @@ impl Idle {
             return Err(Abort::TooLong { len: request.len, limit: me.policy.max_len });
         }
         self.member.check_set(me, &active, &self.allowed)?;
-        let here = |id: &DeviceId| active.contains(*id);
+        let here = |id: &DeviceId| active.contains(*id) && !self.without_shares.contains(*id);
         if let Some(id) = self.member.circle().filter(here).find(|id| !holdings.shares.contains_key(id)) {
             return Err(Abort::MissingShares(id));
         }
@@ -56,6 +62,7 @@ impl Idle {
 
 /// A slot is open; the program has not handed in the input yet.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Asked {
     rest: Idle,
     holdings: SlotHoldings,
@@ -83,15 +90,18 @@ impl Asked {
         let SlotRequest { slot, ring, len, .. } = self.request;
         let spec = SlotSpec::new(slot, ring, len, context);
         mask::apply(&mut input, me.params.suite, &self.masks(me, &spec)?);
-        let body = DeviceBody::MaskedInput { slot, input: Bytes::from(input.to_le_bytes()) };
+        let signature = me.identity.sign(&self.rest.member.transcript.masked(&spec, &self.active));
+        let body = DeviceBody::MaskedInput { slot, input: Bytes::from(input.to_le_bytes()), signature };
         Ok((Masked { rest: self.rest, holdings: self.holdings, spec, active: self.active }, body))
     }
 
     fn masks(&self, me: &Me, spec: &SlotSpec) -> Result<Vec<(Sign, MaskKey)>, Abort> {
         let secrets = &self.holdings.secrets;
-        let mut masks = vec![(Sign::Plus, self_mask_key(&secrets.seed.0, &me.header, spec, me.id()))];
-        for (&peer, bundle) in self.rest.member.neighbours.iter().filter(|(id, _)| self.active.contains(**id))
-        {
+        let neighbours = &self.rest.member.neighbours;
+        // Of its full length from the start: a vector that grows leaves copies of its keys behind.
+        let mut masks = Vec::with_capacity(1 + neighbours.len());
+        masks.push((Sign::Plus, self_mask_key(&secrets.seed.0, &me.header, spec, me.id())));
+        for (&peer, bundle) in neighbours.iter().filter(|(id, _)| self.active.contains(**id)) {
             let shared = secrets.mask.agree(&bundle.mask_key(spec.slot)).map_err(|_| Abort::BadKey(peer))?;
             masks.push((mask_sign(me.id(), peer), shared.mask_key(&me.header, spec, me.id(), peer)));
         }
@@ -101,6 +111,7 @@ impl Asked {
 
 /// The masked input is out.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Masked {
     rest: Idle,
     holdings: SlotHoldings,
@@ -119,44 +130,76 @@ impl Masked {
         check_slot(&self.spec, slot)?;
         self.rest.member.check_set(me, &survivors, &self.active)?;
         let member = &mut self.rest.member;
+        let masked = member.transcript.masked(&self.spec, &self.active);
         member.transcript = member.transcript.with_slot(&self.spec, &self.active, &survivors);
         let signature = me.identity.sign(&member.transcript.attestation());
         let Self { rest, holdings, spec, active } = self;
-        Ok((Attested { rest, holdings, spec, active, survivors }, DeviceBody::Attest { slot, signature }))
+        let attested = Attested { rest, holdings, spec, active, survivors, masked };
+        Ok((attested, DeviceBody::Attest { slot, signature }))
+    }
+}
+
+#[cfg(test)]
+impl Masked {
+    /// What a colluding device tells the server: both shares of a device of its circle.
+    pub(super) fn spill(&self, owner: DeviceId) -> Option<(Share, Share)> {
+        let pair = self.holdings.shares.get(&owner)?;
+        Some((pair.mask_key.clone(), pair.seed.clone()))
     }
 }
 
 /// The signature is out; those of the neighbours are not in yet.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Attested {
     rest: Idle,
     holdings: SlotHoldings,
     spec: SlotSpec,
     active: DeviceSet,
     survivors: DeviceSet,
+    /// What every device that was shown the same signed with its input.
+    masked: Vec<u8>,
 }
 
 impl Attested {
+    /// The device and its neighbours.
+    pub(super) fn circle_len(&self) -> usize {
+        self.rest.member.neighbours.len() + 1
+    }
+
     /// With t signatures on what this device saw, gives away one share per device of its circle.
     pub(super) fn on_attestations(
         mut self,
         me: &Me,
         slot: u32,
-        signatures: &BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
+        signatures: &Signatures,
+        masked: &Signatures,
     ) -> Result<(Idle, DeviceBody), Abort> {
         check_slot(&self.spec, slot)?;
         self.check_signatures(me, signatures)?;
+        self.check_masked(me, masked)?;
         let shares = self.shares();
         self.rest.allowed = self.survivors;
         self.rest.next += 1;
         Ok((self.rest, DeviceBody::Unmask { slot, shares }))
     }
 
-    fn check_signatures(
-        &self,
-        me: &Me,
-        signatures: &BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
-    ) -> Result<(), Abort> {
+    /// On a sparse graph, gives away shares of the seeds of neighbours only that masked between the same
+    /// devices: else the server could tell devices on both sides of a cut that the other side is gone, have
+    /// them mask without it, and open each side with the help of the other.
+    fn check_masked(&self, me: &Me, masked: &Signatures) -> Result<(), Abort> {
+        let member = &self.rest.member;
+        let neighbours = if member.is_full() { None } else { Some(member.neighbours.keys()) };
+        for &id in neighbours.into_iter().flatten().filter(|id| self.survivors.contains(**id)) {
+            let signature = masked.get(&id).ok_or(Abort::BadSignature(id))?;
+            if !me.roster.verifies(id, &self.masked, signature) {
+                return Err(Abort::BadSignature(id));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_signatures(&self, me: &Me, signatures: &Signatures) -> Result<(), Abort> {
         let (have, need) = (signatures.len(), self.rest.member.threshold);
         if have < need {
             return Err(Abort::TooFew { have, need });

@@ -1,26 +1,47 @@
-//! How many neighbours a device needs: degree k and threshold t (Bell et al. 2020, section 3).
+//! How many neighbours a device needs: degree k and threshold t.
 //!
-//! n devices stand on a ring in random order, each joined to the k/2 on either side. c of them collude with
-//! the server and d drop out, chosen before the order is. Three things must not go wrong:
+//! n devices stand on a ring in random order, each joined to the k/2 on either side; with itself they are its
+//! circle of k+1, who hold shares of its two secrets, and t of them recover either. c devices collude with the
+//! server and are chosen before the order is; d drop out.
+//!
+//! **A server that lies** ([`against_active`]) chooses who drops out after it has seen the graph, and may show
+//! each device survivors of its own. Let x be the colluding devices in the circle of a victim u.
 //!
 //! ```text
-//! E1  some device has t or more colluding neighbours, who then hold its secrets
-//!         P ≤ n · P[Hypergeometric(n−1, c, k) ≥ t]                            ≤ 2^−41
-//! E2  the honest survivors fall apart, so that the server learns the sum of a part
-//!         P ≤ n(n−1)/2 · Π_{i<k} (c+d−i)/(n−i)                                ≤ 2^−41
-//! E3  some device has fewer than t surviving neighbours, and the sum is lost
+//! A1  split view: both secrets of some device. Of its circle, k+1−x honest devices give one share
+//!     each and x colluding ones two: it takes 2t ≤ k+1+x.
+//!         P ≤ n · P[Hypergeometric(n−1, c, k) ≥ 2t − (k+1)]                   ≤ 2^−41
+//! A2  parts: the sum of some of the devices, cut off from the others. Only devices of the same part
+//!     help to open one. Where two parts meet, or a part ends, a device has nobody of its own on one
+//!     side but x' colluding ones among those k/2: it takes t ≤ k/2 + 1 + x'.
+//!         P ≤ n · P[Hypergeometric(n−1, c, k/2) ≥ t − k/2 − 1]                ≤ 2^−41
+//! A3  loss: some device has fewer than t neighbours left of those that nobody drove out
 //!         P ≤ n · P[Hypergeometric(n−1, d, k) ≥ k−t+1]                        ≤ 2^−20
 //! ```
 //!
-//! E1 and E2 break privacy and share its 2⁻⁴⁰ evenly; E3 breaks correctness. For E2: with one gap of
-//! colluding or dropped devices in the ring, however wide, the rest still hangs together the other way round.
-//! It takes two disjoint gaps of k/2 devices each; there are fewer than n(n−1)/2 places for them, and the
-//! product is the chance that k given devices are all among the c+d.
+//! `docs/secure-aggregation.md` has the proof: with A1 and A2 the server learns at most one sum in a slot, of
+//! more than (n−c)/2 − d honest devices, whoever it says to have dropped out.
+//!
+//! **A server that is honest but curious** ([`against_curious`]; Bell et al. 2020, section 3) shows all devices
+//! the same, and devices drop out without regard to the graph.
+//!
+//! ```text
+//! C1  some device has t or more colluding neighbours, who then hold its secrets
+//!         P ≤ n · P[Hypergeometric(n−1, c, k) ≥ t]                            ≤ 2^−41
+//! C2  the honest survivors fall apart, so that the server learns the sum of a part
+//!         P ≤ n(n−1)/2 · Π_{i<k} (c+d−i)/(n−i)                                ≤ 2^−41
+//! C3  as A3
+//! ```
+//!
+//! For C2: with one gap of colluding or dropped devices in the ring, however wide, the rest still hangs
+//! together the other way round. It takes two disjoint gaps of k/2 devices each; there are fewer than n(n−1)/2
+//! places for them, and the product is the chance that k given devices are all among the c+d.
 //!
 //! The tails are exact sums. They use only the four operations that IEEE 754 rounds correctly, in a fixed
-//! order, so that server and devices on any machine arrive at the same (k, t).
+//! order, so that server and devices on any machine arrive at the same (k, t). `tests/parameters.py` computes
+//! them anew with integers.
 
-/// log2 of the allowed privacy loss for each of E1 and E2: together 2⁻⁴⁰.
+/// log2 of the allowed privacy loss for each of two events: together 2⁻⁴⁰.
 const PRIVACY_BITS: i32 = 41;
 /// log2 of the allowed chance that the sum is lost.
 const CORRECTNESS_BITS: i32 = 20;
@@ -28,22 +49,49 @@ const CORRECTNESS_BITS: i32 = 20;
 /// saves little.
 const MAX_DEGREE: usize = 512;
 
-/// The smallest even k, and for it the smallest t, that keep E1, E2 and E3 in bounds for n devices of which
+/// The smallest even k, and for it the smallest t, that keep A1, A2 and A3 in bounds for n devices of which
 /// `colluding` collude and `dropping` drop out. `None` when only the full graph will do.
-pub fn degree_and_threshold(n: usize, colluding: usize, dropping: usize) -> Option<(usize, usize)> {
-    (2..=MAX_DEGREE.min(n.saturating_sub(2)))
-        .step_by(2)
-        .filter(|&k| disconnection(n, colluding + dropping, k) <= bound(PRIVACY_BITS))
-        .find_map(|k| threshold(n, colluding, dropping, k).map(|t| (k, t)))
+pub fn against_active(n: usize, colluding: usize, dropping: usize) -> Option<(usize, usize)> {
+    // Two circles that meet on one side of the ring must not meet on the other.
+    degrees(n)
+        .take_while(|k| k + k / 2 < n)
+        .find_map(|k| active_threshold(n, colluding, dropping, k).map(|t| (k, t)))
 }
 
-/// The smallest t that keeps E1 in bounds, if it keeps E3 in bounds too.
-fn threshold(n: usize, colluding: usize, dropping: usize, k: usize) -> Option<usize> {
-    let captured = tails(n - 1, colluding, k);
-    let lost = tails(n - 1, dropping, k);
+/// The smallest even k, and for it the smallest t, that keep C1, C2 and C3 in bounds for n devices of which
+/// `colluding` collude and `dropping` drop out. `None` when only the full graph will do.
+pub fn against_curious(n: usize, colluding: usize, dropping: usize) -> Option<(usize, usize)> {
+    degrees(n)
+        .filter(|&k| disconnection(n, colluding + dropping, k) <= bound(PRIVACY_BITS))
+        .find_map(|k| curious_threshold(n, colluding, dropping, k).map(|t| (k, t)))
+}
+
+fn degrees(n: usize) -> impl Iterator<Item = usize> {
+    (2..=MAX_DEGREE.min(n.saturating_sub(2))).step_by(2)
+}
+
+/// The smallest t that keeps A1 and A2 in bounds, if it keeps A3 in bounds too.
+fn active_threshold(n: usize, colluding: usize, dropping: usize, k: usize) -> Option<usize> {
+    let (circle, side) = (tails(n - 1, colluding, k), tails(n - 1, colluding, k / 2));
     let union = n as f64;
-    let t = (1..=k).find(|&t| union * captured[t] <= bound(PRIVACY_BITS))?;
-    (union * lost[k - t + 1] <= bound(CORRECTNESS_BITS)).then_some(t)
+    let holds = |t: usize| {
+        let (split, part) = (2 * t - (k + 1), t - k / 2 - 1);
+        union * circle[split.min(k + 1)] <= bound(PRIVACY_BITS)
+            && union * side[part.min(k / 2 + 1)] <= bound(PRIVACY_BITS)
+    };
+    let t = (k / 2 + 1..=k).find(|&t| holds(t))?;
+    keeps_the_sum(n, dropping, k, t).then_some(t)
+}
+
+/// The smallest t that keeps C1 in bounds, if it keeps C3 in bounds too.
+fn curious_threshold(n: usize, colluding: usize, dropping: usize, k: usize) -> Option<usize> {
+    let captured = tails(n - 1, colluding, k);
+    let t = (1..=k).find(|&t| n as f64 * captured[t] <= bound(PRIVACY_BITS))?;
+    keeps_the_sum(n, dropping, k, t).then_some(t)
+}
+
+fn keeps_the_sum(n: usize, dropping: usize, k: usize, t: usize) -> bool {
+    n as f64 * tails(n - 1, dropping, k)[k - t + 1] <= bound(CORRECTNESS_BITS)
 }
 
 /// 2^−bits.
@@ -51,7 +99,7 @@ fn bound(bits: i32) -> f64 {
     0.5f64.powi(bits)
 }
 
-/// The union bound on E2.
+/// The union bound on C2.
 fn disconnection(n: usize, removed: usize, k: usize) -> f64 {
     let places = (n * (n - 1) / 2) as f64;
     (0..k).fold(places, |p, i| p * removed.saturating_sub(i) as f64 / (n - i) as f64)
@@ -85,7 +133,7 @@ mod tests {
 
     /// (k, t) when a share of 1/`one_in` of the devices colludes and as many drop out.
     fn at(n: usize, one_in: usize) -> Option<(usize, usize)> {
-        degree_and_threshold(n, n / one_in, n / one_in)
+        against_curious(n, n / one_in, n / one_in)
     }
 
     #[test]
@@ -127,6 +175,8 @@ mod tests {
     #[test]
     fn no_sparse_graph_carries_a_colluding_half() {
         assert_eq!(at(100, 2), None);
-        assert_eq!(degree_and_threshold(2, 0, 0), None);
+        assert_eq!(against_active(100, 50, 50), None);
+        assert_eq!(against_curious(2, 0, 0), None);
+        assert_eq!(against_active(2, 0, 0), None);
     }
 }

@@ -3,6 +3,7 @@
 use prost::bytes::{BufMut, Bytes, BytesMut};
 
 use crate::identity::{DeviceId, Identity, Roster, SIGNATURE_LEN};
+use crate::keys::is_small_order;
 use crate::params::MAX_SLOTS;
 use crate::transcript::{Digest, PROTOCOL};
 
@@ -87,6 +88,12 @@ impl KeyBundle {
     /// The commitment to the seed of the device's own mask in a slot below [`Self::slots`].
     pub(crate) fn seed_commitment(&self, slot: u32) -> Digest {
         self.field(HEAD + SLOT * slot as usize + 32)
+    }
+
+    /// Whether one of the X25519 keys is of small order, so that nobody could agree with the device.
+    pub(crate) fn has_small_order_key(&self) -> bool {
+        is_small_order(&self.encryption_key())
+            || (0..self.slots()).any(|slot| is_small_order(&self.mask_key(slot)))
     }
 
     fn field(&self, at: usize) -> [u8; 32] {

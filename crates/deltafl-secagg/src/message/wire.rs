@@ -12,8 +12,11 @@ use prost::bytes::{BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
 use self::proto::{FromDevice, FromServer, Records, from_device, from_server};
-use super::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, SecretKind, ServerBody, ServerMessage};
-use crate::graph::{GraphRule, Permille};
+use super::{
+    DeviceBody, DeviceMessage, DeviceSet, KeyBundle, REVEAL_LEN, Reveal, SecretKind, ServerBody,
+    ServerMessage,
+};
+use crate::graph::GraphRule;
 use crate::identity::DeviceId;
 use crate::keys::ShareBox;
 use crate::mask::Suite;
@@ -99,10 +102,15 @@ fn round(version: u32, session: &Bytes, round: u64) -> Result<RoundId, WireError
 fn device_body_to_wire(body: &DeviceBody) -> from_device::Body {
     match body {
         DeviceBody::Advertise(bundle) => from_device::Body::Advertise(bundle.as_bytes().clone()),
-        DeviceBody::Reveal(nonce) => from_device::Body::Reveal(Bytes::copy_from_slice(nonce)),
+        DeviceBody::Reveal(reveal) => from_device::Body::Reveal(Bytes::copy_from_slice(reveal.as_ref())),
         DeviceBody::Shares(boxes) => from_device::Body::Shares(records(boxes)),
-        DeviceBody::MaskedInput { slot, input } => {
-            from_device::Body::MaskedInput(proto::MaskedInput { slot: *slot, input: input.clone() })
+        DeviceBody::Confirm(complaints) => from_device::Body::Confirm(ids_to_wire(complaints.iter())),
+        DeviceBody::MaskedInput { slot, input, signature } => {
+            from_device::Body::MaskedInput(proto::MaskedInput {
+                slot: *slot,
+                input: input.clone(),
+                signature: Bytes::copy_from_slice(signature),
+            })
         }
         DeviceBody::Attest { slot, signature } => from_device::Body::Attest(proto::Attest {
             slot: *slot,
@@ -128,10 +136,12 @@ fn device_body(body: from_device::Body) -> Result<DeviceBody, WireError> {
         from_device::Body::Advertise(bytes) => {
             DeviceBody::Advertise(KeyBundle::from_bytes(bytes).ok_or(WireError::Field("advertise"))?)
         }
-        from_device::Body::Reveal(nonce) => DeviceBody::Reveal(array(&nonce, "reveal")?),
+        from_device::Body::Reveal(reveal) => DeviceBody::Reveal(Reveal::from(array(&reveal, "reveal")?)),
         from_device::Body::Shares(wire) => DeviceBody::Shares(boxes(&wire)?),
+        from_device::Body::Confirm(wire) => DeviceBody::Confirm(ids(&wire, "confirm")?),
         from_device::Body::MaskedInput(wire) => {
-            DeviceBody::MaskedInput { slot: wire.slot, input: wire.input }
+            let signature = array(&wire.signature, "signature")?;
+            DeviceBody::MaskedInput { slot: wire.slot, input: wire.input, signature }
         }
         from_device::Body::Attest(wire) => {
             DeviceBody::Attest { slot: wire.slot, signature: array(&wire.signature, "signature")? }
@@ -161,7 +171,7 @@ fn server_body_to_wire(body: &ServerBody) -> from_server::Body {
     match body {
         ServerBody::Invite(params) => from_server::Body::Invite(invite_to_wire(params)),
         ServerBody::Commitments(commitments) => from_server::Body::Commitments(records(commitments)),
-        ServerBody::Reveals(nonces) => from_server::Body::Reveals(records(nonces)),
+        ServerBody::Reveals(reveals) => from_server::Body::Reveals(records(reveals)),
         ServerBody::Keys(bundles) => from_server::Body::Keys(records(bundles)),
         ServerBody::Shares(boxes) => from_server::Body::Shares(records(boxes)),
         ServerBody::OpenSlot { slot, ring, len, active } => from_server::Body::OpenSlot(proto::OpenSlot {
@@ -174,10 +184,11 @@ fn server_body_to_wire(body: &ServerBody) -> from_server::Body {
             slot: *slot,
             survivors: ids_to_wire(survivors.iter()),
         }),
-        ServerBody::Attestations { slot, signatures } => {
+        ServerBody::Attestations { slot, signatures, masked } => {
             from_server::Body::Attestations(proto::Attestations {
                 slot: *slot,
                 signatures: Some(records(signatures)),
+                masked: Some(records(masked)),
             })
         }
     }
@@ -187,7 +198,10 @@ fn server_body(round: RoundId, body: from_server::Body) -> Result<ServerBody, Wi
     Ok(match body {
         from_server::Body::Invite(wire) => ServerBody::Invite(invite(round, &wire)?),
         from_server::Body::Commitments(wire) => ServerBody::Commitments(arrays(&wire, "commitments")?),
-        from_server::Body::Reveals(wire) => ServerBody::Reveals(arrays(&wire, "reveals")?),
+        from_server::Body::Reveals(wire) => {
+            let reveals = arrays::<REVEAL_LEN>(&wire, "reveals")?;
+            ServerBody::Reveals(reveals.into_iter().map(|(id, bytes)| (id, Reveal::from(bytes))).collect())
+        }
         from_server::Body::Keys(wire) => ServerBody::Keys(bundles(&wire)?),
         from_server::Body::Shares(wire) => ServerBody::Shares(boxes(&wire)?),
         from_server::Body::OpenSlot(wire) => ServerBody::OpenSlot {
@@ -202,29 +216,20 @@ fn server_body(round: RoundId, body: from_server::Body) -> Result<ServerBody, Wi
         from_server::Body::Attestations(wire) => ServerBody::Attestations {
             slot: wire.slot,
             signatures: arrays(&wire.signatures.unwrap_or_default(), "signatures")?,
+            masked: arrays(&wire.masked.unwrap_or_default(), "masked")?,
         },
     })
 }
 
 fn invite_to_wire(params: &RoundParams) -> proto::Invite {
-    let (threshold, gamma, delta) = match params.graph {
-        GraphRule::Full { threshold } => (threshold, 0, 0),
-        GraphRule::Regular { gamma, delta } => (0, gamma.get().into(), delta.get().into()),
-    };
+    let [graph, threshold, gamma, colluding, delta] = params.graph.numbers();
     let (suite, cohort, slots) = (params.suite.code(), params.cohort, params.slots);
-    proto::Invite { suite, cohort, slots, threshold, gamma, delta }
+    proto::Invite { suite, cohort, slots, graph, threshold, gamma, colluding, delta }
 }
 
 fn invite(id: RoundId, wire: &proto::Invite) -> Result<RoundParams, WireError> {
-    let permille =
-        |value: u32, field| u16::try_from(value).ok().and_then(Permille::new).ok_or(WireError::Field(field));
-    let graph = match wire.threshold {
-        0 => GraphRule::Regular {
-            gamma: permille(wire.gamma, "gamma")?,
-            delta: permille(wire.delta, "delta")?,
-        },
-        threshold => GraphRule::Full { threshold },
-    };
+    let numbers = [wire.graph, wire.threshold, wire.gamma, wire.colluding, wire.delta];
+    let graph = GraphRule::from_numbers(numbers).ok_or(WireError::Field("graph"))?;
     let suite = Suite::from_code(wire.suite).ok_or(WireError::Field("suite"))?;
     let params = RoundParams { id, suite, cohort: wire.cohort, graph, slots: wire.slots };
     params.check().map_err(|_| WireError::Field("invite"))?;

@@ -1,18 +1,18 @@
 //! Key set-up: advertise keys, settle the graph, carry sealed shares.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::bytes::Bytes;
 
 use super::slot::Idle;
-use super::verdict::{PhaseName, RefusedMessage, Verdict};
-use super::{Phase, Round, Step};
-use crate::graph::{self, Graph, GraphRule};
+use super::verdict::{Lie, PhaseName, RefusedMessage, Verdict};
+use super::{Phase, Round, ServerEvent, Step};
+use crate::graph::{self, Graph};
 use crate::identity::DeviceId;
 use crate::keys::{ShareBox, nonce_commitment, same};
 use crate::message::wire::BOX_SLOT_LEN;
-use crate::message::{DeviceSet, KeyBundle, ServerBody};
-use crate::transcript::Transcript;
+use crate::message::{DeviceSet, KeyBundle, Reveal, ServerBody};
+use crate::transcript::{Digest, Transcript};
 
 /// Waiting for the keys of the cohort.
 #[derive(Debug, Clone)]
@@ -39,6 +39,10 @@ impl Advertising {
         if !bundle.verifies(&round.roster, &round.header, from) {
             return Err(RefusedMessage::BadSignature(from));
         }
+        // Its neighbours could neither seal for it nor mask with it: it is this device that stays away.
+        if bundle.has_small_order_key() {
+            return Err(RefusedMessage::BadKey(from));
+        }
         self.keys.insert(from, bundle);
         Ok(())
     }
@@ -50,18 +54,16 @@ impl Advertising {
     pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
         let members: DeviceSet = self.keys.keys().copied().collect();
         round.enough(PhaseName::Advertise, members.len(), round.least())?;
-        if let GraphRule::Regular { .. } = round.params.graph {
-            let commitments = self.keys.iter().map(|(&id, bundle)| (id, bundle.nonce_commitment())).collect();
-            return Ok(Step {
-                phase: Phase::Revealing(Revealing { keys: self.keys, nonces: BTreeMap::new() }),
-                messages: vec![(members, ServerBody::Commitments(commitments))],
-                events: Vec::new(),
-            });
+        if round.params.graph.is_committed(round.params.cohort) {
+            let revealing = Revealing::new(round, self.keys);
+            let messages = vec![(members, ServerBody::Commitments(revealing.commitments.clone()))];
+            return Ok(Step { phase: Phase::Revealing(revealing), messages, events: Vec::new() });
         }
         let graph = Graph::new(round.params.graph, round.params.cohort, members.as_slice(), &[0; 32]);
+        round.enough(PhaseName::Advertise, members.len(), graph.threshold())?;
         let messages = vec![(members, ServerBody::Keys(self.keys.clone()))];
         let transcript = Transcript::new(&round.header, &self.keys);
-        let setup = Setup { keys: self.keys, graph, transcript };
+        let setup = Setup { keys: self.keys, graph, transcript, disputed: BTreeSet::new() };
         Ok(Step { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
     }
 }
@@ -70,45 +72,65 @@ impl Advertising {
 #[derive(Debug, Clone)]
 pub(super) struct Revealing {
     keys: BTreeMap<DeviceId, KeyBundle>,
-    nonces: BTreeMap<DeviceId, [u8; 32]>,
+    commitments: BTreeMap<DeviceId, Digest>,
+    list: Digest,
+    reveals: BTreeMap<DeviceId, Reveal>,
 }
 
 impl Revealing {
+    fn new(round: &Round, keys: BTreeMap<DeviceId, KeyBundle>) -> Self {
+        let commitments = keys.iter().map(|(&id, bundle)| (id, bundle.nonce_commitment())).collect();
+        let list = graph::member_list(&round.header, &commitments);
+        Self { keys, commitments, list, reveals: BTreeMap::new() }
+    }
+
     pub(super) fn take(
         &mut self,
         round: &Round,
         from: DeviceId,
-        nonce: [u8; 32],
+        reveal: Reveal,
     ) -> Result<(), RefusedMessage> {
-        let bundle = self.keys.get(&from).ok_or(RefusedMessage::UnknownDevice(from))?;
-        expected(from, true, self.nonces.contains_key(&from))?;
-        if !same(&bundle.nonce_commitment(), &nonce_commitment(&round.header, from, &nonce)) {
+        let commitment = self.commitments.get(&from).ok_or(RefusedMessage::UnknownDevice(from))?;
+        expected(from, true, self.reveals.contains_key(&from))?;
+        if !same(commitment, &nonce_commitment(&round.header, from, reveal.nonce())) {
             return Err(RefusedMessage::BadCommitment(from));
         }
-        self.nonces.insert(from, nonce);
+        if !reveal.verifies(&round.roster, &self.list, from) {
+            return Err(RefusedMessage::BadSignature(from));
+        }
+        self.reveals.insert(from, reveal);
         Ok(())
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.nonces.len() == self.keys.len()
+        self.reveals.len() == self.keys.len()
     }
 
+    /// Those that draw the graph must have revealed; another member that has not keeps its place.
     pub(super) fn finish(mut self, round: &Round) -> Result<Step, Verdict> {
-        self.keys.retain(|id, _| self.nonces.contains_key(id));
+        let rule = round.params.graph;
+        let drawers = rule.drawers(round.params.cohort, &self.commitments);
+        if rule.forgives_silence() {
+            self.keys.retain(|id, _| self.reveals.contains_key(id));
+            self.commitments.retain(|id, _| self.reveals.contains_key(id));
+        } else if let Some(device) = drawers.iter().find(|id| !self.reveals.contains_key(id)) {
+            return Err(Verdict::Withheld { device });
+        }
+        self.reveals.retain(|&id, _| drawers.contains(id));
         let members: DeviceSet = self.keys.keys().copied().collect();
         round.enough(PhaseName::Reveal, members.len(), round.least())?;
-        let seed = graph::seed(&round.header, &self.nonces);
-        let graph = Graph::new(round.params.graph, round.params.cohort, members.as_slice(), &seed);
+        let seed = graph::seed(&self.list, &self.reveals);
+        let graph = Graph::new(rule, round.params.cohort, members.as_slice(), &seed);
         round.enough(PhaseName::Reveal, members.len(), graph.threshold())?;
         let keys_for = |id: DeviceId| {
             let neighbours = graph.neighbours(id).into_iter();
             neighbours.map(|peer| (peer, self.keys[&peer].clone())).collect()
         };
         let keys = members.iter().map(|id| (DeviceSet::from_iter([id]), ServerBody::Keys(keys_for(id))));
-        let transcript = Transcript::new(&round.header, &self.nonces);
+        let transcript = Transcript::new(&seed, &self.commitments);
         let messages =
-            [(members.clone(), ServerBody::Reveals(self.nonces))].into_iter().chain(keys).collect();
-        let setup = Setup { keys: self.keys, graph, transcript };
+            [(members.clone(), ServerBody::Reveals(self.reveals))].into_iter().chain(keys).collect();
+        let setup = Setup { keys: self.keys, graph, transcript, disputed: BTreeSet::new() };
         Ok(Step { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
     }
 }
@@ -119,6 +141,8 @@ pub(super) struct Setup {
     pub(super) keys: BTreeMap<DeviceId, KeyBundle>,
     pub(super) graph: Graph,
     pub(super) transcript: Transcript,
+    /// Owner and holder of shares that the holder says it cannot read.
+    pub(super) disputed: BTreeSet<(DeviceId, DeviceId)>,
 }
 
 impl Setup {
@@ -163,7 +187,7 @@ impl Sharing {
 
     pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
         let sharers: DeviceSet = self.boxes.keys().copied().collect();
-        let need = self.setup.graph.threshold().max(round.min_members);
+        let need = self.setup.graph.least().max(round.min_members);
         round.enough(PhaseName::Share, sharers.len(), need)?;
         let boxes_for = |to: DeviceId| {
             let from = self.setup.graph.neighbours(to).into_iter();
@@ -173,9 +197,74 @@ impl Sharing {
             .iter()
             .map(|to| (DeviceSet::from_iter([to]), ServerBody::Shares(boxes_for(to))))
             .collect();
-        let idle = Idle::new(self.setup, 0, sharers);
-        let events = vec![idle.ready()];
-        Ok(Step { phase: Phase::Idle(idle), messages, events })
+        let confirming = Confirming { setup: self.setup, sharers, complaints: BTreeMap::new() };
+        Ok(Step { phase: Phase::Confirming(confirming), messages, events: Vec::new() })
+    }
+
+    pub(super) fn degree(&self) -> usize {
+        self.setup.graph.degree()
+    }
+}
+
+/// Waiting to hear whose boxes did not open.
+#[derive(Debug, Clone)]
+pub(super) struct Confirming {
+    setup: Setup,
+    sharers: DeviceSet,
+    /// By the device that complains.
+    complaints: BTreeMap<DeviceId, DeviceSet>,
+}
+
+impl Confirming {
+    pub(super) fn take(&mut self, from: DeviceId, complaints: &DeviceSet) -> Result<(), RefusedMessage> {
+        expected(from, self.sharers.contains(from), self.complaints.contains_key(&from))?;
+        let neighbours: DeviceSet = self.setup.graph.neighbours(from).into_iter().collect();
+        let sealed = |id: DeviceId| neighbours.contains(id) && self.sharers.contains(id);
+        if !complaints.iter().all(sealed) {
+            return Err(RefusedMessage::Shape(from));
+        }
+        self.complaints.insert(from, complaints.clone());
+        Ok(())
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.complaints.len() == self.sharers.len()
+    }
+
+    pub(super) fn degree(&self) -> usize {
+        self.setup.graph.degree()
+    }
+
+    /// With at most c liars, a device that more than c accuse lied, and so did one that accuses more than c.
+    /// They are left out before anybody masks with them. Other complaints may be lies: two devices have no
+    /// share of each other's making, and the others have enough.
+    pub(super) fn finish(mut self, round: &Round) -> Result<Step, Verdict> {
+        let mut accusers: BTreeMap<DeviceId, usize> = BTreeMap::new();
+        for accused in self.complaints.values().flat_map(DeviceSet::iter) {
+            *accusers.entry(accused).or_default() += 1;
+        }
+        let most = self.setup.graph.liars();
+        let lie = |id: DeviceId, complaints: &DeviceSet| match accusers.get(&id) {
+            Some(&count) if count > most => Some(Lie::SealedBoxes),
+            _ if complaints.len() > most => Some(Lie::Accusations),
+            _ => None,
+        };
+        let lies = self.complaints.iter().filter_map(|(&id, complaints)| Some((id, lie(id, complaints)?)));
+        let caught: BTreeMap<DeviceId, Lie> = lies.collect();
+        let mut events: Vec<ServerEvent> =
+            caught.iter().map(|(&device, &lie)| ServerEvent::Caught { device, lie }).collect();
+        let here: DeviceSet = self.complaints.keys().copied().filter(|id| !caught.contains_key(id)).collect();
+        for (&holder, complaints) in self.complaints.iter().filter(|(id, _)| here.contains(**id)) {
+            for owner in complaints.iter().filter(|&owner| here.contains(owner)) {
+                self.setup.disputed.insert((owner, holder));
+                events.push(ServerEvent::Disputed { owner, holder });
+            }
+        }
+        let need = self.setup.graph.least().max(round.min_members);
+        round.enough(PhaseName::Confirm, here.len(), need)?;
+        let idle = Idle::new(self.setup, 0, here);
+        events.push(idle.ready());
+        Ok(Step { phase: Phase::Idle(idle), messages: Vec::new(), events })
     }
 }
 

@@ -36,13 +36,13 @@ impl Idle {
     }
 
     pub(super) fn open(self, round: &Round, spec: SlotSpec) -> Result<Step, Verdict> {
-        let need = self.setup.graph.threshold().max(round.min_members);
+        let need = self.setup.graph.least().max(round.min_members);
         round.enough(PhaseName::MaskedInput(spec.slot), self.active.len(), need)?;
         let SlotSpec { slot, ring, len, .. } = spec;
         let open = ServerBody::OpenSlot { slot, ring, len, active: self.active.clone() };
         let slot = Slot { setup: self.setup, spec, active: self.active.clone() };
         let sum = RingVector::zeros(ring, len as usize);
-        let collecting = Collecting { slot, sum, received: BTreeSet::new() };
+        let collecting = Collecting { slot, sum, received: BTreeMap::new() };
         let messages = vec![(self.active, open)];
         Ok(Step { phase: Phase::Collecting(collecting), messages, events: Vec::new() })
     }
@@ -70,17 +70,29 @@ impl Slot {
 pub(super) struct Collecting {
     slot: Slot,
     sum: RingVector,
-    received: BTreeSet<DeviceId>,
+    /// By the devices whose inputs are in, what they signed with them.
+    received: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
 }
 
 impl Collecting {
-    pub(super) fn take(&mut self, from: DeviceId, slot: u32, input: &Bytes) -> Result<(), RefusedMessage> {
+    pub(super) fn take(
+        &mut self,
+        round: &Round,
+        from: DeviceId,
+        slot: u32,
+        input: &Bytes,
+        signature: [u8; SIGNATURE_LEN],
+    ) -> Result<(), RefusedMessage> {
         self.slot.check(slot)?;
-        expected(from, self.slot.active.contains(from), self.received.contains(&from))?;
+        expected(from, self.slot.active.contains(from), self.received.contains_key(&from))?;
+        let signed = self.slot.setup.transcript.masked(&self.slot.spec, &self.slot.active);
+        if !round.roster.verifies(from, &signed, &signature) {
+            return Err(RefusedMessage::BadSignature(from));
+        }
         if !self.sum.add_le_bytes(input) {
             return Err(RefusedMessage::Shape(from));
         }
-        self.received.insert(from);
+        self.received.insert(from, signature);
         Ok(())
     }
 
@@ -94,13 +106,13 @@ impl Collecting {
 
     pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
         let Self { mut slot, sum, received } = self;
-        let survivors: DeviceSet = received.into_iter().collect();
-        let need = slot.setup.graph.threshold().max(round.min_members);
+        let survivors: DeviceSet = received.keys().copied().collect();
+        let need = slot.setup.graph.least().max(round.min_members);
         round.enough(PhaseName::MaskedInput(slot.spec.slot), survivors.len(), need)?;
         slot.setup.transcript = slot.setup.transcript.with_slot(&slot.spec, &slot.active, &survivors);
         let body = ServerBody::Survivors { slot: slot.spec.slot, survivors: survivors.clone() };
         let messages = vec![(survivors.clone(), body)];
-        let attesting = Attesting { slot, sum, survivors, signatures: BTreeMap::new() };
+        let attesting = Attesting { slot, sum, survivors, masked: received, signatures: BTreeMap::new() };
         Ok(Step { phase: Phase::Attesting(attesting), messages, events: Vec::new() })
     }
 }
@@ -111,6 +123,8 @@ pub(super) struct Attesting {
     slot: Slot,
     sum: RingVector,
     survivors: DeviceSet,
+    /// What the survivors signed with their inputs.
+    masked: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
     signatures: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
 }
 
@@ -136,11 +150,11 @@ impl Attesting {
     }
 
     pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
-        let Self { slot, sum, survivors, signatures } = self;
+        let Self { slot, sum, survivors, masked, signatures } = self;
         let signers: DeviceSet = signatures.keys().copied().collect();
         let need = slot.setup.graph.threshold();
         round.enough(PhaseName::Consistency(slot.spec.slot), signers.len(), need)?;
-        let messages = attestations(&slot, &signers, signatures);
+        let messages = attestations(&slot, &signers, signatures, &masked);
         let unmasking =
             Unmasking { slot, sum, survivors, signers, shares: BTreeMap::new(), answered: BTreeSet::new() };
         Ok(Step { phase: Phase::Unmasking(unmasking), messages, events: Vec::new() })
@@ -152,15 +166,20 @@ fn attestations(
     slot: &Slot,
     signers: &DeviceSet,
     signatures: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
+    masked: &BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
 ) -> Vec<(DeviceSet, ServerBody)> {
     let number = slot.spec.slot;
-    if slot.setup.graph.degree() + 1 >= slot.setup.keys.len() {
-        return vec![(signers.clone(), ServerBody::Attestations { slot: number, signatures })];
+    if slot.setup.graph.is_full() {
+        let body = ServerBody::Attestations { slot: number, signatures, masked: BTreeMap::new() };
+        return vec![(signers.clone(), body)];
     }
     let near = |id: DeviceId| {
         let circle = slot.setup.circle(id);
-        let signatures = circle.iter().filter_map(|id| Some((id, *signatures.get(&id)?))).collect();
-        (DeviceSet::from_iter([id]), ServerBody::Attestations { slot: number, signatures })
+        let of = |all: &BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>| {
+            circle.iter().filter_map(|id| Some((id, *all.get(&id)?))).collect()
+        };
+        let body = ServerBody::Attestations { slot: number, signatures: of(&signatures), masked: of(masked) };
+        (DeviceSet::from_iter([id]), body)
     };
     signers.iter().map(near).collect()
 }
@@ -187,7 +206,9 @@ impl Unmasking {
         self.slot.check(slot)?;
         expected(from, self.signers.contains(from), self.answered.contains(&from))?;
         let circle = self.slot.setup.circle(from);
-        let due = circle.iter().filter(|&id| self.slot.active.contains(id)).map(|id| (id, self.kind(id)));
+        let held =
+            |&id: &DeviceId| self.slot.active.contains(id) && !self.slot.setup.disputed.contains(&(id, from));
+        let due = circle.iter().filter(held).map(|id| (id, self.kind(id)));
         if !due.eq(shares.iter().map(|(&id, &(kind, _))| (id, kind))) {
             return Err(RefusedMessage::Shape(from));
         }
@@ -207,17 +228,21 @@ impl Unmasking {
         self.answered.len() == self.signers.len()
     }
 
+    pub(super) fn degree(&self) -> usize {
+        self.slot.setup.graph.degree()
+    }
+
     pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
         let Self { slot, mut sum, survivors, shares, answered, .. } = self;
         let number = slot.spec.slot;
         round.enough(PhaseName::Unmask(number), answered.len(), slot.setup.graph.threshold())?;
-        unmask(round, &slot, &survivors, &shares, &mut sum)?;
-        let sum = ServerEvent::Sum(SlotSum { slot: number, sum, survivors });
+        let mut events = unmask(round, &slot, &survivors, &shares, &mut sum)?;
+        events.push(ServerEvent::Sum(SlotSum { slot: number, sum, survivors }));
         if number + 1 == round.params.slots {
-            return Ok(Step { phase: Phase::Over, messages: Vec::new(), events: vec![sum] });
+            return Ok(Step { phase: Phase::Over, messages: Vec::new(), events });
         }
         let idle = Idle::new(slot.setup, number + 1, answered.into_iter().collect());
-        let events = vec![sum, idle.ready()];
+        events.push(idle.ready());
         Ok(Step { phase: Phase::Idle(idle), messages: Vec::new(), events })
     }
 }

@@ -4,35 +4,39 @@
 //! Σ_{u survived} x_u = Σ_{u survived} y_u − Σ_{u survived} PRG(b_u) − Σ_{v dropped} Σ_{u survived, u~v} ±PRG(s_uv)
 //! ```
 //!
-//! b_u of the survivors and s_v of the devices that dropped out are recovered from shares, and each is
-//! checked against what its device committed to before it is used.
+//! b_u of the survivors and s_v of the devices that dropped out are recovered from shares, false ones among
+//! them are found and left out ([`crate::shamir`]), and each secret is checked against what its device
+//! committed to before it is used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use zeroize::Zeroizing;
 
-use super::Round;
 use super::slot::Slot;
-use super::verdict::Verdict;
+use super::verdict::{Lie, Verdict};
+use super::{Round, ServerEvent};
 use crate::identity::DeviceId;
 use crate::keys::{KeyPair, mask_sign, same, seed_commitment, self_mask_key};
 use crate::mask::{self, MaskKey, Sign};
 use crate::message::DeviceSet;
 use crate::ring::RingVector;
-use crate::shamir::{Interpolation, Share};
+use crate::shamir::{Challenge, Checker, Share};
+use crate::transcript::Hasher;
 
 type Shares = BTreeMap<DeviceId, BTreeMap<DeviceId, Share>>;
 
-/// Takes every mask off `sum`; on a verdict the sum is still masked.
+/// Takes every mask off `sum`, and tells of the lies found on the way; on a verdict the sum is still masked.
 pub(super) fn unmask(
     round: &Round,
     slot: &Slot,
     survivors: &DeviceSet,
     shares: &Shares,
     sum: &mut RingVector,
-) -> Result<(), Verdict> {
-    let mut recovery = Recovery { shares, threshold: slot.setup.graph.threshold(), last: None };
-    let mut masks = Vec::new();
+) -> Result<Vec<ServerEvent>, Verdict> {
+    let mut recovery = Recovery::new(slot, shares);
+    let dropped = slot.active.len() - survivors.len();
+    // Of its full length from the start: a vector that grows leaves copies of its keys behind.
+    let mut masks = Vec::with_capacity(survivors.len() + dropped * slot.setup.graph.degree());
     for id in slot.active.iter() {
         if survivors.contains(id) {
             masks.push(self_mask(round, slot, id, &mut recovery)?);
@@ -41,7 +45,7 @@ pub(super) fn unmask(
         }
     }
     mask::apply(sum, round.params.suite, &masks);
-    Ok(())
+    Ok(recovery.lies())
 }
 
 fn self_mask(
@@ -86,28 +90,147 @@ fn pairwise_masks(
     Ok(())
 }
 
-/// Recovers secrets one after another. On a full graph the same devices answer for everybody, so the weights
-/// of the last interpolation serve the next.
+/// Recovers secrets one after another. On a full graph the same devices answer for everybody, so what is
+/// computed for the points of one serves the next.
 struct Recovery<'a> {
     shares: &'a Shares,
     threshold: usize,
-    last: Option<(Vec<DeviceId>, Interpolation)>,
+    /// c, and at least one.
+    most: usize,
+    challenge: Challenge,
+    last: Option<(Vec<DeviceId>, Checker)>,
+    /// Owner and holder of shares that are false.
+    wrong: BTreeSet<(DeviceId, DeviceId)>,
+    /// Holders of more false shares than owners can have dealt.
+    liars: BTreeSet<DeviceId>,
 }
 
-impl Recovery<'_> {
+impl<'a> Recovery<'a> {
+    fn new(slot: &Slot, shares: &'a Shares) -> Self {
+        let mut hasher = Hasher::new("decoding").digest(slot.setup.transcript.digest());
+        for (&owner, held) in shares {
+            hasher = hasher.device(owner).number(held.len() as u64);
+            hasher =
+                held.iter().fold(hasher, |hasher, (&id, share)| hasher.device(id).part(&share.to_bytes()));
+        }
+        let (threshold, most) = (slot.setup.graph.threshold(), slot.setup.graph.liars());
+        Self::with(shares, threshold, most, Challenge::new(&hasher.finish()))
+    }
+
+    fn with(shares: &'a Shares, threshold: usize, most: usize, challenge: Challenge) -> Self {
+        let (wrong, liars) = (BTreeSet::new(), BTreeSet::new());
+        Self { shares, threshold, most, challenge, last: None, wrong, liars }
+    }
+
     fn secret(&mut self, device: DeviceId) -> Result<Zeroizing<[u8; 32]>, Verdict> {
         let none = BTreeMap::new();
-        let held = self.shares.get(&device).unwrap_or(&none);
-        if held.len() < self.threshold {
-            return Err(Verdict::TooFewShares { device, have: held.len(), need: self.threshold });
+        let all = self.shares.get(&device).unwrap_or(&none);
+        let held = || all.iter().filter(|(id, _)| !self.liars.contains(id));
+        let from: Vec<DeviceId> = held().map(|(&id, _)| id).collect();
+        if from.len() < self.threshold {
+            return Err(Verdict::TooFewShares { device, have: from.len(), need: self.threshold });
         }
-        let from: Vec<DeviceId> = held.keys().copied().take(self.threshold).collect();
         if self.last.as_ref().is_none_or(|(last, _)| *last != from) {
             let points = from.iter().map(|id| id.point()).collect();
-            let weights = Interpolation::new(points).expect("ids are distinct, so their points are too");
-            self.last = Some((from, weights));
+            let checker = Checker::new(points, self.threshold, self.challenge)
+                .expect("ids are distinct, so their points are too");
+            self.last = Some((from.clone(), checker));
         }
-        let (_, weights) = self.last.as_ref().expect("set above");
-        weights.recover(held.values()).map_err(|_| Verdict::WrongSecret { device })
+        let (_, checker) = self.last.as_ref().expect("set above");
+        let wrong_secret = Verdict::WrongSecret { device };
+        let errors = checker.errors(held().map(|(_, share)| share)).ok_or(wrong_secret.clone())?;
+        if errors.is_empty() {
+            return checker.first().recover(held().map(|(_, share)| share)).map_err(|_| wrong_secret);
+        }
+        let (good, weights) = checker.without(&errors).expect("fewer than half of the spare ones are false");
+        let secret = weights.recover(good.iter().map(|&i| &all[&from[i]])).map_err(|_| wrong_secret);
+        errors.iter().for_each(|&i| self.blame(device, from[i]));
+        secret
+    }
+
+    /// A false share: a holder with more of them than c owners can have dealt is a liar, and counts no more.
+    fn blame(&mut self, owner: DeviceId, holder: DeviceId) {
+        self.wrong.insert((owner, holder));
+        if self.wrong.iter().filter(|(_, of)| *of == holder).count() > self.most {
+            self.liars.insert(holder);
+        }
+    }
+
+    /// What was found: liars by name, and for the other false shares the two that it may have been.
+    fn lies(&self) -> Vec<ServerEvent> {
+        let mut dealt: BTreeMap<DeviceId, usize> = BTreeMap::new();
+        for (owner, _) in self.wrong.iter().filter(|(_, holder)| !self.liars.contains(holder)) {
+            *dealt.entry(*owner).or_default() += 1;
+        }
+        let dealers: BTreeSet<DeviceId> =
+            dealt.into_iter().filter(|(_, count)| *count > self.most).map(|(owner, _)| owner).collect();
+        let caught = |lie: Lie| move |&device: &DeviceId| ServerEvent::Caught { device, lie };
+        let disputed = self.wrong.iter().filter(|(owner, holder)| {
+            !self.liars.contains(holder) && !self.liars.contains(owner) && !dealers.contains(owner)
+        });
+        self.liars
+            .iter()
+            .map(caught(Lie::FalseShares))
+            .chain(dealers.iter().map(caught(Lie::DealtShares)))
+            .chain(disputed.map(|&(owner, holder)| ServerEvent::Disputed { owner, holder }))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field::Element;
+    use crate::shamir::split;
+    use chacha20::ChaCha20Rng;
+    use rand_core::SeedableRng;
+
+    const N: u32 = 12;
+    const THRESHOLD: usize = 6;
+
+    /// The shares of everybody's secret (its id in every byte), where those that `wrong` names by owner and
+    /// holder are of another secret.
+    fn shares(wrong: impl Fn(u32, u32) -> bool) -> Shares {
+        let mut rng = ChaCha20Rng::seed_from_u64(1);
+        let points: Vec<Element> = (0..N).map(|i| DeviceId(i).point()).collect();
+        let mut dealt = |secret: u8| split(&[secret; 32], &points, THRESHOLD, &mut rng).unwrap();
+        let mut of = |owner: u32| {
+            let (right, other) = (dealt(owner as u8), dealt(99));
+            let held = (0..N).zip(right.into_iter().zip(other));
+            held.map(|(i, (right, other))| (DeviceId(i), if wrong(owner, i) { other } else { right }))
+                .collect()
+        };
+        (0..N).map(|owner| (DeviceId(owner), of(owner))).collect()
+    }
+
+    fn recover(shares: &Shares) -> Result<Vec<ServerEvent>, Verdict> {
+        let mut recovery = Recovery::with(shares, THRESHOLD, 1, Challenge::new(&[3; 32]));
+        for owner in 0..N {
+            assert_eq!(*recovery.secret(DeviceId(owner))?, [owner as u8; 32]);
+        }
+        Ok(recovery.lies())
+    }
+
+    fn caught(device: u32, lie: Lie) -> ServerEvent {
+        ServerEvent::Caught { device: DeviceId(device), lie }
+    }
+
+    #[test]
+    fn a_holder_that_is_wrong_about_many_and_a_dealer_that_is_wrong_for_many_are_told_apart() {
+        assert_eq!(recover(&shares(|_, _| false)), Ok(vec![]));
+        assert_eq!(recover(&shares(|_, holder| holder == 4)), Ok(vec![caught(4, Lie::FalseShares)]));
+        let dealer = shares(|owner, holder| owner == 7 && holder < 3);
+        assert_eq!(recover(&dealer), Ok(vec![caught(7, Lie::DealtShares)]));
+        let both = shares(|owner, holder| holder == 4 || owner == 7 && (1..3).contains(&holder));
+        assert_eq!(recover(&both), Ok(vec![caught(4, Lie::FalseShares), caught(7, Lie::DealtShares)]));
+        let single = shares(|owner, holder| owner == 7 && holder == 0);
+        let disputed = ServerEvent::Disputed { owner: DeviceId(7), holder: DeviceId(0) };
+        assert_eq!(recover(&single), Ok(vec![disputed]));
+    }
+
+    #[test]
+    fn a_dealer_whose_shares_are_of_no_secret_is_named_in_the_verdict() {
+        let halves = shares(|owner, holder| owner == 7 && holder % 2 == 0);
+        assert_eq!(recover(&halves), Err(Verdict::WrongSecret { device: DeviceId(7) }));
     }
 }

@@ -13,6 +13,8 @@ pub enum PhaseName {
     Reveal,
     /// Share keys.
     Share,
+    /// Confirm the shares of the neighbours.
+    Confirm,
     /// Masked input of a slot.
     MaskedInput(u32),
     /// Consistency check of a slot.
@@ -35,6 +37,13 @@ pub enum Verdict {
         /// The devices needed.
         need: usize,
     },
+    /// A device that was to draw the graph fell silent after it had committed. No other may take its part:
+    /// whoever chose among graphs could choose a bad one.
+    #[error("device {device} committed to a part of the graph's randomness and did not reveal it")]
+    Withheld {
+        /// The device.
+        device: DeviceId,
+    },
     /// A secret of a device cannot be recovered: too few of its neighbours are left.
     #[error("{have} shares of a secret of device {device} are left, {need} are needed")]
     TooFewShares {
@@ -45,8 +54,8 @@ pub enum Verdict {
         /// The threshold.
         need: usize,
     },
-    /// The shares of a device's secret combine to something that its commitment does not match: the device or
-    /// one of its neighbours lied.
+    /// The shares of a device's secret combine to something that its commitment does not match: the device
+    /// shared something else, or more of its neighbours lied than can be told from the others.
     #[error("the recovered secret of device {device} does not match its commitment")]
     WrongSecret {
         /// The device.
@@ -82,6 +91,9 @@ pub enum RefusedMessage {
     /// A value that does not match its commitment.
     #[error("device {0} is not bound by what it committed to")]
     BadCommitment(DeviceId),
+    /// A public key of small order, with which nobody could agree.
+    #[error("a public key of device {0} is unsound")]
+    BadKey(DeviceId),
     /// Another slot.
     #[error("slot {got} in place of slot {expected}")]
     WrongSlot {
@@ -93,6 +105,20 @@ pub enum RefusedMessage {
     /// A vector, a list of boxes or a list of shares of the wrong shape.
     #[error("the message of device {0} has the wrong shape")]
     Shape(DeviceId),
+}
+
+/// A lie that was found without ending the round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Lie {
+    /// More neighbours than can be in league found the device's boxes unreadable. It was left out.
+    SealedBoxes,
+    /// The device called the boxes of more neighbours unreadable than can have lied. It was left out.
+    Accusations,
+    /// The device gave false shares of the secrets of more devices than can have dealt them.
+    FalseShares,
+    /// The device dealt false shares to more neighbours than can have changed them.
+    DealtShares,
 }
 
 /// Why a slot was not opened.

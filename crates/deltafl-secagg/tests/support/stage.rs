@@ -34,7 +34,7 @@ pub(crate) fn set(ids: impl IntoIterator<Item = u32>) -> DeviceSet {
 pub(crate) fn policy() -> Policy {
     Policy {
         min_members: 3,
-        adversary: Adversary::Active { gamma: Permille::new(0).expect("zero") },
+        adversary: Adversary::Active { gamma: Permille::default().into() },
         max_len: 1000,
         patience: Duration::from_secs(60),
     }
@@ -83,9 +83,8 @@ impl Stage {
         let mut stage = Self::new(n, threshold);
         stage.share();
         for id in stage.ids() {
-            assert!(
-                stage.tell(id, ServerBody::Shares(stage.boxes_for(id))).expect("honest so far").is_empty()
-            );
+            let said = stage.tell(id, ServerBody::Shares(stage.boxes_for(id))).expect("honest so far");
+            assert!(matches!(&said[..], [DeviceBody::Confirm(complaints)] if complaints.is_empty()));
         }
         stage
     }
@@ -184,7 +183,8 @@ impl Stage {
         to: DeviceId,
         signatures: BTreeMap<DeviceId, [u8; 64]>,
     ) -> Result<DeviceBody, Abort> {
-        let said = self.tell(to, ServerBody::Attestations { slot: 0, signatures })?;
+        let said =
+            self.tell(to, ServerBody::Attestations { slot: 0, signatures, masked: BTreeMap::new() })?;
         Ok(said.into_iter().next().expect("shares"))
     }
 }

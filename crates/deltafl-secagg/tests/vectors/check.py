@@ -66,7 +66,7 @@ def digest(purpose, *parts):
 
 def params_digest(session, round_number, invite):
     suite, cohort, slots = invite[1], invite[2], invite[3]
-    graph = (0, invite[4], 0) if 4 in invite else (1, invite.get(5, 0), invite.get(6, 0))
+    graph = [invite.get(field, 0) for field in (4, 5, 6, 7, 8)]
     return digest(b"params", number(1), part(session), number(round_number), number(suite), number(cohort),
                   *map(number, graph), number(slots))
 

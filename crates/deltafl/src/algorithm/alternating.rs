@@ -28,13 +28,19 @@
 //! **Small ν.** A w-step gains nothing once the tail has fallen to η_t, so that η moves by no more than ν in a
 //! round. [`Alternating::run_graduated`] comes down from a ν as wide as the losses, and hands each stage's w
 //! to the next.
+//!
+//! **Other losses.** [`StochasticAlternating`] takes SGD as the w-step and asks for no convexity.
 
 mod descent;
+mod stochastic;
 
 use crate::superquantile::smooth::Smoothing;
 use crate::superquantile::{Conformity, DeviceLoss, InvalidDeviceLoss};
 
 use self::descent::Descent;
+pub use self::stochastic::{
+    Iterate, Rate, StochasticAlternating, StochasticProblem, StochasticallyAlternated,
+};
 
 /// A convex problem over N devices.
 pub trait Problem {
@@ -174,8 +180,11 @@ impl Alternating {
 }
 
 fn device_losses(problem: &impl Problem, w: &[f64]) -> Result<Vec<DeviceLoss>, InvalidDeviceLoss> {
-    let pairs = problem.losses(w).into_iter().zip(problem.weights());
-    pairs.map(|(loss, &weight)| DeviceLoss::new(loss, weight)).collect()
+    device_loss_list(problem.losses(w), problem.weights())
+}
+
+fn device_loss_list(losses: Vec<f64>, weights: &[f64]) -> Result<Vec<DeviceLoss>, InvalidDeviceLoss> {
+    losses.into_iter().zip(weights).map(|(loss, &weight)| DeviceLoss::new(loss, weight)).collect()
 }
 
 #[cfg(test)]

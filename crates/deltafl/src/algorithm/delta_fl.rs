@@ -1,12 +1,68 @@
 //! Δ-FL: the devices in the upper θ-tail of the losses take part (Algorithms 2 and 3).
 
-use serde::{Deserialize, Serialize};
-
-use super::{Algorithm, Threshold};
-use crate::device::Admission;
-use crate::superquantile::private::PrivateQuantile;
+use super::{Algorithm, Interval, InvalidOption, OptionKind, OptionSpec, Options, Parts, Value};
+use crate::memory::Memory;
+use crate::selection::{ETA, ETA_ROUND, Kept, Learned, Needs, SMOOTH_TAIL, Selection, TAIL, Weighting};
+use crate::superquantile::private::{LossRange, PrivateQuantile, Search};
 use crate::superquantile::smooth::Smoothing;
 use crate::superquantile::{Conformity, DeviceLoss, quantile};
+
+/// Δ-FL.
+pub static DELTA_FL: Algorithm = Algorithm {
+    kind: "delta-fl",
+    title: "Δ-FL",
+    about: "the devices in the upper θ-tail of the losses count; minimises the superquantile of the device losses",
+    options: &[
+        OptionSpec {
+            name: "theta",
+            symbol: "θ",
+            kind: OptionKind::Real(Interval { least: 0.0, open: true, most: 1.0 }),
+            default: None,
+            levels: true,
+            about: "conformity level: the mass of the tail that is kept",
+            example: Value::Real(0.5),
+        },
+        OptionSpec {
+            name: "quantile",
+            symbol: "quantile",
+            kind: OptionKind::Word(&["open", "histogram", "one-shot", "bisection", "mm"]),
+            default: Some(Value::Word("open")),
+            levels: false,
+            about: "how η is found: open shows the server the losses, the others secure sums alone",
+            example: Value::Word("histogram"),
+        },
+        OptionSpec {
+            name: "eta_every",
+            symbol: "T_η",
+            kind: OptionKind::Whole(1),
+            default: Some(Value::Whole(1)),
+            levels: false,
+            about: "rounds between two searches for η",
+            example: Value::Whole(20),
+        },
+        OptionSpec {
+            name: "eta_rule",
+            symbol: "η",
+            kind: OptionKind::Word(&["watched", "fixed"]),
+            default: Some(Value::Word("watched")),
+            levels: false,
+            about: "with eta_every > 1: watched finds η anew as soon as far more or less than θ is kept, fixed is the \
+                    paper's letter",
+            example: Value::Word("fixed"),
+        },
+        OptionSpec {
+            name: "nu",
+            symbol: "ν",
+            kind: OptionKind::Real(Interval::NON_NEGATIVE),
+            default: Some(Value::Real(0.0)),
+            levels: false,
+            about: "smooths the tail: a device counts with g'_ν(F_k − η); 0 is the filter of Algorithm 2",
+            example: Value::Real(0.0),
+        },
+    ],
+    build: |options| Ok(Tail::of(options)?.into_parts()),
+    weightings: &[&TAIL, &SMOOTH_TAIL],
+};
 
 /// How Δ-FL finds the quantile of the losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,80 +74,225 @@ pub enum Quantile {
     Private(PrivateQuantile),
 }
 
-/// Δ-FL at one conformity level.
+/// What happens to an η that is older than a round (T_η > 1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EtaRule {
+    /// η is found anew in the next round when the mass that it keeps is far from θ: losses fall while η stays, and the
+    /// tail would be empty before long.
+    #[default]
+    Watched,
+    /// η stays for T_η rounds, whatever it keeps: the letter of the paper.
+    Fixed,
+}
+
+/// The selection of Δ-FL: the upper θ-tail of the losses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DeltaFl {
+pub struct Tail {
     /// θ.
     pub theta: Conformity,
     /// Open or private.
     pub quantile: Quantile,
-    /// T_η: rounds between two updates of η.
+    /// T_η: rounds between two searches for η.
     pub eta_every: u64,
+    /// What happens to η in between.
+    pub eta_rule: EtaRule,
     /// ν of the smoothed tail; none in the paper's experiments.
     pub nu: Option<Smoothing>,
 }
 
-impl DeltaFl {
+/// The ends of the range of losses that a private quantile has settled on.
+const RANGE: [&str; 2] = ["range.lower", "range.upper"];
+/// Weight kept per device that answered, in the round in which η was found.
+const FRESH_WEIGHT: &str = "eta.weight";
+/// Set when η is to be found anew.
+const STALE: &str = "eta.stale";
+/// Losses that differ by less, relative to their size, are equal up to rounding.
+const ROUNDING: f64 = 1e-12;
+
+impl Tail {
     /// Algorithm 2 at θ, with η in every round and no smoothing.
     pub fn new(theta: Conformity) -> Self {
-        Self { theta, quantile: Quantile::Open, eta_every: 1, nu: None }
-    }
-}
-
-impl Algorithm for DeltaFl {
-    fn name(&self) -> &'static str {
-        "delta-fl"
+        Self { theta, quantile: Quantile::Open, eta_every: 1, eta_rule: EtaRule::Watched, nu: None }
     }
 
-    fn theta(&self) -> Conformity {
-        self.theta
-    }
-
-    fn threshold(&self, round: u64, eta: Option<f64>) -> Threshold {
-        match self.quantile {
-            _ if eta.is_some() && !round.is_multiple_of(self.eta_every) => Threshold::Kept,
-            Quantile::Open => Threshold::Open,
-            Quantile::Private(kind) => Threshold::Private(kind),
+    /// The tail with these options.
+    fn of(options: &Options) -> Result<Self, InvalidOption> {
+        let invalid = |option: &str, reason: &str| InvalidOption {
+            option: option.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let theta =
+            Conformity::try_from(options.real("theta")).map_err(|e| invalid("theta", &e.to_string()))?;
+        let quantile = match options.word("quantile") {
+            "open" => Quantile::Open,
+            "one-shot" => Quantile::Private(PrivateQuantile::OneShot),
+            "bisection" => Quantile::Private(PrivateQuantile::Bisection),
+            "mm" => Quantile::Private(PrivateQuantile::Mm),
+            _ => Quantile::Private(PrivateQuantile::TwoLevel),
+        };
+        let nu = Smoothing::try_from(options.real("nu")).ok();
+        if nu.is_some() && matches!(options.word("quantile"), "bisection" | "mm") {
+            return Err(invalid("nu", "a smoothed tail needs quantile = open, histogram or one-shot"));
         }
+        let eta_rule = if options.word("eta_rule") == "fixed" { EtaRule::Fixed } else { EtaRule::Watched };
+        Ok(Self { theta, quantile, eta_every: options.whole("eta_every"), eta_rule, nu })
     }
 
-    fn eta(&self, losses: &[DeviceLoss]) -> Option<f64> {
+    /// Δ-FL with this tail.
+    pub fn into_parts(self) -> Parts {
+        Parts { selection: Box::new(self), theta: self.theta, ..Parts::default() }
+    }
+
+    /// η from the losses of the cohort; `None` without devices.
+    fn open_eta(&self, losses: &[DeviceLoss]) -> Option<f64> {
         match self.nu {
             Some(nu) => nu.minimisers(self.theta, losses).map(|minimisers| minimisers.eta()),
-            None => quantile(self.theta, losses),
+            None => quantile(self.theta, losses).map(|eta| least_equal(eta, losses)),
         }
     }
 
-    fn admission(&self, eta: Option<f64>) -> Admission {
-        match (eta, self.nu) {
+    fn range(memory: &Memory) -> LossRange {
+        let [lower, upper] = RANGE.map(|end| memory.number(end));
+        lower.zip(upper).and_then(|(lower, upper)| LossRange::new(lower, upper).ok()).unwrap_or_default()
+    }
+
+    /// Whether the mass that an old η keeps is far from θ.
+    fn is_far(&self, mass: f64) -> bool {
+        let theta = self.theta.get();
+        mass < theta / 2.0 || mass > (2.0 * theta).min(f64::midpoint(1.0, theta))
+    }
+}
+
+/// The least loss that equals η up to rounding, through a chain of losses that do: where all devices have the same loss,
+/// as at w₀ = 0, the tail must not be made of rounding noise.
+fn least_equal(eta: f64, losses: &[DeviceLoss]) -> f64 {
+    let mut below: Vec<f64> = losses.iter().map(DeviceLoss::loss).filter(|&loss| loss < eta).collect();
+    below.sort_unstable_by(|a, b| b.total_cmp(a));
+    below.into_iter().fold(
+        eta,
+        |least, loss| {
+            if least - loss <= ROUNDING * least.abs() { loss } else { least }
+        },
+    )
+}
+
+impl Selection for Tail {
+    fn needs(&self, round: u64, memory: &Memory) -> Needs {
+        let in_force = memory.number(ETA).is_some() && memory.number(STALE).is_none();
+        match self.quantile {
+            _ if in_force && !round.is_multiple_of(self.eta_every) => Needs::Nothing,
+            Quantile::Open => Needs::Losses,
+            Quantile::Private(kind) => {
+                Needs::Quantile(Search::new(kind, self.theta, self.nu, &Self::range(memory)))
+            }
+        }
+    }
+
+    fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut Memory) {
+        let eta = match learned {
+            Learned::Nothing => return,
+            Learned::Losses(losses) => self.open_eta(losses),
+            Learned::Quantile(search) => {
+                memory.set_number(RANGE[0], search.range().lower());
+                memory.set_number(RANGE[1], search.range().upper());
+                search.eta()
+            }
+        };
+        memory.forget(STALE);
+        memory.forget(FRESH_WEIGHT);
+        match eta {
+            Some(eta) => {
+                memory.set_number(ETA, eta);
+                memory.set_number(ETA_ROUND, round as f64);
+            }
+            None => {
+                memory.forget(ETA);
+                memory.forget(ETA_ROUND);
+            }
+        }
+    }
+
+    fn weighting(&self, memory: &Memory) -> Weighting {
+        match (memory.number(ETA), self.nu) {
             // No loss was finite: nobody can be compared, everyone tries.
-            (None, _) => Admission::Everyone,
-            (Some(eta), Some(nu)) => Admission::Smooth { eta, nu },
-            (Some(eta), None) => Admission::Tail { eta },
+            (None, _) => Weighting::everyone(),
+            (Some(eta), Some(nu)) => Weighting::smooth_tail(eta, nu),
+            (Some(eta), None) => Weighting::tail(eta),
+        }
+    }
+
+    /// The server never knows the weight of a whole cohort. In the round in which η is found, θ of it is kept; what a
+    /// device keeps on average in that round is the measure for the rounds after it.
+    fn observe(&self, kept: &Kept, memory: &mut Memory) {
+        let Some(found) = memory.number(ETA_ROUND) else { return };
+        if self.eta_every == 1 || self.eta_rule == EtaRule::Fixed || kept.answered == 0 {
+            return;
+        }
+        let per_device = kept.weight / kept.answered as f64;
+        if kept.round as f64 <= found {
+            memory.set_number(FRESH_WEIGHT, per_device);
+        } else if let Some(fresh) = memory.number(FRESH_WEIGHT)
+            && (fresh <= 0.0 || self.is_far(self.theta.get() * per_device / fresh))
+        {
+            memory.set_number(STALE, 1.0);
         }
     }
 }
 
-impl Serialize for Quantile {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Open => serializer.serialize_str("open"),
-            Self::Private(kind) => kind.serialize(serializer),
-        }
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superquantile::tests::{devices, theta};
 
-impl<'de> Deserialize<'de> for Quantile {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        if name == "open" {
-            return Ok(Self::Open);
-        }
-        let known: Result<_, serde::de::value::Error> =
-            PrivateQuantile::deserialize(serde::de::value::StrDeserializer::new(&name));
-        known.map(Self::Private).map_err(|_| {
-            let expected = "expected open, histogram, one-shot, bisection or mm";
-            serde::de::Error::custom(format_args!("unknown quantile {name:?}: {expected}"))
-        })
+    fn kept(round: u64, weight: f64) -> Kept {
+        Kept { round, answered: 10, weight }
+    }
+
+    fn learned(tail: &Tail, round: u64, losses: &[DeviceLoss]) -> Memory {
+        let mut memory = Memory::default();
+        tail.learn(round, Learned::Losses(losses), &mut memory);
+        memory
+    }
+
+    #[test]
+    fn losses_that_differ_by_rounding_alone_are_all_in_the_tail() {
+        let ln = 62f64.ln();
+        let noise: Vec<(f64, f64)> = (0..50).map(|k| (ln + f64::from(k % 7) * 8.9e-16, 10.0)).collect();
+        let memory = learned(&Tail::new(theta(0.1)), 0, &devices(&noise));
+        let weighting = Tail::new(theta(0.1)).weighting(&memory);
+        assert!(noise.iter().all(|&(loss, _)| weighting.share(loss) == 1.0));
+    }
+
+    #[test]
+    fn losses_that_differ_by_more_are_told_apart() {
+        let losses = devices(&[(1.0, 1.0), (1.0 + 1e-9, 1.0), (2.0, 2.0)]);
+        assert_eq!(learned(&Tail::new(theta(0.4)), 0, &losses).number(ETA), Some(2.0));
+        assert_eq!(learned(&Tail::new(theta(0.6)), 0, &losses).number(ETA), Some(1.0 + 1e-9));
+    }
+
+    #[test]
+    fn an_old_eta_that_keeps_far_too_little_is_found_anew() {
+        let tail = Tail { eta_every: 100, ..Tail::new(theta(0.5)) };
+        let mut memory = learned(&tail, 0, &devices(&[(1.0, 1.0), (2.0, 1.0)]));
+        tail.observe(&kept(0, 50.0), &mut memory);
+        tail.observe(&kept(1, 40.0), &mut memory);
+        assert!(matches!(tail.needs(2, &memory), Needs::Nothing));
+        tail.observe(&kept(2, 10.0), &mut memory);
+        assert!(matches!(tail.needs(3, &memory), Needs::Losses));
+        tail.learn(3, Learned::Losses(&devices(&[(0.5, 1.0)])), &mut memory);
+        assert_eq!((memory.number(ETA), memory.number(ETA_ROUND)), (Some(0.5), Some(3.0)));
+        tail.observe(&kept(3, 50.0), &mut memory);
+        assert!(matches!(tail.needs(4, &memory), Needs::Nothing));
+        tail.observe(&kept(4, 90.0), &mut memory);
+        assert!(matches!(tail.needs(5, &memory), Needs::Losses));
+    }
+
+    #[test]
+    fn the_letter_of_the_paper_keeps_eta_whatever_it_keeps() {
+        let tail = Tail { eta_every: 100, eta_rule: EtaRule::Fixed, ..Tail::new(theta(0.5)) };
+        let mut memory = learned(&tail, 0, &devices(&[(1.0, 1.0), (2.0, 1.0)]));
+        (0..5).for_each(|round| tail.observe(&kept(round, 0.0), &mut memory));
+        assert!(matches!(tail.needs(5, &memory), Needs::Nothing));
+        assert!(matches!(tail.needs(100, &memory), Needs::Losses));
     }
 }

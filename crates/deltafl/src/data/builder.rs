@@ -163,6 +163,7 @@ impl FederationBuilder {
             affine: None,
             source: None,
             device_split: None,
+            evaluation_sample: None,
             hash: String::new(),
         };
         federation.hash = federation.content_hash();

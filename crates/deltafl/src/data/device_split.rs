@@ -1,4 +1,4 @@
-//! The split of devices into train, validation and test (spec §5).
+//! The split of devices into train, validation and test.
 //!
 //! The paper splits *devices*, not examples: half of them train, the other half is never seen in training. LEAF's
 //! rule keeps a device when it has *more* than so many examples.
@@ -20,12 +20,24 @@ pub struct DeviceSplit {
     pub seed: u64,
     /// A device is kept when it has more examples than this.
     pub min_points: u64,
+    /// The fraction of these devices that is kept, drawn at random by the data seed; rounded down. The paper keeps half
+    /// of EMNIST's writers.
+    #[serde(skip_serializing_if = "is_everyone")]
+    pub sample: f64,
+}
+
+/// The fraction that leaves nobody out.
+const EVERYONE: f64 = 1.0;
+
+/// Whether a fraction leaves nobody out: then files and hashes are those of a split without a sample.
+fn is_everyone(sample: &f64) -> bool {
+    *sample >= EVERYONE
 }
 
 impl Default for DeviceSplit {
     /// The paper's: half of the devices train.
     fn default() -> Self {
-        Self { train: 0.5, validation: 0.0, seed: 1, min_points: 0 }
+        Self { train: 0.5, validation: 0.0, seed: 1, min_points: 0, sample: EVERYONE }
     }
 }
 
@@ -36,7 +48,7 @@ pub enum InvalidSplit {
     /// A fraction that is none.
     #[error("the fraction `{name}` must be in [0, 1], got {got}")]
     Fraction {
-        /// `train` or `validation`.
+        /// `train`, `validation` or `sample`.
         name: &'static str,
         /// Its value.
         got: f64,
@@ -68,6 +80,14 @@ pub enum InvalidSplit {
         min_points: u64,
         /// Examples of the largest device.
         largest: u64,
+    },
+    /// A sample of nobody.
+    #[error("a fraction of {sample} of {devices} devices is less than one device")]
+    EmptySample {
+        /// The fraction.
+        sample: f64,
+        /// The devices with enough examples.
+        devices: usize,
     },
 }
 
@@ -106,7 +126,7 @@ impl Federation {
 impl DeviceSplit {
     /// The devices to keep among those with these numbers of examples, and the split of each.
     pub fn draw(&self, counts: &[u64]) -> Result<(Vec<usize>, Vec<Split>), InvalidSplit> {
-        for (name, got) in [("train", self.train), ("validation", self.validation)] {
+        for (name, got) in [("train", self.train), ("validation", self.validation), ("sample", self.sample)] {
             if !(0.0..=1.0).contains(&got) {
                 return Err(InvalidSplit::Fraction { name, got });
             }
@@ -116,8 +136,25 @@ impl DeviceSplit {
             let largest = counts.iter().copied().max().unwrap_or_default();
             return Err(InvalidSplit::NoDevices { min_points: self.min_points, largest });
         }
+        let kept = self.sampled(kept)?;
         let splits = self.splits(kept.len());
         Ok((kept, splits))
+    }
+
+    /// The devices of the sample, in their order.
+    fn sampled(&self, mut devices: Vec<usize>) -> Result<Vec<usize>, InvalidSplit> {
+        if is_everyone(&self.sample) {
+            return Ok(devices);
+        }
+        let wanted = (self.sample * devices.len() as f64).floor() as usize;
+        if wanted == 0 {
+            return Err(InvalidSplit::EmptySample { sample: self.sample, devices: devices.len() });
+        }
+        // The split itself draws from the stream of round 0.
+        Stream::new(self.seed, Purpose::Split, 1, 0).shuffle(&mut devices);
+        devices.truncate(wanted);
+        devices.sort_unstable();
+        Ok(devices)
     }
 
     /// The split of each of `n` devices.
@@ -135,8 +172,11 @@ impl DeviceSplit {
 }
 
 fn derived_hash(hash: &str, plan: &DeviceSplit) -> String {
-    let DeviceSplit { train, validation, seed, min_points } = plan;
-    let text = format!("{hash} split {train} {validation} {seed} {min_points}");
+    let DeviceSplit { train, validation, seed, min_points, sample } = plan;
+    let mut text = format!("{hash} split {train} {validation} {seed} {min_points}");
+    if !is_everyone(sample) {
+        text.push_str(&format!(" sample {sample}"));
+    }
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
@@ -199,6 +239,35 @@ mod tests {
         assert_eq!(base.split(Split::Test), held_out.split(Split::Test));
         assert_eq!(held_out.split(Split::Validation).len(), 4);
         assert_eq!(held_out.split(Split::Train).len(), 16);
+    }
+
+    #[test]
+    fn a_sample_is_a_random_half_of_the_devices_with_enough_examples() {
+        let plan = |sample, seed| DeviceSplit { min_points: 10, sample, seed, ..DeviceSplit::default() };
+        let ids = |federation: &Federation| -> Vec<u32> {
+            (0..federation.len() as u32).map(|k| federation.id(k).parse().unwrap()).collect()
+        };
+        let half = growing(51).split_devices(&plan(0.5, 1)).unwrap();
+        let kept = ids(&half);
+        assert_eq!((kept.len(), half.split(Split::Train).len(), half.split(Split::Test).len()), (20, 10, 10));
+        assert!(kept.is_sorted() && kept.iter().all(|&k| k >= 10), "{kept:?}");
+        assert_ne!(kept, (10..30).collect::<Vec<_>>());
+        assert_ne!(kept, ids(&growing(51).split_devices(&plan(0.5, 2)).unwrap()));
+        let all = growing(51).split_devices(&plan(1.0, 1)).unwrap();
+        assert_eq!(all.len(), 41);
+        assert_ne!(all.hash(), half.hash());
+        assert!(matches!(
+            growing(51).split_devices(&plan(0.01, 1)),
+            Err(InvalidSplit::EmptySample { devices: 41, .. })
+        ));
+    }
+
+    #[test]
+    fn a_split_without_a_sample_is_written_as_before() {
+        let text = serde_json::to_string(&DeviceSplit::default()).unwrap();
+        assert!(!text.contains("sample"), "{text}");
+        let half: DeviceSplit = serde_json::from_str(r#"{"sample": 0.5}"#).unwrap();
+        assert!(serde_json::to_string(&half).unwrap().contains(r#""sample":0.5"#));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Normalisation of dense features (spec §5).
+//! Normalisation of dense features, by constants of the train devices.
 //!
 //! Constants come from the train devices and are applied to all devices, when a batch is gathered: the
 //! stored examples stay as they are.
@@ -24,8 +24,8 @@ pub enum Normalise {
 /// x'_j = scale_j · x_j + shift_j.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Affine {
-    scale: Vec<f32>,
-    shift: Vec<f32>,
+    pub(super) scale: Vec<f32>,
+    pub(super) shift: Vec<f32>,
     kernel: Granted,
 }
 
@@ -62,6 +62,13 @@ impl Federation {
             let moments = self.moments();
             self.affine = Some(moments.affine(normalise, unit));
         }
+        self
+    }
+
+    /// The same federation, its dense features normalised by the constants of another of the same kind: those with which a
+    /// model was trained. A federation of another kind is returned as it is.
+    pub fn normalised_as(mut self, other: &Self) -> Self {
+        self.affine = if self.kind == other.kind { other.affine.clone() } else { None };
         self
     }
 

@@ -2,6 +2,7 @@
 
 use super::Point;
 use crate::algorithm::alternating::Problem;
+use crate::superquantile::{Conformity, DeviceLoss, superquantile};
 
 /// The trace of the identity covariance: the loss that no w avoids.
 const NOISE: f64 = 2.0;
@@ -20,6 +21,17 @@ impl Gaussians {
     /// F(w; p_π).
     pub(super) fn mixture_loss(&self, w: Point, pi: [f64; 3]) -> f64 {
         self.losses(&w).iter().zip(pi).map(|(loss, share)| share * loss).sum()
+    }
+}
+
+impl Gaussians {
+    /// F_θ(w) = max over π ∈ P_θ of F(w; p_π).
+    pub(super) fn worst_loss(&self, w: Point, theta: Conformity) -> f64 {
+        let losses = self.losses(&w).into_iter().zip(self.weights);
+        let losses =
+            losses.map(|(loss, weight)| DeviceLoss::new(loss, weight)).collect::<Result<Vec<_>, _>>();
+        let losses = losses.expect("squared distances are finite");
+        superquantile(theta, &losses).expect("there are three devices")
     }
 }
 

@@ -1,4 +1,4 @@
-//! A time step of a GRU, forward and back (spec §4).
+//! A time step of a GRU, forward and back.
 //!
 //! ```text
 //! r = σ(r̂)   z = σ(ẑ)   n = tanh(x̂ + r∘ĥ)   h' = n + z∘(h − n)

@@ -1,4 +1,4 @@
-//! The gates of an LSTM, unit by unit, forward and back (spec §4).
+//! The gates of an LSTM, unit by unit, forward and back.
 //!
 //! ```text
 //! i, f, o = σ(î), σ(f̂), σ(ô)    g = tanh(ĝ)    c' = f∘c + i∘g    h' = o∘tanh(c')

@@ -79,6 +79,55 @@ entry! {
     ) = tiled, reference
 }
 
+entry! {
+    /// C ← βC + by·D + A·B, with D laid out as C is.
+    pub(crate) fn product_towards(
+        shape: Shape, a: Entries<'_>, b: &[f32], b_layout: Layout, c: &mut [f32], c_layout: Layout, beta: f32,
+        d: &[f32], by: f32,
+    ) = tiled_towards, reference_towards
+}
+
+#[allow(clippy::too_many_arguments)]
+fn reference_towards(
+    shape: Shape,
+    a: Entries<'_>,
+    b: &[f32],
+    b_layout: Layout,
+    c: &mut [f32],
+    c_layout: Layout,
+    beta: f32,
+    d: &[f32],
+    by: f32,
+) {
+    reference(shape, a, b, b_layout, c, c_layout, beta);
+    for i in 0..shape.m {
+        for j in 0..shape.n {
+            let at = c_layout.at(i, j);
+            c[at] += by * d[at];
+        }
+    }
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn tiled_towards<S: Simd>(
+    _: S,
+    shape: Shape,
+    a: Entries<'_>,
+    b: &[f32],
+    b_layout: Layout,
+    c: &mut [f32],
+    c_layout: Layout,
+    beta: f32,
+    d: &[f32],
+    by: f32,
+) {
+    check(shape, a, b, b_layout, c, c_layout);
+    assert!(d.len() >= c_layout.extent(shape.m, shape.n), "D is too short");
+    let added = Added { d: d.as_ptr(), by };
+    multiply_towards::<S>(shape, a, b.as_ptr(), b_layout, c.as_mut_ptr(), c_layout, beta, Some(added));
+}
+
 /// The plain product.
 fn reference(
     shape: Shape,
@@ -114,11 +163,23 @@ unsafe fn tiled<S: Simd>(
     c_layout: Layout,
     beta: f32,
 ) {
+    check(shape, a, b, b_layout, c, c_layout);
+    multiply::<S>(shape, a, b.as_ptr(), b_layout, c.as_mut_ptr(), c_layout, beta);
+}
+
+#[inline(always)]
+fn check(shape: Shape, a: Entries<'_>, b: &[f32], b_layout: Layout, c: &[f32], c_layout: Layout) {
     let Shape { m, n, k } = shape;
     assert!(n.is_multiple_of(COLUMNS), "columns come in multiples of 16");
     assert!(b.len() >= b_layout.extent(k, n) && c.len() >= c_layout.extent(m, n), "B or C is too short");
     assert!(k == 0 || m == 0 || a.values.len() > (m - 1) * a.row + (k - 1) * a.column, "A is too short");
-    multiply::<S>(shape, a, b.as_ptr(), b_layout, c.as_mut_ptr(), c_layout, beta);
+}
+
+/// A matrix that is added to C, times a number; laid out as C is.
+#[derive(Clone, Copy)]
+struct Added {
+    d: *const f32,
+    by: f32,
 }
 
 /// The product, on pointers to matrices that hold `shape`.
@@ -132,6 +193,21 @@ pub(crate) unsafe fn multiply<S: Simd>(
     c_layout: Layout,
     beta: f32,
 ) {
+    multiply_towards::<S>(shape, a, b, b_layout, c, c_layout, beta, None);
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn multiply_towards<S: Simd>(
+    shape: Shape,
+    a: Entries<'_>,
+    b: *const f32,
+    b_layout: Layout,
+    c: *mut f32,
+    c_layout: Layout,
+    beta: f32,
+    added: Option<Added>,
+) {
     let Shape { m, n, k } = shape;
     if m == 0 {
         return;
@@ -143,6 +219,7 @@ pub(crate) unsafe fn multiply<S: Simd>(
         let room = (PANEL - j % PANEL).min(n - j);
         let wide = room >= 2 * S::LANES;
         let (b, c) = (b.add(b_layout.at(0, j)), c.add(c_layout.at(0, j)));
+        let added = added.map(|Added { d, by }| Added { d: d.add(c_layout.at(0, j)), by });
         let mut i = 0;
         while i < m {
             let tile = Tile {
@@ -153,6 +230,7 @@ pub(crate) unsafe fn multiply<S: Simd>(
                 c_row: c_layout.row,
                 k,
                 beta,
+                added: added.map(|Added { d, by }| Added { d: d.add(i * c_layout.row), by }),
             };
             let rows = height.min(m - i);
             if wide {
@@ -218,6 +296,7 @@ struct Tile {
     c_row: usize,
     k: usize,
     beta: f32,
+    added: Option<Added>,
 }
 
 impl Tile {
@@ -249,6 +328,14 @@ impl Tile {
             for (i, sums) in sums.iter_mut().enumerate() {
                 for (v, sum) in sums.iter_mut().enumerate() {
                     *sum = S::mul(beta, S::load(self.c.add(i * self.c_row + v * S::LANES)));
+                }
+            }
+        }
+        if let Some(Added { d, by }) = self.added {
+            let by = S::splat(by);
+            for (i, sums) in sums.iter_mut().enumerate() {
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = S::fma(by, S::load(d.add(i * self.c_row + v * S::LANES)), *sum);
                 }
             }
         }

@@ -67,7 +67,7 @@ fn score_reference(rows: Rows, logits: &[f32], labels: &[u32], score: &mut Score
 #[inline(always)]
 fn add(score: &mut Score, z: &[f32], label: usize, max: f32, total: f32) {
     score.loss += f64::from(total).ln() - f64::from(z[label] - max);
-    // Ties go to the first index (spec §4).
+    // Ties go to the first index, as in numpy and PyTorch.
     let hit = z[label] >= max && z[..label].iter().all(|&z| z < max);
     score.sums[ERRORS] += f64::from(u8::from(!hit));
 }

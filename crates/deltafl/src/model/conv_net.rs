@@ -1,4 +1,4 @@
-//! The convolutional network of EMNIST (spec §4).
+//! The convolutional network of EMNIST.
 //!
 //! ```text
 //! conv 5×5 1→c₁, ReLU, max-pool 2/2, conv 5×5 c₁→c₂, ReLU, max-pool 2/2, full → classes, cross-entropy
@@ -339,7 +339,7 @@ impl Model for ConvNet {
         sections_len(Forward::lens(self, batch)) + sections_len(Backward::lens(self, batch))
     }
 
-    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         network::step(self, working, batch, step, scratch);
     }
 }

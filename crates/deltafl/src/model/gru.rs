@@ -1,4 +1,4 @@
-//! The character model of Shakespeare: a GRU over symbols, last state → full layer (spec §4).
+//! The character model of Shakespeare: a GRU over symbols, last state → full layer.
 //!
 //! Flat order, as PyTorch's: embedding `alphabet × dim` (if trained), W_ih `3H × inputs`, W_hh `3H × H`, b_ih, b_hh, full layer
 //! `classes × H`, its biases; gates in the order r, z, n.
@@ -373,7 +373,7 @@ impl Model for Gru {
             + sections_len(Backward::lens(self, batch))
     }
 
-    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         network::step(self, working, batch, step, scratch);
     }
 }

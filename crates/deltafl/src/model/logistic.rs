@@ -1,4 +1,4 @@
-//! Binary logistic regression: σ(x·w), without an intercept as in the paper, or with one (spec §4, Sent140 linear).
+//! Binary logistic regression: σ(x·w), without an intercept as in the paper, or with one (Sent140 linear).
 //!
 //! With the label y ∈ {0, 1} and z = x·w (+ b),
 //!
@@ -76,12 +76,15 @@ impl Model for Logistic {
         batch
     }
 
-    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         let (x, residuals) = (batch.inputs.dense(), &mut scratch[..batch.len()]);
         outputs(self.kernel, self.inputs, working, x, residuals);
         let scale = -step.learning_rate / batch.len() as f32;
         logistic::residuals(self.kernel, residuals, batch.targets.classes(), scale);
-        descend(self.kernel, self.inputs, x, residuals, 1.0 - step.learning_rate * step.l2, working);
+        descend(self.kernel, self.inputs, x, residuals, step.decay(), working);
+        if let Some(pull) = step.pull() {
+            pull.add_to(working);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The tweet model: frozen word vectors → LSTM, last output → one logit (spec §4, Sent140 LSTM).
+//! The tweet model: frozen word vectors → LSTM, last output → one logit (Sent140 LSTM).
 //!
 //! Flat order, as PyTorch's: W_ih `4H × dim`, W_hh `4H × H`, b_ih, b_hh, full layer `H`, its bias; gates in
 //! the order i, f, g, o. All `len` words are read, padding included, without a mask.
@@ -375,7 +375,7 @@ impl Model for Lstm {
         sections_len(Forward::lens(self, batch, self.len)) + sections_len(Backward::lens(self, batch))
     }
 
-    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         network::step(self, working, batch, step, scratch);
     }
 }

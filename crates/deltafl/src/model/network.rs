@@ -28,12 +28,15 @@ pub(super) fn step(
     network: &impl Network,
     working: &mut [f32],
     batch: Batch<'_>,
-    step: Step,
+    step: Step<'_>,
     scratch: &mut [f32],
 ) {
     let scale = -step.learning_rate / batch.len() as f32;
     let slopes = network.differentiate(working, batch, scale, scratch);
-    network.descend(working, 1.0 - step.learning_rate * step.l2, slopes);
+    network.descend(working, step.decay(), slopes);
+    if let Some(pull) = step.pull() {
+        pull.add_to(working);
+    }
 }
 
 /// [`Model::gradient`] of a network: descents from zero, part by part.

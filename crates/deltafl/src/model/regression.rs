@@ -86,11 +86,13 @@ impl Model for Regression {
         batch
     }
 
-    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step, scratch: &mut [f32]) {
+    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         let (x, slopes) = (batch.inputs.dense(), &mut scratch[..batch.len()]);
         self.predictions(working, x, slopes);
         self.slopes(slopes, batch.targets.values(), -step.learning_rate / batch.len() as f32);
-        let decay = 1.0 - step.learning_rate * step.l2;
-        super::logistic::descend(self.kernel, self.inputs, x, slopes, decay, working);
+        super::logistic::descend(self.kernel, self.inputs, x, slopes, step.decay(), working);
+        if let Some(pull) = step.pull() {
+            pull.add_to(working);
+        }
     }
 }

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConvNet, Embedding, Gru, Linear, Logistic, Lstm, Model, Regression};
+use super::{ConvNet, Embedding, Gru, Linear, Logistic, Lstm, Model, Perceptron, Regression};
 use crate::data::{Federation, InputKind, TargetKind, WordVectors};
 use crate::kernel::{Isa, UnavailableIsa};
 use crate::task::RegressionLoss;
 
-/// A model by name, with the sizes that the data does not settle (spec §4).
+/// A model by name, with the sizes that the data does not settle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -48,6 +48,12 @@ pub enum ModelSpec {
         #[serde(default)]
         embedding: usize,
     },
+    /// A perceptron with one hidden layer.
+    Perceptron {
+        /// Units.
+        #[serde(default = "perceptron_units")]
+        hidden: usize,
+    },
 }
 
 fn is_false(value: &bool) -> bool {
@@ -64,6 +70,10 @@ fn lstm_units() -> usize {
 
 fn gru_units() -> usize {
     128
+}
+
+fn perceptron_units() -> usize {
+    100
 }
 
 /// Why a model cannot be trained on some data.
@@ -156,6 +166,7 @@ impl ModelSpec {
             Self::ConvNet { .. } => "conv-net",
             Self::Lstm { .. } => "lstm",
             Self::Gru { .. } => "gru",
+            Self::Perceptron { .. } => "perceptron",
         }
     }
 
@@ -189,6 +200,10 @@ impl ModelSpec {
                 let gru = Gru::new(len, alphabet, embedding, *hidden, classes, isa);
                 let follows = matches!(federation.kind(), InputKind::Windows { .. });
                 Box::new(if follows { gru } else { gru.of_classes() })
+            }
+            Self::Perceptron { hidden } => {
+                self.positive("hidden", *hidden)?;
+                Box::new(Perceptron::new(self.features(federation)?, *hidden, self.classes(federation)?))
             }
         })
     }

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     fn searched(theta: Conformity, cohort: &[DeviceLoss]) -> LossDistribution {
-        let mut search = Search::new(PrivateQuantile::TwoLevel, theta, &LossRange::default());
+        let mut search = Search::new(PrivateQuantile::TwoLevel, theta, None, &LossRange::default());
         let mut histograms = Vec::new();
         while let Some(query) = search.query() {
             let mut sum = vec![0; query.len()];

@@ -29,6 +29,7 @@ pub use loss_range::{InvalidLossRange, LossRange};
 
 use self::by_means::ByMeans;
 use self::descent::Descent;
+use super::smooth::Smoothing;
 use super::{Conformity, DeviceLoss};
 
 /// Which private quantile.
@@ -113,7 +114,7 @@ fn points(device: DeviceLoss) -> u64 {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let cohort = [DeviceLoss::new(1.0, 30.0)?, DeviceLoss::new(2.0, 30.0)?, DeviceLoss::new(5.0, 40.0)?];
 /// let range = LossRange::default();
-/// let mut search = Search::new(PrivateQuantile::TwoLevel, Conformity::try_from(0.5)?, &range);
+/// let mut search = Search::new(PrivateQuantile::TwoLevel, Conformity::try_from(0.5)?, None, &range);
 /// while let Some(query) = search.query() {
 ///     let mut sum = vec![0; query.len()]; // a secure sum, in earnest
 ///     for device in cohort {
@@ -157,12 +158,17 @@ enum State {
 
 impl Search {
     /// A search for the (1−θ)-quantile, expected within `range`.
-    pub fn new(kind: PrivateQuantile, theta: Conformity, range: &LossRange) -> Self {
-        let method = match kind {
-            PrivateQuantile::TwoLevel => Method::Descent(Descent::new(theta, *range, 64, 2)),
-            PrivateQuantile::OneShot => Method::Descent(Descent::new(theta, *range, 4096, 1)),
-            PrivateQuantile::Bisection => Method::Descent(Descent::new(theta, *range, 2, 12)),
-            PrivateQuantile::Mm => Method::ByMeans(ByMeans::new(theta, *range)),
+    ///
+    /// With ν the tail is smoothed, and η is where K(η) = Σ α_k g'_ν(F_k − η) is θ of the weight: histograms of 64 or 4096
+    /// bins tell it, so that bisection looks through two levels of 64, and by means ν is passed over.
+    pub fn new(kind: PrivateQuantile, theta: Conformity, nu: Option<Smoothing>, range: &LossRange) -> Self {
+        let method = match (kind, nu) {
+            (PrivateQuantile::TwoLevel, _) | (PrivateQuantile::Bisection, Some(_)) => {
+                Method::Descent(Descent::new(theta, nu, *range, 64, 2))
+            }
+            (PrivateQuantile::OneShot, _) => Method::Descent(Descent::new(theta, nu, *range, 4096, 1)),
+            (PrivateQuantile::Bisection, None) => Method::Descent(Descent::new(theta, None, *range, 2, 12)),
+            (PrivateQuantile::Mm, _) => Method::ByMeans(ByMeans::new(theta, *range)),
         };
         Self { method, state: State::Searching, range: *range, sums: 0 }
     }
@@ -268,7 +274,7 @@ mod tests {
     }
 
     fn run(kind: PrivateQuantile, theta: Conformity, range: LossRange, cohort: &[DeviceLoss]) -> Search {
-        let mut search = Search::new(kind, theta, &range);
+        let mut search = Search::new(kind, theta, None, &range);
         while let Some(query) = search.query() {
             search.take(&sum_of_answers(&query, cohort)).unwrap();
         }
@@ -284,7 +290,7 @@ mod tests {
     #[test]
     fn queries_survive_the_wire() {
         for kind in KINDS {
-            let query = Search::new(kind, theta(0.5), &LossRange::default()).query().unwrap();
+            let query = Search::new(kind, theta(0.5), None, &LossRange::default()).query().unwrap();
             let text = serde_json::to_string(&query).unwrap();
             assert_eq!(serde_json::from_str::<QuantileQuery>(&text).unwrap(), query);
         }
@@ -301,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_sum_that_answers_nothing_is_refused() {
-        let mut search = Search::new(PrivateQuantile::TwoLevel, theta(0.5), &LossRange::default());
+        let mut search = Search::new(PrivateQuantile::TwoLevel, theta(0.5), None, &LossRange::default());
         assert_eq!(search.take(&[1; 65]), Err(RefusedSum::WrongLength { expected: 66, got: 65 }));
         assert_eq!(search.sums(), 0);
         search.take(&[0; 66]).unwrap();
@@ -341,6 +347,31 @@ mod tests {
     }
 
     #[test]
+    fn a_smoothed_tail_keeps_theta_of_the_weight() {
+        let cohort: Vec<_> =
+            (0..200).map(|k| (f64::from(k * k) / 20_000.0, 1.0 + f64::from(k % 9))).collect();
+        let (cohort, total) = (devices(&cohort), cohort.iter().map(|(_, weight)| weight).sum::<f64>());
+        for level in [0.1, 0.5, 0.8] {
+            for nu in [0.05, 0.5, 3.0] {
+                for kind in [PrivateQuantile::TwoLevel, PrivateQuantile::OneShot] {
+                    let nu = Smoothing::try_from(nu).unwrap();
+                    let mut search = Search::new(kind, theta(level), Some(nu), &LossRange::default());
+                    while let Some(query) = search.query() {
+                        search.take(&sum_of_answers(&query, &cohort)).unwrap();
+                    }
+                    let eta = search.eta().unwrap();
+                    let tail: f64 = cohort.iter().map(|d| d.weight() * nu.slope(d.loss() - eta)).sum();
+                    assert!(
+                        (tail / total - level).abs() < 0.02,
+                        "{kind:?} θ={level} ν={nu:?}: {}",
+                        tail / total
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_largest_promised_cohort_does_not_overflow_the_fixed_point() {
         let cohort: Vec<_> = (0..10_000).map(|k| (f64::from(k) * 100.0 + 1.0, 1e6)).collect();
         let cohort = devices(&cohort);
@@ -366,7 +397,7 @@ mod tests {
         let (low, high) = (devices(&[(1.0, 10.0); 5]), devices(&[(6.0, 10.0); 5]));
         let everybody = [low.clone(), high.clone()].concat();
         for (left, expected) in [(low, 6.0), (high, 6.125)] {
-            let mut search = Search::new(PrivateQuantile::TwoLevel, theta(0.3), &LossRange::default());
+            let mut search = Search::new(PrivateQuantile::TwoLevel, theta(0.3), None, &LossRange::default());
             let query = search.query().unwrap();
             search.take(&sum_of_answers(&query, &everybody)).unwrap(); // in the bin [6, 6.125)
             let query = search.query().unwrap();
@@ -405,7 +436,7 @@ mod tests {
 
         #[test]
         fn any_sums_end_every_search(kind in any_kind(), theta in level(), sums in prop::collection::vec(any::<u64>(), 1..50)) {
-            let mut search = Search::new(kind, theta, &LossRange::default());
+            let mut search = Search::new(kind, theta, None, &LossRange::default());
             let mut garbage = sums.iter().cycle();
             while let Some(query) = search.query() {
                 let sum: Vec<u64> = garbage.by_ref().take(query.len()).copied().collect();

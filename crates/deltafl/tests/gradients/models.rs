@@ -1,4 +1,4 @@
-//! The five models once more, scalar by scalar in f64, straight from spec §4.
+//! The five models once more, scalar by scalar in f64, straight from their formulas.
 
 use super::tape::{Tape, Var};
 

@@ -11,7 +11,7 @@ const KINDS: [PrivateQuantile; 4] =
     [PrivateQuantile::TwoLevel, PrivateQuantile::OneShot, PrivateQuantile::Bisection, PrivateQuantile::Mm];
 
 fn run(kind: PrivateQuantile, theta: Conformity, range: &LossRange, cohort: &[DeviceLoss]) -> Search {
-    let mut search = Search::new(kind, theta, range);
+    let mut search = Search::new(kind, theta, None, range);
     while let Some(query) = search.query() {
         let mut sum = vec![0; query.len()];
         cohort.iter().for_each(|&device| query.answer(device, &mut sum));
@@ -115,7 +115,7 @@ fn majorisation_minimisation_asks_for_the_weighted_mean_of_the_paper() {
     // τ = 1 − θ, β_k = α_k/|x_k − μ|, μ' = (Σ β_k x_k + (2τ−1) Σ α_k) / Σ β_k, for losses away from μ.
     let cohort = [device(1.0, 30.0), device(2.5, 10.0), device(7.0, 20.0), device(7.5, 40.0)];
     let tau = 0.7;
-    let mut search = Search::new(PrivateQuantile::Mm, theta(1.0 - tau), &LossRange::default());
+    let mut search = Search::new(PrivateQuantile::Mm, theta(1.0 - tau), None, &LossRange::default());
     let Some(QuantileQuery::MeanStep { mu, floor }) = search.query() else { panic!("no mean step") };
     assert!(cohort.iter().all(|d| (d.loss() - mu).abs() > floor));
     let beta = |d: &DeviceLoss| d.weight() / (d.loss() - mu).abs();

@@ -144,3 +144,112 @@ fn minimiser_for_a_nu_below_every_gap_has_the_closed_form() {
         assert!((nu.minimisers(theta, &losses).unwrap().eta() - closed_form).abs() < 1e-9);
     }
 }
+
+#[test]
+fn theorem_on_infimal_convolution_holds_for_g_nu() {
+    // g_ν smooths (ρ)₊ = max over γ ∈ [0, 1] of ργ, with ω(γ) = (γ² − 1)/2 in [−1/2, 0].
+    let grid = |steps: u32| (0..=steps).map(move |i| f64::from(i) / f64::from(steps));
+    for value in [0.1, 0.7, 3.0] {
+        for rho in grid(60).map(|share| 10.0 * (share - 0.5)) {
+            let dual = |gamma: f64| rho * gamma - value * (gamma * gamma - 1.0) / 2.0;
+            let best = grid(20_000).max_by(|a, b| dual(*a).total_cmp(&dual(*b))).unwrap();
+            assert!((nu(value).plus(rho) - dual(best)).abs() < 1e-7, "ν = {value}, ρ = {rho}");
+            assert!((nu(value).slope(rho) - best).abs() < 1e-4, "the gradient is the argmax");
+            // For ν₁ ≥ ν₂: (ν₁ − ν₂) inf ω ≤ g_ν₂ − g_ν₁ ≤ (ν₁ − ν₂) sup ω.
+            let wider = value + 0.5;
+            let fall = nu(value).plus(rho) - nu(wider).plus(rho);
+            assert!((-0.25 - 1e-12..=1e-12).contains(&fall), "{fall}");
+        }
+    }
+}
+
+#[test]
+fn smoothed_objective_is_jointly_convex() {
+    let mut rng = rng(15);
+    for _ in 0..300 {
+        let (theta, nu) = (random_theta(&mut rng), nu(rng.random_range(0.01..5.0)));
+        let devices: Vec<[f64; 4]> = (0..20).map(|_| rng.random::<[f64; 4]>()).collect();
+        let at = |w: f64| -> Vec<DeviceLoss> {
+            devices
+                .iter()
+                .map(|[a, b, c, weight]| device(a * (w - 4.0 * c).powi(2) + b, weight + 0.1))
+                .collect()
+        };
+        let (w, v, s) = (rng.random_range(-5.0..5.0), rng.random_range(-5.0..5.0), rng.random::<f64>());
+        let (eta, mu) = (rng.random_range(-5.0..50.0), rng.random_range(-5.0..50.0));
+        let between = |x: f64, y: f64| (1.0 - s) * x + s * y;
+        let joint = nu.objective(theta, between(eta, mu), &at(between(w, v)));
+        let ends = between(nu.objective(theta, eta, &at(w)), nu.objective(theta, mu, &at(v)));
+        assert!(joint <= ends + 1e-9, "{joint} {ends}");
+    }
+}
+
+#[test]
+fn smoothed_gradient_in_w_is_l_w_lipschitz() {
+    // F_k(w) = b √(1 + ‖w − c_k‖²): b-Lipschitz and b-smooth, so L_w = (b + b²/ν)/θ.
+    let mut rng = rng(16);
+    let mut closest: f64 = 0.0;
+    for _ in 0..300 {
+        let (level, value) = (rng.random_range(0.05..1.0), rng.random_range(0.05..2.0));
+        let (nu, b) = (nu(value), rng.random_range(0.5..3.0));
+        let centres: Vec<[f64; 2]> = (0..8).map(|_| rng.random::<[f64; 2]>()).collect();
+        let eta = rng.random_range(0.5..2.0) * b;
+        let gradient = |w: [f64; 2]| {
+            let mut sum = [0.0; 2];
+            for c in &centres {
+                let root = (1.0 + (w[0] - c[0]).powi(2) + (w[1] - c[1]).powi(2)).sqrt();
+                let share = nu.slope(b * root - eta) / (8.0 * level);
+                (0..2).for_each(|i| sum[i] += share * b * (w[i] - c[i]) / root);
+            }
+            sum
+        };
+        let constant = (b + b * b / value) / level;
+        let w = [rng.random_range(-2.0..2.0), rng.random_range(-2.0..2.0)];
+        let v = [w[0] + rng.random_range(-0.1..0.1), w[1] + rng.random_range(-0.1..0.1)];
+        let apart = |x: [f64; 2], y: [f64; 2]| (x[0] - y[0]).hypot(x[1] - y[1]);
+        let ratio = apart(gradient(w), gradient(v)) / (constant * apart(w, v));
+        assert!(ratio <= 1.0 + 1e-9, "{ratio}");
+        closest = closest.max(ratio);
+    }
+    assert!(closest > 0.2, "a bound that nothing comes near tests nothing: {closest}");
+}
+
+#[test]
+fn lemma_on_level_sets_the_smoothed_objective_is_linear_outside_the_losses() {
+    let mut rng = rng(17);
+    for _ in 0..200 {
+        let (level, value) = (rng.random_range(0.05..0.95), rng.random_range(0.01..3.0));
+        let losses: Vec<DeviceLoss> =
+            (0..15).map(|_| device(rng.random_range(-3.0..3.0), rng.random_range(0.1..1.0))).collect();
+        let (theta, nu) = (theta(level), nu(value));
+        let at = |eta: f64| nu.objective(theta, eta, &losses);
+        let least = losses.iter().map(DeviceLoss::loss).fold(f64::INFINITY, f64::min) - value;
+        let greatest = losses.iter().map(DeviceLoss::loss).fold(f64::NEG_INFINITY, f64::max);
+        // Slopes that depend on no loss: level sets in η are bounded, locally uniformly in w.
+        assert!((at(greatest + 2.0) - at(greatest) - 2.0).abs() < 1e-9);
+        assert!((at(greatest) - greatest - value / (2.0 * level)).abs() < 1e-9);
+        assert!((at(least - 2.0) - at(least) - 2.0 * (1.0 - level) / level).abs() < 1e-9);
+        let minimisers = nu.minimisers(theta, &losses).unwrap();
+        assert!(minimisers.least >= least - 1e-9 && minimisers.greatest <= greatest + 1e-9);
+    }
+}
+
+#[test]
+fn lemma_on_the_subdifferential_every_minimiser_eta_has_the_same_gradient() {
+    let mut rng = rng(18);
+    let mut intervals = 0;
+    for _ in 0..2000 {
+        // Few devices with whole weights, so that a sum of them often is θ of all and η is free in an interval.
+        let losses: Vec<DeviceLoss> = (0..4)
+            .map(|_| device(rng.random_range(0.0..4.0), f64::from(rng.random_range(1..3_u32))))
+            .collect();
+        let (theta, nu) = (theta(0.5), nu(rng.random_range(0.01..0.5)));
+        let minimisers = nu.minimisers(theta, &losses).unwrap();
+        intervals += u32::from(minimisers.greatest > minimisers.least + 1e-6);
+        for d in &losses {
+            let shares = [minimisers.least, minimisers.greatest].map(|eta| nu.slope(d.loss() - eta));
+            assert!((shares[0] - shares[1]).abs() < 1e-9, "{shares:?}");
+        }
+    }
+    assert!(intervals > 100, "{intervals}");
+}

@@ -10,14 +10,14 @@ pub(crate) struct Bins {
 
 /// At most how many bins are wanted.
 const WANTED: f64 = 40.0;
-/// How near to an edge a value lies on it, in bins: an `f32` of 0.39 is a little less.
+/// How near to an edge a value lies on it, in bins: values are stored as `f32`, and that of 0.39 is a little less.
 const EDGE: f64 = 1e-5;
 
 impl Bins {
     /// Bins that reach to the greatest finite value.
-    pub(crate) fn over(values: impl Iterator<Item = f32>) -> Self {
-        let greatest = values.filter(|value| value.is_finite()).fold(0.0, f32::max);
-        let greatest = if greatest > 0.0 { f64::from(greatest) } else { 1.0 };
+    pub(crate) fn over(values: impl Iterator<Item = f64>) -> Self {
+        let greatest = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
+        let greatest = if greatest > 0.0 { greatest } else { 1.0 };
         let rough = greatest / WANTED;
         let power = 10f64.powf(rough.log10().floor());
         let nice = [1.0, 2.0, 2.5, 5.0, 10.0]
@@ -28,15 +28,15 @@ impl Bins {
         Self { step, count: ((greatest / step - EDGE).ceil() as usize).max(1) }
     }
 
-    /// How many values fall into each bin.
-    pub(crate) fn counts(&self, values: &[f32]) -> Vec<u32> {
-        let mut counts = vec![0; self.count];
-        for &value in values {
+    /// The height of each bin, over values and what each of them adds.
+    pub(crate) fn heights(&self, values: impl Iterator<Item = (f64, f64)>) -> Vec<f64> {
+        let mut heights = vec![0.0; self.count];
+        for (value, height) in values {
             // A cast saturates: below 0 is the first bin, beyond the last or infinite the last one.
-            let bin = (f64::from(value) / self.step + EDGE) as usize;
-            counts[bin.min(self.count - 1)] += 1;
+            let bin = (value / self.step + EDGE) as usize;
+            heights[bin.min(self.count - 1)] += height;
         }
-        counts
+        heights
     }
 }
 
@@ -46,17 +46,16 @@ mod tests {
 
     #[test]
     fn every_value_is_counted_once() {
-        let values = [0.0, 0.1, 0.39, 0.4, f32::INFINITY];
+        let values = [0.0, 0.1, f64::from(0.39f32), 0.4, f64::INFINITY];
         let bins = Bins::over(values.iter().copied());
         assert!((bins.step - 0.01).abs() < 1e-9, "{bins:?}");
-        let counts = bins.counts(&values);
-        assert_eq!(counts.iter().sum::<u32>(), 5);
-        assert_eq!((bins.count, counts[0], counts[39]), (40, 1, 3));
+        let heights = bins.heights(values.iter().map(|&value| (value, 1.0)));
+        assert_eq!((bins.count, heights[0], heights[10], heights[39]), (40, 1.0, 1.0, 3.0));
     }
 
     #[test]
     fn bins_of_nothing_are_bins() {
         let bins = Bins::over(std::iter::empty());
-        assert_eq!(bins.counts(&[]).len(), bins.count);
+        assert_eq!(bins.heights(std::iter::empty()).len(), bins.count);
     }
 }

@@ -30,8 +30,17 @@ pub(super) enum Layer {
     Bars { name: Option<String>, colour: RGBColor, width: f64, bars: Vec<(f64, f64)> },
     /// Dots.
     Dots { name: Option<String>, colour: RGBColor, points: Vec<(f64, f64)> },
-    /// A vertical line with a word on top.
-    Mark { x: f64, colour: RGBColor, text: String },
+    /// A vertical line with a word beside its top.
+    Mark { x: f64, look: Look, text: String, place: MarkPlace },
+}
+
+/// Where the word of a mark stands, so that the words of several do not cover each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct MarkPlace {
+    /// Lines of text from the top.
+    pub(super) row: u32,
+    /// To the left of the line, or to its right.
+    pub(super) left: bool,
 }
 
 impl Axis {

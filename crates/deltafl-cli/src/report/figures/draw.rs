@@ -8,6 +8,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::chart::{Chart, Layer, Swatch};
+use super::combined::Row;
 use crate::canvas::{Drawing, Drawn, Scale};
 
 const WIDTH: u32 = 760;
@@ -15,6 +16,21 @@ const WIDTH: u32 = 760;
 const HEIGHT: u32 = 400;
 /// Of a chart among several.
 const STACKED: u32 = 250;
+
+/// Width and height of a chart in a grid.
+const CELL: (u32, u32) = (380, 270);
+/// Height of the title of a row in a grid.
+const ROW_TITLE: u32 = 30;
+
+/// Height of a row of the legend, and of its letters.
+const LEGEND_ROW: u32 = 22;
+const LEGEND_TEXT: u32 = 14;
+/// Where a row of the legend starts.
+const LEGEND_LEFT: u32 = 74;
+/// Between two names.
+const LEGEND_GAP: u32 = 22;
+/// Of the sign before a name.
+const SWATCH: u32 = 32;
 
 const INK: RGBColor = RGBColor(0x1b, 0x1d, 0x1f);
 const SOFT: RGBColor = RGBColor(0x5c, 0x61, 0x66);
@@ -36,9 +52,41 @@ impl Drawing for Stack<'_> {
     }
 }
 
+/// Rows of charts, each with its title.
+pub(super) struct Grid<'a>(pub(super) &'a [Row]);
+
+impl Grid<'_> {
+    fn columns(&self) -> usize {
+        self.0.iter().map(|row| row.charts.len()).max().unwrap_or(1)
+    }
+}
+
+impl Drawing for Grid<'_> {
+    fn size(&self) -> (u32, u32) {
+        (CELL.0 * self.columns() as u32, (ROW_TITLE + CELL.1) * self.0.len() as u32)
+    }
+
+    fn draw<DB: DrawingBackend>(&self, root: &DrawingArea<DB, Shift>, scale: Scale) -> Drawn<DB> {
+        for (area, row) in root.split_evenly((self.0.len(), 1)).iter().zip(self.0) {
+            let (title, charts) = area.split_vertically(scale.px(ROW_TITLE));
+            let style = scale.text(16, INK).pos(Pos::new(HPos::Left, VPos::Center));
+            let at = (scale.px(14) as i32, scale.px(ROW_TITLE) as i32 / 2);
+            title.draw(&Text::new(row.title.clone(), at, style))?;
+            for (cell, chart) in charts.split_evenly((1, self.columns())).iter().zip(&row.charts) {
+                draw_chart(cell, chart, scale)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 fn draw_chart<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, chart: &Chart, scale: Scale) -> Drawn<DB> {
-    let (legend, plot) = area.split_vertically(scale.px(30));
-    draw_legend(&legend, chart, scale)?;
+    let entries = legend_entries(area, chart, scale)?;
+    let rows = entries.last().map_or(1, |entry| entry.row + 1);
+    let (legend, plot) = area.split_vertically(scale.px(8 + LEGEND_ROW * rows));
+    for entry in &entries {
+        draw_legend_entry(&legend, entry, scale)?;
+    }
     let mut builder = ChartBuilder::on(&plot);
     builder
         .margin_top(scale.px(6))
@@ -56,35 +104,75 @@ fn draw_chart<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, chart: &Chart, 
     }
 }
 
-fn draw_legend<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, chart: &Chart, scale: Scale) -> Drawn<DB> {
-    let style = scale.text(14, INK).pos(Pos::new(HPos::Left, VPos::Center));
-    let px = |length: u32| scale.px(length) as i32;
-    let (mut x, y) = (px(74), px(18));
+/// A name in the legend, and where it stands.
+struct LegendEntry<'a> {
+    name: &'a str,
+    swatch: Swatch,
+    /// Its left end, in units of length.
+    x: u32,
+    /// Counted from the top.
+    row: u32,
+}
+
+/// The legend in rows as wide as the chart.
+fn legend_entries<'a, DB: DrawingBackend>(
+    area: &DrawingArea<DB, Shift>,
+    chart: &'a Chart,
+    scale: Scale,
+) -> Result<Vec<LegendEntry<'a>>, DrawingAreaErrorKind<DB::ErrorType>> {
+    let style = scale.text(LEGEND_TEXT, INK);
+    let mut names = Vec::new();
+    let mut widths = Vec::new();
     for (name, swatch) in chart.layers.iter().filter_map(Layer::legend) {
-        match swatch {
-            Swatch::Line(look) => {
-                let stroke = look.colour.stroke_width(scale.px(2));
-                let ends = [(x, y), (x + px(26), y)];
-                match look.dash {
-                    None => area.draw(&PathElement::new(ends.to_vec(), stroke))?,
-                    Some((dash, gap)) => {
-                        area.draw(&DashedPathElement::new(ends, scale.px(dash), scale.px(gap), stroke))?;
-                    }
+        let (width, _) = area.estimate_text_size(name, &style)?;
+        widths.push(SWATCH + width / scale.px(1));
+        names.push((name, swatch));
+    }
+    let places = wrapped(&widths, area.dim_in_pixel().0 / scale.px(1));
+    let entry = |((name, swatch), (x, row))| LegendEntry { name, swatch, x, row };
+    Ok(names.into_iter().zip(places).map(entry).collect())
+}
+
+/// Left end and row of entries of these widths, in as many rows as they need.
+fn wrapped(widths: &[u32], line: u32) -> Vec<(u32, u32)> {
+    let (mut x, mut row) = (LEGEND_LEFT, 0);
+    let place = |&width: &u32| {
+        if x > LEGEND_LEFT && x + width > line {
+            (x, row) = (LEGEND_LEFT, row + 1);
+        }
+        let place = (x, row);
+        x += width + LEGEND_GAP;
+        place
+    };
+    widths.iter().map(place).collect()
+}
+
+fn draw_legend_entry<DB: DrawingBackend>(
+    area: &DrawingArea<DB, Shift>,
+    entry: &LegendEntry<'_>,
+    scale: Scale,
+) -> Drawn<DB> {
+    let px = |length: u32| scale.px(length) as i32;
+    let (x, y) = (px(entry.x), px(LEGEND_ROW * entry.row + 18));
+    match &entry.swatch {
+        Swatch::Line(look) => {
+            let stroke = look.colour.stroke_width(scale.px(2));
+            let ends = [(x, y), (x + px(26), y)];
+            match look.dash {
+                None => area.draw(&PathElement::new(ends.to_vec(), stroke))?,
+                Some((dash, gap)) => {
+                    area.draw(&DashedPathElement::new(ends, scale.px(dash), scale.px(gap), stroke))?;
                 }
             }
-            Swatch::Area(colour) => {
-                area.draw(&Rectangle::new(
-                    [(x + px(4), y - px(6)), (x + px(24), y + px(6))],
-                    colour.mix(0.55).filled(),
-                ))?;
-            }
-            Swatch::Dot(colour) => area.draw(&Circle::new((x + px(18), y), px(4), colour.filled()))?,
         }
-        area.draw(&Text::new(name.to_owned(), (x + px(32), y), style.clone()))?;
-        let (width, _) = area.estimate_text_size(name, &style)?;
-        x += px(54) + width as i32;
+        Swatch::Area(colour) => {
+            let corners = [(x + px(4), y - px(6)), (x + px(24), y + px(6))];
+            area.draw(&Rectangle::new(corners, colour.mix(0.55).filled()))?;
+        }
+        Swatch::Dot(colour) => area.draw(&Circle::new((x + px(18), y), px(4), colour.filled()))?,
     }
-    Ok(())
+    let style = scale.text(LEGEND_TEXT, INK).pos(Pos::new(HPos::Left, VPos::Center));
+    area.draw(&Text::new(entry.name.to_owned(), (x + px(SWATCH), y), style))
 }
 
 /// Draws axes and layers on any pair of coordinates.
@@ -97,6 +185,7 @@ where
     DB: DrawingBackend,
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
+    let wide = context.plotting_area().dim_in_pixel().0 > scale.px(450);
     context
         .configure_mesh()
         .disable_x_mesh()
@@ -106,7 +195,7 @@ where
         .set_all_tick_mark_size(scale.px(4))
         .label_style(scale.text(13, SOFT))
         .axis_desc_style(scale.text(14, INK))
-        .x_labels(8)
+        .x_labels(if wide { 8 } else { 5 })
         .y_labels(7)
         .x_label_formatter(&|x| tick(*x))
         .y_label_formatter(&|y| tick(*y))
@@ -159,17 +248,25 @@ where
             let dot = |at: (f64, f64)| Circle::new(at, scale.px(3), colour.mix(0.5).filled());
             context.draw_series(finite(points).into_iter().map(dot))?;
         }
-        Layer::Mark { x, colour, text } => {
+        Layer::Mark { x, look, text, place } => {
             let ends = vec![(*x, chart.y.from), (*x, chart.y.to)];
-            let (dash, gap) = (scale.px(3), scale.px(3));
-            let stroke = colour.stroke_width(scale.px(1));
-            context.draw_series(DashedLineSeries::new(ends, dash, gap, stroke))?;
-            // On the side where there is room.
-            let left = *x < (chart.x.from + chart.x.to) / 2.0;
-            let (side, gap) = if left { (HPos::Left, 4) } else { (HPos::Right, -4) };
-            let style = scale.text(12, *colour).pos(Pos::new(side, VPos::Top));
-            let shift = (gap * scale.px(1) as i32, scale.px(3) as i32);
-            let label = EmptyElement::at((*x, chart.y.to)) + Text::new(text.clone(), shift, style);
+            let stroke = look.colour.stroke_width(scale.px(1));
+            match look.dash {
+                None => context.draw_series(LineSeries::new(ends, stroke))?,
+                Some((dash, gap)) => {
+                    context.draw_series(DashedLineSeries::new(ends, scale.px(dash), scale.px(gap), stroke))?
+                }
+            };
+            let (side, gap) = if place.left { (HPos::Right, -4) } else { (HPos::Left, 4) };
+            let style = scale.text(12, look.colour).pos(Pos::new(side, VPos::Top));
+            let shift = (gap * scale.px(1) as i32, scale.px(3 + 14 * place.row) as i32);
+            // On white, so that the line of another mark does not cross the letters.
+            let (width, height) = context.plotting_area().estimate_text_size(text, &style)?;
+            let left = if place.left { shift.0 - width as i32 } else { shift.0 };
+            let box_of_text = [(left, shift.1), (left + width as i32, shift.1 + height as i32)];
+            let label = EmptyElement::at((*x, chart.y.to))
+                + Rectangle::new(box_of_text, WHITE.filled())
+                + Text::new(text.clone(), shift, style);
             context.draw_series([label])?;
         }
     }
@@ -186,6 +283,15 @@ fn tick(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_legend_that_is_too_wide_goes_on_in_the_next_row() {
+        let places = wrapped(&[200, 200, 200, 900, 100], 700);
+        assert_eq!(places, [(74, 0), (296, 0), (74, 1), (74, 2), (74, 3)]);
+        let line = 700;
+        let fits = |(&width, &(x, _)): (&u32, &(u32, u32))| x + width <= line || x == LEGEND_LEFT;
+        assert!([200, 200, 200, 900, 100].iter().zip(&places).all(fits));
+    }
 
     #[test]
     fn ticks_carry_no_trailing_zeros() {

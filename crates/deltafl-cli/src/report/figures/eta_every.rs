@@ -1,10 +1,10 @@
 //! The effect of T_η: mean and 90th percentile against the rounds between two settings of η.
 
 use super::super::results::{Measure, RunResults, SplitResults};
-use super::Plan;
 use super::chart::{Axis, Chart, Layer};
 use super::kinds::{Curve, MEAN, P90, heights};
 use super::palette::{Look, look};
+use super::{Layout, Plan};
 
 /// A track of some run.
 struct Entry<'a> {
@@ -40,7 +40,7 @@ fn of_measure(runs: &[RunResults], measure: Measure) -> Option<Plan> {
     let x = Axis::around("rounds between two settings of η", every);
     let chart = Chart { x, y: Axis::around(measure.axis(), heights(&layers)), layers };
     let name = format!("eta-every-{}", measure.key().replace('_', "-"));
-    (!levels.is_empty()).then(|| Plan { name, charts: vec![chart] })
+    (!levels.is_empty()).then(|| Plan { name, layout: Layout::Stack(vec![chart]) })
 }
 
 /// The levels that tracks of several T_η share, from the greatest.

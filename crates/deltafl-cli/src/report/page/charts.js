@@ -28,13 +28,13 @@ function layout(x, y, more = {}) {
 
 const draw = (id, traces, settings) => Plotly.react(id, traces, settings, CONFIG);
 
-// A vertical line with a word on top.
-function mark(x, colour, dash, text, side) {
+// A vertical line with a word beside its top, so many rows of text down.
+function mark(x, colour, dash, text, side, row) {
   return {
     shape: { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: colour, width: 1.5, dash } },
     annotation: {
-      x, y: 1, yref: "paper", text, showarrow: false, xanchor: side, yanchor: "top", xshift: side === "left" ? 4 : -4,
-      font: { size: 11, color: colour },
+      x, y: 1, yref: "paper", text, showarrow: false, xanchor: side, yanchor: "top", xshift: side === "left" ? 4 : -4, yshift: -14 * row,
+      font: { size: 11, color: colour }, bgcolor: cssColour("--paper"), borderpad: 0,
     },
   };
 }
@@ -47,7 +47,7 @@ function drawHistogram({ run, split, track, frame }) {
   const chosen = histogramAt(run, split, frame, track);
   const places = split.percent ? 1 : 2;
   const ranges = centres.map((_, i) => `${edges[i].toFixed(places)}–${edges[i + 1].toFixed(places)}`);
-  const hover = "%{customdata}: %{y:.1f} devices";
+  const hover = split.weighted ? "%{customdata}: %{y:.1f} % of the points" : "%{customdata}: %{y} devices";
   const look = lookOf(run, track);
   const grey = lookOf(run, run.baseline).colour;
   const traces = [{
@@ -61,16 +61,21 @@ function drawHistogram({ run, split, track, frame }) {
       hovertemplate: hover, line: { shape: "hvh", color: grey, width: 2 },
     });
   }
-  const p90 = (t) => drawn(split, figureAt(run, split, frame, t, P90).mean);
-  const [from, to] = [p90(run.baseline), p90(track)];
-  if (track !== run.baseline) marks.push(mark(from, grey, "dot", "90th", from > to ? "left" : "right"));
-  marks.push(mark(to, look.colour, "solid", "90th", from > to ? "right" : "left"));
-  // The same scale whatever the knob says, or the eye could not compare.
+  const addMarks = (t, colour, row) => {
+    const { mean, p90 } = marksAt(run, split, frame, t);
+    // A word to the right of a line near the right edge would leave the chart.
+    const near = drawn(split, p90) > 0.85 * edges[bins];
+    marks.push(mark(drawn(split, mean), colour, "dot", `mean ${number(split, mean)}`, "right", row));
+    marks.push(mark(drawn(split, p90), colour, "dash", `90th ${number(split, p90)}`, near ? "right" : "left", near ? row + 2 : row));
+  };
+  if (track !== run.baseline) addMarks(run.baseline, grey, 1);
+  addMarks(track, look.colour, 0);
+  // The same scale whatever the knob says, or the eye could not compare; and room for the words of the marks.
   let top = 1;
   run.tracks.forEach((_, t) => { top = Math.max(top, ...histogramAt(run, split, frame, t)); });
   draw("histogram", traces, layout(
     { title: split.axis, range: [0, edges[bins]] },
-    { title: "devices", range: [0, top * 1.12] },
+    { title: split.histogram.axis, range: [0, top * 1.3] },
     { bargap: 0, shapes: marks.map((m) => m.shape), annotations: marks.map((m) => m.annotation) },
   ));
 }
@@ -138,7 +143,7 @@ function drawCurves({ run, split, track, frame, figure, axis }) {
   const room = 0.05 * (high - low) || 0.5;
   draw("curves", traces, layout(
     { title: axis === "calls" ? "calls of secure aggregation" : "rounds", rangemode: "tozero" },
-    { title: `${FIGURE_NAMES[figure]} of the ${split.axis}`, range: [low - room, high + room] },
+    { title: figure === OBJECTIVE ? "objective F<sub>θ</sub>, each track at its own θ" : `${FIGURE_NAMES[figure]} of the ${split.axis}`, range: [low - room, high + room] },
     {
       hovermode: "x unified",
       shapes: [{ type: "line", x0: here, x1: here, y0: 0, y1: 1, yref: "paper", line: { color: cssColour("--soft"), width: 1, dash: "dot" } }],
@@ -184,9 +189,10 @@ function drawKept({ run, track }) {
     const look = lookOf(run, t);
     const name = asMarkup(run.tracks[t].label);
     const column = (i) => Array.from(run.kept[t].filter((_, j) => j % 4 === i));
-    const band = { type: "scatter", mode: "lines", x: column(0), line: { width: 0, shape: "hv" }, hoverinfo: "skip", showlegend: false };
-    traces.push({ ...band, y: column(2) }, { ...band, y: column(3), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
-    const spans = column(2).map((low, i) => [low, column(3)[i]]);
+    const band = { type: "scatter", mode: "lines", x: column(0), line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+    if (run.seeds > 1) traces.push({ ...band, y: column(2) }, { ...band, y: column(3), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
+    const [low, high] = [column(2), column(3)];
+    const spans = low.map((least, i) => [least.toFixed(1), high[i].toFixed(1)]);
     traces.push({
       type: "scatter", mode: "lines", name, x: column(0), y: column(1), customdata: spans,
       line: { color: look.colour, dash: look.dash, width: t === track ? 2.8 : 1.6 },

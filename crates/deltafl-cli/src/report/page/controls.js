@@ -94,18 +94,16 @@ function controls(page) {
     frame.setAttribute("aria-valuetext", text);
   };
 
-  // The track on which the headline rests: the lowest 90th percentile.
-  const best = (run) => {
-    const last = run.rounds.length - 1;
-    const p90 = (t) => figureAt(run, run.splits[0], last, t, P90).mean;
-    const others = run.knob.filter((t) => t !== run.baseline);
-    return others.reduce((a, b) => (p90(b) < p90(a) ? b : a), others[0] ?? run.baseline);
+  const figures = () => {
+    if (state.figure === OBJECTIVE && !state.split.objective) state.figure = P90;
+    const options = ordinals(state.split).map((text, figure) => [figure, text]);
+    choices("figure", options, state.figure, (figure) => { state.figure = figure; redraw("curves"); });
   };
 
   const openRun = (run) => {
     Object.assign(state, { run, split: run.splits.find((split) => split.key === state.split.key) ?? run.splits[0], device: null });
     theta.max = run.knob.length - 1;
-    theta.value = run.knob.indexOf(best(run));
+    theta.value = run.knob.indexOf(run.best);
     theta.disabled = run.knob.length < 2;
     byId("theta-ticks").replaceChildren(...run.knob.map((t, i) => element("option", { value: i, label: run.tracks[t].label })));
     byId("theta-first").textContent = run.tracks[run.knob[0]].label;
@@ -114,12 +112,16 @@ function controls(page) {
     frame.value = frame.max;
     choices("measure", run.splits.map((split) => [split.key, split.name]), state.split.key, (key) => {
       Object.assign(state, { split: run.splits.find((split) => split.key === key), device: null });
+      figures();
       everything();
     });
+    figures();
     document.querySelectorAll(".headline").forEach((part) => { part.hidden = page.runs[Number(part.dataset.run)] !== run; });
     const band = run.seeds > 1 ? `The line is the mean over ${run.seeds} seeds, the band one standard deviation. ` : "One seed: its line as it is. ";
     byId("curves-lead").textContent = `${band}Click in the chart to move to a round.`;
-    byId("kept-lead").textContent = `Of ${run.cohort} devices drawn in a round, those with a loss of at least η. The line is the mean, the band runs from the fewest to the most.`;
+    const over = run.seeds > 1 ? ` The line is the mean over ${run.seeds} seeds, the band runs from the fewest to the most.` : "";
+    const windows = run.kept_width > 1 ? ` Every point averages ${run.kept_width} rounds.` : "";
+    byId("kept-lead").textContent = `Of ${run.cohort} devices drawn in a round, those with a loss of at least η.${over}${windows}`;
     turn();
     scrub();
     everything();
@@ -127,7 +129,6 @@ function controls(page) {
 
   theta.addEventListener("input", () => { touched = performance.now(); turn(); everything(); });
   frame.addEventListener("input", () => { touched = performance.now(); scrub(); tell(); redraw("histogram", "scatter", "curves", "sizes", "device-curve"); });
-  choices("figure", ORDINALS.map((text, figure) => [figure, text]), state.figure, (figure) => { state.figure = figure; redraw("curves"); });
   choices("axis", [["calls", "secure-aggregation calls"], ["rounds", "rounds"]], state.axis, (axis) => { state.axis = axis; redraw("curves"); });
   choices("order", ORDERS, state.order, (order) => { state.order = order; listed(); });
   byId("search").addEventListener("input", (event) => { state.query = event.target.value; listed(); });

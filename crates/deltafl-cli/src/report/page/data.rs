@@ -8,7 +8,9 @@ use deltafl::metrics::PERCENTILES;
 use serde::Serialize;
 
 use super::super::figures::bins::Bins;
+use super::super::headline::best_level;
 use super::super::results::{Distribution, Measure, RunResults, SplitResults};
+use super::super::spread::Spread;
 use super::numbers::{Array, Numbers};
 
 /// Device values in a page, over all runs: about 2 MB of it.
@@ -33,6 +35,8 @@ struct Run {
     name: String,
     tracks: Vec<Track>,
     baseline: usize,
+    /// The track that the headline is about.
+    best: usize,
     seeds: usize,
     rounds: Vec<u64>,
     /// Secure-aggregation calls: track by track, a number per frame.
@@ -41,6 +45,8 @@ struct Run {
     splits: Vec<Split>,
     /// Devices kept: for each track, (round, mean, min, max) after each other.
     kept: Vec<Array>,
+    /// Rounds in a window of `kept`.
+    kept_width: u64,
 }
 
 #[derive(Serialize)]
@@ -57,7 +63,9 @@ struct Split {
     axis: &'static str,
     percent: bool,
     weighted: bool,
-    /// Frame by track by (mean, percentiles…) by (mean, std over seeds).
+    /// Whether F_θ stands behind the percentiles.
+    objective: bool,
+    /// Frame by track by (mean, percentiles…, F_θ) by (mean, std over seeds).
     figures: Array,
     histogram: Histogram,
     devices: Devices,
@@ -67,8 +75,12 @@ struct Split {
 struct Histogram {
     step: f64,
     bins: usize,
-    /// Frame by track by bin: devices, counted once per seed.
-    counts: Array,
+    /// Of the height of a bar.
+    axis: &'static str,
+    /// Frame by track by bin, each device averaged over seeds first.
+    heights: Array,
+    /// Frame by track by (mean, 90th percentile) of what the bars show.
+    marks: Array,
 }
 
 #[derive(Serialize)]
@@ -104,44 +116,58 @@ fn run_data(run: &RunResults, budget: usize, numbers: &mut Numbers) -> Run {
         eta_every: t.eta_every,
     };
     let kept = |track: &Vec<super::super::results::Kept>| -> Vec<f64> {
-        track.iter().flat_map(|k| [k.round as f64, k.mean, k.min as f64, k.max as f64]).collect()
+        track.iter().flat_map(|k| [k.round as f64, k.mean, k.min, k.max]).collect()
     };
     Run {
         name: run.name.clone(),
         tracks: run.tracks.iter().map(track).collect(),
         baseline: run.baseline,
+        best: best_level(run),
         seeds: run.seeds.len(),
         rounds: run.rounds.clone(),
         calls: numbers.f64s(&run.calls.concat()),
         cohort: run.experiment.cohort.get(),
         splits: run.splits.iter().map(|split| split_data(split, budget, numbers)).collect(),
         kept: run.kept.iter().map(|track| numbers.f64s(&kept(track))).collect(),
+        kept_width: run.kept.iter().find_map(|track| Some(track.get(1)?.round - track[0].round)).unwrap_or(1),
     }
 }
 
 fn split_data(split: &SplitResults, budget: usize, numbers: &mut Numbers) -> Split {
     let distributions = || split.frames.iter().flatten();
-    let figures: Vec<f64> = distributions().flat_map(figures_of).collect();
-    let bins = Bins::over(distributions().flat_map(|d| d.values.iter().copied()));
-    let counts: Vec<u32> = distributions().flat_map(|d| bins.counts(&d.values)).collect();
+    let objective = distributions().all(|distribution| distribution.objective().is_some());
+    let figures: Vec<f64> = distributions().flat_map(|d| figures_of(d, objective)).collect();
+    let tracks = split.frames[0].len();
+    let spreads: Vec<Spread> = (0..split.frames.len())
+        .flat_map(|frame| (0..tracks).map(move |track| Spread::new(split, frame, track)))
+        .collect();
+    let bins = Bins::over(spreads.iter().flat_map(Spread::values));
+    let heights: Vec<f64> = spreads.iter().flat_map(|spread| spread.heights(&bins)).collect();
+    let marks: Vec<f64> = spreads.iter().flat_map(|spread| [spread.figures.mean, spread.p90()]).collect();
     Split {
         key: split.measure.key(),
         name: split.measure.name(),
         axis: split.measure.axis(),
         percent: split.measure == Measure::TestError,
         weighted: split.measure == Measure::TrainLoss,
+        objective,
         figures: numbers.f64s(&figures),
-        histogram: Histogram { step: bins.step, bins: bins.count, counts: numbers.u32s(&counts) },
+        histogram: Histogram {
+            step: bins.step,
+            bins: bins.count,
+            axis: split.measure.bar_axis(),
+            heights: numbers.f64s(&heights),
+            marks: numbers.f64s(&marks),
+        },
         devices: devices_data(split, budget, numbers),
     }
 }
 
-fn figures_of(distribution: &Distribution) -> Vec<f64> {
+fn figures_of(distribution: &Distribution, objective: bool) -> Vec<f64> {
     let f = distribution.over_seeds();
-    [f.mean, f.p20, f.p50, f.p60, f.p80, f.p90, f.p95]
-        .iter()
-        .flat_map(|figure| [figure.mean, figure.std])
-        .collect()
+    let figures = [f.mean, f.p20, f.p50, f.p60, f.p80, f.p90, f.p95].into_iter();
+    let objective = objective.then(|| distribution.objective()).flatten();
+    figures.chain(objective).flat_map(|figure| [figure.mean, figure.std]).collect()
 }
 
 fn devices_data(split: &SplitResults, budget: usize, numbers: &mut Numbers) -> Devices {

@@ -9,20 +9,25 @@ function tellSpread({ run, split, track, frame }) {
   const alone = track === run.baseline;
   named("percentiles-baseline", run.tracks[run.baseline].label);
   named("percentiles-track", alone ? "" : run.tracks[track].label);
-  body.replaceChildren(...ORDINALS.map((ordinal, figure) => {
+  body.replaceChildren(...ordinals(split).map((ordinal, figure) => {
     const [from, to] = [run.baseline, track].map((t) => figureAt(run, split, frame, t, figure).mean);
     const row = element("tr", figure === P90 ? { class: "key" } : {}, element("th", { scope: "row" }, ordinal));
     row.append(element("td", { "data-figure": `baseline-${figure}` }, number(split, from)));
     row.append(element("td", { "data-figure": `track-${figure}` }, alone ? "" : number(split, to)));
-    row.append(element("td", { class: alone ? "" : changeClass(to - from) }, alone ? "" : change(split, to - from)));
+    // The objectives of two levels are two functions: their difference says nothing.
+    const told = !alone && figure !== OBJECTIVE;
+    row.append(element("td", { class: told ? changeClass(to - from) : "" }, told ? change(split, to - from) : ""));
     return row;
   }));
   const lead = document.getElementById("spread-lead");
-  const kind = split.percent ? "Test devices by their error, in per cent" : "Train devices by their loss; percentiles weighted by points";
-  const over = run.seeds > 1 ? `, mean over ${run.seeds} seeds` : "";
+  const kind = split.percent ? "Test devices by their error, in per cent" : "Train devices by their loss, weighted by their points";
+  const over = run.seeds > 1 ? `, each averaged over ${run.seeds} seeds before it is counted` : "";
+  const marks = run.seeds > 1
+    ? " Dotted lines are means and dashed lines 90th percentiles of what the bars show; the table averages the figures of the seeds."
+    : " Dotted lines are means, dashed lines 90th percentiles.";
   lead.textContent = alone
-    ? `${kind}${over}. Turn the knob to hold a level of θ against ${run.tracks[track].label}.`
-    : `${kind}${over}: bars for ${run.tracks[track].label}, the line for ${run.tracks[run.baseline].label}.`;
+    ? `${kind}${over}. Turn the knob to hold a level of θ against ${run.tracks[track].label}.${marks}`
+    : `${kind}${over}: bars for ${run.tracks[track].label}, the line for ${run.tracks[run.baseline].label}.${marks}`;
 }
 
 // How each device changed against the baseline.

@@ -7,6 +7,9 @@ const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const ORDINALS = ["Mean", "20th", "Median", "60th", "80th", "90th", "95th"];
 const FIGURE_NAMES = ["mean", "20th percentile", "median", "60th percentile", "80th percentile", "90th percentile", "95th percentile"];
 const P90 = 5;
+const OBJECTIVE = 7;
+// The figures that a split has: train devices have the objective too.
+const ordinals = (split) => (split.objective ? [...ORDINALS, "F_θ"] : ORDINALS);
 
 const isDark = () => document.documentElement.dataset.theme === "dark";
 

@@ -24,7 +24,6 @@ pub(super) struct Array {
 #[serde(rename_all = "lowercase")]
 enum Kind {
     F64,
-    U32,
     U16,
 }
 
@@ -35,10 +34,6 @@ pub(super) struct Numbers(Vec<u8>);
 impl Numbers {
     pub(super) fn f64s(&mut self, values: &[f64]) -> Array {
         self.push(Kind::F64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()))
-    }
-
-    pub(super) fn u32s(&mut self, values: &[u32]) -> Array {
-        self.push(Kind::U32, values.len(), values.iter().flat_map(|value| value.to_le_bytes()))
     }
 
     pub(super) fn u16s(&mut self, values: &[u16]) -> Array {
@@ -69,6 +64,6 @@ mod tests {
         let mut numbers = Numbers::default();
         assert_eq!(numbers.u16s(&[1, 2, 3]), Array { kind: Kind::U16, offset: 0, length: 3 });
         assert_eq!(numbers.f64s(&[0.5]), Array { kind: Kind::F64, offset: 8, length: 1 });
-        assert_eq!(numbers.u32s(&[7]), Array { kind: Kind::U32, offset: 16, length: 1 });
+        assert_eq!(numbers.u16s(&[7]), Array { kind: Kind::U16, offset: 16, length: 1 });
     }
 }

@@ -1,6 +1,6 @@
 // Reads the numbers of the page back from its text.
 
-const KINDS = { f64: Float64Array, u32: Uint32Array, u16: Uint16Array };
+const KINDS = { f64: Float64Array, u16: Uint16Array };
 
 async function readPage() {
   const page = JSON.parse(document.getElementById("data").textContent);
@@ -17,7 +17,8 @@ async function readPage() {
     run.knob.sort((a, b) => (b === run.baseline) - (a === run.baseline) || run.tracks[b].theta - run.tracks[a].theta || a - b);
     for (const split of run.splits) {
       split.figures = array(split.figures);
-      split.histogram.counts = array(split.histogram.counts);
+      split.histogram.heights = array(split.histogram.heights);
+      split.histogram.marks = array(split.histogram.marks);
       const devices = split.devices;
       devices.values = array(devices.values);
       const frame = run.tracks.length * devices.ids.length;
@@ -29,18 +30,24 @@ async function readPage() {
   return page;
 }
 
-// A figure (0: the mean, then the percentiles) of a track in a frame: { mean, std } over seeds.
+// A figure (0: the mean, then the percentiles, then F_θ where the split has it) of a track in a frame: { mean, std } over seeds.
 function figureAt(run, split, frame, track, figure) {
   const figures = split.figures.length / run.rounds.length / run.tracks.length;
   const at = (frame * run.tracks.length + track) * figures + 2 * figure;
   return { mean: split.figures[at], std: split.figures[at + 1] };
 }
 
-// Devices in each bin, mean over seeds.
+// The height of each bar: devices, or their share of the points, each device averaged over seeds first.
 function histogramAt(run, split, frame, track) {
-  const { bins, counts } = split.histogram;
+  const { bins, heights } = split.histogram;
   const from = (frame * run.tracks.length + track) * bins;
-  return Array.from(counts.subarray(from, from + bins), (count) => count / run.seeds);
+  return Array.from(heights.subarray(from, from + bins));
+}
+
+// Mean and 90th percentile of what the bars show.
+function marksAt(run, split, frame, track) {
+  const [mean, p90] = split.histogram.marks.subarray(2 * (frame * run.tracks.length + track));
+  return { mean, p90 };
 }
 
 // The frame nearest to `frame` of which the values of devices are kept: its place among the kept.

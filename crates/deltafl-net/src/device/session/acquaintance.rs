@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
+use deltafl::params::UpdateCode;
+use deltafl_secagg::device::Enrolment;
 use deltafl_secagg::identity::{DeviceId, Identity};
 use tonic::transport::Channel;
 
 use super::{Memory, SessionError};
 use crate::device::Device;
 use crate::device::library::Verified;
-use crate::roster::{MAX_ROSTER, Roster, RosterError, SignedRoster};
+use crate::roster::{MAX_ROSTER, Roster, RosterError, SignedRoster, session_under};
 use crate::wire::proto::federation_client::FederationClient;
-use crate::wire::{BlobId, array, malformed, proto};
+use crate::wire::{BlobId, MAX_QUERIES, array, malformed, proto};
 
-/// The roster that the server names, once the authority's signature holds.
+/// The roster that the server names, once the authority's signature holds and it is the newest that the device has seen.
 pub(super) async fn verified(
-    device: &Device,
+    device: &mut Device,
     memory: &mut Memory,
     client: &mut FederationClient<Channel>,
     wire: Option<proto::Roster>,
@@ -24,21 +26,36 @@ pub(super) async fn verified(
     if !SignedRoster::verifies(&id.hash, &signature, &device.credentials.authority) {
         return Err(RosterError::Signature.into());
     }
-    if let Some(known) = device.library.roster(&id.hash) {
-        return Ok(known);
-    }
-    let bytes = memory.partial.fetch(client, id, MAX_ROSTER as u64, &device.faults).await?;
-    let roster = Roster::decode(bytes)?;
-    let keys = Arc::new(roster.keys()?);
-    Ok(device.library.keep_roster(Verified { hash: id.hash, roster, keys }))
+    let verified = match device.library.roster(&id.hash) {
+        Some(known) => known,
+        None => {
+            let bytes = memory.partial.fetch(client, id, MAX_ROSTER as u64, &device.faults).await?;
+            let roster = Roster::decode(bytes)?;
+            let keys = Arc::new(roster.keys()?);
+            device.library.keep_roster(Verified { hash: id.hash, roster, keys })
+        }
+    };
+    device.state.take_roster(verified.roster.edition(), &id.hash)?;
+    Ok(verified)
 }
 
-/// This device's signing key, under the number that roster and server have for it.
-pub(super) fn identity(
+/// The device's standing in the rounds that the server runs with a roster.
+pub(super) fn enrolment(
     device: &Device,
     roster: &Verified,
     index: u32,
-) -> Result<Arc<Identity>, SessionError> {
+    session: &[u8; 16],
+    params: usize,
+) -> Result<Enrolment, SessionError> {
+    let identity = identity(device, roster, index)?;
+    let longest = MAX_QUERIES * UpdateCode::len(params);
+    let policy = device.consent.policy(u32::try_from(longest).unwrap_or(u32::MAX));
+    let session = session_under(session, &roster.hash);
+    Ok(Enrolment::new(identity, Arc::clone(&roster.keys), session, policy))
+}
+
+/// This device's signing key, under the number that roster and server have for it.
+fn identity(device: &Device, roster: &Verified, index: u32) -> Result<Arc<Identity>, SessionError> {
     let identity = Identity::from_secret(DeviceId(index), &device.credentials.signing);
     let entry = roster.roster.entries().get(index as usize);
     let mine = entry.is_some_and(|e| e.name == device.credentials.name && e.key == identity.public());

@@ -5,6 +5,7 @@ use tonic::Status;
 
 use crate::device::consent::NotAllowed;
 use crate::device::fetch::FetchError;
+use crate::device::state::{RosterRefused, StateError};
 use crate::device::workers::Failed;
 use crate::link::DialError;
 use crate::roster::RosterError;
@@ -18,7 +19,7 @@ pub enum SessionError {
     #[error(transparent)]
     Dial(#[from] DialError),
     /// The server ended it, or the network did.
-    #[error("the server said: {0}")]
+    #[error("the server said: {}", .0.message())]
     Status(#[from] Status),
     /// The server closed the stream.
     #[error("the server closed the stream")]
@@ -35,6 +36,9 @@ pub enum SessionError {
     /// The roster is not to be believed, or this device is not on it.
     #[error(transparent)]
     Roster(#[from] RosterError),
+    /// The device cannot remember.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// The roster has another key, or another place, for this device.
     #[error("the roster does not know this device as the server does")]
     NotOnRoster,
@@ -53,4 +57,13 @@ pub enum SessionError {
     /// No randomness for keys.
     #[error("the operating system gives no randomness")]
     Randomness,
+}
+
+impl From<RosterRefused> for SessionError {
+    fn from(refused: RosterRefused) -> Self {
+        match refused {
+            RosterRefused::Roster(error) => Self::Roster(error),
+            RosterRefused::State(error) => Self::State(error),
+        }
+    }
 }

@@ -5,10 +5,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
-use deltafl::params::Params;
-use deltafl_secagg::device::{Device as Protocol, DeviceEvent};
-use deltafl_secagg::message::ServerBody;
+use deltafl::params::{Params, ParamsId};
+use deltafl::question::{Ask, Query, Question};
+use deltafl::superquantile::private::QuantileQuery;
+use deltafl_secagg::device::{Device as Protocol, DeviceEvent, RefusedRound};
 use deltafl_secagg::message::wire::{decode_server, encode_device};
+use deltafl_secagg::message::{DeviceSet, ServerBody};
 use deltafl_secagg::params::RoundParams;
 use deltafl_secagg::ring::RingVector;
 use rand_core::SeedableRng;
@@ -18,9 +20,11 @@ use super::{Session, SessionError, send};
 use crate::device::answer::Task;
 use crate::device::consent::Reason;
 use crate::device::fetch::fetch_again;
+use crate::device::state::{Claim, Digest, Event};
 use crate::fault::Turn;
+use crate::identity::hex;
 use crate::wire::proto::{self, from_device};
-use crate::wire::{BlobId, MAX_QUERIES, malformed, parts};
+use crate::wire::{BlobId, MAX_QUERIES, blob_of_id, malformed, parts};
 
 impl Session<'_> {
     /// A message of secure aggregation.
@@ -31,9 +35,15 @@ impl Session<'_> {
         }
         let now = self.since.elapsed();
         let Some(protocol) = &mut self.protocol else { return Ok(()) };
+        let shown = shown(protocol.params(), &message.body, self.question.as_ref());
         if let Err(abort) = protocol.handle(now, message) {
             tracing::warn!(%abort, "left the round");
+            self.record_refusal(&abort)?;
             return self.sit_out(Reason::Policy).await;
+        }
+        // Before anything is said that depends on it.
+        if let Some(event) = shown {
+            self.device.state.record(event)?;
         }
         while let Some(event) = self.protocol.as_mut().and_then(Protocol::poll_event) {
             match event {
@@ -55,11 +65,24 @@ impl Session<'_> {
             self.available = false;
             return send(&self.outgoing, from_device::Body::Decline(reason.to_wire())).await;
         }
+        if !self.device.consent.guard.accepts(params.graph, params.cohort) {
+            let refused = RefusedRound::Unsafe;
+            tracing::warn!(%refused, "stays out of a round");
+            let event = Event::Refused { setup: setup(params), reason: refused.to_string() };
+            self.device.state.record(event)?;
+            return self.sit_out(Reason::Policy).await;
+        }
         let mut seed = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *seed).map_err(|_| SessionError::Randomness)?;
         let now = self.since.elapsed();
         match self.enrolment.join(params, now, &mut ChaCha20Rng::from_seed(*seed)) {
             Ok(protocol) => {
+                self.device.state.record(Event::Joined {
+                    setup: setup(params),
+                    roster: self.roster.roster.edition().version,
+                    cohort: params.cohort,
+                    params: Digest(params.digest()),
+                })?;
                 self.memory.joined = Some((self.session, self.enrolment.last_round()));
                 self.device.faults.begin_round();
                 self.protocol = Some(protocol);
@@ -72,23 +95,42 @@ impl Session<'_> {
         }
     }
 
+    /// Notes in the transcript why the device leaves the round.
+    fn record_refusal(&mut self, reason: &dyn std::fmt::Display) -> Result<(), SessionError> {
+        let Some(protocol) = &self.protocol else { return Ok(()) };
+        let event = Event::Refused { setup: setup(protocol.params()), reason: reason.to_string() };
+        Ok(self.device.state.record(event)?)
+    }
+
     /// Computes the answer to the present question and hands it in.
     async fn answer(&mut self) -> Result<(), SessionError> {
         let (Some(question), Some(mut protocol)) = (self.question.take(), self.protocol.take()) else {
             return self.sit_out(Reason::Unable).await;
         };
-        let blobs: Vec<BlobId> = question.queries.iter().map(|query| query.params).collect();
-        let params = self.fetch_params(&blobs).await?;
+        let examples = self.data.federation.count(self.data.device);
+        if let Err(refused) = self.device.consent.allows_work(&question, examples) {
+            tracing::warn!(%refused, "stays out of a sum");
+            self.protocol = Some(protocol);
+            self.record_refusal(&refused)?;
+            return self.sit_out(Reason::Policy).await;
+        }
+        if let Err(refused) = self.device.state.claim(&claims(&question))? {
+            tracing::warn!(%refused, "stays out of a sum");
+            self.protocol = Some(protocol);
+            self.record_refusal(&refused)?;
+            return self.sit_out(Reason::Answered).await;
+        }
+        let blobs: Vec<BlobId> = question.queries.iter().map(|query| blob_of_id(&query.params)).collect();
+        let question = question.with_params(&self.fetch_params(&blobs).await?);
         let workers = Arc::clone(&self.device.workers);
         let _room = workers.room().await;
-        let (model, data) = (Arc::clone(self.model), self.data.clone());
+        let data = self.data.clone();
         let mut losses = std::mem::take(&mut self.memory.losses);
         let begun = Instant::now();
-        let computed = workers.compute(move |workspace| {
-            let task = Task { model: &*model, data: &data };
-            let answer = task.answer(&question, &params, &mut losses, workspace);
+        let computed = workers.compute(Arc::clone(self.model), move |worker| {
+            let answer = Task { data: &data }.answer(&question, &mut losses, worker)?;
             let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
-            (submitted, protocol, losses)
+            Ok((submitted, protocol, losses))
         });
         let (submitted, protocol, losses) = computed.await?;
         self.memory.ledger.spend(begun.elapsed());
@@ -110,12 +152,12 @@ impl Session<'_> {
         }
         let blobs = question.params.into_iter().map(|blob| BlobId::from_wire(Some(blob)));
         let params = self.fetch_params(&blobs.collect::<Result<Vec<_>, _>>()?).await?;
-        let (model, data) = (Arc::clone(self.model), self.data.clone());
+        let data = self.data.clone();
         let begun = Instant::now();
         let computed = self
             .device
             .workers
-            .compute(move |workspace| Task { model: &*model, data: &data }.losses(&params, workspace));
+            .compute(Arc::clone(self.model), move |worker| Task { data: &data }.losses(&params, worker));
         let losses = computed.await?;
         self.memory.ledger.spend(begun.elapsed());
         let examples = self.data.federation.count(self.data.device);
@@ -170,4 +212,60 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
+
+/// What a message of a round shows that every device of the round must see alike.
+fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question<ParamsId>>) -> Option<Event> {
+    match body {
+        ServerBody::OpenSlot { slot, active, .. } => {
+            let question = question?;
+            let trained = question.queries.iter().filter(|query| matches!(query.ask, Ask::Update { .. }));
+            Some(Event::Asked {
+                setup: setup(params),
+                slot: *slot,
+                round: (question.key.seed, question.key.round),
+                question: question.digest().into(),
+                trained: trained.map(|query| query.params.hash.into()).collect(),
+                active: digest_of(active),
+            })
+        }
+        ServerBody::Survivors { slot, survivors } => {
+            let (setup, survivors) = (setup(params), digest_of(survivors));
+            Some(Event::Survivors { setup, slot: *slot, survivors })
+        }
+        _ => None,
+    }
+}
+
+/// What a device gives away by answering a question.
+fn claims(question: &Question<ParamsId>) -> Vec<Claim> {
+    let (seed, round) = (question.key.seed, question.key.round);
+    let of_query = |query: &Query<ParamsId>| {
+        let params = query.params.hash;
+        match &query.ask {
+            Ask::Update { .. } => Claim::Update { params, seed, round },
+            Ask::Quantile(QuantileQuery::Histogram(bins)) => {
+                let (lower, upper, bins) = (bins.lower(), bins.upper(), bins.places() as u32);
+                Claim::Histogram { params, seed, round, lower, upper, bins }
+            }
+            Ask::Quantile(QuantileQuery::MeanStep { mu, floor }) => {
+                Claim::MeanStep { params, seed, round, mu: *mu, floor: *floor }
+            }
+        }
+    };
+    question.queries.iter().map(of_query).collect()
+}
+
+/// The session and the number of a key set-up.
+fn setup(params: &RoundParams) -> (String, u64) {
+    (hex(&params.id.session), params.id.round)
+}
+
+/// How many devices, and the hash of their numbers.
+fn digest_of(devices: &DeviceSet) -> (usize, Digest) {
+    let mut hasher = blake3::Hasher::new();
+    for id in devices.iter() {
+        hasher.update(&id.0.to_le_bytes());
+    }
+    (devices.len(), hasher.finalize().into())
 }

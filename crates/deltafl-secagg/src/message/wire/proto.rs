@@ -12,7 +12,7 @@ pub(super) struct FromDevice {
     pub(super) session: Bytes,
     #[prost(uint64, tag = "3")]
     pub(super) round: u64,
-    #[prost(oneof = "from_device::Body", tags = "4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "from_device::Body", tags = "4, 5, 6, 7, 8, 9, 10")]
     pub(super) body: Option<from_device::Body>,
 }
 
@@ -33,6 +33,8 @@ pub(super) mod from_device {
         Attest(Attest),
         #[prost(message, tag = "9")]
         Unmask(Unmask),
+        #[prost(bytes = "bytes", tag = "10")]
+        Confirm(Bytes),
     }
 }
 
@@ -90,10 +92,14 @@ pub(super) struct Invite {
     #[prost(uint32, tag = "3")]
     pub(super) slots: u32,
     #[prost(uint32, tag = "4")]
-    pub(super) threshold: u32,
+    pub(super) graph: u32,
     #[prost(uint32, tag = "5")]
-    pub(super) gamma: u32,
+    pub(super) threshold: u32,
     #[prost(uint32, tag = "6")]
+    pub(super) gamma: u32,
+    #[prost(uint32, tag = "7")]
+    pub(super) colluding: u32,
+    #[prost(uint32, tag = "8")]
     pub(super) delta: u32,
 }
 
@@ -115,6 +121,8 @@ pub(super) struct MaskedInput {
     pub(super) slot: u32,
     #[prost(bytes = "bytes", tag = "2")]
     pub(super) input: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(super) signature: Bytes,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -139,6 +147,8 @@ pub(super) struct Attestations {
     pub(super) slot: u32,
     #[prost(message, optional, tag = "2")]
     pub(super) signatures: Option<Records>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) masked: Option<Records>,
 }
 
 #[derive(Clone, PartialEq, Message)]

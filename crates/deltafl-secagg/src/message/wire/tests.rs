@@ -1,6 +1,7 @@
 //! Messages read back, malformed ones are refused, and the Rust types are those of `proto/secagg.proto`.
 
 use super::*;
+use crate::graph::{Colluding, Permille};
 use proptest::prelude::*;
 
 const ROUND: RoundId = RoundId { session: [3; 16], round: 12 };
@@ -32,9 +33,11 @@ pub(super) fn device_messages() -> Vec<Bytes> {
     let sealed = Bytes::from(vec![7; BOX_SLOT_LEN + ShareBox::OVERHEAD]);
     [
         DeviceBody::Advertise(bundle()),
-        DeviceBody::Reveal([4; 32]),
+        DeviceBody::Reveal(Reveal::from([4; REVEAL_LEN])),
         DeviceBody::Shares(map([(1, sealed.clone()), (5, sealed)])),
-        DeviceBody::MaskedInput { slot: 1, input: Bytes::from_static(b"12345678") },
+        DeviceBody::Confirm(DeviceSet::default()),
+        DeviceBody::Confirm([DeviceId(1), DeviceId(9)].into_iter().collect()),
+        DeviceBody::MaskedInput { slot: 1, input: Bytes::from_static(b"12345678"), signature: [6; 64] },
         DeviceBody::Attest { slot: 1, signature: [5; 64] },
         DeviceBody::Unmask {
             slot: 1,
@@ -54,14 +57,15 @@ pub(super) fn server_messages() -> Vec<Bytes> {
     let active: DeviceSet = [DeviceId(1), DeviceId(70_000)].into_iter().collect();
     [
         ServerBody::Invite(params(GraphRule::Full { threshold: 5 })),
-        ServerBody::Invite(params(GraphRule::Regular { gamma: half, delta: half })),
+        ServerBody::Invite(params(GraphRule::Active { gamma: Colluding::Devices(1), delta: half })),
+        ServerBody::Invite(params(GraphRule::HonestButCurious { gamma: half.into(), delta: half })),
         ServerBody::Commitments(map([(1, [1; 32]), (2, [2; 32])])),
-        ServerBody::Reveals(map([(1, [1; 32]), (2, [2; 32])])),
+        ServerBody::Reveals(map([(1, Reveal::from([1; REVEAL_LEN])), (2, Reveal::from([2; REVEAL_LEN]))])),
         ServerBody::Keys(map([(3, bundle())])),
         ServerBody::Shares(map([(1, sealed)])),
         ServerBody::OpenSlot { slot: 1, ring: Ring::Z64, len: 8, active: active.clone() },
         ServerBody::Survivors { slot: 1, survivors: active },
-        ServerBody::Attestations { slot: 1, signatures: map([(1, [1; 64])]) },
+        ServerBody::Attestations { slot: 1, signatures: map([(1, [1; 64])]), masked: map([(2, [2; 64])]) },
     ]
     .into_iter()
     .map(server_message)
@@ -82,14 +86,14 @@ fn every_message_reads_back_to_the_same_bytes() {
 
 #[test]
 fn a_message_over_the_limit_is_not_looked_at() {
-    let bytes = device_message(DeviceBody::Reveal([4; 32]));
+    let bytes = device_message(DeviceBody::Reveal(Reveal::from([4; REVEAL_LEN])));
     let (len, limit) = (bytes.len(), bytes.len() - 1);
     assert_eq!(decode_device(bytes, limit).err(), Some(WireError::TooLong { len, limit }));
 }
 
 #[test]
 fn another_version_is_refused() {
-    let mut bytes = device_message(DeviceBody::Reveal([4; 32])).to_vec();
+    let mut bytes = device_message(DeviceBody::Reveal(Reveal::from([4; REVEAL_LEN]))).to_vec();
     assert_eq!(bytes[..2], [0x08, 1], "field 1, a varint: the version");
     bytes[1] = 2;
     assert_eq!(decode_device(bytes.into(), 1000).err(), Some(WireError::Version(2)));
@@ -124,14 +128,22 @@ fn records_that_do_not_match_their_ids_are_refused() {
 
 #[test]
 fn impossible_parameters_do_not_come_through() {
-    let good = proto::Invite { suite: 1, cohort: 5, slots: 1, threshold: 3, gamma: 0, delta: 0 };
+    let good = proto::Invite { suite: 1, cohort: 5, slots: 1, graph: 2, threshold: 3, ..Default::default() };
     assert!(invite(ROUND, &good).is_ok());
+    let active = proto::Invite { graph: 1, threshold: 0, gamma: 100, delta: 200, ..good };
+    assert!(invite(ROUND, &active).is_ok());
     for bad in [
         proto::Invite { suite: 9, ..good },
         proto::Invite { cohort: u32::MAX, ..good },
         proto::Invite { slots: 1000, ..good },
         proto::Invite { threshold: 6, ..good },
-        proto::Invite { threshold: 0, gamma: 501, ..good },
+        proto::Invite { graph: 0, ..good },
+        proto::Invite { gamma: 1, ..good },
+        proto::Invite { threshold: 3, ..active },
+        proto::Invite { gamma: 501, ..active },
+        proto::Invite { delta: 501, ..active },
+        proto::Invite { colluding: 1, ..active },
+        proto::Invite { gamma: 0, colluding: 5, ..active },
     ] {
         assert!(invite(ROUND, &bad).is_err(), "{bad:?}");
     }
@@ -191,15 +203,31 @@ fn the_rust_types_have_the_fields_of_the_proto_file() {
     for (message, bytes) in [
         ("Records", records.clone().expect("some").encode_to_vec()),
         ("OpenSlot", proto::OpenSlot { slot, ring: one, len: one, active: some.clone() }.encode_to_vec()),
-        ("MaskedInput", proto::MaskedInput { slot, input: some.clone() }.encode_to_vec()),
+        (
+            "MaskedInput",
+            proto::MaskedInput { slot, input: some.clone(), signature: some.clone() }.encode_to_vec(),
+        ),
         ("Survivors", proto::Survivors { slot, survivors: some.clone() }.encode_to_vec()),
         ("Attest", proto::Attest { slot, signature: some }.encode_to_vec()),
-        ("Attestations", proto::Attestations { slot, signatures: records.clone() }.encode_to_vec()),
+        (
+            "Attestations",
+            proto::Attestations { slot, signatures: records.clone(), masked: records.clone() }
+                .encode_to_vec(),
+        ),
         ("Unmask", proto::Unmask { slot, seeds: records.clone(), mask_keys: records }.encode_to_vec()),
         (
             "Invite",
-            proto::Invite { suite: one, cohort: one, slots: one, threshold: one, gamma: one, delta: one }
-                .encode_to_vec(),
+            proto::Invite {
+                suite: one,
+                cohort: one,
+                slots: one,
+                graph: one,
+                threshold: one,
+                gamma: one,
+                colluding: one,
+                delta: one,
+            }
+            .encode_to_vec(),
         ),
     ] {
         assert_eq!(on_the_wire(&bytes), declared(message), "{message}");

@@ -2,7 +2,8 @@
 //!
 //! One level of 4096 bins, two of 64 and twelve of 2 end in the same bins, and differ in what they send.
 
-use super::super::{Conformity, DeviceLoss, quantile};
+use super::super::smooth::Smoothing;
+use super::super::{Conformity, DeviceLoss, kept_mass, quantile};
 use super::bins::Bins;
 use super::loss_range::LossRange;
 use super::{QuantileQuery, State};
@@ -18,6 +19,8 @@ const WIDENING: f64 = 16.0;
 #[derive(Clone, Debug)]
 pub(super) struct Descent {
     theta: Conformity,
+    /// ν, where the tail is smoothed.
+    nu: Option<Smoothing>,
     bins: Bins,
     levels_left: u32,
     widening: f64,
@@ -33,10 +36,17 @@ pub(super) struct Descent {
 
 impl Descent {
     /// A descent over `range` through `levels` levels of `count` bins.
-    pub(super) fn new(theta: Conformity, range: LossRange, count: u32, levels: u32) -> Self {
+    pub(super) fn new(
+        theta: Conformity,
+        nu: Option<Smoothing>,
+        range: LossRange,
+        count: u32,
+        levels: u32,
+    ) -> Self {
         let bins = Bins::new(range.lower(), range.upper(), count).expect("a range has the edges of bins");
         Self {
             theta,
+            nu,
             bins,
             levels_left: levels,
             widening: WIDENING,
@@ -58,6 +68,9 @@ impl Descent {
     /// then ends with the edge next to it of the bins that the earlier sum chose.
     pub(super) fn take(&mut self, histogram: &[u64]) -> State {
         self.note_tails(histogram);
+        if let Some(nu) = self.nu {
+            return self.take_smoothed(nu, histogram);
+        }
         let Some(place) = quantile_place(self.theta, histogram) else { return State::Nobody };
         let resolution = self.bins.upper() - self.bins.lower();
         if place == 0 {
@@ -67,6 +80,48 @@ impl Descent {
         } else {
             self.look_inside(place)
         }
+    }
+
+    /// Takes in a histogram for a smoothed tail: η is where K(η) = θ of the weight.
+    ///
+    /// A loss is known to its bin. Put in the middle of it, no loss is off by more than half a bin, and neither is η; the
+    /// next level then looks at the stretch [η, η + ν] in which devices count in part, with a bin to spare on either side.
+    fn take_smoothed(&mut self, nu: Smoothing, histogram: &[u64]) -> State {
+        let losses = self.losses_of(nu, histogram);
+        let total: f64 = losses.iter().map(DeviceLoss::weight).sum();
+        let (below, above) = (histogram[0] as f64, histogram[histogram.len() - 1] as f64);
+        let kept = kept_mass(self.theta, total);
+        if above > kept && !self.upper_known {
+            return self.look_above();
+        }
+        if total - below < kept && !self.lower_known {
+            return self.look_below();
+        }
+        let Some(minimisers) = nu.minimisers(self.theta, &losses) else { return State::Nobody };
+        let (eta, width) = (minimisers.eta(), self.bins.edge(1) - self.bins.edge(0));
+        self.levels_left -= 1;
+        if self.levels_left == 0 || !self.look_between(eta - width, eta + nu.get() + width) {
+            return found(eta, width);
+        }
+        self.lower_known = true;
+        self.upper_known = true;
+        State::Searching
+    }
+
+    /// The losses of a histogram, each in the middle of its bin; those outside are far outside, where they count wholly
+    /// or not at all.
+    fn losses_of(&self, nu: Smoothing, histogram: &[u64]) -> Vec<DeviceLoss> {
+        let span = self.bins.upper() - self.bins.lower() + 2.0 * nu.get();
+        let loss = |place: usize| match place {
+            0 => self.bins.lower() - span,
+            _ if place == histogram.len() - 1 => self.bins.upper() + span,
+            _ => {
+                let (lower, upper) = self.bins.edges_at(place);
+                lower.midpoint(upper)
+            }
+        };
+        let device = |(place, &weight): (usize, &u64)| DeviceLoss::new(loss(place), weight as f64).ok();
+        histogram.iter().enumerate().filter_map(device).collect()
     }
 
     fn look_inside(&mut self, place: usize) -> State {

@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 /// Number of classes: ten digits, 26 capitals, 26 small letters.
 pub const CLASSES: usize = 62;
 
-/// The symbol of each class, in the order of EMNIST's labels (spec §5).
+/// The symbol of each class, in the order of EMNIST's labels: digits, capitals, small letters.
 pub const SYMBOLS: &str = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// The most knots that a shape has.

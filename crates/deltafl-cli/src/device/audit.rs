@@ -1,0 +1,123 @@
+//! `deltafl device audit`: whether a server showed this device, or two devices, one and the same.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use deltafl_net::device::{Conflict, Digest, Event, Transcript, conflicts};
+use miette::{IntoDiagnostic, Result};
+use serde_json::json;
+
+use crate::error::bad_input;
+
+/// Check the transcript of a device, or compare those of two
+///
+/// A device writes down what its server shows it: rosters, questions, cohorts, survivors. Two owners who compare their
+/// transcripts find out whether the server showed both the same. Nothing in a transcript comes from a device's data.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  deltafl device audit identity/state/transcript.jsonl\n  deltafl device audit mine.jsonl neighbour.jsonl"
+)]
+pub(crate) struct Args {
+    /// The transcript of a device: transcript.jsonl in its state folder
+    transcript: PathBuf,
+    /// The transcript of another device of the same federation
+    other: Option<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A transcript that holds together.
+struct Read {
+    head: Digest,
+    events: Vec<Event>,
+}
+
+impl Read {
+    fn of(path: &Path) -> Result<Self> {
+        let read = Transcript::read(path);
+        let (head, events) =
+            read.map_err(|e| bad_input("the transcript is not to be believed").because(e))?;
+        Ok(Self { head, events })
+    }
+
+    /// Rosters, key set-ups and sums in it.
+    fn counts(&self) -> (usize, usize, usize) {
+        let of = |kind: fn(&Event) -> bool| self.events.iter().filter(|event| kind(event)).count();
+        (
+            of(|event| matches!(event, Event::Roster { .. })),
+            of(|event| matches!(event, Event::Joined { .. })),
+            of(|event| matches!(event, Event::Survivors { .. })),
+        )
+    }
+
+    fn sessions(&self) -> BTreeSet<&str> {
+        let sessions = self.events.iter().filter_map(|event| match event {
+            Event::Joined { setup: (session, _), .. } => Some(session.as_str()),
+            _ => None,
+        });
+        sessions.collect()
+    }
+
+    fn print(&self, path: &Path) {
+        let (rosters, setups, sums) = self.counts();
+        println!("{}: {} lines, unbroken", path.display(), self.events.len());
+        println!(
+            "  {rosters} rosters, {setups} key set-ups, {sums} sums, {} sessions",
+            self.sessions().len()
+        );
+        println!("  head {}", self.head);
+        for event in &self.events {
+            if let Event::Refused { setup: (_, setup), reason } = event {
+                println!("  set-up {setup}: left, because {reason}");
+            }
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let one = Read::of(&args.transcript)?;
+    let other = args.other.as_deref().map(Read::of).transpose()?;
+    let events = other.as_ref().map_or(&[][..], |other| &other.events);
+    let (common, found) = conflicts(&one.events, events);
+    if args.json {
+        print_json(&one, common, &found)?;
+    } else {
+        one.print(&args.transcript);
+        if let (Some(other), Some(path)) = (&other, &args.other) {
+            other.print(path);
+            println!("\n{common} records in both, {} of them different", found.len());
+            if common == 0 {
+                println!("The two devices were never in one round: compare others, or later.");
+            }
+        }
+        for Conflict { about, one, other } in &found {
+            println!("\n{about}\n  shown as {one}\n  and as   {other}");
+        }
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    // Not the fault of whoever asked: exit code 1.
+    Err(miette::miette!(
+        help = "take both devices out of the federation, and show these transcripts to whoever keeps the authority",
+        "the server showed two views"
+    ))
+}
+
+fn print_json(one: &Read, common: usize, found: &[Conflict]) -> Result<()> {
+    let (rosters, setups, sums) = one.counts();
+    let conflicts: Vec<_> =
+        found.iter().map(|c| json!({ "about": c.about, "one": c.one, "other": c.other })).collect();
+    let told = json!({
+        "head": one.head.to_string(),
+        "lines": one.events.len(),
+        "rosters": rosters,
+        "setups": setups,
+        "sums": sums,
+        "common": common,
+        "conflicts": conflicts,
+    });
+    println!("{}", serde_json::to_string_pretty(&told).into_diagnostic()?);
+    Ok(())
+}

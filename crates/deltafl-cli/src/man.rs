@@ -1,0 +1,23 @@
+//! `deltafl man`: the manual pages, for packages.
+
+use std::path::PathBuf;
+
+use miette::{IntoDiagnostic, Result, WrapErr};
+
+use crate::error::make_folder;
+
+/// Write the manual pages, one for each command
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  deltafl man --out man1 && man man1/deltafl-run.1")]
+pub(crate) struct Args {
+    /// The folder
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+pub(crate) fn run(args: &Args, command: clap::Command) -> Result<()> {
+    make_folder(&args.out)?;
+    clap_mangen::generate_to(command, &args.out)
+        .into_diagnostic()
+        .wrap_err_with(|| args.out.display().to_string())
+}

@@ -1,0 +1,63 @@
+//! Several runs side by side: mean and 90th percentile of each track over the runs.
+
+use super::super::results::{Measure, RunResults};
+use super::chart::{Axis, Chart, Layer};
+use super::kinds::{Curve, MEAN, P90, heights};
+use super::palette::{Look, look};
+use super::{Layout, Plan};
+
+/// A figure for each measure: the 90th percentile above, the mean below, a line per track through the runs that have it.
+pub(super) fn side_by_side(runs: &[RunResults]) -> Vec<Plan> {
+    [Measure::TestError, Measure::TrainLoss]
+        .into_iter()
+        .filter(|measure| runs.iter().any(|run| run.splits.iter().any(|split| split.measure == *measure)))
+        .map(|measure| Plan {
+            name: format!("runs-{}", measure.key().replace('_', "-")),
+            layout: Layout::Stack([P90, MEAN].map(|curve| chart(runs, measure, curve)).into()),
+        })
+        .collect()
+}
+
+fn chart(runs: &[RunResults], measure: Measure, curve: Curve) -> Chart {
+    let mut layers = Vec::new();
+    for (place, (label, is_baseline)) in tracks(runs).into_iter().enumerate() {
+        let look = look((!is_baseline).then_some(place));
+        let points: Vec<(f64, f64)> = runs
+            .iter()
+            .enumerate()
+            .filter_map(|(i, run)| Some(((i + 1) as f64, value(run, &label, measure, curve)?)))
+            .collect();
+        let dots = Layer::Dots { name: None, colour: look.colour, points: points.clone() };
+        layers.extend([Layer::Line { name: Some(label), look: thin(look), points }, dots]);
+    }
+    let places = (1..=runs.len()).map(|place| place as f64);
+    Chart {
+        x: Axis::around("run, in the order of the tables", places),
+        y: Axis::around(format!("{}, {}", curve.1, measure.axis()), heights(&layers)),
+        layers,
+    }
+}
+
+/// Runs are no scale: what joins them is dashed.
+fn thin(look: Look) -> Look {
+    Look { dash: look.dash.or(Some((1, 3))), ..look }
+}
+
+/// The names of the tracks, in the order in which they are met, and whether the first run of each takes it as its baseline.
+fn tracks(runs: &[RunResults]) -> Vec<(String, bool)> {
+    let mut names: Vec<(String, bool)> = Vec::new();
+    for run in runs {
+        for (t, track) in run.tracks.iter().enumerate() {
+            if names.iter().all(|(name, _)| *name != track.label) {
+                names.push((track.label.clone(), t == run.baseline));
+            }
+        }
+    }
+    names
+}
+
+fn value(run: &RunResults, label: &str, measure: Measure, curve: Curve) -> Option<f64> {
+    let track = run.tracks.iter().position(|track| track.label == label)?;
+    let split = run.splits.iter().find(|split| split.measure == measure)?;
+    Some(split.last(track).figure(curve.2).mean * measure.shown())
+}

@@ -1,0 +1,53 @@
+//! `deltafl evaluate`: the models of a run on other devices.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::desk;
+
+#[test]
+fn the_devices_of_the_run_have_the_errors_that_the_run_gave_them() {
+    let desk = desk::desk();
+    desk.printed("data synth glyphs --devices 24 --seed 5 --out d");
+    desk.printed("run x.toml --set data.source=d --set data.normalise=standard --out r -q");
+    let json = |words: &str| -> Value { serde_json::from_str(&desk.printed(words)).unwrap() };
+    let all = json("evaluate r --data d --json --devices devices.csv");
+    assert_eq!((all["tracks"].as_array().unwrap().len(), &all["tracks"][0]["seeds"]), (3, &2.into()));
+    // Of each device the error is that of the run's last evaluation, normalised by the devices that trained.
+    desk.printed("export r --format csv --out e");
+    let rows = |path: &str| -> Vec<csv::StringRecord> {
+        csv::Reader::from_path(desk.path(path)).unwrap().records().map(Result::unwrap).collect()
+    };
+    let header = csv::Reader::from_path(desk.path("e/devices.csv")).unwrap().headers().unwrap().clone();
+    let column = |name: &str| header.iter().position(|column| column == name).unwrap();
+    let known: Vec<[String; 3]> = rows("e/devices.csv")
+        .iter()
+        .filter(|row| &row[column("round")] == "6")
+        .map(|row| ["seed", "device", "error"].map(|name| row[column(name)].to_owned()))
+        .collect();
+    let evaluated = rows("devices.csv");
+    assert_eq!((evaluated.len(), known.len()), (24 * 3 * 2, 24 * 3 * 2), "every device, whatever its split");
+    for row in &evaluated {
+        let found = [row[0].to_owned(), row[2].to_owned(), row[5].to_owned()];
+        assert!(known.contains(&found), "{row:?}");
+    }
+
+    let one = json("evaluate r --data d --theta 0.5 --json");
+    assert_eq!(one["tracks"], serde_json::json!([all["tracks"][1]]));
+    desk.printed("data synth glyphs --devices 8 --seed 99 --out other");
+    let printed = desk.printed("evaluate r --data other");
+    assert!(printed.contains("over the 8 devices of other after 6 rounds, 2 seeds"), "{printed}");
+}
+
+#[test]
+fn data_that_the_models_cannot_take_is_refused() {
+    let desk = desk::desk();
+    desk.printed("run x.toml --set rounds=1 --out r -q");
+    desk.printed("data synth logistic --devices 4 --out other");
+    assert!(desk.refusal("evaluate r --data other").contains("is not like the data of the run"));
+    assert!(desk.refusal("evaluate r --data nowhere").contains("cannot open the federation nowhere"));
+    assert!(desk.refusal("evaluate r --data other --theta 0.3").contains("no model for θ = 0.3"));
+    fs::create_dir(desk.path("empty")).unwrap();
+    assert!(desk.refusal("evaluate empty --data other").contains("holds no run"));
+}

@@ -1,0 +1,59 @@
+//! `scripts/tables`: the tables of docs/reproducing.md are those of committed results.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use super::{TrainedRun, text, trained_run};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs the script; `None`, with a message, where there is no Python.
+fn tables(args: &[&str]) -> Option<Output> {
+    let python = std::env::var("DELTAFL_PYTHON").unwrap_or_else(|_| "python3".into());
+    let script = root().join("scripts/tables");
+    let run =
+        Command::new(&python).arg(&script).args(args).env("DELTAFL", env!("CARGO_BIN_EXE_deltafl")).output();
+    if run.is_err() {
+        eprintln!("skipped: there is no {python}");
+    }
+    run.ok()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_tables_on_reproducing_are_those_of_committed_results() {
+    let Some(output) = tables(&["check"]) else { return };
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn a_table_is_written_from_results_and_a_changed_digit_is_found() {
+    let TrainedRun { path, summary, .. } = trained_run();
+    let docs = tempfile::tempdir().unwrap();
+    let page = docs.path().join("reproducing.md");
+    let block = "<!-- tables: results/glyphs-linear.json averaged=8 curve=4,20 -->\n<!-- end of tables -->\n";
+    fs::write(&page, format!("# Reproducing\n\n{block}after\n")).unwrap();
+    let docs = text(docs.path());
+    let Some(made) = tables(&["results", text(path), "--docs", docs]) else { return };
+    assert!(made.status.success(), "{}", said(&made));
+    assert!(!tables(&["check", "--docs", docs]).unwrap().status.success(), "the block is still empty");
+    assert!(tables(&["update", "--docs", docs]).unwrap().status.success());
+    assert!(tables(&["check", "--docs", docs]).unwrap().status.success());
+
+    let written = fs::read_to_string(&page).unwrap();
+    let p90 = summary.tracks[2].test.unwrap().p90;
+    let cell = format!("{:.2} ± {:.2}", 100.0 * p90.mean, 100.0 * p90.std);
+    assert!(written.contains("| FedAvg | θ = 0.8 | θ = 0.5 | θ = 0.1 |"), "{written}");
+    assert!(written.contains(&cell) && written.ends_with("<!-- end of tables -->\nafter\n"), "{written}");
+    assert!(written.contains("Averaged over the 4 evaluations from round 8 to 20"), "{written}");
+
+    fs::write(&page, written.replacen(&cell, "12.34 ± 0.01", 1)).unwrap();
+    let refused = tables(&["check", "--docs", docs]).unwrap();
+    assert!(!refused.status.success() && said(&refused).contains("12.34 ± 0.01"), "{}", said(&refused));
+}

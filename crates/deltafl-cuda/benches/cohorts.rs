@@ -1,0 +1,216 @@
+//! Rounds of the paper's cohorts on one GPU: `cargo bench -p deltafl-cuda`. Without a GPU it says so.
+//!
+//! A round is what a run waits for: the order of every device, copies to the GPU, all local updates, their sum as
+//! integers, the copy back. Median of five.
+
+use std::time::{Duration, Instant};
+
+use deltafl::compute::{Block, Compute, UpdateTask};
+use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split, WordVectors};
+use deltafl::device::blocks;
+use deltafl::kernel::Isa;
+use deltafl::model::ModelSpec;
+use deltafl::params::{Params, UpdateCode};
+use deltafl::question::RoundKey;
+use deltafl::stream::{Purpose, Stream};
+use deltafl::task::Targets;
+use deltafl::trainer::{LocalPlan, Work};
+use deltafl_cuda::{Cache, Device, Gpu, Options};
+
+type Failure = Box<dyn std::error::Error>;
+
+struct Cohort {
+    name: &'static str,
+    spec: ModelSpec,
+    federation: Federation,
+    batch: usize,
+    rate: f32,
+}
+
+fn main() {
+    let cache = Cache::in_folder(std::env::temp_dir().join("deltafl-bench-kernels"));
+    let device = match Device::open(0, cache) {
+        Ok(device) => device,
+        Err(error) => return println!("no bench: {error}"),
+    };
+    println!("{}", device.name());
+    for cohort in cohorts() {
+        if let Err(error) = round(&device, &cohort) {
+            println!("{}: {error}", cohort.name);
+        }
+    }
+    if let Err(error) = evaluation(&device) {
+        println!("evaluation: {error}");
+    }
+}
+
+fn cohorts() -> Vec<Cohort> {
+    let gru = ModelSpec::Gru { hidden: 128, embedding: 0 };
+    vec![
+        Cohort {
+            name: "linear, 100 devices of 179 images, batch 10",
+            spec: ModelSpec::LINEAR,
+            federation: images(100, 179),
+            batch: 10,
+            rate: 0.05,
+        },
+        Cohort {
+            name: "ConvNet, 100 devices of 179 images, batch 16",
+            spec: ModelSpec::ConvNet { channels: [32, 64] },
+            federation: images(100, 179),
+            batch: 16,
+            rate: 0.1,
+        },
+        Cohort {
+            name: "LSTM, 50 devices of 69 messages, batch 10",
+            spec: ModelSpec::Lstm { hidden: 50 },
+            federation: messages(50, 69),
+            batch: 10,
+            rate: 0.5,
+        },
+        Cohort {
+            name: "GRU, 20 devices of 1288 windows, batch 16",
+            spec: gru.clone(),
+            federation: texts(20, |_| 1288),
+            batch: 16,
+            rate: 0.1,
+        },
+        Cohort {
+            name: "GRU, 400 devices of 100 to 10,000 windows, batch 16",
+            spec: gru,
+            federation: texts(400, |k| 100 + 9900 * (k % 20) * (k % 20) / 361),
+            batch: 16,
+            rate: 0.1,
+        },
+    ]
+}
+
+fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
+    let federation = &cohort.federation;
+    let params = initial(&cohort.spec, federation);
+    let mut gpu = Gpu::new(device, federation, &cohort.spec, params.len(), Options::default())?;
+    let devices: Vec<(u32, f64)> =
+        (0..federation.len() as u32).map(|k| (k, federation.count(k) as f64)).collect();
+    let plan = LocalPlan {
+        work: Work::Epochs(1),
+        batch: cohort.batch,
+        learning_rate: cohort.rate,
+        l2: 0.0,
+        proximal: 0.0,
+    };
+    let task =
+        |&(device, weight): &(u32, f64)| UpdateTask { device, params: &params, plan: &plan, weight, sum: 0 };
+    let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
+    let mut sums = [vec![0; UpdateCode::len(params.len())]];
+    let mut once = |round: u64| {
+        let key = RoundKey { seed: 1, round, members: devices.len() as u32 };
+        Ok(gpu.updates(&key, &tasks, &mut sums)?)
+    };
+    once(0)?;
+    once(1)?;
+    let training = median(|i| once(2 + i))?;
+    let short = LocalPlan { work: Work::Steps(1), ..plan };
+    let tasks: Vec<UpdateTask<'_>> = tasks.iter().map(|task| UpdateTask { plan: &short, ..*task }).collect();
+    let key = RoundKey { seed: 1, round: 9, members: devices.len() as u32 };
+    let mut sums = [vec![0; UpdateCode::len(params.len())]];
+    let step = median(|_| Ok(gpu.updates(&key, &tasks, &mut sums)?))?;
+    let devices: Vec<u32> = devices.iter().map(|&(k, _)| k).collect();
+    let all = blocks_of(federation, &devices);
+    let losses = median(|_| Ok(gpu.scores(&all, &[&params]).map(|_| ())?))?;
+    let examples: u64 = devices.iter().map(|&k| federation.count(k)).sum();
+    println!(
+        "{}: a round {:.3} ms ({:.3} ms with one step per device), losses {:.3} ms, {:.0} examples/s",
+        cohort.name,
+        milliseconds(training),
+        milliseconds(step),
+        milliseconds(losses),
+        examples as f64 / training.as_secs_f64()
+    );
+    Ok(())
+}
+
+/// Shakespeare's 4.29 million windows at four levels.
+fn evaluation(device: &Device) -> Result<(), Failure> {
+    let (spec, federation) = (ModelSpec::Gru { hidden: 128, embedding: 0 }, texts(1121, |_| 3827));
+    let params = initial(&spec, &federation);
+    let mut gpu = Gpu::new(device, &federation, &spec, params.len(), Options::default())?;
+    let devices: Vec<u32> = (0..federation.len() as u32).collect();
+    let four = [&params, &params, &params, &params];
+    let all = blocks_of(&federation, &devices);
+    gpu.scores(&all[..100], &four)?;
+    let time = median(|_| Ok(gpu.scores(&all, &four).map(|_| ())?))?;
+    println!("GRU, 4.29 million windows at four levels: {:.3} s", time.as_secs_f64());
+    Ok(())
+}
+
+fn blocks_of(federation: &Federation, devices: &[u32]) -> Vec<Block> {
+    let of_device = |&device: &u32| {
+        let blocks = blocks(federation.count(device) as usize);
+        blocks.map(move |examples| Block { device, examples })
+    };
+    devices.iter().flat_map(of_device).collect()
+}
+
+fn initial(spec: &ModelSpec, federation: &Federation) -> Params {
+    let model = spec.build(federation, Isa::detect()).expect("the models fit the data");
+    let mut params = vec![0.0; model.num_params()];
+    model.init(&mut Stream::new(1, Purpose::Init, 0, 0), &mut params);
+    params.into()
+}
+
+fn median(mut run: impl FnMut(u64) -> Result<(), Failure>) -> Result<Duration, Failure> {
+    let mut times = Vec::new();
+    for i in 0..5 {
+        let start = Instant::now();
+        run(i)?;
+        times.push(start.elapsed());
+    }
+    times.sort();
+    Ok(times[2])
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    1e3 * time.as_secs_f64()
+}
+
+fn images(devices: usize, count: usize) -> Federation {
+    let mut builder = FederationBuilder::new("images", InputKind::Bytes { dim: 784 }, 62);
+    for k in 0..devices {
+        let mut stream = Stream::new(3, Purpose::Synthesis, 0, k as u64);
+        let labels: Vec<u32> = (0..count).map(|_| stream.below(62) as u32).collect();
+        let bytes: Vec<u8> = (0..count * 784).map(|_| stream.next_u64() as u8).collect();
+        builder
+            .push(&format!("d{k}"), Split::Train, DeviceExamples::Bytes(&bytes), &labels)
+            .expect("valid examples");
+    }
+    builder.build()
+}
+
+fn messages(devices: usize, count: usize) -> Federation {
+    let kind = InputKind::Tokens { len: 25, vocabulary: 20_001 };
+    let mut builder = FederationBuilder::new("messages", kind, 2);
+    let mut stream = Stream::new(3, Purpose::Synthesis, 0, 1 << 32);
+    let values: Vec<f32> = (0..20_001 * 50).map(|_| 0.5 * stream.normal() as f32).collect();
+    builder.vectors(WordVectors { dim: 50, values: values.into() });
+    for k in 0..devices {
+        let mut stream = Stream::new(3, Purpose::Synthesis, 0, k as u64);
+        let labels: Vec<u32> = (0..count).map(|_| stream.below(2) as u32).collect();
+        let ids: Vec<u32> = (0..count * 25).map(|_| stream.below(20_001) as u32).collect();
+        builder
+            .push(&format!("d{k}"), Split::Train, DeviceExamples::Tokens(&ids), &labels)
+            .expect("valid examples");
+    }
+    builder.build()
+}
+
+fn texts(devices: usize, count: impl Fn(usize) -> usize) -> Federation {
+    let mut builder = FederationBuilder::new("texts", InputKind::Windows { len: 20, alphabet: 53 }, 53);
+    for k in 0..devices {
+        let mut stream = Stream::new(3, Purpose::Synthesis, 0, k as u64);
+        let text: Vec<u8> = (0..count(k) + 20).map(|_| stream.below(53) as u8).collect();
+        builder
+            .push(&format!("d{k}"), Split::Train, DeviceExamples::Text(&text), Targets::IN_TEXT)
+            .expect("valid examples");
+    }
+    builder.build()
+}

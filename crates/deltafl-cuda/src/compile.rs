@@ -1,0 +1,214 @@
+//! Kernels from source to machine code, and a cache of it on disk.
+//!
+//! A file of the cache is named by the hash of all that decides its contents: the source with what it includes, the
+//! options, the architecture. It begins with the hash of what follows, so that a torn or altered file is compiled anew.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use cudarc::nvrtc::{Ptx, result, sys};
+
+use crate::GpuError;
+
+/// What sources include.
+const HEADERS: [(&str, &str); 3] = [
+    ("common.cuh", include_str!("kernels/common.cuh")),
+    ("split.cuh", include_str!("kernels/split.cuh")),
+    ("cluster.cuh", include_str!("kernels/cluster.cuh")),
+];
+
+/// A source and the sizes it is compiled for.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) name: &'static str,
+    pub(crate) text: &'static str,
+    /// Macros.
+    pub(crate) sizes: Vec<(&'static str, usize)>,
+}
+
+/// Where compiled kernels are kept between runs; nowhere by default.
+#[derive(Clone, Debug, Default)]
+pub struct Cache {
+    folder: Option<PathBuf>,
+}
+
+impl Cache {
+    /// A cache in a folder, which is made when it is needed.
+    pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: Some(folder.into()) }
+    }
+
+    /// The machine code of a source.
+    pub(crate) fn image(&self, source: &Source, capability: (i32, i32)) -> Result<Ptx, GpuError> {
+        let options = options(source, capability);
+        let file = self.folder.as_ref().map(|folder| folder.join(key(&source.full_text(), &options)));
+        if let Some(image) = file.as_deref().and_then(read) {
+            return Ok(Ptx::from_binary(image));
+        }
+        let image = compile(source, &options)?;
+        if let Some(file) = file {
+            // A cache that cannot be written costs time, not the run.
+            let _ = write(&file, &image);
+        }
+        Ok(Ptx::from_binary(image))
+    }
+}
+
+impl Source {
+    /// The text with its headers in place.
+    fn full_text(&self) -> String {
+        let mut text = self.text.to_owned();
+        for (name, header) in HEADERS.iter().rev() {
+            text = text.replacen(&format!("#include \"{name}\""), header, 1);
+        }
+        text
+    }
+}
+
+/// The options of NVRTC.
+fn options(source: &Source, (major, minor): (i32, i32)) -> Vec<String> {
+    // Hopper's own instructions need the letter.
+    let letter = if (major, minor) == (9, 0) { "a" } else { "" };
+    let mut options = vec![format!("--gpu-architecture=sm_{major}{minor}{letter}"), "--std=c++17".to_owned()];
+    options.extend(source.sizes.iter().map(|(name, value)| format!("-D{name}={value}")));
+    options
+}
+
+/// The name of a file of the cache.
+fn key(text: &str, options: &[String]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in options.iter().map(String::as_str).chain([text]) {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    format!("{}.cubin", hasher.finalize().to_hex())
+}
+
+fn read(file: &Path) -> Option<Vec<u8>> {
+    let bytes = std::fs::read(file).ok()?;
+    let (hash, image) = bytes.split_at_checked(blake3::OUT_LEN)?;
+    (blake3::hash(image).as_bytes() == hash).then(|| image.to_vec())
+}
+
+fn write(file: &Path, image: &[u8]) -> std::io::Result<()> {
+    let folder = file.parent().unwrap_or_else(|| Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let mut temporary = tempfile::NamedTempFile::new_in(folder)?;
+    temporary.write_all(blake3::hash(image).as_bytes())?;
+    temporary.write_all(image)?;
+    temporary.persist(file)?;
+    Ok(())
+}
+
+/// Compiles to machine code.
+fn compile(source: &Source, options: &[String]) -> Result<Vec<u8>, GpuError> {
+    // SAFETY: looks for a library by name and closes it.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(GpuError::NoCompiler { kernels: source.name });
+    }
+    let refused = |log: String| GpuError::Compile { kernels: source.name, log };
+    let text = CString::new(source.full_text()).map_err(|error| refused(error.to_string()))?;
+    let name = CString::new(source.name).map_err(|error| refused(error.to_string()))?;
+    let program =
+        Program(result::create_program(&text, Some(&name)).map_err(|error| refused(format!("{error:?}")))?);
+    // SAFETY: the program is valid until it is dropped.
+    match unsafe { result::compile_program(program.0, options) } {
+        Ok(()) => program.image().map_err(|error| refused(format!("{error:?}"))),
+        Err(_) => Err(refused(program.log())),
+    }
+}
+
+/// A program of NVRTC.
+struct Program(sys::nvrtcProgram);
+
+impl Program {
+    fn image(&self) -> Result<Vec<u8>, result::NvrtcError> {
+        let mut len = 0;
+        // SAFETY: the program is valid, and the vector is as long as NVRTC says.
+        unsafe {
+            sys::nvrtcGetCUBINSize(self.0, &raw mut len).result()?;
+            let mut image = vec![0u8; len];
+            sys::nvrtcGetCUBIN(self.0, image.as_mut_ptr().cast::<c_char>()).result()?;
+            Ok(image)
+        }
+    }
+
+    fn log(&self) -> String {
+        // SAFETY: the program is valid, and the log ends with a zero.
+        unsafe {
+            result::get_program_log(self.0).map_or_else(
+                |error| format!("{error:?}"),
+                |log| CStr::from_ptr(log.as_ptr()).to_string_lossy().into_owned(),
+            )
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the program any more.
+        let _ = unsafe { result::destroy_program(self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::every_source;
+
+    /// Whether NVRTC can be loaded; a machine without it says so and passes over.
+    fn has_compiler() -> bool {
+        // SAFETY: looks for a library by name and closes it.
+        let present = unsafe { sys::is_culib_present() };
+        if !present {
+            eprintln!("passed over: NVRTC is not on this machine");
+        }
+        present
+    }
+
+    #[test]
+    fn every_source_compiles() {
+        if has_compiler() {
+            for source in every_source() {
+                if let Err(error) = compile(&source, &options(&source, (9, 0))) {
+                    panic!("{:?}: {error}", source.sizes);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_stands_where_it_is_included() {
+        for source in every_source() {
+            let text = source.full_text();
+            assert!(text.contains("struct Task") && !text.contains("#include"), "{}", source.name);
+        }
+    }
+
+    #[test]
+    fn source_options_and_architecture_decide_the_key() {
+        let source = Source { name: "a", text: "x", sizes: vec![("N", 1)] };
+        let base = key("x", &options(&source, (9, 0)));
+        assert_eq!(base, key("x", &options(&source, (9, 0))));
+        assert_ne!(base, key("y", &options(&source, (9, 0))));
+        assert_ne!(base, key("x", &options(&source, (10, 0))));
+        assert_ne!(base, key("x", &options(&Source { sizes: vec![("N", 2)], ..source }, (9, 0))));
+    }
+
+    #[test]
+    fn an_altered_file_of_the_cache_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a").join("k.cubin");
+        write(&file, b"machine code").unwrap();
+        assert_eq!(read(&file).unwrap(), b"machine code");
+        let mut bytes = std::fs::read(&file).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&file, &bytes).unwrap();
+        assert_eq!(read(&file), None);
+        std::fs::write(&file, b"short").unwrap();
+        assert_eq!(read(&file), None);
+    }
+}

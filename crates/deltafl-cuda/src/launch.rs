@@ -1,0 +1,71 @@
+//! Kernel launches: the one place where a kernel meets its arguments.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg};
+
+use crate::GpuError;
+use crate::device::Kernel;
+
+/// An argument of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arg {
+    /// An address in the GPU's memory.
+    Pointer(u64),
+    U32(u32),
+    U64(u64),
+    F64(f64),
+}
+
+impl Arg {
+    /// The address of entry `i` of a buffer of T.
+    pub(crate) fn offset<T>(self, i: usize) -> Self {
+        match self {
+            Self::Pointer(address) => Self::Pointer(address + (i * size_of::<T>()) as u64),
+            number => number,
+        }
+    }
+}
+
+/// The address of a buffer.
+pub(crate) fn pointer<T>(buffer: &CudaSlice<T>, stream: &CudaStream) -> Arg {
+    Arg::Pointer(buffer.device_ptr(stream).0)
+}
+
+/// How many blocks of how many threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    pub(crate) blocks: (u32, u32),
+    pub(crate) threads: u32,
+}
+
+/// Starts a kernel; nothing when there is no block. The arguments must be those of the kernel, in order.
+pub(crate) fn launch(
+    stream: &Arc<CudaStream>,
+    kernel: &Kernel,
+    grid: Grid,
+    args: &[Arg],
+) -> Result<(), GpuError> {
+    if grid.blocks.0 == 0 || grid.blocks.1 == 0 {
+        return Ok(());
+    }
+    let mut builder = stream.launch_builder(&kernel.function);
+    for arg in args {
+        match arg {
+            Arg::Pointer(value) | Arg::U64(value) => builder.arg(value),
+            Arg::U32(value) => builder.arg(value),
+            Arg::F64(value) => builder.arg(value),
+        };
+    }
+    let config = LaunchConfig {
+        grid_dim: (grid.blocks.0, grid.blocks.1, 1),
+        block_dim: (grid.threads, 1, 1),
+        shared_mem_bytes: kernel.shared,
+    };
+    // SAFETY: every kernel of this crate reads and writes within the buffers that its caller sized for it; the tests on a
+    // GPU run them under the memory checker.
+    unsafe { builder.launch(config)? };
+    Ok(())
+}

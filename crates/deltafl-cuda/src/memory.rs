@@ -1,0 +1,140 @@
+//! Buffers of the GPU that grow and are kept from round to round.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DeviceRepr, PinnedHostSlice, ValidAsZeroBits};
+
+use crate::GpuError;
+use crate::launch::{Arg, pointer};
+
+/// Memory of the GPU, at least as long as it was asked to be.
+pub(crate) struct Buffer<T> {
+    stream: Arc<CudaStream>,
+    slice: CudaSlice<T>,
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits> Buffer<T> {
+    pub(crate) fn new(stream: &Arc<CudaStream>) -> Result<Self, GpuError> {
+        Ok(Self { slice: stream.alloc_zeros(1)?, stream: stream.clone() })
+    }
+
+    /// Makes room for so many entries; what was there may be lost.
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<&mut Self, GpuError> {
+        if self.slice.len() < len {
+            let free = self.stream.context().mem_get_info()?.0 as u64;
+            let needed = (len * size_of::<T>()) as u64;
+            // Given back first, so that both need not fit.
+            self.slice = self.stream.alloc_zeros(1)?;
+            self.slice = self.stream.alloc_zeros(len).map_err(|error| {
+                if error.0 == cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                    GpuError::Memory { what: "a round", needed, free }
+                } else {
+                    error.into()
+                }
+            })?;
+        }
+        Ok(self)
+    }
+
+    pub(crate) fn clear(&mut self, len: usize) -> Result<(), GpuError> {
+        Ok(self.stream.memset_zeros(&mut self.slice.slice_mut(..len))?)
+    }
+
+    pub(crate) fn arg(&self) -> Arg {
+        pointer(&self.slice, &self.stream)
+    }
+
+    pub(crate) fn slice(&self) -> &CudaSlice<T> {
+        &self.slice
+    }
+}
+
+/// Memory of the GPU with a page-locked twin on the host, through which copies go.
+pub(crate) struct Mirror<T> {
+    host: PinnedHostSlice<T>,
+    buffer: Buffer<T>,
+    /// The last copy out of the twin.
+    sent: Option<CudaEvent>,
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits + Copy> Mirror<T> {
+    pub(crate) fn new(stream: &Arc<CudaStream>) -> Result<Self, GpuError> {
+        Ok(Self { host: pinned(stream, 1)?, buffer: Buffer::new(stream)?, sent: None })
+    }
+
+    /// Has `write` fill so many entries on the host, and sends them.
+    pub(crate) fn send(&mut self, len: usize, write: impl FnOnce(&mut [T])) -> Result<(), GpuError> {
+        self.reserve(len)?;
+        if len > 0 {
+            let host = self.host_slice(len)?;
+            write(host);
+            // SAFETY: the twin is not written before the event says that the copy is done.
+            let host = unsafe { std::slice::from_raw_parts(host.as_ptr(), len) };
+            let stream = self.buffer.stream.clone();
+            stream.memcpy_htod(host, &mut self.buffer.slice.slice_mut(..len))?;
+            self.sent = Some(stream.record_event(None)?);
+        }
+        Ok(())
+    }
+
+    /// Fetches so many entries, and waits for them.
+    pub(crate) fn receive(&mut self, len: usize) -> Result<&[T], GpuError> {
+        self.reserve(len)?;
+        let stream = self.buffer.stream.clone();
+        self.wait()?;
+        stream.memcpy_dtoh(&self.buffer.slice.slice(..len), &mut self.host.as_mut_slice()?[..len])?;
+        stream.synchronize()?;
+        Ok(&self.host.as_slice()?[..len])
+    }
+
+    /// Makes room for so many entries; what was there may be lost where it has to grow.
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<(), GpuError> {
+        if self.host.len() < len {
+            self.wait()?;
+            self.host = pinned(&self.buffer.stream, len.next_power_of_two())?;
+        }
+        self.buffer.reserve(len)?;
+        Ok(())
+    }
+
+    pub(crate) fn arg(&self) -> Arg {
+        self.buffer.arg()
+    }
+
+    pub(crate) fn clear(&mut self, len: usize) -> Result<(), GpuError> {
+        self.buffer.clear(len)
+    }
+
+    fn host_slice(&mut self, len: usize) -> Result<&mut [T], GpuError> {
+        self.wait()?;
+        Ok(&mut self.host.as_mut_slice()?[..len])
+    }
+}
+
+impl<T> Mirror<T> {
+    fn wait(&mut self) -> Result<(), GpuError> {
+        match self.sent.take() {
+            Some(event) => Ok(event.synchronize()?),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<T> Drop for Mirror<T> {
+    fn drop(&mut self) {
+        // A copy may still read the twin, which is freed next.
+        let _ = self.wait();
+    }
+}
+
+/// Page-locked memory that the host may read and write.
+fn pinned<T: DeviceRepr + ValidAsZeroBits>(
+    stream: &CudaStream,
+    len: usize,
+) -> Result<PinnedHostSlice<T>, GpuError> {
+    // SAFETY: every bit pattern is a value of T (`ValidAsZeroBits` types here are plain numbers and structs of them), and
+    // what is read has been written before.
+    Ok(unsafe { stream.context().alloc_pinned_with_flags(len, 0) }?)
+}

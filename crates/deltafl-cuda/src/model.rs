@@ -1,0 +1,199 @@
+//! The models that have kernels: one file of kernels and one line in [`MODELS`] each.
+//!
+//! A model gives a [`Trainer`] and a [`Scorer`]. Everything else, from the upload of the data to the sums of the updates,
+//! is the same for all of them.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use deltafl::data::Federation;
+use deltafl::model::ModelSpec;
+
+use crate::GpuError;
+use crate::compile::Source;
+use crate::data::{Columns, Constants};
+use crate::device::Device;
+use crate::launch::Arg;
+use crate::task::{Item, Task};
+
+mod conv_net;
+mod gru;
+mod linear;
+mod logistic;
+mod lstm;
+mod per_block;
+mod perceptron;
+
+/// Builds kernels that train with batches of at most this size.
+type BuildTrainer = fn(&Setup<'_>, usize) -> Result<Box<dyn Trainer>, GpuError>;
+/// Builds kernels that evaluate.
+type BuildScorer = fn(&Setup<'_>) -> Result<Box<dyn Scorer>, GpuError>;
+
+/// A model's kernels.
+pub(crate) struct Entry {
+    /// Its name in an experiment file.
+    name: &'static str,
+    /// The lowest compute capability that has its instructions.
+    capability: (i32, i32),
+    trainer: BuildTrainer,
+    scorer: BuildScorer,
+    /// Its sources in the sizes of the paper, for the tests.
+    #[cfg_attr(not(test), expect(dead_code, reason = "read by the test that compiles every source"))]
+    sources: fn() -> Vec<Source>,
+}
+
+/// Every model that has kernels.
+const MODELS: &[Entry] = &[
+    Entry {
+        name: "conv-net",
+        capability: (8, 0),
+        trainer: conv_net::trainer,
+        scorer: conv_net::scorer,
+        sources: conv_net::sources,
+    },
+    Entry {
+        name: "gru",
+        capability: (9, 0),
+        trainer: gru::trainer,
+        scorer: gru::scorer,
+        sources: gru::sources,
+    },
+    Entry {
+        name: "linear",
+        capability: (8, 0),
+        trainer: linear::trainer,
+        scorer: linear::scorer,
+        sources: linear::sources,
+    },
+    Entry {
+        name: "lstm",
+        capability: (8, 0),
+        trainer: lstm::trainer,
+        scorer: lstm::scorer,
+        sources: lstm::sources,
+    },
+    Entry {
+        name: "perceptron",
+        capability: (8, 0),
+        trainer: perceptron::trainer,
+        scorer: perceptron::scorer,
+        sources: perceptron::sources,
+    },
+    Entry {
+        name: "logistic",
+        capability: (8, 0),
+        trainer: logistic::trainer,
+        scorer: logistic::scorer,
+        sources: logistic::sources,
+    },
+];
+
+/// Runs local updates.
+pub(crate) trait Trainer: Send {
+    /// Starts the local updates of all tasks, largest first; w_k of a task goes to its slot.
+    fn train(&mut self, updates: &Updates<'_>) -> Result<(), GpuError>;
+
+    /// Bytes of the GPU's memory per task in flight, beside w_k.
+    fn bytes_per_task(&self) -> u64;
+}
+
+/// Runs forward passes.
+pub(crate) trait Scorer: Send {
+    /// Starts the forward passes of all items at all parameters. Loss and errors of item i at vector p go to entry
+    /// p·items + i.
+    fn score(&mut self, pass: &Scores<'_>) -> Result<(), GpuError>;
+}
+
+/// What a model's kernels are built for.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup<'a> {
+    pub(crate) device: &'a Device,
+    pub(crate) stream: &'a Arc<CudaStream>,
+    pub(crate) spec: &'a ModelSpec,
+    pub(crate) federation: &'a Federation,
+    pub(crate) constants: &'a Constants,
+}
+
+/// Local updates of a wave.
+pub(crate) struct Updates<'a> {
+    pub(crate) stream: &'a Arc<CudaStream>,
+    pub(crate) tasks: &'a [Task],
+    /// The tasks in the GPU's memory.
+    pub(crate) task_list: Arg,
+    /// Vectors of parameters, one behind the other.
+    pub(crate) params: Arg,
+    pub(crate) order: Arg,
+    pub(crate) columns: &'a Columns,
+    pub(crate) constants: &'a Constants,
+    /// w_k by slot.
+    pub(crate) local: Arg,
+}
+
+/// Forward passes.
+pub(crate) struct Scores<'a> {
+    pub(crate) stream: &'a Arc<CudaStream>,
+    pub(crate) items: &'a [Item],
+    /// The items in the GPU's memory.
+    pub(crate) item_list: Arg,
+    /// How many vectors of parameters.
+    pub(crate) vectors: u32,
+    pub(crate) params: Arg,
+    pub(crate) columns: &'a Columns,
+    pub(crate) constants: &'a Constants,
+    pub(crate) losses: Arg,
+    pub(crate) errors: Arg,
+}
+
+impl<'a> Setup<'a> {
+    /// The line of the model.
+    fn entry(&self) -> Result<&'static Entry, GpuError> {
+        let model = self.spec.name();
+        if let ModelSpec::Linear { intercept: true, .. } | ModelSpec::Logistic { intercept: true } = self.spec
+        {
+            return Err(self.unsupported("with an intercept"));
+        }
+        let entry = MODELS.iter().find(|entry| entry.name == model);
+        let entry = entry.ok_or_else(|| self.unsupported("of any shape"))?;
+        let got = self.device.capability();
+        if got < entry.capability {
+            let name = self.device.name().to_owned();
+            return Err(GpuError::TooOld { name, model, got, needed: entry.capability });
+        }
+        Ok(entry)
+    }
+
+    /// Kernels that train with batches of at most this size.
+    pub(crate) fn trainer(&self, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
+        (self.entry()?.trainer)(self, batch)
+    }
+
+    /// Kernels that evaluate.
+    pub(crate) fn scorer(&self) -> Result<Box<dyn Scorer>, GpuError> {
+        (self.entry()?.scorer)(self)
+    }
+
+    /// There are no kernels for this shape.
+    fn unsupported(&self, shape: impl Into<String>) -> GpuError {
+        GpuError::Unsupported { model: self.spec.name(), shape: shape.into() }
+    }
+
+    /// Loads a source and takes a kernel of it, with the shared memory that the source asks for.
+    fn kernel(&self, source: &Source, name: &str) -> Result<crate::device::Kernel, GpuError> {
+        let module = self.device.load(source, self.stream)?;
+        let shared = module.constant("memory_bytes")?;
+        let most = self.device.shared_memory()?;
+        if shared > most {
+            let shape =
+                format!("of this size: a block would need {shared} bytes of shared memory and has {most}");
+            return Err(self.unsupported(shape));
+        }
+        module.kernel(name, shared)
+    }
+}
+
+/// Every source, in the sizes of the paper.
+#[cfg(test)]
+pub(crate) fn every_source() -> Vec<Source> {
+    let models = MODELS.iter().flat_map(|entry| (entry.sources)());
+    models.chain([crate::sums::source()]).collect()
+}

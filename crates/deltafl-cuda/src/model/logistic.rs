@@ -1,0 +1,44 @@
+//! Binary logistic regression (`kernels/logistic.cu`).
+
+use deltafl::data::InputKind;
+
+use super::linear::dim;
+use super::per_block::PerBlock;
+use super::{Scorer, Setup, Trainer};
+use crate::GpuError;
+use crate::compile::Source;
+
+/// Features that a warp holds in registers.
+const MOST_INPUTS: usize = 4096;
+
+pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
+    let kernel = setup.kernel(&checked_source(setup, batch)?, "update")?;
+    Ok(Box::new(PerBlock { kernel, threads: 32 }))
+}
+
+pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
+    let kernel = setup.kernel(&checked_source(setup, 1)?, "score")?;
+    Ok(Box::new(PerBlock { kernel, threads: 32 }))
+}
+
+pub(super) fn sources() -> Vec<Source> {
+    vec![source(InputKind::Dense { dim: 50 }, 10), source(InputKind::Bytes { dim: 785 }, 16)]
+}
+
+fn checked_source(setup: &Setup<'_>, batch: usize) -> Result<Source, GpuError> {
+    let kind = setup.federation.kind();
+    if dim(kind) > MOST_INPUTS {
+        let shape = format!("of {} inputs: the kernels take at most {MOST_INPUTS}", dim(kind));
+        return Err(setup.unsupported(shape));
+    }
+    Ok(source(kind, batch))
+}
+
+fn source(kind: InputKind, batch: usize) -> Source {
+    let sizes = vec![
+        ("INPUTS", dim(kind)),
+        ("BATCH", batch),
+        ("BYTES", usize::from(matches!(kind, InputKind::Bytes { .. }))),
+    ];
+    Source { name: "logistic.cu", text: include_str!("../kernels/logistic.cu"), sizes }
+}

@@ -1,0 +1,87 @@
+//! Updates turned to integers on the GPU, and their sums modulo 2^64 (`kernels/sums.cu`).
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use deltafl::params::UpdateCode;
+
+use crate::GpuError;
+use crate::compile::Source;
+use crate::device::{Device, Kernel};
+use crate::launch::{Arg, Grid, launch};
+use crate::memory::{Buffer, Mirror};
+use crate::task::Trained;
+
+/// Updates per block of the sum, as in the kernel.
+const PER_BLOCK: u32 = 16;
+
+pub(crate) fn source() -> Source {
+    Source { name: "sums.cu", text: include_str!("kernels/sums.cu"), sizes: Vec::new() }
+}
+
+/// The sums of a call: one per query.
+pub(crate) struct Sums {
+    find_refused: Kernel,
+    add_updates: Kernel,
+    trained: Mirror<Trained>,
+    refused: Buffer<u32>,
+    sums: Mirror<u64>,
+    stream: Arc<CudaStream>,
+    params: usize,
+}
+
+impl Sums {
+    /// For updates of so many parameters.
+    pub(crate) fn new(device: &Device, stream: &Arc<CudaStream>, params: usize) -> Result<Self, GpuError> {
+        let module = device.load(&source(), stream)?;
+        Ok(Self {
+            find_refused: module.kernel("find_refused", 0)?,
+            add_updates: module.kernel("add_updates", 0)?,
+            trained: Mirror::new(stream)?,
+            refused: Buffer::new(stream)?,
+            sums: Mirror::new(stream)?,
+            stream: stream.clone(),
+            params,
+        })
+    }
+
+    /// Starts sums of so many queries, all zero.
+    pub(crate) fn start(&mut self, queries: usize) -> Result<(), GpuError> {
+        let len = queries * UpdateCode::len(self.params);
+        self.sums.reserve(len)?;
+        self.sums.clear(len)
+    }
+
+    /// Adds updates whose w_k lie in `local`, sorted by query; `limit` is the largest magnitude of an entry.
+    pub(crate) fn add(
+        &mut self,
+        trained: &[Trained],
+        params: Arg,
+        local: Arg,
+        limit: f64,
+    ) -> Result<(), GpuError> {
+        debug_assert!(trained.is_sorted_by_key(|update| update.query), "updates come query by query");
+        let (count, len) = (trained.len(), Arg::U32(self.params as u32));
+        self.trained.send(count, |host| host.copy_from_slice(trained))?;
+        self.refused.reserve(count)?.clear(count)?;
+        let blocks = (self.params.div_ceil(256 * 8) as u32, count as u32);
+        let args = [self.trained.arg(), params, local, len, Arg::F64(limit), self.refused.arg()];
+        launch(&self.stream, &self.find_refused, Grid { blocks, threads: 256 }, &args)?;
+        let blocks = (UpdateCode::len(self.params).div_ceil(256) as u32, (count as u32).div_ceil(PER_BLOCK));
+        let args = [
+            self.trained.arg(),
+            Arg::U32(count as u32),
+            self.refused.arg(),
+            params,
+            local,
+            len,
+            self.sums.arg(),
+        ];
+        launch(&self.stream, &self.add_updates, Grid { blocks, threads: 256 }, &args)
+    }
+
+    /// Waits for the sums.
+    pub(crate) fn finish(&mut self, queries: usize) -> Result<&[u64], GpuError> {
+        self.sums.receive(queries * UpdateCode::len(self.params))
+    }
+}

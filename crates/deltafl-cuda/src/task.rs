@@ -1,0 +1,95 @@
+//! Tasks and items as the kernels read them (`kernels/common.cuh`, `kernels/sums.cu`).
+
+#![allow(unsafe_code)]
+
+use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
+
+/// One local update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub(crate) struct Task {
+    /// First entry in the order.
+    pub(crate) order: u64,
+    /// Which vector of parameters it starts from.
+    pub(crate) params: u32,
+    /// Entries of a pass.
+    pub(crate) draws: u32,
+    pub(crate) passes: u32,
+    pub(crate) batch: u32,
+    /// γ.
+    pub(crate) rate: f32,
+    /// 1 − γ(λ + μ).
+    pub(crate) keep: f32,
+    /// γμ.
+    pub(crate) pull: f32,
+    /// Where w_k goes.
+    pub(crate) slot: u32,
+}
+
+impl Task {
+    /// Steps of SGD.
+    pub(crate) fn steps(&self) -> u64 {
+        u64::from(self.draws.div_ceil(self.batch.max(1))) * u64::from(self.passes)
+    }
+}
+
+/// Some consecutive examples of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Item {
+    pub(crate) first: u64,
+    pub(crate) count: u32,
+    pub(crate) unused: u32,
+}
+
+/// A local update that has been trained, and the sum it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub(crate) struct Trained {
+    /// α·ω.
+    pub(crate) weight: f64,
+    pub(crate) params: u32,
+    pub(crate) slot: u32,
+    pub(crate) query: u32,
+    pub(crate) unused: u32,
+}
+
+// SAFETY: plain numbers in C layout, without padding; zeros are valid.
+unsafe impl DeviceRepr for Task {}
+// SAFETY: as above.
+unsafe impl ValidAsZeroBits for Task {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Item {}
+// SAFETY: as above.
+unsafe impl ValidAsZeroBits for Item {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Trained {}
+// SAFETY: as above.
+unsafe impl ValidAsZeroBits for Trained {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layouts_are_those_of_the_kernels() {
+        assert_eq!((size_of::<Task>(), size_of::<Item>(), size_of::<Trained>()), (40, 16, 24));
+    }
+
+    #[test]
+    fn steps_count_the_short_batch_of_each_pass() {
+        let task = Task {
+            order: 0,
+            params: 0,
+            draws: 179,
+            passes: 2,
+            batch: 16,
+            rate: 0.1,
+            keep: 1.0,
+            pull: 0.0,
+            slot: 0,
+        };
+        assert_eq!(task.steps(), 24);
+        assert_eq!(Task { draws: 160, passes: 1, ..task }.steps(), 10);
+    }
+}

@@ -1,0 +1,176 @@
+//! A small federation and a model per case: the sizes of the paper, and others.
+
+use deltafl::data::{
+    DeviceExamples, Federation, FederationBuilder, InputKind, Normalise, Split, WordVectors,
+};
+use deltafl::kernel::Isa;
+use deltafl::model::{Model, ModelSpec};
+use deltafl::params::Params;
+use deltafl::stream::{Purpose, Stream};
+use deltafl::task::Targets;
+use deltafl_cuda::{Cache, Device};
+
+/// A model on a federation.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) federation: Federation,
+    pub(crate) spec: ModelSpec,
+    pub(crate) model: Box<dyn Model>,
+    pub(crate) params: Params,
+    pub(crate) batch: usize,
+    pub(crate) rate: f32,
+    /// How far a single step may be off.
+    pub(crate) step_tolerance: f64,
+}
+
+impl Case {
+    fn new(name: &str, federation: Federation, spec: ModelSpec, batch: usize, rate: f32) -> Self {
+        let model = spec.build(&federation, Isa::detect()).unwrap();
+        let params = drawn(&*model, 1);
+        Self { name: name.to_owned(), federation, spec, model, params, batch, rate, step_tolerance: 1e-5 }
+    }
+
+    /// Another w.
+    pub(crate) fn other_params(&self) -> Params {
+        drawn(&*self.model, 2)
+    }
+}
+
+/// An initial iterate, moved a little: some models start from zero.
+fn drawn(model: &dyn Model, seed: u64) -> Params {
+    let mut stream = Stream::new(seed, Purpose::Init, 0, 0);
+    let mut params = vec![0.0; model.num_params()];
+    model.init(&mut stream, &mut params);
+    params.iter_mut().for_each(|w| *w += stream.uniform(-0.01, 0.01) as f32);
+    params.into()
+}
+
+/// Devices of unequal sizes: short last batches, more than one block of a forward pass, a single example.
+const COUNTS: [usize; 7] = [179, 16, 1, 300, 101, 33, 64];
+
+fn stream(device: usize) -> Stream {
+    Stream::new(11, Purpose::Synthesis, 0, device as u64)
+}
+
+/// Features around a mean of the class.
+fn features(dim: usize, classes: usize, device: usize, count: usize) -> (Vec<f32>, Vec<u32>) {
+    let mut stream = stream(device);
+    let (mut values, mut labels) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let label = stream.below(classes as u64) as u32;
+        labels.push(label);
+        for j in 0..dim {
+            let mean = ((j as f64 * 0.37 + f64::from(label) * 1.7).sin() + 1.0) / 3.0;
+            values.push((mean + 0.2 * stream.unit()) as f32);
+        }
+    }
+    (values, labels)
+}
+
+fn images(dim: usize, classes: usize) -> Federation {
+    let mut builder = FederationBuilder::new("images", InputKind::Bytes { dim }, classes);
+    for (k, &count) in COUNTS.iter().enumerate() {
+        let (values, labels) = features(dim, classes, k, count);
+        let bytes: Vec<u8> = values.iter().map(|v| (v.clamp(0.0, 1.0) * 255.0) as u8).collect();
+        builder.push(&format!("d{k}"), Split::Train, DeviceExamples::Bytes(&bytes), &labels).unwrap();
+    }
+    builder.build()
+}
+
+fn tables(dim: usize, classes: usize) -> Federation {
+    let mut builder = FederationBuilder::new("tables", InputKind::Dense { dim }, classes);
+    for (k, &count) in COUNTS.iter().enumerate() {
+        let (values, labels) = features(dim, classes, k, count);
+        builder.push(&format!("d{k}"), Split::Train, DeviceExamples::Dense(&values), &labels).unwrap();
+    }
+    builder.build()
+}
+
+fn texts(len: usize, alphabet: usize) -> Federation {
+    let mut builder = FederationBuilder::new("texts", InputKind::Windows { len, alphabet }, alphabet);
+    for (k, &count) in COUNTS.iter().enumerate() {
+        let mut stream = stream(k);
+        let mut text = vec![0u8];
+        while text.len() < count + len {
+            let last = u64::from(text[text.len() - 1]);
+            text.push(((last * 3 + 1 + stream.below(4)) % alphabet as u64) as u8);
+        }
+        builder.push(&format!("d{k}"), Split::Train, DeviceExamples::Text(&text), Targets::IN_TEXT).unwrap();
+    }
+    builder.build()
+}
+
+fn words(len: usize, vocabulary: usize, classes: usize) -> Federation {
+    let mut builder = FederationBuilder::new("words", InputKind::Tokens { len, vocabulary }, classes);
+    let mut stream = stream(100);
+    let values: Vec<f32> = (0..vocabulary * 50).map(|_| 0.5 * stream.normal() as f32).collect();
+    builder.vectors(WordVectors { dim: 50, values: values.into() });
+    for (k, &count) in COUNTS.iter().enumerate() {
+        let mut stream = self::stream(k);
+        let labels: Vec<u32> = (0..count).map(|_| stream.below(classes as u64) as u32).collect();
+        let word = |i: usize| u64::from(labels[i / len]) + 3 * stream.below(vocabulary as u64 / 3 - 1);
+        let ids: Vec<u32> =
+            (0..count * len).map(word).map(|id| id.min(vocabulary as u64 - 1) as u32).collect();
+        builder.push(&format!("d{k}"), Split::Train, DeviceExamples::Tokens(&ids), &labels).unwrap();
+    }
+    builder.build()
+}
+
+/// Every case that has kernels.
+pub(crate) fn every_case() -> Vec<Case> {
+    let gru = |embedding| ModelSpec::Gru { hidden: 128, embedding };
+    vec![
+        Case::new("linear, images", images(784, 62), ModelSpec::LINEAR, 10, 0.05),
+        Case::new(
+            "linear, normalised images",
+            images(77, 5).normalised(Normalise::Standard),
+            ModelSpec::LINEAR,
+            16,
+            0.05,
+        ),
+        Case::new("linear, tables", tables(61, 10), ModelSpec::LINEAR, 8, 0.05),
+        Case::new("perceptron, images", images(784, 62), ModelSpec::Perceptron { hidden: 100 }, 10, 0.1),
+        Case::new("perceptron, tables", tables(13, 3), ModelSpec::Perceptron { hidden: 33 }, 16, 0.5),
+        Case::new("logistic, tables", tables(50, 2), ModelSpec::LOGISTIC, 10, 0.5),
+        Case::new("logistic, images", images(785, 2), ModelSpec::LOGISTIC, 10, 0.01),
+        Case {
+            // A max-pool or a ReLU that flips changes a path: single devices may be further off.
+            step_tolerance: 1e-2,
+            ..Case::new("conv-net, images", images(784, 62), conv_net(), 16, 0.1)
+        },
+        Case { step_tolerance: 1e-2, ..Case::new("conv-net, tables", tables(784, 10), conv_net(), 10, 0.1) },
+        Case::new("lstm, words", words(25, 2000, 2), ModelSpec::Lstm { hidden: 50 }, 10, 0.5),
+        Case::new("lstm, short texts", words(4, 300, 2), ModelSpec::Lstm { hidden: 50 }, 16, 0.5),
+        Case::new("gru, texts", texts(20, 53), gru(0), 16, 0.5),
+        Case::new("gru, words", words(5, 40, 7), gru(0), 10, 0.5),
+        Case::new("gru, texts with an embedding", texts(9, 31), gru(8), 16, 0.2),
+    ]
+}
+
+fn conv_net() -> ModelSpec {
+    ModelSpec::ConvNet { channels: [32, 64] }
+}
+
+/// Shapes that have no kernels.
+pub(crate) fn unsupported() -> Vec<Case> {
+    vec![
+        Case::new("gru", texts(20, 53), ModelSpec::Gru { hidden: 64, embedding: 0 }, 16, 0.1),
+        Case::new("conv-net", images(784, 62), ModelSpec::ConvNet { channels: [8, 16] }, 16, 0.1),
+        Case::new("lstm", words(25, 300, 2), ModelSpec::Lstm { hidden: 49 }, 10, 0.5),
+        Case::new("linear", tables(3072, 100), ModelSpec::LINEAR, 10, 0.1),
+    ]
+}
+
+/// The GPU, or a message that there is none.
+pub(crate) fn device() -> Option<Device> {
+    let cache = Cache::in_folder(std::env::temp_dir().join("deltafl-test-kernels"));
+    match Device::open(0, cache) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            // On a machine that should have a GPU, `scripts/test-gpu` asks for more than a message.
+            assert!(std::env::var_os("DELTAFL_NEEDS_GPU").is_none(), "{error}");
+            eprintln!("passed over: {error}");
+            None
+        }
+    }
+}

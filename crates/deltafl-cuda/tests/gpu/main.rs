@@ -1,0 +1,280 @@
+//! Every model on a GPU against the same model on the CPU. Without a GPU the tests say so and pass over;
+//! `scripts/test-gpu` runs them where there is one.
+
+#![allow(clippy::unwrap_used)]
+
+mod cases;
+mod reference;
+
+use cases::{Case, device, every_case};
+use deltafl::compute::{Block, Compute, UpdateTask};
+use deltafl::device::blocks;
+use deltafl::model::Score;
+use deltafl::params::{Params, UpdateCode};
+use deltafl::question::RoundKey;
+use deltafl::task::ERRORS;
+use deltafl::trainer::{LocalPlan, Work};
+use deltafl_cuda::{Gpu, Options};
+use reference::{cpu_local, cpu_scores, distance, median};
+
+fn round(members: usize) -> RoundKey {
+    RoundKey { seed: 7, round: 3, members: members as u32 }
+}
+
+fn plan(case: &Case, work: Work) -> LocalPlan {
+    LocalPlan { work, batch: case.batch, learning_rate: case.rate, l2: 0.0, proximal: 0.0 }
+}
+
+/// The coded sum of a cohort's updates.
+fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(u32, f64)]) -> Vec<u64> {
+    let mut sums = [vec![0; UpdateCode::len(params.len())]];
+    let task = |&(device, weight): &(u32, f64)| UpdateTask { device, params, plan, weight, sum: 0 };
+    let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
+    gpu.updates(&round(devices.len()), &tasks, &mut sums).unwrap();
+    let [sum] = sums;
+    sum
+}
+
+/// Scores of whole devices, params by params.
+fn scores(case: &Case, gpu: &mut Gpu<'_>, devices: &[u32], params: &[&Params]) -> Vec<Vec<Score>> {
+    let of_device = |&device: &u32| {
+        let blocks = blocks(case.federation.count(device) as usize);
+        blocks.map(move |examples| Block { device, examples })
+    };
+    let all: Vec<Block> = devices.iter().flat_map(of_device).collect();
+    let total = |scores: Vec<Score>| {
+        let mut totals = vec![Score::default(); devices.len()];
+        for (block, score) in all.iter().zip(scores) {
+            totals[devices.iter().position(|&k| k == block.device).unwrap()] += score;
+        }
+        totals
+    };
+    gpu.scores(&all, params).unwrap().into_iter().map(total).collect()
+}
+
+/// The sum of a cohort's updates, and its w_k.
+fn train(
+    gpu: &mut Gpu<'_>,
+    params: &Params,
+    plan: &LocalPlan,
+    devices: &[(u32, f64)],
+) -> (Vec<u64>, Vec<Vec<f32>>) {
+    let sum = sum(gpu, params, plan, devices);
+    let local = gpu.last_local(devices.len()).unwrap();
+    (sum, local.chunks_exact(params.len()).map(<[f32]>::to_vec).collect())
+}
+
+/// The devices with their weights, in the order of the slots: largest first, as they are scheduled.
+fn cohort(case: &Case) -> Vec<(u32, f64)> {
+    let mut cohort: Vec<(u32, f64)> =
+        (0..case.federation.len() as u32).map(|k| (k, case.federation.count(k) as f64)).collect();
+    cohort.sort_by_key(|&(k, _)| std::cmp::Reverse(case.federation.count(k)));
+    cohort
+}
+
+fn on_gpu(case: &Case, options: Options) -> Option<Gpu<'_>> {
+    let device = device()?;
+    Some(Gpu::new(&device, &case.federation, &case.spec, case.params.len(), options).unwrap())
+}
+
+/// Relative errors of the updates of all devices, largest device first.
+fn errors(case: &Case, gpu: &mut Gpu<'_>, plan: &LocalPlan) -> Vec<f64> {
+    let cohort = cohort(case);
+    let (_, locals) = train(gpu, &case.params, plan, &cohort);
+    let of_device = |(&(k, _), local): (&(u32, f64), &Vec<f32>)| {
+        let expected = cpu_local(case, k, plan, &round(cohort.len()));
+        distance(local, &expected, case.params.as_slice())
+    };
+    cohort.iter().zip(&locals).map(of_device).collect()
+}
+
+#[test]
+fn losses_agree_with_the_cpu() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let devices: Vec<u32> = (0..case.federation.len() as u32).rev().collect();
+        let other = case.other_params();
+        let scores = scores(&case, &mut gpu, &devices, &[&case.params, &other]);
+        let (mut worst, mut missed) = (0.0f64, 0.0);
+        for (params, scores) in [&case.params, &other].into_iter().zip(&scores) {
+            for (&k, score) in devices.iter().zip(scores) {
+                let expected = cpu_scores(&case, k, params);
+                worst = worst.max((score.loss / expected.loss - 1.0).abs());
+                missed += (score.sums[ERRORS] - expected.sums[ERRORS]).abs();
+            }
+        }
+        println!("{}: losses differ by {worst:.1e}, errors by {missed} examples", case.name);
+        assert!(worst < 1e-5 && missed <= 1.0, "{}: {worst} {missed}", case.name);
+    }
+}
+
+#[test]
+fn a_step_agrees_with_the_cpu() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let errors = errors(&case, &mut gpu, &plan(&case, Work::Steps(1)));
+        let worst = errors.iter().copied().fold(0.0, f64::max);
+        println!("{}: a step differs by {worst:.1e}, median {:.1e}", case.name, median(&errors));
+        assert!(median(&errors) < 1e-5 && worst < case.step_tolerance, "{}: {errors:?}", case.name);
+    }
+}
+
+#[test]
+fn an_epoch_of_the_median_device_agrees_with_the_cpu() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let errors = errors(&case, &mut gpu, &plan(&case, Work::Epochs(1)));
+        println!("{}: an epoch differs by {:.1e}", case.name, median(&errors));
+        assert!(median(&errors) < 1e-5, "{}: {errors:?}", case.name);
+    }
+}
+
+#[test]
+fn several_epochs_steps_decay_and_the_proximal_term_agree_with_the_cpu() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        for (work, l2, mu) in [
+            (Work::Epochs(2), 0.0, 0.0),
+            (Work::Steps(5), 0.01, 0.0),
+            (Work::Epochs(1), 0.0, 0.3),
+            (Work::Steps(7), 0.02, 0.1),
+        ] {
+            let mut plan = plan(&case, work);
+            (plan.l2, plan.proximal) = (l2, mu);
+            let errors = errors(&case, &mut gpu, &plan);
+            println!("{}: {work:?}, λ = {l2}, μ = {mu} differ by {:.1e}", case.name, median(&errors));
+            assert!(median(&errors) < 2e-5, "{}: {work:?} {l2} {mu} {errors:?}", case.name);
+        }
+    }
+}
+
+#[test]
+fn smaller_batches_agree_with_the_cpu() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let mut plan = plan(&case, Work::Epochs(1));
+        plan.batch = 7;
+        let errors = errors(&case, &mut gpu, &plan);
+        println!("{}: batches of 7 differ by {:.1e}", case.name, median(&errors));
+        assert!(median(&errors) < 1e-5, "{}: {errors:?}", case.name);
+    }
+}
+
+#[test]
+fn the_sum_is_the_cpus_code_of_the_same_local_parameters() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let cohort: Vec<(u32, f64)> = cohort(&case).iter().map(|&(k, weight)| (k, weight * 0.37)).collect();
+        // The last rate sends parameters to infinity: those devices are refused and counted.
+        for rate in [case.rate, 1e38] {
+            let mut plan = plan(&case, Work::Steps(3));
+            plan.learning_rate = rate;
+            let (sums, locals) = train(&mut gpu, &case.params, &plan, &cohort);
+            let mut expected = vec![0; sums.len()];
+            for (&(_, weight), local) in cohort.iter().zip(&locals) {
+                let _ =
+                    UpdateCode::new(cohort.len()).add(case.params.as_slice(), local, weight, &mut expected);
+            }
+            assert_eq!(sums, expected, "{} at rate {rate}", case.name);
+            let refused = sums[sums.len() - 1];
+            assert_eq!(refused > 0, rate > 1.0, "{} at rate {rate}: {refused} refused", case.name);
+        }
+    }
+}
+
+#[test]
+fn the_bits_are_the_same_whatever_runs_beside() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let (cohort, other) = (cohort(&case), case.other_params());
+        let plan = plan(&case, Work::Epochs(1));
+        let devices: Vec<u32> = cohort.iter().map(|&(k, _)| k).collect();
+        let (expected, locals) = train(&mut gpu, &case.params, &plan, &cohort);
+        let losses = scores(&case, &mut gpu, &devices, &[&case.params]);
+        let mut beside = gpu.beside().unwrap();
+        std::thread::scope(|scope| {
+            let work = scope.spawn(|| {
+                for i in 0..10 {
+                    train(&mut beside, &other, &plan, &cohort[i % cohort.len()..]);
+                    scores(&case, &mut beside, &devices, &[&other, &other]);
+                }
+            });
+            for repetition in 0..10 {
+                let again = train(&mut gpu, &case.params, &plan, &cohort);
+                assert!(again.0 == expected && again.1 == locals, "{}, repetition {repetition}", case.name);
+                assert_eq!(scores(&case, &mut gpu, &devices, &[&case.params]), losses, "{}", case.name);
+            }
+            work.join().unwrap();
+        });
+        // A device alone trains as in the cohort, among other queries too.
+        let (alone, _) = train(&mut gpu, &case.params, &plan, &cohort[1..2]);
+        let mut expected = vec![0; alone.len()];
+        UpdateCode::new(1).add(case.params.as_slice(), &locals[1], cohort[1].1, &mut expected).unwrap();
+        assert_eq!(alone, expected, "{}", case.name);
+    }
+}
+
+#[test]
+fn a_federation_larger_than_the_memory_is_streamed_with_the_same_bits() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let mut small = on_gpu(&case, Options { memory: Some(1) }).unwrap();
+        assert!(gpu.is_resident() && !small.is_resident(), "{}", case.name);
+        let devices: Vec<u32> = (0..case.federation.len() as u32).collect();
+        let all = |gpu: &mut Gpu<'_>| scores(&case, gpu, &devices, &[&case.params]);
+        assert_eq!(all(&mut gpu), all(&mut small), "{}", case.name);
+        let (plan, cohort) = (plan(&case, Work::Epochs(1)), cohort(&case));
+        let expected = sum(&mut gpu, &case.params, &plan, &cohort);
+        assert_eq!(sum(&mut small, &case.params, &plan, &cohort), expected, "{}", case.name);
+    }
+}
+
+#[test]
+fn several_sums_are_kept_apart() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let (cohort, other, plan) = (cohort(&case), case.other_params(), plan(&case, Work::Steps(2)));
+        let len = UpdateCode::len(case.params.len());
+        let task = |params, (device, weight), sum| UpdateTask { device, params, plan: &plan, weight, sum };
+        // What a sum holds already stays in it, and a weight that is not a number is refused.
+        let mut sums = [vec![5; len], vec![0; len], vec![5; len]];
+        let mut tasks: Vec<UpdateTask<'_>> =
+            cohort.iter().map(|&device| task(&case.params, device, 0)).collect();
+        tasks.extend(cohort[..2].iter().map(|&device| task(&other, device, 1)));
+        tasks.push(task(&other, (0, f64::NAN), 1));
+        gpu.updates(&round(cohort.len()), &tasks, &mut sums).unwrap();
+        let first: Vec<u64> =
+            sum(&mut gpu, &case.params, &plan, &cohort).iter().map(|sum| sum.wrapping_add(5)).collect();
+        // The code of a sum depends on the members of the round, whatever part of them answers.
+        let mut second = [vec![0; len]];
+        let two: Vec<UpdateTask<'_>> = cohort[..2].iter().map(|&device| task(&other, device, 0)).collect();
+        gpu.updates(&round(cohort.len()), &two, &mut second).unwrap();
+        UpdateCode::refuse(&mut second[0]);
+        assert!(sums[0] == first && sums[1] == second[0] && sums[2] == vec![5; len], "{}", case.name);
+    }
+}
+
+#[test]
+fn a_device_that_takes_no_step_stays_where_it_is_and_counts() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let cohort = cohort(&case);
+        for work in [Work::Epochs(0), Work::Steps(0)] {
+            let sum = sum(&mut gpu, &case.params, &plan(&case, work), &cohort);
+            let (entries, footer) = sum.split_at(case.params.len());
+            assert!(entries.iter().all(|&entry| entry == 0), "{}", case.name);
+            assert_eq!(footer[1..], [cohort.len() as u64, 0], "{}", case.name);
+        }
+    }
+}
+
+#[test]
+fn a_model_without_kernels_for_its_shape_is_refused_by_name() {
+    let Some(device) = device() else { return };
+    for case in cases::unsupported() {
+        let error =
+            Gpu::new(&device, &case.federation, &case.spec, case.params.len(), Options::default()).err();
+        let message = error.map(|error| error.to_string()).unwrap_or_default();
+        assert!(message.contains(&case.name), "{}: {message}", case.name);
+    }
+}

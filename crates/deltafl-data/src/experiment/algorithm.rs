@@ -1,0 +1,128 @@
+//! An `[[algorithm]]` section: an algorithm of the table, its options, and the levels at which it trains.
+
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+
+use super::NonNegative;
+use deltafl::algorithm::{Algorithm, InvalidOption, OptionSpec, Options, Value};
+
+/// An algorithm with its options. An option that makes levels, such as θ, may have several values: a track each.
+#[derive(Clone, Debug)]
+pub struct AlgorithmSection {
+    algorithm: &'static Algorithm,
+    /// The values of each option, in the order of the algorithm's table; at least one each.
+    values: Vec<Vec<Value>>,
+    /// λ, instead of that of the model.
+    pub l2: Option<NonNegative>,
+}
+
+impl PartialEq for AlgorithmSection {
+    fn eq(&self, other: &Self) -> bool {
+        (self.algorithm.kind, &self.values, self.l2) == (other.algorithm.kind, &other.values, other.l2)
+    }
+}
+
+impl AlgorithmSection {
+    /// An algorithm with the options given; the others have their defaults.
+    pub fn new(
+        algorithm: &'static Algorithm,
+        given: &[(&str, Vec<Value>)],
+        l2: Option<NonNegative>,
+    ) -> Result<Self, InvalidOption> {
+        let values = |spec: &OptionSpec| match given.iter().find(|(name, _)| *name == spec.name) {
+            Some((_, values)) => values.clone(),
+            None => spec.default.into_iter().collect(),
+        };
+        let section = Self { algorithm, values: algorithm.options.iter().map(values).collect(), l2 };
+        // Each value by itself, and each track as a whole: what is wrong is found here and not when it is trained.
+        for (name, values) in given {
+            for &value in values {
+                let others = section.first_values().filter(|(other, _)| other != name);
+                let point: Vec<(&str, Value)> = others.chain([(*name, value)]).collect();
+                Options::new(algorithm, point)?;
+            }
+        }
+        Options::new(algorithm, section.first_values())?;
+        section.points().iter().try_for_each(|options| (algorithm.build)(options).map(drop))?;
+        Ok(section)
+    }
+
+    /// The algorithm.
+    pub fn algorithm(&self) -> &'static Algorithm {
+        self.algorithm
+    }
+
+    /// The values of an option; none when the algorithm has no such option.
+    pub fn values(&self, option: &str) -> &[Value] {
+        let at = self.algorithm.options.iter().position(|spec| spec.name == option);
+        at.map_or(&[], |at| &self.values[at])
+    }
+
+    /// The section with other values of an option.
+    pub fn with(&self, option: &str, values: Vec<Value>) -> Result<Self, InvalidOption> {
+        let mut given: Vec<(&str, Vec<Value>)> = self.given().collect();
+        given.retain(|(name, _)| *name != option);
+        given.push((option, values));
+        Self::new(self.algorithm, &given, self.l2)
+    }
+
+    /// The section with another λ; `None` is that of the model.
+    #[must_use]
+    pub fn with_l2(self, l2: Option<NonNegative>) -> Self {
+        Self { l2, ..self }
+    }
+
+    /// The options of each track, the last option running fastest.
+    pub fn points(&self) -> Vec<Options> {
+        let mut points: Vec<Vec<(&str, Value)>> = vec![Vec::new()];
+        for (spec, values) in self.algorithm.options.iter().zip(&self.values) {
+            let with = |point: &Vec<(&'static str, Value)>, &value: &Value| {
+                let mut point = point.clone();
+                point.push((spec.name, value));
+                point
+            };
+            points =
+                points.iter().flat_map(|point| values.iter().map(move |value| with(point, value))).collect();
+        }
+        points.into_iter().filter_map(|point| Options::new(self.algorithm, point).ok()).collect()
+    }
+
+    fn given(&self) -> impl Iterator<Item = (&'static str, Vec<Value>)> {
+        self.algorithm.options.iter().zip(&self.values).map(|(spec, values)| (spec.name, values.clone()))
+    }
+
+    fn first_values(&self) -> impl Iterator<Item = (&str, Value)> {
+        let options = self.algorithm.options.iter().zip(&self.values);
+        options.filter_map(|(spec, values)| Some((spec.name, *values.first()?)))
+    }
+}
+
+impl Serialize for AlgorithmSection {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("kind", self.algorithm.kind)?;
+        for (spec, values) in self.algorithm.options.iter().zip(&self.values) {
+            let written: Vec<Written> = values.iter().map(|&value| Written(value)).collect();
+            match written.as_slice() {
+                [value] if !spec.levels => map.serialize_entry(spec.name, value)?,
+                values => map.serialize_entry(spec.name, values)?,
+            }
+        }
+        if let Some(l2) = self.l2 {
+            map.serialize_entry("l2", &l2)?;
+        }
+        map.end()
+    }
+}
+
+struct Written(Value);
+
+impl Serialize for Written {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Real(real) => serializer.serialize_f64(real),
+            Value::Whole(whole) => serializer.serialize_u64(whole),
+            Value::Word(word) => serializer.serialize_str(word),
+        }
+    }
+}

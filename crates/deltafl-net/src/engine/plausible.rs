@@ -1,0 +1,185 @@
+//! Whether a sum can be one of answers that keep to the rules.
+//!
+//! Nobody sees an answer, but an answer that was made up shows in the sum: more devices in the tail than answered, weight
+//! without devices, entries that no device may hand in, parameters that are no longer numbers. Such a sum moves nothing: the
+//! round is given up and begun anew. A poisoner that stays within these bounds is not found here (docs/threat-model.md).
+
+use deltafl::exchange::Sum;
+use deltafl::params::Params;
+use deltafl::question::{Ask, Query};
+use deltafl::superquantile::private::QuantileQuery;
+
+/// The most examples of a device that a sum is believed to hold.
+const MOST_EXAMPLES: f64 = 4_294_967_296.0;
+/// Units of a weight, and of an entry of an update (docs/api.md).
+const WEIGHT_UNIT: f64 = 65_536.0;
+const UPDATE_UNIT: f64 = 16_777_216.0;
+
+/// Why a sum is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Implausible {
+    /// More devices than answered.
+    #[error("{kept} devices in the tail and {refused} left out are more than the {answered} that answered")]
+    Devices {
+        /// In the tail.
+        kept: u64,
+        /// Left out by themselves.
+        refused: u64,
+        /// That answered.
+        answered: u64,
+    },
+    /// A weight that these devices cannot have.
+    #[error("{kept} devices cannot weigh {weight}")]
+    Weight {
+        /// In the tail.
+        kept: u64,
+        /// Their weight.
+        weight: f64,
+    },
+    /// An entry beyond what devices may hand in.
+    #[error("entry {entry} of a sum is beyond what its devices may hand in")]
+    Entry {
+        /// Which.
+        entry: usize,
+    },
+    /// Parameters that would not be numbers any more.
+    #[error("parameter {entry} would not be finite")]
+    NotFinite {
+        /// Which.
+        entry: usize,
+    },
+    /// A step longer than the server allows.
+    #[error("the step has norm {norm}, and {most} is the most that is allowed")]
+    Norm {
+        /// ‖Δ‖.
+        norm: f64,
+        /// The most.
+        most: f64,
+    },
+}
+
+/// Checks the sum of the answers to a query; `cohort` devices were asked.
+pub(super) fn check(
+    query: &Query,
+    sum: &Sum,
+    cohort: usize,
+    max_norm: Option<f64>,
+) -> Result<(), Implausible> {
+    match &query.ask {
+        Ask::Update { .. } => check_update(&query.params, sum, cohort, max_norm),
+        Ask::Quantile(QuantileQuery::Histogram(_)) => {
+            // Each device puts its number of examples into one place.
+            let most = sum.answered as f64 * MOST_EXAMPLES;
+            let over = sum.values.iter().position(|&value| value as f64 > most);
+            over.map_or(Ok(()), |entry| Err(Implausible::Entry { entry }))
+        }
+        Ask::Quantile(_) => Ok(()),
+    }
+}
+
+fn check_update(params: &Params, sum: &Sum, cohort: usize, max_norm: Option<f64>) -> Result<(), Implausible> {
+    let (update, footer) = sum.values.split_at(params.len());
+    let [weight, kept, refused] = footer else { return Err(Implausible::Entry { entry: update.len() }) };
+    let (kept, refused, answered) = (*kept, *refused, sum.answered);
+    if kept.checked_add(refused).is_none_or(|devices| devices > answered) {
+        return Err(Implausible::Devices { kept, refused, answered });
+    }
+    let weight = *weight as f64 / WEIGHT_UNIT;
+    if weight > kept as f64 * MOST_EXAMPLES || (kept == 0 && weight > 0.0) {
+        return Err(Implausible::Weight { kept, weight });
+    }
+    // A device leaves out what is above 2^62 / cohort, and rounds by half a unit.
+    let most = kept as f64 * (2f64.powi(62) / cohort.max(1) as f64 + 1.0);
+    let mut squares = 0.0;
+    for (entry, (&value, &w)) in update.iter().zip(params.as_slice()).enumerate() {
+        let value = value as i64 as f64;
+        if value.abs() > most {
+            return Err(Implausible::Entry { entry });
+        }
+        if weight > 0.0 {
+            let step = value / UPDATE_UNIT / weight;
+            if !((f64::from(w) + step) as f32).is_finite() {
+                return Err(Implausible::NotFinite { entry });
+            }
+            squares += step * step;
+        }
+    }
+    match max_norm {
+        Some(most) if squares.sqrt() > most => Err(Implausible::Norm { norm: squares.sqrt(), most }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::exchange::Traffic;
+    use deltafl::params::UpdateCode;
+    use deltafl::selection::Weighting;
+    use deltafl::superquantile::private::Bins;
+    use deltafl::trainer::{LocalPlan, Work};
+
+    use super::*;
+
+    const COHORT: usize = 10;
+
+    fn checked(values: Vec<u64>, max_norm: Option<f64>) -> Result<(), Implausible> {
+        let params = Params::from(vec![0.5, -1.0]);
+        let plan = LocalPlan { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
+        let sum = Sum { values, answered: 8, traffic: Traffic::default() };
+        check(&query, &sum, COHORT, max_norm)
+    }
+
+    /// The sum of eight devices that all move to (1, 1) with ten examples.
+    fn honest() -> Vec<u64> {
+        let mut sum = vec![0; UpdateCode::len(2)];
+        for _ in 0..8 {
+            UpdateCode::new(COHORT).add(&[0.5, -1.0], &[1.0, 1.0], 10.0, &mut sum).unwrap();
+        }
+        sum
+    }
+
+    #[test]
+    fn honest_sums_are_believed() {
+        assert_eq!(checked(honest(), None), Ok(()));
+        assert_eq!(checked(vec![0; 5], None), Ok(()), "an empty tail");
+        let mut largest = vec![0; UpdateCode::len(2)];
+        let most = (2f64.powi(62) / COHORT as f64 / UPDATE_UNIT) as f32 * 0.99;
+        for _ in 0..8 {
+            UpdateCode::new(COHORT).add(&[0.0, 0.0], &[most, -most], 1.0, &mut largest).unwrap();
+        }
+        assert_eq!(checked(largest, None), Ok(()));
+    }
+
+    #[test]
+    fn sums_that_no_honest_devices_make_are_not_believed() {
+        let with = |change: fn(&mut Vec<u64>)| {
+            let mut sum = honest();
+            change(&mut sum);
+            checked(sum, None)
+        };
+        assert!(matches!(with(|sum| sum[3] = 9), Err(Implausible::Devices { kept: 9, .. })));
+        assert!(matches!(with(|sum| sum[4] = u64::MAX), Err(Implausible::Devices { .. })));
+        assert!(matches!(with(|sum| sum[3] = 0), Err(Implausible::Weight { kept: 0, .. })));
+        assert!(matches!(with(|sum| sum[2] = u64::MAX), Err(Implausible::Weight { .. })));
+        assert_eq!(with(|sum| sum[1] = i64::MIN as u64), Err(Implausible::Entry { entry: 1 }));
+        // Hardly any weight behind a large entry: w would leave the numbers.
+        let thin = |sum: &mut Vec<u64>| (sum[0], sum[2]) = (1 << 61, 0);
+        assert_eq!(with(thin), Ok(()), "no weight moves nothing");
+        let norm = |most| checked(honest(), Some(most));
+        assert_eq!(norm(3.0), Ok(()));
+        assert!(matches!(norm(2.0), Err(Implausible::Norm { .. })), "‖(0.5, 2)‖ is 2.06");
+    }
+
+    #[test]
+    fn a_histogram_that_wraps_is_not_believed() {
+        let params = Params::from(vec![0.0]);
+        let bins = QuantileQuery::Histogram(Bins::new(0.0, 1.0, 2).unwrap());
+        let query = Query { params, ask: Ask::Quantile(bins) };
+        let sum = |values: Vec<u64>| Sum { values, answered: 8, traffic: Traffic::default() };
+        assert_eq!(check(&query, &sum(vec![0, 100, 40, 0]), COHORT, None), Ok(()));
+        let wrapped = check(&query, &sum(vec![0, 100, u64::MAX - 3, 0]), COHORT, None);
+        assert_eq!(wrapped, Err(Implausible::Entry { entry: 2 }));
+    }
+}

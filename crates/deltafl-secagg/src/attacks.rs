@@ -1,0 +1,314 @@
+//! Attacks on the protocol, carried out: a server that lies, with and without accomplices, against real
+//! devices. Devices can be cloned in tests, so that an attack is tried many times from one key set-up.
+
+mod deviations;
+mod grinding;
+mod parts;
+mod split_view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chacha20::ChaCha20Rng;
+use rand_core::SeedableRng;
+
+use crate::device::{Adversary, Device, DeviceEvent, Enrolment, Policy};
+use crate::graph::{self, Graph, GraphRule, Permille};
+use crate::identity::{DeviceId, Identity, Roster};
+use crate::keys::{KeyPair, mask_sign, same, seed_commitment, self_mask_key};
+use crate::mask::{self, Sign, Suite};
+use crate::message::{DeviceBody, DeviceSet, KeyBundle, SecretKind, ServerBody, ServerMessage};
+use crate::params::{RoundId, RoundParams, SlotSpec};
+use crate::ring::{Ring, RingVector};
+use crate::server::{Server, ServerConfig, ServerEvent};
+use crate::shamir::{Interpolation, Share};
+use crate::transcript::{Digest, Transcript};
+
+pub(super) const ZERO: Duration = Duration::ZERO;
+const LEN: u32 = 2;
+const CONTEXT: &[u8] = b"eta";
+const SESSION: [u8; 16] = [3; 16];
+
+/// Devices that have handed in their inputs of slot 0, and all that their server has seen so far.
+#[derive(Clone)]
+pub(super) struct Scene {
+    pub(super) round: RoundId,
+    pub(super) header: Digest,
+    pub(super) devices: BTreeMap<DeviceId, Device>,
+    pub(super) graph: Graph,
+    pub(super) keys: BTreeMap<DeviceId, KeyBundle>,
+    pub(super) inputs: BTreeMap<DeviceId, RingVector>,
+    /// What the devices signed with their inputs.
+    pub(super) masked: BTreeMap<DeviceId, [u8; 64]>,
+    pub(super) transcript: Transcript,
+    identities: BTreeMap<DeviceId, Arc<Identity>>,
+}
+
+/// The true input of a device.
+pub(super) fn truth(id: DeviceId) -> RingVector {
+    RingVector::Z64(vec![u64::from(id.0) << 32 | 7, u64::from(id.0)])
+}
+
+pub(super) fn curious(gamma: u16, delta: u16) -> GraphRule {
+    let share = |thousandths| Permille::new(thousandths).expect("at most one half");
+    GraphRule::HonestButCurious { gamma: share(gamma).into(), delta: share(delta) }
+}
+
+/// The members in ring order, from `first` on.
+pub(super) fn ring_from(graph: &Graph, first: DeviceId) -> Vec<DeviceId> {
+    let ring = graph.ring();
+    let place = ring.iter().position(|&id| id == first).expect("a member");
+    ring[place..].iter().chain(&ring[..place]).copied().collect()
+}
+
+impl Scene {
+    /// n devices under a rule, up to their masked inputs, carried by an honest server.
+    pub(super) fn new(n: u32, rule: GraphRule) -> Self {
+        let mut rng = ChaCha20Rng::seed_from_u64(u64::from(n));
+        let identities: BTreeMap<DeviceId, Arc<Identity>> =
+            (0..n).map(|i| (DeviceId(i), Arc::new(Identity::generate(DeviceId(i), &mut rng)))).collect();
+        let mut roster = Roster::new();
+        for (&id, identity) in &identities {
+            roster.add(id, &identity.public()).expect("distinct");
+        }
+        let roster = Arc::new(roster);
+        let round = RoundId { session: SESSION, round: 1 };
+        let params = RoundParams { id: round, suite: Suite::Aes128Ctr, cohort: n, graph: rule, slots: 1 };
+        let adversary = match rule {
+            GraphRule::Active { gamma, .. } => Adversary::Active { gamma },
+            GraphRule::HonestButCurious { gamma, delta } => Adversary::HonestButCurious { gamma, delta },
+            GraphRule::Full { .. } => Adversary::default(),
+        };
+        let policy = Policy { min_members: 3, adversary, max_len: LEN, patience: Duration::MAX };
+        let config = ServerConfig {
+            params: params.clone(),
+            cohort: identities.keys().copied().collect(),
+            roster: Arc::clone(&roster),
+            min_members: 3,
+            phase_timeout: Duration::from_secs(1),
+        };
+        let join = |(&id, identity): (&DeviceId, &Arc<Identity>)| {
+            let mut enrolment = Enrolment::new(Arc::clone(identity), Arc::clone(&roster), SESSION, policy);
+            (id, enrolment.join(&params, ZERO, &mut rng).expect("within the policy"))
+        };
+        let devices = identities.iter().map(join).collect();
+        let mut carrier = Carrier {
+            devices,
+            commitments: None,
+            seed: None,
+            keys: BTreeMap::new(),
+            inputs: BTreeMap::new(),
+            masked: BTreeMap::new(),
+        };
+        carrier.carry(Server::new(config, ZERO).expect("sound parameters"));
+        let Carrier { devices, commitments, seed, keys, inputs, masked } = carrier;
+        let header = params.digest();
+        let members: Vec<DeviceId> = keys.keys().copied().collect();
+        let (graph, start) = match (&commitments, seed) {
+            (Some(commitments), Some(reveals)) => {
+                let seed = graph::seed(&graph::member_list(&header, commitments), &reveals);
+                (Graph::new(rule, n, &members, &seed), Transcript::new(&seed, commitments))
+            }
+            _ => (Graph::new(rule, n, &members, &[0; 32]), Transcript::new(&header, &keys)),
+        };
+        Self { round, header, devices, graph, keys, inputs, masked, transcript: start, identities }
+    }
+
+    pub(super) fn members(&self) -> DeviceSet {
+        self.keys.keys().copied().collect()
+    }
+
+    /// A device and its neighbours.
+    pub(super) fn circle(&self, id: DeviceId) -> DeviceSet {
+        self.graph.neighbours(id).into_iter().chain([id]).collect()
+    }
+
+    pub(super) fn spec() -> SlotSpec {
+        SlotSpec::new(0, Ring::Z64, LEN, CONTEXT)
+    }
+
+    /// Says something to a device; what it answers, if it answers.
+    pub(super) fn tell(&mut self, to: DeviceId, body: ServerBody) -> Option<DeviceBody> {
+        let device = self.devices.get_mut(&to)?;
+        device.handle(ZERO, ServerMessage { round: self.round, body }).ok()?;
+        device.poll_transmit().map(|message| message.body)
+    }
+
+    /// What a device signs with its input when it is told that these are there.
+    pub(super) fn masked_between(&self, id: DeviceId, active: &DeviceSet) -> [u8; 64] {
+        self.identities[&id].sign(&self.transcript.masked(&Self::spec(), active))
+    }
+
+    /// The signature that a colluding device gives to any view.
+    pub(super) fn collude(&self, id: DeviceId, survivors: &DeviceSet) -> [u8; 64] {
+        let transcript = self.transcript.with_slot(&Self::spec(), &self.members(), survivors);
+        self.identities[&id].sign(&transcript.attestation())
+    }
+
+    /// Shows each honest device the survivors of its view, gathers signatures, shows each device those of its
+    /// circle that hold, and gathers shares. Colluding devices sign every view and give all they have.
+    pub(super) fn play(&self, views: &BTreeMap<DeviceId, DeviceSet>, colluding: &BTreeSet<DeviceId>) -> Loot {
+        let mut scene = self.clone();
+        let mut signed: BTreeMap<DeviceId, [u8; 64]> = BTreeMap::new();
+        for (&id, survivors) in views.iter().filter(|(id, _)| !colluding.contains(id)) {
+            let body = ServerBody::Survivors { slot: 0, survivors: survivors.clone() };
+            if let Some(DeviceBody::Attest { signature, .. }) = scene.tell(id, body) {
+                signed.insert(id, signature);
+            }
+        }
+        let mut loot = Loot { threshold: self.graph.threshold(), ..Loot::default() };
+        for &to in signed.keys() {
+            let view = &views[&to];
+            let mut signatures = BTreeMap::new();
+            for near in self.circle(to).iter().filter(|&near| view.contains(near)) {
+                if colluding.contains(&near) {
+                    signatures.insert(near, self.collude(near, view));
+                } else if views.get(&near) == Some(view)
+                    && let Some(&signature) = signed.get(&near)
+                {
+                    signatures.insert(near, signature);
+                }
+            }
+            let near = |id: &DeviceId| self.circle(to).contains(*id) && view.contains(*id);
+            let masked = self.masked.iter().filter(|(id, _)| near(id)).map(|(&id, &it)| (id, it)).collect();
+            let body = ServerBody::Attestations { slot: 0, signatures, masked };
+            if let Some(DeviceBody::Unmask { shares, .. }) = scene.tell(to, body) {
+                loot.answered.insert(to);
+                for (owner, (kind, share)) in shares {
+                    loot.take(owner, to, kind, share);
+                }
+            }
+        }
+        for &spy in colluding {
+            for owner in self.circle(spy).iter() {
+                if let Some([mask_key, seed]) = self.devices[&spy].spill(owner) {
+                    loot.take(owner, spy, SecretKind::MaskKey, mask_key);
+                    loot.take(owner, spy, SecretKind::Seed, seed);
+                }
+            }
+        }
+        loot
+    }
+
+    /// The input of a device, if both its secrets can be had.
+    pub(super) fn read(&self, victim: DeviceId, loot: &Loot) -> Option<RingVector> {
+        let (mask, seed) =
+            (loot.secret(victim, SecretKind::MaskKey)?, loot.secret(victim, SecretKind::Seed)?);
+        let pair = KeyPair::from_secret(&mask);
+        let bundle = &self.keys[&victim];
+        assert!(same(&pair.public(), &bundle.mask_key(0)), "t shares are the secret");
+        assert!(same(&seed_commitment(&self.header, victim, 0, &seed), &bundle.seed_commitment(0)));
+        let spec = Self::spec();
+        let mut masks = vec![(Sign::Minus, self_mask_key(&seed, &self.header, &spec, victim))];
+        for peer in self.graph.neighbours(victim) {
+            let shared = pair.agree(&self.keys[&peer].mask_key(0)).expect("sound keys");
+            masks.push((-mask_sign(victim, peer), shared.mask_key(&self.header, &spec, victim, peer)));
+        }
+        let mut input = self.inputs[&victim].clone();
+        mask::apply(&mut input, Suite::Aes128Ctr, &masks);
+        Some(input)
+    }
+}
+
+/// The shares in the server's hands.
+#[derive(Default)]
+pub(super) struct Loot {
+    threshold: usize,
+    /// By owner, then by holder: mask key and seed.
+    shares: BTreeMap<DeviceId, [BTreeMap<DeviceId, Share>; 2]>,
+    /// The honest devices that gave shares.
+    pub(super) answered: BTreeSet<DeviceId>,
+}
+
+impl Loot {
+    fn take(&mut self, owner: DeviceId, holder: DeviceId, kind: SecretKind, share: Share) {
+        self.shares.entry(owner).or_default()[usize::from(kind == SecretKind::Seed)].insert(holder, share);
+    }
+
+    /// Shares of the mask key and of the seed of a device.
+    fn count(&self, owner: DeviceId) -> [usize; 2] {
+        self.shares.get(&owner).map_or([0; 2], |kinds| [kinds[0].len(), kinds[1].len()])
+    }
+
+    /// Whether both secrets of a device can be had.
+    pub(super) fn opens(&self, owner: DeviceId) -> bool {
+        self.count(owner).into_iter().all(|count| count >= self.threshold)
+    }
+
+    /// The devices of which shares are there.
+    pub(super) fn owners(&self) -> Vec<DeviceId> {
+        self.shares.keys().copied().collect()
+    }
+
+    fn secret(&self, owner: DeviceId, kind: SecretKind) -> Option<[u8; 32]> {
+        let held = &self.shares.get(&owner)?[usize::from(kind == SecretKind::Seed)];
+        let chosen: Vec<_> = held.iter().take(self.threshold).collect();
+        if chosen.len() < self.threshold {
+            return None;
+        }
+        let points = chosen.iter().map(|(holder, _)| holder.point()).collect();
+        let interpolation = Interpolation::new(points).expect("distinct");
+        interpolation.recover(chosen.into_iter().map(|(_, share)| share)).ok().map(|secret| *secret)
+    }
+}
+
+/// Carries the messages of an honest server until all inputs are in, and writes down what it sees.
+struct Carrier {
+    devices: BTreeMap<DeviceId, Device>,
+    commitments: Option<BTreeMap<DeviceId, Digest>>,
+    seed: Option<BTreeMap<DeviceId, crate::message::Reveal>>,
+    keys: BTreeMap<DeviceId, KeyBundle>,
+    inputs: BTreeMap<DeviceId, RingVector>,
+    masked: BTreeMap<DeviceId, [u8; 64]>,
+}
+
+impl Carrier {
+    fn carry(&mut self, mut server: Server) {
+        server.poll_transmit().expect("the invitation");
+        while self.inputs.len() < self.devices.len() {
+            let ids: Vec<DeviceId> = self.devices.keys().copied().collect();
+            for id in ids {
+                while let Some(message) = self.devices.get_mut(&id).and_then(Device::poll_transmit) {
+                    self.note(id, &message.body);
+                    server.handle(ZERO, id, message).expect("an honest device");
+                }
+            }
+            while let Some(event) = server.poll_event() {
+                if let ServerEvent::Ready { .. } = event {
+                    server.open_slot(ZERO, Ring::Z64, LEN, CONTEXT).expect("all are there");
+                }
+            }
+            while let Some(transmit) = server.poll_transmit() {
+                match &transmit.message.body {
+                    ServerBody::Commitments(commitments) => self.commitments = Some(commitments.clone()),
+                    ServerBody::Reveals(reveals) => self.seed = Some(reveals.clone()),
+                    ServerBody::Survivors { .. } => continue,
+                    _ => {}
+                }
+                for to in transmit.to.iter() {
+                    let device = self.devices.get_mut(&to).expect("invited");
+                    device.handle(ZERO, transmit.message.clone()).expect("an honest server");
+                    while let Some(event) = device.poll_event() {
+                        if let DeviceEvent::InputWanted(_) = event {
+                            device.submit(CONTEXT, truth(to)).expect("asked for");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, from: DeviceId, body: &DeviceBody) {
+        match body {
+            DeviceBody::Advertise(bundle) => drop(self.keys.insert(from, bundle.clone())),
+            DeviceBody::MaskedInput { input, signature, .. } => {
+                self.masked.insert(from, *signature);
+                let mut masked = RingVector::zeros(Ring::Z64, LEN as usize);
+                assert!(masked.add_le_bytes(input));
+                self.inputs.insert(from, masked);
+            }
+            _ => {}
+        }
+    }
+}

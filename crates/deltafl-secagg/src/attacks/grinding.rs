@@ -1,0 +1,165 @@
+//! Choosing among graphs: the server, or an accomplice, sees the nonces and then decides who counts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chacha20::ChaCha20Rng;
+use rand_core::SeedableRng;
+
+use super::{SESSION, ZERO};
+use crate::device::{Abort, Adversary, Device, Enrolment, Policy};
+use crate::graph::{Colluding, GraphRule, Permille};
+use crate::identity::{DeviceId, Identity, Roster};
+use crate::mask::Suite;
+use crate::message::{DeviceBody, DeviceMessage, DeviceSet, Reveal, ServerBody, ServerMessage};
+use crate::params::{RoundId, RoundParams};
+use crate::server::{Server, ServerConfig, ServerEvent, Verdict};
+use crate::transcript::Digest;
+
+/// Just enough for a sparse graph.
+const N: u32 = 301;
+const GAMMA: Colluding = Colluding::Devices(3);
+const ROUND: RoundId = RoundId { session: SESSION, round: 1 };
+
+/// Devices and a server that has their commitments.
+struct Committed {
+    server: Server,
+    devices: BTreeMap<DeviceId, Device>,
+    commitments: BTreeMap<DeviceId, Digest>,
+    drawers: DeviceSet,
+}
+
+fn committed() -> Committed {
+    let mut rng = ChaCha20Rng::seed_from_u64(5);
+    let identities: Vec<Arc<Identity>> =
+        (0..N).map(|i| Arc::new(Identity::generate(DeviceId(i), &mut rng))).collect();
+    let mut roster = Roster::new();
+    for identity in &identities {
+        roster.add(identity.id(), &identity.public()).expect("distinct");
+    }
+    let roster = Arc::new(roster);
+    let graph = GraphRule::Active { gamma: GAMMA, delta: Permille::new(200).expect("a fifth") };
+    let params = RoundParams { id: ROUND, suite: Suite::Aes128Ctr, cohort: N, graph, slots: 1 };
+    let config = ServerConfig {
+        params: params.clone(),
+        cohort: (0..N).map(DeviceId).collect(),
+        roster: Arc::clone(&roster),
+        min_members: 3,
+        phase_timeout: Duration::from_secs(1),
+    };
+    let mut server = Server::new(config, ZERO).expect("sound parameters");
+    server.poll_transmit().expect("the invitation");
+    let adversary = Adversary::Active { gamma: GAMMA };
+    let policy = Policy { min_members: 3, adversary, max_len: 1, patience: Duration::MAX };
+    let mut devices = BTreeMap::new();
+    for identity in identities {
+        let id = identity.id();
+        let mut enrolment = Enrolment::new(identity, Arc::clone(&roster), SESSION, policy);
+        let mut device = enrolment.join(&params, ZERO, &mut rng).expect("within the policy");
+        server.handle(ZERO, id, device.poll_transmit().expect("keys")).expect("an honest device");
+        devices.insert(id, device);
+    }
+    let ServerBody::Commitments(commitments) = server.poll_transmit().expect("commitments").message.body
+    else {
+        panic!("the graph of so many is drawn");
+    };
+    let drawers = graph.drawers(N, &commitments);
+    Committed { server, devices, commitments, drawers }
+}
+
+impl Committed {
+    fn show(&mut self, to: DeviceId, commitments: &BTreeMap<DeviceId, Digest>) -> Result<Reveal, Abort> {
+        let device = self.devices.get_mut(&to).expect("a member");
+        let body = ServerBody::Commitments(commitments.clone());
+        device.handle(ZERO, ServerMessage { round: ROUND, body })?;
+        match device.poll_transmit() {
+            Some(DeviceMessage { body: DeviceBody::Reveal(reveal), .. }) => Ok(reveal),
+            other => panic!("{other:?} in place of a nonce"),
+        }
+    }
+
+    /// Everybody but `silent` reveals; the neighbours that the server then names to each device.
+    fn neighbours(mut self, silent: Option<DeviceId>) -> Result<BTreeMap<DeviceId, DeviceSet>, Verdict> {
+        let commitments = self.commitments.clone();
+        for id in commitments.keys().copied().filter(|&id| Some(id) != silent) {
+            let body = DeviceBody::Reveal(self.show(id, &commitments).expect("honest so far"));
+            self.server.handle(ZERO, id, DeviceMessage { round: ROUND, body }).expect("honest");
+        }
+        if silent.is_some() {
+            self.server.handle_timeout(Duration::from_secs(1));
+        }
+        if let Some(ServerEvent::Ended(verdict)) = self.server.poll_event() {
+            return Err(verdict);
+        }
+        let mut neighbours = BTreeMap::new();
+        while let Some(transmit) = self.server.poll_transmit() {
+            if let ServerBody::Keys(keys) = transmit.message.body {
+                neighbours.insert(transmit.to.as_slice()[0], keys.into_keys().collect());
+            }
+        }
+        Ok(neighbours)
+    }
+}
+
+#[test]
+fn a_member_that_falls_silent_after_the_commitments_keeps_its_place() {
+    let whole = committed().neighbours(None).expect("all are there");
+    assert_eq!(whole.len(), N as usize);
+    let scene = committed();
+    let silent = scene.commitments.keys().copied().find(|&id| !scene.drawers.contains(id));
+    assert_eq!(scene.neighbours(silent).expect("it draws nothing"), whole);
+}
+
+#[test]
+fn a_member_that_draws_and_withholds_its_nonce_is_named_and_no_other_graph_comes_of_it() {
+    let scene = committed();
+    let silent = scene.drawers.as_slice()[0];
+    assert_eq!(scene.neighbours(Some(silent)), Err(Verdict::Withheld { device: silent }));
+}
+
+/// What a device says when it is shown these nonces.
+fn shown(scene: &mut Committed, to: DeviceId, reveals: BTreeMap<DeviceId, Reveal>) -> Result<(), Abort> {
+    let device = scene.devices.get_mut(&to).expect("a member");
+    device.handle(ZERO, ServerMessage { round: ROUND, body: ServerBody::Reveals(reveals) })
+}
+
+fn reveals(scene: &mut Committed) -> BTreeMap<DeviceId, Reveal> {
+    let commitments = scene.commitments.clone();
+    let drawers = scene.drawers.clone();
+    drawers.iter().map(|id| (id, scene.show(id, &commitments).expect("honest so far"))).collect()
+}
+
+#[test]
+fn a_device_takes_the_nonces_of_those_that_draw_all_of_them_and_no_others() {
+    let mut scene = committed();
+    let (commitments, outsider) = (scene.commitments.clone(), DeviceId(N - 1));
+    assert!(!scene.drawers.contains(outsider));
+    let reveals = reveals(&mut scene);
+    let own = scene.show(outsider, &commitments).expect("honest so far");
+
+    let mut fewer = reveals.clone();
+    let (withheld, _) = fewer.pop_first().expect("four draw");
+    let told = |reveals| {
+        let message = ServerMessage { round: ROUND, body: ServerBody::Reveals(reveals) };
+        scene.devices[&outsider].clone().handle(ZERO, message)
+    };
+    assert_eq!(told(fewer), Err(Abort::Withheld(withheld)));
+    let mut more = reveals.clone();
+    more.insert(outsider, own);
+    assert_eq!(told(more), Err(Abort::UnknownDevice(outsider)));
+    assert_eq!(told(reveals), Ok(()));
+}
+
+#[test]
+fn a_list_that_those_that_draw_did_not_sign_is_refused() {
+    // The server learns the nonces under one list, then looks for another whose graph it likes.
+    let mut scene = committed();
+    let (mut list, victim) = (scene.commitments.clone(), DeviceId(N - 1));
+    let reveals = reveals(&mut scene);
+    let left_out = list.keys().copied().find(|&id| id != victim && !scene.drawers.contains(id));
+    list.remove(&left_out.expect("most draw nothing"));
+    scene.show(victim, &list).expect("the device cannot know yet");
+    let first = scene.drawers.as_slice()[0];
+    assert_eq!(shown(&mut scene, victim, reveals), Err(Abort::BadSignature(first)));
+}

@@ -1,0 +1,109 @@
+//! What a device must keep between restarts: the last round that it joined, of each session.
+//!
+//! Keys and masks are fresh in every round of every session, so that a device that joins a round twice would
+//! not repeat a mask. But it would answer the same question twice, with other devices beside it, and the
+//! difference of two sums is a device. So the program around an [`Enrolment`](super::Enrolment)
+//!
+//! 1. reads its `SeenRounds` when it starts and hands [`SeenRounds::last`] to
+//!    [`Enrolment::resumed`](super::Enrolment::resumed),
+//! 2. writes them, synced, after [`Enrolment::join`](super::Enrolment::join) and **before** the first message
+//!    of the round is sent,
+//! 3. stays away from every round when they cannot be read: a lost file is not an empty one.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::params::RoundId;
+
+const MAGIC: &[u8; 8] = b"dfl-seen";
+const ENTRY: usize = 16 + 8;
+
+/// The last round that a device joined, of each session.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SeenRounds(BTreeMap<[u8; 16], u64>);
+
+/// Bytes that are not those of [`SeenRounds::to_bytes`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the record of joined rounds is damaged")]
+pub struct NotSeenRounds;
+
+impl SeenRounds {
+    /// The last round joined of a session.
+    pub fn last(&self, session: &[u8; 16]) -> Option<u64> {
+        self.0.get(session).copied()
+    }
+
+    /// Notes that a round was joined. Whether it is new: an old or a repeated one changes nothing.
+    pub fn note(&mut self, round: RoundId) -> bool {
+        let new = self.last(&round.session).is_none_or(|last| round.round > last);
+        if new {
+            self.0.insert(round.session, round.round);
+        }
+        new
+    }
+
+    /// The bytes to store: a count and, for each session in order, its id and the round.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&(self.0.len() as u64).to_le_bytes());
+        for (session, round) in &self.0 {
+            bytes.extend_from_slice(session);
+            bytes.extend_from_slice(&round.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What was stored.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, NotSeenRounds> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or(NotSeenRounds)?;
+        let (count, entries) = rest.split_first_chunk::<8>().ok_or(NotSeenRounds)?;
+        let (entries, cut) = entries.as_chunks::<ENTRY>();
+        if !cut.is_empty() || u64::from_le_bytes(*count) != entries.len() as u64 {
+            return Err(NotSeenRounds);
+        }
+        let entry = |entry: &[u8; ENTRY]| {
+            let (session, round) = entry.split_first_chunk::<16>()?;
+            Some((*session, u64::from_le_bytes(round.try_into().ok()?)))
+        };
+        let seen: Option<BTreeMap<[u8; 16], u64>> = entries.iter().map(entry).collect();
+        // A session that is there twice would lose one of its rounds.
+        seen.filter(|seen| seen.len() == entries.len()).map(Self).ok_or(NotSeenRounds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(session: u8, round: u64) -> RoundId {
+        RoundId { session: [session; 16], round }
+    }
+
+    #[test]
+    fn an_old_or_repeated_round_is_not_new_and_sessions_do_not_mix() {
+        let mut seen = SeenRounds::default();
+        assert!(seen.note(round(1, 5)));
+        assert!(!seen.note(round(1, 5)) && !seen.note(round(1, 4)));
+        assert!(seen.note(round(2, 0)));
+        assert_eq!((seen.last(&[1; 16]), seen.last(&[2; 16]), seen.last(&[3; 16])), (Some(5), Some(0), None));
+    }
+
+    #[test]
+    fn stored_rounds_read_back_and_damaged_ones_are_refused() {
+        let mut seen = SeenRounds::default();
+        assert_eq!(SeenRounds::from_bytes(&seen.to_bytes()), Ok(seen.clone()));
+        seen.note(round(1, 5));
+        seen.note(round(2, 7));
+        let bytes = seen.to_bytes();
+        assert_eq!(SeenRounds::from_bytes(&bytes), Ok(seen));
+        for len in 0..bytes.len() {
+            assert_eq!(SeenRounds::from_bytes(&bytes[..len]), Err(NotSeenRounds), "{len}");
+        }
+        let twice = [&bytes[..], &bytes[16..40]].concat();
+        assert_eq!(SeenRounds::from_bytes(&twice), Err(NotSeenRounds));
+        let mut counted = twice;
+        counted[8] = 3;
+        assert_eq!(SeenRounds::from_bytes(&counted), Err(NotSeenRounds), "the same session twice");
+    }
+}

@@ -1,0 +1,57 @@
+//! A member's part of the graph's randomness, under its signature.
+
+use crate::identity::{DeviceId, Identity, Roster, SIGNATURE_LEN};
+use crate::transcript::{Digest, PROTOCOL};
+
+/// Bytes of a reveal: a nonce and a signature.
+pub(crate) const REVEAL_LEN: usize = 32 + SIGNATURE_LEN;
+
+/// A nonce and its owner's signature on it and on the list of members.
+///
+/// The signature makes the list one: what a device accepts was seen by every member that draws the graph, one
+/// of whom at least does not collude, and who reveals once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Reveal([u8; REVEAL_LEN]);
+
+impl Reveal {
+    /// Signs a nonce for the members of `list`.
+    pub(crate) fn sign(identity: &Identity, list: &Digest, nonce: &[u8; 32]) -> Self {
+        let mut bytes = [0; REVEAL_LEN];
+        bytes[..32].copy_from_slice(nonce);
+        bytes[32..].copy_from_slice(&identity.sign(&signed(list, nonce)));
+        Self(bytes)
+    }
+
+    /// The nonce.
+    pub fn nonce(&self) -> &[u8; 32] {
+        self.0.first_chunk().expect("thirty-two of ninety-six")
+    }
+
+    /// Whether the device signed the nonce for the members of `list`.
+    pub(crate) fn verifies(&self, roster: &Roster, list: &Digest, id: DeviceId) -> bool {
+        let signature = self.0.last_chunk().expect("sixty-four of ninety-six");
+        roster.verifies(id, &signed(list, self.nonce()), signature)
+    }
+}
+
+fn signed(list: &Digest, nonce: &[u8; 32]) -> Vec<u8> {
+    [PROTOCOL, b"reveal", list, nonce].concat()
+}
+
+impl From<[u8; REVEAL_LEN]> for Reveal {
+    fn from(bytes: [u8; REVEAL_LEN]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl AsRef<[u8]> for Reveal {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Reveal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reveal(..)")
+    }
+}

@@ -1,0 +1,263 @@
+//! False shares are found: shares of one secret are a Reed–Solomon code word.
+//!
+//! m shares at points x_1 … x_m lie on a polynomial f of degree below t. If at most (m−t)/2 of them are false,
+//! f is still the only one that close (Reed and Solomon 1960), and Gao's algorithm (2003) finds it in O(m²).
+//! Most words have no errors, which one product per share tells: f is orthogonal to the dual code,
+//!
+//! ```text
+//! Σ_i v_i h(x_i) f(x_i) = 0      v_i = 1 / Π_{j≠i} (x_i − x_j),  h of degree below m−t
+//! ```
+//!
+//! for h(X) = Σ_j α^j X^j and an α that was not known when the shares were made, and for shares with errors
+//! only if α is one of fewer than m−t roots: a chance below 2⁻⁵⁰. The five limbs of a share are tested as one,
+//! Σ_l β^l share_l.
+
+use super::{Interpolation, ShamirError, Share, inverses};
+use crate::field::Element;
+use crate::transcript::Digest;
+
+/// α and β, from a hash of the shares.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Challenge {
+    alpha: Element,
+    beta: Element,
+}
+
+impl Challenge {
+    /// The challenge of a digest that covers all shares.
+    pub(crate) fn new(digest: &Digest) -> Self {
+        let element = |at: usize| {
+            let word = u64::from_le_bytes(digest[at..at + 8].try_into().expect("eight bytes"));
+            // Of 2⁶¹ values one is folded onto another, which no chance here notices.
+            Element::new(word >> 3).unwrap_or(Element::ONE)
+        };
+        Self { alpha: element(0), beta: element(8) }
+    }
+
+    /// The limbs of a share as one element.
+    fn combine(self, share: &Share) -> Element {
+        share.0.iter().rev().fold(Element::ZERO, |sum, &limb| sum * self.beta + limb)
+    }
+}
+
+/// Tests and corrects shares at a fixed set of points.
+pub(crate) struct Checker {
+    points: Vec<Element>,
+    threshold: usize,
+    challenge: Challenge,
+    /// v_i h(x_i).
+    weights: Vec<Element>,
+    first: Interpolation,
+}
+
+impl Checker {
+    /// For shares at these points, at least `threshold` of them. O(m²).
+    pub(crate) fn new(
+        points: Vec<Element>,
+        threshold: usize,
+        challenge: Challenge,
+    ) -> Result<Self, ShamirError> {
+        let first = points.get(..threshold).ok_or(ShamirError::Points)?;
+        let first = Interpolation::new(first.to_vec())?;
+        let checks = points.len() - threshold;
+        let dual = dual_weights(&points).ok_or(ShamirError::Points)?;
+        let h =
+            |x: Element| (0..checks).fold(Element::ZERO, |sum, _| sum * challenge.alpha * x + Element::ONE);
+        let weights = points.iter().zip(dual).map(|(&x, v)| v * h(x)).collect();
+        Ok(Self { points, threshold, challenge, weights, first })
+    }
+
+    /// Which of the shares are false; `None` when more are than can be told apart.
+    pub(crate) fn errors<'a>(&self, shares: impl IntoIterator<Item = &'a Share>) -> Option<Vec<usize>> {
+        let word: Vec<Element> = shares.into_iter().map(|share| self.challenge.combine(share)).collect();
+        let products = word.iter().zip(&self.weights).map(|(&y, &weight)| y * weight);
+        if products.fold(Element::ZERO, |sum, product| sum + product) == Element::ZERO {
+            return Some(Vec::new());
+        }
+        let f = decode(&self.points, &word, self.threshold)?;
+        let wrong = |&i: &usize| evaluate(&f, self.points[i]) != word[i];
+        let errors: Vec<usize> = (0..word.len()).filter(wrong).collect();
+        (2 * errors.len() <= word.len() - self.threshold).then_some(errors)
+    }
+
+    /// The interpolation at the first `threshold` points.
+    pub(crate) fn first(&self) -> &Interpolation {
+        &self.first
+    }
+
+    /// The interpolation at the first `threshold` points that are not in `errors`, and which these are.
+    pub(crate) fn without(&self, errors: &[usize]) -> Result<(Vec<usize>, Interpolation), ShamirError> {
+        let good: Vec<usize> =
+            (0..self.points.len()).filter(|i| !errors.contains(i)).take(self.threshold).collect();
+        let points = good.iter().map(|&i| self.points[i]).collect();
+        Ok((good, Interpolation::new(points)?))
+    }
+}
+
+/// 1 / Π_{j≠i} (x_i − x_j) for each i; `None` when two points are the same.
+fn dual_weights(points: &[Element]) -> Option<Vec<Element>> {
+    let product = |i: usize| {
+        let others = points.iter().enumerate().filter(|(j, _)| *j != i);
+        others.fold(Element::ONE, |product, (_, &other)| product * (points[i] - other))
+    };
+    inverses(&(0..points.len()).map(product).collect::<Vec<_>>())
+}
+
+/// A polynomial, the constant first, without leading zeros.
+type Polynomial = Vec<Element>;
+
+/// The polynomial of degree below t that differs from the word in at most (m−t)/2 places (Gao 2003).
+fn decode(points: &[Element], word: &[Element], threshold: usize) -> Option<Polynomial> {
+    let m = points.len();
+    let vanishing = points.iter().fold(vec![Element::ONE], |product, &x| times_linear(&product, x));
+    let (mut previous, mut rest) = (vanishing.clone(), interpolate(points, word, &vanishing)?);
+    let (mut before, mut cofactor): (Polynomial, Polynomial) = (Vec::new(), vec![Element::ONE]);
+    // Until the degree of the remainder is below (m+t)/2.
+    while 2 * rest.len() >= m + threshold + 2 {
+        let (quotient, remainder) = divide(&previous, &rest)?;
+        let next = subtract(&before, &multiply(&quotient, &cofactor));
+        (previous, rest) = (rest, remainder);
+        (before, cofactor) = (cofactor, next);
+    }
+    let (f, remainder) = divide(&rest, &cofactor)?;
+    (remainder.is_empty() && f.len() <= threshold).then_some(f)
+}
+
+/// The polynomial of degree below m through all points of the word.
+fn interpolate(points: &[Element], word: &[Element], vanishing: &Polynomial) -> Option<Polynomial> {
+    let weights = dual_weights(points)?;
+    let mut sum = vec![Element::ZERO; points.len()];
+    for ((&x, &y), weight) in points.iter().zip(word).zip(weights) {
+        // vanishing / (X − x), highest power first, by Horner's rule.
+        let (scale, mut coefficient) = (y * weight, Element::ZERO);
+        for power in (0..points.len()).rev() {
+            coefficient = coefficient * x + vanishing[power + 1];
+            sum[power] = sum[power] + coefficient * scale;
+        }
+    }
+    Some(trimmed(sum))
+}
+
+fn evaluate(polynomial: &Polynomial, x: Element) -> Element {
+    polynomial.iter().rev().fold(Element::ZERO, |sum, &coefficient| sum * x + coefficient)
+}
+
+/// p · (X − x).
+fn times_linear(polynomial: &Polynomial, x: Element) -> Polynomial {
+    let mut product = vec![Element::ZERO; polynomial.len() + 1];
+    for (power, &coefficient) in polynomial.iter().enumerate() {
+        product[power + 1] = product[power + 1] + coefficient;
+        product[power] = product[power] - coefficient * x;
+    }
+    product
+}
+
+fn multiply(a: &Polynomial, b: &Polynomial) -> Polynomial {
+    let mut product = vec![Element::ZERO; (a.len() + b.len()).saturating_sub(1)];
+    for (i, &x) in a.iter().enumerate() {
+        for (j, &y) in b.iter().enumerate() {
+            product[i + j] = product[i + j] + x * y;
+        }
+    }
+    trimmed(product)
+}
+
+fn subtract(a: &Polynomial, b: &Polynomial) -> Polynomial {
+    let mut difference = a.clone();
+    difference.resize(a.len().max(b.len()), Element::ZERO);
+    for (sum, &y) in difference.iter_mut().zip(b) {
+        *sum = *sum - y;
+    }
+    trimmed(difference)
+}
+
+/// Quotient and remainder; `None` for a divisor of zero.
+fn divide(a: &Polynomial, b: &Polynomial) -> Option<(Polynomial, Polynomial)> {
+    let lead = b.last()?.inverse()?;
+    let mut rest = a.clone();
+    let mut quotient = vec![Element::ZERO; (a.len() + 1).saturating_sub(b.len())];
+    for shift in (0..quotient.len()).rev() {
+        let factor = rest[shift + b.len() - 1] * lead;
+        quotient[shift] = factor;
+        for (power, &coefficient) in b.iter().enumerate() {
+            rest[shift + power] = rest[shift + power] - coefficient * factor;
+        }
+    }
+    Some((trimmed(quotient), trimmed(rest)))
+}
+
+fn trimmed(mut polynomial: Polynomial) -> Polynomial {
+    while polynomial.last() == Some(&Element::ZERO) {
+        polynomial.pop();
+    }
+    polynomial
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shamir::{LIMBS, split};
+    use chacha20::ChaCha20Rng;
+    use proptest::prelude::*;
+    use rand_core::{Rng, SeedableRng};
+
+    const SECRET: [u8; 32] = [9; 32];
+
+    fn shares(m: u32, threshold: usize, seed: u64) -> (Vec<Element>, Vec<Share>) {
+        let points: Vec<Element> = (1..=m).map(|x| Element::from(x * x)).collect();
+        let shares = split(&SECRET, &points, threshold, &mut ChaCha20Rng::seed_from_u64(seed)).unwrap();
+        (points, shares)
+    }
+
+    fn falsify(share: &mut Share, rng: &mut ChaCha20Rng) {
+        let limb = rng.next_u32() as usize % LIMBS;
+        share.0[limb] = share.0[limb] + Element::from(1 + rng.next_u32() / 2);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
+        #[test]
+        fn false_shares_are_found_up_to_half_of_those_to_spare(
+            m in 1u32..40, pick: prop::sample::Index, few: prop::sample::Index, seed: u64,
+        ) {
+            let threshold = pick.index(m as usize) + 1;
+            let (points, mut shares) = shares(m, threshold, seed);
+            let spare = (m as usize - threshold) / 2;
+            let count = few.index(spare + 1);
+            let mut rng = ChaCha20Rng::seed_from_u64(seed ^ 1);
+            let start = rng.next_u32() as usize;
+            let mut wrong: Vec<usize> = (0..count).map(|i| (start + i) % m as usize).collect();
+            wrong.iter().for_each(|&i| falsify(&mut shares[i], &mut rng));
+            wrong.sort_unstable();
+            let checker = Checker::new(points, threshold, Challenge::new(&[7; 32])).unwrap();
+            prop_assert_eq!(checker.errors(&shares), Some(wrong.clone()));
+            let (good, interpolation) = checker.without(&wrong).unwrap();
+            let secret = interpolation.recover(good.iter().map(|&i| &shares[i])).unwrap();
+            prop_assert_eq!(*secret, SECRET);
+        }
+
+        #[test]
+        fn more_false_shares_than_can_be_told_apart_blame_nobody_wrongly(m in 3u32..20, seed: u64) {
+            // One more than half of the spare ones, at random: no polynomial is close enough.
+            let threshold = m as usize / 2;
+            let (points, mut shares) = shares(m, threshold, seed);
+            let count = (m as usize - threshold) / 2 + 1;
+            let mut rng = ChaCha20Rng::seed_from_u64(seed);
+            shares.iter_mut().take(count).for_each(|share| falsify(share, &mut rng));
+            let checker = Checker::new(points, threshold, Challenge::new(&[7; 32])).unwrap();
+            prop_assert_eq!(checker.errors(&shares), None);
+        }
+    }
+
+    #[test]
+    fn division_has_a_remainder_of_lower_degree() {
+        let polynomial =
+            |values: &[u32]| values.iter().map(|&value| Element::from(value)).collect::<Vec<_>>();
+        // X³ + 2X + 5 = (X + 1)(X² − X + 3) + 2.
+        let (quotient, remainder) = divide(&polynomial(&[5, 2, 0, 1]), &polynomial(&[1, 1])).unwrap();
+        assert_eq!(quotient, vec![Element::from(3), Element::ZERO - Element::ONE, Element::ONE]);
+        assert_eq!(remainder, polynomial(&[2]));
+        assert!(divide(&polynomial(&[1]), &Vec::new()).is_none());
+    }
+}

@@ -1,0 +1,56 @@
+//! Degree and threshold against an independent program: `parameters.py` counts with integers, so that no
+//! rounding is in it, and finds the same (k, t).
+
+use std::process::Command;
+
+use deltafl_secagg::graph::parameters::{against_active, against_curious};
+
+/// (n, c, d), then (k, t) against a server that lies and against an honest-but-curious one. `parameters.py`
+/// prints this table.
+type Row = (usize, usize, usize, Option<(usize, usize)>, Option<(usize, usize)>);
+
+const TABLE: [Row; 14] = [
+    (100, 5, 5, Some((24, 19)), Some((12, 6))),
+    (100, 5, 20, Some((54, 34)), Some((22, 6))),
+    (200, 10, 10, Some((44, 34)), Some((20, 11))),
+    (200, 10, 40, Some((92, 58)), Some((30, 11))),
+    (301, 15, 15, Some((56, 43)), Some((24, 14))),
+    (301, 15, 60, Some((122, 78)), Some((38, 16))),
+    (500, 25, 25, Some((66, 51)), Some((28, 16))),
+    (500, 25, 100, Some((160, 103)), Some((44, 18))),
+    (1000, 50, 50, Some((76, 58)), Some((30, 17))),
+    (1000, 50, 200, Some((204, 131)), Some((50, 21))),
+    (2000, 100, 100, Some((80, 61)), Some((30, 18))),
+    (2000, 100, 400, Some((230, 147)), Some((52, 22))),
+    (1000, 10, 100, Some((74, 49)), Some((24, 10))),
+    (400, 190, 80, None, Some((192, 131))),
+];
+
+#[test]
+fn degree_and_threshold_are_those_of_the_table() {
+    for (n, c, d, active, curious) in TABLE {
+        assert_eq!(
+            against_active(n, c, d),
+            active,
+            "{n} devices, {c} colluding, {d} dropping, a server that lies"
+        );
+        assert_eq!(against_curious(n, c, d), curious, "{n} devices, {c} colluding, {d} dropping");
+    }
+}
+
+#[test]
+fn an_independent_program_with_integers_prints_the_table() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/parameters.py");
+    let Ok(said) = Command::new("python3").arg(file).output() else {
+        println!("skipped: there is no python3 here");
+        return;
+    };
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let text = String::from_utf8(said.stdout).expect("digits");
+    let pair =
+        |pair: Option<(usize, usize)>| pair.map_or("None".to_owned(), |(k, t)| format!("Some(({k}, {t}))"));
+    let row =
+        |(n, c, d, active, curious): &Row| format!("({n}, {c}, {d}, {}, {}),", pair(*active), pair(*curious));
+    let rows: Vec<String> = TABLE.iter().map(row).collect();
+    assert_eq!(text.lines().collect::<Vec<_>>(), rows);
+}

@@ -1,0 +1,28 @@
+//! FedProx: a device is held near the model that it was sent (Li et al., 2020).
+//!
+//! ```text
+//! w_k = LocalUpdate of  f_k(w) + (μ/2)‖w − w_t‖²
+//! ```
+//!
+//! Every device of the cohort counts, and the server averages as FedAvg does: the local step is all that differs. μ = 0 is
+//! FedAvg, bit for bit.
+
+use super::{Algorithm, Interval, OptionKind, OptionSpec, Parts, Value};
+
+/// FedProx.
+pub static FED_PROX: Algorithm = Algorithm {
+    kind: "fedprox",
+    title: "FedProx",
+    about: "federated averaging with a term that holds each device near the model that it was sent",
+    options: &[OptionSpec {
+        name: "mu",
+        symbol: "μ",
+        kind: OptionKind::Real(Interval::NON_NEGATIVE),
+        default: None,
+        levels: true,
+        about: "weight of the proximal term (μ/2)‖w − w_t‖² in the local loss",
+        example: Value::Real(0.01),
+    }],
+    build: |options| Ok(Parts { proximal: options.real("mu") as f32, ..Parts::default() }),
+    weightings: &[],
+};

@@ -1,0 +1,144 @@
+//! One model of a run: its parts and its name.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Algorithm, FED_AVG, InvalidOption, Options, Parts, Tail};
+use crate::selection::Selection;
+use crate::server_step::ServerStep;
+use crate::superquantile::Conformity;
+
+/// One model of a run.
+pub struct Track {
+    /// What it is called.
+    pub label: TrackLabel,
+    /// Which devices count, and how much.
+    pub selection: Box<dyn Selection>,
+    /// What the server makes of the sum.
+    pub server: Box<dyn ServerStep>,
+    /// λ of (λ/2)‖w‖².
+    pub l2: f32,
+    /// μ of (μ/2)‖w − w_t‖².
+    pub proximal: f32,
+}
+
+/// What a track is called, in every table, file and page.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrackLabel {
+    /// Its name, unique in its run: see [`track_names`].
+    pub name: String,
+    /// The kind of its algorithm.
+    pub algorithm: String,
+    /// θ, the mass of the devices that it keeps: 1 where everyone counts.
+    pub theta: Conformity,
+}
+
+impl std::fmt::Display for TrackLabel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Track {
+    /// A track of these parts.
+    pub fn new(name: &str, algorithm: &Algorithm, parts: Parts, l2: f32) -> Self {
+        let Parts { selection, proximal, server, theta } = parts;
+        let label = TrackLabel { name: name.to_owned(), algorithm: algorithm.kind.to_owned(), theta };
+        Self { label, selection, server, l2, proximal }
+    }
+
+    /// A track of an algorithm with these options.
+    pub fn of(algorithm: &Algorithm, options: &Options, l2: f32) -> Result<Self, InvalidOption> {
+        let name = track_names(&[(algorithm, options, l2)]).remove(0);
+        Ok(Self::new(&name, algorithm, (algorithm.build)(options)?, l2))
+    }
+
+    /// FedAvg without a penalty.
+    pub fn fed_avg() -> Self {
+        Self::new(FED_AVG.title, &FED_AVG, Parts::default(), 0.0)
+    }
+}
+
+/// Δ-FL with this tail and no penalty.
+impl From<Tail> for Track {
+    fn from(tail: Tail) -> Self {
+        let name = format!("{} θ={}", super::DELTA_FL.title, tail.theta);
+        Self::new(&name, &super::DELTA_FL, tail.into_parts(), 0.0)
+    }
+}
+
+/// The names of the tracks of a run: the algorithm with its levels, and where several are called the same, the options in
+/// which they differ: "Δ-FL θ=0.5 T_η=20". Tracks that are equal in everything are numbered.
+pub fn track_names(tracks: &[(&Algorithm, &Options, f32)]) -> Vec<String> {
+    let levels: Vec<String> =
+        tracks.iter().map(|(algorithm, options, _)| with_levels(algorithm, options)).collect();
+    let name = |i: usize| {
+        let namesakes: Vec<_> =
+            (0..tracks.len()).filter(|&j| levels[j] == levels[i]).map(|j| tracks[j]).collect();
+        with_differences(&levels[i], tracks[i], &namesakes)
+    };
+    let named: Vec<String> = (0..tracks.len()).map(name).collect();
+    let unique = |i: usize| {
+        let namesakes = |names: &[String]| names.iter().filter(|other| **other == named[i]).count();
+        match namesakes(&named) {
+            1 => named[i].clone(),
+            _ => format!("{} #{}", named[i], namesakes(&named[..=i])),
+        }
+    };
+    (0..tracks.len()).map(unique).collect()
+}
+
+fn with_levels(algorithm: &Algorithm, options: &Options) -> String {
+    let levels = options.iter().filter(|(spec, _)| spec.levels);
+    levels.fold(algorithm.title.to_owned(), |name, (spec, value)| format!("{name} {}={value}", spec.symbol))
+}
+
+fn with_differences(
+    name: &str,
+    (_, options, l2): (&Algorithm, &Options, f32),
+    namesakes: &[(&Algorithm, &Options, f32)],
+) -> String {
+    let mut name = name.to_owned();
+    for (place, (spec, value)) in options.iter().enumerate().filter(|(_, (spec, _))| !spec.levels) {
+        if namesakes.iter().any(|(_, other, _)| other.iter().nth(place).is_none_or(|(_, at)| at != value)) {
+            name.push_str(&format!(" {}={value}", spec.symbol));
+        }
+    }
+    if namesakes.iter().any(|(_, _, other)| other.to_bits() != l2.to_bits()) {
+        name.push_str(&format!(" λ={l2}"));
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{DELTA_FL, Value};
+
+    fn options(theta: f64, eta_every: u64) -> Options {
+        let given = [("theta", Value::Real(theta)), ("eta_every", Value::Whole(eta_every))];
+        Options::new(&DELTA_FL, given).unwrap()
+    }
+
+    fn names(tracks: &[(&Algorithm, Options, f32)]) -> Vec<String> {
+        track_names(&tracks.iter().map(|(a, o, l2)| (*a, o, *l2)).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_name_has_its_level_and_what_its_namesakes_differ_in() {
+        let none = Options::new(&FED_AVG, []).unwrap();
+        let plain =
+            [(&FED_AVG, none, 0.0), (&DELTA_FL, options(0.5, 1), 0.0), (&DELTA_FL, options(0.1, 1), 0.0)];
+        assert_eq!(names(&plain), ["FedAvg", "Δ-FL θ=0.5", "Δ-FL θ=0.1"]);
+        let by_eta = [1, 5, 20, 100].map(|every| (&DELTA_FL, options(0.5, every), 0.0));
+        let expected = ["Δ-FL θ=0.5 T_η=1", "Δ-FL θ=0.5 T_η=5", "Δ-FL θ=0.5 T_η=20", "Δ-FL θ=0.5 T_η=100"];
+        assert_eq!(names(&by_eta), expected);
+        let by_penalty = [0.0, 1e-4].map(|l2| (&DELTA_FL, options(0.5, 1), l2));
+        assert_eq!(names(&by_penalty), ["Δ-FL θ=0.5 λ=0", "Δ-FL θ=0.5 λ=0.0001"]);
+    }
+
+    #[test]
+    fn equal_tracks_are_numbered() {
+        let twice = [0.0, 0.0].map(|l2| (&DELTA_FL, options(0.5, 1), l2));
+        assert_eq!(names(&twice), ["Δ-FL θ=0.5 #1", "Δ-FL θ=0.5 #2"]);
+    }
+}

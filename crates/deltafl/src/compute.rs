@@ -1,0 +1,114 @@
+//! Where devices compute: forward passes and local updates.
+//!
+//! Every [`Exchange`](crate::exchange::Exchange) of a simulation stands on a [`Compute`]. What does not depend on the place
+//! (who is asked what, the cache of losses, the order of tasks, equal params computed once) stands above it, in
+//! [`Fleet`](crate::exchange::Fleet). [`Threads`] computes on the CPUs of this process.
+
+use std::ops::Range;
+
+use crate::model::Score;
+use crate::params::Params;
+use crate::question::RoundKey;
+use crate::task::Task;
+use crate::trainer::{LocalPlan, TrainerError};
+
+mod threads;
+
+pub use threads::Threads;
+
+/// Some examples of a device, at most [`BLOCK`](crate::device::BLOCK) of them: the unit of a forward pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The device, by its index in the federation.
+    pub device: u32,
+    /// Which of its examples.
+    pub examples: Range<usize>,
+}
+
+/// A local update that a device owes.
+#[derive(Clone, Copy, Debug)]
+pub struct UpdateTask<'a> {
+    /// The device, by its index in the federation.
+    pub device: u32,
+    /// w.
+    pub params: &'a Params,
+    /// How it trains.
+    pub plan: &'a LocalPlan,
+    /// α_k·ω_k.
+    pub weight: f64,
+    /// The sum that the update is added to.
+    pub sum: usize,
+}
+
+/// Why devices could not be computed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ComputeError {
+    /// A device could not be computed: its data, or a trainer that a user brought, failed or panicked.
+    #[error("device {device}: {problem}")]
+    Device {
+        /// Its identity.
+        device: String,
+        /// What went wrong.
+        problem: TrainerError,
+    },
+    /// The place where devices compute cannot be used.
+    #[error("{place} cannot be used")]
+    Unavailable {
+        /// The place.
+        place: String,
+        /// Why not.
+        source: TrainerError,
+    },
+}
+
+/// Where devices compute. The answers depend on the tasks alone: not on their order, nor on what else is asked.
+pub trait Compute {
+    /// How many devices are computed side by side.
+    fn width(&self) -> usize;
+
+    /// What is predicted: which metrics the scores come to.
+    fn task(&self) -> Task;
+
+    /// Tells which devices (federation indices) will be asked for soon.
+    fn prefetch(&mut self, devices: &[u32]);
+
+    /// Loss and figures of each block, for each of the params.
+    fn scores(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, ComputeError>;
+
+    /// Adds each update, coded as integers for `key.members` devices, to the sum that it names. Tasks come largest
+    /// first; a sum is as long as [`UpdateCode::len`](crate::params::UpdateCode::len) of its params says.
+    fn updates(
+        &mut self,
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+        sums: &mut [Vec<u64>],
+    ) -> Result<(), ComputeError>;
+}
+
+impl<C: Compute + ?Sized> Compute for Box<C> {
+    fn width(&self) -> usize {
+        (**self).width()
+    }
+
+    fn task(&self) -> Task {
+        (**self).task()
+    }
+
+    fn prefetch(&mut self, devices: &[u32]) {
+        (**self).prefetch(devices);
+    }
+
+    fn scores(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, ComputeError> {
+        (**self).scores(blocks, params)
+    }
+
+    fn updates(
+        &mut self,
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+        sums: &mut [Vec<u64>],
+    ) -> Result<(), ComputeError> {
+        (**self).updates(key, tasks, sums)
+    }
+}

@@ -1,0 +1,164 @@
+//! The CPUs of this process.
+//!
+//! A step of SGD is too small to split, so threads share devices, never a step. Tasks are taken from a common counter,
+//! largest first; sums are integers and a device's loss is a sum of fixed blocks in order, so who computes what leaves no
+//! trace in the bits.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::{Block, Compute, ComputeError, UpdateTask};
+use crate::data::Federation;
+use crate::device::{stream_key, update_stream};
+use crate::kernel;
+use crate::model::Score;
+use crate::params::{Params, UpdateCode, add_wrapping};
+use crate::question::RoundKey;
+use crate::task::Task;
+use crate::trainer::{LocalTrainer, TrainerError, Worker};
+
+/// Threads of this process, each with memory to train in.
+pub struct Threads<'a> {
+    federation: &'a Federation,
+    task: Task,
+    pool: rayon::ThreadPool,
+    workers: Vec<Mutex<Box<dyn Worker + 'a>>>,
+}
+
+impl<'a> Threads<'a> {
+    /// `threads` threads that compute the devices of a federation; 0 means one per core.
+    pub fn new(
+        trainer: &'a dyn LocalTrainer,
+        federation: &'a Federation,
+        threads: usize,
+    ) -> Result<Self, ComputeError> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|source| {
+            ComputeError::Unavailable { place: format!("{threads} threads"), source: source.into() }
+        })?;
+        let workers = (0..pool.current_num_threads()).map(|_| Mutex::new(trainer.worker())).collect();
+        Ok(Self { federation, task: trainer.task(), pool, workers })
+    }
+
+    /// Lets every thread take tasks from `0..tasks` until none is left; returns a state per thread. A task
+    /// notes the device (federation index) that it works on, to be named if it fails.
+    fn share<S: Send>(
+        &self,
+        tasks: usize,
+        state: impl Fn() -> S + Sync,
+        task: impl Fn(usize, &Cell<u32>, &mut dyn Worker, &mut S) -> Result<(), TrainerError> + Sync,
+    ) -> Result<Vec<S>, ComputeError> {
+        let next = AtomicUsize::new(0);
+        let work = |worker: usize| {
+            let _flushed = kernel::flush_denormals();
+            let mut worker = self.workers[worker].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = state();
+            let at = Cell::new(0);
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                if i >= tasks {
+                    return Ok(state);
+                }
+                // What a panic leaves half done is thrown away with the run.
+                let done = catch_unwind(AssertUnwindSafe(|| task(i, &at, &mut **worker, &mut state)));
+                if let Err(problem) = done.unwrap_or_else(|panic| Err(said(&*panic).into())) {
+                    next.store(tasks, Ordering::Relaxed);
+                    let device = self.federation.id(at.get()).to_owned();
+                    return Err(ComputeError::Device { device, problem });
+                }
+            }
+        };
+        // A lone worker needs no thread of its own: waking it would cost more than a small round.
+        match self.workers.len() {
+            1 => work(0).map(|state| vec![state]),
+            _ => self.pool.broadcast(|thread| work(thread.index())).into_iter().collect(),
+        }
+    }
+}
+
+/// The words of a panic.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let said = panic.downcast_ref::<&str>().copied();
+    let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    said.unwrap_or("a panic without words").to_owned()
+}
+
+impl Compute for Threads<'_> {
+    fn width(&self) -> usize {
+        self.workers.len()
+    }
+
+    fn task(&self) -> Task {
+        self.task
+    }
+
+    /// Brings near all that the devices will need. In a large federation they lie far apart, and each would be waited
+    /// for in turn. What leads to an address is asked for first, for all of them.
+    fn prefetch(&mut self, devices: &[u32]) {
+        devices.iter().for_each(|&device| self.federation.prefetch_row(device));
+        devices.iter().for_each(|&device| self.federation.prefetch(device));
+    }
+
+    fn scores(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, ComputeError> {
+        // Task t is block t % blocks at params t / blocks: a thread reloads w rarely. Several blocks per turn when there
+        // are many, so that a turn outweighs loading w.
+        let tasks = blocks.len() * params.len();
+        let turn = tasks.div_ceil(self.workers.len() * 64).clamp(1, 64);
+        let turns: Vec<_> = (0..tasks).step_by(turn).map(|t| t..(t + turn).min(tasks)).collect();
+        let score_turn = |t: usize, at: &Cell<u32>, worker: &mut dyn Worker, done: &mut Vec<_>| {
+            let mut loaded = None;
+            let mut scores = Vec::with_capacity(turn);
+            for task in turns[t].clone() {
+                let (p, block) = (task / blocks.len(), &blocks[task % blocks.len()]);
+                at.set(block.device);
+                if loaded != Some(p) {
+                    worker.load(params[p].as_slice());
+                    loaded = Some(p);
+                }
+                scores.push(worker.score(&self.federation.examples(block.device), block.examples.clone())?);
+            }
+            done.push((t, scores));
+            Ok(())
+        };
+        let done = self.share(turns.len(), Vec::new, score_turn)?;
+        let mut by_turn: Vec<(usize, Vec<Score>)> = done.into_iter().flatten().collect();
+        by_turn.sort_unstable_by_key(|(t, _)| *t);
+        let mut scores = by_turn.into_iter().flat_map(|(_, scores)| scores);
+        Ok(params.iter().map(|_| scores.by_ref().take(blocks.len()).collect()).collect())
+    }
+
+    fn updates(
+        &mut self,
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+        sums: &mut [Vec<u64>],
+    ) -> Result<(), ComputeError> {
+        let code = UpdateCode::new(key.members as usize);
+        let lens: Vec<usize> = sums.iter().map(Vec::len).collect();
+        // A thread has memory only for the sums that it adds to.
+        let none = || vec![Vec::new(); lens.len()];
+        let update = |t: usize, at: &Cell<u32>, worker: &mut dyn Worker, own: &mut Vec<Vec<u64>>| {
+            let UpdateTask { device, params, plan, weight, sum } = tasks[t];
+            at.set(device);
+            own[sum].resize(lens[sum], 0);
+            if weight.is_nan() {
+                UpdateCode::refuse(&mut own[sum]);
+                return Ok(());
+            }
+            let mut stream = update_stream(key, stream_key(self.federation.id(device)));
+            let examples = self.federation.examples(device);
+            let local = worker.update(params.as_slice(), &examples, plan, &mut stream)?;
+            // A refused update is counted inside the sum: the server learns how many, not who.
+            let _ = code.add(params.as_slice(), local, weight, &mut own[sum]);
+            Ok(())
+        };
+        for own in self.share(tasks.len(), none, update)? {
+            for (sum, own) in sums.iter_mut().zip(own).filter(|(_, own)| !own.is_empty()) {
+                add_wrapping(sum, &own);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,379 @@
+//! The devices of a federation, computed here and at any peers.
+//!
+//! What does not depend on where devices compute stands here once, above every [`Compute`]: each loss is computed once per
+//! round, equal params share one pass, updates are begun with the largest, and the next cohort is read ahead.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::peers::{cut, owners};
+use super::{Drawn, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation};
+use crate::compute::{Block, Compute, UpdateTask};
+use crate::data::{Federation, Split};
+use crate::device::blocks;
+use crate::model::Score;
+use crate::params::Params;
+use crate::question::{Ask, Query};
+use crate::superquantile::DeviceLoss;
+
+/// The devices of a federation.
+pub struct Fleet<'a, C, P> {
+    compute: C,
+    federation: &'a Federation,
+    /// Federation index of each train device.
+    train: Vec<u32>,
+    /// α_k = n_k of the train devices.
+    weights: Vec<u64>,
+    peers: P,
+    losses: LossCache,
+    /// The cohort of the next round.
+    next: Vec<Drawn>,
+    share: Share,
+}
+
+/// F_k(w) of the devices of the present round, so that no device computes it twice.
+#[derive(Default)]
+struct LossCache {
+    round: Option<(u64, u64)>,
+    cohort: Vec<Drawn>,
+    /// A vector of losses per distinct w, in the order of the cohort.
+    by_params: Vec<(Params, Vec<f64>)>,
+}
+
+impl LossCache {
+    /// F_k at these params, in the order of the cohort.
+    fn at(&self, params: &Params) -> Option<&[f64]> {
+        let known = self.by_params.iter().find(|(known, _)| known.is_same(params));
+        known.map(|(_, losses)| losses.as_slice())
+    }
+}
+
+/// An update that a member of the cohort owes.
+#[derive(Clone, Copy)]
+struct Owed {
+    query: usize,
+    member: usize,
+    /// α_k·ω_k; NaN where the loss is not a number.
+    weight: f64,
+    /// Examples that the device passes over.
+    examples: u64,
+}
+
+impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
+    /// The devices of a federation, computed by `compute` in this process and by each of its peers.
+    pub fn new(compute: C, federation: &'a Federation, peers: P) -> Result<Self, ExchangeError> {
+        let train = federation.split(Split::Train);
+        if train.is_empty() {
+            return Err(ExchangeError::NoTrainDevices);
+        }
+        let weights = train.iter().map(|&k| federation.count(k)).collect();
+        let (losses, next, share) = (LossCache::default(), Vec::new(), Share::default());
+        Ok(Self { compute, federation, train, weights, peers, losses, next, share })
+    }
+
+    /// How many devices train.
+    pub fn devices(&self) -> usize {
+        self.train.len()
+    }
+
+    /// Where the devices of this process compute.
+    pub fn compute(&self) -> &C {
+        &self.compute
+    }
+
+    /// The processes that share the work.
+    pub fn peers(&self) -> &P {
+        &self.peers
+    }
+
+    /// What this process has computed so far.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Takes in who will be asked in the next round.
+    pub(super) fn announce(&mut self, next: &[Drawn]) {
+        self.next = next.to_vec();
+        let devices = self.federation_indices(next);
+        self.compute.prefetch(&devices);
+    }
+
+    /// F_k(w) of each member that answers, per params. A device whose loss is not finite is left out.
+    pub(super) fn losses(
+        &mut self,
+        round: &Round<'_>,
+        params: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+        self.know_losses(round, params.iter().copied())?;
+        let of_params = |params: &&Params| {
+            let losses = self.losses.at(params).unwrap_or_default();
+            let answering = round.cohort.iter().zip(losses).filter(|(drawn, _)| !drawn.dropped);
+            let told = |(drawn, &loss): (&Drawn, &f64)| DeviceLoss::new(loss, self.weight(drawn)).ok();
+            answering.filter_map(told).collect()
+        };
+        Ok(params.iter().map(of_params).collect())
+    }
+
+    /// For each query, the sum of the answers over the cohort.
+    pub(super) fn sum(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query],
+    ) -> Result<Vec<Vec<u64>>, ExchangeError> {
+        self.know_losses(round, asked_losses(queries))?;
+        let mut owed = self.owed(round, queries);
+        let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+        let mut owners = owners(&costs, self.peers.size()).into_iter();
+        owed.retain(|_| owners.next() == Some(self.peers.rank()));
+        let mut sums: Vec<Vec<u64>> = queries.iter().map(|query| vec![0; query.answer_len()]).collect();
+        self.update(round, queries, &owed, |owed| owed.query, &mut sums)?;
+        if self.peers.rank() == 0 {
+            for (query, sum) in queries.iter().zip(&mut sums) {
+                (0..round.cohort.len()).for_each(|member| self.add_quantile(round, query, member, sum));
+            }
+        }
+        self.meet(round, queries, sums)
+    }
+
+    /// The answers of some members to all queries, one behind the other: the inputs of a masked sum.
+    pub(super) fn answers(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query],
+        members: &[usize],
+    ) -> Result<Vec<Vec<u64>>, ExchangeError> {
+        self.know_losses(round, asked_losses(queries))?;
+        let place = |owed: &Owed| members.iter().position(|&member| member == owed.member);
+        let mut owed = self.owed(round, queries);
+        owed.retain(|owed| place(owed).is_some());
+        let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+        let mut owners = owners(&costs, self.peers.size()).into_iter();
+        owed.retain(|_| owners.next() == Some(self.peers.rank()));
+
+        let lens: Vec<usize> = queries.iter().map(Query::answer_len).collect();
+        let mut parts: Vec<Vec<u64>> =
+            members.iter().flat_map(|_| lens.iter().map(|&len| vec![0; len])).collect();
+        let part = |owed: &Owed| place(owed).unwrap_or(0) * queries.len() + owed.query;
+        self.update(round, queries, &owed, part, &mut parts)?;
+        if self.peers.rank() == 0 {
+            for (part, values) in parts.iter_mut().enumerate() {
+                let (query, member) = (&queries[part % queries.len()], members[part / queries.len()]);
+                self.add_quantile(round, query, member, values);
+            }
+        }
+        // Each process holds what it computed, and zeros elsewhere: the sum over all of them puts the parts together.
+        let whole = self.peers.sum(parts.concat(), &mut || false)?;
+        let len: usize = lens.iter().sum();
+        Ok(whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect())
+    }
+
+    /// Loss and metrics of every device of a split, per params.
+    pub(super) fn evaluate(
+        &mut self,
+        split: Split,
+        params: &[&Params],
+    ) -> Result<SplitEvaluation, ExchangeError> {
+        let mut distinct: Vec<&Params> = Vec::new();
+        let mut positions = Vec::with_capacity(params.len());
+        for params in params {
+            positions.push(position_of(params, &mut distinct));
+        }
+        let (devices, task) = (self.federation.evaluated(split), self.compute.task());
+        let evaluations: Vec<Vec<Evaluation>> = self
+            .scores(&devices, &distinct)?
+            .iter()
+            .map(|scores| {
+                let of_device =
+                    |(score, &k): (&Score, &u32)| Evaluation::new(task, score, self.federation.count(k));
+                scores.iter().zip(&devices).map(of_device).collect()
+            })
+            .collect();
+        let named = |&k: &u32| EvaluatedDevice {
+            id: self.federation.id(k).to_owned(),
+            examples: self.federation.count(k),
+        };
+        Ok(SplitEvaluation {
+            split,
+            task,
+            devices: devices.iter().map(named).collect::<Arc<[_]>>(),
+            tracks: positions.into_iter().map(|p| evaluations[p].clone()).collect(),
+        })
+    }
+
+    fn federation_indices(&self, cohort: &[Drawn]) -> Vec<u32> {
+        cohort.iter().map(|drawn| self.train[drawn.device as usize]).collect()
+    }
+
+    /// α_k, times how often the device was drawn.
+    fn weight(&self, drawn: &Drawn) -> f64 {
+        self.weights[drawn.device as usize] as f64 * f64::from(drawn.times)
+    }
+
+    /// Makes sure that F_k(w) of the cohort is known at these params; equal params share one pass.
+    fn know_losses<'p>(
+        &mut self,
+        round: &Round<'_>,
+        params: impl Iterator<Item = &'p Params>,
+    ) -> Result<(), ExchangeError> {
+        let key = Some((round.seed, round.index));
+        // Begun anew, a round has another cohort.
+        if self.losses.round != key || self.losses.cohort != round.cohort {
+            self.losses = LossCache { round: key, cohort: round.cohort.to_vec(), by_params: Vec::new() };
+        }
+        let mut unknown: Vec<&Params> = Vec::new();
+        for params in params.filter(|params| self.losses.at(params).is_none()) {
+            position_of(params, &mut unknown);
+        }
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let devices = self.federation_indices(round.cohort);
+        let scores = self.scores(&devices, &unknown)?;
+        for (params, scores) in unknown.into_iter().zip(scores) {
+            let mean = |(score, &k): (&Score, &u32)| score.loss / self.federation.count(k) as f64;
+            let losses = scores.iter().zip(&devices).map(mean).collect();
+            self.losses.by_params.push((params.clone(), losses));
+        }
+        Ok(())
+    }
+
+    /// Loss and figures of devices (federation indices), at each of the params: forward passes only.
+    fn scores(&mut self, devices: &[u32], params: &[&Params]) -> Result<Vec<Vec<Score>>, ExchangeError> {
+        let of_device = |(i, &device): (usize, &u32)| {
+            let count = self.federation.count(device) as usize;
+            blocks(count).map(move |examples| (i, Block { device, examples }))
+        };
+        let (owners, blocks): (Vec<usize>, Vec<Block>) =
+            devices.iter().enumerate().flat_map(of_device).unzip();
+        // Each process passes over a stretch of the blocks, at all params.
+        let cuts = cut(blocks.iter().map(|block| block.examples.len() as u64), self.peers.size());
+        let mine = &blocks[cuts[self.peers.rank()].clone()];
+        let examples = mine.iter().map(|block| block.examples.len() as u64).sum::<u64>();
+        self.share.examples += examples * params.len() as u64;
+
+        let part = self.compute.scores(mine, params)?.concat();
+        let lengths: Vec<usize> = cuts.iter().map(|cut| cut.len() * params.len()).collect();
+        let gathered = self.peers.gather(part, &lengths)?;
+        let mut totals = vec![vec![Score::default(); devices.len()]; params.len()];
+        let mut start = 0;
+        for cut in cuts {
+            for totals in &mut totals {
+                for (&owner, &score) in owners[cut.clone()].iter().zip(&gathered[start..]) {
+                    totals[owner] += score;
+                }
+                start += cut.len();
+            }
+        }
+        Ok(totals)
+    }
+
+    /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
+    /// end. A device that does not count costs nothing.
+    fn owed(&self, round: &Round<'_>, queries: &[Query]) -> Vec<Owed> {
+        let mut all = Vec::new();
+        let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
+        for member in answering {
+            for (query, Query { params, ask }) in queries.iter().enumerate() {
+                let Ask::Update { weighting, plan } = ask else { continue };
+                let known = if weighting.needs_loss() { self.losses.at(params) } else { None };
+                let share = known.map_or(1.0, |losses| weighting.share(losses[member]));
+                if share > 0.0 || share.is_nan() {
+                    let drawn = &round.cohort[member];
+                    let examples = plan.examples(self.weights[drawn.device as usize]);
+                    all.push(Owed { query, member, weight: self.weight(drawn) * share, examples });
+                }
+            }
+        }
+        all.sort_by_key(|owed| Reverse(owed.examples));
+        all
+    }
+
+    /// Computes updates, each into the sum that `sum_of` names.
+    fn update(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query],
+        owed: &[Owed],
+        sum_of: impl Fn(&Owed) -> usize,
+        sums: &mut [Vec<u64>],
+    ) -> Result<(), ExchangeError> {
+        self.share.updates += owed.len() as u64;
+        self.share.examples += owed.iter().map(|owed| owed.examples).sum::<u64>();
+        let task = |owed: &Owed| {
+            let Query { params, ask: Ask::Update { plan, .. } } = &queries[owed.query] else { return None };
+            let device = self.train[round.cohort[owed.member].device as usize];
+            Some(UpdateTask { device, params, plan, weight: owed.weight, sum: sum_of(owed) })
+        };
+        let tasks: Vec<UpdateTask<'_>> = owed.iter().filter_map(task).collect();
+        Ok(self.compute.updates(&round.key(), &tasks, sums)?)
+    }
+
+    /// Adds a member's answer to a step of a private quantile.
+    fn add_quantile(&self, round: &Round<'_>, query: &Query, member: usize, sum: &mut [u64]) {
+        let Ask::Quantile(ask) = &query.ask else { return };
+        let drawn = &round.cohort[member];
+        let loss = self.losses.at(&query.params).map(|losses| losses[member]);
+        if let (false, Some(Ok(device))) =
+            (drawn.dropped, loss.map(|loss| DeviceLoss::new(loss, self.weight(drawn))))
+        {
+            ask.answer(device, sum);
+        }
+    }
+
+    /// The sums over all processes. They travel as one vector; while others still train, the examples of the next cohort
+    /// are read from the disk.
+    fn meet(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query],
+        sums: Vec<Vec<u64>>,
+    ) -> Result<Vec<Vec<u64>>, ExchangeError> {
+        if self.peers.size() == 1 {
+            return Ok(sums);
+        }
+        let mut expected = self.expected(round, queries).into_iter();
+        let federation = self.federation;
+        let mut meanwhile = || expected.next().map(|k| federation.examples(k).touch()).is_some();
+        let total = self.peers.sum(sums.concat(), &mut meanwhile)?;
+        let mut rest = total.as_slice();
+        let mut part = |sum: &Vec<u64>| {
+            let (part, behind) = rest.split_at(sum.len());
+            rest = behind;
+            part.to_vec()
+        };
+        Ok(sums.iter().map(&mut part).collect())
+    }
+
+    /// The devices (federation indices) with which this process begins the next round, if that round goes as
+    /// this one did: the losses of a cut of the cohort, or the updates it owns. Nobody, unless this is the long
+    /// sum at the end of a round.
+    fn expected(&self, round: &Round<'_>, queries: &[Query]) -> Vec<u32> {
+        if !queries.iter().any(|query| matches!(query.ask, Ask::Update { .. })) {
+            return Vec::new();
+        }
+        let devices = self.federation_indices(&self.next);
+        if self.losses.by_params.is_empty() {
+            let owed = self.owed(&Round { cohort: &self.next, ..*round }, queries);
+            let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+            let owners = owners(&costs, self.peers.size());
+            let mine = owed.iter().zip(owners).filter(|(_, owner)| *owner == self.peers.rank());
+            mine.map(|(owed, _)| devices[owed.member]).collect()
+        } else {
+            let costs = devices.iter().map(|&k| self.federation.count(k));
+            devices[cut(costs, self.peers.size())[self.peers.rank()].clone()].to_vec()
+        }
+    }
+}
+
+/// The params at which some queries need losses.
+fn asked_losses(queries: &[Query]) -> impl Iterator<Item = &Params> {
+    queries.iter().filter(|query| query.needs_loss()).map(|query| &query.params)
+}
+
+/// Where these params stand among distinct ones, at the end if they are new.
+fn position_of<'p>(params: &'p Params, distinct: &mut Vec<&'p Params>) -> usize {
+    distinct.iter().position(|known| known.is_same(params)).unwrap_or_else(|| {
+        distinct.push(params);
+        distinct.len() - 1
+    })
+}

@@ -1,0 +1,256 @@
+//! The devices in this process, under real secure aggregation.
+//!
+//! Every sum goes through the protocol that the deployed server speaks: keys, shares, masks, consistency check,
+//! unmasking, with encoded messages. As the sums are the same integers, the bits are those of
+//! [`Direct`](super::Direct); what differs is the time, and that messages and bytes are counted rather than estimated. A
+//! cohort of which too few stay comes to no sum, as it would in the field, and the round is begun anew with another.
+
+use std::collections::HashMap;
+
+use deltafl_secagg::graph::{GraphRule, Permille};
+use deltafl_secagg::identity::DeviceId;
+use deltafl_secagg::params::RoundId;
+use deltafl_secagg::server::PhaseName;
+use deltafl_secagg::simulate::{Config, Drop, Round as Protocol, SimulationError};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use super::{
+    ATTEMPTS, Alone, Drawn, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, SplitEvaluation, Sum,
+    Traffic,
+};
+use crate::compute::Compute;
+use crate::data::{Federation, Split};
+use crate::params::Params;
+use crate::question::{Ask, Query, encode};
+use crate::stream::{Purpose, Stream};
+use crate::superquantile::DeviceLoss;
+
+/// Sums under one key set-up: two histograms, one more when the range moves, and the update.
+pub const SLOTS: u32 = 4;
+
+/// The devices of this process and its peers, with masks. Every peer runs the same protocol on the same inputs.
+pub struct Masked<'a, C, P = Alone> {
+    fleet: Fleet<'a, C, P>,
+    /// δ for which the graph is laid out, in thousandths.
+    drop_out: u16,
+    setup: Option<Setup>,
+}
+
+/// Keys of the present round.
+struct Setup {
+    round: (u64, u64),
+    /// How often keys were set up in it.
+    generation: u64,
+    cohort: Vec<Drawn>,
+    protocol: Protocol,
+    counted: Traffic,
+    slots_left: u32,
+}
+
+impl<'a, C: Compute> Masked<'a, C> {
+    /// The devices of a federation, all in this process. `drop_out` is the probability with which devices vanish.
+    pub fn new(compute: C, federation: &'a Federation, drop_out: f64) -> Result<Self, ExchangeError> {
+        Ok(Self::of(Fleet::new(compute, federation, Alone)?, drop_out))
+    }
+}
+
+impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
+    /// The devices of a fleet. `drop_out` is the probability with which devices vanish.
+    pub fn of(fleet: Fleet<'a, C, P>, drop_out: f64) -> Self {
+        // Room above the mean, so that a bad round of a usual cohort still finishes.
+        let thousandths = (1000.0 * (1.5 * drop_out + 0.1)).min(450.0) as u16;
+        Self { fleet, drop_out: thousandths, setup: None }
+    }
+
+    /// The fleet.
+    pub fn fleet(&self) -> &Fleet<'a, C, P> {
+        &self.fleet
+    }
+
+    /// The protocol with a free slot: that of the present cohort, or a new one.
+    fn ready(&mut self, round: &Round<'_>) -> Result<Setup, SimulationError> {
+        let key = (round.seed, round.index);
+        let generation = match self.setup.take() {
+            // Begun anew, a round has another cohort, which needs keys of its own.
+            Some(setup) if setup.round == key && setup.cohort == round.cohort => {
+                if setup.slots_left > 0 {
+                    return Ok(setup);
+                }
+                setup.generation + 1
+            }
+            _ => 0,
+        };
+        let mut stream = Stream::new(round.seed, Purpose::SecureAggregation, round.index, generation);
+        let mut seed = [0; 32];
+        seed.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&stream.next_u64().to_le_bytes()));
+        let (devices, drops) = members(round, generation, &mut stream);
+        let config = Config {
+            id: RoundId { session: [0; 16], round: round.index },
+            graph: GraphRule::HonestButCurious { gamma: share(50).into(), delta: share(self.drop_out) },
+            slots: SLOTS,
+            ..Config::default()
+        };
+        let protocol = Protocol::new(&config, &devices, &drops, &mut ChaCha20Rng::from_seed(seed))?;
+        Ok(Setup {
+            round: key,
+            generation,
+            cohort: round.cohort.to_vec(),
+            protocol,
+            counted: Traffic::default(),
+            slots_left: SLOTS,
+        })
+    }
+
+    /// One slot of the protocol: the answers to all queries, one behind the other.
+    fn slot(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query],
+        failed: &mut Option<ExchangeError>,
+    ) -> Result<(Vec<u64>, Traffic), SimulationError> {
+        let mut setup = self.ready(round)?;
+        setup.slots_left -= 1;
+        let len: usize = queries.iter().map(Query::answer_len).sum();
+        let position: HashMap<u32, usize> =
+            round.cohort.iter().enumerate().map(|(i, drawn)| (drawn.device, i)).collect();
+        let mut answers = Answers { fleet: &mut self.fleet, round, queries, ready: HashMap::new(), failed };
+        let signed = blake3::hash(&encode(&round.key(), queries));
+        let input = |DeviceId(device)| answers.of(position[&device]);
+        let sum = setup.protocol.sum(len as u32, signed.as_bytes(), input)?.sum;
+        let traffic = setup.new_traffic();
+        self.setup = Some(setup);
+        Ok((sum, traffic))
+    }
+}
+
+/// The whole cohort, and where in the protocol the dropped ones vanish: anywhere before they hand in an input. In a
+/// second set-up of the same round they are gone already.
+fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<DeviceId>, Vec<Drop>) {
+    let present = round.cohort.iter().filter(|drawn| generation == 0 || !drawn.dropped);
+    let devices = present.map(|drawn| DeviceId(drawn.device)).collect();
+    let vanishing = round.cohort.iter().filter(|drawn| generation == 0 && drawn.dropped);
+    let drops = vanishing.map(|drawn| {
+        let phases = [PhaseName::Advertise, PhaseName::Reveal, PhaseName::Share, PhaseName::MaskedInput(0)];
+        Drop { device: DeviceId(drawn.device), before: phases[stream.below(4) as usize] }
+    });
+    (devices, drops.collect())
+}
+
+impl Setup {
+    /// What the protocol moved since it was last asked.
+    fn new_traffic(&mut self) -> Traffic {
+        let total = self.protocol.traffic().total();
+        let now = Traffic {
+            sums: self.counted.sums + 1,
+            messages: total.messages_sent + total.messages_received,
+            bytes_up: total.bytes_sent,
+            bytes_down: total.bytes_received,
+        };
+        let before = std::mem::replace(&mut self.counted, now);
+        Traffic {
+            sums: now.sums - before.sums,
+            messages: now.messages - before.messages,
+            bytes_up: now.bytes_up - before.bytes_up,
+            bytes_down: now.bytes_down - before.bytes_down,
+        }
+    }
+}
+
+/// The inputs of the devices, computed a few at a time: all threads work, and memory stays in bounds.
+struct Answers<'a, 'f, C, P> {
+    fleet: &'a mut Fleet<'f, C, P>,
+    round: &'a Round<'a>,
+    queries: &'a [Query],
+    ready: HashMap<usize, Vec<u64>>,
+    /// Why a device could not be computed; the sum is thrown away then.
+    failed: &'a mut Option<ExchangeError>,
+}
+
+impl<C: Compute, P: Peers> Answers<'_, '_, C, P> {
+    /// The input of member `i` of the cohort. Devices are asked in the order of their ids.
+    fn of(&mut self, i: usize) -> Vec<u64> {
+        if !self.ready.contains_key(&i) {
+            let wanted = self.round.cohort[i].device;
+            let mut next: Vec<usize> = (0..self.round.cohort.len())
+                .filter(|&j| !self.round.cohort[j].dropped && self.round.cohort[j].device >= wanted)
+                .collect();
+            next.sort_unstable_by_key(|&j| self.round.cohort[j].device);
+            next.truncate(4 * self.fleet.compute().width() * self.fleet.peers().size());
+            match self.fleet.answers(self.round, self.queries, &next) {
+                Ok(answers) => self.ready = next.into_iter().zip(answers).collect(),
+                Err(error) => *self.failed = Some(error),
+            }
+        }
+        self.ready.remove(&i).unwrap_or_default()
+    }
+}
+
+fn share(thousandths: u16) -> Permille {
+    Permille::new(thousandths).expect("at most 450 thousandths")
+}
+
+impl<C: Compute, P: Peers> Exchange for Masked<'_, C, P> {
+    fn devices(&self) -> usize {
+        self.fleet.devices()
+    }
+
+    fn attempts(&self) -> u64 {
+        ATTEMPTS
+    }
+
+    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
+        Ok(Reachable::Everyone)
+    }
+
+    fn announce(&mut self, next: &[Drawn]) {
+        self.fleet.announce(next);
+    }
+
+    fn losses(
+        &mut self,
+        round: &Round<'_>,
+        params: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+        self.fleet.losses(round, params)
+    }
+
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+        let mut failed = None;
+        let slot = self.slot(round, queries, &mut failed);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let (sum, traffic) = slot.map_err(|error| match error {
+            SimulationError::Verdict(verdict) => ExchangeError::NoSum { source: verdict.into() },
+            error => ExchangeError::Transport { context: "secure aggregation failed", source: error.into() },
+        })?;
+        let mut rest = sum.as_slice();
+        let mut sums = Vec::with_capacity(queries.len());
+        for (q, query) in queries.iter().enumerate() {
+            let (values, behind) = rest.split_at(query.answer_len());
+            rest = behind;
+            // One slot carries the sums of all tracks: its cost is shared out evenly.
+            let mut traffic = traffic.part(q as u64, queries.len() as u64);
+            traffic.bytes_down += params_down(round, query);
+            sums.push(Sum { values: values.to_vec(), answered: round.answering(), traffic });
+        }
+        Ok(sums)
+    }
+
+    fn evaluate(
+        &mut self,
+        split: Split,
+        params: &[&Params],
+    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
+        self.fleet.evaluate(split, params).map(Some)
+    }
+}
+
+/// Bytes of the params that the protocol itself does not carry: once per round, to every device of the cohort.
+fn params_down(round: &Round<'_>, query: &Query) -> u64 {
+    match query.ask {
+        Ask::Quantile(_) => 0,
+        Ask::Update { .. } => round.cohort.len() as u64 * 4 * query.params.len() as u64,
+    }
+}

@@ -1,0 +1,423 @@
+//! What the devices of a cohort are asked, and its canonical bytes.
+//!
+//! A [`Question`] is all that a device needs to answer, beside its own examples and the params named in it. It has one
+//! encoding: the protocol carries these bytes, and devices sign their hash ([`Question::digest`]) along with a sum, so
+//! that no device can be given a w, an η or a learning rate of its own. Counts and lengths are part of the bytes.
+//!
+//! ```text
+//! version u8 · seed u64 · round u64 · members u32 · queries u32 · query …          little-endian
+//! query       params: BLAKE3 32 bytes, entries u64 · tag u8 · …
+//!   tag 0     a histogram: lower f64 · upper f64 · bins u32
+//!   tag 1     a step by means: mu f64 · floor f64
+//!   tag 2     an update: weighting: length u8, name, count u8, f64 … · work: tag u8, u32 · batch u32
+//!             · learning rate f32 · l2 f32 · proximal f32
+//! ```
+
+use crate::algorithm;
+use crate::params::{Params, ParamsId, UpdateCode};
+use crate::selection::Weighting;
+use crate::superquantile::private::{Bins, QuantileQuery};
+use crate::trainer::{LocalPlan, Work};
+
+/// The first byte of an encoded question.
+const VERSION: u8 = 1;
+/// The most queries of a question.
+pub const MAX_QUERIES: usize = 64;
+/// The most devices of a cohort.
+pub const MAX_MEMBERS: u32 = 1 << 20;
+/// The longest batch that a device is asked to step on.
+pub const MAX_BATCH: usize = 1 << 20;
+
+/// Which round a question belongs to: what a device's random numbers and its fixed point depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundKey {
+    /// The seed of the run.
+    pub seed: u64,
+    /// t, counted from 0.
+    pub round: u64,
+    /// |S_t|: the devices among which a sum must not wrap around.
+    pub members: u32,
+}
+
+/// What a cohort is asked in one sum. `P` is the params themselves, or their id while a device has still to fetch them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question<P = Params> {
+    /// The round.
+    pub key: RoundKey,
+    /// One per track, as a rule.
+    pub queries: Vec<Query<P>>,
+}
+
+/// One query of a question: its answer is an integer vector that leaves a device only inside a sum.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Query<P = Params> {
+    /// w.
+    pub params: P,
+    /// What is asked at w.
+    pub ask: Ask,
+}
+
+/// What a device computes at w.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ask {
+    /// A step of a private quantile of the losses F_k(w) (Algorithm 3, line 5).
+    Quantile(QuantileQuery),
+    /// The local update of the devices that count (Algorithm 2, lines 6–9).
+    Update {
+        /// How a device weighs itself.
+        weighting: Weighting,
+        /// How it trains.
+        plan: LocalPlan,
+    },
+}
+
+impl Ask {
+    /// Whether a device needs F_k(w) to answer.
+    pub fn needs_loss(&self) -> bool {
+        match self {
+            Self::Quantile(_) => true,
+            Self::Update { weighting, .. } => weighting.needs_loss(),
+        }
+    }
+
+    /// Length of an answer, for params of so many entries.
+    pub fn answer_len(&self, params: usize) -> usize {
+        match self {
+            Self::Quantile(query) => query.len(),
+            Self::Update { .. } => UpdateCode::len(params),
+        }
+    }
+}
+
+impl Query {
+    /// Length of an answer.
+    pub fn answer_len(&self) -> usize {
+        self.ask.answer_len(self.params.len())
+    }
+
+    /// Whether a device needs F_k(w) to answer.
+    pub fn needs_loss(&self) -> bool {
+        self.ask.needs_loss()
+    }
+}
+
+/// Anything that names params by their content.
+pub trait Identified {
+    /// The id of the params.
+    fn id(&self) -> ParamsId;
+}
+
+impl Identified for Params {
+    fn id(&self) -> ParamsId {
+        Self::id(self)
+    }
+}
+
+impl Identified for ParamsId {
+    fn id(&self) -> ParamsId {
+        *self
+    }
+}
+
+impl<P: Identified> Question<P> {
+    /// The canonical bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        encode(&self.key, &self.queries)
+    }
+
+    /// What devices sign along with a sum: BLAKE3 of the canonical bytes.
+    pub fn digest(&self) -> blake3::Hash {
+        blake3::hash(&self.to_bytes())
+    }
+}
+
+/// The canonical bytes of some queries.
+pub fn encode<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Vec<u8> {
+    let mut bytes = Writer(Vec::with_capacity(32 + 128 * queries.len()));
+    bytes.u8(VERSION).u64(key.seed).u64(key.round).u32(key.members).u32(queries.len() as u32);
+    for query in queries {
+        let ParamsId { hash, len } = query.params.id();
+        bytes.bytes(hash.as_bytes()).u64(len);
+        bytes.ask(&query.ask);
+    }
+    bytes.0
+}
+
+/// Why bytes are not a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed question: {field}")]
+pub struct MalformedQuestion {
+    /// The field that is missing, out of range or unknown.
+    pub field: &'static str,
+}
+
+const fn malformed(field: &'static str) -> MalformedQuestion {
+    MalformedQuestion { field }
+}
+
+impl Question<ParamsId> {
+    /// Reads a question. Only canonical bytes are taken: [`Question::to_bytes`] of the result is `bytes`.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedQuestion> {
+        let mut reader = Reader(bytes);
+        if reader.u8("version")? != VERSION {
+            return Err(malformed("version"));
+        }
+        let key = RoundKey {
+            seed: reader.u64("seed")?,
+            round: reader.u64("round")?,
+            members: reader.u32("members")?,
+        };
+        if !(1..=MAX_MEMBERS).contains(&key.members) {
+            return Err(malformed("members"));
+        }
+        let count = reader.u32("queries")? as usize;
+        if !(1..=MAX_QUERIES).contains(&count) {
+            return Err(malformed("queries"));
+        }
+        let queries = (0..count).map(|_| reader.query()).collect::<Result<_, _>>()?;
+        if reader.0.is_empty() { Ok(Self { key, queries }) } else { Err(malformed("trailing bytes")) }
+    }
+
+    /// The question with the params that were fetched for it, one per query.
+    pub fn with_params(&self, params: &[Params]) -> Question {
+        let at = |(query, params): (&Query<ParamsId>, &Params)| Query {
+            params: params.clone(),
+            ask: query.ask.clone(),
+        };
+        Question { key: self.key, queries: self.queries.iter().zip(params).map(at).collect() }
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn u8(&mut self, number: u8) -> &mut Self {
+        self.bytes(&[number])
+    }
+
+    fn u32(&mut self, number: u32) -> &mut Self {
+        self.bytes(&number.to_le_bytes())
+    }
+
+    fn u64(&mut self, number: u64) -> &mut Self {
+        self.bytes(&number.to_le_bytes())
+    }
+
+    fn f32(&mut self, number: f32) -> &mut Self {
+        self.bytes(&number.to_le_bytes())
+    }
+
+    fn f64(&mut self, number: f64) -> &mut Self {
+        self.bytes(&number.to_le_bytes())
+    }
+
+    fn ask(&mut self, ask: &Ask) {
+        match ask {
+            Ask::Quantile(QuantileQuery::Histogram(bins)) => {
+                self.u8(0).f64(bins.lower()).f64(bins.upper()).u32(bins.places() as u32 - 2);
+            }
+            Ask::Quantile(QuantileQuery::MeanStep { mu, floor }) => {
+                self.u8(1).f64(*mu).f64(*floor);
+            }
+            Ask::Update { weighting, plan } => {
+                let (name, numbers) = (weighting.kind().name, weighting.numbers());
+                self.u8(2).u8(name.len() as u8).bytes(name.as_bytes()).u8(numbers.len() as u8);
+                numbers.iter().for_each(|&number| _ = self.f64(number));
+                match plan.work {
+                    Work::Epochs(epochs) => self.u8(0).u32(epochs),
+                    Work::Steps(steps) => self.u8(1).u32(steps),
+                };
+                self.u32(plan.batch as u32).f32(plan.learning_rate).f32(plan.l2).f32(plan.proximal);
+            }
+        }
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, len: usize, field: &'static str) -> Result<&'a [u8], MalformedQuestion> {
+        let (bytes, rest) = self.0.split_at_checked(len).ok_or(malformed(field))?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], MalformedQuestion> {
+        self.bytes(N, field)?.try_into().map_err(|_| malformed(field))
+    }
+
+    fn u8(&mut self, field: &'static str) -> Result<u8, MalformedQuestion> {
+        self.array::<1>(field).map(|[byte]| byte)
+    }
+
+    fn u32(&mut self, field: &'static str) -> Result<u32, MalformedQuestion> {
+        self.array(field).map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self, field: &'static str) -> Result<u64, MalformedQuestion> {
+        self.array(field).map(u64::from_le_bytes)
+    }
+
+    fn f32(&mut self, field: &'static str) -> Result<f32, MalformedQuestion> {
+        let number = f32::from_le_bytes(self.array(field)?);
+        if number.is_finite() { Ok(number) } else { Err(malformed(field)) }
+    }
+
+    fn f64(&mut self, field: &'static str) -> Result<f64, MalformedQuestion> {
+        let number = f64::from_le_bytes(self.array(field)?);
+        if number.is_finite() { Ok(number) } else { Err(malformed(field)) }
+    }
+
+    fn query(&mut self) -> Result<Query<ParamsId>, MalformedQuestion> {
+        let hash = blake3::Hash::from_bytes(self.array("params")?);
+        let params = ParamsId { hash, len: self.u64("params")? };
+        let ask = match self.u8("query")? {
+            0 => {
+                let (lower, upper) = (self.f64("histogram")?, self.f64("histogram")?);
+                let bins = Bins::new(lower, upper, self.u32("histogram")?);
+                Ask::Quantile(QuantileQuery::Histogram(bins.map_err(|_| malformed("histogram"))?))
+            }
+            1 => {
+                let (mu, floor) = (self.f64("mean step")?, self.f64("mean step")?);
+                if floor <= 0.0 {
+                    return Err(malformed("mean step"));
+                }
+                Ask::Quantile(QuantileQuery::MeanStep { mu, floor })
+            }
+            2 => Ask::Update { weighting: self.weighting()?, plan: self.plan()? },
+            _ => return Err(malformed("query")),
+        };
+        Ok(Query { params, ask })
+    }
+
+    fn weighting(&mut self) -> Result<Weighting, MalformedQuestion> {
+        let len = self.u8("weighting")?.into();
+        let name = std::str::from_utf8(self.bytes(len, "weighting")?).map_err(|_| malformed("weighting"))?;
+        let kind = algorithm::weighting_kind(name).ok_or(malformed("weighting"))?;
+        let count = self.u8("weighting")?;
+        let numbers = (0..count).map(|_| self.f64("weighting")).collect::<Result<Vec<f64>, _>>()?;
+        Weighting::new(kind, &numbers).ok_or(malformed("weighting"))
+    }
+
+    fn plan(&mut self) -> Result<LocalPlan, MalformedQuestion> {
+        let work = match (self.u8("work")?, self.u32("work")?) {
+            (_, 0) => return Err(malformed("work")),
+            (0, epochs) => Work::Epochs(epochs),
+            (1, steps) => Work::Steps(steps),
+            _ => return Err(malformed("work")),
+        };
+        let batch = self.u32("batch")? as usize;
+        if !(1..=MAX_BATCH).contains(&batch) {
+            return Err(malformed("batch"));
+        }
+        let (learning_rate, l2) = (self.f32("learning rate")?, self.f32("l2")?);
+        Ok(LocalPlan { work, batch, learning_rate, l2, proximal: self.f32("proximal")? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::superquantile::smooth::Smoothing;
+
+    fn plan() -> LocalPlan {
+        LocalPlan { work: Work::Steps(7), batch: 10, learning_rate: 0.1, l2: 1e-4, proximal: 0.01 }
+    }
+
+    fn question() -> Question {
+        let params = Params::from(vec![1.0, -2.0]);
+        let nu = Smoothing::try_from(0.25).unwrap();
+        let asks = [
+            Ask::Quantile(QuantileQuery::Histogram(Bins::new(0.0, 8.0, 64).unwrap())),
+            Ask::Quantile(QuantileQuery::MeanStep { mu: 1.5, floor: 0.01 }),
+            Ask::Update { weighting: Weighting::everyone(), plan: plan() },
+            Ask::Update { weighting: Weighting::tail(2.5), plan: plan() },
+            Ask::Update { weighting: Weighting::smooth_tail(2.5, nu), plan: plan() },
+        ];
+        let queries = asks.map(|ask| Query { params: params.clone(), ask }).to_vec();
+        Question { key: RoundKey { seed: 5, round: 6, members: 4 }, queries }
+    }
+
+    #[test]
+    fn a_device_signs_the_question_that_the_server_asked() {
+        let asked = question();
+        let bytes = asked.to_bytes();
+        let received = Question::from_bytes(&bytes).unwrap();
+        assert_eq!(received.to_bytes(), bytes);
+        assert_eq!(received.digest(), asked.digest());
+        let params: Vec<Params> = asked.queries.iter().map(|query| query.params.clone()).collect();
+        assert_eq!(received.with_params(&params), asked);
+    }
+
+    #[test]
+    fn every_part_of_a_question_changes_its_digest() {
+        let changes: [&dyn Fn(&mut Question); 8] = [
+            &|q| q.key.seed += 1,
+            &|q| q.key.round += 1,
+            &|q| q.key.members += 1,
+            &|q| _ = q.queries.pop(),
+            &|q| q.queries[0].params = vec![1.0, -2.5].into(),
+            &|q| q.queries[0].params = vec![1.0, -2.0, 0.0].into(),
+            &|q| q.queries[3].ask = Ask::Update { weighting: Weighting::tail(2.6), plan: plan() },
+            &|q| {
+                let plan = LocalPlan { proximal: 0.02, ..plan() };
+                q.queries[3].ask = Ask::Update { weighting: Weighting::tail(2.5), plan };
+            },
+        ];
+        let mut digests = vec![question().digest()];
+        for change in changes {
+            let mut changed = question();
+            change(&mut changed);
+            digests.push(changed.digest());
+        }
+        for (i, digest) in digests.iter().enumerate() {
+            assert!(!digests[..i].contains(digest), "change {i}");
+        }
+    }
+
+    #[test]
+    fn questions_that_no_honest_server_asks_are_refused() {
+        let refused = |change: &dyn Fn(&mut Question)| {
+            let mut question = question();
+            change(&mut question);
+            Question::from_bytes(&question.to_bytes()).unwrap_err().field
+        };
+        assert_eq!(refused(&|q| q.key.members = 0), "members");
+        assert_eq!(refused(&|q| q.queries.clear()), "queries");
+        assert_eq!(refused(&|q| q.queries = vec![q.queries[0].clone(); MAX_QUERIES + 1]), "queries");
+        let update = |plan: LocalPlan| {
+            refused(&|q| q.queries[3].ask = Ask::Update { weighting: Weighting::tail(2.5), plan })
+        };
+        assert_eq!(update(LocalPlan { work: Work::Epochs(0), ..plan() }), "work");
+        assert_eq!(update(LocalPlan { batch: 0, ..plan() }), "batch");
+        assert_eq!(update(LocalPlan { learning_rate: f32::INFINITY, ..plan() }), "learning rate");
+        assert_eq!(update(LocalPlan { proximal: f32::NAN, ..plan() }), "proximal");
+        let mut longer = question().to_bytes();
+        longer.push(0);
+        assert_eq!(Question::from_bytes(&longer).unwrap_err().field, "trailing bytes");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_refused_or_canonical(flips in prop::collection::vec((0usize..400, any::<u8>()), 0..6), cut in 0usize..400) {
+            let mut bytes = question().to_bytes();
+            for (at, byte) in flips {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+            }
+            if cut < 300 {
+                bytes.truncate(bytes.len() - cut % 8);
+            }
+            if let Ok(question) = Question::from_bytes(&bytes) {
+                prop_assert_eq!(question.to_bytes(), bytes);
+            }
+        }
+    }
+}

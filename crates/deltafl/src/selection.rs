@@ -1,0 +1,86 @@
+//! Which devices count in an update, and how much.
+//!
+//! A [`Selection`] is the first part of an algorithm. In each round the server asks it what must be learned of the losses
+//! ([`Needs`]), tells it the answer ([`Learned`]), and asks for the [`Weighting`] that every device applies to itself. What
+//! it must know in the next round it keeps in the track's [`Memory`].
+//!
+//! [`Everyone`] is the smallest selection; [`Tail`](crate::algorithm::Tail) is that of Δ-FL.
+
+use crate::memory::Memory;
+use crate::superquantile::DeviceLoss;
+use crate::superquantile::private::Search;
+
+mod weighting;
+
+pub use weighting::{EVERYONE, MAX_NUMBERS, SMOOTH_TAIL, TAIL, Weighting, WeightingKind};
+
+/// The number under which a selection keeps η in the track's memory; the round loop records it.
+pub const ETA: &str = "eta";
+/// The number under which a selection keeps the round in which η was found.
+pub const ETA_ROUND: &str = "eta.round";
+
+/// What must be learned of the losses F_k(w_t) before the update of a round.
+#[derive(Clone, Debug)]
+pub enum Needs {
+    /// Nothing.
+    Nothing,
+    /// The losses, which the server sees (Algorithm 2, lines 4–5).
+    Losses,
+    /// A quantile by secure sums; the server sees no loss (Algorithm 3, line 5).
+    Quantile(Search),
+}
+
+/// What was learned.
+#[derive(Clone, Copy, Debug)]
+pub enum Learned<'a> {
+    /// Nothing was asked.
+    Nothing,
+    /// The finite losses of the cohort.
+    Losses(&'a [DeviceLoss]),
+    /// A quantile search that has ended.
+    Quantile(&'a Search),
+}
+
+/// What the sum of updates of a round tells of the devices that counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Kept {
+    /// t.
+    pub round: u64,
+    /// Devices whose answers are in the sum, whether they counted or not.
+    pub answered: u64,
+    /// Σ α_k·ω_k over the devices that counted.
+    pub weight: f64,
+}
+
+/// Which devices count in an update, and how much.
+pub trait Selection: Send + Sync {
+    /// What round t must learn.
+    fn needs(&self, round: u64, memory: &Memory) -> Needs;
+
+    /// Takes in what was learned in round t.
+    fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut Memory);
+
+    /// How a device turns its loss into the share ω_k of its weight: part of the question that all devices sign.
+    fn weighting(&self, memory: &Memory) -> Weighting;
+
+    /// Takes in how much was kept, once the sum of updates is known.
+    fn observe(&self, kept: &Kept, memory: &mut Memory);
+}
+
+/// Every device of the cohort counts with its whole weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Everyone;
+
+impl Selection for Everyone {
+    fn needs(&self, _round: u64, _memory: &Memory) -> Needs {
+        Needs::Nothing
+    }
+
+    fn learn(&self, _round: u64, _learned: Learned<'_>, _memory: &mut Memory) {}
+
+    fn weighting(&self, _memory: &Memory) -> Weighting {
+        Weighting::everyone()
+    }
+
+    fn observe(&self, _kept: &Kept, _memory: &mut Memory) {}
+}

@@ -1,0 +1,153 @@
+//! How a device turns its loss into the share ω_k of its weight with which it counts.
+//!
+//! A weighting is a named function of the loss with a few numbers: it travels in a question as its name and its numbers,
+//! and a device finds the function in the table of algorithms. An algorithm that weighs devices in a new way brings a
+//! [`WeightingKind`] of its own.
+
+use std::fmt;
+
+use crate::superquantile::smooth::Smoothing;
+
+/// The most numbers of a weighting.
+pub const MAX_NUMBERS: usize = 4;
+
+/// A family of weightings: a function of the loss, and what its numbers mean.
+#[derive(Debug)]
+pub struct WeightingKind {
+    /// Its name in a question, unique among all kinds.
+    pub name: &'static str,
+    /// What its numbers are called.
+    pub numbers: &'static [&'static str],
+    /// Whether a device needs its loss.
+    pub needs_loss: bool,
+    /// Whether these finite numbers make a weighting.
+    pub is_valid: fn(&[f64]) -> bool,
+    /// ω_k ∈ [0, 1] of a device with this loss.
+    pub share: fn(&[f64], f64) -> f64,
+}
+
+/// Every device, with its whole weight: FedAvg.
+pub static EVERYONE: WeightingKind = WeightingKind {
+    name: "everyone",
+    numbers: &[],
+    needs_loss: false,
+    is_valid: |_| true,
+    share: |_, _| 1.0,
+};
+
+/// The tail: F_k(w) ≥ η (Algorithm 2, line 6).
+pub static TAIL: WeightingKind = WeightingKind {
+    name: "tail",
+    numbers: &["eta"],
+    needs_loss: true,
+    is_valid: |_| true,
+    share: |numbers, loss| f64::from(u8::from(loss >= numbers[0])),
+};
+
+/// The smoothed tail: device k counts with g'_ν(F_k(w) − η).
+pub static SMOOTH_TAIL: WeightingKind = WeightingKind {
+    name: "smooth-tail",
+    numbers: &["eta", "nu"],
+    needs_loss: true,
+    is_valid: |numbers| Smoothing::try_from(numbers[1]).is_ok(),
+    share: |numbers, loss| Smoothing::try_from(numbers[1]).map_or(0.0, |nu| nu.slope(loss - numbers[0])),
+};
+
+/// How devices weigh themselves in one update.
+#[derive(Clone, Copy)]
+pub struct Weighting {
+    kind: &'static WeightingKind,
+    numbers: [f64; MAX_NUMBERS],
+}
+
+impl Weighting {
+    /// A weighting of this kind; `None` when the numbers are too many or too few, not finite, or refused by the kind.
+    pub fn new(kind: &'static WeightingKind, numbers: &[f64]) -> Option<Self> {
+        let fits = numbers.len() == kind.numbers.len() && numbers.len() <= MAX_NUMBERS;
+        if !fits || !numbers.iter().all(|number| number.is_finite()) || !(kind.is_valid)(numbers) {
+            return None;
+        }
+        let mut all = [0.0; MAX_NUMBERS];
+        all[..numbers.len()].copy_from_slice(numbers);
+        Some(Self { kind, numbers: all })
+    }
+
+    /// Every device counts.
+    pub fn everyone() -> Self {
+        Self { kind: &EVERYONE, numbers: [0.0; MAX_NUMBERS] }
+    }
+
+    /// The tail above η; everyone when η is not finite, since then nobody can be compared.
+    pub fn tail(eta: f64) -> Self {
+        Self::new(&TAIL, &[eta]).unwrap_or_else(Self::everyone)
+    }
+
+    /// The tail above η, smoothed over ν.
+    pub fn smooth_tail(eta: f64, nu: Smoothing) -> Self {
+        Self::new(&SMOOTH_TAIL, &[eta, nu.get()]).unwrap_or_else(Self::everyone)
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> &'static WeightingKind {
+        self.kind
+    }
+
+    /// Its numbers, in the order of [`WeightingKind::numbers`].
+    pub fn numbers(&self) -> &[f64] {
+        &self.numbers[..self.kind.numbers.len()]
+    }
+
+    /// Whether a device needs its loss.
+    pub fn needs_loss(&self) -> bool {
+        self.kind.needs_loss
+    }
+
+    /// ω_k ∈ [0, 1] of a device with this loss; NaN when the loss is.
+    pub fn share(&self, loss: f64) -> f64 {
+        if loss.is_nan() { f64::NAN } else { (self.kind.share)(self.numbers(), loss).clamp(0.0, 1.0) }
+    }
+}
+
+impl PartialEq for Weighting {
+    fn eq(&self, other: &Self) -> bool {
+        let bits = |weighting: &Self| weighting.numbers.map(f64::to_bits);
+        self.kind.name == other.kind.name && bits(self) == bits(other)
+    }
+}
+
+impl fmt::Debug for Weighting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}", self.kind.name, self.numbers())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_boundary_device_is_in_the_tail() {
+        let tail = Weighting::tail(0.5);
+        assert_eq!([0.4, 0.5, 0.6].map(|loss| tail.share(loss)), [0.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn the_smoothed_tail_grows_linearly_over_nu() {
+        let smooth = Weighting::smooth_tail(1.0, Smoothing::try_from(0.5).unwrap());
+        assert_eq!([0.9, 1.0, 1.25, 1.5, 2.0].map(|loss| smooth.share(loss)), [0.0, 0.0, 0.5, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn numbers_that_fit_no_kind_are_refused() {
+        assert!(Weighting::new(&TAIL, &[]).is_none());
+        assert!(Weighting::new(&TAIL, &[f64::NAN]).is_none());
+        assert!(Weighting::new(&SMOOTH_TAIL, &[1.0, 0.0]).is_none());
+        assert!(Weighting::new(&EVERYONE, &[1.0]).is_none());
+        assert_eq!(Weighting::new(&TAIL, &[0.5]), Some(Weighting::tail(0.5)));
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_has_no_share() {
+        assert!(Weighting::tail(0.5).share(f64::NAN).is_nan());
+    }
+}

@@ -1,0 +1,22 @@
+//! What the server makes of the sum of a round: the third part of an algorithm.
+//!
+//! [`Mean`] is Algorithm 2, line 9. A step that remembers (momentum, Adam) keeps its vectors in the track's [`Memory`].
+
+use crate::memory::Memory;
+use crate::params::{Params, UpdateSum};
+
+/// What the server makes of the sum of a round.
+pub trait ServerStep: Send + Sync {
+    /// w_{t+1}; `None` when the sum is over nobody and w stays.
+    fn apply(&self, params: &Params, sum: &UpdateSum, memory: &mut Memory) -> Option<Params>;
+}
+
+/// w moves by the weighted mean of the updates (Algorithm 2, line 9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mean;
+
+impl ServerStep for Mean {
+    fn apply(&self, params: &Params, sum: &UpdateSum, _memory: &mut Memory) -> Option<Params> {
+        sum.applied_to(params)
+    }
+}

@@ -1,0 +1,222 @@
+//! What a device does from w: its loss F_k(w), and its local update (Algorithm 2, lines 10–12).
+//!
+//! A [`LocalTrainer`] is shared by all threads; each thread works with a [`Worker`] of its own, which holds the memory
+//! that one device after the other is computed in. [`Sgd`] trains our models and is what every simulation runs; a trainer
+//! of the user implements the same two traits and keeps the round loop, the secure sums and the run folder.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::{BatchBuffer, Examples};
+use crate::device::BLOCK;
+use crate::kernel::Aligned;
+use crate::model::{Model, Proximal, Score, Step};
+use crate::stream::Stream;
+use crate::task::Task;
+
+/// How long a device trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// Passes over a shuffle of the device's examples; the last short batch is kept.
+    Epochs(u32),
+    /// n_local steps, each on a batch drawn with replacement.
+    Steps(u32),
+}
+
+/// The local update of one round: SGD on f(w; ξ) + (λ/2)‖w‖² + (μ/2)‖w − w_t‖².
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LocalPlan {
+    /// Epochs or steps.
+    pub work: Work,
+    /// Examples per step.
+    pub batch: usize,
+    /// γ_t.
+    pub learning_rate: f32,
+    /// λ.
+    pub l2: f32,
+    /// μ, the weight of the term that holds a device near w_t; 0 in Δ-FL and FedAvg.
+    pub proximal: f32,
+}
+
+impl LocalPlan {
+    /// How many examples a device that holds so many passes over.
+    pub fn examples(&self, held: u64) -> u64 {
+        match self.work {
+            Work::Epochs(epochs) => held.saturating_mul(u64::from(epochs)),
+            Work::Steps(steps) => u64::from(steps).saturating_mul(self.batch as u64),
+        }
+    }
+}
+
+/// Why a trainer could not compute a device.
+pub type TrainerError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What is trained, and how a device computes it.
+pub trait LocalTrainer: Send + Sync {
+    /// Length d of the parameter vector w.
+    fn num_params(&self) -> usize;
+
+    /// Writes the initial iterate w₀.
+    fn init(&self, stream: &mut Stream, params: &mut [f32]);
+
+    /// What is predicted: which metrics the scores of its workers come to.
+    fn task(&self) -> Task {
+        Task::default()
+    }
+
+    /// Memory in which one thread computes devices.
+    fn worker(&self) -> Box<dyn Worker + '_>;
+}
+
+/// Computes devices, one after the other.
+pub trait Worker: Send {
+    /// Prepares w for [`Worker::score`].
+    fn load(&mut self, params: &[f32]);
+
+    /// Loss and figures over some examples at the loaded w; at most [`BLOCK`] of them.
+    fn score(&mut self, examples: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError>;
+
+    /// Runs LocalUpdate from `params` and returns w_k.
+    fn update(
+        &mut self,
+        params: &[f32],
+        examples: &Examples<'_>,
+        plan: &LocalPlan,
+        stream: &mut Stream,
+    ) -> Result<&[f32], TrainerError>;
+}
+
+/// Stochastic gradient descent on a [`Model`].
+#[derive(Clone, Copy)]
+pub struct Sgd<'a> {
+    model: &'a dyn Model,
+}
+
+impl<'a> Sgd<'a> {
+    /// Trains this model.
+    pub fn new(model: &'a dyn Model) -> Self {
+        Self { model }
+    }
+
+    /// A worker in memory that another one has left.
+    pub fn worker_in(&self, memory: Workspace) -> SgdWorker<'a> {
+        SgdWorker { model: self.model, memory }
+    }
+}
+
+impl LocalTrainer for Sgd<'_> {
+    fn num_params(&self) -> usize {
+        self.model.num_params()
+    }
+
+    fn init(&self, stream: &mut Stream, params: &mut [f32]) {
+        self.model.init(stream, params);
+    }
+
+    fn task(&self) -> Task {
+        self.model.task()
+    }
+
+    fn worker(&self) -> Box<dyn Worker + '_> {
+        Box::new(self.worker_in(Workspace::default()))
+    }
+}
+
+/// A model, with the memory that it trains in.
+pub struct SgdWorker<'a> {
+    model: &'a dyn Model,
+    memory: Workspace,
+}
+
+impl SgdWorker<'_> {
+    /// The memory, for the next worker.
+    pub fn into_workspace(self) -> Workspace {
+        self.memory
+    }
+}
+
+/// Memory in which a device trains and evaluates, reused from device to device.
+#[derive(Debug, Default)]
+pub struct Workspace {
+    working: Aligned,
+    /// w_t in working form, where there is a proximal term.
+    centre: Aligned,
+    scratch: Aligned,
+    local: Vec<f32>,
+    order: Vec<u32>,
+    batch: BatchBuffer,
+}
+
+impl Worker for SgdWorker<'_> {
+    fn load(&mut self, params: &[f32]) {
+        let Workspace { working, scratch, .. } = &mut self.memory;
+        working.resize(self.model.working_len());
+        self.model.load(params, working);
+        scratch.resize(self.model.scratch_len(BLOCK));
+    }
+
+    fn score(&mut self, examples: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError> {
+        let Workspace { working, scratch, batch, .. } = &mut self.memory;
+        Ok(self.model.evaluate(working, batch.gather(examples, block), scratch))
+    }
+
+    fn update(
+        &mut self,
+        params: &[f32],
+        examples: &Examples<'_>,
+        plan: &LocalPlan,
+        stream: &mut Stream,
+    ) -> Result<&[f32], TrainerError> {
+        let Workspace { working, centre, scratch, local, .. } = &mut self.memory;
+        working.resize(self.model.working_len());
+        self.model.load(params, working);
+        if plan.proximal > 0.0 {
+            centre.resize(self.model.working_len());
+            centre.copy_from_slice(working);
+        }
+        // Scratch by what a step can hold, not by what a plan asks for.
+        let longest = match plan.work {
+            Work::Epochs(_) => plan.batch.min(examples.len()),
+            Work::Steps(_) => plan.batch,
+        };
+        scratch.resize(self.model.step_scratch_len(longest));
+        local.resize(self.model.num_params(), 0.0);
+        match plan.work {
+            Work::Epochs(epochs) => (0..epochs).for_each(|_| self.epoch(examples, plan, stream)),
+            Work::Steps(steps) => (0..steps).for_each(|_| self.drawn_step(examples, plan, stream)),
+        }
+        let Workspace { working, local, .. } = &mut self.memory;
+        self.model.store(working, local);
+        Ok(local)
+    }
+}
+
+impl SgdWorker<'_> {
+    /// One pass over a shuffle of the examples.
+    fn epoch(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
+        let Workspace { working, centre, scratch, order, batch, .. } = &mut self.memory;
+        order.clear();
+        order.extend(0..examples.len() as u32);
+        stream.shuffle(order);
+        for indices in order.chunks(plan.batch) {
+            let batch = batch.gather(examples, indices.iter().map(|&i| i as usize));
+            self.model.step(working, batch, step(plan, centre), scratch);
+        }
+    }
+
+    /// One step on ξ ~ q_k.
+    fn drawn_step(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
+        let Workspace { working, centre, scratch, order, batch, .. } = &mut self.memory;
+        order.clear();
+        order.extend((0..plan.batch).map(|_| stream.below(examples.len() as u64) as u32));
+        let batch = batch.gather(examples, order.iter().map(|&i| i as usize));
+        self.model.step(working, batch, step(plan, centre), scratch);
+    }
+}
+
+fn step<'a>(plan: &LocalPlan, centre: &'a [f32]) -> Step<'a> {
+    let proximal = (plan.proximal > 0.0).then_some(Proximal { mu: plan.proximal, centre });
+    Step { learning_rate: plan.learning_rate, l2: plan.l2, proximal }
+}

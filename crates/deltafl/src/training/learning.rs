@@ -1,0 +1,122 @@
+//! The first half of a round: what each selection must learn of the losses (Algorithm 2, lines 3–5; Algorithm 3,
+//! line 5).
+
+use super::{Plan, State, Survey, TrainingError};
+use crate::exchange::{Exchange, Round, Traffic};
+use crate::params::Params;
+use crate::question::{Ask, Query};
+use crate::selection::{Learned, Needs};
+use crate::superquantile::private::{LossRange, PrivateQuantile, QuantileQuery, Search};
+use crate::superquantile::{Conformity, DeviceLoss, Histogram, LossDistribution};
+
+/// What the questions of a round left behind for the record.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Note {
+    pub(super) loss: Option<f64>,
+    pub(super) answered: u64,
+    pub(super) traffic: Traffic,
+    /// Exact, in open mode.
+    known: Option<LossDistribution>,
+    /// Or sums.
+    histograms: Vec<Histogram>,
+}
+
+impl Note {
+    /// How the losses lay, where they were asked for.
+    pub(super) fn distribution(self) -> Option<LossDistribution> {
+        self.known.or_else(|| LossDistribution::private(self.histograms))
+    }
+}
+
+/// Lets each selection learn what it needs of the losses (Algorithm 2, lines 4–5; Algorithm 3, line 5).
+pub(super) fn learn(
+    exchange: &mut dyn Exchange,
+    plan: &Plan,
+    state: &mut State,
+    round: &Round<'_>,
+    survey: Survey,
+) -> Result<Vec<Note>, TrainingError> {
+    let mut notes = vec![Note::default(); plan.tracks.len()];
+    let (mut open, mut searches, mut idle) = (Vec::new(), Vec::new(), Vec::new());
+    for (i, (track, at)) in plan.tracks.iter().zip(&state.tracks).enumerate() {
+        match track.selection.needs(round.index, &at.memory) {
+            Needs::Nothing => idle.push(i),
+            Needs::Losses => open.push(i),
+            Needs::Quantile(search) => searches.push((i, search)),
+        }
+    }
+    let (seeking, searching) = (open.len(), searches.len());
+    match survey {
+        // Where devices tell their losses, they tell them under every model.
+        Survey::All if seeking > 0 => open.extend(idle),
+        Survey::All => {
+            let range = searches.first().map_or_else(LossRange::default, |(_, search)| search.range());
+            searches.extend(idle.into_iter().map(|i| (i, survey_of(&range))));
+        }
+        Survey::None | Survey::Known => {}
+    }
+    if !open.is_empty() {
+        let params: Vec<&Params> = open.iter().map(|&i| &state.tracks[i].params).collect();
+        let losses = exchange.losses(round, &params)?;
+        for (place, (&i, losses)) in open.iter().zip(&losses).enumerate() {
+            if place < seeking {
+                let memory = &mut state.tracks[i].memory;
+                plan.tracks[i].selection.learn(round.index, Learned::Losses(losses), memory);
+            }
+            notes[i].loss = mean_loss(losses);
+            notes[i].known = (survey != Survey::None).then(|| LossDistribution::open(losses)).flatten();
+        }
+    }
+    search_privately(exchange, state, round, &mut searches, &mut notes, survey)?;
+    for (i, search) in searches.iter().take(searching) {
+        let memory = &mut state.tracks[*i].memory;
+        plan.tracks[*i].selection.learn(round.index, Learned::Quantile(search), memory);
+    }
+    Ok(notes)
+}
+
+/// Asks for the histograms of a track that needs none: around its median, and nothing comes of them but knowledge.
+fn survey_of(range: &LossRange) -> Search {
+    let half = Conformity::try_from(0.5).expect("one half is a level");
+    Search::new(PrivateQuantile::TwoLevel, half, None, range)
+}
+
+/// Runs the private quantiles of all tracks side by side: one secure sum serves one step of each.
+fn search_privately(
+    exchange: &mut dyn Exchange,
+    state: &State,
+    round: &Round<'_>,
+    searches: &mut [(usize, Search)],
+    notes: &mut [Note],
+    survey: Survey,
+) -> Result<(), TrainingError> {
+    loop {
+        let mut asking = Vec::new();
+        let mut queries = Vec::new();
+        for (s, (i, search)) in searches.iter().enumerate() {
+            if let Some(query) = search.query() {
+                asking.push(s);
+                let params = state.tracks[*i].params.clone();
+                queries.push(Query { params, ask: Ask::Quantile(query) });
+            }
+        }
+        if queries.is_empty() {
+            return Ok(());
+        }
+        for (s, sum) in asking.into_iter().zip(exchange.secure_sum(round, &queries)?) {
+            let (i, search) = &mut searches[s];
+            notes[*i].traffic += sum.traffic;
+            if let (Some(QuantileQuery::Histogram(bins)), true) = (search.query(), survey != Survey::None) {
+                notes[*i].histograms.push(Histogram::new(bins, sum.answered, &sum.values));
+            }
+            search
+                .take(&sum.values)
+                .map_err(|source| TrainingError::Quantile { round: round.index, source })?;
+        }
+    }
+}
+
+fn mean_loss(losses: &[DeviceLoss]) -> Option<f64> {
+    let weight: f64 = losses.iter().map(DeviceLoss::weight).sum();
+    (weight > 0.0).then(|| losses.iter().map(|d| d.loss() * d.weight()).sum::<f64>() / weight)
+}

@@ -1,0 +1,79 @@
+//! Claims about the algorithms beside FedAvg and Δ-FL, each trained through the table as an experiment would.
+#![allow(clippy::unwrap_used)]
+
+use deltafl::algorithm::{Options, Track, Value, find};
+use deltafl::cohort::{Availability, Sampling};
+use deltafl::compute::Threads;
+use deltafl::data::Federation;
+use deltafl::data::synthetic::Glyphs;
+use deltafl::exchange::Direct;
+use deltafl::kernel::Isa;
+use deltafl::model::ModelSpec;
+use deltafl::params::Params;
+use deltafl::trainer::{Sgd, Work};
+use deltafl::training::{Local, Plan, Records, State, train};
+
+fn federation() -> Federation {
+    Glyphs { devices: 24.try_into().unwrap(), seed: 3, ..Glyphs::default() }.build()
+}
+
+fn track(kind: &str, given: &[(&str, f64)]) -> Track {
+    let algorithm = find(kind).unwrap();
+    let given = given.iter().map(|&(name, value)| (name, Value::Real(value)));
+    Track::of(algorithm, &Options::new(algorithm, given).unwrap(), 1e-4).unwrap()
+}
+
+fn plan(tracks: Vec<Track>) -> Plan {
+    Plan {
+        rounds: 5,
+        sampling: Sampling { cohort_size: 6, with_replacement: false, availability: Availability::default() },
+        local: Local { work: Work::Epochs(2), batch: 10, learning_rate: 0.1, decay: None },
+        evaluate_every: 5,
+        tracks,
+    }
+}
+
+/// The last state of a run that is stopped and taken up again after each of these rounds.
+fn run(plan: &Plan, stops: &[u64]) -> State {
+    let federation = federation();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
+    let trainer = Sgd::new(&*model);
+    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+    let mut state = State::new(7, plan.tracks.len(), &trainer);
+    for &stop in stops {
+        let mut records = Records { stop_after: Some(stop), ..Records::default() };
+        train(&mut exchange, plan, &mut state, &mut records).unwrap();
+        state = records.checkpoint.unwrap();
+    }
+    train(&mut exchange, plan, &mut state, &mut Records::default()).unwrap();
+    state
+}
+
+fn distance(a: &Params, b: &Params) -> f64 {
+    let squares = a.as_slice().iter().zip(b.as_slice()).map(|(a, b)| f64::from(a - b).powi(2));
+    squares.sum::<f64>().sqrt()
+}
+
+#[test]
+fn fed_prox_without_its_term_is_fed_avg() {
+    let state = run(&plan(vec![track("fedavg", &[]), track("fedprox", &[("mu", 0.0)])]), &[]);
+    assert_eq!(state.tracks[0].params, state.tracks[1].params);
+}
+
+#[test]
+fn the_proximal_term_holds_devices_near_the_model_that_they_were_sent() {
+    let one_round = |mu| Plan { rounds: 1, ..plan(vec![track("fedprox", &[("mu", mu)])]) };
+    let start = Params::from(vec![0.0; 784 * 62]);
+    let moved = [0.0, 1.0, 5.0].map(|mu| distance(&run(&one_round(mu), &[]).tracks[0].params, &start));
+    assert!(moved[0] > 1.05 * moved[1] && moved[1] > 1.05 * moved[2] && moved[2] > 0.0, "{moved:?}");
+}
+
+#[test]
+fn fed_adam_goes_on_to_the_same_bits_after_an_interruption() {
+    let plan = plan(vec![track("fedavg", &[]), track("fedadam", &[("server_rate", 0.05)])]);
+    let whole = run(&plan, &[]);
+    assert_eq!(run(&plan, &[1, 3]), whole);
+    assert_ne!(whole.tracks[0].params, whole.tracks[1].params);
+    let remembered: Vec<&str> = whole.tracks[1].memory.vectors().map(|(name, _)| name).collect();
+    assert_eq!(remembered, ["adam.m", "adam.v"]);
+}

@@ -1,0 +1,537 @@
+//! Every exchange, any number of threads, interrupted or not: the same bits.
+#![allow(clippy::unwrap_used)]
+
+use std::ops::ControlFlow;
+use std::sync::{Barrier, Mutex};
+
+use deltafl::algorithm::{EtaRule, Quantile, Tail, Track};
+use deltafl::cohort::{Availability, Sampling};
+use deltafl::compute::Threads;
+use deltafl::data::synthetic::{Glyphs, Spec};
+use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
+use deltafl::exchange::{
+    Direct, Drawn, Exchange, ExchangeError, Fleet, Masked, Peers, Reachable, Round, SplitEvaluation, Sum,
+};
+use deltafl::kernel::Isa;
+use deltafl::model::{Batch, Model, ModelSpec, Score};
+use deltafl::params::Params;
+use deltafl::question::Query;
+use deltafl::stream::Stream;
+use deltafl::superquantile::private::PrivateQuantile;
+use deltafl::superquantile::{Conformity, DeviceLoss, LossDistribution};
+use deltafl::trainer::{Sgd, Work};
+use deltafl::training::{
+    Local, Observer, ObserverError, Outcome, Plan, Records, RoundRecord, State, Survey, TrainingError, train,
+};
+
+fn federation() -> Federation {
+    let spec: Glyphs = toml::from_str("devices = 24\nseed = 3").unwrap();
+    Spec::Glyphs(spec).build()
+}
+
+fn theta(theta: f64) -> Conformity {
+    Conformity::try_from(theta).unwrap()
+}
+
+fn plan(tracks: Vec<Track>) -> Plan {
+    Plan {
+        rounds: 5,
+        sampling: Sampling { cohort_size: 6, with_replacement: false, availability: Availability::default() },
+        local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
+        evaluate_every: 2,
+        tracks: tracks.into_iter().map(|track| Track { l2: 1e-4, ..track }).collect(),
+    }
+}
+
+fn linear(federation: &Federation) -> Box<dyn Model> {
+    ModelSpec::LINEAR.build(federation, Isa::detect()).unwrap()
+}
+
+/// The records of a run on threads, added up as they are.
+fn run(federation: &Federation, plan: &Plan, threads: usize) -> Records {
+    let model = linear(federation);
+    let trainer = Sgd::new(&*model);
+    let compute = Threads::new(&trainer, federation, threads).unwrap();
+    run_on(&mut Direct::new(compute, federation).unwrap(), plan, &trainer)
+}
+
+fn run_on(exchange: &mut dyn Exchange, plan: &Plan, trainer: &Sgd<'_>) -> Records {
+    let mut state = State::new(7, plan.tracks.len(), trainer);
+    let mut records = Records::default();
+    assert_eq!(train(exchange, plan, &mut state, &mut records).unwrap(), Outcome::Finished);
+    assert_eq!(records.checkpoint.as_ref(), Some(&state));
+    records
+}
+
+fn half() -> Tail {
+    Tail::new(theta(0.5))
+}
+
+fn private(kind: PrivateQuantile, tail: Tail) -> Tail {
+    Tail { quantile: Quantile::Private(kind), ..tail }
+}
+
+fn all_algorithms() -> Vec<Track> {
+    let nu = Some(0.1.try_into().unwrap());
+    vec![
+        Track::fed_avg(),
+        half().into(),
+        private(PrivateQuantile::TwoLevel, half()).into(),
+        private(PrivateQuantile::Mm, half()).into(),
+        Tail { nu, eta_every: 2, ..half() }.into(),
+        private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
+    ]
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let federation = federation();
+    let plan = plan(all_algorithms());
+    let one = run(&federation, &plan, 1);
+    for threads in [2, 5] {
+        let more = run(&federation, &plan, threads);
+        assert_eq!(one.checkpoint, more.checkpoint);
+    }
+}
+
+/// Asks for the losses of every track, in every round.
+#[derive(Default)]
+struct Surveyor {
+    records: Records,
+    known: Vec<Vec<Option<LossDistribution>>>,
+}
+
+impl Observer for Surveyor {
+    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        self.records.round(records)
+    }
+
+    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        self.records.evaluation(round, splits)
+    }
+
+    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
+        self.records.checkpoint(state)
+    }
+
+    fn every_round(&self) -> bool {
+        self.records.every_round()
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::All
+    }
+
+    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        assert_eq!(round, self.known.len() as u64);
+        self.known.push(tracks.to_vec());
+        Ok(())
+    }
+}
+
+#[test]
+fn asking_everybody_for_losses_changes_no_bit_of_training() {
+    let federation = federation();
+    let model = linear(&federation);
+    let trainer = Sgd::new(&*model);
+    let at = |level| private(PrivateQuantile::TwoLevel, Tail::new(theta(level))).into();
+    // With open tracks, in private mode alone, and where nobody looks for a threshold.
+    let modes = [all_algorithms(), vec![Track::fed_avg(), at(0.5), at(0.2)], vec![Track::fed_avg()]];
+    for (mode, tracks) in modes.into_iter().enumerate() {
+        let plan = plan(tracks);
+        let plain = run(&federation, &plan, 2);
+        let compute = Threads::new(&trainer, &federation, 2).unwrap();
+        let mut state = State::new(7, plan.tracks.len(), &trainer);
+        let mut surveyor = Surveyor::default();
+        train(&mut Direct::new(compute, &federation).unwrap(), &plan, &mut state, &mut surveyor).unwrap();
+        assert_eq!(plain.checkpoint, surveyor.records.checkpoint);
+        for known in surveyor.known.iter().flatten().enumerate() {
+            // The paper's search by means tells no distribution.
+            let (i, by_means) = (known.0 % plan.tracks.len(), mode == 0 && known.0 % plan.tracks.len() == 3);
+            assert_eq!(known.1.is_none(), by_means, "mode {mode}, track {i}");
+            assert!(known.1.as_ref().is_none_or(|known| known.devices() == 6));
+        }
+    }
+}
+
+/// Peers that are threads of this process: what each brings lies on a table until all have seen it.
+struct AtTable<'a> {
+    rank: usize,
+    table: &'a Table,
+}
+
+struct Table {
+    scores: Mutex<Vec<Vec<Score>>>,
+    sums: Mutex<Vec<Vec<u64>>>,
+    all: Barrier,
+}
+
+impl AtTable<'_> {
+    fn meet<T: Clone + Default>(&self, seats: &Mutex<Vec<T>>, mine: T) -> Vec<T> {
+        seats.lock().unwrap()[self.rank] = mine;
+        self.table.all.wait();
+        let everyone = seats.lock().unwrap().clone();
+        self.table.all.wait();
+        everyone
+    }
+}
+
+impl Peers for AtTable<'_> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.table.sums.lock().unwrap().len()
+    }
+
+    fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, ExchangeError> {
+        assert_eq!(part.len(), lengths[self.rank]);
+        Ok(self.meet(&self.table.scores, part).concat())
+    }
+
+    fn sum(
+        &mut self,
+        values: Vec<u64>,
+        meanwhile: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<u64>, ExchangeError> {
+        while meanwhile() {}
+        let everyone = self.meet(&self.table.sums, values);
+        let entry = |i: usize| everyone.iter().fold(0u64, |sum, values| sum.wrapping_add(values[i]));
+        Ok((0..everyone[0].len()).map(entry).collect())
+    }
+}
+
+fn direct<'a>(fleet: Fleet<'a, Threads<'a>, AtTable<'a>>) -> Box<dyn Exchange + 'a> {
+    Box::new(Direct::of(fleet))
+}
+
+fn masked<'a>(fleet: Fleet<'a, Threads<'a>, AtTable<'a>>) -> Box<dyn Exchange + 'a> {
+    Box::new(Masked::of(fleet, 0.0))
+}
+
+/// The records of each of several processes.
+fn at_table(
+    size: usize,
+    federation: &Federation,
+    plan: &Plan,
+    exchange: for<'a> fn(Fleet<'a, Threads<'a>, AtTable<'a>>) -> Box<dyn Exchange + 'a>,
+) -> Vec<Records> {
+    let model = linear(federation);
+    let trainer = Sgd::new(&*model);
+    let table = Table {
+        scores: Mutex::new(vec![Vec::new(); size]),
+        sums: Mutex::new(vec![Vec::new(); size]),
+        all: Barrier::new(size),
+    };
+    let part = |rank| {
+        let compute = Threads::new(&trainer, federation, 1).unwrap();
+        let fleet = Fleet::new(compute, federation, AtTable { rank, table: &table }).unwrap();
+        run_on(&mut *exchange(fleet), plan, &trainer)
+    };
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..size).map(|rank| scope.spawn(move || part(rank))).collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn any_number_of_processes_gives_the_same_bits() {
+    let federation = federation();
+    let plan = plan(all_algorithms());
+    let one = run(&federation, &plan, 1);
+    for size in [2, 3] {
+        for records in at_table(size, &federation, &plan, direct) {
+            assert_eq!(records, one);
+        }
+    }
+}
+
+#[test]
+fn masked_sums_over_several_processes_give_the_same_bits() {
+    let federation = federation();
+    let mut plan = plan(all_algorithms());
+    plan.rounds = 2;
+    let one = run(&federation, &plan, 1);
+    for records in at_table(2, &federation, &plan, masked) {
+        assert_eq!(records.checkpoint, one.checkpoint);
+    }
+}
+
+/// A model that cannot learn the class 1.
+struct Brittle(Box<dyn Model>);
+
+impl Model for Brittle {
+    fn num_params(&self) -> usize {
+        self.0.num_params()
+    }
+
+    fn init(&self, stream: &mut Stream, params: &mut [f32]) {
+        self.0.init(stream, params);
+    }
+
+    fn scratch_len(&self, batch: usize) -> usize {
+        self.0.scratch_len(batch)
+    }
+
+    fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
+        assert!(!batch.targets.classes().contains(&1), "no gradient for class 1");
+        self.0.gradient(params, batch, gradient, scratch)
+    }
+
+    fn evaluate(&self, _: &[f32], batch: Batch<'_>, _: &mut [f32]) -> Score {
+        Score::of_classes(batch.len() as f64, 0)
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_computed_is_named() {
+    let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 2 }, 2);
+    for (id, label) in [("anna", 0), ("boris", 1), ("clara", 0)] {
+        builder.push(id, Split::Train, DeviceExamples::Dense(&[1.0, -1.0]), &[label]).unwrap();
+    }
+    let federation = builder.build();
+    let model = Brittle(ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap());
+    let trainer = Sgd::new(&model);
+    let compute = Threads::new(&trainer, &federation, 2).unwrap();
+    let mut exchange = Direct::new(compute, &federation).unwrap();
+    let mut state = State::new(7, 1, &trainer);
+    let error = train(&mut exchange, &plan(vec![Track::fed_avg()]), &mut state, &mut Records::default());
+    let Err(TrainingError::Exchange(error)) = error else { panic!("{error:?}") };
+    assert_eq!(error.to_string(), "device boris: no gradient for class 1");
+}
+
+#[test]
+fn real_secure_aggregation_gives_the_same_bits_as_plain_sums() {
+    let federation = federation();
+    let mut plan = plan(all_algorithms());
+    plan.rounds = 3;
+    plan.sampling.cohort_size = 10;
+    plan.sampling.availability.drop_out = 0.1.try_into().unwrap();
+    let plain = run(&federation, &plan, 2);
+    assert!(plain.rounds.iter().any(|record| record.dropped > 0));
+
+    let model = linear(&federation);
+    let trainer = Sgd::new(&*model);
+    let compute = Threads::new(&trainer, &federation, 2).unwrap();
+    let masked = run_on(&mut Masked::new(compute, &federation, 0.1).unwrap(), &plan, &trainer);
+    assert_eq!(masked.checkpoint, plain.checkpoint);
+    for (masked, plain) in masked.rounds.iter().zip(&plain.rounds) {
+        assert_eq!((masked.tail, masked.sums, masked.eta), (plain.tail, plain.sums, plain.eta));
+    }
+    let bytes = |records: &Records| {
+        let sum = |bytes: fn(&RoundRecord) -> u64| records.rounds.iter().map(bytes).sum::<u64>();
+        (sum(|record| record.bytes_up), sum(|record| record.bytes_down))
+    };
+    assert!(bytes(&masked).0 > bytes(&plain).0, "keys and shares come on top of the inputs");
+    assert!(bytes(&masked).1 > bytes(&plain).1, "the params go down under masks too");
+}
+
+#[test]
+fn full_conformity_is_fed_avg() {
+    let federation = federation();
+    let full = Tail::new(Conformity::FULL);
+    let private = private(PrivateQuantile::TwoLevel, full);
+    let records = run(&federation, &plan(vec![Track::fed_avg(), full.into(), private.into()]), 2);
+    let tracks = records.checkpoint.unwrap().tracks;
+    assert_eq!(tracks[0].params, tracks[1].params);
+    assert_eq!(tracks[0].params, tracks[2].params);
+}
+
+#[test]
+fn a_private_tail_is_the_open_tail_when_no_loss_lies_near() {
+    let federation = federation();
+    let private = private(PrivateQuantile::TwoLevel, half());
+    // At w₀ = 0 every loss is ln 62 but for rounding, which no private quantile resolves: start from a trained w.
+    let both = vec![Track::fed_avg(), Track::fed_avg()];
+    let mut state = run(&federation, &plan(both), 2).checkpoint.unwrap();
+    let model = linear(&federation);
+    let trainer = Sgd::new(&*model);
+    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+    let plan = Plan { rounds: 10, ..plan(vec![half().into(), private.into()]) };
+    let mut records = Records::default();
+    train(&mut exchange, &plan, &mut state, &mut records).unwrap();
+    assert!(records.rounds.iter().all(|record| record.tail < record.cohort));
+    assert_eq!(state.tracks[0].params, state.tracks[1].params);
+}
+
+#[test]
+fn the_tail_holds_at_least_theta_of_the_weight() {
+    let records = run(&federation(), &plan(vec![Track::fed_avg(), half().into()]), 2);
+    for pair in records.rounds.chunks(2) {
+        assert_eq!(pair[0].tail, 6);
+        // At w₀ = 0 all losses are equal, and nobody is left out.
+        assert_eq!(pair[1].tail == 6, pair[1].round == 0);
+        assert!(pair[1].weight >= 0.5 * pair[0].weight, "{pair:?}");
+    }
+}
+
+#[test]
+fn an_interrupted_run_goes_on_to_the_same_bits() {
+    let federation = federation();
+    let plan = plan(all_algorithms());
+    let whole = run(&federation, &plan, 2);
+
+    let model = linear(&federation);
+    let trainer = Sgd::new(&*model);
+    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 1).unwrap(), &federation).unwrap();
+    let mut state = State::new(7, plan.tracks.len(), &trainer);
+    for rounds in 1..5 {
+        let mut records = Records { stop_after: Some(rounds), ..Records::default() };
+        assert_eq!(train(&mut exchange, &plan, &mut state, &mut records).unwrap(), Outcome::Stopped);
+        state = records.checkpoint.unwrap();
+    }
+    let mut records = Records::default();
+    assert_eq!(train(&mut exchange, &plan, &mut state, &mut records).unwrap(), Outcome::Finished);
+    assert_eq!(Some(state), whole.checkpoint);
+}
+
+#[test]
+fn dropped_devices_leave_the_round_and_are_counted() {
+    let mut plan = plan(vec![Track::fed_avg(), half().into()]);
+    plan.sampling.availability.drop_out = 0.4.try_into().unwrap();
+    let records = run(&federation(), &plan, 2);
+    assert!(records.rounds.iter().any(|record| record.dropped > 0));
+    for record in records.rounds.iter().filter(|record| record.track == 0) {
+        assert_eq!(record.tail, record.cohort - record.dropped);
+    }
+}
+
+#[test]
+fn with_everyone_gone_the_round_moves_nothing() {
+    let mut plan = plan(vec![Track::fed_avg(), half().into()]);
+    plan.sampling.availability.drop_out = 1.0.try_into().unwrap();
+    let federation = federation();
+    let model = linear(&federation);
+    let start = State::new(7, 1, &Sgd::new(&*model));
+    let records = run(&federation, &plan, 2);
+    assert_eq!(records.checkpoint.unwrap().tracks[1].params, start.tracks[0].params);
+}
+
+#[test]
+fn a_device_that_diverges_is_left_out_and_counted() {
+    let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 2 }, 2);
+    for k in 0..5 {
+        builder
+            .push(&format!("fine-{k}"), Split::Train, DeviceExamples::Dense(&[1.0, -1.0]), &[k % 2])
+            .unwrap();
+    }
+    // The loss at w₀ = 0 is finite; the first step is not.
+    builder.push("huge", Split::Train, DeviceExamples::Dense(&[f32::MAX, f32::MAX]), &[0]).unwrap();
+    builder.push("test", Split::Test, DeviceExamples::Dense(&[1.0, -1.0]), &[0]).unwrap();
+    let federation = builder.build();
+    let records = run(&federation, &plan(vec![Track::fed_avg()]), 2);
+    assert!(
+        records.rounds.iter().all(|record| (record.tail, record.refused) == (5, 1)),
+        "{:?}",
+        records.rounds
+    );
+    assert!(records.checkpoint.unwrap().tracks[0].params.as_slice().iter().all(|entry| entry.is_finite()));
+}
+
+#[test]
+fn a_cohort_that_comes_to_no_sum_is_replaced_under_masks_as_over_a_network() {
+    let federation = federation();
+    let model = linear(&federation);
+    let trainer = Sgd::new(&*model);
+    let mut plan = plan(vec![Track::fed_avg(), half().into()]);
+    plan.sampling.availability.drop_out = 0.55.try_into().unwrap();
+    let compute = Threads::new(&trainer, &federation, 2).unwrap();
+    let masked = Masked::new(compute, &federation, 0.2).unwrap();
+    let mut masked = Failing { exchange: masked, fails: Vec::new(), failed: Vec::new() };
+    let records = run_on(&mut masked, &plan, &trainer);
+    assert!(!masked.failed.is_empty(), "too few of some cohort stayed");
+    // No round was passed over in silence: w moved in each of them.
+    assert!(records.rounds.iter().filter(|record| record.track == 0).all(|record| record.tail > 0));
+
+    // Another exchange on which the same cohorts come to no sum ends with the same bits.
+    let compute = Threads::new(&trainer, &federation, 1).unwrap();
+    let direct = Direct::new(compute, &federation).unwrap();
+    let mut network = Failing { exchange: direct, fails: masked.failed, failed: Vec::new() };
+    assert_eq!(run_on(&mut network, &plan, &trainer).checkpoint, records.checkpoint);
+}
+
+#[test]
+fn a_run_whose_cohorts_all_fail_ends_with_an_error() {
+    let federation = federation();
+    let model = linear(&federation);
+    let trainer = Sgd::new(&*model);
+    let mut plan = plan(vec![Track::fed_avg()]);
+    plan.sampling.availability.drop_out = 1.0.try_into().unwrap();
+    let compute = Threads::new(&trainer, &federation, 1).unwrap();
+    let mut masked = Masked::new(compute, &federation, 0.2).unwrap();
+    let mut state = State::new(7, 1, &trainer);
+    let error = train(&mut masked, &plan, &mut state, &mut Records::default()).unwrap_err();
+    assert!(matches!(error, TrainingError::NoSum { round: 0, .. }), "{error}");
+    assert!(error.to_string().contains("came to no sum"), "{error}");
+}
+
+/// Notes the cohorts that come to no sum, and lets some fail.
+struct Failing<E> {
+    exchange: E,
+    fails: Vec<Vec<Drawn>>,
+    failed: Vec<Vec<Drawn>>,
+}
+
+impl<E: Exchange> Exchange for Failing<E> {
+    fn devices(&self) -> usize {
+        self.exchange.devices()
+    }
+
+    fn attempts(&self) -> u64 {
+        self.exchange.attempts()
+    }
+
+    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
+        self.exchange.reachable()
+    }
+
+    fn announce(&mut self, next: &[Drawn]) {
+        self.exchange.announce(next);
+    }
+
+    fn losses(
+        &mut self,
+        round: &Round<'_>,
+        params: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+        self.exchange.losses(round, params)
+    }
+
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+        if self.fails.iter().any(|cohort| cohort == round.cohort) {
+            return Err(ExchangeError::NoSum { source: "too few are left".into() });
+        }
+        let sums = self.exchange.secure_sum(round, queries);
+        if let Err(ExchangeError::NoSum { .. }) = sums {
+            self.failed.push(round.cohort.to_vec());
+        }
+        sums
+    }
+
+    fn evaluate(
+        &mut self,
+        split: Split,
+        params: &[&Params],
+    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
+        self.exchange.evaluate(split, params)
+    }
+}
+
+#[test]
+fn the_record_says_how_old_eta_is_and_a_watched_one_is_found_anew() {
+    let federation = federation();
+    let every = |eta_rule| Tail { eta_every: 100, eta_rule, ..half() };
+    let mut plan = plan(vec![every(EtaRule::Watched).into(), every(EtaRule::Fixed).into()]);
+    plan.rounds = 30;
+    plan.sampling.cohort_size = 12;
+    let records = run(&federation, &plan, 2);
+    let ages = |track| -> Vec<u64> {
+        records.rounds.iter().filter(|record| record.track == track).filter_map(|r| r.eta_age).collect()
+    };
+    assert_eq!(ages(1), (0..30).collect::<Vec<u64>>());
+    assert!(ages(0).iter().skip(1).any(|age| *age == 0), "{:?}", ages(0));
+    // Of twelve devices six should be kept: as many are on average where η is watched.
+    let kept = |track| records.rounds.iter().filter(|r| r.track == track).map(|r| r.tail).sum::<u64>() / 30;
+    assert!((4..=9).contains(&kept(0)), "{} of 12 are kept", kept(0));
+}
