@@ -1,7 +1,7 @@
 //! A federation folder whose examples and device table are the fuzzer's.
 #![no_main]
 
-use deltafl::data::{BatchBuffer, DeviceExamples, Federation, FederationBuilder, InputKind, Split};
+use deltafl::data::{BatchBuffer, DeviceExamples, FederationBuilder, InputKind, Split};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|files: (&[u8], bool)| {
@@ -19,7 +19,7 @@ fuzz_target!(|files: (&[u8], bool)| {
         let examples = federation.examples(k);
         let mut buffer = BatchBuffer::default();
         let batch = buffer.gather(&examples, 0..examples.len());
-        assert!(batch.labels.iter().all(|&label| label < 2));
+        assert!(batch.targets.classes().iter().all(|&label| label < 2));
         assert!(batch.inputs.tokens().iter().all(|&token| token < 3));
     }
 });

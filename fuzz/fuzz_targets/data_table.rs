@@ -8,7 +8,12 @@ use libfuzzer_sys::fuzz_target;
 mod on_disk;
 
 fuzz_target!(|bytes: &[u8]| {
-    let columns = table::Columns { device: Some("d".into()), label: "y".into(), features: Vec::new() };
+    let columns = table::Columns {
+        device: Some("d".into()),
+        label: "y".into(),
+        features: Vec::new(),
+        ..table::Columns::default()
+    };
     on_disk::import(bytes, |path, target| {
         table::import(path, table::Dialect::Csv, &columns, Features::Auto, target)
     });

@@ -9,6 +9,7 @@ use deltafl::data::{DeviceSplit, Federation, Normalise, Split};
 use deltafl::exchange::{Direct, Exchange as _, SplitEvaluation};
 use deltafl::metrics::{Figures, FiguresOverSeeds};
 use deltafl::params::Params;
+use deltafl::task::Task;
 use deltafl::trainer::Sgd;
 use deltafl::training::State;
 use deltafl_data::experiment::Experiment;
@@ -77,7 +78,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&summary).into_diagnostic()?);
     } else {
-        let title = format!("Error in % over the {} devices of {}", federation.len(), args.data.display());
+        let title = format!(
+            "Test {} over the {} devices of {}",
+            table::metric(&summary),
+            federation.len(),
+            args.data.display()
+        );
         print!("{}", table::titled(&title, &summary));
     }
     Ok(())
@@ -163,9 +169,9 @@ fn summary(
             name: label.name.clone(),
             algorithm: label.algorithm.clone(),
             theta: label.theta,
-            test_error: FiguresOverSeeds::new(&figures),
-            test_error_sample: None,
-            validation_error: None,
+            test: FiguresOverSeeds::new(&figures),
+            test_sample: None,
+            validation: None,
             train_loss: None,
             train_loss_sample: None,
             objective: None,
@@ -178,6 +184,8 @@ fn summary(
         name: experiment.name.clone(),
         dataset: data.file_name().unwrap_or(data.as_os_str()).to_string_lossy().into_owned(),
         model: experiment.model.spec().name().to_owned(),
+        task: evaluations.first().map_or(Task::Classes, |evaluation| evaluation.task),
+        reported: Split::Test,
         tracks: tracks.iter().enumerate().map(of_track).collect(),
     }
 }
@@ -190,19 +198,21 @@ fn write_devices(
     evaluations: &[SplitEvaluation],
 ) -> Result<()> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(["seed", "track", "device", "examples", "loss", "error"]).into_diagnostic()?;
+    let metrics = evaluations.first().map_or(Task::Classes, |evaluation| evaluation.task).metrics();
+    let names = ["seed", "track", "device", "examples", "loss"].into_iter();
+    writer.write_record(names.chain(metrics.iter().map(|metric| metric.name))).into_diagnostic()?;
     for (state, evaluation) in states.iter().zip(evaluations) {
         for ((_, label), devices) in tracks.iter().zip(&evaluation.tracks) {
             for (device, figures) in evaluation.devices.iter().zip(devices) {
-                let row = [
+                let about = [
                     state.seed.to_string(),
                     label.to_string(),
                     device.id.clone(),
                     device.examples.to_string(),
                     figures.loss.to_string(),
-                    figures.error.to_string(),
                 ];
-                writer.write_record(&row).into_diagnostic()?;
+                let metrics = figures.metrics[..metrics.len()].iter().map(f64::to_string);
+                writer.write_record(about.into_iter().chain(metrics)).into_diagnostic()?;
             }
         }
     }

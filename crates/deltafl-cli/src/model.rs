@@ -205,7 +205,7 @@ fn evaluate(
         for (device, value) in evaluated.devices.iter().zip(&evaluated.tracks[0]) {
             let weight = device.examples as f64;
             loss += weight * value.loss;
-            error += weight * value.error;
+            error += weight * value.primary();
             examples += weight;
         }
     }

@@ -8,6 +8,7 @@ use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
 use deltafl::exchange::SplitEvaluation;
 use deltafl::metrics::Figures;
+use deltafl::task::Unit;
 use deltafl::training::RoundRecord;
 use deltafl_data::experiment::Experiment;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -114,15 +115,23 @@ impl Progress {
 
 /// The 90th percentile of the test error of each track.
 fn headline(labels: &[TrackLabel], splits: &[SplitEvaluation]) -> String {
-    let Some(test) = splits.iter().find(|split| split.split == Split::Test) else { return String::new() };
+    let of = |wanted: Split| splits.iter().find(|split| split.split == wanted && !split.devices.is_empty());
+    // A federation without test devices is judged by those that train.
+    let Some(judged) = of(Split::Test).or_else(|| of(Split::Train)) else { return String::new() };
+    let metric = judged.task.primary();
     let of_track = |(i, label): (usize, &TrackLabel)| {
-        let p90 = Figures::of_track(test, i).and_then(|figures| figures.percentile(90))?;
-        Some(format!("{label} {:.1} %", 100.0 * p90))
+        let p90 = Figures::of_primary(judged, i).and_then(|figures| figures.percentile(90))?;
+        let shown = metric.shown(p90);
+        Some(if metric.unit == Unit::Share {
+            format!("{label} {shown:.1} %")
+        } else {
+            format!("{label} {shown:.4}")
+        })
     };
     let figures: Vec<String> = labels.iter().enumerate().filter_map(of_track).collect();
     if figures.is_empty() {
         String::new()
     } else {
-        format!("90th percentile of the error: {}", figures.join(", "))
+        format!("90th percentile of the {}: {}", metric.title, figures.join(", "))
     }
 }

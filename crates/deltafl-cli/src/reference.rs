@@ -242,6 +242,7 @@ fn of_kind(kind: &Kind) -> Value {
             let one = of_kind(kind);
             json!({ "anyOf": [one, { "type": "array", "items": one, "minItems": 1 }] })
         }
+        Kind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
         Kind::List(kind, count) => {
             json!({ "type": "array", "items": of_kind(kind), "minItems": count, "maxItems": count })
         }

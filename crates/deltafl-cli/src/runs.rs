@@ -9,6 +9,7 @@ use miette::{IntoDiagnostic, WrapErr};
 use serde::Serialize;
 
 use crate::report::tracks::{baseline, tracks};
+use crate::table;
 
 /// How deep below the folder a run may lie.
 const DEPTH: usize = 5;
@@ -54,9 +55,14 @@ struct Run {
 #[derive(Debug, Serialize)]
 struct Headline {
     track: String,
-    /// A fraction.
+    /// Which metric.
+    metric: &'static str,
+    /// Shares as fractions.
     mean: f64,
     p90: f64,
+    /// Both, for people.
+    #[serde(skip)]
+    shown: String,
 }
 
 pub(crate) fn run(args: Args) -> miette::Result<()> {
@@ -133,9 +139,17 @@ fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
     run.rounds = experiment.seeds.iter().map(|&seed| rounds_of(seed)).min().unwrap_or(0);
     let summary = Summary::of(&run.path)?;
     let infos = tracks(&experiment);
+    let metric = summary.task.primary();
+    let digits = table::decimals(metric);
     let headline = |track: usize| {
-        let FiguresOverSeeds { mean, p90, .. } = summary.tracks.get(track)?.test_error?;
-        Some(Headline { track: infos[track].label.clone(), mean: mean.mean, p90: p90.mean })
+        let FiguresOverSeeds { mean, p90, .. } = summary.tracks.get(track)?.test?;
+        Some(Headline {
+            track: infos[track].label.clone(),
+            metric: metric.name,
+            mean: mean.mean,
+            p90: p90.mean,
+            shown: format!("{:.digits$} / {:.digits$}", metric.shown(mean.mean), metric.shown(p90.mean)),
+        })
     };
     if let Some(first) = summary.tracks.first() {
         run.rounds = first.rounds;
@@ -144,7 +158,7 @@ fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
     let base = baseline(&infos);
     run.baseline = headline(base);
     let others = (0..infos.len()).filter(|&track| track != base).filter_map(headline);
-    run.best = others.min_by(|a, b| a.p90.total_cmp(&b.p90));
+    run.best = others.min_by(|a, b| metric.cost(a.p90).total_cmp(&metric.cost(b.p90)));
     Ok(())
 }
 
@@ -157,9 +171,9 @@ fn rendered(runs: &[Run]) -> String {
             if done == planned { done.to_string() } else { format!("{done} of {planned}") }
         };
         let figures = |headline: &Option<Headline>| {
-            headline.as_ref().map_or_else(String::new, |headline| {
-                format!("{} {:.2} / {:.2}", headline.track, 100.0 * headline.mean, 100.0 * headline.p90)
-            })
+            headline
+                .as_ref()
+                .map_or_else(String::new, |headline| format!("{} {}", headline.track, headline.shown))
         };
         rows.push([
             run.path.display().to_string(),

@@ -1,13 +1,23 @@
-//! The table at the end of a run: mean and 90th percentile of the test error, as in the paper.
+//! The table at the end of a run: mean and percentiles of the task's metric over the test devices, as in the paper.
 
+use deltafl::data::Split;
 use deltafl::metrics::OverSeeds;
+use deltafl::task::{Metric, Unit};
 use deltafl_data::run_folder::Summary;
 
 use crate::idle;
 
 /// The rows of the paper's tables that fit on a terminal.
 pub(crate) fn render(summary: &Summary) -> String {
-    titled("Test error in %", summary)
+    let devices = if summary.reported == Split::Test { "Test" } else { "Train" };
+    titled(&format!("{devices} {}", metric(summary)), summary)
+}
+
+/// The metric of the figures, with its unit.
+pub(crate) fn metric(summary: &Summary) -> String {
+    let metric = summary.task.primary();
+    let unit = if metric.unit == Unit::Share { " in %" } else { "" };
+    format!("{}{unit}", metric.title)
 }
 
 /// The same under another title.
@@ -15,17 +25,21 @@ pub(crate) fn titled(title: &str, summary: &Summary) -> String {
     let seeds = summary.tracks.first().map_or(0, |track| track.seeds);
     let rounds = summary.tracks.first().map_or(0, |track| track.rounds);
     let plural = if seeds == 1 { "seed" } else { "seeds" };
-    let mut text = format!(
-        "{title} after {rounds} rounds, {seeds} {plural} ({}, {})\n\n",
-        summary.dataset, summary.model
-    );
+    let (metric, no_test_devices) = (summary.task.primary(), summary.reported != Split::Test);
+    let mut text =
+        format!("{title} after {rounds} rounds, {seeds} {plural} ({}, {})\n", summary.dataset, summary.model);
+    if no_test_devices {
+        text.push_str(NO_TEST_DEVICES);
+    }
+    text.push('\n');
     let header = ["", "mean", "median", "90th percentile", "95th percentile"];
     let mut rows: Vec<[String; 5]> = vec![header.map(str::to_owned)];
     let mut labels = Vec::new();
     for track in &summary.tracks {
         labels.push(track.name.clone());
-        let cell = |figure: Option<OverSeeds>| figure.map_or_else(|| "–".to_owned(), |f| percent(f, seeds));
-        let error = track.test_error;
+        let cell =
+            |figure: Option<OverSeeds>| figure.map_or_else(|| "–".to_owned(), |f| shown(metric, f, seeds));
+        let error = track.test;
         rows.push([
             track.name.clone(),
             cell(error.map(|e| e.mean)),
@@ -43,6 +57,10 @@ pub(crate) fn titled(title: &str, summary: &Summary) -> String {
     text
 }
 
+/// What a table says of a federation without test devices.
+const NO_TEST_DEVICES: &str = "The federation has no test devices: these are the devices that trained. Hold some back with \
+     [data.split] in the experiment, or with `deltafl data split`.\n";
+
 /// Rows as lines, in columns: the first to the left, the others to the right.
 pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
     let width = |c: usize| {
@@ -59,11 +77,14 @@ pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// A fraction in per cent, with its deviation where there are seeds enough for one.
-pub(crate) fn percent(figure: OverSeeds, seeds: usize) -> String {
-    if seeds > 1 {
-        format!("{:.2} ± {:.2}", 100.0 * figure.mean, 100.0 * figure.std)
-    } else {
-        format!("{:.2}", 100.0 * figure.mean)
-    }
+/// A figure of a metric, with its deviation where there are seeds enough for one: shares in per cent.
+pub(crate) fn shown(metric: &Metric, figure: OverSeeds, seeds: usize) -> String {
+    let digits = decimals(metric);
+    let mean = format!("{:.digits$}", metric.shown(figure.mean));
+    if seeds > 1 { format!("{mean} ± {:.digits$}", metric.shown(figure.std)) } else { mean }
+}
+
+/// Places behind the point of a metric.
+pub(crate) fn decimals(metric: &Metric) -> usize {
+    if metric.unit == Unit::Share { 2 } else { 4 }
 }

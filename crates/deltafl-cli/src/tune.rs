@@ -310,7 +310,7 @@ fn train_loss(track: &TrackSummary) -> Option<f64> {
 
 /// In per cent.
 fn validation_p90(track: &TrackSummary) -> Option<f64> {
-    track.validation_error.map(|error| 100.0 * error.p90.mean).filter(|error| error.is_finite())
+    track.validation.map(|error| 100.0 * error.p90.mean).filter(|error| error.is_finite())
 }
 
 /// The first of the lowest figures: of equal ones, the smallest value of the grid.

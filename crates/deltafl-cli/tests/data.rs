@@ -31,9 +31,16 @@ fn imported() -> TempDir {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("t.csv"), CSV).unwrap();
     let arguments = ["data", "import", "csv", "t.csv", "--device", "user", "--label", "y", "--out", "f"];
-    assert_eq!(printed(&dir, &arguments), "f: csv, 3 devices, 6 examples, 3 classes\n");
+    assert_eq!(printed(&dir, &arguments), FIRST);
     dir
 }
+
+/// What an import says of a federation whose devices all train.
+const FIRST: &str = "f: csv, 3 devices, 6 examples, 3 classes
+  3 train, 0 test, 0 validation devices
+  no device tests: give --train 0.5 here, split = { train = 0.5 } under [data] in the experiment, or
+  split = { within = { train = 0.8 } } to hold back examples of each device
+";
 
 #[test]
 fn info_shows_the_federation() {
@@ -44,7 +51,7 @@ fn info_shows_the_federation() {
         without_hash.join("\n"),
         "\x20       name  csv
        input  2 features
-     classes  3
+    predicts  3 classes
      devices  3: 3 train, 0 test, 0 validation
     examples  6
   per device  min 1, median 2, mean 2.0, max 3
@@ -65,11 +72,74 @@ fn split_and_partition_make_new_folders() {
     let split = ["data", "split", "f", "--train", "0.5", "--min-points", "1", "--out", "halves"];
     assert_eq!(
         printed(&dir, &split),
-        "halves: csv, 2 devices, 5 examples, 3 classes\n  1 train, 1 test, 0 validation devices\n"
+        "halves: csv, 2 devices, 5 examples, 3 classes\n  1 train, 1 test, 0 validation devices\n  \
+         left out: 1 devices with no more than 1 examples, 1 in all: b (1)\n"
     );
     let partition = ["data", "partition", "f", "--devices", "2", "--iid", "--out", "even"];
     assert_eq!(printed(&dir, &partition), "even: csv, 2 devices, 6 examples, 3 classes\n");
     printed(&dir, &["data", "info", "even", "--verify"]);
+}
+
+const EXPERIMENT: &str = r#"
+name = "clinics"
+rounds = 2
+cohort = 2
+[data]
+source = "f"
+[model]
+kind = "logistic"
+intercept = true
+[local]
+epochs = 1
+batch = 5
+learning_rate = 0.1
+[[algorithm]]
+kind = "fedavg"
+"#;
+
+#[test]
+fn words_come_in_and_a_federation_without_test_devices_is_judged_by_those_that_train() {
+    let dir = TempDir::new().unwrap();
+    let csv = "clinic;sex;outcome\r\nnorth;F;ill\r\nnorth;M;well\r\nsouth;M;well\r\nsouth;F;ill\r\n";
+    fs::write(dir.path().join("t.csv"), csv).unwrap();
+    fs::write(dir.path().join("x.toml"), EXPERIMENT).unwrap();
+    let import = ["data", "import", "csv", "t.csv", "--device", "clinic", "--label", "outcome", "--out", "f"];
+    let said = printed(&dir, &import);
+    assert!(said.starts_with("f: csv, 2 devices, 4 examples, 2 classes (ill, well)\n"), "{said}");
+    assert!(printed(&dir, &["data", "info", "f"]).contains("2 classes: ill (2), well (2)"));
+    assert!(printed(&dir, &["data", "show", "f"]).contains("ill: 1  well: 1"));
+
+    let said = printed(&dir, &["run", "x.toml", "--out", "r", "--quiet"]);
+    assert!(said.contains("Train error in %") && said.contains("no test devices"), "{said}");
+    let summary = fs::read_to_string(dir.path().join("r/summary.json")).unwrap();
+    assert!(
+        summary.contains("\"reported\": \"train\"") && summary.contains("\"task\": \"binary\""),
+        "{summary}"
+    );
+
+    let within = ["run", "x.toml", "--out", "w", "--quiet", "--set", "data.split={within={train=0.5}}"];
+    assert!(printed(&dir, &within).contains("Test error in %"));
+    let error = refused(&dir, &["run", "x.toml", "--out", "e", "--set", "data.split={within={train=2}}"]);
+    assert!(error.contains("a share must lie in [0, 1], got 2"), "{error}");
+}
+
+#[test]
+fn numbers_to_predict_are_shown_in_their_own_unit() {
+    let dir = TempDir::new().unwrap();
+    let csv = "city,rooms,price\na,1,2.5\na,2,4.5\nb,3,6.5\nb,4,8.5\nc,1,2.5\n";
+    fs::write(dir.path().join("t.csv"), csv).unwrap();
+    fs::write(dir.path().join("x.toml"), EXPERIMENT.replace("logistic", "linear")).unwrap();
+    let import = ["data", "import", "csv", "t.csv", "--device", "city", "--label", "price"];
+    let said = printed(&dir, &[&import[..], &["--regression", "--train", "0.7", "--out", "f"]].concat());
+    assert!(said.contains("5 examples, numbers to predict") && said.contains("2 train, 1 test"), "{said}");
+    assert!(printed(&dir, &["data", "show", "f"]).contains("numbers to predict from 2.5 to"));
+    let said = printed(&dir, &["run", "x.toml", "--out", "r", "--quiet"]);
+    assert!(said.contains("Test RMSE after 2 rounds"), "{said}");
+    assert!(printed(&dir, &["export", "r", "--format", "csv"]).contains("devices.csv"));
+    let exported = fs::read_to_string(dir.path().join("r/export/csv/devices.csv")).unwrap();
+    assert!(exported.lines().next().unwrap().ends_with("examples,loss,rmse,mae,r_squared"), "{exported}");
+    let error = refused(&dir, &["run", "x.toml", "--set", "model.kind=logistic", "--out", "e"]);
+    assert!(error.contains("model logistic predicts classes"), "{error}");
 }
 
 #[test]
@@ -78,7 +148,7 @@ fn a_broken_file_is_named_with_its_line() {
     fs::write(dir.path().join("t.csv"), "user,y,x\na,0,1\na,zero,1\n").unwrap();
     let arguments = ["data", "import", "csv", "t.csv", "--device", "user", "--label", "y", "--out", "f"];
     let error = refused(&dir, &arguments);
-    assert!(error.contains("t.csv, line 3: label zero is not an integer"), "{error}");
+    assert!(error.contains("t.csv, line 3: label zero is not a whole number"), "{error}");
     assert!(!dir.path().join("f").exists());
     assert!(refused(&dir, &["data", "info", "nowhere"]).contains("nowhere/federation.toml"));
 }

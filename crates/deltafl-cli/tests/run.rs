@@ -413,7 +413,7 @@ fn json_and_completions_are_for_programs() {
     let desk = desk();
     let output = desk.run("run x.toml --set rounds=2 --set seeds=1 --json --out j");
     let text = String::from_utf8(output.stdout).unwrap();
-    for part in ["\"tracks\"", "\"test_error\"", "\"train_loss\"", "\"p90\"", "\"dataset\": \"glyphs\""] {
+    for part in ["\"tracks\"", "\"test\"", "\"train_loss\"", "\"p90\"", "\"dataset\": \"glyphs\""] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(output.stderr.is_empty());

@@ -13,6 +13,7 @@ use deltafl::model::ModelSpec;
 use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;
 use deltafl::stream::{Purpose, Stream};
+use deltafl::task::Targets;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_cuda::{Cache, Device, Gpu, Options};
 
@@ -48,7 +49,7 @@ fn cohorts() -> Vec<Cohort> {
     vec![
         Cohort {
             name: "linear, 100 devices of 179 images, batch 10",
-            spec: ModelSpec::Linear,
+            spec: ModelSpec::LINEAR,
             federation: images(100, 179),
             batch: 10,
             rate: 0.05,
@@ -208,7 +209,7 @@ fn texts(devices: usize, count: impl Fn(usize) -> usize) -> Federation {
         let mut stream = Stream::new(3, Purpose::Synthesis, 0, k as u64);
         let text: Vec<u8> = (0..count(k) + 20).map(|_| stream.below(53) as u8).collect();
         builder
-            .push(&format!("d{k}"), Split::Train, DeviceExamples::Text(&text), &[])
+            .push(&format!("d{k}"), Split::Train, DeviceExamples::Text(&text), Targets::IN_TEXT)
             .expect("valid examples");
     }
     builder.build()

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
-use deltafl::data::{Federation, InputColumn, InputKind};
+use deltafl::data::{Federation, InputColumn, InputKind, TargetColumn};
 
 use crate::GpuError;
 use crate::device::{Device, Kernel};
@@ -65,6 +65,9 @@ impl<'a> Data<'a> {
         federation: &'a Federation,
         limit: u64,
     ) -> Result<Self, GpuError> {
+        if matches!(federation.target_column(), TargetColumn::Many(_) | TargetColumn::Values(_)) {
+            return Err(GpuError::Targets);
+        }
         let module = device.load(&sums::source(), stream)?;
         let kernel = |name| module.kernel(name, 0);
         let clamp = Clamp {
@@ -136,9 +139,10 @@ impl<'a> Data<'a> {
             InputColumn::Text(text) => Inputs::Text(gathered(stream, text, ranges)?),
         };
         let rows: Vec<Ranges> = ranges.iter().map(Ranges::labels).collect();
-        let labels = match federation.kind() {
-            InputKind::Windows { .. } => stream.alloc_zeros(1)?,
-            _ => gathered(stream, federation.labels(), &rows)?,
+        let labels = match federation.target_column() {
+            TargetColumn::InText => stream.alloc_zeros(1)?,
+            TargetColumn::Few(labels) => gathered(stream, labels, &rows)?,
+            TargetColumn::Many(_) | TargetColumn::Values(_) => return Err(GpuError::Targets),
         };
         let columns = Columns { inputs, labels, stream: stream.clone() };
         self.clamp.apply(&columns, federation)?;
@@ -323,6 +327,7 @@ fn parts(sizes: impl Iterator<Item = u64>, limit: u64) -> Vec<Range<usize>> {
 mod tests {
     use super::*;
     use deltafl::data::{DeviceExamples, FederationBuilder, Split};
+    use deltafl::task::Targets;
 
     #[test]
     fn parts_cover_every_device_in_order_and_fit() {
@@ -335,8 +340,8 @@ mod tests {
     #[test]
     fn the_rows_of_a_device_of_windows_hold_its_last_label() {
         let mut builder = FederationBuilder::new("t", InputKind::Windows { len: 2, alphabet: 5 }, 5);
-        builder.push("a", Split::Train, DeviceExamples::Text(&[0, 1, 2, 3]), &[]).unwrap();
-        builder.push("b", Split::Train, DeviceExamples::Text(&[4, 4, 1]), &[]).unwrap();
+        builder.push("a", Split::Train, DeviceExamples::Text(&[0, 1, 2, 3]), Targets::IN_TEXT).unwrap();
+        builder.push("b", Split::Train, DeviceExamples::Text(&[4, 4, 1]), Targets::IN_TEXT).unwrap();
         let federation = builder.build();
         assert_eq!(Ranges::of(&federation, 1).entries(), 4..7);
         assert_eq!(Ranges::whole(&federation).entries(), 0..7);

@@ -57,6 +57,11 @@ pub enum GpuError {
         /// What about it.
         shape: String,
     },
+    /// There are no kernels for such targets.
+    #[error(
+        "no GPU kernels for targets that are real numbers, nor for more than 65,536 classes; train with --compute cpu"
+    )]
+    Targets,
     /// The GPU has too little memory.
     #[error("the GPU has {free} bytes free; {what} needs {needed}")]
     Memory {

@@ -8,6 +8,7 @@ use cudarc::driver::CudaStream;
 use deltafl::compute::{Block, Compute, ComputeError, UpdateTask};
 use deltafl::data::Federation;
 use deltafl::device::stream_key;
+use deltafl::kernel::Isa;
 use deltafl::model::{ModelSpec, Score};
 use deltafl::params::{Params, UpdateCode, add_wrapping};
 use deltafl::question::RoundKey;
@@ -38,6 +39,8 @@ pub struct Gpu<'a> {
     stream: Arc<CudaStream>,
     federation: &'a Federation,
     spec: ModelSpec,
+    /// What is predicted.
+    predicted: deltafl::task::Task,
     /// d.
     len: usize,
     data: Arc<Data<'a>>,
@@ -87,9 +90,14 @@ impl<'a> Gpu<'a> {
         len: usize,
         memory: u64,
     ) -> Result<Self, GpuError> {
+        let model = spec.build(federation, Isa::detect()).map_err(|mismatch| GpuError::Unsupported {
+            model: spec.name(),
+            shape: format!("on this data: {mismatch}"),
+        })?;
         let mut gpu = Self {
             federation,
             spec: spec.clone(),
+            predicted: model.task(),
             len,
             data,
             scorer: None,
@@ -217,7 +225,7 @@ impl<'a> Gpu<'a> {
             let mut parts = losses.chunks_exact(items.len()).zip(errors.chunks_exact(items.len()));
             for scores in &mut *scores {
                 let Some((losses, errors)) = parts.next() else { break };
-                let score = |(&loss, &errors): (&f64, &u32)| Score { loss, errors: errors.into() };
+                let score = |(&loss, &errors): (&f64, &u32)| Score::of_classes(loss, errors.into());
                 scores.extend(losses.iter().zip(errors).map(score));
             }
         }
@@ -363,6 +371,10 @@ impl<'a> Gpu<'a> {
 impl Compute for Gpu<'_> {
     fn width(&self) -> usize {
         self.device.multiprocessors().map_or(1, |count| count as usize)
+    }
+
+    fn task(&self) -> deltafl::task::Task {
+        self.predicted
     }
 
     /// Nothing: what the GPU reads next is in its memory already, or too large to be there.

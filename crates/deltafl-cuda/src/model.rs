@@ -148,6 +148,10 @@ impl<'a> Setup<'a> {
     /// The line of the model.
     fn entry(&self) -> Result<&'static Entry, GpuError> {
         let model = self.spec.name();
+        if let ModelSpec::Linear { intercept: true, .. } | ModelSpec::Logistic { intercept: true } = self.spec
+        {
+            return Err(self.unsupported("with an intercept"));
+        }
         let entry = MODELS.iter().find(|entry| entry.name == model);
         let entry = entry.ok_or_else(|| self.unsupported("of any shape"))?;
         let got = self.device.capability();

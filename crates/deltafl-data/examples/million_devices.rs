@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use deltafl::data::{DeviceExamples, InputKind, Split};
+use deltafl::data::{DeviceExamples, InputKind, Split, TargetKind};
 use deltafl::stream::{Purpose, Stream};
 use deltafl_data::{FederationWriter, Heading};
 
@@ -36,7 +36,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn write(devices: u64, out: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
-    let heading = Heading { name: "many".to_owned(), kind: InputKind::Dense { dim: DIM }, classes: 2 };
+    let heading = Heading {
+        name: "many".to_owned(),
+        kind: InputKind::Dense { dim: DIM },
+        target: TargetKind::Classes(2),
+    };
     let mut writer = FederationWriter::create(out, heading)?;
     let (mut values, mut labels) = (vec![0.0; POINTS * DIM], vec![0; POINTS]);
     for k in 0..devices {

@@ -26,6 +26,7 @@ mod model;
 mod name;
 mod number;
 mod parse;
+mod split;
 
 pub use algorithm::AlgorithmSection;
 pub use data::{DataSection, LoadError, Source};
@@ -34,6 +35,7 @@ pub use model::{ForeignOption, ModelKind, ModelSection};
 pub use name::{InvalidName, check_name};
 pub use number::{NonNegative, OutOfRange, Positive};
 pub use parse::InvalidExperiment;
+pub use split::{InvalidSplitSection, SplitSection};
 
 /// An experiment. It is made by [`Experiment::parse`] alone, so that none is wrong.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -7,12 +7,14 @@
 
 use std::path::PathBuf;
 
-use deltafl::data::{DeviceSplit, Federation, InputKind, Source, Split};
+use deltafl::data::{DeviceSplit, Federation, InputKind, Source, Split, TargetKind};
 
+use super::writer::MOST_CLASSES;
 use super::{FederationWriter, Heading, Manifest, SaveError};
 
 mod delimited;
 pub mod emnist;
+mod encoding;
 mod error;
 mod features;
 pub mod idx;
@@ -47,13 +49,17 @@ pub struct Target {
     pub classes: Option<usize>,
     /// Which devices to keep and how to split them.
     pub split: DeviceSplit,
+    /// Whether the targets are real numbers, to be predicted as such.
+    pub regression: bool,
+    /// Whether LEAF's `train` and `test` folders are kept apart, instead of one device made of both its parts.
+    pub keep_split: bool,
 }
 
 impl Target {
     /// Every device, all of them train devices.
     pub fn new(out: impl Into<PathBuf>) -> Self {
         let split = DeviceSplit { train: 1.0, ..DeviceSplit::default() };
-        Self { out: out.into(), name: None, classes: None, split }
+        Self { out: out.into(), name: None, classes: None, split, regression: false, keep_split: false }
     }
 
     /// The folder in which the target will lie.
@@ -64,8 +70,8 @@ impl Target {
         }
     }
 
-    fn heading(&self, importer: &str, kind: InputKind, classes: usize) -> Heading {
-        Heading { name: self.name.clone().unwrap_or_else(|| importer.to_owned()), kind, classes }
+    fn heading(&self, importer: &str, kind: InputKind, target: TargetKind) -> Heading {
+        Heading { name: self.name.clone().unwrap_or_else(|| importer.to_owned()), kind, target }
     }
 
     /// The devices to keep, with their splits; the others are noted as dropped.
@@ -77,6 +83,24 @@ impl Target {
         let examples: u64 = counts.iter().filter(|&&count| count <= bound).sum();
         source.dropped(&format!("examples of {reason}"), examples);
         Ok(kept.into_iter().zip(splits).collect())
+    }
+
+    /// The devices to keep, in the splits that the files name, where they do.
+    fn given_roster(
+        &self,
+        counts: &[u64],
+        splits: &[Option<Split>],
+        source: &mut Source,
+    ) -> Result<Vec<(usize, Split)>, ImportError> {
+        if splits.iter().all(Option::is_none) {
+            return self.roster(counts, source);
+        }
+        // Every device trains in the plan, so that only the small ones are left out.
+        let all =
+            Self { split: DeviceSplit { train: 1.0, validation: 0.0, ..self.split.clone() }, ..self.clone() };
+        let kept = all.roster(counts, source)?;
+        source.option("split", "as given");
+        Ok(kept.into_iter().map(|(device, _)| (device, splits[device].unwrap_or(Split::Train))).collect())
     }
 
     /// Notes in the federation where it came from and how it was split, if it was.
@@ -91,7 +115,7 @@ impl Target {
     fn classes(&self, highest_label: u32) -> Result<usize, ImportError> {
         let classes = self.classes.unwrap_or(highest_label as usize + 1);
         match classes {
-            0..=0x1_0000 => Ok(classes),
+            0..=MOST_CLASSES => Ok(classes),
             _ => Err(SaveError::Classes { classes }.into()),
         }
     }

@@ -36,6 +36,7 @@
 //! | [`open`], [`save`], [`FederationWriter`] | federation folders: mapped Arrow files |
 //! | [`import`] | CSV, Parquet, npz, IDX, LEAF and the data sets of the paper, into a federation folder |
 //! | [`partition`](fn@partition) | devices for data that has none |
+//! | [`write_state_dict`], [`read_state_dict`] | params as named tensors that PyTorch loads |
 //! | [`experiment`], [`run_folder`] | what to run, what it leaves behind |
 
 // Our tests compare floats for the same bits: that is the promise.
@@ -49,10 +50,12 @@ mod mapped;
 mod open;
 mod partition;
 pub mod run_folder;
+mod state_dict;
 mod writer;
 
 pub use arrow_file::InvalidArrowFile;
-pub use manifest::Manifest;
+pub use manifest::{Manifest, TargetFormat};
 pub use open::{OpenError, open};
 pub use partition::{Deal, Partition, PartitionError, partition};
+pub use state_dict::{StateDictError, read_state_dict, write_state_dict};
 pub use writer::{FederationWriter, Heading, SaveError, save};

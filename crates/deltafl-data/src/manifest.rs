@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use deltafl::data::{DeviceSplit, InputKind, Source};
+use deltafl::data::{DeviceSplit, FeatureColumn, InputKind, Source, TargetKind};
 use serde::{Deserialize, Serialize};
 
 use super::OpenError;
@@ -22,8 +22,14 @@ pub struct Manifest {
     pub format: u32,
     /// What the federation is called.
     pub name: String,
-    /// Number of classes.
+    /// Number of classes; 0 where targets are real numbers.
     pub classes: usize,
+    /// How targets are stored.
+    #[serde(default, skip_serializing_if = "TargetFormat::is_u16")]
+    pub targets: TargetFormat,
+    /// The names of the classes, in the order of their numbers, where they have any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub class_names: Vec<String>,
     /// Number of devices.
     pub devices: u64,
     /// Number of examples of all devices.
@@ -38,6 +44,9 @@ pub struct Manifest {
     pub word_dim: Option<usize>,
     /// The kind and shape of an input.
     pub input: InputKind,
+    /// The columns that the features were made of, where they are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<FeatureColumn>,
     /// How the devices were split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<DeviceSplit>,
@@ -46,7 +55,43 @@ pub struct Manifest {
     pub source: Option<Source>,
 }
 
+/// How the targets of a federation are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetFormat {
+    /// Classes, two bytes each.
+    #[default]
+    U16,
+    /// Classes, four bytes each: where there are more than 65,536.
+    U32,
+    /// Real numbers.
+    F32,
+}
+
+impl TargetFormat {
+    fn is_u16(&self) -> bool {
+        *self == Self::U16
+    }
+
+    /// The format for these targets.
+    pub fn of(target: TargetKind) -> Self {
+        match target {
+            TargetKind::Values => Self::F32,
+            TargetKind::Classes(0..=0x1_0000) => Self::U16,
+            TargetKind::Classes(_) => Self::U32,
+        }
+    }
+}
+
 impl Manifest {
+    /// What is to be predicted.
+    pub fn target(&self) -> TargetKind {
+        match self.targets {
+            TargetFormat::F32 => TargetKind::Values,
+            TargetFormat::U16 | TargetFormat::U32 => TargetKind::Classes(self.classes),
+        }
+    }
+
     /// Reads the manifest of a federation folder.
     pub fn read(dir: &Path) -> Result<Self, OpenError> {
         let path = dir.join(FILE_NAME);

@@ -9,12 +9,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use deltafl::data::{
-    Columns, DeviceTable, Federation, InputColumn, InputKind, InvalidColumns, TextColumn, WordVectors,
+    Columns, DeviceTable, Federation, InputColumn, InputKind, InvalidColumns, TargetColumn, TextColumn,
+    WordVectors,
 };
 
 use super::arrow_file::{ArrowFile, Column, ColumnType, InvalidArrowFile, Number};
-use super::manifest::Manifest;
+use super::manifest::{Manifest, TargetFormat};
 use super::mapped::map;
+use super::writer::MOST_CLASSES;
 
 pub(crate) const DEVICES: &str = "devices.arrow";
 pub(crate) const EXAMPLES: &str = "examples.arrow";
@@ -97,7 +99,7 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
     let dir = dir.as_ref();
     let manifest = Manifest::read(dir)?;
     check_shape(&dir.join(super::manifest::FILE_NAME), &manifest)?;
-    let (inputs, labels) = open_examples(dir, manifest.input)?;
+    let (inputs, targets) = open_examples(dir, manifest.input, manifest.targets)?;
     let devices = open_devices(dir, &manifest)?;
     let (words, vectors) = match (manifest.input, manifest.word_dim) {
         (InputKind::Tokens { vocabulary, .. }, Some(dim)) => {
@@ -106,13 +108,16 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
         }
         _ => (None, None),
     };
+    let target = manifest.target();
     let columns = Columns {
         name: manifest.name,
         kind: manifest.input,
-        classes: manifest.classes,
+        target,
         devices,
         inputs,
-        labels,
+        targets,
+        class_names: manifest.class_names,
+        feature_columns: manifest.features,
         words,
         vectors,
         symbols: manifest.symbols,
@@ -133,8 +138,12 @@ pub(crate) const DEVICE_COLUMNS: [Column; 5] = [
 ];
 
 /// The columns of the examples.
-pub(crate) fn example_columns(kind: InputKind) -> Vec<Column> {
-    let label = Column::new("label", ColumnType::Number(Number::U16));
+pub(crate) fn example_columns(kind: InputKind, targets: TargetFormat) -> Vec<Column> {
+    let label = match targets {
+        TargetFormat::U16 => Column::new("label", ColumnType::Number(Number::U16)),
+        TargetFormat::U32 => Column::new("label", ColumnType::Number(Number::U32)),
+        TargetFormat::F32 => Column::new("target", ColumnType::Number(Number::F32)),
+    };
     match kind {
         InputKind::Bytes { dim } => vec![Column::new("input", ColumnType::List(Number::U8, dim)), label],
         InputKind::Dense { dim } => vec![Column::new("input", ColumnType::List(Number::F32, dim)), label],
@@ -150,7 +159,7 @@ pub(crate) fn word_columns(dim: usize) -> [Column; 2] {
     [Column::new("word", ColumnType::Utf8), Column::new("vector", ColumnType::List(Number::F32, dim))]
 }
 
-/// Bounds that the columns and the code rely on: a label is a `u16`, a symbol is a byte.
+/// Bounds that the columns and the code rely on: a label has two bytes or four, a symbol is a byte.
 fn check_shape(path: &Path, manifest: &Manifest) -> Result<(), OpenError> {
     let bounded = |what, got: usize, most: usize| match got {
         0 => Err(OpenError::Shape { path: path.to_owned(), what, most, got }),
@@ -158,7 +167,11 @@ fn check_shape(path: &Path, manifest: &Manifest) -> Result<(), OpenError> {
         _ => Ok(()),
     };
     const LONGEST: usize = i32::MAX as usize;
-    bounded("classes", manifest.classes, 1 << 16)?;
+    match manifest.targets {
+        TargetFormat::U16 => bounded("classes", manifest.classes, 1 << 16)?,
+        TargetFormat::U32 => bounded("classes", manifest.classes, MOST_CLASSES)?,
+        TargetFormat::F32 => {}
+    }
     match manifest.input {
         InputKind::Bytes { dim } | InputKind::Dense { dim } => bounded("input.dim", dim, LONGEST),
         InputKind::Tokens { len, vocabulary } => {
@@ -178,21 +191,25 @@ fn open_file(path: &Path, columns: &[Column]) -> Result<ArrowFile, OpenError> {
     ArrowFile::new(&file, columns).map_err(|source| OpenError::Arrow { path: path.to_owned(), source })
 }
 
-type Labels = deltafl::data::Column<u16>;
-
-fn open_examples(dir: &Path, kind: InputKind) -> Result<(InputColumn, Labels), OpenError> {
-    let file = open_file(&dir.join(EXAMPLES), &example_columns(kind))?;
+fn open_examples(
+    dir: &Path,
+    kind: InputKind,
+    targets: TargetFormat,
+) -> Result<(InputColumn, TargetColumn), OpenError> {
+    let file = open_file(&dir.join(EXAMPLES), &example_columns(kind, targets))?;
     let inputs = match kind {
         InputKind::Bytes { .. } => InputColumn::Bytes(file.numbers(0)),
         InputKind::Dense { .. } => InputColumn::Dense(file.numbers(0)),
         InputKind::Tokens { .. } => InputColumn::Tokens(file.numbers(0)),
         InputKind::Windows { .. } => InputColumn::Text(file.numbers(0)),
     };
-    let labels = match kind {
-        InputKind::Windows { .. } => Labels::default(),
-        _ => file.numbers(1),
+    let targets = match (kind, targets) {
+        (InputKind::Windows { .. }, _) => TargetColumn::InText,
+        (_, TargetFormat::U16) => TargetColumn::Few(file.numbers(1)),
+        (_, TargetFormat::U32) => TargetColumn::Many(file.numbers(1)),
+        (_, TargetFormat::F32) => TargetColumn::Values(file.numbers(1)),
     };
-    Ok((inputs, labels))
+    Ok((inputs, targets))
 }
 
 fn open_devices(dir: &Path, manifest: &Manifest) -> Result<DeviceTable, OpenError> {

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use deltafl::data::{DeviceExamples, Federation, InputKind, Source, Split};
+use deltafl::data::{DeviceExamples, Federation, InputKind, Source, Split, TargetKind};
 use deltafl::stream::{Purpose, Stream};
 
 use super::{FederationWriter, Heading, Manifest, SaveError};
@@ -189,23 +189,23 @@ pub fn partition(
     let places: Vec<(u32, usize)> = (0..federation.len() as u32)
         .flat_map(|k| (0..federation.examples(k).len()).map(move |i| (k, i)))
         .collect();
-    let labels: Vec<u32> = (0..federation.len() as u32).flat_map(|k| federation.stored(k).1).collect();
+    let examples = |k: u32| federation.examples(k);
+    // Real numbers are dealt as if they were of one class.
+    let labels: Vec<u32> = places.iter().map(|&(k, i)| examples(k).label(i)).collect();
     let dealt = plan.deal(&labels)?;
-    let heading = Heading {
-        name: federation.name().to_owned(),
-        kind: federation.kind(),
-        classes: federation.classes(),
-    };
+    let heading =
+        Heading { name: federation.name().to_owned(), kind: federation.kind(), target: federation.targets() };
     let mut writer = FederationWriter::create(target, heading)?;
     let empty = dealt.iter().filter(|examples| examples.is_empty()).count() as u64;
     writer.source(partition_source(federation, plan, empty));
+    writer.class_names(federation.class_names().to_vec());
+    writer.feature_columns(federation.feature_columns().to_vec());
     if let Some(vectors) = federation.vectors() {
         writer.words(federation.word_list(vectors), vectors)?;
     }
     for (k, examples) in dealt.iter().enumerate().filter(|(_, examples)| !examples.is_empty()) {
         let rows: Vec<(u32, usize)> = examples.iter().map(|&example| places[example]).collect();
-        let labels: Vec<u32> = examples.iter().map(|&example| labels[example]).collect();
-        push_rows(federation, &mut writer, &format!("device-{k}"), &rows, &labels)?;
+        push_rows(federation, &mut writer, &format!("device-{k}"), &rows)?;
     }
     Ok(writer.finish()?)
 }
@@ -227,7 +227,6 @@ fn push_rows(
     writer: &mut FederationWriter,
     id: &str,
     rows: &[(u32, usize)],
-    labels: &[u32],
 ) -> Result<(), SaveError> {
     let (mut bytes, mut dense, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
     for &(device, i) in rows {
@@ -249,7 +248,16 @@ fn push_rows(
         InputKind::Dense { .. } => DeviceExamples::Dense(&dense),
         InputKind::Tokens { .. } | InputKind::Windows { .. } => DeviceExamples::Tokens(&tokens),
     };
-    writer.push(id, Split::Train, inputs, labels)
+    match federation.targets() {
+        TargetKind::Classes(_) => {
+            let labels: Vec<u32> = rows.iter().map(|&(k, i)| federation.examples(k).label(i)).collect();
+            writer.push(id, Split::Train, inputs, &labels)
+        }
+        TargetKind::Values => {
+            let values: Vec<f32> = rows.iter().map(|&(k, i)| federation.examples(k).value(i)).collect();
+            writer.push(id, Split::Train, inputs, &values)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -341,8 +349,8 @@ mod tests {
         let federation = crate::open(dir.path().join("f")).unwrap();
         assert_eq!(federation.len(), 4);
         for k in 0..4 {
-            let (DeviceExamples::Bytes(values), labels) = federation.stored(k) else { panic!("bytes") };
-            for (pair, label) in values.chunks_exact(2).zip(labels) {
+            let (DeviceExamples::Bytes(values), targets) = federation.stored(k) else { panic!("bytes") };
+            for (pair, &label) in values.chunks_exact(2).zip(targets.lent().classes()) {
                 assert_eq!((pair[1], u32::from(pair[0]) % 6), (pair[0] + 1, label));
             }
         }

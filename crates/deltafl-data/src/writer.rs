@@ -10,13 +10,17 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use deltafl::data::{
-    ContentHash, DeviceExamples, DeviceSplit, Federation, InputKind, InvalidDevice, Shape, Source, Split,
-    WordVectors,
+    ContentHash, DeviceExamples, DeviceSplit, FeatureColumn, Federation, InputKind, InvalidDevice, Shape,
+    Source, Split, TargetBuffer, TargetKind, WordVectors,
 };
+use deltafl::task::Targets;
 
 use super::arrow_file::{ArrowFileWriter, bytes_of};
-use super::manifest::{self, Manifest};
+use super::manifest::{self, Manifest, TargetFormat};
 use super::open::{DEVICE_COLUMNS, DEVICES, EXAMPLES, WORDS, example_columns, word_columns};
+
+/// Most classes of a federation: a model has a parameter or more for each.
+pub(crate) const MOST_CLASSES: usize = 1 << 24;
 
 /// Why a federation folder cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +50,7 @@ pub enum SaveError {
     #[error("there is no device")]
     NoDevices,
     /// More classes or symbols than the columns can hold.
-    #[error("{classes} classes do not fit: at most 65536, and 256 for windows over a text")]
+    #[error("{classes} classes do not fit: at most 16777216, and 256 for windows over a text")]
     Classes {
         /// Number of classes.
         classes: usize,
@@ -60,8 +64,8 @@ pub struct Heading {
     pub name: String,
     /// The kind and shape of an input.
     pub kind: InputKind,
-    /// Number of classes.
-    pub classes: usize,
+    /// What is to be predicted.
+    pub target: TargetKind,
 }
 
 /// Writes a federation folder.
@@ -71,11 +75,13 @@ pub struct FederationWriter {
     target: PathBuf,
     partial: Partial,
     examples: ArrowFileWriter,
-    seen: HashSet<String>,
+    seen: HashSet<(String, Split)>,
     table: Table,
     /// Symbols or examples written so far.
     rows: u64,
-    labels: Vec<u16>,
+    targets: TargetBuffer,
+    class_names: Vec<String>,
+    features: Vec<FeatureColumn>,
     hash: ContentHash,
     symbols: Option<String>,
     word_dim: Option<usize>,
@@ -97,14 +103,17 @@ impl FederationWriter {
     /// Begins a federation that will lie in `target`, which must not exist or be an empty folder.
     pub fn create(target: impl AsRef<Path>, heading: Heading) -> Result<Self, SaveError> {
         let target = target.as_ref();
-        let most = if matches!(heading.kind, InputKind::Windows { .. }) { 256 } else { 1 << 16 };
-        if heading.classes > most {
-            return Err(SaveError::Classes { classes: heading.classes });
+        let (classes, windows) =
+            (heading.target.classes(), matches!(heading.kind, InputKind::Windows { .. }));
+        if classes > if windows { 256 } else { MOST_CLASSES } {
+            return Err(SaveError::Classes { classes });
         }
+        let targets = TargetBuffer::new(heading.kind, heading.target);
         let partial = Partial::beside(target)?;
         let path = partial.path.join(EXAMPLES);
-        let examples = ArrowFileWriter::create(&path, &example_columns(heading.kind))
-            .map_err(|source| SaveError::Io { path, source })?;
+        let examples =
+            ArrowFileWriter::create(&path, &example_columns(heading.kind, TargetFormat::of(heading.target)))
+                .map_err(|source| SaveError::Io { path, source })?;
         Ok(Self {
             heading,
             target: target.to_owned(),
@@ -113,7 +122,9 @@ impl FederationWriter {
             seen: HashSet::new(),
             table: Table::default(),
             rows: 0,
-            labels: Vec::new(),
+            targets,
+            class_names: Vec::new(),
+            features: Vec::new(),
             hash: ContentHash::default(),
             symbols: None,
             word_dim: None,
@@ -131,6 +142,18 @@ impl FederationWriter {
     /// How its devices were split.
     pub fn device_split(&mut self, split: DeviceSplit) -> &mut Self {
         self.split = Some(split);
+        self
+    }
+
+    /// The names of the classes, in the order of their numbers.
+    pub fn class_names(&mut self, names: Vec<String>) -> &mut Self {
+        self.class_names = names;
+        self
+    }
+
+    /// The columns that the features were made of.
+    pub fn feature_columns(&mut self, columns: Vec<FeatureColumn>) -> &mut Self {
+        self.features = columns;
         self
     }
 
@@ -164,20 +187,22 @@ impl FederationWriter {
     }
 
     /// Adds a device; the federation is unchanged when it is refused.
-    pub fn push(
+    pub fn push<'a>(
         &mut self,
         id: &str,
         split: Split,
         inputs: DeviceExamples<'_>,
-        labels: &[u32],
+        targets: impl Into<Targets<'a>>,
     ) -> Result<(), SaveError> {
-        let shape = Shape { kind: self.heading.kind, classes: self.heading.classes };
-        let count = shape.count(id, inputs, labels)?;
-        if self.seen.contains(id) {
+        let targets = targets.into();
+        let shape = Shape { kind: self.heading.kind, targets: self.heading.target };
+        let count = shape.count(id, inputs, targets)?;
+        let key = (id.to_owned(), split);
+        if self.seen.contains(&key) {
             return Err(InvalidDevice::Duplicate { id: id.to_owned() }.into());
         }
         self.table.push(id, split, self.rows, count as u64)?;
-        self.seen.insert(id.to_owned());
+        self.seen.insert(key);
         self.hash.device(id, split as u8, count as u64);
         let bytes = inputs.bytes();
         self.hash.inputs(bytes);
@@ -185,9 +210,9 @@ impl FederationWriter {
             DeviceExamples::Text(text) => text.len(),
             _ => count,
         } as u64;
-        let first = self.labels.len();
-        self.labels.extend(labels.iter().map(|&label| label as u16));
-        self.hash.labels(&self.labels[first..]);
+        let first = self.targets.len();
+        self.targets.extend(targets);
+        self.hash.targets(self.targets.bytes_from(first));
         self.examples.write(bytes).map_err(|source| self.partial.error(EXAMPLES, source))
     }
 
@@ -202,20 +227,23 @@ impl FederationWriter {
         };
         self.examples.end_buffer().map_err(io(EXAMPLES))?;
         if !matches!(self.heading.kind, InputKind::Windows { .. }) {
-            self.examples.buffer(bytes_of(&self.labels)).map_err(io(EXAMPLES))?;
+            self.examples.buffer(self.targets.bytes_from(0)).map_err(io(EXAMPLES))?;
         }
         self.examples.finish(self.rows).map_err(io(EXAMPLES))?;
         self.table.write(&self.partial.path.join(DEVICES)).map_err(io(DEVICES))?;
         let manifest = Manifest {
             format: manifest::FORMAT,
-            hash: self.hash.finish(self.heading.kind, self.heading.classes),
+            hash: self.hash.finish(self.heading.kind, self.heading.target),
             name: self.heading.name,
-            classes: self.heading.classes,
+            classes: self.heading.target.classes(),
+            targets: TargetFormat::of(self.heading.target),
+            class_names: self.class_names,
             devices: self.table.count.len() as u64,
             examples: self.table.count.iter().sum(),
             symbols: self.symbols,
             word_dim: self.word_dim,
             input: self.heading.kind,
+            features: self.features,
             split: self.split,
             source: self.source,
         };
@@ -229,21 +257,20 @@ impl FederationWriter {
 
 /// Writes a federation to a folder: the devices it has, in their order.
 pub fn save(federation: &Federation, target: impl AsRef<Path>) -> Result<Manifest, SaveError> {
-    let heading = Heading {
-        name: federation.name().to_owned(),
-        kind: federation.kind(),
-        classes: federation.classes(),
-    };
+    let heading =
+        Heading { name: federation.name().to_owned(), kind: federation.kind(), target: federation.targets() };
     let mut writer = FederationWriter::create(target, heading)?;
     writer.source = federation.source().cloned();
     writer.split = federation.device_split().cloned();
+    writer.class_names = federation.class_names().to_vec();
+    writer.features = federation.feature_columns().to_vec();
     writer.symbols = federation.symbols().map(str::to_owned);
     if let Some(vectors) = federation.vectors() {
         writer.words(federation.word_list(vectors), vectors)?;
     }
     for k in 0..federation.len() as u32 {
-        let (inputs, labels) = federation.stored(k);
-        writer.push(federation.id(k), federation.split_of(k), inputs, &labels)?;
+        let (inputs, targets) = federation.stored(k);
+        writer.push(federation.id(k), federation.split_of(k), inputs, targets.lent())?;
     }
     writer.finish()
 }

@@ -56,15 +56,15 @@ fn broken_leaf_shards() {
         ),
         (
             r#"{"user_data": {"a": {"x": [[1]], "y": [-1]}}}"#,
-            "f, byte 39: label -1 is not an integer in 0–65535",
+            "f, byte 39: label -1 is not a whole number from 0 to 16777215; numbers to predict are imported with --regression",
         ),
         (
             r#"{"user_data": {"a": {"x": [[1]], "y": [0.5]}}}"#,
-            "f, byte 39: label 0.5 is not an integer in 0–65535",
+            "f, byte 39: label 0.5 is not a whole number from 0 to 16777215; numbers to predict are imported with --regression",
         ),
         (
-            r#"{"user_data": {"a": {"x": [[1]], "y": [70000]}}}"#,
-            "f, byte 39: label 70000 is not an integer in 0–65535",
+            r#"{"user_data": {"a": {"x": [[1]], "y": [16777216]}}}"#,
+            "f, byte 39: label 16777216 is not a whole number from 0 to 16777215; numbers to predict are imported with --regression",
         ),
         (
             r#"{"user_data": {"a": {"x": [[1]], "y": [0, 1]}}}"#,
@@ -117,7 +117,12 @@ fn truncated_gzip_and_endless_nesting() {
 }
 
 fn table_error(text: impl AsRef<[u8]>) -> String {
-    let columns = table::Columns { device: Some("user".into()), label: "y".into(), features: Vec::new() };
+    let columns = table::Columns {
+        device: Some("user".into()),
+        label: "y".into(),
+        features: Vec::new(),
+        ..table::Columns::default()
+    };
     refused(text.as_ref(), |path, target| {
         let target = Target { classes: Some(3), ..target.clone() };
         table::import(path, table::Dialect::Csv, &columns, Features::Auto, &target)
@@ -131,10 +136,20 @@ fn broken_tables() {
         (b"a,b\n1,2\n", "f: there is no column \"user\"; the columns are a, b"),
         (b"user,y,x\n", "f: holds no examples"),
         (b"user,y,x\na,0\n", "f, line 2: fields: expected 3, found 2"),
-        (b"user,y,x\na,0,1\na,0,one\n", "f, line 3: \"one\" is not a number"),
+        (
+            b"user,y,x\na,0,1\na,0,one\n",
+            "f, line 3: \"one\" is not a number, and the column \"x\" begins with one: correct it, leave the column out with \
+             --columns, or read the whole column as words with --category \"x\"",
+        ),
         (b"user,y,x\na,0,nan\n", "f, line 2: a feature is not finite"),
-        (b"user,y,x\na,0,\n", "f, line 2: \"\" is not a number"),
-        (b"user,y,x\na,-1,1\n", "f, line 2: label -1 is not an integer in 0–65535"),
+        (
+            b"user,y,x\na,0,\n",
+            "f, line 2: the value of column \"x\" is missing: fill it in, or leave the row or the column out",
+        ),
+        (
+            b"user,y,x\na,-1,1\n",
+            "f, line 2: label -1 is not a whole number from 0 to 16777215; numbers to predict are imported with --regression",
+        ),
         (b"user,y,x\na,3,1\n", "f, line 2: label 3 is not below the number of classes, 3"),
         (b"user,y,x\n\xff,0,1\n", "f, line 2: not valid UTF-8"),
         (b"user,y\na,0\n", "f, line 2: an example has 0 features, those before it have 1"),
@@ -245,7 +260,7 @@ fn broken_npz_files() {
     );
     assert_eq!(
         npz_error(&x, &npy("|i1", "(2,)", &[0, 0xff])),
-        "f, member \"y.npy\": label -1 is not an integer in 0–65535"
+        "f, member \"y.npy\": label -1 is not a whole number from 0 to 16777215; numbers to predict are imported with --regression"
     );
     assert_eq!(
         npz_error(&npy("<c16", "(2, 1)", &[]), &y),
@@ -265,7 +280,8 @@ fn broken_npz_files() {
 
 #[test]
 fn broken_parquet_files() {
-    let columns = table::Columns { device: None, label: "y".into(), features: Vec::new() };
+    let columns =
+        table::Columns { device: None, label: "y".into(), features: Vec::new(), ..table::Columns::default() };
     for bytes in [
         &b""[..],
         b"PAR1",

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 use deltafl::data::{
-    BatchBuffer, DeviceExamples, DeviceSplit, Federation, FederationBuilder, InputKind, Split, Unverified,
-    WordVectors,
+    BatchBuffer, DeviceExamples, DeviceSplit, Federation, FederationBuilder, InputKind, Split, TargetKind,
+    Unverified, WordVectors,
 };
+use deltafl::task::Targets;
 use deltafl_data::{FederationWriter, Heading, Manifest, OpenError, SaveError};
 use tempfile::TempDir;
 
@@ -41,8 +42,8 @@ fn words() -> Federation {
 fn text() -> Federation {
     let mut builder = FederationBuilder::new("text", InputKind::Windows { len: 2, alphabet: 4 }, 4);
     builder.symbols(" abc");
-    builder.push("role", Split::Train, DeviceExamples::Text(&[1, 2, 3, 0, 1]), &[]).unwrap();
-    builder.push("other", Split::Test, DeviceExamples::Text(&[3, 3, 1]), &[]).unwrap();
+    builder.push("role", Split::Train, DeviceExamples::Text(&[1, 2, 3, 0, 1]), Targets::IN_TEXT).unwrap();
+    builder.push("other", Split::Test, DeviceExamples::Text(&[3, 3, 1]), Targets::IN_TEXT).unwrap();
     builder.build()
 }
 
@@ -93,7 +94,8 @@ fn a_federation_without_its_small_devices_saves_compactly() {
 #[test]
 fn a_writer_that_is_dropped_leaves_nothing() {
     let dir = TempDir::new().unwrap();
-    let heading = Heading { name: "x".into(), kind: InputKind::Bytes { dim: 1 }, classes: 2 };
+    let heading =
+        Heading { name: "x".into(), kind: InputKind::Bytes { dim: 1 }, target: TargetKind::Classes(2) };
     let mut writer = FederationWriter::create(dir.path().join("f"), heading.clone()).unwrap();
     writer.push("a", Split::Train, DeviceExamples::Bytes(&[1]), &[0]).unwrap();
     let refused = writer.push("a", Split::Train, DeviceExamples::Bytes(&[1]), &[0]);

@@ -59,7 +59,7 @@ fn device(federation: &Federation, k: u32) -> String {
         InputKind::Dense { .. } => format!("{:?}", batch.inputs.dense()),
         _ => format!("{:?}", batch.inputs.tokens()),
     };
-    format!("{}: {inputs} {:?}", federation.id(k), batch.labels)
+    format!("{}: {inputs} {:?}", federation.id(k), batch.targets.classes())
 }
 
 #[test]
@@ -100,8 +100,12 @@ fn leaf_texts_become_symbols() {
 fn csv_rows_are_grouped_by_device() {
     let desk = Desk::new();
     let csv = "y,x1,user,x2,note\n1,0.5,\"b, c\",2,-\n0,1.5,a,3,-\n2.0,2.5,\"b, c\",4,-\n";
-    let columns =
-        table::Columns { device: Some("user".into()), label: "y".into(), features: vec!["x*".into()] };
+    let columns = table::Columns {
+        device: Some("user".into()),
+        label: "y".into(),
+        features: vec!["x*".into()],
+        ..table::Columns::default()
+    };
     let file = desk.file("t.csv", csv);
     let imported =
         table::import(&file, table::Dialect::Csv, &columns, Features::Auto, &desk.target()).unwrap();
@@ -112,7 +116,12 @@ fn csv_rows_are_grouped_by_device() {
 fn tsv_takes_all_other_columns_and_grey_levels() {
     let desk = Desk::new();
     let file = desk.file("t.tsv", gzip(b"label\tp0\tp1\n3\t0\t255\n1\t51\t102\n"));
-    let columns = table::Columns { device: None, label: "label".into(), features: Vec::new() };
+    let columns = table::Columns {
+        device: None,
+        label: "label".into(),
+        features: Vec::new(),
+        ..table::Columns::default()
+    };
     let target = desk.target();
     let imported =
         table::import(&file, table::Dialect::Tsv, &columns, Features::GreyLevels, &target).unwrap();
@@ -213,6 +222,7 @@ fn parquet_images_go_to_their_writers() {
         device: Some("writer_id".into()),
         label: "character".into(),
         features: vec!["image".into()],
+        ..table::Columns::default()
     };
     let imported = parquet::import(&[file], &columns, Features::Auto, &desk.target()).unwrap();
     assert_eq!(imported.manifest.input, InputKind::Bytes { dim: 2 });
@@ -295,7 +305,7 @@ fn tweets_become_their_first_twenty_words() {
     let ann = buffer.gather(&federation.examples(0), 0..2);
     assert_eq!(ann.inputs.tokens()[..6], [1, 0, 1, 3, 0, 0]);
     assert_eq!(ann.inputs.tokens()[20..], [0; 20]);
-    assert_eq!(ann.labels, [1, 0]);
+    assert_eq!(ann.targets.classes(), [1, 0]);
     assert_eq!(imported.manifest.source.unwrap().dropped[0].reason, "neutral tweets");
 }
 
@@ -343,7 +353,12 @@ fn shakespeares_roles_become_windows() {
 fn an_import_can_split_and_drop_devices() {
     let desk = Desk::new();
     let csv = "user,y,x\na,0,0.1\na,1,0.2\nb,0,0.3\nc,1,0.4\nc,1,0.5\n";
-    let columns = table::Columns { device: Some("user".into()), label: "y".into(), features: Vec::new() };
+    let columns = table::Columns {
+        device: Some("user".into()),
+        label: "y".into(),
+        features: Vec::new(),
+        ..table::Columns::default()
+    };
     let mut target = desk.target();
     (target.split.train, target.split.min_points) = (0.5, 1);
     let file = desk.file("t.csv", csv);

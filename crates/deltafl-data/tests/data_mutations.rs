@@ -81,7 +81,12 @@ fn leaf_survives() {
 
 #[test]
 fn tables_survive() {
-    let columns = table::Columns { device: Some("d".into()), label: "y".into(), features: Vec::new() };
+    let columns = table::Columns {
+        device: Some("d".into()),
+        label: "y".into(),
+        features: Vec::new(),
+        ..table::Columns::default()
+    };
     let good = b"d,y,x1,x2\na,0,0.5,1\n\"b, c\",1,2,3\na,2,1e-3,-4\n";
     survives(good, |path, target| table::import(path, table::Dialect::Csv, &columns, Features::Auto, target));
 }
@@ -128,7 +133,12 @@ fn parquet_survives() {
     let mut writer = ::parquet::arrow::ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
     writer.write(&batch).unwrap();
     let good = writer.into_inner().unwrap();
-    let columns = table::Columns { device: Some("d".into()), label: "y".into(), features: Vec::new() };
+    let columns = table::Columns {
+        device: Some("d".into()),
+        label: "y".into(),
+        features: Vec::new(),
+        ..table::Columns::default()
+    };
     survives(&good, |path, target| parquet::import(&[path.to_owned()], &columns, Features::Auto, target));
 }
 

@@ -114,7 +114,7 @@ impl Observer for Silent {
 fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, Silent) {
     let experiment = Experiment::parse(EXPERIMENT).unwrap();
     let federation = Spec::Glyphs(toml::from_str::<Glyphs>("devices = 24").unwrap()).build();
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
     let compute = Threads::new(&trainer, &federation, 1).unwrap();
     let exchange = Direct::new(compute, &federation).unwrap();

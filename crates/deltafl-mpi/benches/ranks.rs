@@ -62,7 +62,7 @@ fn rank(case: &str) {
     match case {
         "all-reduce" => [3, 115_649, 1_200_003].into_iter().for_each(|len| all_reduce(&world, len)),
         "null" => rounds(&world, case, &dots(400), &Null, 400),
-        "linear" => build_and_run(&world, case, &ModelSpec::Linear, 12),
+        "linear" => build_and_run(&world, case, &ModelSpec::LINEAR, 12),
         _ => build_and_run(&world, case, &ModelSpec::ConvNet { channels: [32, 64] }, 3),
     }
 }

@@ -37,7 +37,7 @@
 //! let world = deltafl_mpi::World::init()?;
 //! let federation = Spec::Glyphs(Glyphs::default()).build();
 //! world.same("the data", federation.hash())?;
-//! let model = ModelSpec::Linear.build(&federation, world.common_isa(Isa::detect()))?;
+//! let model = ModelSpec::LINEAR.build(&federation, world.common_isa(Isa::detect()))?;
 //! let trainer = Sgd::new(&*model);
 //! let compute = Threads::new(&trainer, &federation, world.threads(0))?;
 //! let mut exchange = world.exchange(Box::new(compute), &federation, Masks::None)?;

@@ -16,6 +16,20 @@ use crate::world::World;
 /// Most entries of one collective: MPI counts them in an `i32`.
 pub(crate) const MOST: usize = 1 << 30;
 
+/// Words of a score.
+const WORDS: usize = 1 + Score::SUMS;
+
+/// A score as words, bit by bit.
+fn words_of(score: &Score) -> [u64; WORDS] {
+    let mut words = [score.loss.to_bits(); WORDS];
+    words[1..].iter_mut().zip(score.sums).for_each(|(word, sum)| *word = sum.to_bits());
+    words
+}
+
+fn score_of(words: &[u64; WORDS]) -> Score {
+    Score { loss: f64::from_bits(words[0]), sums: std::array::from_fn(|i| f64::from_bits(words[1 + i])) }
+}
+
 /// The other ranks.
 pub(crate) struct Ranks<'a> {
     world: &'a World,
@@ -56,21 +70,20 @@ impl Peers for Ranks<'_> {
             return Ok(part);
         }
         let blocks = lengths.iter().sum::<usize>();
-        if 2 * blocks > MOST {
+        if WORDS * blocks > MOST {
             let source = Box::new(TooManyScores { blocks });
             return Err(ExchangeError::Transport { context: "could not gather the losses", source });
         }
         let since = Instant::now();
-        let words: Vec<u64> = part.iter().flat_map(|score| [score.loss.to_bits(), score.errors]).collect();
-        let mut all = vec![0u64; 2 * blocks];
-        let counts: Vec<i32> = lengths.iter().map(|&len| 2 * len as i32).collect();
+        let words: Vec<u64> = part.iter().flat_map(words_of).collect();
+        let mut all = vec![0u64; WORDS * blocks];
+        let counts: Vec<i32> = lengths.iter().map(|&len| (WORDS * len) as i32).collect();
         let starts: Vec<i32> =
             counts.iter().scan(0, |end, &count| Some(std::mem::replace(end, *end + count))).collect();
         let mut parts = PartitionMut::new(&mut all[..], counts, starts);
         self.world.communicator().all_gather_varcount_into(&words[..], &mut parts);
         self.waited += since.elapsed();
-        let score = |words: &[u64]| Score { loss: f64::from_bits(words[0]), errors: words[1] };
-        Ok(all.chunks_exact(2).map(score).collect())
+        Ok(all.as_chunks().0.iter().map(score_of).collect())
     }
 
     fn sum(

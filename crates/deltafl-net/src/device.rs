@@ -6,7 +6,7 @@
 //! use deltafl_net::link::{Server, Trust};
 //! # use deltafl::{data::Federation, kernel::Isa, model::ModelSpec};
 //! # async fn app(credentials: Credentials, trust: Trust, data: Arc<Federation>) -> Result<(), Box<dyn std::error::Error>> {
-//! let model = ModelSpec::Linear.build(&data, Isa::detect())?;
+//! let model = ModelSpec::LINEAR.build(&data, Isa::detect())?;
 //! let server = Server { address: "fl.example.org:7700".into(), trust };
 //! Device::connect(server, credentials, Consent::default())
 //!     .serve(Arc::from(model), Data::only_device(&data).ok_or("one device is expected")?)

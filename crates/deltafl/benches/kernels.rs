@@ -95,7 +95,7 @@ impl Examples {
     fn batch(&self) -> Batch<'_> {
         let inputs =
             if self.tokens.is_empty() { Inputs::Dense(&self.dense) } else { Inputs::Tokens(&self.tokens) };
-        Batch { inputs, labels: &self.labels }
+        Batch { inputs, targets: (&self.labels).into() }
     }
 }
 

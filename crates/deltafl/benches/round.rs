@@ -35,11 +35,11 @@ fn federation(devices: u32, classes: u32) -> Federation {
 }
 
 fn logistic(criterion: &mut Criterion) {
-    rounds(criterion, "round of 100 devices, logistic", &ModelSpec::Logistic, 2);
+    rounds(criterion, "round of 100 devices, logistic", &ModelSpec::LOGISTIC, 2);
 }
 
 fn softmax(criterion: &mut Criterion) {
-    rounds(criterion, "round of 100 devices, softmax of 62 classes", &ModelSpec::Linear, 62);
+    rounds(criterion, "round of 100 devices, softmax of 62 classes", &ModelSpec::LINEAR, 62);
 }
 
 fn rounds(criterion: &mut Criterion, name: &str, model: &ModelSpec, classes: u32) {

@@ -25,6 +25,7 @@ use deltafl::metrics::Figures;
 use deltafl::model::{Batch, Model, Score};
 use deltafl::stream::Stream;
 use deltafl::superquantile::{Conformity, LossDistribution};
+use deltafl::task::ERRORS;
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
 
@@ -100,7 +101,7 @@ impl Model for Perceptron {
         let scale = 1.0 / batch.len() as f32;
         gradient.fill(0.0);
         let mut loss = 0.0;
-        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.labels) {
+        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.targets.classes()) {
             self.forward(params, x, a, z);
             loss += cross_entropy(z, label as usize);
             z[label as usize] -= 1.0; // ∂f/∂z = softmax(z) − 1_y
@@ -123,10 +124,10 @@ impl Model for Perceptron {
         let (a, scratch) = scratch.split_at_mut(self.hidden);
         let z = &mut scratch[..self.classes];
         let mut score = Score::default();
-        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.labels) {
+        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.targets.classes()) {
             self.forward(params, x, a, z);
             let first_best = (1..z.len()).fold(0, |best, i| if z[i] > z[best] { i } else { best });
-            score.errors += u64::from(first_best != label as usize);
+            score.sums[ERRORS] += f64::from(u8::from(first_best != label as usize));
             score.loss += cross_entropy(z, label as usize);
         }
         score
@@ -145,7 +146,7 @@ impl Observer for Printer {
         for split in splits.iter().filter(|split| split.split == Split::Test) {
             print!("{round:>5}");
             for devices in &split.tracks {
-                let errors: Vec<f64> = devices.iter().map(|device| 100.0 * device.error).collect();
+                let errors: Vec<f64> = devices.iter().map(|device| 100.0 * device.primary()).collect();
                 let figures = Figures::unweighted(&errors).ok_or("there is no test device")?;
                 print!("{:>12.1} % {:>12.1} %", figures.mean, figures.percentile(90).unwrap_or(f64::NAN));
             }

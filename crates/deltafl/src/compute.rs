@@ -9,6 +9,7 @@ use std::ops::Range;
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::RoundKey;
+use crate::task::Task;
 use crate::trainer::{LocalPlan, TrainerError};
 
 mod threads;
@@ -66,6 +67,9 @@ pub trait Compute {
     /// How many devices are computed side by side.
     fn width(&self) -> usize;
 
+    /// What is predicted: which metrics the scores come to.
+    fn task(&self) -> Task;
+
     /// Tells which devices (federation indices) will be asked for soon.
     fn prefetch(&mut self, devices: &[u32]);
 
@@ -85,6 +89,10 @@ pub trait Compute {
 impl<C: Compute + ?Sized> Compute for Box<C> {
     fn width(&self) -> usize {
         (**self).width()
+    }
+
+    fn task(&self) -> Task {
+        (**self).task()
     }
 
     fn prefetch(&mut self, devices: &[u32]) {

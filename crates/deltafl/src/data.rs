@@ -23,11 +23,13 @@ mod columns;
 mod content_hash;
 mod device_split;
 mod evaluation_sample;
+mod example_split;
 mod from_columns;
 pub mod normalise;
 mod source;
 mod summary;
 pub mod synthetic;
+mod targets;
 mod verify;
 
 pub use batch::BatchBuffer;
@@ -36,10 +38,13 @@ pub use check::{DeviceExamples, InvalidDevice, Shape};
 pub use column::{Column, InvalidText, Number, TextColumn};
 pub use content_hash::ContentHash;
 pub use device_split::{DeviceSplit, InvalidSplit};
+pub use example_split::{GivenSplit, WithinSplit};
 pub use from_columns::{Columns, InvalidColumns};
 pub use normalise::{Affine, Normalise};
 pub use source::{Dropped, Source};
 pub use summary::{Bin, Splits, Spread, Summary};
+pub(crate) use targets::DeviceTargets;
+pub use targets::{FeatureColumn, StoredTargets, TargetBuffer, TargetColumn, TargetKind};
 pub use verify::Unverified;
 
 /// Which part of the population a device belongs to.
@@ -141,11 +146,14 @@ pub struct WordVectors {
 pub struct Federation {
     pub(crate) name: String,
     pub(crate) kind: InputKind,
-    pub(crate) classes: usize,
+    pub(crate) target: TargetKind,
     pub(crate) devices: DeviceTable,
     pub(crate) inputs: InputColumn,
-    /// Empty for windows, whose labels stand in the text.
-    pub(crate) labels: Column<u16>,
+    pub(crate) targets: TargetColumn,
+    /// The names of the classes, where they have any.
+    pub(crate) class_names: Vec<String>,
+    /// What the features were made of, where it is known.
+    pub(crate) feature_columns: Vec<FeatureColumn>,
     /// The words of the vocabulary; word 0 is empty.
     pub(crate) words: Option<TextColumn>,
     pub(crate) vectors: Option<WordVectors>,
@@ -164,7 +172,7 @@ pub struct Federation {
 #[derive(Clone, Copy, Debug)]
 pub struct Examples<'a> {
     pub(crate) inputs: DeviceInputs<'a>,
-    pub(crate) labels: &'a [u16],
+    pub(crate) targets: DeviceTargets<'a>,
     pub(crate) affine: Option<&'a Affine>,
     len: usize,
     classes: usize,
@@ -190,9 +198,29 @@ impl Federation {
         self.kind
     }
 
-    /// Number of classes; labels lie in `0..classes`.
+    /// What is to be predicted.
+    pub fn targets(&self) -> TargetKind {
+        self.target
+    }
+
+    /// Number of classes; labels lie in `0..classes`. 0 where targets are real numbers.
     pub fn classes(&self) -> usize {
-        self.classes
+        self.target.classes()
+    }
+
+    /// The names of the classes, in the order of their numbers; empty where they have none.
+    pub fn class_names(&self) -> &[String] {
+        &self.class_names
+    }
+
+    /// The name of a class: as the data has it, or its number.
+    pub fn class_name(&self, class: u32) -> String {
+        self.class_names.get(class as usize).cloned().unwrap_or_else(|| class.to_string())
+    }
+
+    /// The columns that the features were made of, where they are known.
+    pub fn feature_columns(&self) -> &[FeatureColumn] {
+        &self.feature_columns
     }
 
     /// BLAKE3 of the contents, in hexadecimal.
@@ -278,7 +306,12 @@ impl Federation {
             DeviceInputs::Tokens { ids, .. } => prefetch(ids),
             DeviceInputs::Windows { text, .. } => prefetch(text),
         }
-        prefetch(examples.labels);
+        match examples.targets {
+            DeviceTargets::Few(labels) => prefetch(labels),
+            DeviceTargets::Many(labels) => prefetch(labels),
+            DeviceTargets::Values(values) => prefetch(values),
+            DeviceTargets::InText => {}
+        }
     }
 
     /// The examples of a device, in O(1).
@@ -302,11 +335,13 @@ impl Federation {
             }
             _ => unreachable!("the column of inputs is of the kind the federation was built with"),
         };
-        let labels = match self.kind {
-            InputKind::Windows { .. } => &[][..],
-            _ => &self.labels[start..start + len],
+        let targets = match &self.targets {
+            TargetColumn::Few(labels) => DeviceTargets::Few(&labels[start..start + len]),
+            TargetColumn::Many(labels) => DeviceTargets::Many(&labels[start..start + len]),
+            TargetColumn::Values(values) => DeviceTargets::Values(&values[start..start + len]),
+            TargetColumn::InText => DeviceTargets::InText,
         };
-        Examples { inputs, labels, affine: self.affine.as_ref(), len, classes: self.classes }
+        Examples { inputs, targets, affine: self.affine.as_ref(), len, classes: self.classes() }
     }
 }
 
@@ -326,7 +361,12 @@ impl Examples<'_> {
             DeviceInputs::Tokens { ids, .. } => read(ids),
             DeviceInputs::Windows { text, .. } => read(text),
         }
-        read(self.labels);
+        match self.targets {
+            DeviceTargets::Few(labels) => read(labels),
+            DeviceTargets::Many(labels) => read(labels),
+            DeviceTargets::Values(values) => read(values),
+            DeviceTargets::InText => {}
+        }
     }
 
     /// Number of examples.
@@ -339,16 +379,26 @@ impl Examples<'_> {
         self.len == 0
     }
 
-    /// The class of example `i`, below the number of classes.
+    /// The class of example `i`, below the number of classes; 0 where targets are real numbers.
     ///
     /// Labels are checked when a federation is made, not when it is mapped. In a file that was changed since, a
     /// label out of range reads as the highest class, so that no model indexes outside its memory;
     /// [`Federation::verify`] finds such files.
     pub fn label(&self, i: usize) -> u32 {
-        let label = match self.inputs {
-            DeviceInputs::Windows { text, len, .. } => u32::from(text[i + len]),
-            _ => u32::from(self.labels[i]),
+        let label = match (self.targets, self.inputs) {
+            (DeviceTargets::Few(labels), _) => u32::from(labels[i]),
+            (DeviceTargets::Many(labels), _) => labels[i],
+            (DeviceTargets::InText, DeviceInputs::Windows { text, len, .. }) => u32::from(text[i + len]),
+            (DeviceTargets::Values(_) | DeviceTargets::InText, _) => 0,
         };
         label.min(self.classes.saturating_sub(1) as u32)
+    }
+
+    /// The real number of example `i`; its class where targets are classes.
+    pub fn value(&self, i: usize) -> f32 {
+        match self.targets {
+            DeviceTargets::Values(values) => values[i],
+            _ => self.label(i) as f32,
+        }
     }
 }

@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use crate::compute::ComputeError;
 use crate::data::Split;
+use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Query, RoundKey};
 use crate::superquantile::DeviceLoss;
+use crate::task::Task;
 
 mod direct;
 mod fleet;
@@ -116,20 +118,39 @@ pub struct EvaluatedDevice {
     pub examples: u64,
 }
 
-/// Loss and error of one device under one model.
+/// Loss and metrics of one device under one model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
     /// Mean data loss.
     pub loss: f64,
-    /// Share of misclassified examples, in [0, 1].
-    pub error: f64,
+    /// The metrics of the task, in the order of [`Task::metrics`]; zero behind them.
+    pub metrics: [f64; Task::METRICS],
 }
 
-/// Loss and error of every device of a split, per track.
+impl Evaluation {
+    /// What the score of a device with so many examples comes to.
+    pub fn new(task: Task, score: &Score, examples: u64) -> Self {
+        Self { loss: score.loss / examples as f64, metrics: task.values(score, examples) }
+    }
+
+    /// A loss and the metric that tables report.
+    pub fn of_primary(loss: f64, primary: f64) -> Self {
+        Self { loss, metrics: [primary, 0.0, 0.0] }
+    }
+
+    /// The metric that tables report, [`Task::primary`].
+    pub fn primary(&self) -> f64 {
+        self.metrics[0]
+    }
+}
+
+/// Loss and metrics of every device of a split, per track.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SplitEvaluation {
     /// Which devices.
     pub split: Split,
+    /// What the metrics are of.
+    pub task: Task,
     /// The devices.
     pub devices: Arc<[EvaluatedDevice]>,
     /// For each track, an evaluation per device.
@@ -207,7 +228,7 @@ pub trait Exchange {
     /// For each query, the sum over the cohort of what the devices answer.
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError>;
 
-    /// Loss and error of every device of a split, per params; `None` where devices keep them to themselves.
+    /// Loss and metrics of every device of a split, per params; `None` where devices keep them to themselves.
     fn evaluate(
         &mut self,
         split: Split,

@@ -26,7 +26,7 @@
 //!     tracks: vec![Track::fed_avg(), Tail::new(Conformity::try_from(0.5)?).into()],
 //! };
 //! let federation = Glyphs { devices: 12.try_into()?, ..Glyphs::default() }.build();
-//! let model = ModelSpec::Linear.build(&federation, Isa::detect())?;
+//! let model = ModelSpec::LINEAR.build(&federation, Isa::detect())?;
 //! let trainer = Sgd::new(&*model);
 //! let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2)?, &federation)?;
 //! let (mut state, mut records) = (State::new(1, 2, &trainer), Records::default());
@@ -50,6 +50,7 @@
 //! | [`question`], [`device`] | what devices are asked, in canonical bytes; what one answers |
 //! | [`compute`], [`exchange`] | where devices compute; how their answers meet |
 //! | [`model`], [`kernel`], [`params`] | what is trained, how fast, and its sums in fixed point |
+//! | [`task`] | what is predicted, and which figures say how well |
 //! | [`data`] | federations: columns in memory or lent by a mapped file; synthetic ones |
 //! | [`metrics`], [`illustration`] | the figures of the tables; figure 3 in numbers |
 //!
@@ -76,5 +77,6 @@ pub mod selection;
 pub mod server_step;
 pub mod stream;
 pub mod superquantile;
+pub mod task;
 pub mod trainer;
 pub mod training;

@@ -1,12 +1,12 @@
 //! The figures of the paper's tables.
 //!
 //! Train devices: the loss, weighted by α_k, and the objective F_θ. Test devices, and train devices held out for
-//! validation: the misclassification error, every device alike.
+//! validation: the first metric of the task (the misclassification error of classes), every device alike.
 
 use serde::{Deserialize, Serialize};
 
 use crate::data::Split;
-use crate::exchange::SplitEvaluation;
+use crate::exchange::{Evaluation, SplitEvaluation};
 use crate::superquantile::{Conformity, DeviceLoss, superquantile};
 
 mod standard_error;
@@ -55,18 +55,24 @@ impl Figures {
         Some(Self { mean, percentiles: PERCENTILES.map(|tau| inverse_cdf(&sorted, total, tau)) })
     }
 
-    /// What the tables report of a split: the weighted loss of the train devices, the error of the others.
+    /// What the tables report of a split: the weighted loss of the train devices, the first metric of the task of
+    /// the others.
     pub fn of_track(evaluation: &SplitEvaluation, track: usize) -> Option<Self> {
         let devices = &evaluation.tracks[track];
         match evaluation.split {
             Split::Test | Split::Validation => {
-                Self::unweighted(&devices.iter().map(|device| device.error).collect::<Vec<_>>())
+                Self::unweighted(&devices.iter().map(Evaluation::primary).collect::<Vec<_>>())
             }
             Split::Train => {
                 let weighted = devices.iter().zip(evaluation.devices.iter());
                 Self::weighted(&weighted.map(|(e, device)| (e.loss, device.examples)).collect::<Vec<_>>())
             }
         }
+    }
+
+    /// The first metric of the task over the devices of a split, whichever it is, every device alike.
+    pub fn of_primary(evaluation: &SplitEvaluation, track: usize) -> Option<Self> {
+        Self::unweighted(&evaluation.tracks.get(track)?.iter().map(Evaluation::primary).collect::<Vec<_>>())
     }
 
     /// The percentile τ, one of [`PERCENTILES`].
@@ -171,7 +177,8 @@ impl FiguresOverSeeds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::{EvaluatedDevice, Evaluation};
+    use crate::exchange::EvaluatedDevice;
+    use crate::task::Task;
 
     #[test]
     fn unweighted_percentiles_are_those_of_numpy() {
@@ -192,11 +199,12 @@ mod tests {
     fn held_out_devices_count_alike_and_by_their_error_as_test_devices_do() {
         let evaluation = |split| SplitEvaluation {
             split,
+            task: Task::Classes,
             devices: [(1, "a"), (99, "b")]
                 .map(|(examples, id)| EvaluatedDevice { id: id.into(), examples })
                 .into_iter()
                 .collect(),
-            tracks: vec![vec![Evaluation { loss: 5.0, error: 0.2 }, Evaluation { loss: 7.0, error: 0.4 }]],
+            tracks: vec![vec![Evaluation::of_primary(5.0, 0.2), Evaluation::of_primary(7.0, 0.4)]],
         };
         let mean = |split| Figures::of_track(&evaluation(split), 0).unwrap().mean;
         assert!((mean(Split::Train) - 6.98).abs() < 1e-12);
@@ -208,11 +216,12 @@ mod tests {
     fn the_objective_is_the_mean_of_the_worst_share_of_the_weight() {
         let evaluation = |split, third: f64| SplitEvaluation {
             split,
+            task: Task::Classes,
             devices: [(1, "a"), (2, "b"), (1, "c")]
                 .map(|(examples, id)| EvaluatedDevice { id: id.into(), examples })
                 .into_iter()
                 .collect(),
-            tracks: vec![[1.0, 2.0, third].map(|loss| Evaluation { loss, error: 0.5 }).to_vec()],
+            tracks: vec![[1.0, 2.0, third].map(|loss| Evaluation::of_primary(loss, 0.5)).to_vec()],
         };
         let at = |theta: f64| {
             objective(&evaluation(Split::Train, 4.0), 0, Conformity::try_from(theta).unwrap()).unwrap()

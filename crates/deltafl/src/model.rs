@@ -2,12 +2,13 @@
 //!
 //! A [`Model`] owns no parameters. It reads and writes plain `f32` slices that the engine keeps, and it
 //! allocates nothing per step: the engine asks once how much scratch memory a batch needs and lends it.
-//! To bring your own model, implement the five required methods; the rest are openings for speed.
+//! To bring your own model, implement the five required methods (and [`Model::task`] where it is not about classes); the rest are openings for speed.
 
 use std::ops::Range;
 
 use crate::kernel::{Granted, sums};
 use crate::stream::Stream;
+use crate::task::{Targets, Task};
 
 pub mod conv_net;
 mod full;
@@ -18,7 +19,9 @@ pub mod logistic;
 pub mod lstm;
 mod network;
 pub mod perceptron;
+pub mod regression;
 mod spec;
+mod tensors;
 
 pub use conv_net::ConvNet;
 pub use gru::{Embedding, Gru};
@@ -26,15 +29,17 @@ pub use linear::Linear;
 pub use logistic::Logistic;
 pub use lstm::Lstm;
 pub use perceptron::Perceptron;
+pub use regression::Regression;
 pub use spec::{ModelMismatch, ModelSpec};
+pub use tensors::{InvalidState, NamedTensor, Tensor, from_state_dict, state_dict};
 
 /// A mini-batch, gathered into contiguous memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     /// The inputs of the examples, one after the other.
     pub inputs: Inputs<'a>,
-    /// The class of each example; its length is the size of the batch.
-    pub labels: &'a [u32],
+    /// What each example is to be predicted as; as many as the batch has examples.
+    pub targets: Targets<'a>,
 }
 
 /// The inputs of a batch.
@@ -53,17 +58,17 @@ impl<'a> Batch<'a> {
             Inputs::Dense(values) => Inputs::Dense(part(values, self.len(), range.clone())),
             Inputs::Tokens(ids) => Inputs::Tokens(part(ids, self.len(), range.clone())),
         };
-        Batch { inputs, labels: &self.labels[range] }
+        Batch { inputs, targets: self.targets.part(range) }
     }
 
     /// Number of examples.
     pub fn len(&self) -> usize {
-        self.labels.len()
+        self.targets.len()
     }
 
     /// Whether there is no example.
     pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
+        self.targets.is_empty()
     }
 }
 
@@ -146,19 +151,30 @@ impl Pull<'_> {
     }
 }
 
-/// The sum of the losses over some examples, and how many were misclassified.
+/// What a model adds up over some examples: their losses, and what the metrics of its task are made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
     /// Sum of the data losses (without ℓ₂).
     pub loss: f64,
-    /// Number of misclassified examples.
-    pub errors: u64,
+    /// Sums whose meaning the task settles. For classes the first is the number of misclassified examples (exact: counts
+    /// are whole numbers below 2^53); for a regression see [`Task::regression_sums`].
+    pub sums: [f64; Self::SUMS],
+}
+
+impl Score {
+    /// Number of sums.
+    pub const SUMS: usize = 4;
+
+    /// The score of a task of classes.
+    pub fn of_classes(loss: f64, errors: u64) -> Self {
+        Self { loss, sums: [errors as f64, 0.0, 0.0, 0.0] }
+    }
 }
 
 impl std::ops::AddAssign for Score {
     fn add_assign(&mut self, other: Self) {
         self.loss += other.loss;
-        self.errors += other.errors;
+        self.sums.iter_mut().zip(other.sums).for_each(|(sum, other)| *sum += other);
     }
 }
 
@@ -180,7 +196,17 @@ pub trait Model: Send + Sync {
     /// The mean loss over the batch; overwrites `gradient` with ∇ of that mean (without ℓ₂).
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64;
 
-    /// Loss and errors over the batch, from parameters in working form.
+    /// What is predicted: how the sums of a [`Score`] become metrics.
+    fn task(&self) -> Task {
+        Task::Classes
+    }
+
+    /// The tensors of which w is made, in its order, by PyTorch's names; a model that PyTorch does not have is one vector.
+    fn tensors(&self) -> Vec<Tensor> {
+        vec![Tensor::new("params", &[self.num_params()])]
+    }
+
+    /// The score of the batch, from parameters in working form.
     fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score;
 
     /// Length of the working form.

@@ -13,6 +13,7 @@ use crate::device::BLOCK;
 use crate::kernel::Aligned;
 use crate::model::{Model, Proximal, Score, Step};
 use crate::stream::Stream;
+use crate::task::Task;
 
 /// How long a device trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +60,11 @@ pub trait LocalTrainer: Send + Sync {
 
     /// Writes the initial iterate w₀.
     fn init(&self, stream: &mut Stream, params: &mut [f32]);
+
+    /// What is predicted: which metrics the scores of its workers come to.
+    fn task(&self) -> Task {
+        Task::default()
+    }
 
     /// Memory in which one thread computes devices.
     fn worker(&self) -> Box<dyn Worker + '_>;
@@ -107,6 +113,10 @@ impl LocalTrainer for Sgd<'_> {
 
     fn init(&self, stream: &mut Stream, params: &mut [f32]) {
         self.model.init(stream, params);
+    }
+
+    fn task(&self) -> Task {
+        self.model.task()
     }
 
     fn worker(&self) -> Box<dyn Worker + '_> {

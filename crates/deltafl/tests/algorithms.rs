@@ -36,7 +36,7 @@ fn plan(tracks: Vec<Track>) -> Plan {
 /// The last state of a run that is stopped and taken up again after each of these rounds.
 fn run(plan: &Plan, stops: &[u64]) -> State {
     let federation = federation();
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).unwrap();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
     let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
     let mut state = State::new(7, plan.tracks.len(), &trainer);

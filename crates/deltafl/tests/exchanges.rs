@@ -44,7 +44,7 @@ fn plan(tracks: Vec<Track>) -> Plan {
 }
 
 fn linear(federation: &Federation) -> Box<dyn Model> {
-    ModelSpec::Linear.build(federation, Isa::detect()).unwrap()
+    ModelSpec::LINEAR.build(federation, Isa::detect()).unwrap()
 }
 
 /// The records of a run on threads, added up as they are.
@@ -275,12 +275,12 @@ impl Model for Brittle {
     }
 
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
-        assert!(!batch.labels.contains(&1), "no gradient for class 1");
+        assert!(!batch.targets.classes().contains(&1), "no gradient for class 1");
         self.0.gradient(params, batch, gradient, scratch)
     }
 
     fn evaluate(&self, _: &[f32], batch: Batch<'_>, _: &mut [f32]) -> Score {
-        Score { loss: batch.len() as f64, errors: 0 }
+        Score::of_classes(batch.len() as f64, 0)
     }
 }
 
@@ -291,7 +291,7 @@ fn a_device_that_cannot_be_computed_is_named() {
         builder.push(id, Split::Train, DeviceExamples::Dense(&[1.0, -1.0]), &[label]).unwrap();
     }
     let federation = builder.build();
-    let model = Brittle(ModelSpec::Linear.build(&federation, Isa::detect()).unwrap());
+    let model = Brittle(ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap());
     let trainer = Sgd::new(&model);
     let compute = Threads::new(&trainer, &federation, 2).unwrap();
     let mut exchange = Direct::new(compute, &federation).unwrap();

@@ -10,6 +10,7 @@ use deltafl::data::WordVectors;
 use deltafl::kernel::{Aligned, Isa};
 use deltafl::model::{Batch, ConvNet, Embedding, Gru, Inputs, Linear, Logistic, Lstm, Model, Proximal, Step};
 use deltafl::stream::{Purpose, Stream};
+use deltafl::task::ERRORS;
 use models::{Example, Logits};
 use tape::Tape;
 
@@ -69,7 +70,7 @@ impl Pair {
             }
         }
         let inputs = if tokens.is_empty() { Inputs::Dense(&dense) } else { Inputs::Tokens(&tokens) };
-        use_batch(Batch { inputs, labels: &self.labels })
+        use_batch(Batch { inputs, targets: (&self.labels).into() })
     }
 
     /// Every instruction set gives the loss, the errors, the gradient and the step of the twin.
@@ -86,7 +87,7 @@ impl Pair {
 
             let step = Step { learning_rate: 0.5, l2: 0.01, proximal: None };
             let (stepped, score) = self.step_and_evaluate(&*model, step);
-            assert_eq!(score.errors, errors, "{name} {isa}");
+            assert_eq!(score.sums[ERRORS] as u64, errors, "{name} {isa}");
             assert!(
                 (score.loss / self.labels.len() as f64 - loss).abs() < 1e-5 * loss.max(1.0),
                 "{name} {isa}"
@@ -182,6 +183,17 @@ fn logistic(inputs: usize, batch: usize) -> Pair {
     Pair::new(model, models::logistic(), true, dense(inputs, batch), 2)
 }
 
+fn linear_with_intercept(inputs: usize, classes: usize, batch: usize) -> Pair {
+    let model = move |isa| -> Box<dyn Model> { Box::new(Linear::new(inputs, classes, isa).with_intercept()) };
+    let twin = models::with_intercept(models::linear(classes));
+    Pair::new(model, twin, false, dense(inputs, batch), classes as u64)
+}
+
+fn logistic_with_intercept(inputs: usize, batch: usize) -> Pair {
+    let model = move |isa| -> Box<dyn Model> { Box::new(Logistic::new(inputs, isa).with_intercept()) };
+    Pair::new(model, models::with_intercept(models::logistic()), true, dense(inputs, batch), 2)
+}
+
 fn conv_net(side: usize, channels: [usize; 2], classes: usize, batch: usize) -> Pair {
     let model = move |isa| -> Box<dyn Model> { Box::new(ConvNet::new(side, channels, classes, isa)) };
     let twin = models::conv_net(side, channels, classes);
@@ -224,6 +236,14 @@ fn linear_has_the_gradient_of_its_f64_twin() {
 fn logistic_has_the_gradient_of_its_f64_twin() {
     for (inputs, batch) in [(1, 1), (7, 3), (16, 10), (50, 10), (50, 37), (33, 16)] {
         logistic(inputs, batch).check("logistic");
+    }
+}
+
+#[test]
+fn an_intercept_has_the_gradient_of_a_feature_that_is_one() {
+    for (inputs, classes, batch) in [(1, 2, 1), (7, 3, 5), (33, 62, 10), (20, 17, 13)] {
+        linear_with_intercept(inputs, classes, batch).check("linear with intercept");
+        logistic_with_intercept(inputs, batch).check("logistic with intercept");
     }
 }
 

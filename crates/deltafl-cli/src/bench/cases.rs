@@ -5,6 +5,7 @@ use deltafl::data::{
 };
 use deltafl::model::ModelSpec;
 use deltafl::stream::{Purpose, Stream};
+use deltafl::task::Targets;
 
 /// A model and how it is trained in the paper (`experiments/paper`).
 pub(super) struct Case {
@@ -40,7 +41,7 @@ fn emnist_linear() -> Case {
     let forward = 2.0 * 784.0 * 62.0;
     Case {
         name: "emnist-linear",
-        spec: ModelSpec::Linear,
+        spec: ModelSpec::LINEAR,
         batch: 10,
         learning_rate: 1.0,
         l2: 1e-7,
@@ -74,7 +75,7 @@ fn sent140_linear() -> Case {
     let forward = 2.0 * 50.0;
     Case {
         name: "sent140-linear",
-        spec: ModelSpec::Logistic,
+        spec: ModelSpec::LOGISTIC,
         batch: 10,
         learning_rate: 0.01,
         l2: 1e-6,
@@ -160,9 +161,12 @@ impl Data {
                     &labels,
                 )
             }
-            Self::Text => {
-                builder.push(id, Split::Train, DeviceExamples::Text(&bytes(below(53, 1288 + 20))), &[])
-            }
+            Self::Text => builder.push(
+                id,
+                Split::Train,
+                DeviceExamples::Text(&bytes(below(53, 1288 + 20))),
+                Targets::IN_TEXT,
+            ),
         };
         added.expect("the examples have the shape of their federation");
     }

@@ -9,9 +9,11 @@ use std::collections::HashMap;
 use deltafl::data::Split;
 use deltafl::metrics::Figures;
 use deltafl::stream::{Purpose, Stream};
+use deltafl::task::{Metric, Task};
 use serde::Serialize;
 
 use super::operand::Operand;
+use crate::table;
 
 /// Means over seeds that differ by less are the same: their sums were rounded differently.
 const UNCHANGED: f64 = 1e-12;
@@ -21,8 +23,8 @@ const UNCHANGED: f64 = 1e-12;
 pub(super) struct Comparison {
     pub(super) before: Side,
     pub(super) after: Side,
-    /// `test error` or `train loss`.
-    pub(super) measure: &'static str,
+    /// `test error`, say, or `train loss`.
+    pub(super) measure: String,
     pub(super) mean: Difference,
     pub(super) p90: Difference,
     /// Devices that only one of the two evaluated.
@@ -30,6 +32,8 @@ pub(super) struct Comparison {
     pub(super) devices: Vec<PairedDevice>,
     #[serde(skip)]
     split: Split,
+    #[serde(skip)]
+    metric: &'static Metric,
 }
 
 /// A model.
@@ -69,21 +73,32 @@ pub(super) struct Bootstrap {
 
 impl Comparison {
     pub(super) fn gained(&self) -> usize {
-        self.devices.iter().filter(|device| device.before - device.after > UNCHANGED).count()
+        self.devices
+            .iter()
+            .filter(|device| self.cost(device.before) - self.cost(device.after) > UNCHANGED)
+            .count()
     }
 
     pub(super) fn lost(&self) -> usize {
-        self.devices.iter().filter(|device| device.after - device.before > UNCHANGED).count()
+        self.devices
+            .iter()
+            .filter(|device| self.cost(device.after) - self.cost(device.before) > UNCHANGED)
+            .count()
+    }
+
+    /// A number that is the smaller the better a value is: losses are better small.
+    fn cost(&self, value: f64) -> f64 {
+        if self.split == Split::Test { self.metric.cost(value) } else { value }
     }
 
     /// What a value is multiplied by to be shown.
     pub(super) fn shown(&self) -> f64 {
-        if self.split == Split::Test { 100.0 } else { 1.0 }
+        if self.split == Split::Test { self.metric.shown(1.0) } else { 1.0 }
     }
 
     /// Places behind the point when shown.
     pub(super) fn decimals(&self) -> usize {
-        if self.split == Split::Test { 2 } else { 3 }
+        if self.split == Split::Test { table::decimals(self.metric) } else { 3 }
     }
 }
 
@@ -121,7 +136,12 @@ pub(super) fn compare(
         track: run.tracks[track].label.clone(),
         rounds: run.rounds,
     };
-    let measure = if split == Split::Test { "test error" } else { "train loss" };
+    let metric = first.task.primary();
+    if second.task.primary() != metric {
+        return None;
+    }
+    let measure =
+        if split == Split::Test { format!("test {}", metric.title) } else { "train loss".to_owned() };
     Some(Comparison {
         before: side(before, a),
         after: side(after, b),
@@ -131,11 +151,13 @@ pub(super) fn compare(
         unpaired,
         devices,
         split,
+        metric,
     })
 }
 
 /// The values of one model, seed by seed.
 struct Values<'a> {
+    task: Task,
     /// Identity and points.
     devices: Vec<(&'a str, u64)>,
     seeds: Vec<Vec<f64>>,
@@ -145,7 +167,7 @@ impl<'a> Values<'a> {
     fn of(run: &'a Operand, track: usize, split: Split) -> Option<Self> {
         let evaluations: Vec<_> =
             run.seeds.iter().flatten().filter(|evaluation| evaluation.split == split).collect();
-        let devices = &evaluations.first()?.devices;
+        let (devices, task) = (&evaluations.first()?.devices, evaluations.first()?.task);
         // Every seed evaluates the same federation; one that does not cannot be averaged with it.
         let same = evaluations.iter().filter(|evaluation| evaluation.devices == *devices);
         let seeds = same
@@ -153,12 +175,13 @@ impl<'a> Values<'a> {
                 let values = evaluation.tracks.get(track)?.iter();
                 Some(
                     values
-                        .map(|device| if split == Split::Test { device.error } else { device.loss })
+                        .map(|device| if split == Split::Test { device.primary() } else { device.loss })
                         .collect(),
                 )
             })
             .collect::<Option<Vec<_>>>()?;
         Some(Self {
+            task,
             devices: devices.iter().map(|device| (device.id.as_str(), device.examples)).collect(),
             seeds,
         })
@@ -167,6 +190,7 @@ impl<'a> Values<'a> {
     fn chosen(&self, devices: &[usize]) -> Self {
         let of_seed = |seed: &Vec<f64>| devices.iter().map(|&k| seed[k]).collect();
         Self {
+            task: self.task,
             devices: devices.iter().map(|&k| self.devices[k]).collect(),
             seeds: self.seeds.iter().map(of_seed).collect(),
         }
@@ -231,7 +255,7 @@ mod tests {
     use super::*;
 
     fn values(seed: Vec<f64>) -> Values<'static> {
-        Values { devices: vec![("d", 1); seed.len()], seeds: vec![seed] }
+        Values { task: Task::Classes, devices: vec![("d", 1); seed.len()], seeds: vec![seed] }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! └ keys ────────────────────┴───────────┘
 //! ```
 
+use deltafl::task::{Metric, Unit};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -121,25 +122,32 @@ fn draw_curves(frame: &mut Frame<'_>, view: &View, area: Rect) {
 }
 
 fn draw_tracks(frame: &mut Frame<'_>, view: &View, area: Rect) {
-    let header = ["track", "tail", "η", "error %", "median", "90th", "95th"];
+    let metric = view.task.primary();
+    let heading = metric.heading();
+    let header = ["track", "tail", "η", &heading, "median", "90th", "95th"];
     let widths = [16, 9, 8, 7, 6, 6, 6].map(Constraint::Length);
-    let rows = view.tracks.iter().enumerate().map(|(t, track)| Row::new(cells(track)).style(colour(t)));
+    let rows =
+        view.tracks.iter().enumerate().map(|(t, track)| Row::new(cells(metric, track)).style(colour(t)));
     let header = Row::new(header).style(Style::new().add_modifier(Modifier::BOLD));
-    let block = Block::bordered().title(" tracks: devices kept, threshold, test error over devices ");
+    let block = Block::bordered()
+        .title(format!(" tracks: devices kept, threshold, test {} over devices ", metric.title));
     frame.render_widget(Table::new(rows, widths).header(header).block(block), area);
 }
 
-fn cells(track: &TrackView) -> [String; 7] {
+fn cells(metric: &Metric, track: &TrackView) -> [String; 7] {
+    let digits = if metric.unit == Unit::Share { 2 } else { 3 };
     let percent = |tau: u8| {
         let figure = track.error.and_then(|figures| figures.percentile(tau));
-        figure.map_or_else(|| "–".to_owned(), |figure| format!("{:.2}", 100.0 * figure))
+        figure.map_or_else(|| "–".to_owned(), |figure| format!("{:.digits$}", metric.shown(figure)))
     };
     let tail = if track.cohort > 0 { format!("{}/{}", track.tail, track.cohort) } else { "–".to_owned() };
     [
         track.label.clone(),
         tail,
         track.eta.map_or_else(|| "–".to_owned(), |eta| format!("{eta:.4}")),
-        track.error.map_or_else(|| "–".to_owned(), |figures| format!("{:.2}", 100.0 * figures.mean)),
+        track
+            .error
+            .map_or_else(|| "–".to_owned(), |figures| format!("{:.digits$}", metric.shown(figures.mean))),
         percent(50),
         percent(90),
         percent(95),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use deltafl::data::Split;
 use deltafl::exchange::SplitEvaluation;
 use deltafl::metrics::Figures;
+use deltafl::task::Task;
 use deltafl::training::RoundRecord;
 use deltafl_data::experiment::Experiment;
 
@@ -23,6 +24,8 @@ pub(super) struct View {
     pub(super) round: u64,
     pub(super) rounds: u64,
     pub(super) evaluate_every: u64,
+    /// What the figures are of.
+    pub(super) task: Task,
     pub(super) tracks: Vec<TrackView>,
     pub(super) pace: Option<Pace>,
     /// The user has asked to stop.
@@ -36,7 +39,7 @@ pub(super) struct TrackView {
     pub(super) label: String,
     /// Mean train loss at each evaluation of this seed, by rounds done.
     pub(super) losses: Vec<(f64, f64)>,
-    /// Test error at the last evaluation.
+    /// The metric of the task over the test devices at the last evaluation.
     pub(super) error: Option<Figures>,
     /// η_t of the last round.
     pub(super) eta: Option<f64>,
@@ -120,7 +123,10 @@ impl View {
             {
                 track.losses.push((round as f64, loss));
             }
-            track.error = figures(Split::Test, t);
+            let of = |wanted: Split| splits.iter().find(|e| e.split == wanted && !e.devices.is_empty());
+            let judged = of(Split::Test).or_else(|| of(Split::Train));
+            track.error = judged.and_then(|judged| Figures::of_primary(judged, t));
+            self.task = judged.map_or(self.task, |judged| judged.task);
         }
     }
 

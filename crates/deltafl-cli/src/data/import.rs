@@ -14,7 +14,9 @@ use crate::error::bad_input;
 #[command(after_help = "Examples:
   deltafl data import shakespeare pg100.txt.gz --out shakespeare
   deltafl data import leaf data/train data/test --out femnist --min-points 100
-  deltafl data import csv table.csv --device user --label y --out mine")]
+  deltafl data import csv table.csv --device user --label y --out mine
+  deltafl data import csv patients.csv --device clinic --label outcome --train 0.5 --out clinics
+  deltafl data import csv houses.csv --device city --label price --regression --out houses")]
 pub(crate) enum ImportCommand {
     Leaf(LeafArgs),
     Csv(TableArgs),
@@ -58,6 +60,10 @@ pub(crate) struct LeafArgs {
     /// Shards, or folders of them; a device in several files is one device
     #[arg(required = true)]
     sources: Vec<PathBuf>,
+    /// Keep LEAF's split: shards in a folder `test`, or called `…_test_…`, test, the others train; without it a device is made
+    /// of all its parts
+    #[arg(long, conflicts_with_all = ["train", "validation"])]
+    keep_split: bool,
     /// How features are stored
     #[arg(long, value_enum, default_value_t = FeatureArg::Auto)]
     features: FeatureArg,
@@ -71,10 +77,20 @@ struct ColumnArgs {
     /// The column of the device; without it all examples belong to one (see `deltafl data partition`)
     #[arg(long, value_name = "COLUMN")]
     device: Option<String>,
-    /// The column of the label
+    /// The column of the label: whole numbers, or words, which become classes with names
     #[arg(long, value_name = "COLUMN")]
     label: String,
-    /// The columns of the features: names or `prefix*`, separated by commas [default: all others]
+    /// The label is a number to predict, not a class
+    #[arg(long)]
+    regression: bool,
+    /// The column of the split, `train`, `test` or `validation`: devices are split as it says
+    #[arg(long, value_name = "COLUMN", conflicts_with_all = ["train", "validation"])]
+    split: Option<String>,
+    /// Columns of features that hold words though they begin with a number, separated by commas
+    #[arg(long = "category", value_name = "COLUMNS", value_delimiter = ',')]
+    categories: Vec<String>,
+    /// The columns of the features: names or `prefix*`, separated by commas [default: all others, without an unnamed first
+    /// one]; a column of words becomes a feature per word, in the order of the words
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
     columns: Vec<String>,
     /// How features are stored
@@ -88,11 +104,17 @@ impl ColumnArgs {
             device: self.device.clone(),
             label: self.label.clone(),
             features: self.columns.clone(),
+            categories: self.categories.clone(),
+            split: self.split.clone(),
         }
+    }
+
+    fn target(&self, target: &TargetArgs) -> import::Target {
+        import::Target { regression: self.regression, ..target.target(0) }
     }
 }
 
-/// Comma-separated files with a header
+/// Comma-separated files with a header; semicolons do as well
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Example:\n  deltafl data import csv table.csv --device user --label y --columns 'x*' --out mine"
@@ -155,6 +177,9 @@ pub(crate) struct NpzArgs {
     /// The array of devices; without it all examples belong to one
     #[arg(long, value_name = "ARRAY")]
     device: Option<String>,
+    /// The labels are numbers to predict, not classes
+    #[arg(long)]
+    regression: bool,
     /// How features are stored
     #[arg(long, value_enum, default_value_t = FeatureArg::Auto)]
     features: FeatureArg,
@@ -241,13 +266,13 @@ pub(crate) const SHAKESPEARE_MIN_POINTS: u64 = 100;
 pub(crate) fn run(command: ImportCommand) -> Result<()> {
     match command {
         ImportCommand::Leaf(args) => {
-            let target = args.target.target(0);
+            let target = import::Target { keep_split: args.keep_split, ..args.target.target(0) };
             args.target.report(import::leaf::import(&args.sources, args.features.into(), &target))
         }
         ImportCommand::Csv(args) => run_table(&args, table::Dialect::Csv),
         ImportCommand::Tsv(args) => run_table(&args, table::Dialect::Tsv),
         ImportCommand::Parquet(args) => {
-            let (columns, target) = (args.columns.columns(), args.target.target(0));
+            let (columns, target) = (args.columns.columns(), args.columns.target(&args.target));
             let features = args.columns.features.into();
             args.target.report(import::parquet::import(&args.sources, &columns, features, &target))
         }
@@ -258,7 +283,7 @@ pub(crate) fn run(command: ImportCommand) -> Result<()> {
         }
         ImportCommand::Npz(args) => {
             let arrays = import::npz::Arrays { x: args.x, y: args.y, device: args.device };
-            let target = args.target.target(0);
+            let target = import::Target { regression: args.regression, ..args.target.target(0) };
             args.target.report(import::npz::import(&args.source, &arrays, args.features.into(), &target))
         }
         ImportCommand::Emnist(args) => run_emnist(&args),
@@ -272,7 +297,7 @@ pub(crate) fn run(command: ImportCommand) -> Result<()> {
 
 fn run_table(args: &TableArgs, dialect: table::Dialect) -> Result<()> {
     let (columns, features) = (args.columns.columns(), args.columns.features.into());
-    let target = args.target.target(0);
+    let target = args.columns.target(&args.target);
     args.target.report(table::import(&args.source, dialect, &columns, features, &target))
 }
 

@@ -45,7 +45,7 @@ fn text(summary: &Summary, verified: bool) -> String {
     let splits = &summary.splits;
     line("name", summary.name.clone());
     line("input", input(summary.input));
-    line("classes", summary.classes.to_string());
+    line("predicts", predicts(summary));
     line(
         "devices",
         format!(
@@ -55,8 +55,13 @@ fn text(summary: &Summary, verified: bool) -> String {
     );
     line("examples", summary.examples.to_string());
     line("per device", spread(&summary.points, 0));
-    line("classes each", spread(&summary.classes_per_device, 0));
-    line("label skew", spread(&summary.label_skew, 3));
+    match &summary.targets {
+        Some(targets) => line("targets", spread(targets, 3)),
+        None => {
+            line("classes each", spread(&summary.classes_per_device, 0));
+            line("label skew", spread(&summary.label_skew, 3));
+        }
+    }
     line("hash", format!("{}{}", summary.hash, if verified { " (verified)" } else { "" }));
     if let Some(source) = &summary.source {
         line("source", format!("{}: {}", source.importer, source.files.join(", ")));
@@ -67,6 +72,20 @@ fn text(summary: &Summary, verified: bool) -> String {
     out.push('\n');
     out.push_str(&histogram(summary));
     out
+}
+
+/// What is to be predicted, and how often each named class occurs.
+fn predicts(summary: &Summary) -> String {
+    if summary.targets.is_some() {
+        return "a real number".to_owned();
+    }
+    let names = summary.class_names.iter().zip(&summary.labels);
+    let named: Vec<String> = names.map(|(name, count)| format!("{name} ({count})")).collect();
+    if named.is_empty() {
+        format!("{} classes", summary.classes)
+    } else {
+        format!("{} classes: {}", summary.classes, named.join(", "))
+    }
 }
 
 fn input(kind: InputKind) -> String {

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use deltafl::data::Split;
+use deltafl::data::synthetic::Share;
+use deltafl::data::{Split, WithinSplit};
 use miette::Result;
 
 use super::target::{SplitArgs, report, save_error};
@@ -11,7 +12,8 @@ use crate::error::bad_input;
 /// Split the devices of a federation into train, test and validation
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Example:\n  deltafl data split emnist --train 0.5 --seed 1 --min-points 100 --out emnist-1"
+    after_help = "Examples:\n  deltafl data split emnist --train 0.5 --seed 1 --min-points 100 --out emnist-1\n  \
+                  deltafl data split emnist --within --train 0.8 --out emnist-within"
 )]
 pub(crate) struct Args {
     /// The federation folder
@@ -19,6 +21,10 @@ pub(crate) struct Args {
     /// The federation folder to write
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Split the examples of each device instead of the devices: --train is the share of its examples that trains
+    /// [default: 0.9], --validation that held out, the rest tests
+    #[arg(long)]
+    within: bool,
     #[command(flatten)]
     split: SplitArgs,
     /// Print the manifest as JSON
@@ -29,13 +35,70 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<()> {
     let federation = deltafl_data::open(&args.federation).map_err(|error| bad_input(error.to_string()))?;
     let plan = args.split.plan(0.5, 0);
-    let split = federation.split_devices(&plan).map_err(|error| bad_input(error.to_string()))?;
+    let all: Vec<(String, u64)> =
+        (0..federation.len() as u32).map(|k| (federation.id(k).to_owned(), federation.count(k))).collect();
+    let split = match args.within {
+        false => federation.split_devices(&plan),
+        true => federation.split_within(&within(&args.split)?),
+    };
+    let split = split.map_err(|error| bad_input(error.to_string()))?;
     let manifest = deltafl_data::save(&split, &args.out).map_err(save_error)?;
     report(&manifest, &args.out, args.json)?;
     if !args.json {
         let count = |part| split.split(part).len();
         let (train, test) = (count(Split::Train), count(Split::Test));
         println!("  {train} train, {test} test, {} validation devices", count(Split::Validation));
+        let dropped: Vec<_> = all.into_iter().filter(|(_, count)| *count <= plan.min_points).collect();
+        print!("{}", left_out(&dropped, plan.min_points));
     }
     Ok(())
+}
+
+/// The plan of a split within each device.
+fn within(args: &SplitArgs) -> Result<WithinSplit> {
+    let share = |name: &str, share: f64| {
+        Share::new(share).ok_or_else(|| bad_input(format!("--{name} must lie in [0, 1], got {share}")))
+    };
+    let default = WithinSplit::default();
+    Ok(WithinSplit {
+        train: args.train.map_or(Ok(default.train), |train| share("train", train))?,
+        validation: share("validation", args.validation)?,
+        seed: args.seed,
+        min_points: args.min_points.unwrap_or(default.min_points),
+    })
+}
+
+/// The devices that were too small, the largest first: whoever set the bound sees whom it costs.
+fn left_out(dropped: &[(String, u64)], min_points: u64) -> String {
+    const NAMED: usize = 5;
+    if dropped.is_empty() {
+        return String::new();
+    }
+    let mut largest: Vec<&(String, u64)> = dropped.iter().collect();
+    largest.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let named: Vec<String> =
+        largest.iter().take(NAMED).map(|(id, count)| format!("{id} ({count})")).collect();
+    let more = if dropped.len() > NAMED { ", …" } else { "" };
+    let examples: u64 = dropped.iter().map(|(_, count)| count).sum();
+    format!(
+        "  left out: {} devices with no more than {min_points} examples, {examples} in all: {}{more}\n",
+        dropped.len(),
+        named.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_are_too_small_are_named_the_largest_first() {
+        let dropped: Vec<_> = (0..7).map(|k| (format!("d{k}"), k % 4)).collect();
+        let text = left_out(&dropped, 3);
+        assert_eq!(
+            text,
+            "  left out: 7 devices with no more than 3 examples, 9 in all: d3 (3), d2 (2), d6 (2), d1 (1), d5 (1), …\n"
+        );
+        assert_eq!(left_out(&[], 3), "");
+    }
 }

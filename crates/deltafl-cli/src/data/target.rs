@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use deltafl::data::DeviceSplit;
+use deltafl::data::{DeviceSplit, Split};
 use deltafl_data::import::{ImportError, Imported, Target};
-use deltafl_data::{Manifest, SaveError};
+use deltafl_data::{Manifest, SaveError, TargetFormat};
 use miette::{Report, Result};
 
 use crate::error::bad_input;
@@ -40,7 +40,8 @@ pub(crate) struct SplitArgs {
     /// Data seed of the split
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Keep the devices with more examples than this (LEAF's rule)
+    /// Keep the devices with more examples than this (LEAF's rule) [default: 0; emnist and shakespeare 100, sent140 50, as
+    /// in the paper]
     #[arg(long, value_name = "N")]
     pub(crate) min_points: Option<u64>,
     /// Keep a random fraction of them (the paper keeps half of EMNIST's writers)
@@ -75,7 +76,8 @@ impl TargetArgs {
     /// Says what was made.
     pub(crate) fn report(&self, imported: Result<Imported, ImportError>) -> Result<()> {
         let imported = imported.map_err(import_error)?;
-        report(&imported.manifest, &self.out, self.json)
+        report(&imported.manifest, &self.out, self.json)?;
+        if self.json { Ok(()) } else { report_splits(&self.out) }
     }
 }
 
@@ -86,10 +88,40 @@ pub(crate) fn report(manifest: &Manifest, out: &std::path::Path, json: bool) -> 
         println!("{text}");
         return Ok(());
     }
-    let Manifest { name, devices, examples, classes, .. } = manifest;
-    println!("{}: {name}, {devices} devices, {examples} examples, {classes} classes", out.display());
+    let Manifest { name, devices, examples, .. } = manifest;
+    println!("{}: {name}, {devices} devices, {examples} examples, {}", out.display(), targets(manifest));
+    if let Some(what) = manifest.source.iter().find_map(|source| source.options.get("train and test parts")) {
+        println!("  train and test parts: {what} (--keep-split keeps them apart)");
+    }
     for dropped in manifest.source.iter().flat_map(|source| &source.dropped) {
         println!("  left out: {} {}", dropped.count, dropped.reason);
+    }
+    Ok(())
+}
+
+/// What is to be predicted: how many classes, with their names where they have any.
+fn targets(manifest: &Manifest) -> String {
+    const NAMED: usize = 10;
+    let (classes, names) = (manifest.classes, &manifest.class_names);
+    match manifest.targets {
+        TargetFormat::F32 => "numbers to predict".to_owned(),
+        _ if names.is_empty() => format!("{classes} classes"),
+        _ if names.len() <= NAMED => format!("{classes} classes ({})", names.join(", ")),
+        _ => format!("{classes} classes ({}, …)", names[..NAMED].join(", ")),
+    }
+}
+
+/// Says how the devices of a folder are split, and how to split them where none tests.
+fn report_splits(out: &std::path::Path) -> Result<()> {
+    let federation = deltafl_data::open(out).map_err(|error| bad_input(error.to_string()))?;
+    let count = |split| federation.split(split).len();
+    let (train, test, validation) = (count(Split::Train), count(Split::Test), count(Split::Validation));
+    println!("  {train} train, {test} test, {validation} validation devices");
+    if test == 0 {
+        println!(
+            "  no device tests: give --train 0.5 here, split = {{ train = 0.5 }} under [data] in the experiment, or\n  \
+             split = {{ within = {{ train = 0.8 }} }} to hold back examples of each device"
+        );
     }
     Ok(())
 }

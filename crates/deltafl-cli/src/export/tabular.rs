@@ -10,6 +10,7 @@ use deltafl::data::Split;
 use deltafl::exchange::SplitEvaluation;
 use deltafl::metrics::{Figures, objective};
 use deltafl::superquantile::Conformity;
+use deltafl::task::Task;
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
 use miette::{IntoDiagnostic, WrapErr};
 use parquet::arrow::ArrowWriter;
@@ -194,7 +195,8 @@ fn device_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
         })
     };
     let count = rows().count();
-    vec![
+    let task = splits.first().map_or(Task::Classes, |split| split.task);
+    let mut columns: Rows = vec![
         ("seed", Column::Whole(vec![*seed; count])),
         ("track", Column::Text(rows().map(|row| row.0.label.clone()).collect())),
         ("algorithm", Column::Text(rows().map(|row| row.0.algorithm.clone()).collect())),
@@ -204,8 +206,11 @@ fn device_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
         ("device", Column::Text(rows().map(|row| row.2.id.clone()).collect())),
         ("examples", Column::Whole(rows().map(|row| row.2.examples).collect())),
         ("loss", Column::Real(rows().map(|row| Some(row.3.loss)).collect())),
-        ("error", Column::Real(rows().map(|row| Some(row.3.error)).collect())),
-    ]
+    ];
+    for (i, metric) in task.metrics().iter().enumerate() {
+        columns.push((metric.name, Column::Real(rows().map(|row| Some(row.3.metrics[i])).collect())));
+    }
+    columns
 }
 
 fn length(rows: &Rows) -> usize {

@@ -81,9 +81,9 @@ fn of_evaluations(
             let mut values = Vec::new();
             for split in splits.iter().filter(|split| track < split.tracks.len()) {
                 let name = match split.split {
-                    Split::Train => "train_loss",
-                    Split::Test => "test_error",
-                    Split::Validation => "validation_error",
+                    Split::Train => "train_loss".to_owned(),
+                    Split::Test => format!("test_{}", split.task.primary().name),
+                    Split::Validation => format!("validation_{}", split.task.primary().name),
                 };
                 let Some(figures) = Figures::of_track(split, track) else { continue };
                 values.push(scalar(&format!("{name}/mean"), figures.mean));

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use deltafl::metrics::OverSeeds;
+use deltafl::task::Task;
 use deltafl_data::run_folder::Summary;
 use serde::Serialize;
 
@@ -78,7 +79,8 @@ impl Beside {
 
     fn row(&self, track: &Track) -> [String; 5] {
         let cell = |figure: Option<OverSeeds>, seeds: usize| {
-            figure.map_or_else(|| "–".to_owned(), |figure| table::percent(figure, seeds))
+            figure
+                .map_or_else(|| "–".to_owned(), |figure| table::shown(Task::Classes.primary(), figure, seeds))
         };
         [
             track.track.clone(),
@@ -116,9 +118,9 @@ fn tracks(preset: &Preset, summary: &Summary) -> Vec<Track> {
         let reported = preset.reported(&track.algorithm, track.theta.get());
         Track {
             track: track.name.clone(),
-            mean: track.test_error.map(|error| error.mean),
+            mean: track.test.map(|error| error.mean),
             mean_of_paper: reported.map(|Reported { mean, .. }| mean),
-            p90: track.test_error.map(|error| error.p90),
+            p90: track.test.map(|error| error.p90),
             p90_of_paper: reported.map(|Reported { p90, .. }| p90),
         }
     };

@@ -344,7 +344,7 @@ fn take(
         distribution.figures.push(figures);
         distribution.objectives.extend(objective(evaluation, t, thetas[t]));
         distribution.values.extend(evaluation.tracks[t].iter().map(|device| match measure {
-            Measure::TestError => device.error as f32,
+            Measure::TestError => device.primary() as f32,
             Measure::TrainLoss => device.loss as f32,
         }));
     }

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use deltafl::metrics::FiguresOverSeeds;
+use deltafl::metrics::{FiguresOverSeeds, OverSeeds};
+use deltafl::task::{Metric, Task};
 use deltafl_data::run_folder::{Summary, TrackSummary};
 use miette::{IntoDiagnostic, Result};
 use serde::ser::SerializeMap;
@@ -23,6 +24,8 @@ pub(crate) struct PointResults {
     rounds: u64,
     rounds_planned: u64,
     finished: bool,
+    /// What the figures are of.
+    task: Task,
     tracks: Vec<TrackResults>,
 }
 
@@ -125,13 +128,15 @@ fn of_points(folder: &SweepFolder, sweep: &Sweep, points: &[&Point]) -> Result<P
         };
     }
     let labels = tracks(&first.experiment).into_iter().map(|track| track.label);
-    let summaries = summary(folder, points).map_or_else(Vec::new, |summary| summary.tracks);
+    let (task, summaries) =
+        summary(folder, points).map_or_else(Default::default, |summary| (summary.task, summary.tracks));
     Ok(PointResults {
         settings: Settings(sweep.axes.iter().enumerate().filter_map(setting).collect()),
         addresses: points.iter().map(|point| point.address.clone()).collect(),
         rounds,
         rounds_planned: planned,
         finished,
+        task,
         tracks: labels.zip(summaries).map(|(track, summary)| TrackResults { track, summary }).collect(),
     })
 }
@@ -165,7 +170,8 @@ pub(crate) fn table(sweep: &Sweep, results: &[PointResults]) -> String {
     let mut header = short_keys(&keys);
     let averaged =
         results.len() < sweep.points.len() && results.iter().any(|point| point.addresses.len() > 1);
-    let figures = ["track", "rounds, all seeds", "train loss", "test error %", "90th percentile"];
+    let metric = format!("test {}", task_of(results).primary().heading());
+    let figures = ["track", "rounds, all seeds", "train loss", &metric, "90th percentile"];
     header.extend(figures.map(str::to_owned));
     header.push(if averaged { "points" } else { "folder" }.to_owned());
     let mut rows = vec![header];
@@ -188,22 +194,29 @@ pub(crate) fn table(sweep: &Sweep, results: &[PointResults]) -> String {
         if point.tracks.is_empty() {
             rows.push(row("", [(); 3].map(|()| "–".to_owned())));
         }
-        rows.extend(point.tracks.iter().map(|track| row(&track.track, cells(&track.summary, averaged))));
+        let metric = point.task.primary();
+        let cells = |track: &TrackSummary| cells(metric, track, averaged);
+        rows.extend(point.tracks.iter().map(|track| row(&track.track, cells(&track.summary))));
     }
     table::aligned(&rows)
 }
 
-/// Mean train loss; mean and 90th percentile of the test error; with deviations where seeds are averaged.
-fn cells(track: &TrackSummary, averaged: bool) -> [String; 3] {
+/// What the figures of the points are of.
+fn task_of(results: &[PointResults]) -> Task {
+    results.iter().find(|point| !point.tracks.is_empty()).map_or(Task::Classes, |point| point.task)
+}
+
+/// Mean train loss; mean and 90th percentile of the test metric; with deviations where seeds are averaged.
+fn cells(metric: &Metric, track: &TrackSummary, averaged: bool) -> [String; 3] {
     let seeds = if averaged { track.seeds } else { 1 };
     let loss = track.train_loss.map(|loss| match seeds {
         1 => format!("{:.4}", loss.mean.mean),
         _ => format!("{:.4} ± {:.4}", loss.mean.mean, loss.mean.std),
     });
-    let error = |figure: fn(&FiguresOverSeeds) -> deltafl::metrics::OverSeeds| {
-        track.test_error.as_ref().map(|error| table::percent(figure(error), seeds))
+    let test = |figure: fn(&FiguresOverSeeds) -> OverSeeds| {
+        track.test.as_ref().map(|test| table::shown(metric, figure(test), seeds))
     };
-    [loss, error(|error| error.mean), error(|error| error.p90)]
+    [loss, test(|figures| figures.mean), test(|figures| figures.p90)]
         .map(|cell| cell.unwrap_or_else(|| "–".to_owned()))
 }
 
@@ -221,6 +234,8 @@ pub(crate) fn csv(results: &[PointResults]) -> Result<String> {
     let keys: Vec<&str> = results
         .first()
         .map_or_else(Vec::new, |point| point.settings.0.iter().map(|s| s.key.as_str()).collect());
+    let metric = task_of(results).primary().name;
+    let of_metric = ["mean", "std", "p90", "p90_std"].map(|figure| format!("test_{metric}_{figure}"));
     let figures = [
         "folder",
         "finished",
@@ -231,12 +246,9 @@ pub(crate) fn csv(results: &[PointResults]) -> Result<String> {
         "rounds_evaluated",
         "idle_rounds",
         "train_loss_mean",
-        "test_error_mean",
-        "test_error_std",
-        "test_error_p90",
-        "test_error_p90_std",
     ];
-    writer.write_record(keys.into_iter().chain(figures)).into_diagnostic()?;
+    let names = keys.into_iter().chain(figures).chain(of_metric.iter().map(String::as_str));
+    writer.write_record(names).into_diagnostic()?;
     for point in results {
         for TrackResults { summary, track } in &point.tracks {
             let figure = |figures: Option<FiguresOverSeeds>, figure: fn(&FiguresOverSeeds) -> f64| {
@@ -244,7 +256,7 @@ pub(crate) fn csv(results: &[PointResults]) -> Result<String> {
             };
             // One seed has no standard deviation.
             let deviation = |deviation: fn(&FiguresOverSeeds) -> f64| {
-                figure(summary.test_error.filter(|_| summary.seeds > 1), deviation)
+                figure(summary.test.filter(|_| summary.seeds > 1), deviation)
             };
             let mut row: Vec<String> = point.settings.0.iter().map(|setting| setting.shown.clone()).collect();
             row.extend([
@@ -257,9 +269,9 @@ pub(crate) fn csv(results: &[PointResults]) -> Result<String> {
                 summary.rounds.to_string(),
                 summary.idle_rounds.idle().to_string(),
                 figure(summary.train_loss, |loss| loss.mean.mean),
-                figure(summary.test_error, |error| error.mean.mean),
+                figure(summary.test, |error| error.mean.mean),
                 deviation(|error| error.mean.std),
-                figure(summary.test_error, |error| error.p90.mean),
+                figure(summary.test, |error| error.p90.mean),
                 deviation(|error| error.p90.std),
             ]);
             writer.write_record(&row).into_diagnostic()?;

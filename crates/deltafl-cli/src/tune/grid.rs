@@ -3,7 +3,10 @@
 //! Each list begins with the value that is taken when another does as well: the smallest γ₀ and λ, and no decay.
 
 use deltafl::algorithm::{FED_AVG, Value};
-use deltafl_data::experiment::{AlgorithmSection, Experiment, ModelKind, NonNegative, Positive};
+use deltafl::data::synthetic::Share;
+use deltafl_data::experiment::{
+    AlgorithmSection, Experiment, ModelKind, NonNegative, Positive, SplitSection,
+};
 
 use crate::error::{BadInput, bad_input};
 
@@ -96,8 +99,13 @@ pub(super) fn for_l2(experiment: &Experiment) -> Experiment {
     tuned.name.push_str("-l2");
     tuned.evaluate_every = tuned.rounds;
     tuned.algorithm.iter_mut().for_each(|section| section.l2 = None);
-    if let Some(split) = &mut tuned.data.split {
-        split.validation = HELD_OUT;
+    match &mut tuned.data.split {
+        Some(SplitSection::Devices(split)) => split.validation = HELD_OUT,
+        Some(SplitSection::Within(split)) => {
+            let half = Share::new(HELD_OUT * split.train.get()).unwrap_or(Share::HALF);
+            (split.train, split.validation) = (half, half);
+        }
+        Some(SplitSection::Given(_)) | None => {}
     }
     tuned
 }

@@ -35,7 +35,7 @@ fn a_pair_goes_from_data_to_tables_beside_the_papers() {
     let summary = fs::read_to_string(desk.path("runs/paper/emnist-linear/summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
     for track in 0..4 {
-        assert_eq!(json[0]["tracks"][track]["p90"], summary["tracks"][track]["test_error"]["p90"]);
+        assert_eq!(json[0]["tracks"][track]["p90"], summary["tracks"][track]["test"]["p90"]);
     }
     assert_eq!(json[0]["tracks"][2]["p90_of_paper"]["mean"], 0.4844);
 }

@@ -32,7 +32,7 @@ fn every_combination_is_a_run_named_after_what_it_trains() {
     assert!(csv.starts_with("local.learning_rate,local.batch,folder,finished,algorithm,theta"), "{csv}");
     let json: serde_json::Value = serde_json::from_str(&desk.printed("sweep list s --json")).unwrap();
     assert_eq!(json[5]["settings"], serde_json::json!({ "local.learning_rate": 0.3, "local.batch": 20 }));
-    assert!(json[5]["tracks"][2]["test_error"]["p90"]["mean"].is_f64());
+    assert!(json[5]["tracks"][2]["test"]["p90"]["mean"].is_f64());
 }
 
 #[test]
@@ -82,11 +82,11 @@ fn seeds_that_are_swept_are_averaged_and_one_seed_has_no_deviation() {
 
     let json = |words: &str| -> serde_json::Value { serde_json::from_str(&desk.printed(words)).unwrap() };
     let points = json("sweep list s --json");
-    assert!(points[0]["tracks"][0]["test_error"]["mean"]["std"].is_null(), "{points}");
+    assert!(points[0]["tracks"][0]["test"]["mean"]["std"].is_null(), "{points}");
     let averages = json("sweep list s --json --average");
     assert_eq!(averages.as_array().unwrap().len(), 2);
     assert_eq!(averages[0]["settings"], serde_json::json!({ "local.batch": 20 }));
-    let mean = |point: &serde_json::Value| point["tracks"][1]["test_error"]["p90"]["mean"].as_f64().unwrap();
+    let mean = |point: &serde_json::Value| point["tracks"][1]["test"]["p90"]["mean"].as_f64().unwrap();
     let expected = (mean(&points[0]) + mean(&points[1])) / 2.0;
     assert!((mean(&averages[0]) - expected).abs() < 1e-12, "{averages}");
     assert_eq!(averages[0]["tracks"][1]["seeds"], 2);
@@ -94,7 +94,7 @@ fn seeds_that_are_swept_are_averaged_and_one_seed_has_no_deviation() {
     desk.printed("run x.toml --set local.batch=20 --set rounds=2 --out both -q");
     let both: serde_json::Value =
         serde_json::from_slice(&fs::read(desk.path("both/summary.json")).unwrap()).unwrap();
-    assert_eq!(averages[0]["tracks"][1]["test_error"], both["tracks"][1]["test_error"]);
+    assert_eq!(averages[0]["tracks"][1]["test"], both["tracks"][1]["test"]);
     assert!(desk.printed("sweep list s").contains("Averages over seeds"));
 }
 

@@ -29,13 +29,13 @@ fn the_rate_is_chosen_by_train_loss_and_the_penalty_by_held_out_devices() {
     let loss = |point: &Value| point["tracks"][0]["train_loss"]["mean"]["mean"].as_f64().unwrap();
     assert_eq!(rate.as_array().unwrap().len(), 6);
     assert_eq!(rate[0]["tracks"].as_array().unwrap().len(), 1, "FedAvg alone");
-    assert!(rate[0]["tracks"][0]["validation_error"].is_null(), "every train device trains");
+    assert!(rate[0]["tracks"][0]["validation"].is_null(), "every train device trains");
     assert_eq!(chosen["learning_rate"], best(&rate, "local.learning_rate", loss));
     assert_eq!(chosen["decay"], best(&rate, "local.decay.factor", loss));
 
     let l2 = json(&desk, "sweep list t/l2 --json");
     for track in 0..3 {
-        let p90 = |point: &Value| point["tracks"][track]["validation_error"]["p90"]["mean"].as_f64().unwrap();
+        let p90 = |point: &Value| point["tracks"][track]["validation"]["p90"]["mean"].as_f64().unwrap();
         assert_eq!(chosen["l2"][track]["l2"], best(&l2, "model.l2", p90), "track {track}");
     }
 

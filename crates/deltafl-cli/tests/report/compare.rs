@@ -15,7 +15,7 @@ fn a_comparison_of_tracks_says_what_the_summary_says() {
     let answer = compared(&[&operand("fedavg"), &operand("0.5")]);
     let test = &answer[0];
     assert_eq!((&test["measure"], &test["after"]["track"]), (&"test error".into(), &"Δ-FL θ=0.5".into()));
-    let [before, after] = [0, 2].map(|track: usize| run.summary.tracks[track].test_error.unwrap().p90.mean);
+    let [before, after] = [0, 2].map(|track: usize| run.summary.tracks[track].test.unwrap().p90.mean);
     assert!((test["p90"]["change"].as_f64().unwrap() - (after - before)).abs() < 1e-12, "{test}");
     let interval = &test["mean"]["interval"];
     let change = test["mean"]["change"].as_f64().unwrap();

@@ -65,7 +65,7 @@ fn event_files_hold_every_figure_of_a_track() {
         assert!(last.iter().any(|value| value.tag == "objective"));
         f64::from(last.iter().find(|value| value.tag == "test_error/p90").unwrap().simple_value)
     };
-    let expected = summary.tracks[2].test_error.unwrap().p90.mean;
+    let expected = summary.tracks[2].test.unwrap().p90.mean;
     assert!(((p90(1) + p90(2)) / 2.0 - expected).abs() < 1e-6);
 }
 

@@ -39,7 +39,7 @@ fn the_tables_say_what_the_summary_says() {
     let markdown = fs::read_to_string(run.join("tables.md")).unwrap();
     let latex = fs::read_to_string(run.join("tables.tex")).unwrap();
     for track in &summary.tracks {
-        let error = track.test_error.unwrap();
+        let error = track.test.unwrap();
         let (mean, std) = (100.0 * error.p90.mean, 100.0 * error.p90.std);
         assert!(markdown.contains(&format!("{mean:.2} ± {std:.2}")), "{markdown}");
         assert!(latex.contains(&format!("{mean:.2}")), "{latex}");

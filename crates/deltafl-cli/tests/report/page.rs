@@ -35,7 +35,7 @@ fn the_knob_shows_the_percentiles_of_the_summary() {
     for track in [3, 2, 1] {
         let shown = browser
             .value("[...document.querySelectorAll('[data-figure^=track]')].map((cell) => cell.textContent)");
-        let f = summary.tracks[track].test_error.unwrap();
+        let f = summary.tracks[track].test.unwrap();
         let expected: Vec<String> = [f.mean, f.p20, f.p50, f.p60, f.p80, f.p90, f.p95]
             .iter()
             .map(|x| format!("{:.2}", 100.0 * x.mean))
@@ -168,7 +168,7 @@ fn a_print_shows_every_chart_at_the_width_of_the_paper() {
 #[test]
 fn the_headline_picks_the_level_of_the_lowest_p90_within_one_point_of_the_mean() {
     let summary = &trained_run().summary;
-    let figures: Vec<_> = summary.tracks.iter().map(|track| track.test_error.unwrap()).collect();
+    let figures: Vec<_> = summary.tracks.iter().map(|track| track.test.unwrap()).collect();
     let within = (1..4).filter(|&t| figures[t].mean.mean <= figures[0].mean.mean + 0.01);
     let best = within.min_by(|&a, &b| figures[a].p90.mean.total_cmp(&figures[b].p90.mean)).unwrap_or(0);
     let page = fs::read_to_string(trained_run().path.join("report.html")).unwrap();

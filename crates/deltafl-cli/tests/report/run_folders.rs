@@ -11,6 +11,7 @@ use deltafl::exchange::{Direct, EvaluatedDevice, Evaluation, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::superquantile::LossDistribution;
+use deltafl::task::Task;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
 use deltafl_data::experiment::{Experiment, Resolved};
@@ -105,10 +106,11 @@ fn drawn_up(split: Split, devices: usize, tracks: usize, evaluation: u64) -> Spl
         let learnt = 1.0 - (-(evaluation as f64) / 20.0).exp();
         let end = 0.12 + 0.5 * hard - 0.05 * track as f64 * (hard - 0.3);
         let error = (0.98 + learnt * (end - 0.98) + 0.01 * noise.normal()).clamp(0.0, 1.0);
-        Evaluation { loss: 4.0 * error + 0.05, error }
+        Evaluation::of_primary(4.0 * error + 0.05, error)
     };
     SplitEvaluation {
         split,
+        task: Task::Classes,
         devices: (0..devices).map(device).collect::<Arc<[_]>>(),
         tracks: (0..tracks).map(|track| (0..devices).map(|k| of(track, k)).collect()).collect(),
     }

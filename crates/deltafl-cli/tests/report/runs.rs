@@ -18,7 +18,7 @@ fn runs_are_listed_with_their_figures_and_broken_ones_with_their_problem() {
     assert_eq!(listed.as_array().unwrap().len(), 2);
     let run = &listed[0];
     assert_eq!((&run["name"], &run["rounds"], &run["seeds"]), (&"made-up".into(), &20.into(), &1.into()));
-    let p90 = |track: usize| summary.tracks[track].test_error.unwrap().p90.mean;
+    let p90 = |track: usize| summary.tracks[track].test.unwrap().p90.mean;
     assert_eq!(run["baseline"]["p90"].as_f64().unwrap().to_bits(), p90(0).to_bits());
     let best = (1..5).map(p90).fold(f64::INFINITY, f64::min);
     assert_eq!(run["best"]["p90"].as_f64().unwrap().to_bits(), best.to_bits());
@@ -27,7 +27,7 @@ fn runs_are_listed_with_their_figures_and_broken_ones_with_their_problem() {
     let table = printed(&["runs", text(folder.path())]);
     assert_eq!(table.lines().count(), 3, "{table}");
     assert!(
-        table.contains(&format!("FedAvg {:.2}", 100.0 * summary.tracks[0].test_error.unwrap().mean.mean)),
+        table.contains(&format!("FedAvg {:.2}", 100.0 * summary.tracks[0].test.unwrap().mean.mean)),
         "{table}"
     );
 }

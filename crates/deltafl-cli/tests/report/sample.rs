@@ -26,12 +26,11 @@ fn a_sample_is_evaluated_with_its_standard_error_and_changes_no_bit_of_training(
     let folder = tempfile::tempdir().unwrap();
     let all = trained(folder.path(), &[]);
     let sampled = trained(folder.path(), &["--set", "data.evaluate_sample=8"]);
-    assert_eq!(all.tracks[1].test_error_sample, None);
-    let (error, figures) =
-        (sampled.tracks[1].test_error_sample.unwrap(), sampled.tracks[1].test_error.unwrap());
+    assert_eq!(all.tracks[1].test_sample, None);
+    let (error, figures) = (sampled.tracks[1].test_sample.unwrap(), sampled.tracks[1].test.unwrap());
     assert_eq!((error.devices, error.of), (8, 20));
     assert!(error.mean > 0.0 && error.mean < 0.2, "{error:?}");
-    let away = (figures.mean.mean - all.tracks[1].test_error.unwrap().mean.mean).abs();
+    let away = (figures.mean.mean - all.tracks[1].test.unwrap().mean.mean).abs();
     assert!(away > 0.0 && away < 4.0 * error.mean, "{away} {error:?}");
     let state = |run: &str| fs::read(folder.path().join(run).join("checkpoint/seed-1.safetensors")).unwrap();
     assert!(state("all") == state("sampled"));

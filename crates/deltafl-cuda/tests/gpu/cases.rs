@@ -7,6 +7,7 @@ use deltafl::kernel::Isa;
 use deltafl::model::{Model, ModelSpec};
 use deltafl::params::Params;
 use deltafl::stream::{Purpose, Stream};
+use deltafl::task::Targets;
 use deltafl_cuda::{Cache, Device};
 
 /// A model on a federation.
@@ -94,7 +95,7 @@ fn texts(len: usize, alphabet: usize) -> Federation {
             let last = u64::from(text[text.len() - 1]);
             text.push(((last * 3 + 1 + stream.below(4)) % alphabet as u64) as u8);
         }
-        builder.push(&format!("d{k}"), Split::Train, DeviceExamples::Text(&text), &[]).unwrap();
+        builder.push(&format!("d{k}"), Split::Train, DeviceExamples::Text(&text), Targets::IN_TEXT).unwrap();
     }
     builder.build()
 }
@@ -119,19 +120,19 @@ fn words(len: usize, vocabulary: usize, classes: usize) -> Federation {
 pub(crate) fn every_case() -> Vec<Case> {
     let gru = |embedding| ModelSpec::Gru { hidden: 128, embedding };
     vec![
-        Case::new("linear, images", images(784, 62), ModelSpec::Linear, 10, 0.05),
+        Case::new("linear, images", images(784, 62), ModelSpec::LINEAR, 10, 0.05),
         Case::new(
             "linear, normalised images",
             images(77, 5).normalised(Normalise::Standard),
-            ModelSpec::Linear,
+            ModelSpec::LINEAR,
             16,
             0.05,
         ),
-        Case::new("linear, tables", tables(61, 10), ModelSpec::Linear, 8, 0.05),
+        Case::new("linear, tables", tables(61, 10), ModelSpec::LINEAR, 8, 0.05),
         Case::new("perceptron, images", images(784, 62), ModelSpec::Perceptron { hidden: 100 }, 10, 0.1),
         Case::new("perceptron, tables", tables(13, 3), ModelSpec::Perceptron { hidden: 33 }, 16, 0.5),
-        Case::new("logistic, tables", tables(50, 2), ModelSpec::Logistic, 10, 0.5),
-        Case::new("logistic, images", images(785, 2), ModelSpec::Logistic, 10, 0.01),
+        Case::new("logistic, tables", tables(50, 2), ModelSpec::LOGISTIC, 10, 0.5),
+        Case::new("logistic, images", images(785, 2), ModelSpec::LOGISTIC, 10, 0.01),
         Case {
             // A max-pool or a ReLU that flips changes a path: single devices may be further off.
             step_tolerance: 1e-2,
@@ -156,7 +157,7 @@ pub(crate) fn unsupported() -> Vec<Case> {
         Case::new("gru", texts(20, 53), ModelSpec::Gru { hidden: 64, embedding: 0 }, 16, 0.1),
         Case::new("conv-net", images(784, 62), ModelSpec::ConvNet { channels: [8, 16] }, 16, 0.1),
         Case::new("lstm", words(25, 300, 2), ModelSpec::Lstm { hidden: 49 }, 10, 0.5),
-        Case::new("linear", tables(3072, 100), ModelSpec::Linear, 10, 0.1),
+        Case::new("linear", tables(3072, 100), ModelSpec::LINEAR, 10, 0.1),
     ]
 }
 

@@ -9,7 +9,9 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::OpenError;
-use deltafl::data::{DeviceSplit, Federation, InvalidSplit, Normalise, synthetic};
+use deltafl::data::{Federation, InputKind, InvalidSplit, Normalise, synthetic};
+
+use super::SplitSection;
 
 /// The devices and their examples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,9 +19,9 @@ use deltafl::data::{DeviceSplit, Federation, InvalidSplit, Normalise, synthetic}
 pub struct DataSection {
     /// A federation folder, or a synthetic federation.
     pub source: Source,
-    /// Splits the devices anew; without it they are split as stored.
+    /// Splits the federation anew; without it devices are split as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub split: Option<DeviceSplit>,
+    pub split: Option<SplitSection>,
     /// How dense features are normalised.
     #[serde(default)]
     pub normalise: Normalise,
@@ -50,6 +52,9 @@ pub enum LoadError {
         /// Why.
         source: OpenError,
     },
+    /// Normalisation of what has no numbers.
+    #[error("[data] normalise is for features; the data holds words or symbols: leave it out")]
+    Normalise,
     /// The devices cannot be split so.
     #[error(transparent)]
     Split(#[from] InvalidSplit),
@@ -65,9 +70,13 @@ impl DataSection {
             Source::Synthetic(spec) => spec.build(),
         };
         let federation = match &self.split {
-            Some(split) => federation.split_devices(split)?,
+            Some(split) => split.apply(federation)?,
             None => federation,
         };
+        let is_words = matches!(federation.kind(), InputKind::Tokens { .. } | InputKind::Windows { .. });
+        if is_words && self.normalise != Normalise::None {
+            return Err(LoadError::Normalise);
+        }
         Ok(federation.normalised(self.normalise).evaluating(self.evaluate_sample))
     }
 

@@ -46,6 +46,8 @@ pub enum Kind {
     OneOrMore(Box<Self>),
     /// A list of so many values.
     List(Box<Self>, usize),
+    /// A list of strings, of any length.
+    Texts,
 }
 
 /// What a key is when the file does not say.
@@ -73,6 +75,7 @@ impl fmt::Display for Kind {
             Self::Real(interval) => write!(f, "number {interval}"),
             Self::Word(words) => f.write_str(&words.join(", ")),
             Self::OneOrMore(kind) => write!(f, "{kind}; or a list of them"),
+            Self::Texts => f.write_str("list of texts"),
             Self::List(kind, count) => write!(f, "{count} of: {kind}"),
         }
     }
@@ -193,7 +196,7 @@ fn run_keys() -> Vec<Key> {
 }
 
 fn data_keys() -> Vec<Key> {
-    use Kind::{PathOrTable, Real, Whole};
+    use Kind::{PathOrTable, Real, Texts, Whole};
     vec![
         Key::new(
             "data.source",
@@ -208,6 +211,13 @@ fn data_keys() -> Vec<Key> {
             value("\"none\""),
             "How dense features are normalised, by the moments of the train devices: (x − mean)/mean, or (x − mean)/standard deviation.",
             "\"standard\"",
+        ),
+        Key::new(
+            "data.evaluate_sample",
+            Whole(1),
+            words("all devices"),
+            "Evaluates a fixed random sample of so many devices of each split.",
+            "2000",
         ),
         Key::new(
             "data.split.train",
@@ -230,6 +240,50 @@ fn data_keys() -> Vec<Key> {
             value("0"),
             "A device is kept when it has more examples than this.",
             "50",
+        ),
+        Key::new(
+            "data.split.sample",
+            Real(UNIT),
+            value("1.0"),
+            "This share of the devices is kept, drawn at random; the paper keeps half of EMNIST's writers.",
+            "0.5",
+        ),
+        Key::new(
+            "data.split.within.train",
+            Real(UNIT),
+            value("0.9"),
+            "With a table data.split.within the examples of each device are split, in place of the devices. This share of them trains, one at least.",
+            "0.8",
+        ),
+        Key::new(
+            "data.split.within.validation",
+            Real(UNIT),
+            value("0.0"),
+            "The share of a device's examples that is held out for validation; the rest tests.",
+            "0.1",
+        ),
+        Key::new("data.split.within.seed", Whole(0), value("1"), "What the split derives from.", "7"),
+        Key::new(
+            "data.split.within.min_points",
+            Whole(0),
+            value("0"),
+            "A device is kept when it has more examples than this.",
+            "50",
+        ),
+        Key::new(
+            "data.split.given.train",
+            Texts,
+            value("[]"),
+            "With a table data.split.given devices are split as it lists them; a device that it does not list is left out. These train.",
+            "[\"anna\", \"boris\"]",
+        ),
+        Key::new("data.split.given.test", Texts, value("[]"), "The devices that test.", "[\"clara\"]"),
+        Key::new(
+            "data.split.given.validation",
+            Texts,
+            value("[]"),
+            "The devices that are held out for validation.",
+            "[\"dora\"]",
         ),
     ]
 }
@@ -312,13 +366,13 @@ fn source_keys() -> Vec<Key> {
 }
 
 fn model_keys() -> Vec<Key> {
-    use Kind::{List, Real, Whole};
+    use Kind::{List, Real, Truth, Whole};
     vec![
         Key::new(
             "model.kind",
-            word(&["linear", "logistic", "conv-net", "lstm", "gru"]),
+            word(&["linear", "logistic", "conv-net", "lstm", "gru", "perceptron"]),
             required(),
-            "Softmax regression, binary logistic regression, the network of EMNIST, the LSTM over word vectors, the GRU over symbols.",
+            "Softmax regression (linear regression where the targets are real numbers), binary logistic regression, the network of EMNIST, the LSTM over word vectors, the GRU over symbols, a perceptron with one hidden layer.",
             "\"linear\"",
         ),
         Key::new("model.l2", Real(NON_NEGATIVE), value("0.0"), "The penalty (λ/2)‖w‖².", "1e-4").symbol("λ"),
@@ -330,8 +384,25 @@ fn model_keys() -> Vec<Key> {
             "[8, 16]",
         )
         .only(&["conv-net"]),
-        Key::new("model.hidden", Whole(1), words("lstm 50, gru 128"), "Units of the recurrent layer.", "64")
-            .only(&["lstm", "gru"]),
+        Key::new(
+            "model.intercept",
+            Truth,
+            value("false"),
+            "Whether there is an intercept, which is penalised as the other parameters are; the paper's models have none.",
+            "true",
+        )
+        .only(&["linear", "logistic"]),
+        Key::new(
+            "model.huber",
+            Real(POSITIVE),
+            words("the squared loss"),
+            "Where the targets are real numbers: the width of the Huber loss.",
+            "0.5",
+        )
+        .symbol("δ")
+        .only(&["linear"]),
+        Key::new("model.hidden", Whole(1), words("lstm 50, gru 128, perceptron 100"), "Units of the recurrent or hidden layer.", "64")
+            .only(&["lstm", "gru", "perceptron"]),
         Key::new(
             "model.embedding",
             Whole(0),

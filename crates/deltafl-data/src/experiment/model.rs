@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::NonNegative;
+use super::{NonNegative, Positive};
 use deltafl::model::ModelSpec;
 
 /// What devices train.
@@ -22,9 +22,19 @@ pub struct ModelSection {
     /// Units of an lstm, a gru or a perceptron.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden: Option<NonZeroUsize>,
+    /// Whether a linear or logistic model has an intercept; the paper's have none.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub intercept: bool,
+    /// δ of the Huber loss of a linear model whose targets are real numbers; without it, the squared loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huber: Option<Positive>,
     /// Entries of a gru's trained embedding; 0 is one-hot input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<usize>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Two numbers; serde's arrays would pass over a third.
@@ -39,7 +49,7 @@ fn two<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<[NonZeroUsiz
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModelKind {
-    /// Softmax regression.
+    /// Softmax regression; linear regression where targets are real numbers.
     Linear,
     /// Binary logistic regression.
     Logistic,
@@ -67,8 +77,11 @@ impl ModelSection {
     /// The model with its sizes.
     pub fn spec(&self) -> ModelSpec {
         match self.kind {
-            ModelKind::Linear => ModelSpec::Linear,
-            ModelKind::Logistic => ModelSpec::Logistic,
+            ModelKind::Linear => ModelSpec::Linear {
+                intercept: self.intercept,
+                huber: self.huber.map(|delta| delta.get() as f32),
+            },
+            ModelKind::Logistic => ModelSpec::Logistic { intercept: self.intercept },
             ModelKind::ConvNet => {
                 ModelSpec::ConvNet { channels: self.channels.map_or([32, 64], |c| c.map(NonZeroUsize::get)) }
             }
@@ -85,11 +98,13 @@ impl ModelSection {
 
     /// Refuses options of another model, which would be silently without effect.
     pub(super) fn validate(&self) -> Result<(), ForeignOption> {
-        use ModelKind::{ConvNet, Gru, Lstm, Perceptron};
+        use ModelKind::{ConvNet, Gru, Linear, Logistic, Lstm, Perceptron};
         let options = [
             ("channels", self.channels.is_some(), self.kind == ConvNet),
             ("hidden", self.hidden.is_some(), matches!(self.kind, Lstm | Gru | Perceptron)),
             ("embedding", self.embedding.is_some(), self.kind == Gru),
+            ("intercept", self.intercept, matches!(self.kind, Linear | Logistic)),
+            ("huber", self.huber.is_some(), self.kind == Linear),
         ];
         match options.into_iter().find(|&(_, given, known)| given && !known) {
             Some((option, ..)) => Err(ForeignOption { option, kind: self.spec().name() }),

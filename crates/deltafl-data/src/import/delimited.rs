@@ -1,6 +1,6 @@
 //! CSV and TSV files.
 
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
@@ -11,7 +11,8 @@ use super::input::Input;
 /// How the fields of a line are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Commas, with quotes where needed.
+    /// Commas, with quotes where needed; semicolons where the header has those and no comma, as spreadsheets write them
+    /// in many countries.
     Csv,
     /// Tabs, without quotes.
     Tsv,
@@ -22,19 +23,31 @@ pub(crate) struct Delimited {
     path: PathBuf,
     reader: Reader<Box<dyn Read>>,
     record: ByteRecord,
+    /// Whether lines end in a carriage return and a line feed, of which the parser has seen only the first when a record
+    /// begins.
+    is_crlf: bool,
 }
 
 impl Delimited {
     /// Opens a file; its first record is a header or not.
     pub(crate) fn open(path: &Path, dialect: Dialect, has_header: bool) -> Result<Self, ImportError> {
-        let reader: Box<dyn Read> = Box::new(Input::open(path)?.into_reader());
+        let mut reader = Input::open(path)?.into_reader();
+        let beginning = reader.fill_buf().map_err(|source| ImportError::file(path, source))?;
+        let first_line = beginning.split_inclusive(|&byte| byte == b'\n').next().unwrap_or_default();
+        let is_crlf = first_line.ends_with(b"\r\n");
+        let delimiter = match dialect {
+            Dialect::Tsv => b'\t',
+            Dialect::Csv if !first_line.contains(&b',') && first_line.contains(&b';') => b';',
+            Dialect::Csv => b',',
+        };
+        let reader: Box<dyn Read> = Box::new(reader);
         let reader = ReaderBuilder::new()
-            .delimiter(if dialect == Dialect::Tsv { b'\t' } else { b',' })
+            .delimiter(delimiter)
             .quoting(dialect == Dialect::Csv)
             .has_headers(has_header)
             .buffer_capacity(1 << 17)
             .from_reader(reader);
-        Ok(Self { path: path.to_owned(), reader, record: ByteRecord::new() })
+        Ok(Self { path: path.to_owned(), reader, record: ByteRecord::new(), is_crlf })
     }
 
     /// The names of the columns.
@@ -70,12 +83,17 @@ impl Delimited {
 
     /// An error in this record.
     pub(crate) fn error(&self, problem: Problem) -> ImportError {
-        let line = self.record.position().map_or(1, csv::Position::line);
+        let line = self.record.position().map_or(1, |position| self.line(position));
         ImportError::at(&self.path, Position::Line(line), problem)
     }
 
+    /// The line in which a record begins, counted from 1, the header's.
+    fn line(&self, position: &csv::Position) -> u64 {
+        position.line() + u64::from(self.is_crlf && position.byte() > 0)
+    }
+
     fn convert(&self, error: csv::Error) -> ImportError {
-        let line = error.position().map_or(self.reader.position().line(), csv::Position::line);
+        let line = error.position().map_or(self.reader.position().line(), |position| self.line(position));
         let problem = match error.into_kind() {
             csv::ErrorKind::Io(source) => Problem::Io(source),
             csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {

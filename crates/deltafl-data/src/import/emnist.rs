@@ -18,7 +18,7 @@ use zip::ZipArchive;
 use super::error::{ImportError, Position, Problem};
 use super::{Imported, Target, image};
 use crate::FederationWriter;
-use deltafl::data::{DeviceExamples, InputKind, Source};
+use deltafl::data::{DeviceExamples, InputKind, Source, TargetKind};
 
 /// Pixels per side.
 const SIDE: usize = 28;
@@ -70,7 +70,8 @@ fn write(
     let counts: Vec<u64> = writers.iter().map(|(_, images)| images.len() as u64).collect();
     let roster = target.roster(&counts, &mut source)?;
     let kind = InputKind::Bytes { dim: SIDE * SIDE };
-    let mut writer = FederationWriter::create(&target.out, target.heading("emnist", kind, CLASSES))?;
+    let mut writer =
+        FederationWriter::create(&target.out, target.heading("emnist", kind, TargetKind::Classes(CLASSES)))?;
     target.record(&mut writer, source);
     for (device, split) in roster {
         let (id, images) = &writers[device];

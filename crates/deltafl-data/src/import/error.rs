@@ -85,6 +85,40 @@ pub enum Problem {
     /// A number that is none.
     #[error("{0:?} is not a number")]
     Number(String),
+    /// A word among numbers.
+    #[error(
+        "{text:?} is not a number, and the column {column:?} begins with one: correct it, leave the column out with \
+         --columns, or read the whole column as words with --category {column:?}"
+    )]
+    Word {
+        /// What is there.
+        text: String,
+        /// Where.
+        column: String,
+    },
+    /// Nothing where a value is needed.
+    #[error("the value of column {column:?} is missing: fill it in, or leave the row or the column out")]
+    MissingValue {
+        /// The column.
+        column: String,
+    },
+    /// Words without end.
+    #[error("the column {column:?} has more than {most} different words: leave it out with --columns")]
+    Categories {
+        /// The column.
+        column: String,
+        /// The bound.
+        most: usize,
+    },
+    /// A device without a name.
+    #[error("the id of the device is empty")]
+    UnnamedDevice,
+    /// A number to predict that is none.
+    #[error("the number to predict is not finite")]
+    Value,
+    /// A split that is none.
+    #[error("{0:?} is none of train, test and validation")]
+    Split(String),
     /// NaN or infinite.
     #[error("a feature is not finite")]
     NonFinite,
@@ -92,7 +126,9 @@ pub enum Problem {
     #[error("{0} is not a whole number from 0 to 255")]
     GreyLevel(f32),
     /// A label that is none.
-    #[error("label {0} is not an integer in 0–65535")]
+    #[error(
+        "label {0} is not a whole number from 0 to 16777215; numbers to predict are imported with --regression"
+    )]
     Label(String),
     /// A polarity that is none.
     #[error("polarity {0:?} is none of 0 (negative), 2 (neutral), 4 (positive)")]

@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::encoding::Encoding;
 use super::error::{ImportError, Problem};
 use super::spool::{Sorted, Spool, as_f32};
 use super::{Imported, Target};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
-use deltafl::data::{DeviceExamples, InputKind, Source};
+use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, Source, TargetKind};
 
 /// Most features of an example.
 pub(crate) const MOST_FEATURES: usize = 1 << 24;
@@ -32,11 +33,30 @@ pub(crate) struct FeatureSpool {
     /// Whether all features so far are multiples of 1/255 in [0, 1].
     is_grey: bool,
     pub(crate) features: Features,
+    class_names: Vec<String>,
+    columns: Vec<FeatureColumn>,
+    /// Whether targets are real numbers.
+    valued: bool,
 }
 
 impl FeatureSpool {
     pub(crate) fn new(target: &Target, features: Features) -> Result<Self, ImportError> {
-        Ok(Self { spool: Spool::new(&target.parent())?, dim: None, is_grey: true, features })
+        let spool = Spool::new(&target.parent())?;
+        Ok(Self {
+            spool,
+            dim: None,
+            is_grey: true,
+            features,
+            class_names: Vec::new(),
+            columns: Vec::new(),
+            valued: target.regression,
+        })
+    }
+
+    /// Keeps what the columns of a table were read as.
+    pub(crate) fn set_encoding(&mut self, encoding: &Encoding) {
+        self.class_names = encoding.class_names();
+        self.columns = encoding.feature_columns();
     }
 
     /// Checks the features of an example against those before it.
@@ -72,19 +92,28 @@ impl FeatureSpool {
     pub(crate) fn finish(self, target: &Target, mut source: Source) -> Result<Imported, ImportError> {
         let scale = match self.features {
             Features::GreyLevels => Some(1.0),
-            Features::Auto if self.is_grey => Some(255.0),
+            // Ones and zeros of categories are no image.
+            Features::Auto if self.is_grey && self.columns.is_empty() => Some(255.0),
             _ => None,
         };
         let dim = self.dim.unwrap_or_default();
         let sorted = self.spool.finish()?;
-        let classes = target.classes(sorted.highest_label())?;
-        let roster = target.roster(&sorted.counts, &mut source)?;
+        let kind_of_target = if self.valued {
+            TargetKind::Values
+        } else {
+            TargetKind::Classes(target.classes(sorted.highest_label())?)
+        };
+        let roster = target.given_roster(&sorted.counts, &sorted.splits, &mut source)?;
         let kind = if scale.is_some() { InputKind::Bytes { dim } } else { InputKind::Dense { dim } };
         source.option("features", if scale.is_some() { "bytes" } else { "dense" });
         let mut writer =
-            FederationWriter::create(&target.out, target.heading(&source.importer, kind, classes))?;
+            FederationWriter::create(&target.out, target.heading(&source.importer, kind, kind_of_target))?;
+        if !self.columns.is_empty() {
+            source.option("categories", "a feature per value, in the order of the values");
+        }
         target.record(&mut writer, source);
-        write_devices(&mut writer, sorted, &roster, scale)?;
+        writer.class_names(self.class_names).feature_columns(self.columns);
+        write_devices(&mut writer, sorted, &roster, scale, self.valued)?;
         Ok(Imported { manifest: writer.finish()?, out: target.out.clone() })
     }
 }
@@ -94,6 +123,7 @@ fn write_devices(
     mut sorted: Sorted,
     roster: &[(usize, deltafl::data::Split)],
     scale: Option<f32>,
+    valued: bool,
 ) -> Result<(), ImportError> {
     let (mut bytes, mut labels, mut values) = (Vec::new(), Vec::new(), Vec::new());
     let mut grey = Vec::new();
@@ -108,7 +138,12 @@ fn write_devices(
                 DeviceExamples::Bytes(&grey)
             }
         };
-        writer.push(&sorted.ids[device], split, inputs, &labels)?;
+        if valued {
+            let values: Vec<f32> = labels.iter().map(|&bits| f32::from_bits(bits)).collect();
+            writer.push(&sorted.ids[device], split, inputs, &values)?;
+        } else {
+            writer.push(&sorted.ids[device], split, inputs, &labels)?;
+        }
     }
     Ok(())
 }

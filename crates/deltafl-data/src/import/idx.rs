@@ -15,7 +15,7 @@ use super::error::{Found, ImportError, Position, Problem};
 use super::input::Input;
 use super::{Imported, Target};
 use crate::FederationWriter;
-use deltafl::data::{DeviceExamples, InputKind, Source};
+use deltafl::data::{DeviceExamples, InputKind, Source, TargetKind};
 
 /// The files of an IDX data set.
 #[derive(Clone, Debug)]
@@ -61,7 +61,8 @@ fn write(
     let roster = target.roster(&counts, &mut source)?;
     let classes = target.classes(labels.iter().copied().max().unwrap_or_default().into())?;
     let kind = InputKind::Bytes { dim: images.item };
-    let mut writer = FederationWriter::create(&target.out, target.heading("idx", kind, classes))?;
+    let mut writer =
+        FederationWriter::create(&target.out, target.heading("idx", kind, TargetKind::Classes(classes)))?;
     target.record(&mut writer, source);
     // Devices are written in the order of their images, so that the file is read once from front to back.
     let mut in_order = roster;

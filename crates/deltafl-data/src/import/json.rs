@@ -172,7 +172,7 @@ impl JsonReader {
     pub(crate) fn label(&mut self) -> Result<u32, ImportError> {
         let (start, negative) = (self.before + self.at as u64, self.peek()? == Some(b'-'));
         let number = self.f32()?;
-        if negative || number.fract() != 0.0 || number > 65535.0 {
+        if negative || number.fract() != 0.0 || number > 16_777_215.0 {
             let problem = Problem::Label(number.to_string());
             return Err(ImportError::at(&self.path, Position::Byte(start), problem));
         }
@@ -382,10 +382,10 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_a_small_whole_number() {
+    fn a_label_is_a_whole_number_below_2_to_the_24() {
         assert_eq!(reader("61").label().unwrap(), 61);
         assert_eq!(reader("3.0").label().unwrap(), 3);
-        for text in ["-1", "0.5", "65536", "1e9", "NaN", "\"a\""] {
+        for text in ["-1", "0.5", "16777216", "1e9", "NaN", "\"a\""] {
             reader(text).label().unwrap_err();
         }
     }

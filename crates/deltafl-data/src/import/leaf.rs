@@ -16,7 +16,7 @@ use super::spool::{Spool, as_u32};
 use super::{Imported, Target};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
-use deltafl::data::{DeviceExamples, InputKind, Source};
+use deltafl::data::{DeviceExamples, InputKind, Source, Split, TargetKind};
 
 /// Imports shards: files, or folders with `*.json` files or with `train/` and `test/` folders of them.
 pub fn import(paths: &[PathBuf], features: Features, target: &Target) -> Result<Imported, ImportError> {
@@ -26,11 +26,45 @@ pub fn import(paths: &[PathBuf], features: Features, target: &Target) -> Result<
     if holds_text(&files[0])? {
         return import_text(&files, target, source);
     }
-    let mut sink = Numbers { rows: FeatureSpool::new(target, features)?, row: Vec::new() };
+    if target.regression {
+        return Err(ImportError::file(
+            &files[0],
+            Problem::Nothing("classes: --regression is for tables and arrays"),
+        ));
+    }
+    let mut sink = Numbers { rows: FeatureSpool::new(target, features)?, row: Vec::new(), split: None };
     for file in &files {
+        sink.split = kept_split(file, target);
         read_shard(file, &mut sink)?;
     }
+    note_folders(&files, target, &mut source);
     sink.rows.finish(target, source)
+}
+
+/// The split of a shard, where LEAF's split is kept.
+fn kept_split(file: &Path, target: &Target) -> Option<Split> {
+    target.keep_split.then(|| split_of(file).unwrap_or(Split::Train))
+}
+
+/// The split that LEAF's names say: a folder `train` or `test`, or `…_train_9.json` and `…_test_9.json`.
+fn split_of(file: &Path) -> Option<Split> {
+    let name = file.file_name()?.to_string_lossy();
+    let folder = file.parent().and_then(Path::file_name).unwrap_or_default();
+    if folder == "test" || name.contains("_test_") {
+        Some(Split::Test)
+    } else if folder == "train" || name.contains("_train_") {
+        Some(Split::Train)
+    } else {
+        None
+    }
+}
+
+/// Says what became of train and test parts.
+fn note_folders(files: &[PathBuf], target: &Target, source: &mut Source) {
+    let holds = |split: Split| files.iter().any(|file| split_of(file) == Some(split));
+    if holds(Split::Train) && holds(Split::Test) && !target.keep_split {
+        source.option("train and test parts", "put together, device by device");
+    }
 }
 
 /// The shards of files and folders, in order: train parts before test parts.
@@ -153,6 +187,9 @@ fn check_counts(
 
 /// Reads `{"x": […], "y": […]}` and gives the number of examples.
 fn read_device(json: &mut JsonReader, id: &str, sink: &mut impl ShardSink) -> Result<u64, ImportError> {
+    if id.trim().is_empty() {
+        return Err(json.error(Problem::UnnamedDevice));
+    }
     let device = sink.device(id);
     let (mut examples, mut labels) = (None, None);
     json.object(|json, key| {
@@ -196,11 +233,12 @@ fn read_device(json: &mut JsonReader, id: &str, sink: &mut impl ShardSink) -> Re
 struct Numbers {
     rows: FeatureSpool,
     row: Vec<f32>,
+    split: Option<Split>,
 }
 
 impl ShardSink for Numbers {
     fn device(&mut self, id: &str) -> u32 {
-        self.rows.spool.device(id)
+        self.rows.spool.device_in(id, self.split)
     }
 
     fn example(&mut self, device: u32, json: &mut JsonReader) -> Result<(), ImportError> {
@@ -278,11 +316,12 @@ struct Texts {
     text: String,
     row: Vec<u32>,
     len: Option<usize>,
+    split: Option<Split>,
 }
 
 impl ShardSink for Texts {
     fn device(&mut self, id: &str) -> u32 {
-        self.spool.device(id)
+        self.spool.device_in(id, self.split)
     }
 
     fn example(&mut self, device: u32, json: &mut JsonReader) -> Result<(), ImportError> {
@@ -312,16 +351,23 @@ impl ShardSink for Texts {
 }
 
 fn import_text(files: &[PathBuf], target: &Target, mut source: Source) -> Result<Imported, ImportError> {
-    let mut sink =
-        Texts { spool: Spool::new(&target.parent())?, text: String::new(), row: Vec::new(), len: None };
+    let mut sink = Texts {
+        spool: Spool::new(&target.parent())?,
+        text: String::new(),
+        row: Vec::new(),
+        len: None,
+        split: None,
+    };
     for file in files {
+        sink.split = kept_split(file, target);
         read_shard(file, &mut sink)?;
     }
     let kind = InputKind::Tokens { len: sink.len.unwrap_or_default(), vocabulary: SYMBOLS.len() };
     let mut sorted = sink.spool.finish()?;
-    let roster = target.roster(&sorted.counts, &mut source)?;
+    note_folders(files, target, &mut source);
+    let roster = target.given_roster(&sorted.counts, &sorted.splits, &mut source)?;
     source.option("features", "characters");
-    let heading = target.heading("leaf", kind, SYMBOLS.len());
+    let heading = target.heading("leaf", kind, TargetKind::Classes(SYMBOLS.len()));
     let mut writer = FederationWriter::create(&target.out, heading)?;
     target.record(&mut writer, source);
     writer.symbols(SYMBOLS);

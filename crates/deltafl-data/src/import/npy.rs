@@ -33,6 +33,8 @@ pub(crate) enum Element {
 pub(crate) struct NpyHeader {
     pub(crate) element: Element,
     pub(crate) shape: Vec<usize>,
+    /// Whether the first axis runs fastest.
+    pub(crate) is_fortran: bool,
 }
 
 /// Longest header, and longest string.
@@ -70,12 +72,9 @@ impl NpyHeader {
         let descr = value_of(text, "descr").and_then(|rest| rest.split(['\'', '"']).nth(1));
         let element = Element::parse(descr.ok_or_else(|| missing("descr"))?)?;
         let order = value_of(text, "fortran_order").ok_or_else(|| missing("fortran_order"))?;
-        if !order.trim_start().starts_with("False") {
-            return Err(Problem::Unsupported {
-                what: "the array".to_owned(),
-                found: "Fortran order".to_owned(),
-                supported: "arrays in C order",
-            });
+        let is_fortran = order.trim_start().starts_with("True");
+        if !is_fortran && !order.trim_start().starts_with("False") {
+            return Err(missing("fortran_order"));
         }
         let shape = value_of(text, "shape").and_then(|rest| rest.split(['(', ')']).nth(1));
         let numbers = shape.ok_or_else(|| missing("shape"))?.split(',').map(str::trim);
@@ -84,7 +83,7 @@ impl NpyHeader {
             .map(|number| number.parse().map_err(|_| Problem::Number(number.to_owned())))
             .collect::<Result<Vec<usize>, _>>()?;
         match shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim)) {
-            Some(_) if !shape.is_empty() => Ok(Self { element, shape }),
+            Some(_) if !shape.is_empty() => Ok(Self { element, shape, is_fortran }),
             _ => Err(missing("shape")),
         }
     }

@@ -9,7 +9,7 @@ use zip::ZipArchive;
 use super::error::{ImportError, Position, Problem};
 use super::features::{FeatureSpool, Features, MOST_FEATURES};
 use super::npy::{Element, NpyHeader};
-use super::table::in_range;
+use super::table::{class, finite};
 use super::{Imported, Target};
 use deltafl::data::Source;
 
@@ -18,7 +18,7 @@ use deltafl::data::Source;
 pub struct Arrays {
     /// Inputs: the first axis counts examples, the others are flattened.
     pub x: String,
-    /// Labels: whole numbers.
+    /// Labels: whole numbers, or real ones where those are to be predicted.
     pub y: String,
     /// Devices: whole numbers or strings; `None` puts all examples on one device.
     pub device: Option<String>,
@@ -33,7 +33,7 @@ pub fn import(
 ) -> Result<Imported, ImportError> {
     let mut archive = Archive::open(path)?;
     let mut spool = FeatureSpool::new(target, features)?;
-    let labels = archive.labels(&arrays.y, target.classes)?;
+    let labels = archive.labels(&arrays.y, target)?;
     let devices = match &arrays.device {
         Some(name) => archive.devices(name, &mut spool)?,
         None => vec![spool.spool.device("all"); labels.len()],
@@ -51,12 +51,13 @@ pub fn import(
     if x.header.element == Element::U8 && features == Features::Auto {
         spool.features = Features::GreyLevels;
     }
+    x.transpose()?;
     let (mut row, dim) = (Vec::new(), x.header.row_len());
     for (i, (&label, &device)) in labels.iter().zip(&devices).enumerate() {
-        x.row(dim, &mut row)?;
+        x.row(i, dim, &mut row)?;
         spool.check(&row).map_err(|problem| ImportError::at(path, Position::Row(i as u64), problem))?;
         spool.row(device, &row)?;
-        spool.spool.label(label.into());
+        spool.spool.label(label);
     }
     x.end()?;
     let mut source = Source::new("npz");
@@ -92,22 +93,31 @@ impl<'p> Archive<'p> {
         }
         let file = self.zip.by_name(&member);
         let file = file.map_err(|error| ImportError::file(path, Problem::Zip(error.to_string())))?;
-        let mut array =
-            Array { path, member, reader: Box::new(BufReader::new(file)), header: NpyHeader::default() };
+        let mut array = Array {
+            path,
+            member,
+            reader: Box::new(BufReader::new(file)),
+            header: NpyHeader::default(),
+            transposed: None,
+        };
         array.header = NpyHeader::read(&mut array.reader).map_err(|problem| array.error(problem))?;
         Ok(array)
     }
 
-    fn labels(&mut self, name: &String, classes: Option<usize>) -> Result<Vec<u16>, ImportError> {
+    /// The label of each row; the bits of the numbers where real ones are to be predicted.
+    fn labels(&mut self, name: &String, target: &Target) -> Result<Vec<u32>, ImportError> {
         let mut array = self.array(name)?;
         let mut labels = Vec::new();
         for _ in 0..array.header.len() {
             let label = array.number()?;
-            if label.fract() != 0.0 || !(0.0..=65535.0).contains(&label) {
+            if target.regression {
+                labels.push(finite(label as f32).map_err(|problem| array.error(problem))?.to_bits());
+                continue;
+            }
+            if label.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&label) {
                 return Err(array.error(Problem::Label(label.to_string())));
             }
-            in_range(label as u32, classes).map_err(|problem| array.error(problem))?;
-            labels.push(label as u16);
+            labels.push(class(label as u32, target.classes).map_err(|problem| array.error(problem))?);
         }
         Ok(labels)
     }
@@ -118,7 +128,11 @@ impl<'p> Archive<'p> {
         let mut devices = Vec::new();
         for _ in 0..array.header.len() {
             let id = array.header.element.read_string(&mut array.reader);
-            devices.push(spool.spool.device(&id.map_err(|problem| array.error(problem))?));
+            let id = id.map_err(|problem| array.error(problem))?;
+            if id.trim().is_empty() {
+                return Err(array.error(Problem::UnnamedDevice));
+            }
+            devices.push(spool.spool.device(&id));
         }
         Ok(devices)
     }
@@ -130,6 +144,8 @@ struct Array<'a> {
     member: String,
     reader: Box<dyn Read + 'a>,
     header: NpyHeader,
+    /// All elements row by row, of an array in Fortran order.
+    transposed: Option<Vec<f32>>,
 }
 
 impl Array<'_> {
@@ -142,11 +158,41 @@ impl Array<'_> {
         number.map_err(|problem| self.error(problem))
     }
 
-    fn row(&mut self, dim: usize, row: &mut Vec<f32>) -> Result<(), ImportError> {
+    /// Reads an array in Fortran order, whose rows are scattered over it, and puts its elements row by row.
+    fn transpose(&mut self) -> Result<(), ImportError> {
+        if !self.header.is_fortran || self.header.shape.len() == 1 {
+            return Ok(());
+        }
+        // A file that says more than it holds ends before it takes much memory.
+        let mut elements = Vec::new();
+        for _ in 0..self.header.len() {
+            elements.push(self.number()? as f32);
+        }
+        let shape = &self.header.shape;
+        let mut rows = vec![0.0; elements.len()];
+        for (i, x) in elements.into_iter().enumerate() {
+            // The place of element i: its index along each axis, the first running fastest, read with the last fastest.
+            let (mut rest, mut place, mut stride) = (i, 0, self.header.len());
+            for &length in shape {
+                stride /= length;
+                place += rest % length * stride;
+                rest /= length;
+            }
+            rows[place] = x;
+        }
+        self.transposed = Some(rows);
+        Ok(())
+    }
+
+    fn row(&mut self, i: usize, dim: usize, row: &mut Vec<f32>) -> Result<(), ImportError> {
         if dim > MOST_FEATURES {
             return Err(self.error(Problem::TooLong { what: "an example", limit: MOST_FEATURES }));
         }
         row.clear();
+        if let Some(rows) = &self.transposed {
+            row.extend_from_slice(&rows[i * dim..(i + 1) * dim]);
+            return Ok(());
+        }
         for _ in 0..dim {
             row.push(self.number()? as f32);
         }

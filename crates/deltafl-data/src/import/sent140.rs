@@ -16,7 +16,7 @@ use super::text_spool::{SortedTexts, TextSpool};
 use super::word_vectors::Vocabulary;
 use super::{Imported, Target, tokens};
 use crate::FederationWriter;
-use deltafl::data::{DeviceExamples, InputKind, Source, Split};
+use deltafl::data::{DeviceExamples, InputKind, Source, Split, TargetKind};
 
 /// Words per example of the recurrent model.
 pub const LENGTH: usize = 20;
@@ -254,7 +254,8 @@ impl Output {
             TweetFeatures::MeanVector => "mean-vector",
         };
         source.option("features", name);
-        let mut writer = FederationWriter::create(&target.out, target.heading("sent140", kind, 2))?;
+        let mut writer =
+            FederationWriter::create(&target.out, target.heading("sent140", kind, TargetKind::Classes(2)))?;
         target.record(&mut writer, source);
         if features == TweetFeatures::Tokens {
             writer.words(self.vocabulary.words.iter().map(String::as_str), &self.vocabulary.vectors)?;

@@ -18,7 +18,8 @@ use super::error::{ImportError, Position, Problem};
 use super::input::Input;
 use super::{Imported, Target};
 use crate::FederationWriter;
-use deltafl::data::{DeviceExamples, InputKind, Source};
+use deltafl::data::{DeviceExamples, InputKind, Source, TargetKind};
+use deltafl::task::Targets;
 
 /// The alphabet of the paper: index 0 is the space and everything else.
 pub const SYMBOLS: &str = " ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -78,13 +79,13 @@ fn write(
     let counts: Vec<u64> = devices.iter().map(|(_, text)| (text.len() - WINDOW) as u64).collect();
     let roster = target.roster(&counts, &mut source)?;
     let kind = InputKind::Windows { len: WINDOW, alphabet: SYMBOLS.len() };
-    let heading = target.heading("shakespeare", kind, SYMBOLS.len());
+    let heading = target.heading("shakespeare", kind, TargetKind::Classes(SYMBOLS.len()));
     let mut writer = FederationWriter::create(&target.out, heading)?;
     target.record(&mut writer, source);
     writer.symbols(SYMBOLS);
     for (device, split) in roster {
         let (id, text) = &devices[device];
-        writer.push(id, split, DeviceExamples::Text(text), &[])?;
+        writer.push(id, split, DeviceExamples::Text(text), Targets::IN_TEXT)?;
     }
     Ok(Imported { manifest: writer.finish()?, out: target.out.clone() })
 }

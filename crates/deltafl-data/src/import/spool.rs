@@ -9,6 +9,7 @@ use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::{ImportError, Problem};
+use deltafl::data::Split;
 
 /// Rows of a fixed width with a device and a label each.
 #[derive(Debug)]
@@ -18,9 +19,12 @@ pub(crate) struct Spool {
     /// Bytes per row; known with the first row.
     width: usize,
     devices: Vec<String>,
-    index: HashMap<String, u32>,
+    /// The numbers of devices by their identity, in each split that a file names and where none does.
+    index: HashMap<Option<Split>, HashMap<String, u32>>,
+    splits: Vec<Option<Split>>,
     runs: Vec<Run>,
-    labels: Vec<u16>,
+    /// Classes, or real numbers by their bits.
+    labels: Vec<u32>,
 }
 
 /// Consecutive rows of one device.
@@ -45,6 +49,7 @@ impl Spool {
             width: 0,
             devices: Vec::new(),
             index: HashMap::new(),
+            splits: Vec::new(),
             runs: Vec::new(),
             labels: Vec::new(),
         })
@@ -52,12 +57,19 @@ impl Spool {
 
     /// The number of a device, by its identity.
     pub(crate) fn device(&mut self, id: &str) -> u32 {
-        if let Some(&device) = self.index.get(id) {
+        self.device_in(id, None)
+    }
+
+    /// The number of a device in a split that the file names: it stands once in each.
+    pub(crate) fn device_in(&mut self, id: &str, split: Option<Split>) -> u32 {
+        let index = self.index.entry(split).or_default();
+        if let Some(&device) = index.get(id) {
             return device;
         }
         let device = self.devices.len() as u32;
         self.devices.push(id.to_owned());
-        self.index.insert(id.to_owned(), device);
+        self.splits.push(split);
+        index.insert(id.to_owned(), device);
         device
     }
 
@@ -80,7 +92,12 @@ impl Spool {
 
     /// Appends a label; labels come in the order of the rows.
     pub(crate) fn label(&mut self, label: u32) {
-        self.labels.push(label as u16);
+        self.labels.push(label);
+    }
+
+    /// Appends a number to predict, in place of a label.
+    pub(crate) fn value(&mut self, value: f32) {
+        self.labels.push(value.to_bits());
     }
 
     /// Rows so far.
@@ -109,6 +126,7 @@ impl Spool {
             file,
             width: self.width,
             ids: self.devices,
+            splits: self.splits,
             counts,
             runs,
             of_device,
@@ -124,18 +142,20 @@ pub(crate) struct Sorted {
     file: File,
     width: usize,
     pub(crate) ids: Vec<String>,
+    /// The split of each device, where the file names it.
+    pub(crate) splits: Vec<Option<Split>>,
     /// Rows of each device.
     pub(crate) counts: Vec<u64>,
     runs: Vec<Run>,
     /// The runs of each device.
     of_device: Vec<std::ops::Range<usize>>,
-    labels: Vec<u16>,
+    labels: Vec<u32>,
 }
 
 impl Sorted {
     /// The highest label of all.
     pub(crate) fn highest_label(&self) -> u32 {
-        self.labels.iter().copied().max().unwrap_or_default().into()
+        self.labels.iter().copied().max().unwrap_or_default()
     }
 
     /// The rows and labels of a device.
@@ -149,7 +169,7 @@ impl Sorted {
         labels.clear();
         for run in &self.runs[self.of_device[device].clone()] {
             let rows = run.first as usize..(run.first + run.rows) as usize;
-            labels.extend(self.labels[rows].iter().map(|&label| u32::from(label)));
+            labels.extend_from_slice(&self.labels[rows]);
             let (start, len) = (bytes.len(), run.rows as usize * self.width);
             bytes.resize(start + len, 0);
             read_at(&mut self.file, run.first * self.width as u64, &mut bytes[start..])

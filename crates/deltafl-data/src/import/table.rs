@@ -1,24 +1,40 @@
 //! CSV and TSV with a header: a row per example, with columns for its device, its label and its features.
+//!
+//! A column holds numbers or words, as its first value shows; see `encoding.rs` for what becomes of words.
 
 use std::path::Path;
 
 use super::delimited::{Delimited, column};
+use super::encoding::{Encoding, Feature, Label, MOST_CATEGORIES, Survey, WordSet, is_number};
 use super::error::{ImportError, Problem};
 use super::features::{FeatureSpool, Features};
 use super::{Imported, Target};
-use deltafl::data::Source;
+use crate::writer::MOST_CLASSES;
+use deltafl::data::{Source, Split};
 
 pub use super::delimited::Dialect;
 
 /// Which columns hold what.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Columns {
     /// Whose example it is; `None` puts all examples on one device, for a partitioner to divide.
     pub device: Option<String>,
-    /// The class, a whole number.
+    /// The class, a whole number or a word; with [`Target::regression`] the number to predict.
     pub label: String,
-    /// The features: names, or `prefix*`; all other columns when empty.
+    /// The features: names, or `prefix*`; all other columns when empty, but for an unnamed first one.
     pub features: Vec<String>,
+    /// Columns of features that hold words even though they begin with a number.
+    pub categories: Vec<String>,
+    /// The split of each example, `train`, `test` or `validation`: then devices are split as it says.
+    pub split: Option<String>,
+}
+
+/// Where the columns of a file are.
+struct Places {
+    device: Option<usize>,
+    split: Option<usize>,
+    label: usize,
+    features: Vec<usize>,
 }
 
 /// Imports a delimited file.
@@ -31,39 +47,133 @@ pub fn import(
 ) -> Result<Imported, ImportError> {
     let mut file = Delimited::open(path, dialect, true)?;
     let header = file.header()?;
-    let device = columns.device.as_ref().map(|name| column(path, &header, name)).transpose()?;
-    let label = column(path, &header, &columns.label)?;
-    let inputs = feature_columns(path, &header, columns)?;
+    let places = Places {
+        device: columns.device.as_ref().map(|name| column(path, &header, name)).transpose()?,
+        split: columns.split.as_ref().map(|name| column(path, &header, name)).transpose()?,
+        label: column(path, &header, &columns.label)?,
+        features: feature_columns(path, &header, columns)?,
+    };
+    let encoding = survey(path, dialect, &header, &places, columns, target)?;
     let mut rows = FeatureSpool::new(target, features)?;
-    let mut row = Vec::with_capacity(inputs.len());
+    let mut row = Vec::with_capacity(places.features.len());
     while file.next()? {
-        row.clear();
-        for &input in &inputs {
-            row.push(number(file.text(input)?).map_err(|problem| file.error(problem))?);
-        }
+        read_features(&file, &places, &encoding, &mut row)?;
         rows.check(&row).map_err(|problem| file.error(problem))?;
-        let class = parse_label(file.text(label)?, target.classes).map_err(|problem| file.error(problem))?;
-        let device = rows.spool.device(device.map_or(Ok("all"), |device| file.text(device))?);
+        let (id, split) = owner(&file, &places)?;
+        let device = rows.spool.device_in(id, split);
         rows.row(device, &row)?;
-        rows.spool.label(class);
+        let text = file.text(places.label)?;
+        match &encoding.label {
+            Label::Class => {
+                let class = parse_label(text, target.classes).map_err(|problem| file.error(problem))?;
+                rows.spool.label(class);
+            }
+            Label::Words(words) => {
+                let class = words.number(text).and_then(|class| in_range(class, target.classes));
+                rows.spool.label(class.map_err(|problem| file.error(problem))?);
+            }
+            Label::Value => rows.spool.value(value(text).map_err(|problem| file.error(problem))?),
+        }
     }
     if rows.spool.rows() == 0 {
         return Err(ImportError::file(path, Problem::Nothing("no examples")));
     }
-    let mut source = Source::new(if dialect == Dialect::Csv { "csv" } else { "tsv" });
+    let mut source = Source::new(if dialect == Dialect::Tsv { "tsv" } else { "csv" });
     source.file(path);
+    if columns.features.is_empty() && is_index(&header, columns) {
+        source.dropped("unnamed first column, an index", 1);
+    }
+    rows.set_encoding(&encoding);
     rows.finish(target, source)
 }
 
-/// The columns of the features: those named, or all but the device's and the label's.
+/// How each column is read: from its first value, and where that is a word, from all of them.
+fn survey(
+    path: &Path,
+    dialect: Dialect,
+    header: &[String],
+    places: &Places,
+    columns: &Columns,
+    target: &Target,
+) -> Result<Encoding, ImportError> {
+    let mut file = Delimited::open(path, dialect, true)?;
+    file.header()?;
+    let has_rows = file.next()?;
+    let holds_words = |file: &Delimited, place: usize| -> Result<bool, ImportError> {
+        let text = file.text(place)?.trim();
+        Ok(has_rows && !text.is_empty() && !is_number(text))
+    };
+    let mut survey = Survey::default();
+    for &place in &places.features {
+        let words = columns.categories.contains(&header[place]) || holds_words(&file, place)?;
+        let set = words.then(|| WordSet::new(&header[place], MOST_CATEGORIES));
+        survey.features.push((header[place].clone(), set));
+    }
+    let words = !target.regression && holds_words(&file, places.label)?;
+    survey.label = words.then(|| WordSet::new(&header[places.label], MOST_CLASSES));
+    let any = survey.label.is_some() || survey.features.iter().any(|(_, set)| set.is_some());
+    let mut more = has_rows && any;
+    while more {
+        for ((_, set), &place) in survey.features.iter_mut().zip(&places.features) {
+            if let Some(set) = set {
+                set.add(file.text(place)?).map_err(|problem| file.error(problem))?;
+            }
+        }
+        if let Some(classes) = &mut survey.label {
+            classes.add(file.text(places.label)?).map_err(|problem| file.error(problem))?;
+        }
+        more = file.next()?;
+    }
+    Ok(survey.finish(target.regression))
+}
+
+fn read_features(
+    file: &Delimited,
+    places: &Places,
+    encoding: &Encoding,
+    row: &mut Vec<f32>,
+) -> Result<(), ImportError> {
+    row.clear();
+    for (&place, (name, feature)) in places.features.iter().zip(&encoding.features) {
+        let text = file.text(place)?;
+        let read = match feature {
+            Feature::Number => number(text, name).map(|x| row.push(x)),
+            Feature::Words(words) => words.push_one_hot(text, row),
+        };
+        read.map_err(|problem| file.error(problem))?;
+    }
+    Ok(())
+}
+
+/// Whose example this is, and in which split, where a column says so.
+fn owner<'f>(file: &'f Delimited, places: &Places) -> Result<(&'f str, Option<Split>), ImportError> {
+    let id = places.device.map_or(Ok("all"), |device| file.text(device))?;
+    if id.trim().is_empty() {
+        return Err(file.error(Problem::UnnamedDevice));
+    }
+    let split = match places.split {
+        None => None,
+        Some(place) => Some(parse_split(file.text(place)?).map_err(|problem| file.error(problem))?),
+    };
+    Ok((id, split))
+}
+
+/// The columns of the features: those named, or all but the device's, the label's and the split's, and without an index.
 pub(crate) fn feature_columns(
     path: &Path,
     header: &[String],
     columns: &Columns,
 ) -> Result<Vec<usize>, ImportError> {
-    let is_other = |name: &str| Some(name) == columns.device.as_deref() || name == columns.label;
+    let is_other = |name: &str| {
+        [columns.device.as_deref(), columns.split.as_deref(), Some(columns.label.as_str())]
+            .contains(&Some(name))
+    };
+    for name in &columns.categories {
+        column(path, header, name)?;
+    }
     if columns.features.is_empty() {
-        return Ok((0..header.len()).filter(|&i| !is_other(&header[i])).collect());
+        let first = usize::from(is_index(header, columns));
+        return Ok((first..header.len()).filter(|&i| !is_other(&header[i])).collect());
     }
     let mut found = Vec::new();
     for name in &columns.features {
@@ -83,17 +193,58 @@ pub(crate) fn feature_columns(
     Ok(found)
 }
 
-fn number(text: &str) -> Result<f32, Problem> {
+/// Whether the first column is the index that pandas writes: without a name, or called so by a second reading.
+pub(crate) fn is_index(header: &[String], columns: &Columns) -> bool {
+    let is_named = |name: &String| columns.device.as_ref() == Some(name) || columns.label == *name;
+    header.first().is_some_and(|name| {
+        (name.is_empty() || name == "Unnamed: 0" || name == "__index_level_0__") && !is_named(name)
+    })
+}
+
+fn number(text: &str, column: &str) -> Result<f32, Problem> {
     let trimmed = text.trim();
-    trimmed.parse().map_err(|_| Problem::Number(trimmed.to_owned()))
+    if trimmed.is_empty() {
+        return Err(Problem::MissingValue { column: column.to_owned() });
+    }
+    let word = || Problem::Word { text: trimmed.to_owned(), column: column.to_owned() };
+    trimmed.parse().map_err(|_| word())
+}
+
+/// A number to predict.
+pub(crate) fn value(text: &str) -> Result<f32, Problem> {
+    let value: f32 = text.trim().parse().map_err(|_| Problem::Number(text.trim().to_owned()))?;
+    finite(value)
+}
+
+/// A number to predict, when it is one.
+pub(crate) fn finite(value: f32) -> Result<f32, Problem> {
+    if value.is_finite() { Ok(value) } else { Err(Problem::Value) }
 }
 
 /// A class from text; `3.0` is one, as data frames write them.
 pub(crate) fn parse_label(text: &str, classes: Option<usize>) -> Result<u32, Problem> {
     let text = text.trim();
     let whole = text.strip_suffix(".0").unwrap_or(text);
-    let label: u16 = whole.parse().map_err(|_| Problem::Label(text.to_owned()))?;
-    in_range(label.into(), classes)
+    let label: u32 = whole.parse().map_err(|_| Problem::Label(text.to_owned()))?;
+    class(label, classes)
+}
+
+/// The split of an example, by its name.
+pub(crate) fn parse_split(text: &str) -> Result<Split, Problem> {
+    match text.trim().to_lowercase().as_str() {
+        "train" | "training" => Ok(Split::Train),
+        "test" | "testing" => Ok(Split::Test),
+        "validation" | "valid" | "val" | "dev" => Ok(Split::Validation),
+        _ => Err(Problem::Split(text.trim().to_owned())),
+    }
+}
+
+/// The label, when it lies below the number of classes that was asked for, and below any number of classes.
+pub(crate) fn class(label: u32, classes: Option<usize>) -> Result<u32, Problem> {
+    match label as usize {
+        0..MOST_CLASSES => in_range(label, classes),
+        _ => Err(Problem::Label(label.to_string())),
+    }
 }
 
 /// The label, when it lies below the number of classes that was asked for.

@@ -1,4 +1,5 @@
-//! `devices/*.parquet`: loss and error of every device, a file per evaluation.
+//! `devices/*.parquet`: loss and metrics of every device, a file per evaluation. The columns behind the loss are the metrics
+//! of the task, which stands in the metadata of the file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,10 @@ use super::{RunFolderError, atomic, io_error};
 use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
 use deltafl::exchange::{EvaluatedDevice, Evaluation, SplitEvaluation};
+use deltafl::task::Task;
+
+/// The key of the task in the metadata of a file.
+const TASK: &str = "task";
 
 /// Why an evaluation cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +40,12 @@ pub enum DevicesError {
     Column {
         /// Its name.
         name: &'static str,
+    },
+    /// A task that this version does not know.
+    #[error("its task {name} is not known to this version")]
+    Task {
+        /// As the file has it.
+        name: String,
     },
     /// The rows are not sorted by track, split and device.
     #[error("row {row}: it is out of order")]
@@ -68,7 +79,7 @@ impl EvaluationFile {
         Some(Self { seed: seed.parse().ok()?, round: round.parse().ok()?, path })
     }
 
-    /// Loss and error of each device, per split and track.
+    /// Loss and metrics of each device, per split and track.
     pub fn read(&self) -> Result<Vec<SplitEvaluation>, RunFolderError> {
         read(&self.path).map_err(|source| RunFolderError::Devices { path: self.path.clone(), source })
     }
@@ -137,7 +148,8 @@ fn record_batch(
         })
     };
     let count = rows().count();
-    let columns: [(&str, DataType, ArrayRef); 11] = [
+    let task = splits.first().map_or(Task::Classes, |split| split.task);
+    let mut columns: Vec<(&str, DataType, ArrayRef)> = vec![
         ("seed", DataType::UInt64, Arc::new(UInt64Array::from(vec![seed; count]))),
         ("track", DataType::UInt32, Arc::new(UInt32Array::from_iter_values(rows().map(|r| r.0 as u32)))),
         ("name", DataType::Utf8, Arc::new(StringArray::from_iter_values(rows().map(|r| &r.1.name)))),
@@ -156,16 +168,27 @@ fn record_batch(
         ("device", DataType::Utf8, Arc::new(StringArray::from_iter_values(rows().map(|r| &r.3.id)))),
         ("examples", DataType::UInt64, Arc::new(UInt64Array::from_iter_values(rows().map(|r| r.3.examples)))),
         ("loss", DataType::Float64, Arc::new(Float64Array::from_iter_values(rows().map(|r| r.4.loss)))),
-        ("error", DataType::Float64, Arc::new(Float64Array::from_iter_values(rows().map(|r| r.4.error)))),
     ];
+    for (i, metric) in task.metrics().iter().enumerate() {
+        let values = Float64Array::from_iter_values(rows().map(|r| r.4.metrics[i]));
+        columns.push((metric.name, DataType::Float64, Arc::new(values)));
+    }
     let fields: Vec<Field> =
         columns.iter().map(|(name, kind, _)| Field::new(*name, kind.clone(), false)).collect();
-    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|c| c.2).collect())
+    let task = serde_json::to_string(&task).expect("a task has string keys and finite numbers");
+    let schema =
+        Schema::new(fields).with_metadata(std::collections::HashMap::from([(TASK.to_owned(), task)]));
+    RecordBatch::try_new(Arc::new(schema), columns.into_iter().map(|c| c.2).collect())
 }
 
 fn read(path: &Path) -> Result<Vec<SplitEvaluation>, DevicesError> {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?.build()?;
-    let mut rows = Rows::default();
+    let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?;
+    let task = match builder.schema().metadata().get(TASK) {
+        Some(task) => serde_json::from_str(task).map_err(|_| DevicesError::Task { name: task.clone() })?,
+        None => Task::Classes,
+    };
+    let reader = builder.build()?;
+    let mut rows = Rows { task, ..Rows::default() };
     for batch in reader {
         rows.take(&batch?)?;
     }
@@ -175,6 +198,7 @@ fn read(path: &Path) -> Result<Vec<SplitEvaluation>, DevicesError> {
 /// Evaluations under construction: the rows of one track and split after the other.
 #[derive(Default)]
 struct Rows {
+    task: Task,
     /// (split, devices, evaluations per track).
     splits: Vec<(Split, Vec<EvaluatedDevice>, Vec<Vec<Evaluation>>)>,
     count: usize,
@@ -187,17 +211,21 @@ impl Rows {
         let devices = column(batch, "device")?.as_string_opt::<i32>();
         let examples = column(batch, "examples")?.as_primitive_opt::<UInt64Type>();
         let losses = column(batch, "loss")?.as_primitive_opt::<Float64Type>();
-        let errors = column(batch, "error")?.as_primitive_opt::<Float64Type>();
         let tracks = tracks.ok_or(DevicesError::Column { name: "track" })?;
         let splits = splits.ok_or(DevicesError::Column { name: "split" })?;
         let devices = devices.ok_or(DevicesError::Column { name: "device" })?;
         let examples = examples.ok_or(DevicesError::Column { name: "examples" })?;
         let losses = losses.ok_or(DevicesError::Column { name: "loss" })?;
-        let errors = errors.ok_or(DevicesError::Column { name: "error" })?;
+        let metrics = self.task.metrics().iter().map(|metric| {
+            let values = column(batch, metric.name)?.as_primitive_opt::<Float64Type>();
+            values.ok_or(DevicesError::Column { name: metric.name })
+        });
+        let metrics = metrics.collect::<Result<Vec<_>, _>>()?;
         for i in 0..batch.num_rows() {
             let split = Split::from_name(splits.value(i)).ok_or(DevicesError::Column { name: "split" })?;
             let device = EvaluatedDevice { id: devices.value(i).to_owned(), examples: examples.value(i) };
-            let evaluation = Evaluation { loss: losses.value(i), error: errors.value(i) };
+            let metric = |j: usize| metrics.get(j).map_or(0.0, |values| values.value(i));
+            let evaluation = Evaluation { loss: losses.value(i), metrics: std::array::from_fn(metric) };
             self.push(tracks.value(i) as usize, split, device, evaluation)?;
         }
         Ok(())
@@ -244,7 +272,7 @@ impl Rows {
                 if tracks.iter().any(|track| track.len() != devices.len()) {
                     return Err(DevicesError::Order { row });
                 }
-                Ok(SplitEvaluation { split, devices: devices.into(), tracks })
+                Ok(SplitEvaluation { split, task: self.task, devices: devices.into(), tracks })
             })
             .collect()
     }
@@ -258,13 +286,18 @@ fn column<'a>(batch: &'a RecordBatch, name: &'static str) -> Result<&'a ArrayRef
 mod tests {
     use super::*;
     use deltafl::superquantile::Conformity;
+    use deltafl::task::RegressionLoss;
 
-    fn evaluation(split: Split, devices: usize, tracks: usize) -> SplitEvaluation {
+    fn evaluation(split: Split, task: Task, devices: usize, tracks: usize) -> SplitEvaluation {
         let named = |k: usize| EvaluatedDevice { id: format!("{split:?}-{k}"), examples: k as u64 + 1 };
-        let at =
-            |t: usize, k: usize| Evaluation { loss: (t + k) as f64 / 3.0, error: 1.0 / (1 + t + k) as f64 };
+        let at = |t: usize, k: usize| {
+            let metric =
+                |i: usize| if i < task.metrics().len() { (i + 1) as f64 / (1 + t + k) as f64 } else { 0.0 };
+            Evaluation { loss: (t + k) as f64 / 3.0, metrics: std::array::from_fn(metric) }
+        };
         SplitEvaluation {
             split,
+            task,
             devices: (0..devices).map(named).collect(),
             tracks: (0..tracks).map(|t| (0..devices).map(|k| at(t, k)).collect()).collect(),
         }
@@ -279,11 +312,14 @@ mod tests {
             algorithm: "delta-fl".into(),
             theta: Conformity::try_from(theta).unwrap(),
         };
-        let splits = [evaluation(Split::Train, 5, 2), evaluation(Split::Test, 3, 2)];
-        write(folder.path(), &[label(1.0), label(0.5)], 3, 50, &splits).unwrap();
-        let files = list(folder.path()).unwrap();
-        assert_eq!((files.len(), files[0].seed, files[0].round), (1, 3, 50));
-        assert_eq!(files[0].read().unwrap(), splits);
+        let huber = Task::Regression(RegressionLoss::Huber(0.25));
+        for task in [Task::Classes, Task::NextSymbol, huber] {
+            let splits = [evaluation(Split::Train, task, 5, 2), evaluation(Split::Test, task, 3, 2)];
+            write(folder.path(), &[label(1.0), label(0.5)], 3, 50, &splits).unwrap();
+            let files = list(folder.path()).unwrap();
+            assert_eq!((files.len(), files[0].seed, files[0].round), (1, 3, 50));
+            assert_eq!(files[0].read().unwrap(), splits);
+        }
 
         cut(folder.path(), |_| true, |_| Ok(50)).unwrap();
         assert_eq!(list(folder.path()).unwrap().len(), 1);

@@ -8,8 +8,10 @@ use super::{EvaluationFile, IdleRounds, RunFolderError, devices, read_experiment
 use crate::experiment::Experiment;
 use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
+use deltafl::exchange::SplitEvaluation;
 use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
+use deltafl::task::Task;
 
 /// What a run came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,8 +22,17 @@ pub struct Summary {
     pub dataset: String,
     /// The kind of model.
     pub model: String,
+    /// What is predicted: [`Task::primary`] is the metric of the figures.
+    pub task: Task,
+    /// The devices of which `test` tells: the test devices, or the train devices of a federation that has no others.
+    #[serde(default = "test_devices")]
+    pub reported: Split,
     /// A row of the tables each.
     pub tracks: Vec<TrackSummary>,
+}
+
+fn test_devices() -> Split {
+    Split::Test
 }
 
 /// What a track came to.
@@ -33,14 +44,14 @@ pub struct TrackSummary {
     pub algorithm: String,
     /// θ.
     pub theta: Conformity,
-    /// Misclassification error of the test devices, in [0, 1].
-    pub test_error: Option<FiguresOverSeeds>,
-    /// What is left open when a sample of the test devices is evaluated.
+    /// The first metric of the task on the test devices ([`Summary::reported`]); shares in [0, 1].
+    pub test: Option<FiguresOverSeeds>,
+    /// What is left open when a sample of these devices is evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub test_error_sample: Option<SampleError>,
+    pub test_sample: Option<SampleError>,
     /// The same of the train devices held out for validation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub validation_error: Option<FiguresOverSeeds>,
+    pub validation: Option<FiguresOverSeeds>,
     /// Loss of the train devices, weighted by α_k.
     pub train_loss: Option<FiguresOverSeeds>,
     /// What is left open when a sample of the train devices is evaluated.
@@ -92,11 +103,26 @@ impl Summary {
                 splits.filter_map(|evaluation| Figures::of_track(evaluation, track)).collect();
             FiguresOverSeeds::new(&seeds)
         };
+        let has_test_devices =
+            |split: &SplitEvaluation| split.split == Split::Test && !split.devices.is_empty();
+        let reported =
+            if evaluations.iter().flatten().any(has_test_devices) { Split::Test } else { Split::Train };
+        let of_reported = || evaluations.iter().flatten().filter(|evaluation| evaluation.split == reported);
+        let reported_figures = |track: usize| -> Option<FiguresOverSeeds> {
+            let seeds: Vec<Figures> =
+                of_reported().filter_map(|split| Figures::of_primary(split, track)).collect();
+            FiguresOverSeeds::new(&seeds)
+        };
         let objectives = |track: usize, theta: Conformity| -> Option<OverSeeds> {
             let seeds = evaluations.iter().flatten().filter_map(|split| objective(split, track, theta));
             OverSeeds::new(&seeds.collect::<Vec<_>>())
         };
         let population = experiment.resolved.as_ref().and_then(|resolved| resolved.population);
+        let reported_sample = |track: usize| -> Option<SampleError> {
+            let of = population?.devices(reported);
+            let seeds: Vec<_> = of_reported().filter_map(|e| SampleError::of_primary(e, track, of)).collect();
+            SampleError::over_seeds(&seeds)
+        };
         let sample = |track: usize, split: Split| -> Option<SampleError> {
             let of = population?.devices(split);
             let splits = evaluations.iter().flatten().filter(|evaluation| evaluation.split == split);
@@ -109,9 +135,9 @@ impl Summary {
             name: label.name.clone(),
             algorithm: label.algorithm.clone(),
             theta: label.theta,
-            test_error: figures(t, Split::Test),
-            test_error_sample: sample(t, Split::Test),
-            validation_error: figures(t, Split::Validation),
+            test: reported_figures(t),
+            test_sample: reported_sample(t),
+            validation: figures(t, Split::Validation),
             train_loss: figures(t, Split::Train),
             train_loss_sample: sample(t, Split::Train),
             objective: objectives(t, label.theta),
@@ -123,7 +149,9 @@ impl Summary {
             name: experiment.name.clone(),
             dataset: experiment.data.name(),
             model: experiment.model.spec().name().to_owned(),
-            tracks: experiment.labels().iter().enumerate().map(of_track).collect(),
+            task: evaluations.iter().flatten().next().map_or(Task::Classes, |split| split.task),
+            reported,
+            tracks: labels.iter().enumerate().map(of_track).collect(),
         })
     }
 }

@@ -92,7 +92,7 @@ impl Observer for Recorder {
 /// The same run on the threads engine, into a folder: what all ranks must come to.
 pub(crate) fn train_on_threads(folder: &Path) {
     let (experiment, federation) = (experiment(), federation(3));
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).expect("a linear model fits glyphs");
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits glyphs");
     let trainer = Sgd::new(&*model);
     let compute = Threads::new(&trainer, &federation, 2).expect("two threads");
     let mut engine = Direct::new(compute, &federation).expect("there are train devices");
@@ -161,7 +161,7 @@ pub(crate) fn train_on_ranks() {
     let path = PathBuf::from(std::env::var_os("FOLDER").expect("FOLDER is set"));
     let (experiment, federation) = (experiment(), federation(3));
     let isa = world.common_isa(Isa::detect());
-    let model = ModelSpec::Linear.build(&federation, isa).expect("a linear model fits glyphs");
+    let model = ModelSpec::LINEAR.build(&federation, isa).expect("a linear model fits glyphs");
     let folder = world.is_root().then(|| {
         let resume = number("RESUME").is_some();
         let folder = if resume { RunFolder::resume } else { RunFolder::create }(&path, &experiment);
@@ -225,12 +225,12 @@ impl Model for Brittle {
     }
 
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
-        assert!(!batch.labels.contains(&1), "no gradient for class 1");
+        assert!(!batch.targets.classes().contains(&1), "no gradient for class 1");
         self.0.gradient(params, batch, gradient, scratch)
     }
 
     fn evaluate(&self, _: &[f32], batch: Batch<'_>, _: &mut [f32]) -> Score {
-        Score { loss: batch.len() as f64, errors: 0 }
+        Score::of_classes(batch.len() as f64, 0)
     }
 }
 
@@ -244,7 +244,7 @@ pub(crate) fn fail_on_a_device() {
             .expect("a valid device");
     }
     let federation = builder.build();
-    let model = ModelSpec::Linear.build(&federation, Isa::detect()).expect("a linear model fits");
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits");
     let model = Brittle(model);
     let trainer = Sgd::new(&model);
     let compute = Threads::new(&trainer, &federation, 1).unwrap_or_else(|error| world.fail(&error, 1));

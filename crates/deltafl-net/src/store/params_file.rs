@@ -73,7 +73,7 @@ mod tests {
             algorithm: "delta-fl".to_owned(),
             theta: Conformity::try_from(0.1).unwrap(),
         };
-        let about = ModelAbout { federation: "demo".to_owned(), model: ModelSpec::Linear, label };
+        let about = ModelAbout { federation: "demo".to_owned(), model: ModelSpec::LINEAR, label };
         let params = Params::from(vec![1.5, -0.0, f32::MIN_POSITIVE / 2.0]);
         let bytes = write_params(&about, &params).unwrap();
         assert_eq!(bytes, write_params(&about, &params).unwrap());

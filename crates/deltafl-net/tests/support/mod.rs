@@ -132,7 +132,7 @@ pub fn commit<'a>(
     lines: &'a [RoundLine],
     publish: bool,
 ) -> Commit<'a> {
-    Commit { state, labels, model: &ModelSpec::Linear, lines, timeline: &[], publish, losses: &[] }
+    Commit { state, labels, model: &ModelSpec::LINEAR, lines, timeline: &[], publish, losses: &[] }
 }
 
 /// A server's HTTP side on a port of its own, with three levels in two versions.

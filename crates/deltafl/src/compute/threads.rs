@@ -17,11 +17,13 @@ use crate::kernel;
 use crate::model::Score;
 use crate::params::{Params, UpdateCode, add_wrapping};
 use crate::question::RoundKey;
+use crate::task::Task;
 use crate::trainer::{LocalTrainer, TrainerError, Worker};
 
 /// Threads of this process, each with memory to train in.
 pub struct Threads<'a> {
     federation: &'a Federation,
+    task: Task,
     pool: rayon::ThreadPool,
     workers: Vec<Mutex<Box<dyn Worker + 'a>>>,
 }
@@ -37,7 +39,7 @@ impl<'a> Threads<'a> {
             ComputeError::Unavailable { place: format!("{threads} threads"), source: source.into() }
         })?;
         let workers = (0..pool.current_num_threads()).map(|_| Mutex::new(trainer.worker())).collect();
-        Ok(Self { federation, pool, workers })
+        Ok(Self { federation, task: trainer.task(), pool, workers })
     }
 
     /// Lets every thread take tasks from `0..tasks` until none is left; returns a state per thread. A task
@@ -86,6 +88,10 @@ fn said(panic: &(dyn Any + Send)) -> String {
 impl Compute for Threads<'_> {
     fn width(&self) -> usize {
         self.workers.len()
+    }
+
+    fn task(&self) -> Task {
+        self.task
     }
 
     /// Brings near all that the devices will need. In a large federation they lie far apart, and each would be waited

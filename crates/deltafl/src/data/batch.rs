@@ -1,8 +1,9 @@
 //! Mini-batches: examples gathered into contiguous memory, normalised on the way.
 
-use super::{Affine, DeviceInputs, Examples};
+use super::{Affine, DeviceInputs, DeviceTargets, Examples};
 use crate::kernel::Aligned;
 use crate::model::{Batch, Inputs};
+use crate::task::Targets;
 
 /// Memory for one mini-batch, reused from step to step.
 #[derive(Clone, Debug, Default)]
@@ -10,6 +11,8 @@ pub struct BatchBuffer {
     dense: Aligned,
     tokens: Vec<u32>,
     labels: Vec<u32>,
+    values: Vec<f32>,
+    is_valued: bool,
     is_dense: bool,
 }
 
@@ -20,8 +23,14 @@ impl BatchBuffer {
         examples: &Examples<'_>,
         indices: impl ExactSizeIterator<Item = usize> + Clone,
     ) -> Batch<'b> {
-        self.labels.clear();
-        self.labels.extend(indices.clone().map(|i| examples.label(i)));
+        self.is_valued = matches!(examples.targets, DeviceTargets::Values(_));
+        if let DeviceTargets::Values(values) = examples.targets {
+            self.values.clear();
+            self.values.extend(indices.clone().map(|i| values[i]));
+        } else {
+            self.labels.clear();
+            self.labels.extend(indices.clone().map(|i| examples.label(i)));
+        }
         match examples.inputs {
             DeviceInputs::Bytes { values, dim } => {
                 self.fill_dense(indices, dim, examples.affine, |i, out, affine| {
@@ -75,6 +84,8 @@ impl BatchBuffer {
 
     fn batch(&self) -> Batch<'_> {
         let inputs = if self.is_dense { Inputs::Dense(&self.dense) } else { Inputs::Tokens(&self.tokens) };
-        Batch { inputs, labels: &self.labels }
+        let targets =
+            if self.is_valued { Targets::Values(&self.values) } else { Targets::Classes(&self.labels) };
+        Batch { inputs, targets }
     }
 }

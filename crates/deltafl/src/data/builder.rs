@@ -3,21 +3,27 @@
 use std::collections::HashSet;
 
 use super::check::{DeviceExamples, InvalidDevice, Shape};
-use super::{DeviceTable, Federation, InputColumn, InputKind, Split, WordVectors};
+use super::{
+    DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Split, TargetBuffer, TargetKind,
+    WordVectors,
+};
+use crate::task::Targets;
 
 /// Builds a [`Federation`] in memory.
 #[derive(Debug)]
 pub struct FederationBuilder {
     name: String,
     kind: InputKind,
-    classes: usize,
+    target: TargetKind,
     ids: Vec<String>,
-    seen: HashSet<String>,
+    seen: HashSet<(String, Split)>,
     split: Vec<u8>,
     offset: Vec<u64>,
     count: Vec<u64>,
     inputs: Column,
-    labels: Vec<u16>,
+    targets: TargetBuffer,
+    class_names: Vec<String>,
+    feature_columns: Vec<FeatureColumn>,
     words: Option<Vec<String>>,
     vectors: Option<WordVectors>,
     symbols: Option<String>,
@@ -34,6 +40,16 @@ enum Column {
 impl FederationBuilder {
     /// An empty federation.
     pub fn new(name: &str, kind: InputKind, classes: usize) -> Self {
+        Self::with_target(name, kind, TargetKind::Classes(classes))
+    }
+
+    /// An empty federation whose targets are real numbers.
+    pub fn of_values(name: &str, kind: InputKind) -> Self {
+        Self::with_target(name, kind, TargetKind::Values)
+    }
+
+    /// An empty federation of these targets.
+    pub fn with_target(name: &str, kind: InputKind, target: TargetKind) -> Self {
         let inputs = match kind {
             InputKind::Bytes { .. } => Column::Bytes(Vec::new()),
             InputKind::Dense { .. } => Column::Dense(Vec::new()),
@@ -43,18 +59,26 @@ impl FederationBuilder {
         Self {
             name: name.to_owned(),
             kind,
-            classes,
+            target,
             ids: Vec::new(),
             seen: HashSet::new(),
             split: Vec::new(),
             offset: Vec::new(),
             count: Vec::new(),
             inputs,
-            labels: Vec::new(),
+            targets: TargetBuffer::new(kind, target),
+            class_names: Vec::new(),
+            feature_columns: Vec::new(),
             words: None,
             vectors: None,
             symbols: None,
         }
+    }
+
+    /// The names of the classes, in the order of their numbers.
+    pub fn class_names(&mut self, names: Vec<String>) -> &mut Self {
+        self.class_names = names;
+        self
     }
 
     /// The frozen word vectors of the vocabulary.
@@ -76,16 +100,17 @@ impl FederationBuilder {
     }
 
     /// Adds a device; the federation is unchanged when it is refused.
-    pub fn push(
+    pub fn push<'a>(
         &mut self,
         id: &str,
         split: Split,
         inputs: DeviceExamples<'_>,
-        labels: &[u32],
+        targets: impl Into<Targets<'a>>,
     ) -> Result<(), InvalidDevice> {
-        let shape = Shape { kind: self.kind, classes: self.classes };
-        let count = shape.count(id, inputs, labels)?;
-        if !self.seen.insert(id.to_owned()) {
+        let targets = targets.into();
+        let shape = Shape { kind: self.kind, targets: self.target };
+        let count = shape.count(id, inputs, targets)?;
+        if !self.seen.insert((id.to_owned(), split)) {
             return Err(InvalidDevice::Duplicate { id: id.to_owned() });
         }
         self.ids.push(id.to_owned());
@@ -93,9 +118,9 @@ impl FederationBuilder {
         self.count.push(count as u64);
         self.offset.push(match &self.inputs {
             Column::Text(text) => text.len() as u64,
-            _ => self.labels.len() as u64,
+            _ => self.targets.len() as u64,
         });
-        self.labels.extend(labels.iter().map(|&label| label as u16));
+        self.targets.extend(targets);
         match (&mut self.inputs, inputs) {
             (Column::Bytes(column), DeviceExamples::Bytes(values)) => column.extend_from_slice(values),
             (Column::Dense(column), DeviceExamples::Dense(values)) => column.extend_from_slice(values),
@@ -106,12 +131,17 @@ impl FederationBuilder {
         Ok(())
     }
 
+    /// Whether no device was added yet.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
     /// The federation.
     pub fn build(self) -> Federation {
         let mut federation = Federation {
             name: self.name,
             kind: self.kind,
-            classes: self.classes,
+            target: self.target,
             devices: DeviceTable {
                 ids: self.ids.into_iter().collect(),
                 split: self.split.into(),
@@ -124,7 +154,9 @@ impl FederationBuilder {
                 Column::Tokens(ids) => InputColumn::Tokens(ids.into()),
                 Column::Text(text) => InputColumn::Text(text.into()),
             },
-            labels: self.labels.into(),
+            targets: self.targets.into_column(),
+            class_names: self.class_names,
+            feature_columns: self.feature_columns,
             words: self.words.map(|words| words.into_iter().collect()),
             vectors: self.vectors,
             symbols: self.symbols,
@@ -159,10 +191,24 @@ mod tests {
     }
 
     #[test]
+    fn a_device_may_stand_in_two_splits_and_twice_in_none() {
+        let mut builder = FederationBuilder::of_values("t", InputKind::Dense { dim: 1 });
+        let mut push = |split| builder.push("a", split, DeviceExamples::Dense(&[1.0]), &[0.5f32]);
+        push(Split::Train).unwrap();
+        push(Split::Test).unwrap();
+        assert_eq!(push(Split::Test).unwrap_err(), InvalidDevice::Duplicate { id: "a".into() });
+        let refused = builder.push("b", Split::Test, DeviceExamples::Dense(&[1.0]), &[1u32]).unwrap_err();
+        assert_eq!(refused, InvalidDevice::Targets { id: "b".into() });
+        let federation = builder.build();
+        assert_eq!((federation.targets(), federation.examples(1).value(0)), (TargetKind::Values, 0.5));
+        federation.verify().unwrap();
+    }
+
+    #[test]
     fn windows_take_their_labels_from_the_text() {
         let mut builder = FederationBuilder::new("t", InputKind::Windows { len: 2, alphabet: 5 }, 5);
-        builder.push("a", Split::Train, DeviceExamples::Text(&[0, 1, 2, 3]), &[]).unwrap();
-        builder.push("b", Split::Train, DeviceExamples::Text(&[4, 4, 1]), &[]).unwrap();
+        builder.push("a", Split::Train, DeviceExamples::Text(&[0, 1, 2, 3]), Targets::IN_TEXT).unwrap();
+        builder.push("b", Split::Train, DeviceExamples::Text(&[4, 4, 1]), Targets::IN_TEXT).unwrap();
         let federation = builder.build();
         assert_eq!((federation.count(0), federation.count(1)), (2, 1));
         assert_eq!((federation.examples(0).label(1), federation.examples(1).label(0)), (3, 1));

@@ -1,6 +1,7 @@
 //! What a device must be to join a federation.
 
-use super::InputKind;
+use super::{InputKind, TargetKind};
+use crate::task::Targets;
 
 /// The inputs of one device, of the kind the federation holds.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +60,20 @@ pub enum InvalidDevice {
         /// Number of classes.
         classes: usize,
     },
+    /// Classes where the federation has real numbers, or the other way round.
+    #[error("device {id:?} has targets of another kind than the federation")]
+    Targets {
+        /// The device.
+        id: String,
+    },
+    /// A number to predict that is not finite.
+    #[error("device {id:?}, example {example}: the number to predict is not finite")]
+    Value {
+        /// The device.
+        id: String,
+        /// Index of the example.
+        example: usize,
+    },
     /// A token or symbol out of range.
     #[error("device {id:?}, example {example}: token {token} is not below {vocabulary}")]
     Token {
@@ -88,30 +103,35 @@ pub enum InvalidDevice {
 pub struct Shape {
     /// The kind and shape of an input.
     pub kind: InputKind,
-    /// Number of classes.
-    pub classes: usize,
+    /// What is to be predicted.
+    pub targets: TargetKind,
 }
 
 impl Shape {
-    /// The number of examples, when inputs and labels are what the federation holds.
-    pub fn count(self, id: &str, inputs: DeviceExamples<'_>, labels: &[u32]) -> Result<usize, InvalidDevice> {
+    /// The number of examples, when inputs and targets are what the federation holds.
+    pub fn count(
+        self,
+        id: &str,
+        inputs: DeviceExamples<'_>,
+        targets: Targets<'_>,
+    ) -> Result<usize, InvalidDevice> {
         let count = match (self.kind, inputs) {
             (InputKind::Bytes { dim }, DeviceExamples::Bytes(values)) => {
-                same_len(id, labels.len() * dim, values.len())?;
-                labels.len()
+                same_len(id, targets.len() * dim, values.len())?;
+                targets.len()
             }
             (InputKind::Dense { dim }, DeviceExamples::Dense(values)) => {
-                same_len(id, labels.len() * dim, values.len())?;
+                same_len(id, targets.len() * dim, values.len())?;
                 all_finite(id, dim, values)?;
-                labels.len()
+                targets.len()
             }
             (InputKind::Tokens { len, vocabulary }, DeviceExamples::Tokens(ids)) => {
-                same_len(id, labels.len() * len, ids.len())?;
+                same_len(id, targets.len() * len, ids.len())?;
                 all_below(id, vocabulary, len, ids.iter().copied())?;
-                labels.len()
+                targets.len()
             }
             (InputKind::Windows { len, alphabet }, DeviceExamples::Text(text)) => {
-                same_len(id, 0, labels.len())?;
+                same_len(id, 0, targets.len())?;
                 all_below(id, alphabet, 1, text.iter().map(|&symbol| u32::from(symbol)))?;
                 text.len().saturating_sub(len)
             }
@@ -120,19 +140,29 @@ impl Shape {
         if count == 0 {
             return Err(InvalidDevice::Empty { id: id.to_owned() });
         }
-        self.labels_in_range(id, labels)?;
+        self.targets_in_range(id, targets)?;
         Ok(count)
     }
 
-    fn labels_in_range(self, id: &str, labels: &[u32]) -> Result<(), InvalidDevice> {
-        match labels.iter().position(|&label| label as usize >= self.classes) {
-            None => Ok(()),
-            Some(example) => Err(InvalidDevice::Label {
-                id: id.to_owned(),
-                example,
-                label: labels[example],
-                classes: self.classes,
-            }),
+    fn targets_in_range(self, id: &str, targets: Targets<'_>) -> Result<(), InvalidDevice> {
+        match (self.targets, targets) {
+            (TargetKind::Classes(classes), Targets::Classes(labels)) => labels_in_range(id, classes, labels),
+            (TargetKind::Values, Targets::Values(values)) => {
+                match values.iter().position(|value| !value.is_finite()) {
+                    None => Ok(()),
+                    Some(example) => Err(InvalidDevice::Value { id: id.to_owned(), example }),
+                }
+            }
+            _ => Err(InvalidDevice::Targets { id: id.to_owned() }),
+        }
+    }
+}
+
+fn labels_in_range(id: &str, classes: usize, labels: &[u32]) -> Result<(), InvalidDevice> {
+    match labels.iter().position(|&label| label as usize >= classes) {
+        None => Ok(()),
+        Some(example) => {
+            Err(InvalidDevice::Label { id: id.to_owned(), example, label: labels[example], classes })
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The columns of a federation as they lie in memory, for who copies them whole: to a GPU, say.
 
-use super::{Affine, Federation, InputColumn};
+use super::{Affine, Federation, InputColumn, TargetColumn};
 
 impl Federation {
     /// The inputs of all devices, one after the other. Nothing in them has been checked since the federation was mapped.
@@ -8,9 +8,9 @@ impl Federation {
         &self.inputs
     }
 
-    /// The labels of all examples; empty for windows, whose labels stand in the text.
-    pub fn labels(&self) -> &[u16] {
-        &self.labels
+    /// What is to be predicted of all examples.
+    pub fn target_column(&self) -> &TargetColumn {
+        &self.targets
     }
 
     /// Where the examples of a device begin: an example of the columns, or a symbol of the text.

@@ -4,7 +4,7 @@
 //! memory agree. What devices hold is hashed in their order and not where it lies: a federation from which
 //! devices were dropped has the hash of its compact copy.
 
-use super::{Federation, InputColumn, InputKind, WordVectors};
+use super::{Federation, InputColumn, InputKind, TargetKind, WordVectors};
 
 /// The hash of a federation under way.
 #[derive(Debug, Default)]
@@ -30,9 +30,9 @@ impl ContentHash {
         self.inputs.update(bytes);
     }
 
-    /// Adds labels.
-    pub fn labels(&mut self, labels: &[u16]) {
-        self.labels.update(bytemuck::cast_slice(labels));
+    /// Adds targets, as they are stored.
+    pub fn targets(&mut self, bytes: &[u8]) {
+        self.labels.update(bytes);
     }
 
     /// Adds a vocabulary.
@@ -44,9 +44,13 @@ impl ContentHash {
     }
 
     /// In hexadecimal.
-    pub fn finish(&self, kind: InputKind, classes: usize) -> String {
+    pub fn finish(&self, kind: InputKind, targets: TargetKind) -> String {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(format!("{kind:?} {classes}").as_bytes());
+        let targets = match targets {
+            TargetKind::Classes(classes) => classes.to_string(),
+            TargetKind::Values => "values".to_owned(),
+        };
+        hasher.update(format!("{kind:?} {targets}").as_bytes());
         for column in [&self.ids, &self.split, &self.count, &self.inputs, &self.labels, &self.words] {
             hasher.update(column.finalize().as_bytes());
         }
@@ -63,12 +67,12 @@ impl Federation {
         }
         for run in self.runs() {
             hash.inputs(&self.inputs.bytes()[run.inputs]);
-            hash.labels(&self.labels[run.labels]);
+            hash.targets(self.targets.bytes(run.labels));
         }
         if let Some(vectors) = &self.vectors {
             hash.words(self.word_list(vectors), &vectors.values);
         }
-        hash.finish(self.kind, self.classes)
+        hash.finish(self.kind, self.target)
     }
 
     /// A word per vector; the empty word where none is known.

@@ -53,6 +53,26 @@ pub enum InvalidSplit {
         /// Its value.
         got: f64,
     },
+    /// A device that the federation does not have.
+    #[error("there is no device {id:?} in the federation")]
+    Unknown {
+        /// Its identity.
+        id: String,
+    },
+    /// A device in two lists.
+    #[error("device {id:?} is listed twice")]
+    Twice {
+        /// Its identity.
+        id: String,
+    },
+    /// A device whose examples are split already.
+    #[error(
+        "the examples of device {id:?} are split already: it stands in two splits, and cannot be split once more"
+    )]
+    Held {
+        /// Its identity.
+        id: String,
+    },
     /// Nobody left.
     #[error("no device has more than {min_points} examples; the largest has {largest}")]
     NoDevices {
@@ -88,6 +108,7 @@ impl Federation {
     /// assert_eq!(federation.split(Split::Test).len(), 3);
     /// ```
     pub fn split_devices(mut self, plan: &DeviceSplit) -> Result<Self, InvalidSplit> {
+        self.check_ids_are_unique()?;
         let (kept, splits) = plan.draw(&self.devices.count)?;
         let splits: Vec<u8> = splits.into_iter().map(|split| split as u8).collect();
         self.devices = if kept.len() == self.len() {
@@ -160,7 +181,7 @@ fn derived_hash(hash: &str, plan: &DeviceSplit) -> String {
 }
 
 impl DeviceTable {
-    fn subset(&self, kept: &[usize], splits: Vec<u8>) -> Self {
+    pub(super) fn subset(&self, kept: &[usize], splits: Vec<u8>) -> Self {
         let pick = |column: &Column<u64>| kept.iter().map(|&k| column[k]).collect();
         Self {
             ids: kept.iter().map(|&k| self.ids.value(k)).collect(),

@@ -1,8 +1,8 @@
 //! A federation made of columns that lie somewhere already.
 
 use super::{
-    Column, DeviceSplit, DeviceTable, Federation, InputColumn, InputKind, Source, Split, TextColumn,
-    WordVectors,
+    DeviceSplit, DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Source, Split, TargetColumn,
+    TargetKind, TextColumn, WordVectors,
 };
 
 /// All that a federation is made of.
@@ -12,14 +12,18 @@ pub struct Columns {
     pub name: String,
     /// The kind and shape of an input.
     pub kind: InputKind,
-    /// Number of classes.
-    pub classes: usize,
+    /// What is to be predicted.
+    pub target: TargetKind,
     /// The devices.
     pub devices: DeviceTable,
     /// The inputs of all devices.
     pub inputs: InputColumn,
-    /// A label per example; empty for windows, whose labels stand in the text.
-    pub labels: Column<u16>,
+    /// A target per example.
+    pub targets: TargetColumn,
+    /// The names of the classes, if they have any.
+    pub class_names: Vec<String>,
+    /// What the features were made of, if it is known.
+    pub feature_columns: Vec<FeatureColumn>,
     /// The words of the vocabulary; word 0 is empty.
     pub words: Option<TextColumn>,
     /// Their vectors.
@@ -66,10 +70,12 @@ impl Federation {
         Ok(Self {
             name: columns.name,
             kind: columns.kind,
-            classes: columns.classes,
+            target: columns.target,
             devices: columns.devices,
             inputs: columns.inputs,
-            labels: columns.labels,
+            targets: columns.targets,
+            class_names: columns.class_names,
+            feature_columns: columns.feature_columns,
             words: columns.words,
             vectors: columns.vectors,
             symbols: columns.symbols,
@@ -89,10 +95,18 @@ impl Columns {
             (InputColumn::Bytes(values), InputKind::Bytes { dim }) => values.len() / dim.max(1),
             (InputColumn::Dense(values), InputKind::Dense { dim }) => values.len() / dim.max(1),
             (InputColumn::Tokens(ids), InputKind::Tokens { len, .. }) => ids.len() / len.max(1),
-            (InputColumn::Text(text), InputKind::Windows { .. }) => return Some(text.len()),
+            (InputColumn::Text(text), InputKind::Windows { .. }) => text.len(),
             _ => return None,
         };
-        Some(inputs.min(self.labels.len()))
+        let windows = matches!(self.kind, InputKind::Windows { .. });
+        let targets = match (&self.targets, self.target) {
+            (TargetColumn::Few(labels), TargetKind::Classes(_)) => labels.len(),
+            (TargetColumn::Many(labels), TargetKind::Classes(_)) => labels.len(),
+            (TargetColumn::Values(values), TargetKind::Values) => values.len(),
+            (TargetColumn::InText, TargetKind::Classes(_)) if windows => usize::MAX,
+            _ => return None,
+        };
+        Some(inputs.min(targets))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Federation, InputKind, Source, Split};
+use super::{Federation, InputKind, Source, Split, TargetKind};
 
 /// What there is to know about a federation without training on it.
 #[derive(Clone, Debug, Serialize)]
@@ -11,8 +11,14 @@ pub struct Summary {
     pub name: String,
     /// The kind and shape of an input.
     pub input: InputKind,
-    /// Number of classes.
+    /// Number of classes; 0 where targets are real numbers.
     pub classes: usize,
+    /// The names of the classes, where they have any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub class_names: Vec<String>,
+    /// The targets, where they are real numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub targets: Option<Spread>,
     /// Number of devices.
     pub devices: usize,
     /// Devices per split.
@@ -90,6 +96,8 @@ impl Summary {
             name: federation.name().to_owned(),
             input: federation.kind(),
             classes: federation.classes(),
+            class_names: federation.class_names().to_vec(),
+            targets: values(federation),
             devices: federation.len(),
             splits: Splits {
                 train: in_split(Split::Train),
@@ -108,8 +116,21 @@ impl Summary {
     }
 }
 
+/// How the targets lie, where they are real numbers.
+fn values(federation: &Federation) -> Option<Spread> {
+    let of_device = |k: u32| {
+        let examples = federation.examples(k);
+        (0..examples.len()).map(move |i| f64::from(examples.value(i)))
+    };
+    let valued = federation.targets() == TargetKind::Values;
+    valued.then(|| Spread::of((0..federation.len() as u32).flat_map(of_device).collect()))
+}
+
 /// The classes that occur on a device and how often.
 fn label_counts(federation: &Federation, device: u32) -> Vec<(usize, u64)> {
+    if federation.targets() == TargetKind::Values {
+        return Vec::new();
+    }
     let examples = federation.examples(device);
     let mut labels: Vec<u32> = (0..examples.len()).map(|i| examples.label(i)).collect();
     labels.sort_unstable();

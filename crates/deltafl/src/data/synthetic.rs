@@ -92,6 +92,9 @@ pub enum InvalidOption {
 pub struct Share(f64);
 
 impl Share {
+    /// Nothing.
+    pub const NONE: Self = Self(0.0);
+
     /// One half.
     pub const HALF: Self = Self(0.5);
 

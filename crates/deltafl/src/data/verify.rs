@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::check::{DeviceExamples, InvalidDevice, Shape};
-use super::{DeviceInputs, Federation, InputKind};
+use super::{DeviceInputs, DeviceTargets, Federation, StoredTargets};
 
 /// Why the contents of a federation are not what they should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,12 +25,12 @@ pub enum Unverified {
 impl Federation {
     /// Reads everything and checks it as if it were imported again, and its hash.
     pub fn verify(&self) -> Result<(), Unverified> {
-        let shape = Shape { kind: self.kind, classes: self.classes };
+        let shape = Shape { kind: self.kind, targets: self.target };
         let mut seen = HashSet::with_capacity(self.len());
         for k in 0..self.len() as u32 {
-            let (inputs, labels) = self.stored(k);
-            shape.count(self.id(k), inputs, &labels)?;
-            if !seen.insert(self.id(k)) {
+            let (inputs, targets) = self.stored(k);
+            shape.count(self.id(k), inputs, targets.lent())?;
+            if !seen.insert((self.id(k), self.split_of(k))) {
                 return Err(InvalidDevice::Duplicate { id: self.id(k).to_owned() }.into());
             }
         }
@@ -38,14 +38,15 @@ impl Federation {
         if got == self.hash { Ok(()) } else { Err(Unverified::Hash { expected: self.hash.clone(), got }) }
     }
 
-    /// What the columns hold of a device, as it was pushed: its inputs and its labels.
-    pub fn stored(&self, device: u32) -> (DeviceExamples<'_>, Vec<u32>) {
-        let start = self.devices.offset[device as usize] as usize;
-        let labels = match self.kind {
-            InputKind::Windows { .. } => &[][..],
-            _ => &self.labels[start..start + self.devices.count[device as usize] as usize],
+    /// What the columns hold of a device, as it was pushed: its inputs and its targets.
+    pub fn stored(&self, device: u32) -> (DeviceExamples<'_>, StoredTargets) {
+        let targets = match self.examples(device).targets {
+            DeviceTargets::Few(labels) => StoredTargets::Classes(labels.iter().map(|&y| y.into()).collect()),
+            DeviceTargets::Many(labels) => StoredTargets::Classes(labels.to_vec()),
+            DeviceTargets::Values(values) => StoredTargets::Values(values.to_vec()),
+            DeviceTargets::InText => StoredTargets::Classes(Vec::new()),
         };
-        (self.stored_inputs(device), labels.iter().map(|&label| u32::from(label)).collect())
+        (self.stored_inputs(device), targets)
     }
 
     /// The inputs of a device, as they were pushed.

@@ -167,7 +167,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect())
     }
 
-    /// Loss and error of every device of a split, per params.
+    /// Loss and metrics of every device of a split, per params.
     pub(super) fn evaluate(
         &mut self,
         split: Split,
@@ -178,15 +178,13 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         for params in params {
             positions.push(position_of(params, &mut distinct));
         }
-        let devices = self.federation.evaluated(split);
+        let (devices, task) = (self.federation.evaluated(split), self.compute.task());
         let evaluations: Vec<Vec<Evaluation>> = self
             .scores(&devices, &distinct)?
             .iter()
             .map(|scores| {
-                let of_device = |(score, &k): (&Score, &u32)| {
-                    let count = self.federation.count(k) as f64;
-                    Evaluation { loss: score.loss / count, error: score.errors as f64 / count }
-                };
+                let of_device =
+                    |(score, &k): (&Score, &u32)| Evaluation::new(task, score, self.federation.count(k));
                 scores.iter().zip(&devices).map(of_device).collect()
             })
             .collect();
@@ -196,6 +194,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         };
         Ok(SplitEvaluation {
             split,
+            task,
             devices: devices.iter().map(named).collect::<Arc<[_]>>(),
             tracks: positions.into_iter().map(|p| evaluations[p].clone()).collect(),
         })

@@ -14,6 +14,7 @@ use super::product::COLUMNS;
 use super::simd::Simd;
 use super::{Granted, activation};
 use crate::model::Score;
+use crate::task::ERRORS;
 
 /// Rows of logits, `stride` floats each, of which the first `classes` are logits.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +69,7 @@ fn add(score: &mut Score, z: &[f32], label: usize, max: f32, total: f32) {
     score.loss += f64::from(total).ln() - f64::from(z[label] - max);
     // Ties go to the first index, as in numpy and PyTorch.
     let hit = z[label] >= max && z[..label].iter().all(|&z| z < max);
-    score.errors += u64::from(!hit);
+    score.sums[ERRORS] += f64::from(u8::from(!hit));
 }
 
 /// The rows are as long as they say, and every label is a class.
@@ -167,7 +168,7 @@ mod tests {
                 let worst = expected.iter().zip(&got).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                 assert!(worst < 1e-6, "{isa}, {classes} classes: off by {worst}");
                 let got = score(Granted::new(isa), rows, &z, &labels);
-                assert_eq!(got.errors, expected_score.errors, "{isa}");
+                assert_eq!(got.sums, expected_score.sums, "{isa}");
                 assert!((got.loss - expected_score.loss).abs() < 1e-5, "{isa}");
             }
         }
@@ -181,7 +182,7 @@ mod tests {
         for isa in Isa::available() {
             let first = score(Granted::new(isa), rows, &z, &[1]);
             let second = score(Granted::new(isa), rows, &z, &[2]);
-            assert_eq!((first.errors, second.errors), (0, 1), "{isa}");
+            assert_eq!((first.sums[ERRORS], second.sums[ERRORS]), (0.0, 1.0), "{isa}");
             assert!((first.loss - std::f64::consts::LN_2).abs() < 1e-6 && first.loss.is_finite());
             assert!((score(Granted::new(isa), rows, &z, &[0]).loss - 4e4).abs() < 1.0);
         }

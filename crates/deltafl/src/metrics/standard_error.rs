@@ -29,9 +29,15 @@ impl SampleError {
         let devices = evaluation.tracks.get(track)?.iter().zip(evaluation.devices.iter());
         let values: Vec<(f64, u64)> = match evaluation.split {
             Split::Train => devices.map(|(e, device)| (e.loss, device.examples)).collect(),
-            Split::Test | Split::Validation => devices.map(|(e, _)| (e.error, 1)).collect(),
+            Split::Test | Split::Validation => devices.map(|(e, _)| (e.primary(), 1)).collect(),
         };
         Self::of_values(&values, of)
+    }
+
+    /// Of what [`Figures::of_primary`] reports of a split of which there are `of` devices.
+    pub fn of_primary(evaluation: &SplitEvaluation, track: usize, of: usize) -> Option<Self> {
+        let devices = evaluation.tracks.get(track)?.iter();
+        Self::of_values(&devices.map(|e| (e.primary(), 1)).collect::<Vec<_>>(), of)
     }
 
     /// Of a sample of weighted values.

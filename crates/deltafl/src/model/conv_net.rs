@@ -14,7 +14,7 @@
 use super::full::Full;
 use super::layout::{section, sections_len, split, split_mut, take_sections};
 use super::network::{self, Network};
-use super::{Batch, Model, Score, Step};
+use super::{Batch, Model, Score, Step, Tensor};
 use crate::kernel::conv::{self, Pooled, Sizes, TAPS};
 use crate::kernel::product::Layout;
 use crate::kernel::winograd::{self, Second};
@@ -216,7 +216,7 @@ impl Network for ConvNet {
         let mut backward = Backward::take(self, batch.len(), &mut memory);
         self.transform(&parts, &mut forward);
         self.forward(&parts, images, &mut forward);
-        softmax::residuals(self.kernel, self.full.rows(), forward.logits, batch.labels, scale);
+        softmax::residuals(self.kernel, self.full.rows(), forward.logits, batch.targets.classes(), scale);
         self.backward(&parts, images, &forward, &mut backward);
         (forward, backward)
     }
@@ -234,6 +234,18 @@ impl Network for ConvNet {
 impl Model for ConvNet {
     fn num_params(&self) -> usize {
         self.flat_lens().iter().sum()
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        let [first, second] = self.channels;
+        vec![
+            Tensor::new("conv1.weight", &[first, 1, 5, 5]),
+            Tensor::new("conv1.bias", &[first]),
+            Tensor::new("conv2.weight", &[second, first, 5, 5]),
+            Tensor::new("conv2.bias", &[second]),
+            Tensor::new("fc.weight", &[self.full.classes, self.features()]),
+            Tensor::new("fc.bias", &[self.full.classes]),
+        ]
     }
 
     /// U(±1/√fan_in) for filters and biases.
@@ -265,7 +277,7 @@ impl Model for ConvNet {
                 self.transform(&parts, &mut forward);
             }
             self.forward(&parts, part.inputs.dense(), &mut forward);
-            score += softmax::score(self.kernel, self.full.rows(), forward.logits, part.labels);
+            score += softmax::score(self.kernel, self.full.rows(), forward.logits, part.targets.classes());
         }
         score
     }

@@ -10,11 +10,12 @@
 use super::full::Full;
 use super::layout::{Gates, load_transposed, section, sections_len, split, split_mut, store_transposed};
 use super::network::{self, Network};
-use super::{Batch, Model, Score, Step};
+use super::{Batch, Model, Score, Step, Tensor};
 use crate::kernel::gru::{self, Kept, Recurrent, Units};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
 use crate::kernel::{Granted, Isa, softmax, sums};
 use crate::stream::Stream;
+use crate::task::Task;
 
 mod memory;
 
@@ -37,6 +38,7 @@ pub struct Gru {
     embedding: Embedding,
     gates: Gates,
     full: Full,
+    task: Task,
     kernel: Granted,
 }
 
@@ -55,7 +57,13 @@ impl Gru {
     ) -> Self {
         let kernel = Granted::new(isa);
         let gates = Gates { count: 3, hidden, multiple: gru::UNITS };
-        Self { len, alphabet, embedding, gates, full: Full { inputs: hidden, classes, kernel }, kernel }
+        let full = Full { inputs: hidden, classes, kernel };
+        Self { len, alphabet, embedding, gates, full, task: Task::NextSymbol, kernel }
+    }
+
+    /// The same network where the classes are not the symbols that follow.
+    pub fn of_classes(self) -> Self {
+        Self { task: Task::Classes, ..self }
     }
 
     /// Inputs of W_ih.
@@ -244,7 +252,7 @@ impl Network for Gru {
         let mut backward = Backward::take(self, batch.len(), &mut memory);
         self.fill_table(&parts, &mut forward);
         self.forward(&parts, tokens, &mut forward);
-        softmax::residuals(self.kernel, self.full.rows(), forward.logits, batch.labels, scale);
+        softmax::residuals(self.kernel, self.full.rows(), forward.logits, batch.targets.classes(), scale);
         self.backward(&parts, tokens, &mut forward, &mut backward);
         (forward, backward)
     }
@@ -270,8 +278,31 @@ impl Network for Gru {
 }
 
 impl Model for Gru {
+    fn task(&self) -> Task {
+        self.task
+    }
+
     fn num_params(&self) -> usize {
         self.flat_lens().iter().sum()
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        let (rows, hidden, classes) = (self.gates.rows(), self.gates.hidden, self.full.classes);
+        let embedding = match self.embedding {
+            Embedding::OneHot => None,
+            Embedding::Trained(dim) => Some(Tensor::new("embedding.weight", &[self.alphabet, dim])),
+        };
+        embedding
+            .into_iter()
+            .chain([
+                Tensor::new("gru.weight_ih_l0", &[rows, self.inputs()]),
+                Tensor::new("gru.weight_hh_l0", &[rows, hidden]),
+                Tensor::new("gru.bias_ih_l0", &[rows]),
+                Tensor::new("gru.bias_hh_l0", &[rows]),
+                Tensor::new("fc.weight", &[classes, hidden]),
+                Tensor::new("fc.bias", &[classes]),
+            ])
+            .collect()
     }
 
     /// U(±1/√H), and a standard normal embedding.
@@ -299,7 +330,7 @@ impl Model for Gru {
                 self.fill_table(&parts, &mut forward);
             }
             self.forward(&parts, part.inputs.tokens(), &mut forward);
-            score += softmax::score(self.kernel, self.full.rows(), forward.logits, part.labels);
+            score += softmax::score(self.kernel, self.full.rows(), forward.logits, part.targets.classes());
         }
         score
     }

@@ -1,4 +1,4 @@
-//! Softmax regression: softmax(xW), no bias, cross-entropy (EMNIST linear).
+//! Softmax regression: softmax(xW), without an intercept as in the paper, or with one; cross-entropy (EMNIST linear).
 //!
 //! W is `inputs × classes`, row by row. For one example, with p = softmax(xW) and label y,
 //!
@@ -7,12 +7,12 @@
 //! ```
 //!
 //! The gradient of a batch of b is a matrix of rank b: it is never formed, but added to W as the
-//! product of the inputs with the residuals.
+//! product of the inputs with the residuals. An intercept is a row of W behind the others, whose input is 1.
 
-use super::{Batch, Model, Pull, Score, Step};
+use super::{Batch, Model, Pull, Score, Step, Tensor};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, product_towards};
 use crate::kernel::softmax::{self, Rows};
-use crate::kernel::{Granted, Isa};
+use crate::kernel::{Granted, Isa, sums};
 use crate::stream::Stream;
 
 /// Softmax regression.
@@ -20,16 +20,32 @@ use crate::stream::Stream;
 pub struct Linear {
     inputs: usize,
     classes: usize,
+    intercept: bool,
     kernel: Granted,
 }
 
 impl Linear {
-    /// A model of `inputs` features and `classes` classes.
+    /// A model of `inputs` features and `classes` classes, without an intercept.
     ///
     /// # Panics
     /// When this CPU lacks the instruction set.
     pub fn new(inputs: usize, classes: usize, isa: Isa) -> Self {
-        Self { inputs, classes, kernel: Granted::new(isa) }
+        Self { inputs, classes, intercept: false, kernel: Granted::new(isa) }
+    }
+
+    /// The same model with an intercept per class, penalised as the other parameters are.
+    pub fn with_intercept(self) -> Self {
+        Self { intercept: true, ..self }
+    }
+
+    /// Floats of the intercepts in working form: a padded row, behind the panels.
+    fn intercept_len(&self) -> usize {
+        if self.intercept { self.rows().stride } else { 0 }
+    }
+
+    /// Floats of the panels.
+    fn panels_len(&self) -> usize {
+        panels_len(self.inputs, padded(self.classes))
     }
 
     fn rows(&self) -> Rows {
@@ -42,7 +58,12 @@ impl Linear {
         let shape = Shape { m: logits.len() / stride, n: stride, k: self.inputs };
         let x = Entries { values: x, row: self.inputs, column: 1 };
         let layouts = [Layout::panels(self.inputs), Layout::rows(stride)];
-        product(self.kernel, shape, x, working, layouts[0], logits, layouts[1], 0.0);
+        let (panels, intercept) = working.split_at(self.panels_len());
+        if self.intercept {
+            logits.chunks_exact_mut(stride).for_each(|row| row.copy_from_slice(intercept));
+        }
+        let kept = if self.intercept { 1.0 } else { 0.0 };
+        product(self.kernel, shape, x, panels, layouts[0], logits, layouts[1], kept);
     }
 
     /// W ← decay·W + Xᵀ R for residuals R, and towards a centre where there is one.
@@ -51,14 +72,23 @@ impl Linear {
         let shape = Shape { m: self.inputs, n: stride, k: residuals.len() / stride };
         let x = Entries { values: x, row: 1, column: self.inputs };
         let layouts = [Layout::rows(stride), Layout::panels(self.inputs)];
+        let kernel = self.kernel;
+        let (panels, intercept) = working.split_at_mut(self.panels_len());
         match pull {
-            None => product(self.kernel, shape, x, residuals, layouts[0], working, layouts[1], decay),
+            None => product(kernel, shape, x, residuals, layouts[0], panels, layouts[1], decay),
             // In the same pass over W: another would cost a fifth of the step.
             Some(Pull { centre, by }) => {
-                let kernel = self.kernel;
+                let centre = &centre[..self.panels_len()];
                 product_towards(
-                    kernel, shape, x, residuals, layouts[0], working, layouts[1], decay, centre, by,
+                    kernel, shape, x, residuals, layouts[0], panels, layouts[1], decay, centre, by,
                 );
+            }
+        }
+        if self.intercept {
+            intercept.iter_mut().for_each(|b| *b *= decay);
+            sums::add_rows(kernel, residuals, intercept);
+            if let Some(Pull { centre, by }) = pull {
+                Pull { centre: &centre[self.panels_len()..], by }.add_to(intercept);
             }
         }
     }
@@ -66,7 +96,15 @@ impl Linear {
 
 impl Model for Linear {
     fn num_params(&self) -> usize {
-        self.inputs * self.classes
+        (self.inputs + usize::from(self.intercept)) * self.classes
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        let mut tensors = vec![Tensor::transposed("fc.weight", [self.classes, self.inputs])];
+        if self.intercept {
+            tensors.push(Tensor::new("fc.bias", &[self.classes]));
+        }
+        tensors
     }
 
     fn init(&self, _stream: &mut Stream, params: &mut [f32]) {
@@ -84,8 +122,9 @@ impl Model for Linear {
         let x = batch.inputs.dense();
         let residuals = &mut scratch[..batch.len() * self.rows().stride];
         self.logits(working, x, residuals);
-        let score = softmax::score(self.kernel, self.rows(), residuals, batch.labels);
-        softmax::residuals(self.kernel, self.rows(), residuals, batch.labels, 1.0 / batch.len() as f32);
+        let labels = batch.targets.classes();
+        let score = softmax::score(self.kernel, self.rows(), residuals, labels);
+        softmax::residuals(self.kernel, self.rows(), residuals, labels, 1.0 / batch.len() as f32);
         self.descend(total, x, residuals, 0.0, None);
         self.store(total, gradient);
         score.loss / batch.len() as f64
@@ -94,19 +133,27 @@ impl Model for Linear {
     fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
         let logits = &mut scratch[..batch.len() * self.rows().stride];
         self.logits(working, batch.inputs.dense(), logits);
-        softmax::score(self.kernel, self.rows(), logits, batch.labels)
+        softmax::score(self.kernel, self.rows(), logits, batch.targets.classes())
     }
 
     fn working_len(&self) -> usize {
-        panels_len(self.inputs, padded(self.classes))
+        self.panels_len() + self.intercept_len()
     }
 
     fn load(&self, params: &[f32], working: &mut [f32]) {
-        super::layout::to_panels(params, self.inputs, self.classes, working);
+        let (weights, intercept) = params.split_at(self.inputs * self.classes);
+        let (panels, padded) = working.split_at_mut(self.panels_len());
+        super::layout::to_panels(weights, self.inputs, self.classes, panels);
+        padded.fill(0.0);
+        padded[..intercept.len()].copy_from_slice(intercept);
     }
 
     fn store(&self, working: &[f32], params: &mut [f32]) {
-        super::layout::from_panels(working, self.inputs, self.classes, params);
+        let (weights, intercept) = params.split_at_mut(self.inputs * self.classes);
+        let (panels, padded) = working.split_at(self.panels_len());
+        super::layout::from_panels(panels, self.inputs, self.classes, weights);
+        let len = intercept.len();
+        intercept.copy_from_slice(&padded[..len]);
     }
 
     fn step_scratch_len(&self, batch: usize) -> usize {
@@ -118,7 +165,7 @@ impl Model for Linear {
         let residuals = &mut scratch[..batch.len() * self.rows().stride];
         self.logits(working, x, residuals);
         let scale = -step.learning_rate / batch.len() as f32;
-        softmax::residuals(self.kernel, self.rows(), residuals, batch.labels, scale);
+        softmax::residuals(self.kernel, self.rows(), residuals, batch.targets.classes(), scale);
         self.descend(working, x, residuals, step.decay(), step.pull());
     }
 }

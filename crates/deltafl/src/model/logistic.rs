@@ -1,35 +1,51 @@
-//! Binary logistic regression: σ(x·w), no bias (Sent140 linear).
+//! Binary logistic regression: σ(x·w), without an intercept as in the paper, or with one (Sent140 linear).
 //!
-//! With the label y ∈ {0, 1} and z = x·w,
+//! With the label y ∈ {0, 1} and z = x·w (+ b),
 //!
 //! ```text
 //! f = log(1 + exp(z)) − y z,      ∇f = (σ(z) − y) x
 //! ```
 
-use super::{Batch, Model, Score, Step};
+use super::{Batch, Model, Score, Step, Tensor};
 use crate::kernel::{Granted, Isa, logistic};
 use crate::stream::Stream;
+use crate::task::{ERRORS, Task};
 
 /// Binary logistic regression.
 #[derive(Clone, Debug)]
 pub struct Logistic {
     inputs: usize,
+    /// Whether the last parameter is the intercept b.
+    intercept: bool,
     kernel: Granted,
 }
 
 impl Logistic {
-    /// A model of `inputs` features.
+    /// A model of `inputs` features, without an intercept.
     ///
     /// # Panics
     /// When this CPU lacks the instruction set.
     pub fn new(inputs: usize, isa: Isa) -> Self {
-        Self { inputs, kernel: Granted::new(isa) }
+        Self { inputs, intercept: false, kernel: Granted::new(isa) }
+    }
+
+    /// The same model with an intercept, which stands behind the other parameters and is penalised as they are.
+    pub fn with_intercept(self) -> Self {
+        Self { intercept: true, ..self }
     }
 }
 
 impl Model for Logistic {
+    fn task(&self) -> Task {
+        Task::Binary
+    }
+
     fn num_params(&self) -> usize {
-        self.inputs
+        self.inputs + usize::from(self.intercept)
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        single_output(self.inputs, self.intercept)
     }
 
     fn init(&self, _stream: &mut Stream, params: &mut [f32]) {
@@ -41,20 +57,19 @@ impl Model for Logistic {
     }
 
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
-        let x = batch.inputs.dense();
         let loss = self.evaluate(params, batch, scratch).loss / batch.len() as f64;
         let residuals = &mut scratch[..batch.len()];
-        logistic::residuals(self.kernel, residuals, batch.labels, 1.0 / batch.len() as f32);
+        logistic::residuals(self.kernel, residuals, batch.targets.classes(), 1.0 / batch.len() as f32);
         gradient.fill(0.0);
-        logistic::descend(self.kernel, x, residuals, 1.0, gradient);
+        descend(self.kernel, self.inputs, batch.inputs.dense(), residuals, 1.0, gradient);
         loss
     }
 
     /// Leaves the logits in `scratch`.
     fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
         let logits = &mut scratch[..batch.len()];
-        logistic::logits(self.kernel, batch.inputs.dense(), working, logits);
-        score(logits, batch.labels)
+        outputs(self.kernel, self.inputs, working, batch.inputs.dense(), logits);
+        score(logits, batch.targets.classes())
     }
 
     fn step_scratch_len(&self, batch: usize) -> usize {
@@ -63,13 +78,47 @@ impl Model for Logistic {
 
     fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         let (x, residuals) = (batch.inputs.dense(), &mut scratch[..batch.len()]);
-        logistic::logits(self.kernel, x, working, residuals);
+        outputs(self.kernel, self.inputs, working, x, residuals);
         let scale = -step.learning_rate / batch.len() as f32;
-        logistic::residuals(self.kernel, residuals, batch.labels, scale);
-        logistic::descend(self.kernel, x, residuals, step.decay(), working);
+        logistic::residuals(self.kernel, residuals, batch.targets.classes(), scale);
+        descend(self.kernel, self.inputs, x, residuals, step.decay(), working);
         if let Some(pull) = step.pull() {
             pull.add_to(working);
         }
+    }
+}
+
+/// The tensors of a linear model with one output.
+pub(super) fn single_output(inputs: usize, intercept: bool) -> Vec<Tensor> {
+    let mut tensors = vec![Tensor::new("fc.weight", &[1, inputs])];
+    if intercept {
+        tensors.push(Tensor::new("fc.bias", &[1]));
+    }
+    tensors
+}
+
+/// x·w of each row, and the intercept where there is a parameter more than inputs.
+pub(super) fn outputs(kernel: Granted, inputs: usize, params: &[f32], x: &[f32], outputs: &mut [f32]) {
+    let (slopes, intercept) = params.split_at(inputs);
+    logistic::logits(kernel, x, slopes, outputs);
+    if let [intercept] = intercept {
+        outputs.iter_mut().for_each(|z| *z += intercept);
+    }
+}
+
+/// params ← decay·params + Σ residual · (x, 1).
+pub(super) fn descend(
+    kernel: Granted,
+    inputs: usize,
+    x: &[f32],
+    residuals: &[f32],
+    decay: f32,
+    params: &mut [f32],
+) {
+    let (slopes, intercept) = params.split_at_mut(inputs);
+    logistic::descend(kernel, x, residuals, decay, slopes);
+    if let [intercept] = intercept {
+        *intercept = decay * *intercept + residuals.iter().sum::<f32>();
     }
 }
 
@@ -78,7 +127,7 @@ pub(super) fn score(logits: &[f32], labels: &[u32]) -> Score {
     let mut score = Score::default();
     for (&z, &label) in logits.iter().zip(labels) {
         score.loss += logistic_loss(z, label as f32);
-        score.errors += u64::from((z > 0.0) != (label == 1));
+        score.sums[ERRORS] += f64::from(u8::from((z > 0.0) != (label == 1)));
     }
     score
 }

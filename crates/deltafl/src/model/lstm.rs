@@ -9,13 +9,14 @@
 use super::layout::{Gates, section, sections_len, split, split_mut, take_sections};
 use super::logistic;
 use super::network::{self, Network};
-use super::{Batch, Model, Score, Step};
+use super::{Batch, Model, Score, Step, Tensor};
 use crate::data::WordVectors;
 use crate::kernel::logistic as kernel_logistic;
 use crate::kernel::lstm::{self, Units};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
 use crate::kernel::{Granted, Isa, sums};
 use crate::stream::Stream;
+use crate::task::Task;
 
 /// The LSTM.
 #[derive(Clone, Debug)]
@@ -265,7 +266,7 @@ impl Network for Lstm {
             row[self.vectors.dim..].fill(0.0);
         }
         self.forward(&parts, batch.inputs.tokens(), &mut forward);
-        kernel_logistic::residuals(self.kernel, forward.logits, batch.labels, scale);
+        kernel_logistic::residuals(self.kernel, forward.logits, batch.targets.classes(), scale);
         self.backward(&parts, &mut forward, &mut backward);
         forward
     }
@@ -295,8 +296,24 @@ impl Network for Lstm {
 }
 
 impl Model for Lstm {
+    fn task(&self) -> Task {
+        Task::Binary
+    }
+
     fn num_params(&self) -> usize {
         self.flat_lens().iter().sum()
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        let (rows, hidden) = (self.gates.rows(), self.gates.hidden);
+        vec![
+            Tensor::new("lstm.weight_ih_l0", &[rows, self.vectors.dim]),
+            Tensor::new("lstm.weight_hh_l0", &[rows, hidden]),
+            Tensor::new("lstm.bias_ih_l0", &[rows]),
+            Tensor::new("lstm.bias_hh_l0", &[rows]),
+            Tensor::new("fc.weight", &[1, hidden]),
+            Tensor::new("fc.bias", &[1]),
+        ]
     }
 
     /// U(±1/√H).
@@ -319,7 +336,7 @@ impl Model for Lstm {
         for part in network::parts(self, batch) {
             let mut forward = Forward::for_evaluation(self, part.len(), scratch);
             self.forward(&parts, part.inputs.tokens(), &mut forward);
-            score += logistic::score(forward.logits, part.labels);
+            score += logistic::score(forward.logits, part.targets.classes());
         }
         score
     }

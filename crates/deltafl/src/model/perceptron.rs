@@ -60,7 +60,7 @@ fn score(logits: &[f32], label: usize) -> Score {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let total: f64 = logits.iter().map(|z| f64::from(z - largest).exp()).sum();
     let first = logits.iter().position(|&z| z >= largest);
-    Score { loss: total.ln() - f64::from(logits[label] - largest), errors: u64::from(first != Some(label)) }
+    Score::of_classes(total.ln() - f64::from(logits[label] - largest), u64::from(first != Some(label)))
 }
 
 /// Replaces logits by softmax(z) − 1[y].
@@ -100,7 +100,7 @@ impl Model for Perceptron {
         let (of_first_bias, of_rest) = of_rest.split_at_mut(self.hidden);
         let (of_second, of_second_bias) = of_rest.split_at_mut(self.classes * self.hidden);
         let (mut loss, scale) = (0.0, 1.0 / batch.len() as f32);
-        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.labels) {
+        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.targets.classes()) {
             self.forward(&parts, x, hidden, logits);
             loss += score(logits, label as usize).loss;
             residuals(logits, label as usize);
@@ -128,7 +128,7 @@ impl Model for Perceptron {
         let (hidden, rest) = scratch.split_at_mut(self.hidden);
         let logits = &mut rest[..self.classes];
         let mut total = Score::default();
-        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.labels) {
+        for (x, &label) in batch.inputs.dense().chunks_exact(self.inputs).zip(batch.targets.classes()) {
             self.forward(&parts, x, hidden, logits);
             total += score(logits, label as usize);
         }
@@ -141,6 +141,7 @@ mod tests {
     use super::*;
     use crate::model::Inputs;
     use crate::stream::Purpose;
+    use crate::task::{ERRORS, Targets};
 
     #[test]
     fn the_gradient_is_the_slope_of_the_loss() {
@@ -149,7 +150,7 @@ mod tests {
         let mut params = vec![0.0; model.num_params()];
         model.init(&mut stream, &mut params);
         let x: Vec<f32> = (0..6).map(|_| stream.normal() as f32).collect();
-        let batch = Batch { inputs: Inputs::Dense(&x), labels: &[2, 0] };
+        let batch = Batch { inputs: Inputs::Dense(&x), targets: Targets::Classes(&[2, 0]) };
         let mut scratch = vec![0.0; model.scratch_len(2)];
         let mut gradient = vec![0.0; params.len()];
         let loss = model.gradient(&params, batch, &mut gradient, &mut scratch);
@@ -168,6 +169,6 @@ mod tests {
 
     #[test]
     fn ties_go_to_the_first_class() {
-        assert_eq!([0, 1].map(|label| score(&[1.0, 1.0], label).errors), [0, 1]);
+        assert_eq!([0, 1].map(|label| score(&[1.0, 1.0], label).sums[ERRORS]), [0.0, 1.0]);
     }
 }

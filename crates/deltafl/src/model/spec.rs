@@ -2,19 +2,31 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConvNet, Embedding, Gru, Linear, Logistic, Lstm, Model, Perceptron};
-use crate::data::{Federation, InputKind, WordVectors};
+use super::{ConvNet, Embedding, Gru, Linear, Logistic, Lstm, Model, Perceptron, Regression};
+use crate::data::{Federation, InputKind, TargetKind, WordVectors};
 use crate::kernel::{Isa, UnavailableIsa};
+use crate::task::RegressionLoss;
 
 /// A model by name, with the sizes that the data does not settle.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ModelSpec {
-    /// Softmax regression.
-    Linear,
+    /// Softmax regression where targets are classes, linear regression where they are real numbers.
+    Linear {
+        /// Whether there is an intercept; the paper has none.
+        #[serde(default, skip_serializing_if = "is_false")]
+        intercept: bool,
+        /// δ of the Huber loss; without it, the squared loss. For real numbers only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        huber: Option<f32>,
+    },
     /// Binary logistic regression.
-    Logistic,
+    Logistic {
+        /// Whether there is an intercept; the paper has none.
+        #[serde(default, skip_serializing_if = "is_false")]
+        intercept: bool,
+    },
     /// The convolutional network of EMNIST.
     ConvNet {
         /// Channels of the two convolutions.
@@ -42,6 +54,10 @@ pub enum ModelSpec {
         #[serde(default = "perceptron_units")]
         hidden: usize,
     },
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn paper_channels() -> [usize; 2] {
@@ -114,17 +130,39 @@ pub enum ModelMismatch {
         /// Classes of the data.
         classes: usize,
     },
+    /// The model predicts classes.
+    #[error(
+        "model {model} predicts classes; the targets of the data are real numbers, for which there is the model linear"
+    )]
+    NeedsClasses {
+        /// The model.
+        model: &'static str,
+    },
+    /// A loss of real numbers on classes.
+    #[error(
+        "model linear: the Huber loss is for targets that are real numbers; those of the data are classes"
+    )]
+    HuberOfClasses,
+    /// A Huber loss without a width.
+    #[error("model linear: huber must be positive and finite")]
+    HuberWidth,
     /// The kernels asked for cannot run here.
     #[error(transparent)]
     Isa(#[from] UnavailableIsa),
 }
 
 impl ModelSpec {
+    /// The linear model of the paper: no intercept.
+    pub const LINEAR: Self = Self::Linear { intercept: false, huber: None };
+
+    /// The logistic model of the paper: no intercept.
+    pub const LOGISTIC: Self = Self::Logistic { intercept: false };
+
     /// Its name, as in an experiment file.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Linear => "linear",
-            Self::Logistic => "logistic",
+            Self::Linear { .. } => "linear",
+            Self::Logistic { .. } => "logistic",
             Self::ConvNet { .. } => "conv-net",
             Self::Lstm { .. } => "lstm",
             Self::Gru { .. } => "gru",
@@ -136,14 +174,16 @@ impl ModelSpec {
     pub fn build(&self, federation: &Federation, isa: Isa) -> Result<Box<dyn Model>, ModelMismatch> {
         let isa = isa.require()?;
         Ok(match self {
-            Self::Linear => Box::new(Linear::new(self.features(federation)?, federation.classes(), isa)),
-            Self::Logistic => {
+            Self::Linear { intercept, huber } => return self.linear(federation, *intercept, *huber, isa),
+            Self::Logistic { intercept } => {
                 self.two_classes(federation)?;
-                Box::new(Logistic::new(self.features(federation)?, isa))
+                let model = Logistic::new(self.features(federation)?, isa);
+                Box::new(if *intercept { model.with_intercept() } else { model })
             }
             Self::ConvNet { channels } => {
                 self.positive("channels", channels[0].min(channels[1]))?;
-                Box::new(ConvNet::new(self.side(federation)?, *channels, federation.classes(), isa))
+                let classes = self.classes(federation)?;
+                Box::new(ConvNet::new(self.side(federation)?, *channels, classes, isa))
             }
             Self::Lstm { hidden } => {
                 self.positive("hidden", *hidden)?;
@@ -156,13 +196,47 @@ impl ModelSpec {
                 let (len, alphabet) = self.windows(federation)?;
                 let embedding =
                     if *embedding == 0 { Embedding::OneHot } else { Embedding::Trained(*embedding) };
-                Box::new(Gru::new(len, alphabet, embedding, *hidden, federation.classes(), isa))
+                let classes = self.classes(federation)?;
+                let gru = Gru::new(len, alphabet, embedding, *hidden, classes, isa);
+                let follows = matches!(federation.kind(), InputKind::Windows { .. });
+                Box::new(if follows { gru } else { gru.of_classes() })
             }
             Self::Perceptron { hidden } => {
                 self.positive("hidden", *hidden)?;
-                Box::new(Perceptron::new(self.features(federation)?, *hidden, federation.classes()))
+                Box::new(Perceptron::new(self.features(federation)?, *hidden, self.classes(federation)?))
             }
         })
+    }
+
+    fn linear(
+        &self,
+        federation: &Federation,
+        intercept: bool,
+        huber: Option<f32>,
+        isa: Isa,
+    ) -> Result<Box<dyn Model>, ModelMismatch> {
+        let features = self.features(federation)?;
+        match (federation.targets(), huber) {
+            (TargetKind::Values, Some(delta)) if delta > 0.0 && delta.is_finite() => {
+                Ok(Box::new(Regression::new(features, RegressionLoss::Huber(delta), intercept, isa)))
+            }
+            (TargetKind::Values, Some(_)) => Err(ModelMismatch::HuberWidth),
+            (TargetKind::Values, None) => {
+                Ok(Box::new(Regression::new(features, RegressionLoss::Squared, intercept, isa)))
+            }
+            (TargetKind::Classes(_), Some(_)) => Err(ModelMismatch::HuberOfClasses),
+            (TargetKind::Classes(classes), None) => {
+                let model = Linear::new(features, classes, isa);
+                Ok(Box::new(if intercept { model.with_intercept() } else { model }))
+            }
+        }
+    }
+
+    fn classes(&self, federation: &Federation) -> Result<usize, ModelMismatch> {
+        match federation.targets() {
+            TargetKind::Classes(classes) => Ok(classes),
+            TargetKind::Values => Err(ModelMismatch::NeedsClasses { model: self.name() }),
+        }
     }
 
     fn words(&self, federation: &Federation) -> Result<(usize, WordVectors), ModelMismatch> {
@@ -206,7 +280,7 @@ impl ModelSpec {
     }
 
     fn two_classes(&self, federation: &Federation) -> Result<(), ModelMismatch> {
-        match federation.classes() {
+        match self.classes(federation)? {
             2 => Ok(()),
             classes => Err(ModelMismatch::NeedsTwoClasses { model: self.name(), classes }),
         }

@@ -53,6 +53,15 @@ pub(crate) fn logistic() -> Logits {
     })
 }
 
+/// The same model over one feature more, which is always 1.
+pub(crate) fn with_intercept(logits: Logits) -> Logits {
+    Box::new(move |tape, params, example| {
+        let mut x = example.dense().to_vec();
+        x.push(1.0);
+        logits(tape, params, &Example::Dense(x))
+    })
+}
+
 /// A stack of square maps.
 struct Maps {
     side: usize,

@@ -17,8 +17,10 @@ pub(super) fn distances(federation: &Federation) -> Vec<f64> {
 }
 
 fn from_class_means(federation: &Federation, dim: usize) -> Vec<f64> {
-    let mut means = vec![0.0f64; federation.classes() * dim];
-    let mut counts = vec![0u64; federation.classes()];
+    // Numbers to predict are as one class.
+    let classes = federation.classes().max(1);
+    let mut means = vec![0.0f64; classes * dim];
+    let mut counts = vec![0u64; classes];
     for_each_example(federation, |_, label, x| {
         counts[label] += 1;
         means[label * dim..(label + 1) * dim].iter_mut().zip(x).for_each(|(sum, &x)| *sum += f64::from(x));
@@ -42,7 +44,7 @@ fn for_each_example(federation: &Federation, mut f: impl FnMut(usize, usize, &[f
         let examples = federation.examples(device);
         for i in 0..examples.len() {
             let batch = buffer.gather(&examples, i..i + 1);
-            f(device as usize, batch.labels[0] as usize, batch.inputs.dense());
+            f(device as usize, examples.label(i) as usize, batch.inputs.dense());
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Samples of what a device holds, as text.
 
+use std::collections::BTreeMap;
+
 use deltafl::data::{BatchBuffer, Examples, Federation, InputKind};
 
 /// Messages shown of a device.
@@ -13,10 +15,12 @@ pub(super) fn print(federation: &Federation, device: u32) {
     let examples = federation.examples(device);
     match federation.kind() {
         InputKind::Bytes { .. } => {}
-        InputKind::Dense { .. } => println!("     {}", label_counts(&examples, federation.classes())),
+        InputKind::Dense { .. } if federation.classes() == 0 => println!("     {}", value_range(&examples)),
+        InputKind::Dense { .. } => println!("     {}", label_counts(federation, &examples)),
         InputKind::Tokens { .. } => {
-            for i in 0..examples.len().min(MESSAGES) {
-                println!("     [{}] {}", examples.label(i), message(federation, &examples, i));
+            for i in of_all_classes(&examples, MESSAGES) {
+                let class = federation.class_name(examples.label(i));
+                println!("     [{class}] {}", message(federation, &examples, i));
             }
         }
         InputKind::Windows { len, .. } => println!("     {}", text(federation, &examples, len)),
@@ -24,12 +28,35 @@ pub(super) fn print(federation: &Federation, device: u32) {
 }
 
 /// How many examples the device has of each class.
-fn label_counts(examples: &Examples<'_>, classes: usize) -> String {
-    let mut counts = vec![0; classes];
+fn label_counts(federation: &Federation, examples: &Examples<'_>) -> String {
+    let mut counts = vec![0; federation.classes()];
     (0..examples.len()).for_each(|i| counts[examples.label(i) as usize] += 1);
     let listed = counts.iter().enumerate().filter(|(_, count)| **count > 0);
-    let parts: Vec<String> = listed.map(|(class, count)| format!("{class}: {count}")).collect();
+    let parts: Vec<String> =
+        listed.map(|(class, count)| format!("{}: {count}", federation.class_name(class as u32))).collect();
     format!("examples of each class  {}", parts.join("  "))
+}
+
+/// Some examples, a class after the other in turn, so that every class that the device has is among them.
+fn of_all_classes(examples: &Examples<'_>, most: usize) -> Vec<usize> {
+    // How many examples of its class come before each.
+    let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut turns: Vec<(usize, usize)> = (0..examples.len())
+        .map(|i| {
+            let before = seen.entry(examples.label(i)).or_default();
+            *before += 1;
+            (*before, i)
+        })
+        .collect();
+    turns.sort_unstable();
+    turns.into_iter().take(most.max(seen.len())).map(|(_, i)| i).collect()
+}
+
+/// The numbers that are to be predicted.
+fn value_range(examples: &Examples<'_>) -> String {
+    let values = || (0..examples.len()).map(|i| examples.value(i));
+    let (low, high) = (values().fold(f32::INFINITY, f32::min), values().fold(f32::NEG_INFINITY, f32::max));
+    format!("numbers to predict from {low} to {high}")
 }
 
 /// The words of an example; those without a spelling by their number.
@@ -61,6 +88,7 @@ fn text(federation: &Federation, examples: &Examples<'_>, window: usize) -> Stri
 #[cfg(test)]
 mod tests {
     use deltafl::data::{DeviceExamples, FederationBuilder, Split};
+    use deltafl::task::Targets;
 
     use super::*;
 
@@ -68,9 +96,16 @@ mod tests {
     fn a_text_is_put_together_from_its_windows() {
         let mut builder = FederationBuilder::new("t", InputKind::Windows { len: 2, alphabet: 3 }, 3);
         builder.symbols(" ab");
-        builder.push("x", Split::Train, DeviceExamples::Text(&[1, 2, 0, 1, 1, 2]), &[]).unwrap();
+        builder.push("x", Split::Train, DeviceExamples::Text(&[1, 2, 0, 1, 1, 2]), Targets::IN_TEXT).unwrap();
         let federation = builder.build();
         assert_eq!(text(&federation, &federation.examples(0), 2), "ab a");
+    }
+
+    #[test]
+    fn messages_of_every_class_are_shown() {
+        let mut builder = FederationBuilder::new("t", InputKind::Tokens { len: 1, vocabulary: 2 }, 2);
+        builder.push("x", Split::Train, DeviceExamples::Tokens(&[1; 6]), &[0, 0, 0, 0, 1, 0]).unwrap();
+        assert_eq!(of_all_classes(&builder.build().examples(0), 3), [0, 4, 1]);
     }
 
     #[test]
@@ -78,6 +113,6 @@ mod tests {
         let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 1 }, 3);
         builder.push("x", Split::Train, DeviceExamples::Dense(&[0.0, 0.0, 0.0]), &[2, 0, 2]).unwrap();
         let federation = builder.build();
-        assert!(label_counts(&federation.examples(0), 3).ends_with("0: 1  2: 2"));
+        assert!(label_counts(&federation, &federation.examples(0)).ends_with("0: 1  2: 2"));
     }
 }

@@ -113,7 +113,7 @@ mod tests {
         let examples = federation.examples(device);
         let mut buffer = BatchBuffer::default();
         let batch = buffer.gather(&examples, 0..examples.len());
-        (batch.inputs.dense().to_vec(), batch.labels.to_vec())
+        (batch.inputs.dense().to_vec(), batch.targets.classes().to_vec())
     }
 
     #[test]

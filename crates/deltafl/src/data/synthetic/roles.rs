@@ -16,6 +16,7 @@ use super::weighted::{Weighted, zipf};
 use super::{Points, Share, assign_splits, odd_rank};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
 use crate::stream::{Purpose, Stream};
+use crate::task::Targets;
 
 /// The symbols, in the order of their indices.
 pub const SYMBOLS: &str = " ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -71,7 +72,7 @@ impl Roles {
         for (role, (text, split)) in texts.iter().zip(splits).enumerate() {
             let suffix = if dialect[role] { "-dialect" } else { "" };
             builder
-                .push(&format!("r{role:05}{suffix}"), split, DeviceExamples::Text(text), &[])
+                .push(&format!("r{role:05}{suffix}"), split, DeviceExamples::Text(text), Targets::IN_TEXT)
                 .expect("a role speaks symbols of the alphabet and has an identity of its own");
         }
         builder.build()
@@ -149,7 +150,7 @@ mod tests {
         let mut buffer = BatchBuffer::default();
         let next = buffer.gather(&examples, 1..2).inputs.tokens()[WINDOW - 1];
         let batch = buffer.gather(&examples, 0..1);
-        assert_eq!(batch.labels, [next]);
+        assert_eq!(batch.targets.classes(), [next]);
         assert!(batch.inputs.tokens().iter().all(|&symbol| symbol < 53));
         assert_eq!(federation.classes(), 53);
     }

@@ -1,0 +1,149 @@
+//! Columns of words: categories among the features, and names of classes.
+//!
+//! A column whose first value is not a number holds words. A column of words with k different values becomes k features, in
+//! the order of the values: 1 where the value occurs, 0 elsewhere. A label in words becomes a class, numbered in the
+//! order of the words; the classes keep their names.
+
+use std::collections::{BTreeSet, HashMap};
+
+use deltafl::data::FeatureColumn;
+
+use super::error::Problem;
+
+/// Most different words of a feature column: each is a feature.
+pub(crate) const MOST_CATEGORIES: usize = 1000;
+
+/// The different words of a column, while they are collected.
+#[derive(Debug)]
+pub(crate) struct WordSet {
+    column: String,
+    most: usize,
+    seen: BTreeSet<String>,
+}
+
+impl WordSet {
+    pub(crate) fn new(column: &str, most: usize) -> Self {
+        Self { column: column.to_owned(), most, seen: BTreeSet::new() }
+    }
+
+    pub(crate) fn add(&mut self, word: &str) -> Result<(), Problem> {
+        let word = word.trim();
+        if word.is_empty() {
+            return Err(Problem::MissingValue { column: self.column.clone() });
+        }
+        if !self.seen.contains(word) {
+            if self.seen.len() == self.most {
+                return Err(Problem::Categories { column: self.column.clone(), most: self.most });
+            }
+            self.seen.insert(word.to_owned());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Words {
+        let index = self.seen.iter().enumerate().map(|(i, word)| (word.clone(), i as u32)).collect();
+        Words { column: self.column, sorted: self.seen.into_iter().collect(), index }
+    }
+}
+
+/// The words of a column, in order.
+#[derive(Debug)]
+pub(crate) struct Words {
+    column: String,
+    pub(crate) sorted: Vec<String>,
+    index: HashMap<String, u32>,
+}
+
+impl Words {
+    /// The number of a word.
+    pub(crate) fn number(&self, word: &str) -> Result<u32, Problem> {
+        // The file is read twice: somebody may have changed it in between.
+        let missing = || Problem::MissingValue { column: self.column.clone() };
+        self.index.get(word.trim()).copied().ok_or_else(missing)
+    }
+
+    /// Appends a feature per word: 1 for this one.
+    pub(crate) fn push_one_hot(&self, word: &str, row: &mut Vec<f32>) -> Result<(), Problem> {
+        let at = row.len() + self.number(word)? as usize;
+        row.resize(row.len() + self.sorted.len(), 0.0);
+        row[at] = 1.0;
+        Ok(())
+    }
+}
+
+/// How a column becomes features.
+#[derive(Debug)]
+pub(crate) enum Feature {
+    Number,
+    Words(Words),
+}
+
+/// How the label is read.
+#[derive(Debug)]
+pub(crate) enum Label {
+    /// A class by its number.
+    Class,
+    /// A class by its name.
+    Words(Words),
+    /// A real number.
+    Value,
+}
+
+/// How the columns of a table are read.
+#[derive(Debug)]
+pub(crate) struct Encoding {
+    pub(crate) features: Vec<(String, Feature)>,
+    pub(crate) label: Label,
+}
+
+impl Encoding {
+    /// What the features were made of; nothing where all columns hold numbers.
+    pub(crate) fn feature_columns(&self) -> Vec<FeatureColumn> {
+        if self.features.iter().all(|(_, feature)| matches!(feature, Feature::Number)) {
+            return Vec::new();
+        }
+        let column = |(name, feature): &(String, Feature)| FeatureColumn {
+            name: name.clone(),
+            categories: match feature {
+                Feature::Number => Vec::new(),
+                Feature::Words(words) => words.sorted.clone(),
+            },
+        };
+        self.features.iter().map(column).collect()
+    }
+
+    /// The names of the classes, where they have any.
+    pub(crate) fn class_names(&self) -> Vec<String> {
+        match &self.label {
+            Label::Words(words) => words.sorted.clone(),
+            Label::Class | Label::Value => Vec::new(),
+        }
+    }
+}
+
+/// The words of the columns that hold some, while they are collected.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    pub(crate) features: Vec<(String, Option<WordSet>)>,
+    pub(crate) label: Option<WordSet>,
+}
+
+impl Survey {
+    /// How the columns are read.
+    pub(crate) fn finish(self, regression: bool) -> Encoding {
+        let feature = |set: Option<WordSet>| set.map_or(Feature::Number, |set| Feature::Words(set.finish()));
+        Encoding {
+            features: self.features.into_iter().map(|(name, set)| (name, feature(set))).collect(),
+            label: match self.label {
+                Some(set) => Label::Words(set.finish()),
+                None if regression => Label::Value,
+                None => Label::Class,
+            },
+        }
+    }
+}
+
+/// Whether a text is a number.
+pub(crate) fn is_number(text: &str) -> bool {
+    text.trim().parse::<f64>().is_ok()
+}

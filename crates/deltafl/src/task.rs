@@ -1,0 +1,328 @@
+//! What is predicted, and which figures say how well.
+//!
+//! A model adds up a few numbers over the examples of a device ([`Score`]); its task turns them into metrics with a
+//! name, a unit and a direction. Tables, figures and comparisons read all three from here.
+//!
+//! ```text
+//! classes, binary   error  = errors / n
+//! next symbol       error, perplexity = exp(mean loss)
+//! regression        RMSE = √(Σ(ŷ − y)²/n),  MAE = Σ|ŷ − y|/n,  R² = 1 − Σ(ŷ − y)² / Σ(y − ȳ)²
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Score;
+
+/// What is predicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Task {
+    /// One of several classes; the loss is the cross-entropy.
+    #[default]
+    Classes,
+    /// One of two classes, by a single logit; the loss is the logistic one.
+    Binary,
+    /// The symbol that follows; the loss is the cross-entropy.
+    NextSymbol,
+    /// A real number.
+    Regression(RegressionLoss),
+}
+
+/// The loss of a prediction ŷ of a real number y, with r = ŷ − y.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RegressionLoss {
+    /// r²/2.
+    #[default]
+    Squared,
+    /// r²/2 where |r| ≤ δ, and δ(|r| − δ/2) beyond: a single outlier pulls no more than δ.
+    Huber(f32),
+}
+
+impl RegressionLoss {
+    /// The loss of a residual.
+    pub fn loss(self, residual: f64) -> f64 {
+        match self {
+            Self::Squared => 0.5 * residual * residual,
+            Self::Huber(delta) => {
+                let (size, delta) = (residual.abs(), f64::from(delta));
+                if size <= delta { 0.5 * size * size } else { delta * (size - 0.5 * delta) }
+            }
+        }
+    }
+
+    /// Its slope.
+    pub fn slope(self, residual: f32) -> f32 {
+        match self {
+            Self::Squared => residual,
+            Self::Huber(delta) => residual.max(-delta).min(delta),
+        }
+    }
+}
+
+/// A figure that says how well a device is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Metric {
+    /// Its name in files: a column of the evaluations.
+    pub name: &'static str,
+    /// Its name in tables and figures.
+    pub title: &'static str,
+    /// What it is measured in.
+    pub unit: Unit,
+    /// Which way is better.
+    pub direction: Direction,
+}
+
+/// What a metric is measured in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// A share of the examples in [0, 1], shown in percent.
+    Share,
+    /// The unit of the target.
+    Target,
+    /// A plain number.
+    Number,
+}
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Smaller values are better.
+    Lower,
+    /// Larger values are better.
+    Higher,
+}
+
+impl Metric {
+    /// A value as tables show it: a share in percent, others as they are.
+    pub fn shown(&self, value: f64) -> f64 {
+        if self.unit == Unit::Share { 100.0 * value } else { value }
+    }
+
+    /// A number that is the smaller the better the value is.
+    pub fn cost(&self, value: f64) -> f64 {
+        if self.direction == Direction::Lower { value } else { -value }
+    }
+
+    /// The title with its unit, as a heading: "error %", "RMSE".
+    pub fn heading(&self) -> String {
+        if self.unit == Unit::Share { format!("{} %", self.title) } else { self.title.to_owned() }
+    }
+}
+
+const ERROR: Metric =
+    Metric { name: "error", title: "error", unit: Unit::Share, direction: Direction::Lower };
+const PERPLEXITY: Metric =
+    Metric { name: "perplexity", title: "perplexity", unit: Unit::Number, direction: Direction::Lower };
+const RMSE: Metric = Metric { name: "rmse", title: "RMSE", unit: Unit::Target, direction: Direction::Lower };
+const MAE: Metric = Metric { name: "mae", title: "MAE", unit: Unit::Target, direction: Direction::Lower };
+const R_SQUARED: Metric =
+    Metric { name: "r_squared", title: "R²", unit: Unit::Number, direction: Direction::Higher };
+
+/// Σ of what [`Score::sums`] hold, for tasks of classes: the misclassified examples.
+pub const ERRORS: usize = 0;
+
+impl Task {
+    /// Most metrics of a task.
+    pub const METRICS: usize = 3;
+
+    /// Its metrics; the first is the one that tables report.
+    ///
+    /// ```
+    /// use deltafl::task::Task;
+    /// let names: Vec<&str> = Task::NextSymbol.metrics().iter().map(|metric| metric.name).collect();
+    /// assert_eq!(names, ["error", "perplexity"]);
+    /// ```
+    pub fn metrics(self) -> &'static [Metric] {
+        match self {
+            Self::Classes | Self::Binary => &[ERROR],
+            Self::NextSymbol => &[ERROR, PERPLEXITY],
+            Self::Regression(_) => &[RMSE, MAE, R_SQUARED],
+        }
+    }
+
+    /// The metric that tables report.
+    pub fn primary(self) -> &'static Metric {
+        &self.metrics()[0]
+    }
+
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Classes => "classes",
+            Self::Binary => "binary",
+            Self::NextSymbol => "next-symbol",
+            Self::Regression(_) => "regression",
+        }
+    }
+
+    /// The name of its loss.
+    pub fn loss(self) -> &'static str {
+        match self {
+            Self::Classes | Self::NextSymbol => "cross-entropy",
+            Self::Binary => "logistic loss",
+            Self::Regression(RegressionLoss::Squared) => "squared loss",
+            Self::Regression(RegressionLoss::Huber(_)) => "Huber loss",
+        }
+    }
+
+    /// The metrics of a device with so many examples, in the order of [`Task::metrics`]; zero behind them.
+    pub fn values(self, score: &Score, examples: u64) -> [f64; Self::METRICS] {
+        let n = examples as f64;
+        let [first, second, third, fourth] = score.sums;
+        match self {
+            Self::Classes | Self::Binary => [first / n, 0.0, 0.0],
+            Self::NextSymbol => [first / n, (score.loss / n).exp(), 0.0],
+            Self::Regression(_) => [(first / n).sqrt(), second / n, r_squared(first, third, fourth, n)],
+        }
+    }
+
+    /// The sums of one prediction of a real number, beside its loss: r², |r|, y and y².
+    pub fn regression_sums(prediction: f32, target: f32) -> [f64; Score::SUMS] {
+        let (residual, y) = (f64::from(prediction) - f64::from(target), f64::from(target));
+        [residual * residual, residual.abs(), y, y * y]
+    }
+}
+
+/// R² from Σr², Σy and Σy². Where all targets of a device are the same it has no meaning: 1 for exact predictions and 0
+/// for others, as scikit-learn has it.
+fn r_squared(residuals: f64, sum: f64, squares: f64, n: f64) -> f64 {
+    let spread = squares - sum * sum / n;
+    // What is left of the squares by rounding alone is no spread.
+    if spread > 1e-12 * squares { 1.0 - residuals / spread } else { f64::from(u8::from(residuals <= 0.0)) }
+}
+
+/// What examples are to be predicted as.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Targets<'a> {
+    /// A class each.
+    Classes(&'a [u32]),
+    /// A real number each.
+    Values(&'a [f32]),
+}
+
+impl<'a> Targets<'a> {
+    /// No targets: those of windows stand in the text.
+    pub const IN_TEXT: Self = Self::Classes(&[]);
+
+    /// Number of targets.
+    pub fn len(self) -> usize {
+        match self {
+            Self::Classes(classes) => classes.len(),
+            Self::Values(values) => values.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The classes, for a model that tells classes apart.
+    ///
+    /// # Panics
+    /// When targets are real numbers: an experiment pairs models with data before training starts.
+    pub fn classes(self) -> &'a [u32] {
+        match self {
+            Self::Classes(classes) => classes,
+            Self::Values(_) => panic!("a model of classes was given real numbers to predict"),
+        }
+    }
+
+    /// The numbers, for a regression.
+    ///
+    /// # Panics
+    /// When targets are classes: an experiment pairs models with data before training starts.
+    pub fn values(self) -> &'a [f32] {
+        match self {
+            Self::Values(values) => values,
+            Self::Classes(_) => panic!("a regression was given classes to predict"),
+        }
+    }
+
+    /// Some of them.
+    pub(crate) fn part(self, range: std::ops::Range<usize>) -> Self {
+        match self {
+            Self::Classes(classes) => Self::Classes(&classes[range]),
+            Self::Values(values) => Self::Values(&values[range]),
+        }
+    }
+}
+
+macro_rules! targets_from {
+    ($number:ty, $variant:ident) => {
+        impl<'a> From<&'a [$number]> for Targets<'a> {
+            fn from(targets: &'a [$number]) -> Self {
+                Self::$variant(targets)
+            }
+        }
+
+        impl<'a> From<&'a Vec<$number>> for Targets<'a> {
+            fn from(targets: &'a Vec<$number>) -> Self {
+                Self::$variant(targets)
+            }
+        }
+
+        impl<'a, const N: usize> From<&'a [$number; N]> for Targets<'a> {
+            fn from(targets: &'a [$number; N]) -> Self {
+                Self::$variant(targets)
+            }
+        }
+    };
+}
+targets_from!(u32, Classes);
+targets_from!(f32, Values);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn regression(pairs: &[(f32, f32)]) -> [f64; Task::METRICS] {
+        let mut score = Score::default();
+        for &(prediction, target) in pairs {
+            score += Score { loss: 0.0, sums: Task::regression_sums(prediction, target) };
+        }
+        Task::Regression(RegressionLoss::Squared).values(&score, pairs.len() as u64)
+    }
+
+    #[test]
+    fn figures_of_a_regression_can_be_checked_by_hand() {
+        // Residuals 1, −1, 2, 0; targets 1, 2, 3, 4 with Σ(y − ȳ)² = 5.
+        let [rmse, mae, r2] = regression(&[(2.0, 1.0), (1.0, 2.0), (5.0, 3.0), (4.0, 4.0)]);
+        assert!((rmse - 1.5f64.sqrt()).abs() < 1e-12 && (mae - 1.0).abs() < 1e-12);
+        assert!((r2 - (1.0 - 6.0 / 5.0)).abs() < 1e-12, "{r2}");
+    }
+
+    #[test]
+    fn targets_that_are_all_the_same_have_no_r_squared_below_zero() {
+        assert_eq!(regression(&[(7.1, 7.1), (7.1, 7.1)])[2], 1.0);
+        assert_eq!(regression(&[(7.0, 7.1), (7.2, 7.1)])[2], 0.0);
+    }
+
+    #[test]
+    fn perplexity_is_the_exponential_of_the_mean_loss() {
+        let score = Score { loss: 3.0 * 5.0f64.ln(), sums: [2.0, 0.0, 0.0, 0.0] };
+        let [error, perplexity, _] = Task::NextSymbol.values(&score, 3);
+        assert!((error - 2.0 / 3.0).abs() < 1e-15 && (perplexity - 5.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_huber_loss_is_the_squared_one_near_zero_and_straight_beyond_delta() {
+        let huber = RegressionLoss::Huber(2.0);
+        assert_eq!((huber.loss(1.0), huber.loss(2.0), huber.loss(-5.0)), (0.5, 2.0, 8.0));
+        assert_eq!((huber.slope(1.0), huber.slope(-5.0)), (1.0, -2.0));
+    }
+
+    #[test]
+    fn every_task_has_as_many_names_as_values() {
+        for task in [Task::Classes, Task::Binary, Task::NextSymbol, Task::Regression(RegressionLoss::Squared)]
+        {
+            assert!((1..=Task::METRICS).contains(&task.metrics().len()), "{task:?}");
+            let json = serde_json::to_string(&task).unwrap();
+            assert_eq!(serde_json::from_str::<Task>(&json).unwrap(), task);
+        }
+    }
+}
