@@ -40,11 +40,11 @@ fn read_until(child: &mut Child, text: &str) -> String {
     String::from_utf8_lossy(&told).into_owned()
 }
 
-/// Reads the rest, and waits for the end.
-fn rest(mut child: Child) -> String {
+/// Reads the rest, and waits for the end with this exit code.
+fn rest(mut child: Child, code: i32) -> String {
     let mut told = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut told).unwrap();
-    assert!(child.wait().unwrap().success(), "{}", String::from_utf8_lossy(&told));
+    assert_eq!(child.wait().unwrap().code(), Some(code), "{}", String::from_utf8_lossy(&told));
     String::from_utf8_lossy(&told).into_owned()
 }
 
@@ -62,7 +62,7 @@ fn without_a_terminal_it_says_so_and_shows_plain_progress() {
 fn at_the_end_the_terminal_is_given_back_and_the_table_follows() {
     let desk = desk::desk();
     let Some(child) = on_a_terminal(&desk, "run x.toml --tui --out r") else { return };
-    let told = rest(child);
+    let told = rest(child, 0);
     let at = |text: &str| told.find(text).unwrap_or_else(|| panic!("{text}: {told:?}"));
     assert!(at(TAKEN) < at("FedAvg") && at("FedAvg") < at(GIVEN_BACK));
     assert!(at(GIVEN_BACK) < at("Test error in % after 6 rounds"));
@@ -75,7 +75,7 @@ fn control_c_finishes_the_round_and_gives_the_terminal_back() {
     let Some(mut child) = on_a_terminal(&desk, words) else { return };
     read_until(&mut child, "updates/s");
     child.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
-    let told = rest(child);
+    let told = rest(child, 130);
     let at = |text: &str| told.find(text).unwrap_or_else(|| panic!("{text}: {told:?}"));
     assert!(at(GIVEN_BACK) < at("stopped; nothing is lost"));
     assert!(desk.path("r/checkpoint/seed-1.safetensors").exists());
