@@ -27,7 +27,9 @@ pub(crate) fn warn(summary: &Summary, experiment: &Experiment) {
                 format!("η is found every {} rounds (eta_every): find it more often", info.eta_every)
             }
             IdleCause::EmptyTail => "no loss of a cohort reached η".to_owned(),
-            IdleCause::NoSum => format!("availability.drop_out is {:?}", experiment.availability.drop_out),
+            IdleCause::NoSum => {
+                format!("availability.drop_out is {:?}", experiment.availability.drop_out.get())
+            }
         };
         eprintln!("warning: {}: {}; {hint}", info.label, track.idle_rounds);
     }

@@ -91,11 +91,11 @@ impl Browser {
         Some(browser)
     }
 
-    /// Waits until every chart is drawn.
+    /// Waits until every chart is drawn. What an event has just asked for begins with the next frame, so two pass first.
     pub(crate) fn settle(&mut self) {
         self.value(
             "new Promise((done) => { const look = () => document.documentElement.dataset.drawn === 'true' \
-             ? done(true) : requestAnimationFrame(look); look(); })",
+             ? done(true) : requestAnimationFrame(look); requestAnimationFrame(() => requestAnimationFrame(look)); })",
         );
     }
 
