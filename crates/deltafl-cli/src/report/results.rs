@@ -11,6 +11,7 @@ use deltafl::data::Split;
 use deltafl::exchange::{EvaluatedDevice, SplitEvaluation};
 use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
+use deltafl::task::Unit;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine, RunFolderError};
 use miette::{IntoDiagnostic, WrapErr, miette};
@@ -314,6 +315,14 @@ fn take(
     evaluation: &SplitEvaluation,
 ) -> miette::Result<()> {
     let Some(measure) = Measure::of(evaluation.split) else { return Ok(()) };
+    let metric = evaluation.task.primary();
+    if metric.unit != Unit::Share {
+        return Err(miette!(
+            "the report draws errors in per cent, and this run is measured by {}: its figures stand in summary.json; \
+             `deltafl runs`, `compare` and `export` read them",
+            metric.title
+        ));
+    }
     let tracks = thetas.len();
     if evaluation.tracks.len() != tracks && !evaluation.devices.is_empty() {
         return Err(miette!("expected {tracks} tracks, got {}", evaluation.tracks.len()));
@@ -399,7 +408,17 @@ fn kept(lines: &[RoundLine], track: usize) -> Vec<Kept> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use deltafl::task::{RegressionLoss, Task};
     use deltafl::training::RoundRecord;
+
+    #[test]
+    fn a_run_that_is_not_measured_in_per_cent_is_refused_and_not_drawn_as_if_it_were() {
+        let evaluation =
+            |task| SplitEvaluation { split: Split::Test, task, devices: Arc::new([]), tracks: vec![] };
+        let said = |task| take(&mut Vec::new(), 0, &[], &evaluation(task)).map_err(|e| e.to_string());
+        assert!(said(Task::Regression(RegressionLoss::Squared)).unwrap_err().contains("RMSE"));
+        assert_eq!(said(Task::Classes), Ok(()));
+    }
 
     fn line(seed: u64, round: u64, tail: u64) -> RoundLine {
         let record = RoundRecord {
