@@ -8,7 +8,7 @@ use crate::ring::Ring;
 use crate::transcript::{Digest, Hasher, context_digest};
 
 /// The version of protocol and wire format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The most devices that a round can invite.
 pub const MAX_COHORT: u32 = 100_000;
 /// The most slots of a round.
@@ -28,7 +28,7 @@ pub struct RoundId {
 pub struct RoundParams {
     /// Session and round.
     pub id: RoundId,
-    /// The cipher that expands masks.
+    /// The cryptography of the round.
     pub suite: Suite,
     /// The number of devices invited; no more may appear.
     pub cohort: u32,

@@ -50,7 +50,7 @@ const NO_LIMIT: usize = usize::MAX;
 pub struct Config {
     /// Session and round.
     pub id: RoundId,
-    /// The cipher that expands masks.
+    /// The cryptography of the round.
     pub suite: Suite,
     /// Who shares secrets with whom.
     pub graph: GraphRule,
@@ -392,7 +392,7 @@ fn phase(body: &DeviceBody) -> PhaseName {
         DeviceBody::Advertise(_) => PhaseName::Advertise,
         DeviceBody::Reveal(_) => PhaseName::Reveal,
         DeviceBody::Shares(_) => PhaseName::Share,
-        DeviceBody::Confirm(_) => PhaseName::Confirm,
+        DeviceBody::Confirm { .. } => PhaseName::Confirm,
         DeviceBody::MaskedInput { slot, .. } => PhaseName::MaskedInput(*slot),
         DeviceBody::Attest { slot, .. } => PhaseName::Consistency(*slot),
         DeviceBody::Unmask { slot, .. } => PhaseName::Unmask(*slot),

@@ -167,8 +167,8 @@ impl Play {
         let mut loot = Loot { threshold: self.threshold, ..Loot::default() };
         for &spy in colluding {
             for owner in ids() {
-                if let Some([mask_key, seed]) = self.devices[&spy].spill(owner) {
-                    loot.take(owner, spy, SecretKind::MaskKey, mask_key);
+                if let Some([deposit_key, seed]) = self.devices[&spy].spill(owner) {
+                    loot.take(owner, spy, SecretKind::DepositKey, deposit_key);
                     loot.take(owner, spy, SecretKind::Seed, seed);
                 }
             }

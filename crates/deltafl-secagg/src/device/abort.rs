@@ -102,7 +102,4 @@ pub enum SubmitError {
         /// The coordinates of the input.
         got_len: usize,
     },
-    /// The device left the round.
-    #[error("the device left the round: {0}")]
-    Aborted(#[source] Abort),
 }

@@ -84,7 +84,7 @@ impl Stage {
         stage.share();
         for id in stage.ids() {
             let said = stage.tell(id, ServerBody::Shares(stage.boxes_for(id))).expect("honest so far");
-            assert!(matches!(&said[..], [DeviceBody::Confirm(complaints)] if complaints.is_empty()));
+            assert!(matches!(&said[..], [DeviceBody::Confirm { complaints, .. }] if complaints.is_empty()));
         }
         stage
     }
