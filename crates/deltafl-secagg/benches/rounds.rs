@@ -71,7 +71,7 @@ impl Bench {
         }
         let roster = Arc::new(roster);
         let id = RoundId { session: [0; 16], round: 0 };
-        let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort: n, graph, slots };
+        let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort: n, graph, slots, draw: None };
         let (phase_timeout, min_members) = (Duration::from_secs(1), 2);
         let config = ServerConfig {
             params: params.clone(),
@@ -84,7 +84,8 @@ impl Bench {
         server.poll_transmit();
         let (gamma, delta) = (Permille::default().into(), Permille::default());
         let adversary = Adversary::HonestButCurious { gamma, delta };
-        let policy = Policy { min_members, adversary, max_len: MILLION, patience: Duration::MAX };
+        let policy =
+            Policy { min_members, adversary, max_len: MILLION, patience: Duration::MAX, max_left_out: None };
         let mut bench = Self { devices: BTreeMap::new(), server, said: Vec::new(), cost: SetUp::default() };
         for identity in identities {
             let id = identity.id();

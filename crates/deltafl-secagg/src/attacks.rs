@@ -78,13 +78,15 @@ impl Scene {
         }
         let roster = Arc::new(roster);
         let round = RoundId { session: SESSION, round: 1 };
-        let params = RoundParams { id: round, suite: Suite::Aes128Ctr, cohort: n, graph: rule, slots: 1 };
+        let params =
+            RoundParams { id: round, suite: Suite::Aes128Ctr, cohort: n, graph: rule, slots: 1, draw: None };
         let adversary = match rule {
             GraphRule::Active { gamma, .. } => Adversary::Active { gamma },
             GraphRule::HonestButCurious { gamma, delta } => Adversary::HonestButCurious { gamma, delta },
             GraphRule::Full { .. } => Adversary::default(),
         };
-        let policy = Policy { min_members: 3, adversary, max_len: LEN, patience: Duration::MAX };
+        let policy =
+            Policy { min_members: 3, adversary, max_len: LEN, patience: Duration::MAX, max_left_out: None };
         let config = ServerConfig {
             params: params.clone(),
             cohort: identities.keys().copied().collect(),

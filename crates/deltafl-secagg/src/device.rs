@@ -24,10 +24,12 @@ use self::joining::{Joined, Placed, Revealed};
 pub use self::seen_rounds::{NotSeenRounds, SeenRounds};
 use self::sharing::Sharing;
 use self::slot::{Asked, Attested, Idle, Masked};
+use crate::draw::LeftOut;
 use crate::identity::SIGNATURE_LEN;
 use crate::message::wire::box_len;
 use crate::message::{
-    DeviceBody, DeviceMessage, KeyBundle, NONCE_COMMITMENT_LEN, REVEAL_LEN, ServerBody, ServerMessage,
+    DeviceBody, DeviceMessage, DeviceSet, KeyBundle, NONCE_COMMITMENT_LEN, REVEAL_LEN, ServerBody,
+    ServerMessage,
 };
 use crate::params::RoundParams;
 use crate::ring::{Ring, RingVector};
@@ -102,6 +104,12 @@ impl Device {
     /// The parameters of the round.
     pub fn params(&self) -> &RoundParams {
         &self.me.params
+    }
+
+    /// How many devices were drawn for these members and left out; `None` where the roster or the round says
+    /// nothing of draws.
+    pub fn left_out(&self, members: &DeviceSet) -> Option<LeftOut> {
+        self.me.left_out(members)
     }
 
     /// The longest message that a server has reason to send now: the limit for

@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use crate::draw::Opening;
 use crate::graph::GraphRule;
 use crate::mask::Suite;
 use crate::ring::Ring;
@@ -36,6 +37,8 @@ pub struct RoundParams {
     pub graph: GraphRule,
     /// The number of sums under this key set-up, each with keys of its own.
     pub slots: u32,
+    /// What shows that the cohort was drawn, where the roster says how ([`crate::draw`]).
+    pub draw: Option<Opening>,
 }
 
 /// Why parameters are refused by server and devices alike.
@@ -85,7 +88,8 @@ impl RoundParams {
             .number(u64::from(self.cohort));
         let numbers = self.graph.numbers();
         let hasher = numbers.into_iter().fold(hasher, |hasher, number| hasher.number(u64::from(number)));
-        hasher.number(u64::from(self.slots)).finish()
+        let opening: &[u8] = self.draw.as_ref().map_or(&[], |opening| &opening.0);
+        hasher.number(u64::from(self.slots)).part(opening).finish()
     }
 }
 
@@ -151,6 +155,7 @@ mod tests {
             cohort: 10,
             graph: GraphRule::Full { threshold: 6 },
             slots: 3,
+            draw: None,
         }
     }
 
@@ -168,6 +173,8 @@ mod tests {
             RoundParams { graph: active(Colluding::Devices(6), 1), ..params() },
             RoundParams { graph: curious(Colluding::Devices(6)), ..params() },
             RoundParams { slots: 2, ..params() },
+            RoundParams { draw: Some(Opening([0; 32])), ..params() },
+            RoundParams { draw: Some(Opening([1; 32])), ..params() },
         ];
         let mut digests: Vec<Digest> = others.iter().map(RoundParams::digest).collect();
         digests.push(base.digest());

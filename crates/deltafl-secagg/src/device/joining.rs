@@ -247,7 +247,19 @@ fn check_members(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
     if let Some(stranger) = members.iter().find(|&id| !me.roster.contains(id)) {
         return Err(Abort::UnknownDevice(stranger));
     }
-    if members.contains(me.id()) { Ok(()) } else { Err(Abort::LeftOut) }
+    if !members.contains(me.id()) {
+        return Err(Abort::LeftOut);
+    }
+    check_draw(me, members)
+}
+
+/// Whether no more of the drawn were left out than the policy allows.
+fn check_draw(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
+    match (me.policy.max_left_out, me.left_out(members)) {
+        (None, _) => Ok(()),
+        (Some(share), Some(left_out)) if left_out.is_within(share) => Ok(()),
+        (Some(_), left_out) => Err(Abort::NotDrawn(left_out)),
+    }
 }
 
 fn check_bundle(me: &Me, id: DeviceId, bundle: &KeyBundle) -> Result<(), Abort> {

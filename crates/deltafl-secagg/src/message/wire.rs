@@ -16,6 +16,7 @@ use super::{
     DeviceBody, DeviceMessage, DeviceSet, KeyBundle, REVEAL_LEN, Reveal, SecretKind, ServerBody,
     ServerMessage,
 };
+use crate::draw::Opening;
 use crate::graph::GraphRule;
 use crate::identity::DeviceId;
 use crate::keys::{CIPHERTEXT_LEN, Deposit, ShareBox};
@@ -240,14 +241,19 @@ fn server_body(round: RoundId, body: from_server::Body) -> Result<ServerBody, Wi
 fn invite_to_wire(params: &RoundParams) -> proto::Invite {
     let [graph, threshold, gamma, colluding, delta] = params.graph.numbers();
     let (suite, cohort, slots) = (params.suite.code(), params.cohort, params.slots);
-    proto::Invite { suite, cohort, slots, graph, threshold, gamma, colluding, delta }
+    let draw = params.draw.map(|opening| Bytes::copy_from_slice(&opening.0)).unwrap_or_default();
+    proto::Invite { suite, cohort, slots, graph, threshold, gamma, colluding, delta, draw }
 }
 
 fn invite(id: RoundId, wire: &proto::Invite) -> Result<RoundParams, WireError> {
     let numbers = [wire.graph, wire.threshold, wire.gamma, wire.colluding, wire.delta];
     let graph = GraphRule::from_numbers(numbers).ok_or(WireError::Field("graph"))?;
     let suite = Suite::from_code(wire.suite).ok_or(WireError::Field("suite"))?;
-    let params = RoundParams { id, suite, cohort: wire.cohort, graph, slots: wire.slots };
+    let draw = match wire.draw.len() {
+        0 => None,
+        _ => Some(Opening(array(&wire.draw, "draw")?)),
+    };
+    let params = RoundParams { id, suite, cohort: wire.cohort, graph, slots: wire.slots, draw };
     params.check().map_err(|_| WireError::Field("invite"))?;
     Ok(params)
 }

@@ -70,7 +70,7 @@ def params_digest(session, round_number, invite):
     suite, cohort, slots = invite[1], invite[2], invite[3]
     graph = [invite.get(field, 0) for field in (4, 5, 6, 7, 8)]
     return digest(b"params", number(2), part(session), number(round_number), number(suite), number(cohort),
-                  *map(number, graph), number(slots))
+                  *map(number, graph), number(slots), part(invite.get(9, b"")))
 
 
 def slot_digest(slot, ring, length, context):

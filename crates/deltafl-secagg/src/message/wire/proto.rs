@@ -109,6 +109,8 @@ pub(super) struct Invite {
     pub(super) colluding: u32,
     #[prost(uint32, tag = "8")]
     pub(super) delta: u32,
+    #[prost(bytes = "bytes", tag = "9")]
+    pub(super) draw: Bytes,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -56,10 +56,15 @@ pub(super) fn device_messages() -> Vec<Bytes> {
 pub(super) fn server_messages() -> Vec<Bytes> {
     let sealed = Bytes::from(vec![7; box_len(1)]);
     let half = Permille::new(500).expect("one half");
-    let params = |graph| RoundParams { id: ROUND, suite: Suite::ChaCha20, cohort: 9, graph, slots: 2 };
+    let params =
+        |graph| RoundParams { id: ROUND, suite: Suite::ChaCha20, cohort: 9, graph, slots: 2, draw: None };
     let active: DeviceSet = [DeviceId(1), DeviceId(70_000)].into_iter().collect();
     [
         ServerBody::Invite(params(GraphRule::Full { threshold: 5 })),
+        ServerBody::Invite(RoundParams {
+            draw: Some(Opening([6; 32])),
+            ..params(GraphRule::Full { threshold: 5 })
+        }),
         ServerBody::Invite(params(GraphRule::Active { gamma: Colluding::Devices(1), delta: half })),
         ServerBody::Invite(params(GraphRule::HonestButCurious { gamma: half.into(), delta: half })),
         ServerBody::Commitments(map([(1, [1; 32]), (2, [2; 32])])),
@@ -133,22 +138,23 @@ fn records_that_do_not_match_their_ids_are_refused() {
 fn impossible_parameters_do_not_come_through() {
     let good = proto::Invite { suite: 3, cohort: 5, slots: 1, graph: 2, threshold: 3, ..Default::default() };
     assert!(invite(ROUND, &good).is_ok());
-    let active = proto::Invite { graph: 1, threshold: 0, gamma: 100, delta: 200, ..good };
+    let active = proto::Invite { graph: 1, threshold: 0, gamma: 100, delta: 200, ..good.clone() };
     assert!(invite(ROUND, &active).is_ok());
     for bad in [
-        proto::Invite { suite: 9, ..good },
+        proto::Invite { suite: 9, ..good.clone() },
+        proto::Invite { draw: Bytes::from_static(b"short"), ..good.clone() },
         // Without ML-KEM.
-        proto::Invite { suite: 1, ..good },
-        proto::Invite { cohort: u32::MAX, ..good },
-        proto::Invite { slots: 1000, ..good },
-        proto::Invite { threshold: 6, ..good },
-        proto::Invite { graph: 0, ..good },
-        proto::Invite { gamma: 1, ..good },
-        proto::Invite { threshold: 3, ..active },
-        proto::Invite { gamma: 501, ..active },
-        proto::Invite { delta: 501, ..active },
-        proto::Invite { colluding: 1, ..active },
-        proto::Invite { gamma: 0, colluding: 5, ..active },
+        proto::Invite { suite: 1, ..good.clone() },
+        proto::Invite { cohort: u32::MAX, ..good.clone() },
+        proto::Invite { slots: 1000, ..good.clone() },
+        proto::Invite { threshold: 6, ..good.clone() },
+        proto::Invite { graph: 0, ..good.clone() },
+        proto::Invite { gamma: 1, ..good.clone() },
+        proto::Invite { threshold: 3, ..active.clone() },
+        proto::Invite { gamma: 501, ..active.clone() },
+        proto::Invite { delta: 501, ..active.clone() },
+        proto::Invite { colluding: 1, ..active.clone() },
+        proto::Invite { gamma: 0, colluding: 5, ..active.clone() },
     ] {
         assert!(invite(ROUND, &bad).is_err(), "{bad:?}");
     }
@@ -214,7 +220,7 @@ fn the_rust_types_have_the_fields_of_the_proto_file() {
             proto::MaskedInput { slot, input: some.clone(), signature: some.clone() }.encode_to_vec(),
         ),
         ("Survivors", proto::Survivors { slot, survivors: some.clone() }.encode_to_vec()),
-        ("Attest", proto::Attest { slot, signature: some }.encode_to_vec()),
+        ("Attest", proto::Attest { slot, signature: some.clone() }.encode_to_vec()),
         (
             "Attestations",
             proto::Attestations { slot, signatures: records.clone(), masked: records.clone() }
@@ -232,6 +238,7 @@ fn the_rust_types_have_the_fields_of_the_proto_file() {
                 gamma: one,
                 colluding: one,
                 delta: one,
+                draw: some.clone(),
             }
             .encode_to_vec(),
         ),
