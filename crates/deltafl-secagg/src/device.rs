@@ -112,6 +112,11 @@ impl Device {
         self.me.left_out(members)
     }
 
+    /// Whether the device knows its neighbours on a drawn graph, so that the next keys are theirs alone.
+    pub fn is_placed(&self) -> bool {
+        matches!(self.phase, Phase::Revealed(_) | Phase::Placed(_))
+    }
+
     /// The longest message that a server has reason to send now: the limit for
     /// [`decode_server`](crate::message::wire::decode_server). What comes from neighbours grows with their
     /// number, and only lists of ids and commitments with the cohort.

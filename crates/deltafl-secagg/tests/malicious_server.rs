@@ -475,7 +475,7 @@ fn a_sparse_graph_is_not_skipped_and_a_full_one_not_thinned() {
 
 /// Devices on a roster of sixty that says how cohorts are drawn, of whom the server invited some.
 fn drawn(members: impl FnOnce(&[DeviceId]) -> Vec<DeviceId>, opened: u64) -> Result<(), Abort> {
-    let (round, third) = (3, Permille::new(333).expect("a third"));
+    let (round, third) = (3, Permille::new(334).expect("a third"));
     let identity = |i: u32| Identity::from_secret(DeviceId(i), &[i as u8 + 1; 32]);
     let mut roster = Roster::new();
     for i in 0..60 {
