@@ -14,6 +14,7 @@ use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
+use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_cuda::{Cache, Device, Gpu, Options};
 
@@ -103,7 +104,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let mut once = |round: u64| {
-        let key = RoundKey { seed: 1, round, members: devices.len() as u32 };
+        let key = RoundKey { seed: 1, round, members: devices.len() as u32, terms: Terms::OPEN };
         Ok(gpu.updates(&key, &tasks, &mut sums)?)
     };
     once(0)?;
@@ -111,7 +112,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     let training = median(|i| once(2 + i))?;
     let short = LocalPlan { work: Work::Steps(1), ..plan };
     let tasks: Vec<UpdateTask<'_>> = tasks.iter().map(|task| UpdateTask { plan: &short, ..*task }).collect();
-    let key = RoundKey { seed: 1, round: 9, members: devices.len() as u32 };
+    let key = RoundKey { seed: 1, round: 9, members: devices.len() as u32, terms: Terms::OPEN };
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let step = median(|_| Ok(gpu.updates(&key, &tasks, &mut sums)?))?;
     let devices: Vec<u32> = devices.iter().map(|&(k, _)| k).collect();

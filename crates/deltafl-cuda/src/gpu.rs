@@ -447,7 +447,7 @@ mod tests {
     use deltafl::trainer::Work;
 
     fn key() -> RoundKey {
-        RoundKey { seed: 1, round: 2, members: 4 }
+        RoundKey { seed: 1, round: 2, members: 4, terms: deltafl::terms::Terms::OPEN }
     }
 
     #[test]

@@ -346,7 +346,8 @@ impl Remote {
         let of_track = |track: usize| {
             let of_device = |drawn: &Drawn| {
                 let losses = told.get(&drawn.device)?;
-                DeviceLoss::new(losses.losses[track], losses.examples as f64).ok()
+                let weight = round.terms.weights.of(losses.examples) as f64;
+                DeviceLoss::new(losses.losses[track], weight).ok()
             };
             round.cohort.iter().filter_map(of_device).collect()
         };

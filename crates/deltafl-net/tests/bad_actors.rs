@@ -23,6 +23,7 @@ use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
+use deltafl::terms::Terms;
 use deltafl_net::Deadlines;
 use deltafl_net::device::{SessionError, offer};
 use deltafl_net::engine::Rules;
@@ -413,7 +414,7 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
         let cohort: Vec<Drawn> = (0..8).map(|device| Drawn { device, times: 1, dropped: false }).collect();
-        let round = Round { seed: 1, index: 0, cohort: &cohort };
+        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE };
         let params = Params::from(vec![0.0; field.model.num_params()]);
         let whole = field.experiment.plan();
         let plan = whole.local.plan(0, &whole.tracks[0]);

@@ -7,6 +7,7 @@ use deltafl::question::{Ask, Query, RoundKey, encode};
 use deltafl::selection::Weighting;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::superquantile::private::{Bins, QuantileQuery};
+use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_net::fuzzing::{
     certificate, enrolment, fetch, from_device, from_server, parts, question, roster, texts,
@@ -31,7 +32,7 @@ fn corpus() -> Vec<Vec<u8>> {
         Ask::Quantile(QuantileQuery::Histogram(Bins::new(0.0, 8.0, 64).unwrap())),
     ];
     let queries = asks.map(|ask| Query { params: params.clone(), ask });
-    let key = RoundKey { seed: 1, round: 2, members: 5 };
+    let key = RoundKey { seed: 1, round: 2, members: 5, terms: Terms::OPEN };
     let question = proto::Question { canonical: encode(&key, &queries).into() };
     let part = proto::Part { total: 9, data: b"four".as_slice().into() };
     let hello = proto::Hello { version: 1, device: "anna".to_owned() };

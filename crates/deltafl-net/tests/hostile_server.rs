@@ -17,6 +17,7 @@ use deltafl::exchange::{Drawn, Exchange as _, Round};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
+use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_net::Deadlines;
 use deltafl_net::device::{Data, Device, DeviceState, Event, Transcript, conflicts};
@@ -189,7 +190,7 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
         let cohort: Vec<Drawn> = (0..10).map(|device| Drawn { device, times: 1, dropped: false }).collect();
-        let round = Round { seed: 1, index: 0, cohort: &cohort };
+        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE };
         let params = Params::from(vec![0.0; field.model.num_params()]);
         let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
         engine.secure_sum(&round, &[query]).ok().map(|sums| sums[0].answered)
@@ -242,7 +243,7 @@ impl Asking {
             engine.reachable().unwrap();
             let cohort: Vec<Drawn> =
                 devices.map(|device| Drawn { device, times: 1, dropped: false }).collect();
-            let round = Round { seed: 1, index: round, cohort: &cohort };
+            let round = Round { seed: 1, index: round, cohort: &cohort, terms: Terms::PRIVATE };
             let query = |&eta: &f64| {
                 let ask = Ask::Update { weighting: Weighting::tail(eta), plan };
                 Query { params: params.clone(), ask }

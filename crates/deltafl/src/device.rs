@@ -39,8 +39,6 @@ pub fn update_stream(key: &RoundKey, device: u64) -> Stream {
 pub struct Member<'a> {
     /// Its data.
     pub examples: Examples<'a>,
-    /// α_k.
-    pub weight: f64,
     /// What its random numbers depend on beside the seed and the round: see [`stream_key`].
     pub key: u64,
 }
@@ -56,7 +54,13 @@ impl Member<'_> {
         Ok(total.loss / self.examples.len() as f64)
     }
 
-    /// Adds the answer to a query to `sum`. `loss` is F_k at the query's params, where the query needs it.
+    /// α_k, on the terms of the question.
+    pub fn weight(&self, key: &RoundKey) -> f64 {
+        key.terms.weights.of(self.examples.len() as u64) as f64
+    }
+
+    /// Adds the answer to a query to `sum`, where it is one that the device answers
+    /// ([`Parting`](crate::question::Parting)). `loss` is F_k at the query's params, where the query needs it.
     ///
     /// A device whose loss is not finite counts as refused in an update and stays out of a quantile.
     pub fn answer(
@@ -69,7 +73,7 @@ impl Member<'_> {
     ) -> Result<(), TrainerError> {
         match &query.ask {
             Ask::Quantile(query) => {
-                if let Some(Ok(device)) = loss.map(|loss| DeviceLoss::new(loss, self.weight)) {
+                if let Some(Ok(device)) = loss.map(|loss| DeviceLoss::new(loss, self.weight(key))) {
                     query.answer(device, sum);
                 }
             }
@@ -82,8 +86,12 @@ impl Member<'_> {
                     let params = query.params.as_slice();
                     let local = worker.update(params, &self.examples, plan, &mut stream)?;
                     // A refused update is counted inside the sum: the server learns how many, not who.
-                    let _ =
-                        UpdateCode::new(key.members as usize).add(params, local, self.weight * share, sum);
+                    let _ = UpdateCode::new(key.members as usize).add(
+                        params,
+                        local,
+                        self.weight(key) * share,
+                        sum,
+                    );
                 }
             }
         }

@@ -14,6 +14,7 @@ use crate::params::Params;
 use crate::question::{Query, RoundKey};
 use crate::superquantile::DeviceLoss;
 use crate::task::Task;
+use crate::terms::Terms;
 
 mod direct;
 mod fleet;
@@ -49,6 +50,8 @@ pub struct Round<'a> {
     pub index: u64,
     /// S_t.
     pub cohort: &'a [Drawn],
+    /// On what terms its devices answer.
+    pub terms: Terms,
 }
 
 impl Round<'_> {
@@ -59,7 +62,7 @@ impl Round<'_> {
 
     /// What its devices need to know of it.
     pub fn key(&self) -> RoundKey {
-        RoundKey { seed: self.seed, round: self.index, members: self.cohort.len() as u32 }
+        RoundKey { seed: self.seed, round: self.index, members: self.cohort.len() as u32, terms: self.terms }
     }
 }
 

@@ -5,7 +5,7 @@
 //! that no device can be given a w, an η or a learning rate of its own. Counts and lengths are part of the bytes.
 //!
 //! ```text
-//! version u8 · seed u64 · round u64 · members u32 · queries u32 · query …          little-endian
+//! version u8 · seed u64 · round u64 · members u32 · terms: weights u8, apart u8 · queries u32 · query …     little-endian
 //! query       params: BLAKE3 32 bytes, entries u64 · tag u8 · …
 //!   tag 0     a histogram: lower f64 · upper f64 · bins u32
 //!   tag 1     a step by means: mu f64 · floor f64
@@ -16,11 +16,13 @@
 use crate::algorithm;
 use crate::params::{Params, ParamsId, UpdateCode};
 use crate::selection::Weighting;
+use crate::stream::{Purpose, Stream};
 use crate::superquantile::private::{Bins, QuantileQuery};
+use crate::terms::{Terms, Weights};
 use crate::trainer::{LocalPlan, Work};
 
 /// The first byte of an encoded question.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// The most queries of a question.
 pub const MAX_QUERIES: usize = 64;
 /// The most devices of a cohort.
@@ -28,7 +30,7 @@ pub const MAX_MEMBERS: u32 = 1 << 20;
 /// The longest batch that a device is asked to step on.
 pub const MAX_BATCH: usize = 1 << 20;
 
-/// Which round a question belongs to: what a device's random numbers and its fixed point depend on.
+/// Which round a question belongs to: what a device's random numbers, its fixed point and its weight depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundKey {
     /// The seed of the run.
@@ -37,6 +39,8 @@ pub struct RoundKey {
     pub round: u64,
     /// |S_t|: the devices among which a sum must not wrap around.
     pub members: u32,
+    /// On what terms they answer.
+    pub terms: Terms,
 }
 
 /// What a cohort is asked in one sum. `P` is the params themselves, or their id while a device has still to fetch them.
@@ -80,6 +84,14 @@ impl Ask {
         }
     }
 
+    /// How devices weigh themselves in an update.
+    pub fn weighting(&self) -> Option<&Weighting> {
+        match self {
+            Self::Quantile(_) => None,
+            Self::Update { weighting, .. } => Some(weighting),
+        }
+    }
+
     /// Length of an answer, for params of so many entries.
     pub fn answer_len(&self, params: usize) -> usize {
         match self {
@@ -105,17 +117,28 @@ impl Query {
 pub trait Identified {
     /// The id of the params.
     fn id(&self) -> ParamsId;
+
+    /// Whether the other names the same.
+    fn is_same(&self, other: &Self) -> bool;
 }
 
 impl Identified for Params {
     fn id(&self) -> ParamsId {
         Self::id(self)
     }
+
+    fn is_same(&self, other: &Self) -> bool {
+        Self::is_same(self, other)
+    }
 }
 
 impl Identified for ParamsId {
     fn id(&self) -> ParamsId {
         *self
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self == other
     }
 }
 
@@ -131,10 +154,56 @@ impl<P: Identified> Question<P> {
     }
 }
 
+/// Which queries of a question a device answers: all of them or, where updates are asked [apart](Terms::apart) at one w, one
+/// of those. It follows from the question and from what the device's random numbers depend on
+/// ([`stream_key`](crate::device::stream_key)), so that a device finds it for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parting {
+    seed: u64,
+    round: u64,
+    /// Updates at one w that do not all weigh devices alike.
+    groups: Vec<Vec<usize>>,
+}
+
+impl Parting {
+    /// Of these queries.
+    pub fn of<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Self {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        let updates = queries.iter().enumerate().filter(|(_, query)| query.ask.weighting().is_some());
+        for (i, query) in updates.filter(|_| key.terms.apart) {
+            match groups.iter_mut().find(|group| queries[group[0]].params.is_same(&query.params)) {
+                Some(group) => group.push(i),
+                None => groups.push(vec![i]),
+            }
+        }
+        let weighting = |i: usize| queries[i].ask.weighting();
+        groups.retain(|group| group.iter().any(|&i| weighting(i) != weighting(group[0])));
+        Self { seed: key.seed, round: key.round, groups }
+    }
+
+    /// Among how many updates this query stands of which a device answers one; 1 where every device answers it.
+    pub fn among(&self, query: usize) -> u64 {
+        self.group(query).map_or(1, |group| group.len() as u64)
+    }
+
+    /// Whether a device answers this query.
+    pub fn answers(&self, query: usize, device: u64) -> bool {
+        self.group(query).is_none_or(|group| {
+            let mut stream = Stream::new(self.seed, Purpose::Apart, self.round, device);
+            group[stream.below(group.len() as u64) as usize] == query
+        })
+    }
+
+    fn group(&self, query: usize) -> Option<&Vec<usize>> {
+        self.groups.iter().find(|group| group.contains(&query))
+    }
+}
+
 /// The canonical bytes of some queries.
 pub fn encode<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Vec<u8> {
     let mut bytes = Writer(Vec::with_capacity(32 + 128 * queries.len()));
-    bytes.u8(VERSION).u64(key.seed).u64(key.round).u32(key.members).u32(queries.len() as u32);
+    bytes.u8(VERSION).u64(key.seed).u64(key.round).u32(key.members);
+    bytes.u8(key.terms.weights as u8).u8(key.terms.apart.into()).u32(queries.len() as u32);
     for query in queries {
         let ParamsId { hash, len } = query.params.id();
         bytes.bytes(hash.as_bytes()).u64(len);
@@ -166,6 +235,7 @@ impl Question<ParamsId> {
             seed: reader.u64("seed")?,
             round: reader.u64("round")?,
             members: reader.u32("members")?,
+            terms: reader.terms()?,
         };
         if !(1..=MAX_MEMBERS).contains(&key.members) {
             return Err(malformed("members"));
@@ -273,6 +343,16 @@ impl<'a> Reader<'a> {
         if number.is_finite() { Ok(number) } else { Err(malformed(field)) }
     }
 
+    fn terms(&mut self) -> Result<Terms, MalformedQuestion> {
+        let weights = Weights::ALL.get(usize::from(self.u8("weights")?));
+        let apart = match self.u8("apart")? {
+            0 => false,
+            1 => true,
+            _ => return Err(malformed("apart")),
+        };
+        Ok(Terms { weights: *weights.ok_or(malformed("weights"))?, apart })
+    }
+
     fn query(&mut self) -> Result<Query<ParamsId>, MalformedQuestion> {
         let hash = blake3::Hash::from_bytes(self.array("params")?);
         let params = ParamsId { hash, len: self.u64("params")? };
@@ -342,7 +422,7 @@ mod tests {
             Ask::Update { weighting: Weighting::smooth_tail(2.5, nu), plan: plan() },
         ];
         let queries = asks.map(|ask| Query { params: params.clone(), ask }).to_vec();
-        Question { key: RoundKey { seed: 5, round: 6, members: 4 }, queries }
+        Question { key: RoundKey { seed: 5, round: 6, members: 4, terms: Terms::OPEN }, queries }
     }
 
     #[test]
@@ -358,10 +438,12 @@ mod tests {
 
     #[test]
     fn every_part_of_a_question_changes_its_digest() {
-        let changes: [&dyn Fn(&mut Question); 8] = [
+        let changes: [&dyn Fn(&mut Question); 10] = [
             &|q| q.key.seed += 1,
             &|q| q.key.round += 1,
             &|q| q.key.members += 1,
+            &|q| q.key.terms.weights = Weights::Bucketed,
+            &|q| q.key.terms.apart = true,
             &|q| _ = q.queries.pop(),
             &|q| q.queries[0].params = vec![1.0, -2.5].into(),
             &|q| q.queries[0].params = vec![1.0, -2.0, 0.0].into(),
@@ -380,6 +462,35 @@ mod tests {
         for (i, digest) in digests.iter().enumerate() {
             assert!(!digests[..i].contains(digest), "change {i}");
         }
+    }
+
+    #[test]
+    fn a_device_trains_for_one_of_the_tails_at_one_w_and_each_finds_devices() {
+        let mut asked = question();
+        asked.key.terms = Terms::PRIVATE;
+        let parting = Parting::of(&asked.key, &asked.queries);
+        assert_eq!((0..5).map(|q| parting.among(q)).collect::<Vec<_>>(), [1, 1, 3, 3, 3]);
+        let mut devices = [0; 5];
+        for device in 0..3000 {
+            let answers: Vec<bool> = (0..5).map(|q| parting.answers(q, device)).collect();
+            assert_eq!(answers[2..].iter().filter(|answers| **answers).count(), 1);
+            devices.iter_mut().zip(&answers).for_each(|(devices, &answers)| *devices += u32::from(answers));
+        }
+        assert_eq!(devices[..2], [3000, 3000]);
+        assert!(devices[2..].iter().all(|&devices| (900..1100).contains(&devices)), "{devices:?}");
+    }
+
+    #[test]
+    fn updates_over_the_same_devices_or_at_another_w_are_not_parted() {
+        let mut asked = question();
+        asked.key.terms = Terms::PRIVATE;
+        asked.queries.truncate(4);
+        asked.queries[3].params = vec![0.0, 0.0].into();
+        assert_eq!(Parting::of(&asked.key, &asked.queries).groups, Vec::<Vec<usize>>::new());
+        asked.queries[3] = asked.queries[2].clone();
+        assert_eq!(Parting::of(&asked.key, &asked.queries).groups, Vec::<Vec<usize>>::new());
+        let open = question();
+        assert!(Parting::of(&open.key, &open.queries).groups.is_empty(), "in open mode nothing is parted");
     }
 
     #[test]

@@ -14,11 +14,12 @@ use crate::data::Split;
 use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation};
 use crate::memory::Memory;
 use crate::params::{Params, UpdateSum, WrongLength};
-use crate::question::{Ask, Query};
+use crate::question::{Ask, Parting, Query};
 use crate::selection::{ETA, ETA_ROUND, Kept};
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
+use crate::terms::Terms;
 use crate::trainer::{LocalPlan, LocalTrainer, Work};
 
 mod learning;
@@ -37,6 +38,8 @@ pub struct Plan {
     pub local: Local,
     /// Rounds between two evaluations of every device; the last round is always evaluated.
     pub evaluate_every: u64,
+    /// On what terms devices answer.
+    pub terms: Terms,
     /// The models, one per track.
     pub tracks: Vec<Track>,
 }
@@ -330,13 +333,15 @@ fn one_round(
     cohort: &[Drawn],
     survey: Survey,
 ) -> Result<Finished, TrainingError> {
-    let round = Round { seed: state.seed, index: state.round, cohort };
+    let round = Round { seed: state.seed, index: state.round, cohort, terms: plan.terms };
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
     let mut notes = learn(exchange, plan, state, &round, survey)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
-    let updates = exchange.secure_sum(&round, &update_queries(plan, state))?;
+    let queries = update_queries(plan, state);
+    let parting = Parting::of(&round.key(), &queries);
+    let updates = exchange.secure_sum(&round, &queries)?;
     let mut records = Vec::with_capacity(plan.tracks.len());
     for (i, update) in updates.into_iter().enumerate() {
         notes[i].traffic += update.traffic;
@@ -347,7 +352,9 @@ fn one_round(
         if let Some(params) = track.server.apply(&at.params, &sum, &mut at.memory) {
             at.params = params;
         }
-        let kept = Kept { round: round.index, answered: update.answered, weight: sum.weight() };
+        // Where devices train for one of several tracks, so many of them answered for this one, in the mean.
+        let answered = update.answered / parting.among(i);
+        let kept = Kept { round: round.index, answered, weight: sum.weight() };
         track.selection.observe(&kept, &mut at.memory);
         records.push(record(&round, i, track, &at.memory, &sum, &notes[i]));
     }

@@ -10,6 +10,7 @@ use deltafl::exchange::Direct;
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::params::Params;
+use deltafl::terms::Terms;
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{Local, Plan, Records, State, train};
 
@@ -29,6 +30,7 @@ fn plan(tracks: Vec<Track>) -> Plan {
         sampling: Sampling { cohort_size: 6, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(2), batch: 10, learning_rate: 0.1, decay: None },
         evaluate_every: 5,
+        terms: Terms::OPEN,
         tracks,
     }
 }

@@ -19,6 +19,7 @@ use deltafl::question::Query;
 use deltafl::stream::Stream;
 use deltafl::superquantile::private::PrivateQuantile;
 use deltafl::superquantile::{Conformity, DeviceLoss, LossDistribution};
+use deltafl::terms::Terms;
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{
     Local, Observer, ObserverError, Outcome, Plan, Records, RoundRecord, State, Survey, TrainingError, train,
@@ -39,6 +40,7 @@ fn plan(tracks: Vec<Track>) -> Plan {
         sampling: Sampling { cohort_size: 6, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
         evaluate_every: 2,
+        terms: Terms::OPEN,
         tracks: tracks.into_iter().map(|track| Track { l2: 1e-4, ..track }).collect(),
     }
 }

@@ -10,6 +10,7 @@ use deltafl::kernel::{Aligned, Isa};
 use deltafl::model::{Batch, Inputs, Model, ModelMismatch, ModelSpec, Proximal, Regression, Step};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::{RegressionLoss, Targets, Task};
+use deltafl::terms::Terms;
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{Local, Plan, Records, State, train};
 
@@ -96,6 +97,7 @@ fn trained(spec: &ModelSpec) -> (Vec<f32>, SplitEvaluation) {
         sampling: Sampling { cohort_size: 5, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(1), batch: 5, learning_rate: 0.1, decay: None },
         evaluate_every: 60,
+        terms: Terms::OPEN,
         tracks: vec![Track::fed_avg()],
     };
     let (mut state, mut records) = (State::new(1, 1, &trainer), Records::default());

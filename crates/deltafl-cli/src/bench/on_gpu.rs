@@ -9,6 +9,7 @@ use deltafl::kernel::Isa;
 use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;
 use deltafl::stream::{Purpose, Stream};
+use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_cuda::{Device, Gpu, GpuError, Options};
 use miette::{IntoDiagnostic, Result};
@@ -65,7 +66,7 @@ pub(super) fn measure(case: &Case, device: &Device, cohort: usize) -> Result<Gpu
     let tasks: Vec<UpdateTask<'_>> = devices.clone().map(task).collect();
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let round_seconds = timed(|round| {
-        let key = RoundKey { seed: 1, round, members: cohort as u32 };
+        let key = RoundKey { seed: 1, round, members: cohort as u32, terms: Terms::OPEN };
         gpu.updates(&key, &tasks, &mut sums).into_diagnostic()
     })?;
     let all: Vec<Block> = devices.flat_map(|device| blocks_of(&federation, device)).collect();

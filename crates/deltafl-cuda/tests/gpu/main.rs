@@ -13,12 +13,13 @@ use deltafl::model::Score;
 use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;
 use deltafl::task::ERRORS;
+use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_cuda::{Gpu, Options};
 use reference::{cpu_local, cpu_scores, distance, median};
 
 fn round(members: usize) -> RoundKey {
-    RoundKey { seed: 7, round: 3, members: members as u32 }
+    RoundKey { seed: 7, round: 3, members: members as u32, terms: Terms::OPEN }
 }
 
 fn plan(case: &Case, work: Work) -> LocalPlan {

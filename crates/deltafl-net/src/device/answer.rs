@@ -2,7 +2,7 @@
 
 use deltafl::device::{Member, stream_key};
 use deltafl::params::Params;
-use deltafl::question::{Query, Question};
+use deltafl::question::{Parting, Query, Question};
 use deltafl::trainer::{TrainerError, Worker};
 
 use super::Data;
@@ -36,13 +36,17 @@ impl Task<'_> {
         losses.of_round((question.key.seed, question.key.round));
         let member = self.member();
         let mut values = Vec::with_capacity(question.queries.iter().map(Query::answer_len).sum());
-        for query in &question.queries {
+        let parting = Parting::of(&question.key, &question.queries);
+        for (i, query) in question.queries.iter().enumerate() {
+            let start = values.len();
+            values.resize(start + query.answer_len(), 0);
+            if !parting.answers(i, member.key) {
+                continue;
+            }
             let loss = match query.needs_loss() {
                 true => Some(losses.at(&query.params, &member, worker)?),
                 false => None,
             };
-            let start = values.len();
-            values.resize(start + query.answer_len(), 0);
             member.answer(&question.key, query, loss, worker, &mut values[start..])?;
         }
         Ok(Answer { values, context: question.digest().as_bytes().to_vec() })
@@ -60,11 +64,7 @@ impl Task<'_> {
 
     fn member(&self) -> Member<'_> {
         let Data { federation, device } = self.data;
-        Member {
-            examples: federation.examples(*device),
-            weight: federation.count(*device) as f64,
-            key: stream_key(self.data.name()),
-        }
+        Member { examples: federation.examples(*device), key: stream_key(self.data.name()) }
     }
 }
 

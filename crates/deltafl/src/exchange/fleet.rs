@@ -10,10 +10,10 @@ use super::peers::{cut, owners};
 use super::{Drawn, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation};
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, Split};
-use crate::device::blocks;
+use crate::device::{blocks, stream_key};
 use crate::model::Score;
 use crate::params::Params;
-use crate::question::{Ask, Query};
+use crate::question::{Ask, Parting, Query};
 use crate::superquantile::DeviceLoss;
 
 /// The devices of a federation.
@@ -22,8 +22,8 @@ pub struct Fleet<'a, C, P> {
     federation: &'a Federation,
     /// Federation index of each train device.
     train: Vec<u32>,
-    /// α_k = n_k of the train devices.
-    weights: Vec<u64>,
+    /// n_k of the train devices.
+    counts: Vec<u64>,
     peers: P,
     losses: LossCache,
     /// The cohort of the next round.
@@ -66,9 +66,9 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         if train.is_empty() {
             return Err(ExchangeError::NoTrainDevices);
         }
-        let weights = train.iter().map(|&k| federation.count(k)).collect();
+        let counts = train.iter().map(|&k| federation.count(k)).collect();
         let (losses, next, share) = (LossCache::default(), Vec::new(), Share::default());
-        Ok(Self { compute, federation, train, weights, peers, losses, next, share })
+        Ok(Self { compute, federation, train, counts, peers, losses, next, share })
     }
 
     /// How many devices train.
@@ -108,7 +108,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let of_params = |params: &&Params| {
             let losses = self.losses.at(params).unwrap_or_default();
             let answering = round.cohort.iter().zip(losses).filter(|(drawn, _)| !drawn.dropped);
-            let told = |(drawn, &loss): (&Drawn, &f64)| DeviceLoss::new(loss, self.weight(drawn)).ok();
+            let told = |(drawn, &loss): (&Drawn, &f64)| DeviceLoss::new(loss, self.weight(round, drawn)).ok();
             answering.filter_map(told).collect()
         };
         Ok(params.iter().map(of_params).collect())
@@ -205,8 +205,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 
     /// α_k, times how often the device was drawn.
-    fn weight(&self, drawn: &Drawn) -> f64 {
-        self.weights[drawn.device as usize] as f64 * f64::from(drawn.times)
+    fn weight(&self, round: &Round<'_>, drawn: &Drawn) -> f64 {
+        round.terms.weights.of(self.counts[drawn.device as usize]) as f64 * f64::from(drawn.times)
     }
 
     /// Makes sure that F_k(w) of the cohort is known at these params; equal params share one pass.
@@ -272,15 +272,21 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     fn owed(&self, round: &Round<'_>, queries: &[Query]) -> Vec<Owed> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
+        let parting = Parting::of(&round.key(), queries);
         for member in answering {
+            let drawn = &round.cohort[member];
+            let device = self.train[drawn.device as usize];
             for (query, Query { params, ask }) in queries.iter().enumerate() {
                 let Ask::Update { weighting, plan } = ask else { continue };
+                if parting.among(query) > 1 && !parting.answers(query, stream_key(self.federation.id(device)))
+                {
+                    continue;
+                }
                 let known = if weighting.needs_loss() { self.losses.at(params) } else { None };
                 let share = known.map_or(1.0, |losses| weighting.share(losses[member]));
                 if share > 0.0 || share.is_nan() {
-                    let drawn = &round.cohort[member];
-                    let examples = plan.examples(self.weights[drawn.device as usize]);
-                    all.push(Owed { query, member, weight: self.weight(drawn) * share, examples });
+                    let examples = plan.examples(self.counts[drawn.device as usize]);
+                    all.push(Owed { query, member, weight: self.weight(round, drawn) * share, examples });
                 }
             }
         }
@@ -314,7 +320,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let drawn = &round.cohort[member];
         let loss = self.losses.at(&query.params).map(|losses| losses[member]);
         if let (false, Some(Ok(device))) =
-            (drawn.dropped, loss.map(|loss| DeviceLoss::new(loss, self.weight(drawn))))
+            (drawn.dropped, loss.map(|loss| DeviceLoss::new(loss, self.weight(round, drawn))))
         {
             ask.answer(device, sum);
         }

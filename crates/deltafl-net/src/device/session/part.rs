@@ -108,7 +108,9 @@ impl Session<'_> {
             return self.sit_out(Reason::Unable).await;
         };
         let examples = self.data.federation.count(self.data.device);
-        if let Err(refused) = self.device.consent.allows_work(&question, examples) {
+        let consent = &self.device.consent;
+        let allowed = consent.allows_terms(&question).and_then(|()| consent.allows_work(&question, examples));
+        if let Err(refused) = allowed {
             tracing::warn!(%refused, "stays out of a sum");
             self.protocol = Some(protocol);
             self.record_refusal(&refused)?;
