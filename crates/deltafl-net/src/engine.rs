@@ -201,7 +201,7 @@ impl Remote {
     }
 
     fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
-        self.line.hub.blobs.keep_params(queries.iter().map(|query| &query.params));
+        self.line.hub.blobs.keep_params(queries.iter().flat_map(Query::named));
         let mut current = self.ready(round)?;
         current.slots_left -= 1;
         let key = (round.seed, round.index);
@@ -231,7 +231,9 @@ impl Remote {
         let part = |(i, query): (usize, &Query)| {
             let (values, behind) = rest.split_at(query.answer_len());
             rest = behind;
-            Sum { values: values.to_vec(), answered, traffic: traffic.part(i as u64, queries.len() as u64) }
+            let traffic = traffic.part(i as u64, queries.len() as u64);
+            // What devices remember stays with them.
+            Sum { values: values.to_vec(), answered, traffic, remembered: Vec::new() }
         };
         let sums: Vec<Sum> = queries.iter().enumerate().map(part).collect();
         for (query, sum) in queries.iter().zip(&sums) {
@@ -249,7 +251,8 @@ impl Remote {
 
 /// The sum over nobody.
 fn nothing(query: &Query) -> Sum {
-    Sum { values: vec![0; query.answer_len()], answered: 0, traffic: Traffic::default() }
+    let traffic = Traffic::default();
+    Sum { values: vec![0; query.answer_len()], answered: 0, traffic, remembered: Vec::new() }
 }
 
 /// What a sum is for, to those who watch.
@@ -260,8 +263,9 @@ fn purpose(queries: &[Query]) -> Purpose {
 
 /// The params of some queries, each vector once.
 fn distinct(queries: &[Query]) -> impl Iterator<Item = &Params> {
-    let first = |i: usize| queries[..i].iter().all(|query| !query.params.is_same(&queries[i].params));
-    (0..queries.len()).filter(move |&i| first(i)).map(|i| &queries[i].params)
+    let named: Vec<&Params> = queries.iter().flat_map(Query::named).collect();
+    let first = |i: usize| named[..i].iter().all(|earlier| !earlier.is_same(named[i]));
+    (0..named.len()).filter(|&i| first(i)).map(|i| named[i]).collect::<Vec<_>>().into_iter()
 }
 
 impl Exchange for Remote {

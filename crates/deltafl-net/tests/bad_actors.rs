@@ -414,11 +414,11 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
         let cohort: Vec<Drawn> = (0..8).map(|device| Drawn { device, times: 1, dropped: false }).collect();
-        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE };
+        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let params = Params::from(vec![0.0; field.model.num_params()]);
         let whole = field.experiment.plan();
         let plan = whole.local.plan(0, &whole.tracks[0]);
-        let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
+        let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
         engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
     });
     let summed = summed.await.unwrap();

@@ -190,9 +190,9 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
         let cohort: Vec<Drawn> = (0..10).map(|device| Drawn { device, times: 1, dropped: false }).collect();
-        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE };
+        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let params = Params::from(vec![0.0; field.model.num_params()]);
-        let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
+        let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
         engine.secure_sum(&round, &[query]).ok().map(|sums| sums[0].answered)
     });
     let answered = summed.await.unwrap();
@@ -243,10 +243,10 @@ impl Asking {
             engine.reachable().unwrap();
             let cohort: Vec<Drawn> =
                 devices.map(|device| Drawn { device, times: 1, dropped: false }).collect();
-            let round = Round { seed: 1, index: round, cohort: &cohort, terms: Terms::PRIVATE };
+            let round = Round { seed: 1, index: round, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
             let query = |&eta: &f64| {
                 let ask = Ask::Update { weighting: Weighting::tail(eta), plan };
-                Query { params: params.clone(), ask }
+                Query::new(params.clone(), ask)
             };
             let queries: Vec<Query> = etas.iter().map(query).collect();
             let answered = engine.secure_sum(&round, &queries).ok().map(|sums| sums[0].answered);

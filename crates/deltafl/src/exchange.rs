@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::compute::ComputeError;
 use crate::data::Split;
+use crate::memory::{DeviceMemories, Memory};
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Query, RoundKey};
@@ -20,6 +21,7 @@ mod direct;
 mod fleet;
 mod masked;
 mod peers;
+mod recall;
 
 pub use direct::Direct;
 pub use fleet::Fleet;
@@ -52,6 +54,9 @@ pub struct Round<'a> {
     pub cohort: &'a [Drawn],
     /// On what terms its devices answer.
     pub terms: Terms,
+    /// What the devices of a simulation remember, per update asked for; empty where nobody remembers anything. Devices of a
+    /// deployed federation keep it to themselves.
+    pub own: &'a [DeviceMemories],
 }
 
 impl Round<'_> {
@@ -102,7 +107,7 @@ impl std::ops::AddAssign for Traffic {
 }
 
 /// The sum over the cohort of the answers to a query, in Z_2^64.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sum {
     /// Entry by entry.
     pub values: Vec<u64>,
@@ -110,6 +115,9 @@ pub struct Sum {
     pub answered: u64,
     /// What it cost.
     pub traffic: Traffic,
+    /// What the devices of a simulation remember of it, by their index among those that train; nothing where they keep it to
+    /// themselves.
+    pub remembered: Vec<(u32, Memory)>,
 }
 
 /// A device as the evaluation names it.

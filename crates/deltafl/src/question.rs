@@ -10,7 +10,8 @@
 //!   tag 0     a histogram: lower f64 · upper f64 · bins u32
 //!   tag 1     a step by means: mu f64 · floor f64
 //!   tag 2     an update: weighting: length u8, name, count u8, f64 … · work: tag u8, u32 · batch u32
-//!             · learning rate f32 · l2 f32 · proximal f32
+//!             · learning rate f32 · l2 f32 · proximal f32 · correction: length u8 (0 for none), name
+//!             · what is sent beside w: BLAKE3 32 bytes, entries u64 … as many as the correction says
 //! ```
 
 use crate::algorithm;
@@ -19,7 +20,7 @@ use crate::selection::Weighting;
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::private::{Bins, QuantileQuery};
 use crate::terms::{Terms, Weights};
-use crate::trainer::{LocalPlan, Work};
+use crate::trainer::{Correction, LocalPlan, Work};
 
 /// The first byte of an encoded question.
 const VERSION: u8 = 2;
@@ -57,8 +58,22 @@ pub struct Question<P = Params> {
 pub struct Query<P = Params> {
     /// w.
     pub params: P,
+    /// What is sent beside w: as many vectors as the correction of an update names.
+    pub sent: Vec<P>,
     /// What is asked at w.
     pub ask: Ask,
+}
+
+impl<P> Query<P> {
+    /// A query at w, with nothing beside it.
+    pub fn new(params: P, ask: Ask) -> Self {
+        Self { params, sent: Vec::new(), ask }
+    }
+
+    /// All params that it names: w, and what is sent beside it.
+    pub fn named(&self) -> impl Iterator<Item = &P> {
+        std::iter::once(&self.params).chain(&self.sent)
+    }
 }
 
 /// What a device computes at w.
@@ -96,7 +111,7 @@ impl Ask {
     pub fn answer_len(&self, params: usize) -> usize {
         match self {
             Self::Quantile(query) => query.len(),
-            Self::Update { .. } => UpdateCode::len(params),
+            Self::Update { plan, .. } => UpdateCode::len(params * (1 + plan.sent())),
         }
     }
 }
@@ -208,6 +223,9 @@ pub fn encode<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Vec<u8> {
         let ParamsId { hash, len } = query.params.id();
         bytes.bytes(hash.as_bytes()).u64(len);
         bytes.ask(&query.ask);
+        for ParamsId { hash, len } in query.sent.iter().map(Identified::id) {
+            bytes.bytes(hash.as_bytes()).u64(len);
+        }
     }
     bytes.0
 }
@@ -248,13 +266,24 @@ impl Question<ParamsId> {
         if reader.0.is_empty() { Ok(Self { key, queries }) } else { Err(malformed("trailing bytes")) }
     }
 
-    /// The question with the params that were fetched for it, one per query.
-    pub fn with_params(&self, params: &[Params]) -> Question {
-        let at = |(query, params): (&Query<ParamsId>, &Params)| Query {
-            params: params.clone(),
-            ask: query.ask.clone(),
-        };
-        Question { key: self.key, queries: self.queries.iter().zip(params).map(at).collect() }
+    /// The params that it names, query by query: w, and what is sent beside it.
+    pub fn named(&self) -> impl Iterator<Item = ParamsId> {
+        self.queries.iter().flat_map(|query| query.named().copied())
+    }
+
+    /// The question with the params that were fetched for it, in the order of [`Question::named`]; `None` when there are fewer.
+    pub fn with_params(&self, params: &[Params]) -> Option<Question> {
+        let mut params = params.iter().cloned();
+        let mut queries = Vec::with_capacity(self.queries.len());
+        for query in &self.queries {
+            let mut all = params.by_ref().take(1 + query.sent.len());
+            let (w, sent) = (all.next()?, all.collect::<Vec<Params>>());
+            if sent.len() < query.sent.len() {
+                return None;
+            }
+            queries.push(Query { params: w, sent, ask: query.ask.clone() });
+        }
+        Some(Question { key: self.key, queries })
     }
 }
 
@@ -303,6 +332,8 @@ impl Writer {
                     Work::Steps(steps) => self.u8(1).u32(steps),
                 };
                 self.u32(plan.batch as u32).f32(plan.learning_rate).f32(plan.l2).f32(plan.proximal);
+                let correction = plan.correction.map_or("", |correction| correction.name);
+                self.u8(correction.len() as u8).bytes(correction.as_bytes());
             }
         }
     }
@@ -354,8 +385,7 @@ impl<'a> Reader<'a> {
     }
 
     fn query(&mut self) -> Result<Query<ParamsId>, MalformedQuestion> {
-        let hash = blake3::Hash::from_bytes(self.array("params")?);
-        let params = ParamsId { hash, len: self.u64("params")? };
+        let params = self.params()?;
         let ask = match self.u8("query")? {
             0 => {
                 let (lower, upper) = (self.f64("histogram")?, self.f64("histogram")?);
@@ -372,7 +402,20 @@ impl<'a> Reader<'a> {
             2 => Ask::Update { weighting: self.weighting()?, plan: self.plan()? },
             _ => return Err(malformed("query")),
         };
-        Ok(Query { params, ask })
+        let sent = match &ask {
+            Ask::Quantile(_) => 0,
+            Ask::Update { plan, .. } => plan.sent(),
+        };
+        let sent = (0..sent).map(|_| self.params()).collect::<Result<Vec<_>, _>>()?;
+        if sent.iter().any(|sent| sent.len != params.len) {
+            return Err(malformed("sent"));
+        }
+        Ok(Query { params, sent, ask })
+    }
+
+    fn params(&mut self) -> Result<ParamsId, MalformedQuestion> {
+        let hash = blake3::Hash::from_bytes(self.array("params")?);
+        Ok(ParamsId { hash, len: self.u64("params")? })
     }
 
     fn weighting(&mut self) -> Result<Weighting, MalformedQuestion> {
@@ -382,6 +425,16 @@ impl<'a> Reader<'a> {
         let count = self.u8("weighting")?;
         let numbers = (0..count).map(|_| self.f64("weighting")).collect::<Result<Vec<f64>, _>>()?;
         Weighting::new(kind, &numbers).ok_or(malformed("weighting"))
+    }
+
+    fn correction(&mut self) -> Result<Option<&'static Correction>, MalformedQuestion> {
+        let len = self.u8("correction")?.into();
+        if len == 0 {
+            return Ok(None);
+        }
+        let name =
+            std::str::from_utf8(self.bytes(len, "correction")?).map_err(|_| malformed("correction"))?;
+        algorithm::correction(name).map(Some).ok_or(malformed("correction"))
     }
 
     fn plan(&mut self) -> Result<LocalPlan, MalformedQuestion> {
@@ -396,7 +449,8 @@ impl<'a> Reader<'a> {
             return Err(malformed("batch"));
         }
         let (learning_rate, l2) = (self.f32("learning rate")?, self.f32("l2")?);
-        Ok(LocalPlan { work, batch, learning_rate, l2, proximal: self.f32("proximal")? })
+        let (proximal, correction) = (self.f32("proximal")?, self.correction()?);
+        Ok(LocalPlan { work, batch, learning_rate, l2, proximal, correction })
     }
 }
 
@@ -405,10 +459,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::algorithm::CONTROL_VARIATE;
     use crate::superquantile::smooth::Smoothing;
 
     fn plan() -> LocalPlan {
-        LocalPlan { work: Work::Steps(7), batch: 10, learning_rate: 0.1, l2: 1e-4, proximal: 0.01 }
+        LocalPlan {
+            work: Work::Steps(7),
+            batch: 10,
+            learning_rate: 0.1,
+            l2: 1e-4,
+            proximal: 0.01,
+            correction: None,
+        }
     }
 
     fn question() -> Question {
@@ -421,7 +483,7 @@ mod tests {
             Ask::Update { weighting: Weighting::tail(2.5), plan: plan() },
             Ask::Update { weighting: Weighting::smooth_tail(2.5, nu), plan: plan() },
         ];
-        let queries = asks.map(|ask| Query { params: params.clone(), ask }).to_vec();
+        let queries = asks.map(|ask| Query::new(params.clone(), ask)).to_vec();
         Question { key: RoundKey { seed: 5, round: 6, members: 4, terms: Terms::OPEN }, queries }
     }
 
@@ -433,7 +495,28 @@ mod tests {
         assert_eq!(received.to_bytes(), bytes);
         assert_eq!(received.digest(), asked.digest());
         let params: Vec<Params> = asked.queries.iter().map(|query| query.params.clone()).collect();
-        assert_eq!(received.with_params(&params), asked);
+        assert_eq!(received.with_params(&params), Some(asked));
+        assert_eq!(received.with_params(&params[1..]), None);
+    }
+
+    #[test]
+    fn what_is_sent_beside_w_is_part_of_the_question() {
+        let mut asked = question();
+        let corrected = LocalPlan { correction: Some(&CONTROL_VARIATE), ..plan() };
+        asked.queries[2].ask = Ask::Update { weighting: Weighting::everyone(), plan: corrected };
+        asked.queries[2].sent = vec![vec![0.5, 0.25].into()];
+        let received = Question::from_bytes(&asked.to_bytes()).unwrap();
+        assert_eq!(received.digest(), asked.digest());
+        let named: Vec<Params> = asked.queries.iter().flat_map(|query| query.named().cloned()).collect();
+        assert_eq!(named.iter().map(Params::id).collect::<Vec<_>>(), received.named().collect::<Vec<_>>());
+        assert_eq!(received.with_params(&named).as_ref(), Some(&asked));
+        assert_eq!(asked.queries[2].answer_len(), UpdateCode::len(4));
+        asked.queries[2].sent = vec![vec![0.5, 0.5].into()];
+        assert_ne!(received.digest(), asked.digest());
+        asked.queries[2].sent = vec![vec![0.5].into()];
+        assert_eq!(Question::from_bytes(&asked.to_bytes()).unwrap_err().field, "sent");
+        asked.queries[2].sent.clear();
+        assert!(Question::from_bytes(&asked.to_bytes()).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::{Barrier, Mutex};
 
-use deltafl::algorithm::{EtaRule, Quantile, Tail, Track};
+use deltafl::algorithm::{EtaRule, Options, Quantile, SCAFFOLD, Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
@@ -82,6 +82,7 @@ fn all_algorithms() -> Vec<Track> {
         private(PrivateQuantile::Mm, half()).into(),
         Tail { nu, eta_every: 2, ..half() }.into(),
         private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
+        Track::of(&SCAFFOLD, &Options::new(&SCAFFOLD, []).unwrap(), 0.0).unwrap(),
     ]
 }
 
@@ -252,11 +253,12 @@ fn any_number_of_processes_gives_the_same_bits() {
 #[test]
 fn masked_sums_over_several_processes_give_the_same_bits() {
     let federation = federation();
-    let mut plan = plan(all_algorithms());
-    plan.rounds = 2;
-    let one = run(&federation, &plan, 1);
-    for records in at_table(2, &federation, &plan, masked) {
-        assert_eq!(records.checkpoint, one.checkpoint);
+    for terms in [Terms::OPEN, Terms::PRIVATE] {
+        let plan = Plan { rounds: 2, terms, ..plan(all_algorithms()) };
+        let one = run(&federation, &plan, 1);
+        for records in at_table(2, &federation, &plan, masked) {
+            assert_eq!(records.checkpoint, one.checkpoint);
+        }
     }
 }
 

@@ -67,7 +67,7 @@ impl Pace {
         let mut state = State::new(seed, tracks, &trainer);
 
         let (first, start) = (cohorts.draw(0), Instant::now());
-        let round = Round { seed, index: 0, cohort: &first, terms: plan.terms };
+        let round = Round { seed, index: 0, cohort: &first, terms: plan.terms, own: &[] };
         exchange.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
         let forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
 

@@ -1,6 +1,7 @@
 //! A device's answer to a question: the code of every exchange, on this device's data.
 
 use deltafl::device::{Member, stream_key};
+use deltafl::memory::Memory;
 use deltafl::params::Params;
 use deltafl::question::{Parting, Query, Question};
 use deltafl::trainer::{TrainerError, Worker};
@@ -26,11 +27,12 @@ pub(super) struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// The answers to all queries, one behind the other.
+    /// The answers to all queries, one behind the other. `own` is what the device remembers, per query.
     pub(super) fn answer(
         &self,
         question: &Question,
         losses: &mut Losses,
+        own: &mut [Memory],
         worker: &mut dyn Worker,
     ) -> Result<Answer, TrainerError> {
         losses.of_round((question.key.seed, question.key.round));
@@ -47,7 +49,7 @@ impl Task<'_> {
                 true => Some(losses.at(&query.params, &member, worker)?),
                 false => None,
             };
-            member.answer(&question.key, query, loss, worker, &mut values[start..])?;
+            member.answer(&question.key, query, loss, worker, &mut own[i], &mut values[start..])?;
         }
         Ok(Answer { values, context: question.digest().as_bytes().to_vec() })
     }

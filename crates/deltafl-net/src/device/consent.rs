@@ -271,9 +271,9 @@ mod tests {
     }
 
     fn question(work: Work, batch: usize, updates: usize) -> Question<ParamsId> {
-        let plan = LocalPlan { work, batch, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let plan = LocalPlan { work, batch, learning_rate: 0.1, l2: 0.0, proximal: 0.0, correction: None };
         let ask = Ask::Update { weighting: Weighting::everyone(), plan };
-        let query = Query { params: ParamsId { hash: blake3::hash(b"w"), len: 10 }, ask };
+        let query = Query::new(ParamsId { hash: blake3::hash(b"w"), len: 10 }, ask);
         Question {
             key: RoundKey { seed: 1, round: 1, members: 3, terms: Terms::PRIVATE },
             queries: vec![query; updates],

@@ -4,22 +4,27 @@
 //! FOLDER/roster.json        version and hash of the newest roster that the device has taken
 //! FOLDER/transcript.jsonl   what the server showed it, line by line, each line bound to the one before
 //! FOLDER/ledger             what it has answered, so that it answers nothing twice
+//! FOLDER/memory/            what its training keeps from round to round: a control variate, say
 //! FOLDER/lock               held while a process uses the folder
 //! ```
 //!
 //! A server can only be caught at showing an older roster, or another one to somebody else, by a device that remembers.
 
 mod ledger;
+mod memory;
 mod transcript;
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use deltafl::memory::Memory;
+use deltafl::question::{Question, RoundKey};
 use serde::{Deserialize, Serialize};
 
 use self::ledger::Ledger;
 pub(crate) use self::ledger::{Answered, Claim};
+use self::memory::OwnMemory;
 pub use self::transcript::{Conflict, Digest, Event, Transcript, TranscriptError, conflicts};
 use crate::roster::{Edition, RosterError};
 
@@ -61,6 +66,7 @@ pub struct DeviceState {
     refused: Option<SeenRoster>,
     transcript: Transcript,
     ledger: Ledger,
+    memory: OwnMemory,
 }
 
 #[derive(Debug)]
@@ -91,8 +97,9 @@ impl DeviceState {
         let roster = read_roster(&path.join("roster.json"))?;
         let transcript = Transcript::open(&path.join("transcript.jsonl"))?;
         let ledger = Ledger::open(&path.join("ledger"))?;
+        let memory = OwnMemory::open(&path.join("memory"))?;
         let folder = Some(Folder { path: path.to_owned(), _lock: lock });
-        Ok(Self { folder, roster, refused: None, transcript, ledger })
+        Ok(Self { folder, roster, refused: None, transcript, ledger, memory })
     }
 
     /// Takes a roster that the authority signed, unless it has expired, is older than one taken before, or is another one of
@@ -120,7 +127,8 @@ impl DeviceState {
 
     fn keep_roster(&mut self, shown: SeenRoster) -> Result<(), RosterRefused> {
         if let Some(folder) = &self.folder {
-            replace(&folder.path.join("roster.json"), &shown)?;
+            let text = serde_json::to_string(&shown).expect("numbers and digits are JSON") + "\n";
+            replace(&folder.path.join("roster.json"), text.as_bytes())?;
         }
         self.roster = Some(shown);
         self.record(Event::Roster { version: shown.version, hash: shown.hash })?;
@@ -131,6 +139,24 @@ impl DeviceState {
     /// returns.
     pub(crate) fn claim(&mut self, claims: &[Claim]) -> Result<Result<(), Answered>, StateError> {
         self.ledger.claim(claims)
+    }
+
+    /// What the device remembers for each query of a question. It never leaves the device.
+    pub(crate) fn recall(&mut self, question: &Question) -> Result<Vec<Memory>, StateError> {
+        (0..question.queries.len()).map(|place| self.memory.recall(&question.key, place)).collect()
+    }
+
+    /// Keeps what has changed in the device's memory by answering a question, on disk when this returns.
+    pub(crate) fn remember(
+        &mut self,
+        key: &RoundKey,
+        before: &[Memory],
+        after: &[Memory],
+    ) -> Result<(), StateError> {
+        for (place, (before, after)) in before.iter().zip(after).enumerate() {
+            self.memory.remember(key, place, before, after)?;
+        }
+        Ok(())
     }
 
     /// Writes an event into the transcript. It is on disk when this returns.
@@ -160,12 +186,11 @@ fn read_roster(path: &Path) -> Result<Option<SeenRoster>, StateError> {
 }
 
 /// Writes a file beside its place, syncs it, and renames it.
-fn replace(path: &Path, roster: &SeenRoster) -> Result<(), StateError> {
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     let beside = path.with_extension("new");
-    let text = serde_json::to_string(roster).expect("numbers and digits are JSON") + "\n";
     let write = || {
         let mut file = File::create(&beside)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&beside, path)?;
         // The rename itself is in the folder.

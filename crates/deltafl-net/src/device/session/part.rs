@@ -122,19 +122,23 @@ impl Session<'_> {
             self.record_refusal(&refused)?;
             return self.sit_out(Reason::Answered).await;
         }
-        let blobs: Vec<BlobId> = question.queries.iter().map(|query| blob_of_id(&query.params)).collect();
-        let question = question.with_params(&self.fetch_params(&blobs).await?);
+        let blobs: Vec<BlobId> = question.named().map(|id| blob_of_id(&id)).collect();
+        let params = self.fetch_params(&blobs).await?;
+        let question = question.with_params(&params).ok_or_else(|| malformed("params"))?;
+        let (key, before) = (question.key, self.device.state.recall(&question)?);
+        let mut own = before.clone();
         let workers = Arc::clone(&self.device.workers);
         let _room = workers.room().await;
         let data = self.data.clone();
         let mut losses = std::mem::take(&mut self.memory.losses);
         let begun = Instant::now();
         let computed = workers.compute(Arc::clone(self.model), move |worker| {
-            let answer = Task { data: &data }.answer(&question, &mut losses, worker)?;
+            let answer = Task { data: &data }.answer(&question, &mut losses, &mut own, worker)?;
             let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
-            Ok((submitted, protocol, losses))
+            Ok((submitted, protocol, losses, own))
         });
-        let (submitted, protocol, losses) = computed.await?;
+        let (submitted, protocol, losses, own) = computed.await?;
+        self.device.state.remember(&key, &before, &own)?;
         self.memory.ledger.spend(begun.elapsed());
         self.memory.losses = losses;
         self.protocol = Some(protocol);
