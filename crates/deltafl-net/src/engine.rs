@@ -138,7 +138,7 @@ impl Remote {
     fn check_cohort(round: &Round<'_>) -> Result<(), ExchangeError> {
         match round.cohort.iter().find(|drawn| drawn.times > 1) {
             Some(drawn) => {
-                let source = Box::new(DrawnTwice(drawn.device));
+                let source = Box::new(DrawnTwice(drawn.device.0));
                 Err(ExchangeError::Transport { context: "the cohort cannot be asked", source })
             }
             None => Ok(()),
@@ -165,8 +165,12 @@ impl Remote {
     /// Keys with a free slot: those of the present round, or new ones.
     fn ready(&mut self, round: &Round<'_>) -> Result<Current, Verdict> {
         let key = (round.seed, round.index);
-        let mut present: DeviceSet =
-            round.cohort.iter().filter(|drawn| !drawn.dropped).map(|drawn| DeviceId(drawn.device)).collect();
+        let mut present: DeviceSet = round
+            .cohort
+            .iter()
+            .filter(|drawn| !drawn.dropped)
+            .map(|drawn| DeviceId(drawn.device.0))
+            .collect();
         if let Some(current) = self.current.take() {
             if current.round == key && current.slots_left > 0 {
                 return Ok(current);
@@ -335,7 +339,7 @@ impl Remote {
             shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
         let mut awaited: HashMap<Address, Drawn> = HashMap::new();
         for drawn in round.cohort.iter().filter(|drawn| !drawn.dropped) {
-            if let Some(address) = self.line.hub.address(drawn.device)
+            if let Some(address) = self.line.hub.address(drawn.device.0)
                 && self.line.hub.send(address, &question)
             {
                 awaited.insert(address, *drawn);
@@ -349,7 +353,7 @@ impl Remote {
         self.line.hub.status.send_modify(Status::rest);
         let of_track = |track: usize| {
             let of_device = |drawn: &Drawn| {
-                let losses = told.get(&drawn.device)?;
+                let losses = told.get(&drawn.device.0)?;
                 let weight = round.terms.weights.of(losses.examples) as f64;
                 DeviceLoss::new(losses.losses[track], weight).ok()
             };

@@ -19,7 +19,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use certified::Certified;
 use chacha20::ChaCha20Rng;
-use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round};
+use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
@@ -413,7 +413,8 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let swarm = field.swarm_of(&devices[2..], address, &conduct());
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
-        let cohort: Vec<Drawn> = (0..8).map(|device| Drawn { device, times: 1, dropped: false }).collect();
+        let cohort: Vec<Drawn> =
+            (0..8).map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false }).collect();
         let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let params = Params::from(vec![0.0; field.model.num_params()]);
         let whole = field.experiment.plan();
@@ -449,7 +450,7 @@ fn engine_first_drawn(field: &Field) -> u32 {
     use deltafl::exchange::Reachable;
     let draw = Draw { seed: 1, round: 0, attempt: 0 };
     let cohort = field.experiment.plan().sampling.cohort(field.devices().len(), draw, &Reachable::Everyone);
-    cohort[0].device
+    cohort[0].device.0
 }
 
 /// Connects as TLS does, or not; a device of `fleet` under this name.

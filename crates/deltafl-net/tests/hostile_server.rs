@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltafl::exchange::{Drawn, Exchange as _, Round};
+use deltafl::exchange::{Drawn, Exchange as _, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
@@ -189,7 +189,8 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
     let plan = plan(whole.local.plan(0, &whole.tracks[0]));
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
-        let cohort: Vec<Drawn> = (0..10).map(|device| Drawn { device, times: 1, dropped: false }).collect();
+        let cohort: Vec<Drawn> =
+            (0..10).map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false }).collect();
         let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let params = Params::from(vec![0.0; field.model.num_params()]);
         let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
@@ -241,8 +242,9 @@ impl Asking {
         let etas = etas.to_vec();
         let summed = tokio::task::spawn_blocking(move || {
             engine.reachable().unwrap();
-            let cohort: Vec<Drawn> =
-                devices.map(|device| Drawn { device, times: 1, dropped: false }).collect();
+            let cohort: Vec<Drawn> = devices
+                .map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false })
+                .collect();
             let round = Round { seed: 1, index: round, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
             let query = |&eta: &f64| {
                 let ask = Ask::Update { weighting: Weighting::tail(eta), plan };

@@ -32,11 +32,24 @@ pub use peers::{Alone, Peers, Share};
 /// sum, the next would not either.
 const ATTEMPTS: u64 = 50;
 
+/// The place of a device among those that train: its place in the roster of a deployed federation. In a federation that also
+/// holds devices that only test, a device has another index, by which its examples are found; the two cannot be taken for each
+/// other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TrainIndex(pub u32);
+
+impl TrainIndex {
+    /// Where it stands in a list of the devices that train.
+    pub fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// A device of a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drawn {
-    /// Index among the devices that train.
-    pub device: u32,
+    /// Which one.
+    pub device: TrainIndex,
     /// How often it was drawn; more than once only with replacement.
     pub times: u32,
     /// Whether it vanishes before it answers.
@@ -117,7 +130,7 @@ pub struct Sum {
     pub traffic: Traffic,
     /// What the devices of a simulation remember of it, by their index among those that train; nothing where they keep it to
     /// themselves.
-    pub remembered: Vec<(u32, Memory)>,
+    pub remembered: Vec<(TrainIndex, Memory)>,
 }
 
 /// A device as the evaluation names it.
@@ -206,10 +219,10 @@ pub enum Reachable {
 
 impl Reachable {
     /// Whether device `device` can be drawn.
-    pub fn contains(&self, device: u32) -> bool {
+    pub fn contains(&self, device: TrainIndex) -> bool {
         match self {
             Self::Everyone => true,
-            Self::Some(devices) => devices.get(device as usize).copied().unwrap_or(false),
+            Self::Some(devices) => devices.get(device.place()).copied().unwrap_or(false),
         }
     }
 }

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::exchange::TrainIndex;
 use crate::params::Params;
 
 /// Named numbers and vectors of one track, or of one device in it.
@@ -160,18 +161,18 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// What the devices of a simulated track remember, by their index among the devices that train.
+/// What the devices of a simulated track remember, by their place among the devices that train.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DeviceMemories(BTreeMap<u32, Arc<Memory>>);
+pub struct DeviceMemories(BTreeMap<TrainIndex, Arc<Memory>>);
 
 impl DeviceMemories {
     /// What a device remembers; `None` when it remembers nothing.
-    pub fn get(&self, device: u32) -> Option<&Memory> {
+    pub fn get(&self, device: TrainIndex) -> Option<&Memory> {
         self.0.get(&device).map(|memory| &**memory)
     }
 
     /// Takes in what a device remembers now.
-    pub fn set(&mut self, device: u32, memory: Memory) {
+    pub fn set(&mut self, device: TrainIndex, memory: Memory) {
         if memory.is_empty() {
             self.0.remove(&device);
         } else {
@@ -185,7 +186,7 @@ impl DeviceMemories {
     }
 
     /// The devices that remember something, and what, in the order of their indices.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Memory)> {
+    pub fn iter(&self) -> impl Iterator<Item = (TrainIndex, &Memory)> {
         self.0.iter().map(|(device, memory)| (*device, &**memory))
     }
 }

@@ -1,5 +1,6 @@
 //! Claims about the algorithms beside FedAvg and Δ-FL, each trained through the table as an experiment would.
-#![allow(clippy::unwrap_used)]
+// Weights are whole numbers: they are compared to the bit.
+#![allow(clippy::unwrap_used, clippy::float_cmp)]
 
 use deltafl::algorithm::{Options, Quantile, Tail, Track, Value, find};
 use deltafl::cohort::{Availability, Draw, Sampling};
@@ -81,7 +82,7 @@ fn devices_count_alike_with_uniform_weights_and_by_their_class_with_buckets() {
     );
     let train = federation().split(Split::Train);
     let sum = |weights: Weights| {
-        let of = |drawn: &Drawn| weights.of(federation().count(train[drawn.device as usize]));
+        let of = |drawn: &Drawn| weights.of(federation().count(train[drawn.device.place()]));
         cohort.iter().map(of).sum::<u64>() as f64
     };
     for weights in Weights::ALL {

@@ -121,7 +121,7 @@ impl Cohorts {
     /// Examples in the cohorts of some rounds; at least one.
     fn examples(&self, rounds: Range<u64>) -> f64 {
         let drawn = rounds.flat_map(|round| self.draw(round));
-        drawn.map(|drawn| self.weights[drawn.device as usize] as f64).sum::<f64>().max(1.0)
+        drawn.map(|drawn| self.weights[drawn.device.place()] as f64).sum::<f64>().max(1.0)
     }
 
     /// Examples in a cohort of the experiment, on average.

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RunFolderError, atomic, io_error};
 use crate::tensor_file::{TensorFileError, read_tensors, write_tensors};
+use deltafl::exchange::TrainIndex;
 use deltafl::memory::{DeviceMemories, Memory};
 use deltafl::model::{InvalidState, NamedTensor, Tensor, flat_params, named_tensors};
 use deltafl::training::{State, TrackState};
@@ -118,7 +119,7 @@ fn header_of(index: usize, track: &TrackState, tensors: &mut Vec<NamedTensor>) -
     let mut device_numbers: BTreeMap<String, Vec<(u32, u64)>> = BTreeMap::new();
     let mut device_vectors: BTreeMap<String, Vec<(u32, usize)>> = BTreeMap::new();
     let mut values: BTreeMap<String, Vec<f32>> = BTreeMap::new();
-    for (device, memory) in track.devices.iter() {
+    for (TrainIndex(device), memory) in track.devices.iter() {
         for (name, number) in memory.numbers() {
             device_numbers.entry(name.to_owned()).or_default().push((device, number.to_bits()));
         }
@@ -193,7 +194,7 @@ fn devices_of(
         }
     }
     let mut devices = DeviceMemories::default();
-    memories.into_iter().for_each(|(device, memory)| devices.set(device, memory));
+    memories.into_iter().for_each(|(device, memory)| devices.set(TrainIndex(device), memory));
     Ok(devices)
 }
 
@@ -224,10 +225,10 @@ mod tests {
         let mut remembered = Memory::default();
         remembered.set_vector("control", vec![0.5, f32::NAN].into());
         let mut devices = DeviceMemories::default();
-        devices.set(3, remembered.clone());
+        devices.set(TrainIndex(3), remembered.clone());
         remembered.set_vector("control", vec![1.5, 2.5].into());
         remembered.set_number("seen", 4.0);
-        devices.set(11, remembered);
+        devices.set(TrainIndex(11), remembered);
         let mut first = track(1.0, None);
         first.devices = devices;
         State {

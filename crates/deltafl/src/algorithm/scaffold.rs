@@ -23,7 +23,7 @@ pub static SCAFFOLD: Algorithm = Algorithm {
     title: "SCAFFOLD",
     about: "federated averaging with control variates, which correct each local step for what is peculiar to the device",
     options: &[OptionSpec {
-        name: "server_rate",
+        name: "global_rate",
         symbol: "γ_g",
         kind: OptionKind::Real(Interval::POSITIVE),
         default: Some(Value::Real(1.0)),
@@ -32,7 +32,7 @@ pub static SCAFFOLD: Algorithm = Algorithm {
         example: Value::Real(1.0),
     }],
     build: |options| {
-        let server = Box::new(Control { rate: options.real("server_rate") });
+        let server = Box::new(Control { rate: options.real("global_rate") });
         Ok(Parts { correction: Some(&CONTROL_VARIATE), server, ..Parts::default() })
     },
     weightings: &[&EVERYONE],

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use super::peers::{cut, owners};
 use super::recall::{self, Recalled};
-use super::{Drawn, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation};
+use super::{
+    Drawn, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation, TrainIndex,
+};
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, Split};
 use crate::device::{blocks, stream_key};
@@ -70,7 +72,7 @@ pub(super) struct Answers {
 
 impl Answers {
     /// What the devices of a cohort remember of a query, by their index among those that train.
-    pub(super) fn remembered(&mut self, round: &Round<'_>, query: usize) -> Vec<(u32, Memory)> {
+    pub(super) fn remembered(&mut self, round: &Round<'_>, query: usize) -> Vec<(TrainIndex, Memory)> {
         let recalled = self.recalled.extract_if(.., |recalled| recalled.query == query);
         recalled.map(|Recalled { member, memory, .. }| (round.cohort[member].device, memory)).collect()
     }
@@ -219,12 +221,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 
     fn federation_indices(&self, cohort: &[Drawn]) -> Vec<u32> {
-        cohort.iter().map(|drawn| self.train[drawn.device as usize]).collect()
+        cohort.iter().map(|drawn| self.train[drawn.device.place()]).collect()
     }
 
     /// α_k, times how often the device was drawn.
     fn weight(&self, round: &Round<'_>, drawn: &Drawn) -> f64 {
-        round.terms.weights.of(self.counts[drawn.device as usize]) as f64 * f64::from(drawn.times)
+        round.terms.weights.of(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
     }
 
     /// Makes sure that F_k(w) of the cohort is known at these params; equal params share one pass.
@@ -293,7 +295,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let parting = Parting::of(&round.key(), queries);
         for member in answering {
             let drawn = &round.cohort[member];
-            let device = self.train[drawn.device as usize];
+            let device = self.train[drawn.device.place()];
             for (query, Query { params, ask, .. }) in queries.iter().enumerate() {
                 let Ask::Update { weighting, plan } = ask else { continue };
                 if parting.among(query) > 1 && !parting.answers(query, stream_key(self.federation.id(device)))
@@ -303,7 +305,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 let known = if weighting.needs_loss() { self.losses.at(params) } else { None };
                 let share = known.map_or(1.0, |losses| weighting.share(losses[member]));
                 if share > 0.0 || share.is_nan() {
-                    let examples = plan.examples(self.counts[drawn.device as usize]);
+                    let examples = plan.examples(self.counts[drawn.device.place()]);
                     all.push(Owed { query, member, weight: self.weight(round, drawn) * share, examples });
                 }
             }
@@ -329,7 +331,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             };
             let drawn = round.cohort[owed.member].device;
             let own = round.own.get(owed.query).and_then(|devices| devices.get(drawn));
-            let device = self.train[drawn as usize];
+            let device = self.train[drawn.place()];
             Some(UpdateTask { device, params, sent, own, plan, weight: owed.weight, sum: sum_of(owed) })
         };
         let tasks: Vec<UpdateTask<'_>> = owed.iter().filter_map(task).collect();

@@ -17,7 +17,7 @@ use rand_chacha::rand_core::SeedableRng;
 
 use super::{
     ATTEMPTS, Alone, Drawn, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, SplitEvaluation, Sum,
-    Traffic,
+    Traffic, TrainIndex,
 };
 use crate::compute::Compute;
 use crate::data::{Federation, Split};
@@ -114,7 +114,7 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
         setup.slots_left -= 1;
         let len: usize = queries.iter().map(Query::answer_len).sum();
         let position: HashMap<u32, usize> =
-            round.cohort.iter().enumerate().map(|(i, drawn)| (drawn.device, i)).collect();
+            round.cohort.iter().enumerate().map(|(i, drawn)| (drawn.device.0, i)).collect();
         let mut remembered = vec![Vec::new(); queries.len()];
         let (fleet, ready) = (&mut self.fleet, HashMap::new());
         let mut answers = Inputs { fleet, round, queries, ready, remembered: &mut remembered, failed };
@@ -131,11 +131,11 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
 /// second set-up of the same round they are gone already.
 fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<DeviceId>, Vec<Drop>) {
     let present = round.cohort.iter().filter(|drawn| generation == 0 || !drawn.dropped);
-    let devices = present.map(|drawn| DeviceId(drawn.device)).collect();
+    let devices = present.map(|drawn| DeviceId(drawn.device.0)).collect();
     let vanishing = round.cohort.iter().filter(|drawn| generation == 0 && drawn.dropped);
     let drops = vanishing.map(|drawn| {
         let phases = [PhaseName::Advertise, PhaseName::Reveal, PhaseName::Share, PhaseName::MaskedInput(0)];
-        Drop { device: DeviceId(drawn.device), before: phases[stream.below(4) as usize] }
+        Drop { device: DeviceId(drawn.device.0), before: phases[stream.below(4) as usize] }
     });
     (devices, drops.collect())
 }
@@ -145,7 +145,7 @@ struct Slot {
     sum: Vec<u64>,
     traffic: Traffic,
     /// Per query.
-    remembered: Vec<Vec<(u32, Memory)>>,
+    remembered: Vec<Vec<(TrainIndex, Memory)>>,
 }
 
 impl Setup {
@@ -175,7 +175,7 @@ struct Inputs<'a, 'f, C, P> {
     queries: &'a [Query],
     ready: HashMap<usize, Vec<u64>>,
     /// What devices remember, per query.
-    remembered: &'a mut [Vec<(u32, Memory)>],
+    remembered: &'a mut [Vec<(TrainIndex, Memory)>],
     /// Why a device could not be computed; the sum is thrown away then.
     failed: &'a mut Option<ExchangeError>,
 }

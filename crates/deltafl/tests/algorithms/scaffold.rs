@@ -53,7 +53,7 @@ impl Device {
 }
 
 /// Lines 2 to 17 of Algorithm 1: x and c after the rounds of the plan.
-fn reference(plan: &Plan, federation: &Federation, server_rate: f64) -> [Vec<f64>; 2] {
+fn reference(plan: &Plan, federation: &Federation, global_rate: f64) -> [Vec<f64>; 2] {
     let Work::Epochs(epochs) = plan.local.work else { panic!("epochs") };
     let rate = f64::from(plan.local.learning_rate as f32);
     let devices: Vec<Device> =
@@ -68,7 +68,7 @@ fn reference(plan: &Plan, federation: &Federation, server_rate: f64) -> [Vec<f64
         let key = RoundKey { seed: 7, round, members: cohort.len() as u32, terms: plan.terms };
         let (mut moves, mut changes) = (vec![0.0; x.len()], vec![0.0; x.len()]);
         for drawn in &cohort {
-            let (device, c_i) = (&devices[drawn.device as usize], &mut own[drawn.device as usize]);
+            let (device, c_i) = (&devices[drawn.device.place()], &mut own[drawn.device.place()]);
             let (mut y, mut steps) = (x.clone(), 0.0);
             let mut stream = update_stream(&key, device.key);
             for _ in 0..epochs {
@@ -90,14 +90,14 @@ fn reference(plan: &Plan, federation: &Federation, server_rate: f64) -> [Vec<f64
             }
         }
         let share = cohort.len() as f64 / devices.len() as f64;
-        x.iter_mut().zip(&moves).for_each(|(x, step)| *x += server_rate * step);
+        x.iter_mut().zip(&moves).for_each(|(x, step)| *x += global_rate * step);
         c.iter_mut().zip(&changes).for_each(|(c, change)| *c += share * change);
     }
     [x, c]
 }
 
-fn scaffold_plan(server_rate: f64) -> Plan {
-    let tracks = vec![track("scaffold", &[("server_rate", server_rate)])];
+fn scaffold_plan(global_rate: f64) -> Plan {
+    let tracks = vec![track("scaffold", &[("global_rate", global_rate)])];
     let terms = Terms { weights: Weights::Uniform, ..Terms::OPEN };
     Plan { rounds: 6, terms, ..plan(tracks) }
 }
