@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use deltafl::model::{Model, ModelSpec};
 
-use deltafl_device::{Consent, Credentials, Data, Device, DeviceState, Offer, Reason, SessionError, offer};
+use deltafl_device::{
+    Consent, Credentials, Data, Device, DeviceState, ModelTrainer, Offer, Reason, SessionError, offer,
+};
 use deltafl_device::{DialError, Server, Trust, is_refused_certificate};
 use deltafl_server::engine::Permille;
 use deltafl_wire::guard::{Adversary, Guard};
@@ -257,7 +259,7 @@ fn take_part(args: TakePart) -> Result<()> {
             }
         };
         tokio::select! {
-            ended = device.serve(model, data) => {
+            ended = device.serve(Arc::new(ModelTrainer::new(model)), data) => {
                 ended.map_err(|reason| bad_input("this device does not take part").because(reason).into())
             }
             () = stopped => Ok(()),

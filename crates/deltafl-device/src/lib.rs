@@ -2,17 +2,21 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use deltafl_device::{Consent, Credentials, Data, Device, Server, Trust};
+//! use deltafl_device::{Consent, Credentials, Data, Device, ModelTrainer, Server, Trust};
 //! # use deltafl::{data::Federation, kernel::Isa, model::ModelSpec};
 //! # async fn app(credentials: Credentials, trust: Trust, data: Arc<Federation>) -> Result<(), Box<dyn std::error::Error>> {
 //! let model = ModelSpec::LINEAR.build(&data, Isa::detect())?;
 //! let server = Server { address: "fl.example.org:7700".into(), trust };
 //! Device::connect(server, credentials, Consent::default())
-//!     .serve(Arc::from(model), Data::only_device(&data).ok_or("one device is expected")?)
+//!     .serve(Arc::new(ModelTrainer::new(model.into())), Data::only_device(&data).ok_or("one device is expected")?)
 //!     .await?;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! [`ModelTrainer`] trains the library's models; anything that is a [`LocalTrainer`] takes its place (`examples/own_trainer.rs`).
+//! The examples are a federation of one device: from a folder that `deltafl-data` opened, or built in memory with
+//! [`FederationBuilder`](deltafl::data::FederationBuilder).
 //!
 //! What the server says is checked: the roster must bear the enrolment authority's signature and be the newest that the device
 //! has seen ([`DeviceState`]), every round must meet the device's own [`Consent`], and secure aggregation checks the rest.
@@ -30,13 +34,14 @@ mod offer;
 mod session;
 mod state;
 pub mod swarm;
+mod trainer;
 mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltafl::data::{Federation, Split};
-use deltafl::model::Model;
+use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, InvalidDevice, Split};
+use deltafl::trainer::LocalTrainer;
 use tokio::time::sleep;
 
 pub use deltafl_wire::identity::Credentials;
@@ -49,6 +54,7 @@ pub use self::session::SessionError;
 pub use self::state::{
     Conflict, DeviceState, Digest, Event, StateError, Transcript, TranscriptError, conflicts,
 };
+pub use self::trainer::ModelTrainer;
 pub use self::workers::Workers;
 use crate::fault::Faults;
 
@@ -79,6 +85,16 @@ impl Data {
     pub fn named(federation: &Arc<Federation>, name: &str) -> Option<Self> {
         let device = (0..federation.len() as u32).find(|&k| federation.id(k) == name)?;
         Some(Self { federation: Arc::clone(federation), device })
+    }
+
+    /// So many examples that the trainer holds itself: the library knows their number, and asks the trainer about ranges of
+    /// them.
+    pub fn held_by_trainer(name: &str, examples: usize) -> Result<Self, InvalidDevice> {
+        // Rows of nothing, because only their number counts.
+        let mut builder = FederationBuilder::of_values(name, InputKind::Dense { dim: 1 });
+        let nothing = vec![0.0; examples];
+        builder.push(name, Split::Train, DeviceExamples::Dense(&nothing), &nothing)?;
+        Ok(Self { federation: Arc::new(builder.build()), device: 0 })
     }
 
     /// The name of the device.
@@ -169,11 +185,11 @@ impl Device {
 
     /// Takes part in rounds, through lost connections and restarts of the server, until it is dropped or its owner's
     /// consent does not cover what the server asks.
-    pub async fn serve(mut self, model: Arc<dyn Model>, data: Data) -> Result<(), NotAllowed> {
+    pub async fn serve(mut self, trainer: Arc<dyn LocalTrainer>, data: Data) -> Result<(), NotAllowed> {
         let mut memory = session::Memory::default();
         let mut failures = 0;
         loop {
-            match session::attend(&mut self, &model, &data, &mut memory).await {
+            match session::attend(&mut self, &trainer, &data, &mut memory).await {
                 SessionError::NotAllowed(reason) => return Err(reason),
                 error => {
                     failures = if memory.take_welcomed() { 0 } else { failures + 1 };

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use deltafl::model::Model;
 use deltafl::params::ParamsId;
 use deltafl::question::Question;
+use deltafl::trainer::LocalTrainer;
 use deltafl_secagg::device::{Device as Protocol, Enrolment};
 use deltafl_wire::proto;
 use deltafl_wire::proto::federation_client::FederationClient;
@@ -41,12 +41,12 @@ const WILLING_EVERY: Duration = Duration::from_secs(15);
 /// Attends until the connection ends.
 pub(super) async fn attend(
     device: &mut Device,
-    model: &Arc<dyn Model>,
+    trainer: &Arc<dyn LocalTrainer>,
     data: &Data,
     memory: &mut Memory,
 ) -> SessionError {
     let attended = async {
-        let (mut session, incoming) = Session::open(device, model, data, memory).await?;
+        let (mut session, incoming) = Session::open(device, trainer, data, memory).await?;
         session.run(incoming).await
     };
     match attended.await {
@@ -57,7 +57,7 @@ pub(super) async fn attend(
 
 struct Session<'d> {
     device: &'d mut Device,
-    model: &'d Arc<dyn Model>,
+    trainer: &'d Arc<dyn LocalTrainer>,
     data: &'d Data,
     memory: &'d mut Memory,
     client: FederationClient<Channel>,
@@ -79,7 +79,7 @@ impl<'d> Session<'d> {
     /// Connects, and gets to know the federation.
     async fn open(
         device: &'d mut Device,
-        model: &'d Arc<dyn Model>,
+        trainer: &'d Arc<dyn LocalTrainer>,
         data: &'d Data,
         memory: &'d mut Memory,
     ) -> Result<(Self, Streaming<FromServer>), SessionError> {
@@ -94,7 +94,7 @@ impl<'d> Session<'d> {
         };
         memory.welcomed = true;
         let experiment = welcome.experiment.as_ref().ok_or(malformed("experiment"))?;
-        if let Err(reason) = device.consent.allows(experiment, model.num_params()) {
+        if let Err(reason) = device.consent.allows(experiment, trainer.num_params()) {
             send(&outgoing, from_device::Body::Decline(Reason::Policy.to_wire())).await?;
             return Err(reason.into());
         }
@@ -102,10 +102,10 @@ impl<'d> Session<'d> {
         let roster = verified(device, memory, &mut client, welcome.roster).await?;
         let last = memory.joined.filter(|(of, _)| *of == session).and_then(|(_, round)| round);
         let enrolment =
-            enrolment(device, &roster, welcome.index, &session, model.num_params())?.resumed(last);
+            enrolment(device, &roster, welcome.index, &session, trainer.num_params())?.resumed(last);
         let mut session = Self {
             device,
-            model,
+            trainer,
             data,
             memory,
             client,
@@ -192,7 +192,7 @@ impl<'d> Session<'d> {
     async fn change_roster(&mut self, roster: proto::Roster) -> Result<(), SessionError> {
         self.roster = verified(self.device, self.memory, &mut self.client, Some(roster)).await?;
         let last = self.enrolment.last_round();
-        let params = self.model.num_params();
+        let params = self.trainer.num_params();
         self.enrolment =
             enrolment(self.device, &self.roster, self.index, &self.session, params)?.resumed(last);
         self.available = false;

@@ -43,7 +43,7 @@ pub struct Introduction {
     pub session: [u8; 16],
     /// The name of the experiment.
     pub experiment: String,
-    /// The model, in JSON.
+    /// The model, in JSON; `null` where devices bring their own trainer.
     pub model: String,
     /// Number of parameters.
     pub params: usize,
@@ -369,6 +369,21 @@ fn know(blobs: &Blobs, signed: &SignedRoster) -> Result<Known, RosterError> {
 }
 
 impl Introduction {
+    /// What the server of a federation tells, with a session of its own; experiment, model and number of parameters are for
+    /// the caller to set.
+    pub fn new(federation: &str) -> Result<Self, getrandom::Error> {
+        let mut session = [0; 16];
+        getrandom::fill(&mut session)?;
+        Ok(Self {
+            federation: federation.to_owned(),
+            session,
+            experiment: String::new(),
+            model: "null".to_owned(),
+            params: 0,
+            open: false,
+        })
+    }
+
     /// The Welcome of the device at this place.
     fn welcome(&self, index: u32, known: &Known) -> proto::Welcome {
         proto::Welcome {

@@ -75,8 +75,8 @@ fn spawn(test: &TestFederation, k: u32, address: String, state: DeviceState) -> 
         Device::connect(Server { address, trust: Trust::Loopback }, test.credentials(k), options.consent)
             .with_backoff(options.backoff)
             .with_state(state);
-    let (model, data) = (Arc::clone(&test.model), Data::of(Arc::clone(&test.federation), k));
-    tokio::spawn(async move { device.serve(model, data).await.unwrap() })
+    let (trainer, data) = (test.trainer(), Data::of(Arc::clone(&test.federation), k));
+    tokio::spawn(async move { device.serve(trainer, data).await.unwrap() })
 }
 
 fn hash(roster: &SignedRoster) -> Vec<u8> {
