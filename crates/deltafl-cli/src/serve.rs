@@ -4,15 +4,24 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use deltafl::data::{Federation, Normalise, Split};
+use deltafl::data::{Federation, Split};
 use deltafl::model::Model;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Outcome, Plan, State, train};
+use deltafl::training::{Outcome, Plan, RoundRecord, State, train};
 use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::RunFolder;
-
+use deltafl_server::Deadlines;
+use deltafl_server::committer::{CatchUpError, RoundCommitter};
+use deltafl_server::engine::{Remote, Rules};
+use deltafl_server::listener::ConnectionLimits;
+use deltafl_server::live::Role;
+use deltafl_server::refusal::Refusal;
+use deltafl_server::serve::{Host, Introduction, Limits, Setup};
+use deltafl_wire::contract::DataContract;
+use deltafl_wire::loopback;
+use deltafl_wire::roster::Edition;
 use miette::{IntoDiagnostic, Report, Result};
 
 use crate::device::GuardArgs;
@@ -25,21 +34,9 @@ use crate::settings::ConfigArgs;
 
 mod deployment;
 mod logs;
-mod recorder;
-mod roster_renewal;
 
-use deltafl_server::Deadlines;
-use deltafl_server::engine::{Remote, Rules};
-use deltafl_server::listener::ConnectionLimits;
-use deltafl_server::live::Role;
-use deltafl_server::refusal::Refusal;
-use deltafl_server::serve::{Host, Introduction, Limits, Setup};
-use deltafl_wire::loopback;
-use deltafl_wire::roster::Edition;
 use deployment::{Deployment, DeploymentArgs};
-pub(crate) use deployment::{StoreArgs, store_error};
-use recorder::{Observed, Recorder, RoundCommitter};
-pub(crate) use roster_renewal::{LIFETIME, signed};
+pub(crate) use deployment::{StoreArgs, renewal_error, store_error};
 
 /// Devices of a cohort by which two levels must differ.
 const APART: f64 = 10.0;
@@ -182,12 +179,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if !args.insecure && !args.allow_close_levels {
         check_levels(&experiment)?;
     }
-    if experiment.data.normalise != Normalise::None {
-        return Err(bad_input("the experiment normalises its data, and devices do not hear of it yet")
-            .help("they train on the data as they hold it: normalise it there, and --set data.normalise=none here")
-            .into());
-    }
     let (federation, model) = load(&experiment, &args.machine)?;
+    let contract = DataContract::of(&federation);
     // Deployed, sums are always secure.
     experiment.secagg = SecureAggregation::Real;
     experiment.resolved = Some(Resolved {
@@ -207,7 +200,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let stop = stop_on_interrupt();
-    let deployment = runtime.block_on(Deployment::open(&args.deployment, &experiment, &out))?;
+    let deployment = runtime.block_on(Deployment::open(&args.deployment, &experiment, &contract, &out))?;
     let state = runtime.block_on(deployment.serve_http(&args.deployment))?;
     let Some(lease) = runtime.block_on(deployment.lead(stop))? else { return Ok(()) };
     let (host, mut engine) =
@@ -221,23 +214,23 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let _entered = runtime.enter();
         deployment.follow(&host)
     };
+    let quiet = args.quiet;
+    let heard = move |record: &RoundRecord, seconds: f64| {
+        let RoundRecord { seed, round, cohort, dropped, .. } = record;
+        if !quiet {
+            let stayed = cohort - dropped;
+            eprintln!("seed {seed}, round {}: {stayed} of {cohort} devices, {seconds:.1} s", round + 1);
+        }
+    };
     let committer = RoundCommitter {
-        deployment: &deployment,
-        lease: &lease,
-        host: &host,
-        runtime: runtime.handle(),
-        rounds: plan.rounds,
-    };
-    let recorder = Recorder {
-        folder: &mut folder,
-        committer,
-        stop,
-        quiet: args.quiet,
         survey: !args.rounds.no_survey,
-        observed: Observed::default(),
-        lap: Instant::now(),
+        heard: &heard,
+        ..RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop)
     };
-    let ended = all_seeds(&experiment, &plan, &*model, &mut engine, recorder);
+    let ended = all_seeds(&experiment, &plan, &*model, &mut engine, committer);
+    if matches!(ended, Ok(Outcome::Finished)) {
+        deployment.live.role(Role::Finished);
+    }
     report_refusals(&host, args.quiet);
     if args.deployment.stay && matches!(ended, Ok(Outcome::Finished)) {
         eprintln!("all rounds are done; serving the models until stopped");
@@ -330,6 +323,7 @@ async fn start(
             model: serde_json::to_string(&experiment.model.spec()).into_diagnostic()?,
             params: experiment.resolved.as_ref().map_or(0, |resolved| resolved.params),
             open: experiment.is_open(),
+            contract: Some(deployment.contract.clone()),
         },
     };
     let mut host =
@@ -344,25 +338,26 @@ fn all_seeds(
     plan: &Plan,
     model: &dyn Model,
     engine: &mut Remote,
-    mut recorder: Recorder<'_>,
+    mut committer: RoundCommitter<'_>,
 ) -> Result<Outcome> {
     for &seed in &experiment.seeds {
-        let saved = recorder.folder.state(seed, model.num_params()).map_err(folder_error)?;
-        let saved = recorder.committer.catch_up(recorder.folder, seed, saved)?;
+        let saved = committer.begin(seed, model.num_params()).map_err(|error| match error {
+            CatchUpError::Store(error) => store_error(error),
+            CatchUpError::Folder(error) => folder_error(error),
+            error => Report::from_err(error),
+        })?;
         let mut state = saved.unwrap_or_else(|| State::new(seed, plan.tracks.len(), &Sgd::new(model)));
         if state.round == plan.rounds {
             continue;
         }
-        recorder.lap = Instant::now();
-        match train(engine, plan, &mut state, &mut recorder) {
+        match train(engine, plan, &mut state, &mut committer) {
             Ok(Outcome::Finished) => {}
             Ok(Outcome::Stopped) => return Ok(Outcome::Stopped),
-            // A round under way is given up: it was not kept, and will be begun anew.
-            Err(_) if recorder.stop.load(Ordering::Relaxed) => return Ok(Outcome::Stopped),
+            // It waited for devices: no further round was begun.
+            Err(_) if committer.stop.load(Ordering::Relaxed) => return Ok(Outcome::Stopped),
             Err(error) => return Err(Report::from_err(error)),
         }
     }
-    recorder.committer.deployment.live.role(Role::Finished);
     Ok(Outcome::Finished)
 }
 

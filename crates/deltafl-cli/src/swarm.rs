@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use deltafl::data::{Federation, Split};
 use deltafl::trainer::LocalTrainer;
-
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
 use deltafl_device::{Backoff, Consent, Credentials, ModelTrainer, Server, Trust};

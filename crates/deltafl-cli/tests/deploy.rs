@@ -84,8 +84,6 @@ fn mistakes_are_answered_with_what_to_do() {
     assert!(desk.refusal("serve x.toml").contains("--certs DIR"));
     let refused = desk.refusal("serve x.toml --certs certs");
     assert!(refused.contains("θ = 0.25 and 0.5 are 2.0 devices apart"), "{refused}");
-    let refused = desk.refusal("serve x.toml --insecure --set data.normalise=standard");
-    assert!(refused.contains("data.normalise=none"), "{refused}");
     let refused = desk.refusal("model pull --theta 0.5 --server http://localhost:1");
     assert!(refused.contains("--identity DIR") && refused.contains("--federation NAME"), "{refused}");
     assert!(desk.refusal("serve x.toml --insecure --gamma 0.7").contains("--gamma 0.7 is not in 0..=0.5"));

@@ -42,6 +42,7 @@ use std::time::Duration;
 
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, InvalidDevice, Split};
 use deltafl::trainer::LocalTrainer;
+use deltafl_wire::contract::DataContract;
 use tokio::time::sleep;
 
 pub use deltafl_wire::identity::Credentials;
@@ -97,6 +98,15 @@ impl Data {
         Ok(Self { federation: Arc::new(builder.build()), device: 0 })
     }
 
+    /// The same device in the same data, prepared otherwise.
+    ///
+    /// # Panics
+    /// When the federation has no such device.
+    #[must_use]
+    pub fn within(&self, federation: Arc<Federation>) -> Self {
+        Self::of(federation, self.device)
+    }
+
     /// The name of the device.
     pub fn name(&self) -> &str {
         self.federation.id(self.device)
@@ -113,6 +123,7 @@ pub struct Device {
     faults: Faults,
     backoff: Backoff,
     state: DeviceState,
+    contract: Option<blake3::Hash>,
 }
 
 /// How long to wait before connecting again.
@@ -133,11 +144,15 @@ impl Default for Backoff {
 impl Backoff {
     /// A wait drawn between nothing and the doubled one, so that a fleet that lost its server does not come back as one.
     fn wait(&self, failures: u32) -> Duration {
-        let most = self.first.saturating_mul(1 << failures.min(16)).min(self.longest);
-        let mut bytes = [0; 8];
-        let drawn = getrandom::fill(&mut bytes).map_or(u64::MAX, |()| u64::from_le_bytes(bytes));
-        most.mul_f64(drawn as f64 / u64::MAX as f64)
+        drawn_below(self.first.saturating_mul(1 << failures.min(16)).min(self.longest))
     }
+}
+
+/// A wait drawn between nothing and `most`.
+fn drawn_below(most: Duration) -> Duration {
+    let mut bytes = [0; 8];
+    let drawn = getrandom::fill(&mut bytes).map_or(u64::MAX, |()| u64::from_le_bytes(bytes));
+    most.mul_f64(drawn as f64 / u64::MAX as f64)
 }
 
 impl Device {
@@ -152,6 +167,7 @@ impl Device {
             faults: Faults::none(),
             backoff: Backoff::default(),
             state: DeviceState::default(),
+            contract: None,
         }
     }
 
@@ -159,6 +175,13 @@ impl Device {
     #[must_use]
     pub fn with_state(mut self, state: DeviceState) -> Self {
         self.state = state;
+        self
+    }
+
+    /// Takes part only where the contract of the data is the one that the examples were prepared for.
+    #[must_use]
+    pub fn with_contract(mut self, contract: &DataContract) -> Self {
+        self.contract = Some(contract.hash());
         self
     }
 
@@ -189,14 +212,17 @@ impl Device {
         let mut memory = session::Memory::default();
         let mut failures = 0;
         loop {
-            match session::attend(&mut self, &trainer, &data, &mut memory).await {
+            let error = session::attend(&mut self, &trainer, &data, &mut memory).await;
+            failures = if memory.take_welcomed() { 0 } else { failures + 1 };
+            tracing::debug!(%error, failures, "the connection ended");
+            let wait = match error {
                 SessionError::NotAllowed(reason) => return Err(reason),
-                error => {
-                    failures = if memory.take_welcomed() { 0 } else { failures + 1 };
-                    tracing::debug!(%error, failures, "the connection ended");
+                SessionError::Drained { within } => {
+                    drawn_below(Duration::from_secs(within.into()).min(self.backoff.longest))
                 }
-            }
-            sleep(self.backoff.wait(failures)).await;
+                _ => self.backoff.wait(failures),
+            };
+            sleep(wait).await;
         }
     }
 }

@@ -17,7 +17,7 @@ use deltafl_secagg::device::{Device as Protocol, Enrolment};
 use deltafl_wire::proto;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FromDevice, FromServer, from_device, from_server};
-use deltafl_wire::{Assembly, VERSION, array, malformed, question as checked_question};
+use deltafl_wire::{Assembly, BlobId, VERSION, array, malformed, question as checked_question};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::ReceiverStream;
@@ -28,7 +28,7 @@ pub use self::ended::SessionError;
 pub(super) use self::memory::Memory;
 use self::roster::{enrolment, verified};
 use super::cache::Verified;
-use super::consent::Reason;
+use super::consent::{NotAllowed, Reason};
 use super::{Data, Device};
 
 /// Messages of secure aggregation outside of a round: an invitation.
@@ -94,7 +94,8 @@ impl<'d> Session<'d> {
         };
         memory.welcomed = true;
         let experiment = welcome.experiment.as_ref().ok_or(malformed("experiment"))?;
-        if let Err(reason) = device.consent.allows(experiment, trainer.num_params()) {
+        let allowed = device.consent.allows(experiment, trainer.num_params());
+        if let Err(reason) = allowed.and_then(|()| same_contract(device, experiment)) {
             send(&outgoing, from_device::Body::Decline(Reason::Policy.to_wire())).await?;
             return Err(reason.into());
         }
@@ -148,6 +149,7 @@ impl<'d> Session<'d> {
             from_server::Body::Roster(roster) => self.change_roster(roster).await?,
             from_server::Body::Question(question) => self.question = Some(checked_question(&question)?),
             from_server::Body::LossQuestion(question) => self.tell_losses(question).await?,
+            from_server::Body::Drain(drain) => return Err(SessionError::Drained { within: drain.within }),
             from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),
             from_server::Body::Part(part) => {
                 let limit = self.protocol.as_ref().map_or(SMALL, Protocol::message_limit).max(SMALL);
@@ -198,6 +200,14 @@ impl<'d> Session<'d> {
         self.available = false;
         self.check_willing().await
     }
+}
+
+/// Whether the server has the contract of the data that the device prepared its examples for, where it prepared any.
+fn same_contract(device: &Device, experiment: &proto::Experiment) -> Result<(), NotAllowed> {
+    let Some(expected) = &device.contract else { return Ok(()) };
+    let theirs = BlobId::from_wire(experiment.contract.clone()).ok();
+    let same = theirs.is_some_and(|theirs| theirs.hash == *expected);
+    if same { Ok(()) } else { Err(NotAllowed::OtherContract) }
 }
 
 async fn send(outgoing: &mpsc::Sender<FromDevice>, body: from_device::Body) -> Result<(), SessionError> {

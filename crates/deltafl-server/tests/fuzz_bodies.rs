@@ -8,7 +8,6 @@ use deltafl::selection::Weighting;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::superquantile::private::{Bins, QuantileQuery};
 use deltafl::trainer::{LocalPlan, Work};
-
 use deltafl_wire as wire;
 
 use deltafl_server::authority::Authority;

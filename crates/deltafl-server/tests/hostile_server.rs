@@ -18,7 +18,6 @@ use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
 use deltafl::trainer::{LocalPlan, Work};
-
 use deltafl_device::swarm::Swarm;
 use deltafl_device::{Data, Device, DeviceState, Event, Transcript, conflicts};
 use deltafl_device::{Server, Trust};
@@ -60,6 +59,7 @@ fn experiment(test: &TestFederation) -> proto::Experiment {
         model: serde_json::to_string(&test.experiment.model.spec()).unwrap(),
         params: test.model.num_params() as u64,
         open: false,
+        contract: None,
     }
 }
 

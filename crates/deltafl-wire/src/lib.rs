@@ -11,12 +11,14 @@
 //! | [`identity`] | names, certificates, signing keys, enrolment tokens |
 //! | [`roster`] | who may take part, vouched for by the enrolment authority |
 //! | [`enrolment`] | what a new device posts, and what it is answered |
+//! | [`contract`] | what examples are, and what is done to them before a model sees them |
 //! | [`guard`] | against whom a round protects: what servers offer and devices insist on |
 //! | [`card`], [`params_file`] | what is known of a model, and the file that holds it |
 //! | [`loopback`] | a fleet whose keys anybody can compute, for one machine |
 
 pub mod card;
 mod codec;
+pub mod contract;
 pub mod enrolment;
 pub mod guard;
 pub mod identity;

@@ -74,6 +74,7 @@ impl TestFederation {
                 model: serde_json::to_string(&self.experiment.model.spec()).unwrap(),
                 params: self.model.num_params(),
                 open: self.experiment.is_open(),
+                contract: None,
             },
         }
     }
@@ -114,7 +115,11 @@ impl TestFederation {
     }
 
     /// Trains over an exchange from w₀ to the end.
-    pub fn train(&self, exchange: &mut dyn Exchange, diary: &mut Records) -> Result<State, TrainingError> {
+    pub fn train(
+        &self,
+        exchange: &mut dyn Exchange,
+        diary: &mut dyn Observer,
+    ) -> Result<State, TrainingError> {
         let plan = self.experiment.plan();
         let seed = *self.experiment.seeds.iter().next().unwrap();
         let mut state = State::new(seed, plan.tracks.len(), &Sgd::new(&*self.model));
