@@ -29,7 +29,7 @@ use crate::error::bad_input;
 use crate::experiment_file;
 use crate::progress::Show;
 use crate::run::Machine;
-use crate::session::{folder_error, stop_on_interrupt, warn_thin_tails};
+use crate::session::{self, folder_error, stop_on_interrupt, warn_thin_tails};
 use crate::settings::ConfigArgs;
 
 mod deployment;
@@ -72,6 +72,12 @@ pub(crate) struct Args {
     /// Train levels θ that lie fewer than ten devices of a cohort apart: their sums tell of the devices between them
     #[arg(long)]
     allow_close_levels: bool,
+    /// The contract of the data, a JSON file: the shape of the devices' examples and how they are normalised, in place of the experiment's data
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    contract: Option<PathBuf>,
+    /// Print the contract of the experiment's data, and end
+    #[arg(long)]
+    print_contract: bool,
     /// Let the experiment ask devices for their losses one by one; devices must agree too
     #[arg(long)]
     open: bool,
@@ -161,6 +167,11 @@ impl Rounds {
 pub(crate) fn run(args: Args) -> Result<()> {
     args.logs.start();
     let mut experiment = experiment_file::read(&args.experiment, &args.overrides)?;
+    if args.print_contract {
+        let contract = DataContract::of(&session::load(&experiment)?);
+        println!("{}", serde_json::to_string_pretty(&contract).into_diagnostic()?);
+        return Ok(());
+    }
     if !args.insecure && args.deployment.certs.is_none() {
         return Err(bad_input("a server needs --certs DIR, or --insecure on a loopback address")
             .help("deltafl certs init and deltafl certs server make the folder")
@@ -179,13 +190,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if !args.insecure && !args.allow_close_levels {
         check_levels(&experiment)?;
     }
-    let (federation, model) = load(&experiment, &args.machine)?;
-    let contract = DataContract::of(&federation);
+    let (federation, contract) = declared(&args, &experiment)?;
+    let model = session::build_model(&experiment, &federation, args.machine.kernel())?;
     // Deployed, sums are always secure.
     experiment.secagg = SecureAggregation::Real;
     experiment.resolved = Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        data_hash: federation.hash().to_owned(),
+        data_hash: match &args.contract {
+            Some(_) => contract.hash().to_hex().to_string(),
+            None => federation.hash().to_owned(),
+        },
         kernel: args.machine.kernel(),
         params: model.num_params(),
         population: None, // Devices keep their figures to themselves.
@@ -222,11 +236,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
             eprintln!("seed {seed}, round {}: {stayed} of {cohort} devices, {seconds:.1} s", round + 1);
         }
     };
-    let committer = RoundCommitter {
-        survey: !args.rounds.no_survey,
-        heard: &heard,
-        ..RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop)
-    };
+    let mut committer =
+        RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
+    (committer.survey, committer.heard) = (!args.rounds.no_survey, &heard);
     let ended = all_seeds(&experiment, &plan, &*model, &mut engine, committer);
     if matches!(ended, Ok(Outcome::Finished)) {
         deployment.live.role(Role::Finished);
@@ -272,6 +284,21 @@ fn check_levels(experiment: &Experiment) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The shape of the data and its contract: as a file declares it, or as the experiment's data has it.
+fn declared(args: &Args, experiment: &Experiment) -> Result<(Federation, DataContract)> {
+    let Some(path) = &args.contract else {
+        let federation = session::load(experiment)?;
+        let contract = DataContract::of(&federation);
+        return Ok((federation, contract));
+    };
+    let refused = || bad_input(format!("{} holds no contract of the data", path.display()));
+    let bytes = std::fs::read(path).map_err(|e| refused().because(e))?;
+    let contract = DataContract::from_bytes(&bytes).map_err(|e| {
+        refused().help("deltafl serve EXPERIMENT --print-contract prints one to start from").because(e)
+    })?;
+    Ok((contract.shape(), contract))
 }
 
 /// The shape of the data and the model for it.

@@ -81,7 +81,7 @@ fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulat
         "{refused}"
     );
 
-    let data = deltafl_data::open(&desk.path("data")).unwrap();
+    let data = deltafl_data::open(desk.path("data")).unwrap();
     let device =
         |k| desk.start(&format!("device --insecure --server {address} --data data --name {}", data.id(k)));
     let _devices: Vec<Running> = (0..data.len() as u32).map(device).collect();

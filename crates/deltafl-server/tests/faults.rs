@@ -21,7 +21,7 @@ use deltafl_device::{Consent, Reason};
 use deltafl_server::Deadlines;
 use deltafl_server::engine::{Permille, Rules};
 use deltafl_server::refusal::Refusal;
-use deltafl_server::serve::{Host, Setup};
+use deltafl_server::serve::{Host, Purpose, Setup};
 use fleet::{Records, TestFederation, never, options};
 
 const EXPERIMENT: &str = r#"
@@ -60,13 +60,13 @@ async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
     host.shut_down().await;
 }
 
-/// Asks for a stop in the middle of the first round, when the losses are known and the updates are not.
-struct StopMidway {
+/// Keeps states, and ends the run after the round in which it is to stop.
+struct UntilStopped {
     records: Records,
     stop: Arc<AtomicBool>,
 }
 
-impl Observer for StopMidway {
+impl Observer for UntilStopped {
     fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
         let stop = self.stop.load(Ordering::Relaxed);
         self.records.round(records).map(|go_on| if stop { ControlFlow::Break(()) } else { go_on })
@@ -85,31 +85,38 @@ impl Observer for StopMidway {
     }
 
     fn survey(&self, _: u64) -> Survey {
-        Survey::Known
+        Survey::None
     }
 
     fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        self.stop.store(true, Ordering::Relaxed);
         Ok(())
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back() {
-    let test = TestFederation::new(EXPERIMENT);
+    let test = Arc::new(TestFederation::new(EXPERIMENT));
     let mut host = test.host().await;
     let address = host.address();
     let _swarm = test.swarm(address, &options());
     let stop: Arc<AtomicBool> = Arc::default();
     let mut engine = host.engine(test.rules(), Arc::clone(&stop)).unwrap();
+    let mut status = host.status();
+    let (trains, asked) = (Arc::clone(&test), Arc::clone(&stop));
     let trained = tokio::task::spawn_blocking(move || {
-        let mut observer = StopMidway { records: Records::default(), stop };
-        test.train(&mut engine, &mut observer)
-            .map(|state| (state, observer.records.states.len(), test))
-            .unwrap()
+        let mut observer = UntilStopped { records: Records::default(), stop: asked };
+        let state = trains.train(&mut engine, &mut observer).unwrap();
+        (state.round, observer.records.states.len())
     });
-    let (state, kept, test) = trained.await.unwrap();
-    assert_eq!((state.round, kept), (1, 1), "the round that had begun is done and kept, and no other");
+    // Keys are set up and the first sum is being asked for: more questions of this round are to come.
+    status.wait_for(|status| status.purpose == Purpose::Losses).await.unwrap();
+    stop.store(true, Ordering::Relaxed);
+    let (rounds, kept) = trained.await.unwrap();
+    assert!(
+        (1..6).contains(&rounds) && kept == rounds as usize,
+        "the round is done and kept: {rounds}, {kept}"
+    );
+    drop(status);
     host.shut_down().await;
     // Started again at the same address, it has all its devices without a new swarm.
     let mut again = Host::start(Setup { address, ..test.setup() }, &test.roster(&[])).await.unwrap();
