@@ -9,17 +9,19 @@ use deltafl::stream::Stream;
 use deltafl::task::Task;
 use deltafl::trainer::{LocalPlan, LocalTrainer, Sgd, SgdWorker, TrainerError, Worker, Workspace};
 
+use crate::interruptible::Interruptible;
+
 /// Stochastic gradient descent on a [`Model`]. The memory of a worker is used again by the next one, so that thousands of
 /// devices in a process cost no more than the threads they compute on.
 pub struct ModelTrainer {
-    model: Arc<dyn Model>,
+    model: Interruptible,
     spare: Mutex<Vec<Workspace>>,
 }
 
 impl ModelTrainer {
     /// Trains this model.
     pub fn new(model: Arc<dyn Model>) -> Self {
-        Self { model, spare: Mutex::default() }
+        Self { model: Interruptible(model), spare: Mutex::default() }
     }
 
     fn spare(&self) -> MutexGuard<'_, Vec<Workspace>> {
@@ -42,7 +44,7 @@ impl LocalTrainer for ModelTrainer {
 
     fn worker(&self) -> Box<dyn Worker + '_> {
         let workspace = self.spare().pop().unwrap_or_default();
-        Box::new(PooledWorker { trainer: self, worker: Some(Sgd::new(&*self.model).worker_in(workspace)) })
+        Box::new(PooledWorker { trainer: self, worker: Some(Sgd::new(&self.model).worker_in(workspace)) })
     }
 }
 

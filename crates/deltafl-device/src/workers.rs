@@ -6,6 +6,8 @@ use deltafl::kernel;
 use deltafl::trainer::{LocalTrainer, TrainerError, Worker};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::interruptible::{GuardedWorker, Interrupt};
+
 /// A few threads, shared by the devices of a process.
 #[derive(Debug)]
 pub struct Workers {
@@ -34,19 +36,64 @@ impl Workers {
         self.answers.acquire().await.expect("the semaphore is never closed")
     }
 
-    /// Computes on one of the threads.
+    /// Computes on one of the threads, between two batches for as long as somebody waits: a computation whose future is dropped
+    /// ends.
     pub(super) async fn compute<T: Send + 'static>(
         &self,
         trainer: Arc<dyn LocalTrainer>,
         task: impl FnOnce(&mut dyn Worker) -> Result<T, TrainerError> + Send + 'static,
     ) -> Result<T, Failed> {
         let _thread = self.threads.acquire().await.expect("the semaphore is never closed");
+        let interrupt = Interrupt::default();
+        let over = interrupt.over();
         let done = tokio::task::spawn_blocking(move || {
             let _flushed = kernel::flush_denormals();
-            let mut worker = trainer.worker();
-            task(&mut *worker)
+            over.guard(|| task(&mut GuardedWorker(trainer.worker())))
         });
         let result = done.await.map_err(|_| Failed { source: None })?;
         result.map_err(|source| Failed { source: Some(source) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::data::synthetic::Glyphs;
+    use deltafl::kernel::Isa;
+    use deltafl::model::{Model, ModelSpec};
+    use deltafl::stream::{Purpose, Stream};
+    use deltafl::trainer::{LocalPlan, Work};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::ModelTrainer;
+
+    #[tokio::test]
+    async fn training_that_nobody_waits_for_ends() {
+        let federation = Arc::new(Glyphs { devices: 2.try_into().unwrap(), ..Glyphs::default() }.build());
+        let model: Arc<dyn Model> = Arc::from(ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap());
+        let (workers, len) = (Workers::new(1), model.num_params());
+        let trainer = Arc::new(ModelTrainer::new(model));
+        let (begun, begins) = oneshot::channel();
+        // Dropped with the task, whether it ends or is left.
+        let (alive, ended) = oneshot::channel::<()>();
+        let endless = workers.compute(trainer, move |worker| {
+            let _alive = alive;
+            begun.send(()).unwrap();
+            let plan = LocalPlan {
+                work: Work::Epochs(u32::MAX),
+                batch: 1,
+                learning_rate: 0.0,
+                l2: 0.0,
+                proximal: 0.0,
+            };
+            let params = vec![0.0; len];
+            let mut stream = Stream::new(1, Purpose::LocalUpdate, 0, 0);
+            worker.update(&params, &federation.examples(0), &plan, &mut stream).map(<[f32]>::len)
+        });
+        tokio::select! {
+            _ = endless => panic!("four thousand million epochs do not end"),
+            started = begins => started.unwrap(),
+        }
+        assert!(ended.await.is_err(), "the task was left");
     }
 }

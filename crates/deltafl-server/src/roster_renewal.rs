@@ -191,7 +191,9 @@ pub async fn signed(
         revoked: device.revoked,
     };
     let edition = Edition::lasting(version, lifetime);
-    let roster = Roster::new(edition, devices.into_iter().map(entry).collect())?;
+    // The server committed to its draws before this signature, from which they start.
+    let draws = store.chain(federation).await?.map(|chain| chain.commitment());
+    let roster = Roster::new(edition, devices.into_iter().map(entry).collect())?.with_draws(draws);
     let roster = SignedRoster::new(&roster, |message| authority.sign(message));
     store.keep_roster(federation, version, &roster).await?;
     // Another server may have signed this version first: its roster is the one.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use deltafl_data::experiment::Experiment;
 use deltafl_server::authority::{Authority, ServerIdentity};
 use deltafl_server::committer::RunStore;
+use deltafl_server::engine::Chain;
 use deltafl_server::http::{self, Access, Enrolment, HttpLimits, HttpState};
 use deltafl_server::listener::Protection;
 use deltafl_server::live::{About, Live};
@@ -64,6 +65,9 @@ pub(crate) struct DeploymentArgs {
     /// After the last round, go on serving the models until stopped
     #[arg(long, requires = "http")]
     pub(super) stay: bool,
+    /// Draw cohorts so that devices can check it; needs at least half of the enrolled devices online, and lasts for the federation
+    #[arg(long, requires = "certs")]
+    drawn_cohorts: bool,
     /// Let anybody who reaches the HTTP side pull models, not only devices
     #[arg(long)]
     public_models: bool,
@@ -103,6 +107,9 @@ impl Deployment {
         let store = Store::open(&settings).await.map_err(store_error)?;
         store.create_federation(&federation).await.map_err(store_error)?;
         store.set_experiment(&federation, experiment).await.map_err(store_error)?;
+        if args.drawn_cohorts {
+            store.begin_draws(&federation).await.map_err(store_error)?;
+        }
         let live = Live::new(About {
             federation: federation.to_string(),
             experiment: experiment.name.clone(),
@@ -134,6 +141,11 @@ impl Deployment {
             roster: AtomicU64::new(0),
             enrolled: Arc::default(),
         })
+    }
+
+    /// What cohorts are drawn by, where they are.
+    pub(super) async fn chain(&self) -> Result<Option<Chain>> {
+        self.store.chain(&self.federation).await.map_err(store_error)
     }
 
     /// How devices prove who they are; loopback without certificates.
