@@ -195,9 +195,9 @@ where
         .set_all_tick_mark_size(scale.px(4))
         .label_style(scale.text(13, SOFT))
         .axis_desc_style(scale.text(14, INK))
-        .x_labels(if wide { 8 } else { 5 })
+        .x_labels(if chart.x.names.is_empty() { if wide { 8 } else { 5 } } else { chart.x.names.len() })
         .y_labels(7)
-        .x_label_formatter(&|x| tick(*x))
+        .x_label_formatter(&|x| if chart.x.names.is_empty() { tick(*x) } else { named(&chart.x.names, *x) })
         .y_label_formatter(&|y| tick(*y))
         .x_desc(chart.x.label.as_str())
         .y_desc(chart.y.label.as_str())
@@ -271,6 +271,15 @@ where
         }
     }
     Ok(())
+}
+
+/// The name at a place of an axis of names; nothing between two places.
+fn named(names: &[String], x: f64) -> String {
+    let place = x.round();
+    let name = if (x - place).abs() < 1e-6 && place >= 0.0 { names.get(place as usize) } else { None };
+    name.map_or_else(String::new, |name| {
+        if name.chars().count() > 14 { name.chars().take(13).chain(['…']).collect() } else { name.clone() }
+    })
 }
 
 /// A number on an axis, without trailing zeros.
