@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod bench;
+mod by_class;
 mod canvas;
 #[cfg(feature = "net")]
 mod certs;
