@@ -14,6 +14,12 @@ pub(crate) fn lines(summary: &Summary, labels: &[String]) -> String {
 
 /// Warns, on standard error, of every track of which most rounds moved nothing.
 pub(crate) fn warn(summary: &Summary, experiment: &Experiment) {
+    warnings(summary, experiment).iter().for_each(|warning| eprintln!("warning: {warning}"));
+}
+
+/// A warning of every track of which most rounds moved nothing.
+pub(crate) fn warnings(summary: &Summary, experiment: &Experiment) -> Vec<String> {
+    let mut warnings = Vec::new();
     for (track, info) in summary.tracks.iter().zip(tracks(experiment)) {
         let Some(cause) = track.idle_rounds.cause_of_most() else { continue };
         let hint = match cause {
@@ -31,6 +37,7 @@ pub(crate) fn warn(summary: &Summary, experiment: &Experiment) {
                 format!("availability.drop_out is {:?}", experiment.availability.drop_out.get())
             }
         };
-        eprintln!("warning: {}: {}; {hint}", info.label, track.idle_rounds);
+        warnings.push(format!("{}: {}; {hint}", info.label, track.idle_rounds));
     }
+    warnings
 }
