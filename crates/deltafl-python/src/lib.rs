@@ -39,6 +39,7 @@ fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run::experiment_of_file, module)?)?;
     module.add_function(wrap_pyfunction!(run::experiment_of_json, module)?)?;
     module.add_function(wrap_pyfunction!(run::experiment_of_run, module)?)?;
+    module.add_function(wrap_pyfunction!(run::tracks, module)?)?;
     module.add_function(wrap_pyfunction!(run::train, module)?)?;
     module.add_function(wrap_pyfunction!(results::devices, module)?)?;
     module.add_function(wrap_pyfunction!(results::report, module)?)?;

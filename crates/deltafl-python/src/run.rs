@@ -47,6 +47,15 @@ pub(crate) fn experiment_of_run(py: Python<'_>, folder: PathBuf) -> PyResult<Str
     serde_json::to_string(&experiment).map_err(|e| invalid(py, e))
 }
 
+/// Name, kind of algorithm and θ of every model of a run.
+#[pyfunction]
+pub(crate) fn tracks(py: Python<'_>, folder: PathBuf) -> PyResult<Vec<(String, String, f64)>> {
+    let experiment =
+        run_folder::read_experiment(&folder).map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let labels = experiment.labels().into_iter();
+    Ok(labels.map(|label| (label.name, label.algorithm, label.theta.get())).collect())
+}
+
 /// The experiment of a text that this module wrote.
 pub(crate) fn parsed(py: Python<'_>, toml: &str) -> PyResult<Experiment> {
     Experiment::parse(toml).map_err(|e| invalid(py, e))

@@ -95,7 +95,8 @@ def _notebook_cell() -> Any:
         return None
     from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
 
-    return display(_Line(""), display_id=True)
+    show: Any = display
+    return show(_Line(""), display_id=True)
 
 
 @contextmanager

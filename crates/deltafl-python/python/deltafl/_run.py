@@ -135,7 +135,7 @@ class Run:
     @property
     def tracks(self) -> list[Track]:
         """The models, in the order of the experiment."""
-        return [Track(self, index, row) for index, row in enumerate(self.summary()["tracks"])]
+        return [Track(self, index, *row) for index, row in enumerate(_deltafl.tracks(self.path))]
 
     def __getitem__(self, name: str) -> Track:
         found = [track for track in self.tracks if track.answers_to(name)]
@@ -178,14 +178,14 @@ class Report:
 class Track:
     """One model of a run."""
 
-    def __init__(self, run: Run, index: int, row: Mapping[str, Any]) -> None:
+    def __init__(self, run: Run, index: int, name: str, algorithm: str, theta: float) -> None:
         self._run, self._index = run, index
         #: What it is called in every table.
-        self.name: str = row["name"]
+        self.name = name
         #: The kind of its algorithm.
-        self.algorithm: str = row["algorithm"]
+        self.algorithm = algorithm
         #: θ, the mass of the devices that it keeps.
-        self.theta: float = row["theta"]
+        self.theta = theta
 
     def answers_to(self, name: str) -> bool:
         """Whether it goes by this name: the one of the tables, ``theta=0.5``, or the kind of its algorithm."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +71,7 @@ class Trainer(abc.ABC):
     """
 
     #: What is predicted: "classes", "binary", "next-symbol" or "regression"; it settles the metrics.
-    task: ClassVar[str] | str = "classes"
+    task: str = "classes"
     #: λ of the penalty (λ/2)‖w‖², handed to :meth:`update`.
     l2: float = 0.0
 
