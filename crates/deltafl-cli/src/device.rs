@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deltafl::model::{Model, ModelSpec};
-use deltafl_net::device::{
-    Consent, Credentials, Data, Device, DeviceState, Offer, Reason, SessionError, offer,
-};
-use deltafl_net::engine::Permille;
-use deltafl_net::guard::{Adversary, Guard};
-use deltafl_net::identity::DeviceIdentity;
-use deltafl_net::link::{DialError, Server, Trust, is_refused_certificate};
-use deltafl_net::loopback;
+
+use deltafl_device::{Consent, Credentials, Data, Device, DeviceState, Offer, Reason, SessionError, offer};
+use deltafl_device::{DialError, Server, Trust, is_refused_certificate};
+use deltafl_server::engine::Permille;
+use deltafl_wire::guard::{Adversary, Guard};
+use deltafl_wire::identity::DeviceIdentity;
+use deltafl_wire::loopback;
 use miette::{IntoDiagnostic, Result};
 
 use crate::certs::identity_error;
