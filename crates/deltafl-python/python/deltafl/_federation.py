@@ -287,7 +287,7 @@ def _one_matrix(ids: list[str], parts: list[Array]) -> tuple[Array, list[int]]:
     if shared is not None:
         return shared
     ends = np.cumsum([len(part) for part in parts]).tolist()
-    return np.concatenate(parts), [0, *ends[:-1]]
+    return np.ascontiguousarray(np.concatenate(parts)), [0, *ends[:-1]]
 
 
 def _shared(parts: list[Array], width: int) -> tuple[Array, list[int]] | None:
