@@ -173,6 +173,7 @@ impl Consent {
             adversary: self.guard.insisted(),
             max_len,
             patience: Duration::from_secs(30 * 60),
+            max_left_out: None,
         }
     }
 }

@@ -10,20 +10,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::device::{Abort, Adversary, DeviceEvent, Enrolment, Policy, RefusedRound, SubmitError};
+use deltafl_secagg::device::{Abort, Adversary, DeviceEvent, Enrolment, Policy, RefusedRound};
+use deltafl_secagg::draw::{Chain, Draws, LeftOut};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity};
+use deltafl_secagg::identity::{DeviceId, Identity, Roster};
 use deltafl_secagg::mask::Suite;
 use deltafl_secagg::message::wire::{WireError, decode_server, encode_server};
 use deltafl_secagg::message::{
     DeviceBody, DeviceSet, KeyBundle, Reveal, SecretKind, ServerBody, ServerMessage,
 };
 use deltafl_secagg::params::{RoundId, RoundParams};
-use deltafl_secagg::ring::{Ring, RingVector};
+use deltafl_secagg::ring::Ring;
 use ed25519_dalek::{Signer, SigningKey};
 use rand_core::SeedableRng;
 use sha2::{Digest, Sha256};
-use stage::{LEN, Stage, policy, set};
+use stage::{Stage, policy, set};
 
 const D0: DeviceId = DeviceId(0);
 const D1: DeviceId = DeviceId(1);
@@ -39,7 +40,7 @@ fn an_honest_script_ends_with_one_share_of_each_device() {
     };
     let kinds: Vec<SecretKind> = shares.values().map(|(kind, _)| *kind).collect();
     let seed = SecretKind::Seed;
-    assert_eq!(kinds, [seed, seed, seed, seed, SecretKind::MaskKey]);
+    assert_eq!(kinds, [seed, seed, seed, seed, SecretKind::DepositKey]);
 }
 
 #[test]
@@ -227,33 +228,34 @@ fn resigned(stage: &Stage, at: usize, replacement: [u8; 32]) -> KeyBundle {
     let contents = bytes.len() - 64;
     bytes[at..at + 32].copy_from_slice(&replacement);
     let signed =
-        [b"deltafl-secagg/1/", &b"keys"[..], &params, &4u32.to_le_bytes(), &bytes[..contents]].concat();
+        [b"deltafl-secagg/2/", &b"keys"[..], &params, &4u32.to_le_bytes(), &bytes[..contents]].concat();
     let signature = SigningKey::from_bytes(&[5; 32]).sign(&signed);
     bytes[contents..].copy_from_slice(&signature.to_bytes());
     KeyBundle::from_bytes(bytes.into()).expect("of the same length")
 }
 
 #[test]
-fn public_keys_of_small_order_are_refused_even_under_a_signature() {
-    let mut stage = Stage::new(5, 3);
-    let encryption = resigned(&stage, 0, [0; 32]);
-    let mut keys = stage.keys.clone();
-    keys.insert(D4, encryption);
-    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::BadKey(D4)));
+fn public_keys_with_which_nothing_can_be_agreed_are_refused_even_under_a_signature() {
+    // X25519 of small order; coefficients of ML-KEM that are not below 3329.
+    for (at, replacement) in [(0, [0; 32]), (32, [0xff; 32])] {
+        let mut stage = Stage::new(5, 3);
+        let mut keys = stage.keys.clone();
+        keys.insert(D4, resigned(&stage, at, replacement));
+        assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::BadKey(D4)));
+    }
+}
 
+#[test]
+fn a_device_whose_box_did_not_open_cannot_be_active() {
+    // The server spoils the box, and asks for an input all the same: the two have no mask in common.
     let mut stage = Stage::new(5, 3);
-    // Device 4 goes by its true keys and gets its boxes made; the others are shown a mask key of small order.
     stage.share();
-    let mut fooled = Stage::new(5, 3);
-    fooled.keys.insert(D4, resigned(&stage, 64, [0; 32]));
-    let keys = fooled.keys.clone();
-    fooled.tell(D0, ServerBody::Keys(keys)).expect("the encryption keys are sound");
-    fooled.tell(D0, ServerBody::Shares(stage.boxes_for(D0))).expect("so the boxes open");
-    let open = ServerBody::OpenSlot { slot: 0, ring: Ring::Z32, len: LEN, active: set(0..5) };
-    fooled.tell(D0, open).expect("plausible");
-    let input = RingVector::Z32(vec![0; LEN as usize]);
-    let answer = fooled.devices.get_mut(&D0).expect("on stage").submit(b"eta", input);
-    assert_eq!(answer, Err(SubmitError::Aborted(Abort::BadKey(D4))));
+    let mut boxes = stage.boxes_for(D0);
+    let mut changed = boxes[&D1].to_vec();
+    changed[0] ^= 1;
+    boxes.insert(D1, changed.into());
+    stage.tell(D0, ServerBody::Shares(boxes)).expect("a complaint");
+    assert_eq!(stage.ask(D0, 0, set(0..5), b"eta").err(), Some(Abort::MissingShares(D1)));
 }
 
 #[test]
@@ -290,7 +292,8 @@ fn a_round_is_not_joined_twice() {
     let identity = Identity::from_secret(D0, &[1; 32]);
     let mut enrolment = Enrolment::new(Arc::new(identity), Arc::clone(&stage.roster), [9; 16], policy());
     let graph = GraphRule::Full { threshold: 3 };
-    let params = RoundParams { id: stage.round, suite: Suite::Aes128Ctr, cohort: 5, graph, slots: 2 };
+    let params =
+        RoundParams { id: stage.round, suite: Suite::Aes128Ctr, cohort: 5, graph, slots: 2, draw: None };
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     enrolment.join(&params, Duration::ZERO, &mut rng).expect("the first time");
     let again = enrolment.join(&params, Duration::ZERO, &mut rng).err();
@@ -314,7 +317,7 @@ fn replayed_attestations_of_an_old_round_do_not_hold() {
 #[test]
 fn shares_that_were_changed_or_come_from_somebody_else_are_complained_of() {
     let complaints = |said: Result<Vec<DeviceBody>, Abort>| match said.expect("not the end").pop() {
-        Some(DeviceBody::Confirm(complaints)) => complaints,
+        Some(DeviceBody::Confirm { complaints, .. }) => complaints,
         other => panic!("{other:?} in place of a confirmation"),
     };
     let mut stage = Stage::new(5, 3);
@@ -426,7 +429,7 @@ fn the_graph_cannot_be_steered_after_the_commitments() {
 fn commitment(params: &[u8; 32], id: DeviceId, nonce: &[u8; 32]) -> [u8; 32] {
     let part = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes(), bytes].concat();
     let id = u64::from(id.0).to_le_bytes();
-    let bytes = [part(b"deltafl-secagg/1/"), part(b"nonce"), part(params), id.to_vec(), part(nonce)].concat();
+    let bytes = [part(b"deltafl-secagg/2/"), part(b"nonce"), part(params), id.to_vec(), part(nonce)].concat();
     Sha256::digest(bytes).into()
 }
 
@@ -468,4 +471,63 @@ fn a_sparse_graph_is_not_skipped_and_a_full_one_not_thinned() {
     let mut full = Stage::new(4, 3);
     let commitments = full.keys.iter().map(|(&id, keys)| (id, keys.nonce_commitment())).collect();
     assert_eq!(full.tell(D0, ServerBody::Commitments(commitments)).err(), Some(Abort::Unexpected));
+}
+
+/// Devices on a roster of sixty that says how cohorts are drawn, of whom the server invited some.
+fn drawn(members: impl FnOnce(&[DeviceId]) -> Vec<DeviceId>, opened: u64) -> Result<(), Abort> {
+    let (round, third) = (3, Permille::new(334).expect("a third"));
+    let identity = |i: u32| Identity::from_secret(DeviceId(i), &[i as u8 + 1; 32]);
+    let mut roster = Roster::new();
+    for i in 0..60 {
+        roster.add(DeviceId(i), &identity(i).public()).expect("distinct devices");
+    }
+    let chain = Chain::new([8; 32]);
+    let draws = Draws { commitment: chain.commitment(), salt: [9; 32] };
+    let roster = Arc::new(roster.with_draws(draws));
+    let opening = chain.opening(opened).expect("not the last");
+    let members = members(&draws.order(round, &opening, roster.ids()));
+    let id = RoundId { session: [9; 16], round };
+    let (cohort, graph) = (members.len() as u32, GraphRule::Full { threshold: 8 });
+    let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort, graph, slots: 1, draw: Some(opening) };
+    let policy = Policy { max_left_out: Some(third), ..policy() };
+    let mut rng = ChaCha20Rng::seed_from_u64(5);
+    let (mut keys, mut devices) = (BTreeMap::new(), Vec::new());
+    for member in members {
+        let mut enrolment =
+            Enrolment::new(Arc::new(identity(member.0)), Arc::clone(&roster), [9; 16], policy);
+        let refused = enrolment.join(&params, Duration::ZERO, &mut rng);
+        let Ok(mut device) = refused else {
+            assert_eq!(refused.err(), Some(RefusedRound::NotDrawn));
+            return Err(Abort::NotDrawn(None));
+        };
+        let Some(DeviceBody::Advertise(bundle)) = device.poll_transmit().map(|message| message.body) else {
+            panic!("a device advertises first");
+        };
+        keys.insert(member, bundle);
+        devices.push(device);
+    }
+    devices[0].handle(Duration::ZERO, ServerMessage { round: id, body: ServerBody::Keys(keys) })
+}
+
+#[test]
+fn a_server_that_picks_the_members_is_found_and_one_that_passes_over_a_few_is_not() {
+    assert_eq!(drawn(|order| order[..12].to_vec(), 3), Ok(()));
+    assert_eq!(drawn(|order| order[4..12].to_vec(), 3), Ok(()), "a third may be unreachable");
+    let left_out = LeftOut { drawn: 13, left_out: 5 };
+    assert_eq!(drawn(|order| order[5..13].to_vec(), 3), Err(Abort::NotDrawn(Some(left_out))));
+    let picked = drawn(|_| (0..12).map(DeviceId).collect(), 3);
+    assert!(matches!(picked, Err(Abort::NotDrawn(Some(_)))), "{picked:?}");
+}
+
+#[test]
+fn a_server_that_opens_the_draw_of_another_round_is_left_alone() {
+    assert_eq!(drawn(|order| order[..12].to_vec(), 4), Err(Abort::NotDrawn(None)));
+    // Who insists on a draw stays away from a round that shows none.
+    let stage = Stage::new(5, 3);
+    let policy = Policy { max_left_out: Permille::new(500), ..policy() };
+    let identity = Arc::new(Identity::from_secret(D0, &[1; 32]));
+    let mut enrolment = Enrolment::new(identity, Arc::clone(&stage.roster), [9; 16], policy);
+    let params = stage.devices[&D0].params().clone();
+    let refused = enrolment.join(&params, Duration::ZERO, &mut ChaCha20Rng::seed_from_u64(1)).err();
+    assert_eq!(refused, Some(RefusedRound::NotDrawn));
 }

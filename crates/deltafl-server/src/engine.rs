@@ -190,6 +190,7 @@ impl Remote {
             cohort,
             graph: self.rules.guard.graph(cohort, self.rules.dropping),
             slots: SLOTS,
+            draw: None,
         };
         let config = ServerConfig {
             params,

@@ -271,7 +271,8 @@ async fn parrot(address: SocketAddr, test: &TestFederation, device: u32, index: 
     let session = session_under(&welcome.session.as_ref().try_into().unwrap(), &blake3::hash(&bytes));
     let share = Permille::new(50).unwrap();
     let adversary = Adversary::Active { gamma: share.into() };
-    let policy = Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX };
+    let policy =
+        Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX, max_left_out: None };
     let mut enrolment = Enrolment::new(identity, keys, session, policy);
     let hash = blake3::hash(&bytes);
     line.say(from_device::Body::Ready(Ready { roster: Bytes::copy_from_slice(hash.as_bytes()) })).await;
@@ -339,7 +340,8 @@ async fn rogue(options: Rogue, address: SocketAddr, test: &TestFederation, devic
     let session = session_under(&welcome.session.as_ref().try_into().unwrap(), &hash);
     let share = Permille::new(50).unwrap();
     let adversary = Adversary::HonestButCurious { gamma: share.into(), delta: share };
-    let policy = Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX };
+    let policy =
+        Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX, max_left_out: None };
     let mut enrolment = Enrolment::new(identity, keys, session, policy);
     line.say(from_device::Body::Ready(Ready { roster: Bytes::copy_from_slice(hash.as_bytes()) })).await;
     let (mut assembly, mut protocol, mut bound) = (Assembly::default(), None, Vec::new());
