@@ -59,7 +59,7 @@ class Module(Trainer):
         if buffers not in ("average", "fixed") or init not in ("keep", "reset"):
             raise InvalidInput('buffers is "average" or "fixed", init is "keep" or "reset"')
         self.task, self.l2 = task, l2
-        self._loss = loss or _default_loss(task)
+        self._loss, self._is_default = loss or _default_loss(task), loss is None
         self._shape, self._optimizer, self._init = shape, optimizer, init
         self._average = buffers == "average"
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -136,7 +136,12 @@ class Module(Trainer):
         self._net.eval()
         wanted = self._targets(targets)
         output = self._net(self._batch(inputs))
-        total = float(self._loss(output, wanted)) * len(targets)
+        if self._is_default:
+            # In double precision, so that devices whose losses are equal (all of them, at w = 0) are told to be.
+            exact = wanted.double() if wanted.is_floating_point() else wanted
+            total = float(self._loss(output.double(), exact)) * len(targets)
+        else:
+            total = float(self._loss(output, wanted)) * len(targets)
         if self.task == "regression":
             return total, output.reshape(-1).float().cpu().numpy()
         if self.task == "binary":
