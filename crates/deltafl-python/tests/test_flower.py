@@ -128,8 +128,8 @@ def test_histograms_keep_the_mass_up_to_a_bin(theta: float) -> None:
     opened = LocalGrid(40)
     trained(DeltaFL(theta), opened, rounds=1)
     assert theta <= mass < theta + 0.1
-    # The open quantile admits the device at η too; the histogram's η lies at or above it.
-    assert {node for _, node in grid.trained} <= {node for _, node in opened.trained}
+    # The open quantile tells losses apart that lie in one bin, and admits the device at η too.
+    assert len({node for _, node in grid.trained} ^ {node for _, node in opened.trained}) <= 2
 
 
 def test_the_order_of_replies_leaves_no_trace() -> None:
