@@ -10,7 +10,7 @@ use deltafl::data::{Federation, Normalise, Split};
 use deltafl::model::Model;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Outcome, Plan, State, train};
-use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
+use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::RunFolder;
 use deltafl_net::Deadlines;
 use deltafl_net::engine::{Remote, Rules};
@@ -193,6 +193,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
         kernel: args.machine.kernel(),
+        compute: ComputedOn::default(),
         params: model.num_params(),
         population: None, // Devices keep their figures to themselves.
     });
