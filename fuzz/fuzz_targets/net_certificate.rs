@@ -1,4 +1,4 @@
 //! Any bytes as the certificate that somebody shows.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_net::fuzzing::certificate(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_server::fuzzing::certificate(data));

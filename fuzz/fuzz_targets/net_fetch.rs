@@ -1,4 +1,4 @@
 //! Any bytes as a request for a blob, and as a piece of one.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_net::fuzzing::fetch(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_server::fuzzing::fetch(data));

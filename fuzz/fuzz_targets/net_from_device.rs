@@ -1,4 +1,4 @@
 //! Any bytes as what a device says.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_net::fuzzing::from_device(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_server::fuzzing::from_device(data));

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use deltafl_net::identity::{
-    Authority, DeviceIdentity, DeviceName, FederationName, Fingerprint, Fleet, IdentityError, ServerIdentity,
-    Validity,
+use deltafl_server::authority::{Authority, Fleet, ServerIdentity};
+use deltafl_server::store::{NewDevice, Store};
+use deltafl_wire::identity::{
+    DeviceIdentity, DeviceName, FederationName, Fingerprint, IdentityError, Validity,
 };
-use deltafl_net::roster::Roster;
-use deltafl_net::store::{NewDevice, Store};
+use deltafl_wire::roster::Roster;
 use miette::{IntoDiagnostic, Report, Result};
 use serde_json::json;
 

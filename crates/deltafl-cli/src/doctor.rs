@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use deltafl_net::identity::{Authority, DeviceIdentity, IdentityError, ServerIdentity, Validity};
-use deltafl_net::store::{Store, StoreSettings};
+
+use deltafl_server::authority::{Authority, ServerIdentity};
+use deltafl_server::store::{Store, StoreSettings};
+use deltafl_wire::identity::{DeviceIdentity, IdentityError, Validity};
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -154,7 +156,7 @@ fn unreadable(what: &str, error: &IdentityError, advice: &str) -> Finding {
     }
 }
 
-fn expiry(what: &str, certificate: &deltafl_net::identity::CertificateDer<'_>, advice: &str) -> Finding {
+fn expiry(what: &str, certificate: &deltafl_wire::identity::CertificateDer<'_>, advice: &str) -> Finding {
     let Ok(validity) = Validity::of(certificate) else { return bad(what, "not a certificate", advice) };
     let now = OffsetDateTime::now_utc();
     if now < validity.not_before {

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use deltafl_net::enrolment;
-use deltafl_net::identity::{Authority, DeviceName, Token};
+use deltafl_device::enrolment;
+use deltafl_server::authority::Authority;
+use deltafl_wire::identity::{DeviceName, Token};
 use miette::Result;
 
 use crate::certs::{block_on, identity_error};

@@ -8,10 +8,11 @@ use deltafl::exchange::{Direct, Exchange as _};
 use deltafl::params::Params;
 use deltafl::superquantile::Conformity;
 use deltafl::trainer::Sgd;
-use deltafl_net::enrolment::{AskError, Knob};
-use deltafl_net::identity::DeviceIdentity;
-use deltafl_net::knob::{Card, CardLosses};
-use deltafl_net::store::{ModelAbout, read_params};
+
+use deltafl_device::enrolment::{AskError, Knob};
+use deltafl_wire::card::{Card, CardLosses};
+use deltafl_wire::identity::DeviceIdentity;
+use deltafl_wire::params_file::{ModelAbout, read_params};
 use miette::{IntoDiagnostic, Report, Result};
 use serde::Serialize;
 

@@ -12,14 +12,7 @@ use deltafl::trainer::Sgd;
 use deltafl::training::{Outcome, Plan, State, train};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::RunFolder;
-use deltafl_net::Deadlines;
-use deltafl_net::engine::{Remote, Rules};
-use deltafl_net::link::ConnectionLimits;
-use deltafl_net::live::Role;
-use deltafl_net::loopback;
-use deltafl_net::refusal::Refusal;
-use deltafl_net::roster::Edition;
-use deltafl_net::serve::{Host, Introduction, Limits, Setup};
+
 use miette::{IntoDiagnostic, Report, Result};
 
 use crate::device::GuardArgs;
@@ -30,15 +23,23 @@ use crate::run::Machine;
 use crate::session::{folder_error, stop_on_interrupt, warn_thin_tails};
 use crate::settings::ConfigArgs;
 
+mod deployment;
 mod logs;
-mod office;
 mod recorder;
-mod register;
+mod roster_renewal;
 
-use office::{Office, OfficeArgs};
-pub(crate) use office::{StoreArgs, store_error};
-use recorder::{Desk, Observed, Recorder};
-pub(crate) use register::{LIFETIME, signed};
+use deltafl_server::Deadlines;
+use deltafl_server::engine::{Remote, Rules};
+use deltafl_server::listener::ConnectionLimits;
+use deltafl_server::live::Role;
+use deltafl_server::refusal::Refusal;
+use deltafl_server::serve::{Host, Introduction, Limits, Setup};
+use deltafl_wire::loopback;
+use deltafl_wire::roster::Edition;
+use deployment::{Deployment, DeploymentArgs};
+pub(crate) use deployment::{StoreArgs, store_error};
+use recorder::{Observed, Recorder, RoundCommitter};
+pub(crate) use roster_renewal::{LIFETIME, signed};
 
 /// Devices of a cohort by which two levels must differ.
 const APART: f64 = 10.0;
@@ -80,7 +81,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     logs: logs::LogArgs,
     #[command(flatten)]
-    office: OfficeArgs,
+    deployment: DeploymentArgs,
     #[command(flatten)]
     rounds: Rounds,
     #[command(flatten)]
@@ -146,7 +147,7 @@ impl Rounds {
         Ok(Rules {
             present: self.wait_for.unwrap_or(cohort).min(devices),
             quorum: quorum.max(2),
-            dropping: deltafl_net::engine::Permille::new(dropping).unwrap_or_default(),
+            dropping: deltafl_server::engine::Permille::new(dropping).unwrap_or_default(),
             deadlines: Deadlines {
                 setup: Duration::from_secs(self.setup_deadline),
                 input: Duration::from_secs(self.answer_deadline),
@@ -163,7 +164,7 @@ impl Rounds {
 pub(crate) fn run(args: Args) -> Result<()> {
     args.logs.start();
     let mut experiment = experiment_file::read(&args.experiment, &args.overrides)?;
-    if !args.insecure && args.office.certs.is_none() {
+    if !args.insecure && args.deployment.certs.is_none() {
         return Err(bad_input("a server needs --certs DIR, or --insecure on a loopback address")
             .help("deltafl certs init and deltafl certs server make the folder")
             .into());
@@ -207,25 +208,30 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let stop = stop_on_interrupt();
-    let office = runtime.block_on(Office::open(&args.office, &experiment, &out))?;
-    let house = runtime.block_on(office.receive(&args.office))?;
-    let Some(lease) = runtime.block_on(office.lead(stop))? else { return Ok(()) };
+    let deployment = runtime.block_on(Deployment::open(&args.deployment, &experiment, &out))?;
+    let state = runtime.block_on(deployment.serve_http(&args.deployment))?;
+    let Some(lease) = runtime.block_on(deployment.lead(stop))? else { return Ok(()) };
     let (host, mut engine) =
-        runtime.block_on(start(&args, &experiment, &federation, &office, rules, Arc::clone(stop)))?;
-    if let Some(house) = house {
-        let _ = house.refusals.set(host.refusals());
+        runtime.block_on(start(&args, &experiment, &federation, &deployment, rules, Arc::clone(stop)))?;
+    if let Some(state) = state {
+        let _ = state.refusals.set(host.refusals());
     }
     eprintln!("listening on {}; waiting for {} devices", host.address(), rules.present);
     let host = Arc::new(host);
-    let attendance = {
+    let following = {
         let _entered = runtime.enter();
-        office.attend(&host)
+        deployment.follow(&host)
     };
-    let desk =
-        Desk { office: &office, lease: &lease, host: &host, runtime: runtime.handle(), rounds: plan.rounds };
+    let committer = RoundCommitter {
+        deployment: &deployment,
+        lease: &lease,
+        host: &host,
+        runtime: runtime.handle(),
+        rounds: plan.rounds,
+    };
     let recorder = Recorder {
         folder: &mut folder,
-        desk,
+        committer,
         stop,
         quiet: args.quiet,
         survey: !args.rounds.no_survey,
@@ -234,15 +240,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
     let ended = all_seeds(&experiment, &plan, &*model, &mut engine, recorder);
     report_refusals(&host, args.quiet);
-    if args.office.stay && matches!(ended, Ok(Outcome::Finished)) {
+    if args.deployment.stay && matches!(ended, Ok(Outcome::Finished)) {
         eprintln!("all rounds are done; serving the models until stopped");
         while !stop.load(Ordering::Relaxed) && lease.is_held() {
             std::thread::sleep(Duration::from_millis(200));
         }
     }
     runtime.block_on(async {
-        attendance.abort();
-        let _ = attendance.await;
+        following.abort();
+        let _ = following.await;
         if let Some(host) = Arc::into_inner(host) {
             host.shut_down().await;
         }
@@ -301,12 +307,12 @@ async fn start(
     args: &Args,
     experiment: &Experiment,
     federation: &Federation,
-    office: &Office,
+    deployment: &Deployment,
     rules: Rules,
     stop: Arc<AtomicBool>,
 ) -> Result<(Host, Remote)> {
     let devices = federation.split(Split::Train);
-    let roster = match office.roster().await? {
+    let roster = match deployment.roster().await? {
         Some(roster) => roster,
         None => loopback::roster(LOOPBACK, devices.iter().map(|&k| federation.id(k)), |_| false)
             .into_diagnostic()?,
@@ -315,11 +321,11 @@ async fn start(
     getrandom::fill(&mut session).map_err(|e| miette::miette!("no randomness: {e}"))?;
     let setup = Setup {
         address: args.listen,
-        protection: office.protection()?,
+        protection: deployment.protection()?,
         connections: ConnectionLimits::default(),
         limits: Limits { min_rate: 1000 * args.rounds.min_rate, ..Limits::default() },
         introduction: Introduction {
-            federation: office.federation.to_string(),
+            federation: deployment.federation.to_string(),
             session,
             experiment: experiment.name.clone(),
             model: serde_json::to_string(&experiment.model.spec()).into_diagnostic()?,
@@ -330,7 +336,10 @@ async fn start(
     let mut host =
         Host::start(setup, &roster).await.map_err(|e| bad_input("the server cannot start").because(e))?;
     let engine = host.engine(rules, stop).expect("asked for once");
-    Ok((host, engine))
+    Ok(match deployment.chain().await? {
+        Some(chain) => (host, engine.drawing_by(chain)),
+        None => (host, engine),
+    })
 }
 
 /// Trains all seeds that are not done.
@@ -343,7 +352,7 @@ fn all_seeds(
 ) -> Result<Outcome> {
     for &seed in &experiment.seeds {
         let saved = recorder.folder.state(seed, model.num_params()).map_err(folder_error)?;
-        let saved = recorder.desk.catch_up(recorder.folder, seed, saved)?;
+        let saved = recorder.committer.catch_up(recorder.folder, seed, saved)?;
         let mut state = saved.unwrap_or_else(|| State::new(seed, plan.tracks.len(), &Sgd::new(model)));
         if state.round == plan.rounds {
             continue;
@@ -357,7 +366,7 @@ fn all_seeds(
             Err(error) => return Err(Report::from_err(error)),
         }
     }
-    recorder.desk.office.live.role(Role::Finished);
+    recorder.committer.deployment.live.role(Role::Finished);
     Ok(Outcome::Finished)
 }
 

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use deltafl::data::{Federation, Split};
 use deltafl::model::Model;
-use deltafl_net::device::{Backoff, Consent, Credentials};
-use deltafl_net::fault::Misconduct;
-use deltafl_net::identity::{DeviceIdentity, Fleet};
-use deltafl_net::link::{Server, Trust};
-use deltafl_net::loopback;
-use deltafl_net::swarm::{Bee, Conduct, Swarm};
+
+use deltafl_device::fault::Misconduct;
+use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
+use deltafl_device::{Backoff, Consent, Credentials};
+use deltafl_device::{Server, Trust};
+use deltafl_server::authority::Fleet;
+use deltafl_wire::identity::DeviceIdentity;
+use deltafl_wire::loopback;
 use miette::{IntoDiagnostic, Result};
 
 use crate::device::GuardArgs;
@@ -89,21 +91,21 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
     let (federation, model) = load(&experiment, &args.machine)?;
     let (federation, model): (Arc<Federation>, Arc<dyn Model>) = (Arc::new(federation), Arc::from(model));
-    let bees = bees(&args, &federation)?;
-    let conduct = conduct(&args)?;
-    eprintln!("{} devices on their way to {}", bees.len(), args.server);
+    let devices = devices(&args, &federation)?;
+    let options = options(&args)?;
+    eprintln!("{} devices on their way to {}", devices.len(), args.server);
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let stop = stop_on_interrupt();
     runtime.block_on(async {
         tokio::spawn(report_absence(args.server.clone()));
-        let mut swarm = Swarm::release(bees, &model, &federation, &conduct);
+        let mut swarm = Swarm::start(devices, &model, &federation, &options);
         let stopped = async {
             while !stop.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
         tokio::select! {
-            reason = swarm.dispersed() => match reason {
+            reason = swarm.ended() => match reason {
                 Some(reason) => Err(bad_input("no device takes part").because(reason).into()),
                 None => Ok(()),
             },
@@ -131,28 +133,28 @@ async fn report_absence(server: String) {
     }
 }
 
-fn bees(args: &Args, federation: &Federation) -> Result<Vec<Bee>> {
+fn devices(args: &Args, federation: &Federation) -> Result<Vec<SimulatedDevice>> {
     let mut devices = federation.split(Split::Train);
     devices.truncate(args.devices.unwrap_or(devices.len()));
     let Some(path) = &args.fleet else {
         let server = Server { address: args.server.clone(), trust: Trust::Loopback };
-        let bee = |data: u32| {
+        let device = |data: u32| {
             let credentials = loopback::credentials(federation.id(data));
-            Bee { credentials, server: server.clone(), data }
+            SimulatedDevice { credentials, server: server.clone(), data }
         };
-        return Ok(devices.into_iter().map(bee).collect());
+        return Ok(devices.into_iter().map(device).collect());
     };
     let fleet = Fleet::read(path).map_err(|e| bad_input("the fleet cannot be used").because(e))?;
     let plays = |identity: &DeviceIdentity| {
         let data = *devices.get(identity.number() as usize)?;
         let server = Server::certified(&args.server, identity);
-        let bee = |server| Bee { credentials: Credentials::from(identity), server, data };
-        Some(server.map(bee).map_err(|e| bad_input("the server cannot be known").because(e).into()))
+        let device = |server| SimulatedDevice { credentials: Credentials::from(identity), server, data };
+        Some(server.map(device).map_err(|e| bad_input("the server cannot be known").because(e).into()))
     };
     fleet.devices.iter().filter_map(plays).collect()
 }
 
-fn conduct(args: &Args) -> Result<Conduct> {
+fn options(args: &Args) -> Result<SwarmOptions> {
     let Faults { drop_out, garbage, delay, bandwidth, fault_seed } = args.faults;
     let threads = match args.machine.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -160,7 +162,7 @@ fn conduct(args: &Args) -> Result<Conduct> {
     };
     let least = if args.insecure { 3 } else { Consent::default().min_cohort };
     let min_cohort = args.min_cohort.unwrap_or(least);
-    Ok(Conduct {
+    Ok(SwarmOptions {
         consent: Consent { open: args.open, min_cohort, guard: args.guard.guard()?, ..Consent::default() },
         misconduct: Misconduct { drop_out, garbage, delay_ms: delay, bandwidth },
         seed: fault_seed,

@@ -11,12 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
+use prost::bytes::Bytes;
 use rand_core::SeedableRng;
 
 use crate::device::{Adversary, Device, DeviceEvent, Enrolment, Policy};
 use crate::graph::{self, Graph, GraphRule, Permille};
 use crate::identity::{DeviceId, Identity, Roster};
-use crate::keys::{KeyPair, mask_sign, same, seed_commitment, self_mask_key};
+use crate::keys::{
+    Deposit, Place, Secret, deposit_commitment, mask_sign, same, seed_commitment, self_mask_key,
+};
 use crate::mask::{self, Sign, Suite};
 use crate::message::{DeviceBody, DeviceSet, KeyBundle, SecretKind, ServerBody, ServerMessage};
 use crate::params::{RoundId, RoundParams, SlotSpec};
@@ -38,6 +41,7 @@ pub(super) struct Scene {
     pub(super) devices: BTreeMap<DeviceId, Device>,
     pub(super) graph: Graph,
     pub(super) keys: BTreeMap<DeviceId, KeyBundle>,
+    deposits: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
     pub(super) inputs: BTreeMap<DeviceId, RingVector>,
     /// What the devices signed with their inputs.
     pub(super) masked: BTreeMap<DeviceId, [u8; 64]>,
@@ -74,13 +78,15 @@ impl Scene {
         }
         let roster = Arc::new(roster);
         let round = RoundId { session: SESSION, round: 1 };
-        let params = RoundParams { id: round, suite: Suite::Aes128Ctr, cohort: n, graph: rule, slots: 1 };
+        let params =
+            RoundParams { id: round, suite: Suite::Aes128Ctr, cohort: n, graph: rule, slots: 1, draw: None };
         let adversary = match rule {
             GraphRule::Active { gamma, .. } => Adversary::Active { gamma },
             GraphRule::HonestButCurious { gamma, delta } => Adversary::HonestButCurious { gamma, delta },
             GraphRule::Full { .. } => Adversary::default(),
         };
-        let policy = Policy { min_members: 3, adversary, max_len: LEN, patience: Duration::MAX };
+        let policy =
+            Policy { min_members: 3, adversary, max_len: LEN, patience: Duration::MAX, max_left_out: None };
         let config = ServerConfig {
             params: params.clone(),
             cohort: identities.keys().copied().collect(),
@@ -98,11 +104,12 @@ impl Scene {
             commitments: None,
             seed: None,
             keys: BTreeMap::new(),
+            deposits: BTreeMap::new(),
             inputs: BTreeMap::new(),
             masked: BTreeMap::new(),
         };
         carrier.carry(Server::new(config, ZERO).expect("sound parameters"));
-        let Carrier { devices, commitments, seed, keys, inputs, masked } = carrier;
+        let Carrier { devices, commitments, seed, keys, deposits, inputs, masked } = carrier;
         let header = params.digest();
         let members: Vec<DeviceId> = keys.keys().copied().collect();
         let (graph, start) = match (&commitments, seed) {
@@ -112,7 +119,8 @@ impl Scene {
             }
             _ => (Graph::new(rule, n, &members, &[0; 32]), Transcript::new(&header, &keys)),
         };
-        Self { round, header, devices, graph, keys, inputs, masked, transcript: start, identities }
+        let transcript = start;
+        Self { round, header, devices, graph, keys, deposits, inputs, masked, transcript, identities }
     }
 
     pub(super) fn members(&self) -> DeviceSet {
@@ -182,8 +190,8 @@ impl Scene {
         }
         for &spy in colluding {
             for owner in self.circle(spy).iter() {
-                if let Some([mask_key, seed]) = self.devices[&spy].spill(owner) {
-                    loot.take(owner, spy, SecretKind::MaskKey, mask_key);
+                if let Some([deposit_key, seed]) = self.devices[&spy].spill(owner) {
+                    loot.take(owner, spy, SecretKind::DepositKey, deposit_key);
                     loot.take(owner, spy, SecretKind::Seed, seed);
                 }
             }
@@ -193,17 +201,20 @@ impl Scene {
 
     /// The input of a device, if both its secrets can be had.
     pub(super) fn read(&self, victim: DeviceId, loot: &Loot) -> Option<RingVector> {
-        let (mask, seed) =
-            (loot.secret(victim, SecretKind::MaskKey)?, loot.secret(victim, SecretKind::Seed)?);
-        let pair = KeyPair::from_secret(&mask);
+        let (key, seed) =
+            (Secret(loot.secret(victim, SecretKind::DepositKey)?), loot.secret(victim, SecretKind::Seed)?);
         let bundle = &self.keys[&victim];
-        assert!(same(&pair.public(), &bundle.mask_key(0)), "t shares are the secret");
+        let commitment = deposit_commitment(&self.header, victim, 0, &key.0);
+        assert!(same(&commitment, &bundle.deposit_commitment(0)), "t shares are the secret");
         assert!(same(&seed_commitment(&self.header, victim, 0, &seed), &bundle.seed_commitment(0)));
         let spec = Self::spec();
         let mut masks = vec![(Sign::Minus, self_mask_key(&seed, &self.header, &spec, victim))];
         for peer in self.graph.neighbours(victim) {
-            let shared = pair.agree(&self.keys[&peer].mask_key(0)).expect("sound keys");
-            masks.push((-mask_sign(victim, peer), shared.mask_key(&self.header, &spec, victim, peer)));
+            let pair = (victim, peer);
+            let place = Place { params: &self.header, slot: 0, pair };
+            let deposit = Deposit::of_slot(&self.deposits[&victim][&peer], 0).expect("one slot");
+            let pair_key = deposit.open(&place, &key).expect("an honest deposit");
+            masks.push((-mask_sign(victim, peer), pair_key.mask_key(&self.header, &spec, pair)));
         }
         let mut input = self.inputs[&victim].clone();
         mask::apply(&mut input, Suite::Aes128Ctr, &masks);
@@ -215,7 +226,7 @@ impl Scene {
 #[derive(Default)]
 pub(super) struct Loot {
     threshold: usize,
-    /// By owner, then by holder: mask key and seed.
+    /// By owner, then by holder: deposit key and seed.
     shares: BTreeMap<DeviceId, [BTreeMap<DeviceId, Share>; 2]>,
     /// The honest devices that gave shares.
     pub(super) answered: BTreeSet<DeviceId>,
@@ -226,7 +237,7 @@ impl Loot {
         self.shares.entry(owner).or_default()[usize::from(kind == SecretKind::Seed)].insert(holder, share);
     }
 
-    /// Shares of the mask key and of the seed of a device.
+    /// Shares of the deposit key and of the seed of a device.
     fn count(&self, owner: DeviceId) -> [usize; 2] {
         self.shares.get(&owner).map_or([0; 2], |kinds| [kinds[0].len(), kinds[1].len()])
     }
@@ -259,6 +270,7 @@ struct Carrier {
     commitments: Option<BTreeMap<DeviceId, Digest>>,
     seed: Option<BTreeMap<DeviceId, crate::message::Reveal>>,
     keys: BTreeMap<DeviceId, KeyBundle>,
+    deposits: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
     inputs: BTreeMap<DeviceId, RingVector>,
     masked: BTreeMap<DeviceId, [u8; 64]>,
 }
@@ -302,6 +314,7 @@ impl Carrier {
     fn note(&mut self, from: DeviceId, body: &DeviceBody) {
         match body {
             DeviceBody::Advertise(bundle) => drop(self.keys.insert(from, bundle.clone())),
+            DeviceBody::Confirm { deposits, .. } => drop(self.deposits.insert(from, deposits.clone())),
             DeviceBody::MaskedInput { input, signature, .. } => {
                 self.masked.insert(from, *signature);
                 let mut masked = RingVector::zeros(Ring::Z64, LEN as usize);

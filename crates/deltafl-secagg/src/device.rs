@@ -24,11 +24,12 @@ use self::joining::{Joined, Placed, Revealed};
 pub use self::seen_rounds::{NotSeenRounds, SeenRounds};
 use self::sharing::Sharing;
 use self::slot::{Asked, Attested, Idle, Masked};
+use crate::draw::LeftOut;
 use crate::identity::SIGNATURE_LEN;
-use crate::keys::ShareBox;
-use crate::message::wire::BOX_SLOT_LEN;
+use crate::message::wire::box_len;
 use crate::message::{
-    DeviceBody, DeviceMessage, KeyBundle, NONCE_COMMITMENT_LEN, REVEAL_LEN, ServerBody, ServerMessage,
+    DeviceBody, DeviceMessage, DeviceSet, KeyBundle, NONCE_COMMITMENT_LEN, REVEAL_LEN, ServerBody,
+    ServerMessage,
 };
 use crate::params::RoundParams;
 use crate::ring::{Ring, RingVector};
@@ -105,13 +106,24 @@ impl Device {
         &self.me.params
     }
 
+    /// How many devices were drawn for these members and left out; `None` where the roster or the round says
+    /// nothing of draws.
+    pub fn left_out(&self, members: &DeviceSet) -> Option<LeftOut> {
+        self.me.left_out(members)
+    }
+
+    /// Whether the device knows its neighbours on a drawn graph, so that the next keys are theirs alone.
+    pub fn is_placed(&self) -> bool {
+        matches!(self.phase, Phase::Revealed(_) | Phase::Placed(_))
+    }
+
     /// The longest message that a server has reason to send now: the limit for
     /// [`decode_server`](crate::message::wire::decode_server). What comes from neighbours grows with their
     /// number, and only lists of ids and commitments with the cohort.
     pub fn message_limit(&self) -> usize {
         let params = &self.me.params;
         let (cohort, bundle) = (params.cohort as usize, KeyBundle::len_for(params.slots));
-        let sealed = params.slots as usize * BOX_SLOT_LEN + ShareBox::OVERHEAD;
+        let sealed = box_len(params.slots);
         let (records, len) = match &self.phase {
             Phase::Joined(_) if self.me.is_committed() => (cohort, NONCE_COMMITMENT_LEN),
             Phase::Joined(_) => (cohort, bundle),
@@ -168,22 +180,18 @@ impl Device {
         let Phase::Asked(asked) = std::mem::replace(&mut self.phase, Phase::Over) else {
             return Err(SubmitError::NotAsked);
         };
-        match asked.submit(&self.me, context, input) {
-            Ok((masked, body)) => {
-                self.phase = Phase::Masked(masked);
-                self.send(body);
-                Ok(())
-            }
-            Err(abort) => Err(SubmitError::Aborted(self.abort(abort))),
-        }
+        let (masked, body) = asked.submit(&self.me, context, input);
+        self.phase = Phase::Masked(masked);
+        self.send(body);
+        Ok(())
     }
 
     /// What a colluding device tells the server while it waits for the survivors of a slot: both shares of a
-    /// device of its circle, mask key and seed.
+    /// device of its circle, deposit key and seed.
     #[cfg(test)]
     pub(crate) fn spill(&self, owner: crate::identity::DeviceId) -> Option<[crate::shamir::Share; 2]> {
         match &self.phase {
-            Phase::Masked(masked) => masked.spill(owner).map(|(mask_key, seed)| [mask_key, seed]),
+            Phase::Masked(masked) => masked.spill(owner).map(|(deposit_key, seed)| [deposit_key, seed]),
             _ => None,
         }
     }

@@ -92,12 +92,14 @@ impl Play {
         let roster = Arc::new(roster);
         let id = RoundId { session: [5; 16], round: 1 };
         let graph = GraphRule::Full { threshold: 3 };
-        let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort: DEVICES, graph, slots: 2 };
+        let params =
+            RoundParams { id, suite: Suite::Aes128Ctr, cohort: DEVICES, graph, slots: 2, draw: None };
         let policy = Policy {
             min_members: 2,
             adversary: Adversary::Active { gamma: Permille::default().into() },
             max_len: 100,
             patience: Duration::from_secs(10),
+            max_left_out: None,
         };
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let devices = identities.into_iter().map(|identity| {

@@ -9,6 +9,7 @@ use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 use rand_core::CryptoRng;
 use thiserror::Error;
 
+use crate::draw::Draws;
 use crate::field::Element;
 
 /// Length of a signature in bytes.
@@ -71,9 +72,12 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// The verifying key of every device that may take part.
+/// The verifying key of every device that may take part, and how cohorts are drawn from them.
 #[derive(Debug, Clone, Default)]
-pub struct Roster(BTreeMap<DeviceId, VerifyingKey>);
+pub struct Roster {
+    keys: BTreeMap<DeviceId, VerifyingKey>,
+    draws: Option<Draws>,
+}
 
 /// Why a device cannot be put on a roster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -93,28 +97,44 @@ impl Roster {
         Self::default()
     }
 
+    /// The same devices, whose cohorts are drawn.
+    #[must_use]
+    pub fn with_draws(self, draws: Draws) -> Self {
+        Self { draws: Some(draws), ..self }
+    }
+
+    /// How cohorts are drawn; `None` where the server chooses them.
+    pub fn draws(&self) -> Option<&Draws> {
+        self.draws.as_ref()
+    }
+
+    /// The devices.
+    pub fn ids(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.keys.keys().copied()
+    }
+
     /// Puts a device and its Ed25519 public key on the roster.
     pub fn add(&mut self, id: DeviceId, public: &[u8; 32]) -> Result<(), RosterError> {
         let key = VerifyingKey::from_bytes(public).map_err(|_| RosterError::Key(id))?;
         if key.is_weak() {
             return Err(RosterError::Key(id));
         }
-        if self.0.contains_key(&id) {
+        if self.keys.contains_key(&id) {
             return Err(RosterError::Duplicate(id));
         }
-        self.0.insert(id, key);
+        self.keys.insert(id, key);
         Ok(())
     }
 
     /// Whether the device is known.
     pub fn contains(&self, id: DeviceId) -> bool {
-        self.0.contains_key(&id)
+        self.keys.contains_key(&id)
     }
 
     /// Whether `signature` is the device's over `message`; `false` for a device not on the roster.
     pub fn verifies(&self, id: DeviceId, message: &[u8], signature: &[u8; SIGNATURE_LEN]) -> bool {
         let signature = Signature::from_bytes(signature);
-        self.0.get(&id).is_some_and(|key| key.verify_strict(message, &signature).is_ok())
+        self.keys.get(&id).is_some_and(|key| key.verify_strict(message, &signature).is_ok())
     }
 }
 

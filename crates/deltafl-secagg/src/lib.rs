@@ -23,6 +23,7 @@
 //! | run a round in one process | [`simulate`] |
 //! | drive a round over a network | [`server::Server`], [`device::Device`], [`message`] |
 //! | choose who shares with whom | [`graph`], [`graph::parameters`] |
+//! | draw a cohort that devices can check | [`draw`] |
 //! | keep what a device must not forget | [`device::SeenRounds`] |
 //! | check the cryptography | [`identity`], [`shamir`], [`mask`], [`transcript`], `docs/secure-aggregation.md` |
 //!
@@ -32,6 +33,7 @@
 #[cfg(test)]
 mod attacks;
 pub mod device;
+pub mod draw;
 pub mod field;
 #[doc(hidden)]
 pub mod fuzzing;

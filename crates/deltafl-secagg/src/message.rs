@@ -8,9 +8,9 @@
 //!    ├───────── Reveal ───────────────▶│ │ where the graph is drawn
 //!    ◀───────── Reveals ───────────────┤ ┘
 //!    ◀───────── Keys ──────────────────┤   of the neighbours
-//!    ├───────── Shares ───────────────▶│   sealed, one box per neighbour
+//!    ├───────── Shares ───────────────▶│   per neighbour a ciphertext and a sealed box
 //!    ◀───────── Shares ────────────────┤
-//!    ├───────── Confirm ──────────────▶│   whose boxes did not open
+//!    ├───────── Confirm ──────────────▶│   whose boxes did not open; deposits
 //!    ◀───────── OpenSlot ──────────────┤ ┐
 //!    ├───────── MaskedInput ──────────▶│ │
 //!    ◀───────── Survivors ─────────────┤ │ once per slot
@@ -60,10 +60,16 @@ pub enum DeviceBody {
     Advertise(KeyBundle),
     /// The device's part of the graph's randomness.
     Reveal(Reveal),
-    /// A sealed box of shares for each neighbour.
+    /// For each neighbour an ML-KEM ciphertext and a sealed box of shares.
     Shares(BTreeMap<DeviceId, Bytes>),
-    /// The device has its shares; the neighbours whose boxes did not open.
-    Confirm(DeviceSet),
+    /// The device has its shares.
+    Confirm {
+        /// The neighbours whose boxes did not open.
+        complaints: DeviceSet,
+        /// For each of the others, what the server needs about the pair should this device drop out, slot after
+        /// slot: the pair's key under the device's deposit key, and a commitment to it.
+        deposits: BTreeMap<DeviceId, Bytes>,
+    },
     /// The masked vector of a slot, as little-endian ring elements.
     MaskedInput {
         /// The slot.
@@ -94,8 +100,8 @@ pub enum DeviceBody {
 pub enum SecretKind {
     /// The seed of its own mask, asked for when the device survived.
     Seed,
-    /// The key of its pairwise masks, asked for when it dropped out.
-    MaskKey,
+    /// The key of its deposits, and so of its pairwise masks, asked for when it dropped out.
+    DepositKey,
 }
 
 /// A message from the server to devices.

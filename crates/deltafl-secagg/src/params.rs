@@ -2,13 +2,14 @@
 
 use thiserror::Error;
 
+use crate::draw::Opening;
 use crate::graph::GraphRule;
 use crate::mask::Suite;
 use crate::ring::Ring;
 use crate::transcript::{Digest, Hasher, context_digest};
 
 /// The version of protocol and wire format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The most devices that a round can invite.
 pub const MAX_COHORT: u32 = 100_000;
 /// The most slots of a round.
@@ -28,7 +29,7 @@ pub struct RoundId {
 pub struct RoundParams {
     /// Session and round.
     pub id: RoundId,
-    /// The cipher that expands masks.
+    /// The cryptography of the round.
     pub suite: Suite,
     /// The number of devices invited; no more may appear.
     pub cohort: u32,
@@ -36,6 +37,8 @@ pub struct RoundParams {
     pub graph: GraphRule,
     /// The number of sums under this key set-up, each with keys of its own.
     pub slots: u32,
+    /// What shows that the cohort was drawn, where the roster says how ([`crate::draw`]).
+    pub draw: Option<Opening>,
 }
 
 /// Why parameters are refused by server and devices alike.
@@ -85,7 +88,8 @@ impl RoundParams {
             .number(u64::from(self.cohort));
         let numbers = self.graph.numbers();
         let hasher = numbers.into_iter().fold(hasher, |hasher, number| hasher.number(u64::from(number)));
-        hasher.number(u64::from(self.slots)).finish()
+        let opening: &[u8] = self.draw.as_ref().map_or(&[], |opening| &opening.0);
+        hasher.number(u64::from(self.slots)).part(opening).finish()
     }
 }
 
@@ -151,6 +155,7 @@ mod tests {
             cohort: 10,
             graph: GraphRule::Full { threshold: 6 },
             slots: 3,
+            draw: None,
         }
     }
 
@@ -168,6 +173,8 @@ mod tests {
             RoundParams { graph: active(Colluding::Devices(6), 1), ..params() },
             RoundParams { graph: curious(Colluding::Devices(6)), ..params() },
             RoundParams { slots: 2, ..params() },
+            RoundParams { draw: Some(Opening([0; 32])), ..params() },
+            RoundParams { draw: Some(Opening([1; 32])), ..params() },
         ];
         let mut digests: Vec<Digest> = others.iter().map(RoundParams::digest).collect();
         digests.push(base.digest());

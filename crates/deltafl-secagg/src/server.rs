@@ -4,6 +4,7 @@
 //! phase ends when every device that is still there has answered or when its deadline has passed, with the
 //! devices that made it; below the threshold the round ends with a [`Verdict`] and no sum.
 
+mod confirm;
 mod setup;
 mod slot;
 mod unmask;
@@ -13,13 +14,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::setup::{Advertising, Confirming, Revealing, Sharing};
+use self::confirm::Confirming;
+use self::setup::{Advertising, Revealing, Sharing};
 use self::slot::{Attesting, Collecting, Idle, Unmasking};
 pub use self::verdict::{Lie, NotOpened, PhaseName, RefusedMessage, Verdict};
 use crate::graph::GraphRule;
 use crate::identity::{DeviceId, Roster};
-use crate::keys::ShareBox;
-use crate::message::wire::BOX_SLOT_LEN;
+use crate::message::wire::{box_len, deposit_len};
 use crate::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, ServerBody, ServerMessage};
 use crate::params::{ParamsError, RoundParams, SlotSpec};
 use crate::ring::{Ring, RingVector};
@@ -71,8 +72,9 @@ pub enum ServerEvent {
         /// What it lied about.
         lie: Lie,
     },
-    /// One of two devices lied, and nothing tells which: the shares that `owner` sealed for `holder` cannot be
-    /// read or are not those that `holder` gave. The round goes on without them.
+    /// One of two devices lied, and nothing tells which. At the end of the set-up: the box that `owner` sealed for
+    /// `holder` does not open, or the two do not agree on the key that they have in common; both are left out. When
+    /// masks are taken off: the share that `holder` gave is not the one that `owner` sealed; it is corrected.
     Disputed {
         /// The device whose secret it is.
         owner: DeviceId,
@@ -81,7 +83,8 @@ pub enum ServerEvent {
     },
     /// A sum.
     Sum(SlotSum),
-    /// The round ended without the sums still missing; nothing about them was revealed.
+    /// The round ended without the sums still missing. Shares that devices gave by then tell of no other sum than the one
+    /// that it would have been.
     Ended(Verdict),
 }
 
@@ -178,7 +181,9 @@ impl Server {
             }
             (Phase::Revealing(phase), DeviceBody::Reveal(nonce)) => phase.take(&self.round, from, nonce),
             (Phase::Sharing(phase), DeviceBody::Shares(boxes)) => phase.take(&self.round, from, boxes),
-            (Phase::Confirming(phase), DeviceBody::Confirm(complaints)) => phase.take(from, &complaints),
+            (Phase::Confirming(phase), DeviceBody::Confirm { complaints, deposits }) => {
+                phase.take(&self.round, from, complaints, deposits)
+            }
             (Phase::Collecting(phase), DeviceBody::MaskedInput { slot, input, signature }) => {
                 phase.take(&self.round, from, slot, &input, signature)
             }
@@ -220,12 +225,11 @@ impl Server {
     /// [`decode_device`](crate::message::wire::decode_device).
     pub fn message_limit(&self) -> usize {
         let Round { params, .. } = &self.round;
-        let slots = params.slots as usize;
         ENVELOPE
             + match &self.phase {
                 Phase::Advertising(_) => KeyBundle::len_for(params.slots),
-                Phase::Sharing(phase) => phase.degree() * (4 + slots * BOX_SLOT_LEN + ShareBox::OVERHEAD),
-                Phase::Confirming(phase) => phase.degree() * 4,
+                Phase::Sharing(phase) => phase.degree() * (4 + box_len(params.slots)),
+                Phase::Confirming(phase) => phase.degree() * (4 + deposit_len(params.slots)),
                 Phase::Collecting(phase) => phase.input_len(),
                 Phase::Unmasking(phase) => (phase.degree() + 1) * (4 + SHARE_LEN),
                 Phase::Revealing(_) | Phase::Attesting(_) | Phase::Idle(_) | Phase::Over => 0,

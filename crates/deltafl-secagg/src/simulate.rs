@@ -50,7 +50,7 @@ const NO_LIMIT: usize = usize::MAX;
 pub struct Config {
     /// Session and round.
     pub id: RoundId,
-    /// The cipher that expands masks.
+    /// The cryptography of the round.
     pub suite: Suite,
     /// Who shares secrets with whom.
     pub graph: GraphRule,
@@ -370,6 +370,7 @@ fn server_config(config: &Config, cohort: DeviceSet, roster: &Arc<Roster>) -> Se
         cohort: u32::try_from(cohort.len()).unwrap_or(u32::MAX),
         graph: config.graph,
         slots: config.slots,
+        draw: None,
     };
     let (roster, min_members) = (Arc::clone(roster), config.min_members);
     ServerConfig { params, cohort, roster, min_members, phase_timeout: Duration::from_secs(1) }
@@ -384,7 +385,13 @@ fn policy(config: &Config) -> Policy {
         }
         GraphRule::HonestButCurious { gamma, delta } => Adversary::HonestButCurious { gamma, delta },
     };
-    Policy { min_members: config.min_members, adversary, max_len: u32::MAX, patience: Duration::MAX }
+    Policy {
+        min_members: config.min_members,
+        adversary,
+        max_len: u32::MAX,
+        patience: Duration::MAX,
+        max_left_out: None,
+    }
 }
 
 fn phase(body: &DeviceBody) -> PhaseName {
@@ -392,7 +399,7 @@ fn phase(body: &DeviceBody) -> PhaseName {
         DeviceBody::Advertise(_) => PhaseName::Advertise,
         DeviceBody::Reveal(_) => PhaseName::Reveal,
         DeviceBody::Shares(_) => PhaseName::Share,
-        DeviceBody::Confirm(_) => PhaseName::Confirm,
+        DeviceBody::Confirm { .. } => PhaseName::Confirm,
         DeviceBody::MaskedInput { slot, .. } => PhaseName::MaskedInput(*slot),
         DeviceBody::Attest { slot, .. } => PhaseName::Consistency(*slot),
         DeviceBody::Unmask { slot, .. } => PhaseName::Unmask(*slot),

@@ -15,7 +15,7 @@ use crate::params::SlotSpec;
 pub type Digest = [u8; 32];
 
 /// Protocol name and version, the first bytes of every hash and derivation.
-pub(crate) const PROTOCOL: &[u8] = b"deltafl-secagg/1/";
+pub(crate) const PROTOCOL: &[u8] = b"deltafl-secagg/2/";
 
 /// SHA-256 over a purpose and parts of unambiguous length.
 pub(crate) struct Hasher(Sha256);

@@ -38,7 +38,7 @@ fn secret(id: DeviceId) -> [u8; 32] {
 fn params(n: u32, threshold: u32) -> RoundParams {
     let id = RoundId { session: [1; 16], round: 1 };
     let graph = GraphRule::Full { threshold };
-    RoundParams { id, suite: Suite::Aes128Ctr, cohort: n, graph, slots: 1 }
+    RoundParams { id, suite: Suite::Aes128Ctr, cohort: n, graph, slots: 1, draw: None }
 }
 
 /// A server and four honest devices, one of which speaks through `lie`. Its messages are sent twice where
@@ -82,6 +82,7 @@ fn play_all(
         },
         max_len: 10,
         patience: Duration::MAX,
+        max_left_out: None,
     };
     let mut devices: BTreeMap<DeviceId, Device> = BTreeMap::new();
     for identity in identities {
@@ -232,7 +233,7 @@ fn a_false_share_makes_a_secret_that_its_commitment_does_not_match() {
 fn shares_of_the_wrong_kind_or_number_are_refused() {
     let wrong_kind = |body| match body {
         DeviceBody::Unmask { slot, mut shares } => {
-            shares.get_mut(&DeviceId(0)).expect("in its circle").0 = SecretKind::MaskKey;
+            shares.get_mut(&DeviceId(0)).expect("in its circle").0 = SecretKind::DepositKey;
             DeviceBody::Unmask { slot, shares }
         }
         body => body,
@@ -283,20 +284,20 @@ fn resigned(bundle: &KeyBundle, at: usize, replacement: [u8; 32]) -> KeyBundle {
     let contents = bytes.len() - 64;
     bytes[at..at + 32].copy_from_slice(&replacement);
     let (params, id) = (params(N, 3).digest(), LIAR.0.to_le_bytes());
-    let signed = [b"deltafl-secagg/1/", &b"keys"[..], &params, &id, &bytes[..contents]].concat();
+    let signed = [b"deltafl-secagg/2/", &b"keys"[..], &params, &id, &bytes[..contents]].concat();
     let signature = SigningKey::from_bytes(&secret(LIAR)).sign(&signed);
     bytes[contents..].copy_from_slice(&signature.to_bytes());
     KeyBundle::from_bytes(bytes.into()).expect("of the same length")
 }
 
 #[test]
-fn a_key_of_small_order_keeps_its_owner_out_and_nobody_else() {
-    // The key for boxes, then the key of the masks; the points 0 and 1.
-    for (at, first) in [(0, 0), (64, 1)] {
-        let mut small = [0; 32];
-        small[0] = first;
+fn a_key_that_agrees_on_nothing_keeps_its_owner_out_and_nobody_else() {
+    // The points 0 and 1 of X25519, and no key of ML-KEM.
+    let mut one = [0; 32];
+    one[0] = 1;
+    for (at, bad) in [(0, [0; 32]), (0, one), (32, [0xff; 32])] {
         let lie = |body| match body {
-            DeviceBody::Advertise(bundle) => DeviceBody::Advertise(resigned(&bundle, at, small)),
+            DeviceBody::Advertise(bundle) => DeviceBody::Advertise(resigned(&bundle, at, bad)),
             body => body,
         };
         let outcome = play(3, lie, false);
@@ -305,9 +306,12 @@ fn a_key_of_small_order_keeps_its_owner_out_and_nobody_else() {
     }
 }
 
-fn spoilt(sealed: &prost::bytes::Bytes) -> prost::bytes::Bytes {
+/// Bytes of an ML-KEM-768 ciphertext, which stands before a box.
+const CIPHERTEXT_LEN: usize = 1088;
+
+fn spoilt(sealed: &prost::bytes::Bytes, at: usize) -> prost::bytes::Bytes {
     let mut bytes = sealed.to_vec();
-    bytes[0] ^= 1;
+    bytes[at] ^= 1;
     bytes.into()
 }
 
@@ -315,7 +319,7 @@ fn spoilt(sealed: &prost::bytes::Bytes) -> prost::bytes::Bytes {
 fn boxes_that_do_not_open_keep_their_sender_out_and_nobody_else() {
     let lie = |body| match body {
         DeviceBody::Shares(boxes) => {
-            DeviceBody::Shares(boxes.iter().map(|(&to, sealed)| (to, spoilt(sealed))).collect())
+            DeviceBody::Shares(boxes.iter().map(|(&to, sealed)| (to, spoilt(sealed, 0))).collect())
         }
         body => body,
     };
@@ -325,34 +329,117 @@ fn boxes_that_do_not_open_keep_their_sender_out_and_nobody_else() {
 }
 
 #[test]
-fn a_single_box_that_does_not_open_costs_nobody_its_place() {
-    let lie = |body| match body {
-        DeviceBody::Shares(mut boxes) => {
-            let sealed = boxes.get_mut(&DeviceId(0)).expect("a neighbour");
-            *sealed = spoilt(sealed);
+fn a_single_box_that_does_not_open_costs_both_of_its_ends_their_place() {
+    for at in [0, CIPHERTEXT_LEN] {
+        let lie = |body| match body {
+            DeviceBody::Shares(mut boxes) => {
+                let sealed = boxes.get_mut(&DeviceId(0)).expect("a neighbour");
+                *sealed = spoilt(sealed, at);
+                DeviceBody::Shares(boxes)
+            }
+            body => body,
+        };
+        let outcome = play(2, lie, false);
+        assert_eq!(outcome.found, [ServerEvent::Disputed { owner: LIAR, holder: DeviceId(0) }]);
+        assert_eq!(outcome.end.expect("two others carry on").sum, RingVector::Z64(vec![1 + 3, 2]));
+    }
+}
+
+#[test]
+fn every_liar_takes_one_honest_device_with_it_at_most() {
+    // Devices 0 and 1 each spoil the box of one other: c = 1, so neither is caught by number.
+    let lie = |id: DeviceId, body| match body {
+        DeviceBody::Shares(mut boxes) if id.0 < 2 => {
+            let sealed = boxes.get_mut(&DeviceId(id.0 + 5)).expect("a neighbour");
+            *sealed = spoilt(sealed, 0);
             DeviceBody::Shares(boxes)
         }
         body => body,
     };
-    let outcome = play(3, lie, false);
-    assert_eq!(outcome.found, [ServerEvent::Disputed { owner: LIAR, holder: DeviceId(0) }]);
-    assert_eq!(outcome.end.expect("three others hold shares").sum, RingVector::Z64(vec![6, 4]));
+    let outcome = play_all(10, 6, lie, false);
+    let disputed = |i| ServerEvent::Disputed { owner: DeviceId(i), holder: DeviceId(i + 5) };
+    assert_eq!(outcome.found, [disputed(0), disputed(1)]);
+    assert_eq!(outcome.end.expect("six are left").sum, RingVector::Z64(vec![45 - 1 - 5 - 6, 6]));
 }
 
 #[test]
 fn a_device_that_accuses_everybody_is_left_out() {
     let lie = |body| match body {
-        DeviceBody::Confirm(_) => DeviceBody::Confirm([0, 1, 3].into_iter().map(DeviceId).collect()),
+        DeviceBody::Confirm { .. } => {
+            let complaints = [0, 1, 3].into_iter().map(DeviceId).collect();
+            DeviceBody::Confirm { complaints, deposits: BTreeMap::new() }
+        }
         body => body,
     };
     let outcome = play(3, lie, false);
     assert_eq!(outcome.found, [ServerEvent::Caught { device: LIAR, lie: Lie::Accusations }]);
     sum_without_the_liar(&outcome);
     let stranger = |body| match body {
-        DeviceBody::Confirm(_) => DeviceBody::Confirm(DeviceSet::from_iter([LIAR])),
+        DeviceBody::Confirm { deposits, .. } => {
+            DeviceBody::Confirm { complaints: DeviceSet::from_iter([LIAR]), deposits }
+        }
         body => body,
     };
     assert_eq!(play(3, stranger, false).refusals, [RefusedMessage::Shape(LIAR)]);
+}
+
+#[test]
+fn deposits_that_are_missing_or_too_short_are_refused() {
+    let missing = |body| match body {
+        DeviceBody::Confirm { complaints, mut deposits } => {
+            deposits.pop_first();
+            DeviceBody::Confirm { complaints, deposits }
+        }
+        body => body,
+    };
+    let short = |body| match body {
+        DeviceBody::Confirm { complaints, mut deposits } => {
+            deposits.values_mut().for_each(|left| *left = left.slice(1..));
+            DeviceBody::Confirm { complaints, deposits }
+        }
+        body => body,
+    };
+    for outcome in [play(3, missing, false), play(3, short, false)] {
+        assert_eq!(outcome.refusals, [RefusedMessage::Shape(LIAR)]);
+        sum_without_the_liar(&outcome);
+    }
+}
+
+/// The liar's deposits, with the byte at this place changed, about those that `of` names.
+fn false_deposits(at: usize, of: impl Fn(DeviceId) -> bool) -> impl FnMut(DeviceBody) -> DeviceBody {
+    move |body| match body {
+        DeviceBody::Confirm { complaints, mut deposits } => {
+            for (_, left) in deposits.iter_mut().filter(|(about, _)| of(**about)) {
+                *left = spoilt(left, at);
+            }
+            DeviceBody::Confirm { complaints, deposits }
+        }
+        body => body,
+    }
+}
+
+#[test]
+fn who_commits_to_other_keys_than_its_neighbours_is_left_out_before_anybody_masks() {
+    let outcome = play(3, false_deposits(32, |_| true), false);
+    assert_eq!(outcome.found, [ServerEvent::Caught { device: LIAR, lie: Lie::Deposits }]);
+    sum_without_the_liar(&outcome);
+    let outcome = play(2, false_deposits(32, |about| about == DeviceId(3)), false);
+    assert_eq!(outcome.found, [ServerEvent::Disputed { owner: LIAR, holder: DeviceId(3) }]);
+    assert_eq!(outcome.end.expect("two others carry on").sum, RingVector::Z64(vec![1, 2]));
+}
+
+#[test]
+fn who_leaves_a_false_deposit_and_drops_out_is_named_in_the_verdict() {
+    let mut lie = false_deposits(0, |about| about == DeviceId(3));
+    // A message out of turn is refused: it never hands in an input.
+    let drop_out = move |body| match lie(body) {
+        DeviceBody::MaskedInput { .. } => DeviceBody::Attest { slot: 0, signature: [0; 64] },
+        body => body,
+    };
+    assert_eq!(play(3, drop_out, false).end, Err(Verdict::WrongSecret { device: LIAR }));
+    // As long as it stays, nobody looks.
+    let outcome = play(3, false_deposits(0, |_| true), false);
+    assert_eq!(outcome.end.expect("a sum").sum, RingVector::Z64(vec![6, 4]));
 }
 
 /// The first devices give shares that are off by one bit, of whichever owners `of` says.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::device::{Abort, Adversary, DeviceEvent, Enrolment, Policy, RefusedRound, SubmitError};
+use deltafl_secagg::device::{Abort, Adversary, DeviceEvent, Enrolment, Policy, RefusedRound};
 use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::{DeviceId, Identity};
 use deltafl_secagg::mask::Suite;
@@ -19,11 +19,11 @@ use deltafl_secagg::message::{
     DeviceBody, DeviceSet, KeyBundle, Reveal, SecretKind, ServerBody, ServerMessage,
 };
 use deltafl_secagg::params::{RoundId, RoundParams};
-use deltafl_secagg::ring::{Ring, RingVector};
+use deltafl_secagg::ring::Ring;
 use ed25519_dalek::{Signer, SigningKey};
 use rand_core::SeedableRng;
 use sha2::{Digest, Sha256};
-use stage::{LEN, Stage, policy, set};
+use stage::{Stage, policy, set};
 
 const D0: DeviceId = DeviceId(0);
 const D1: DeviceId = DeviceId(1);
@@ -39,7 +39,7 @@ fn an_honest_script_ends_with_one_share_of_each_device() {
     };
     let kinds: Vec<SecretKind> = shares.values().map(|(kind, _)| *kind).collect();
     let seed = SecretKind::Seed;
-    assert_eq!(kinds, [seed, seed, seed, seed, SecretKind::MaskKey]);
+    assert_eq!(kinds, [seed, seed, seed, seed, SecretKind::DepositKey]);
 }
 
 #[test]
@@ -227,33 +227,34 @@ fn resigned(stage: &Stage, at: usize, replacement: [u8; 32]) -> KeyBundle {
     let contents = bytes.len() - 64;
     bytes[at..at + 32].copy_from_slice(&replacement);
     let signed =
-        [b"deltafl-secagg/1/", &b"keys"[..], &params, &4u32.to_le_bytes(), &bytes[..contents]].concat();
+        [b"deltafl-secagg/2/", &b"keys"[..], &params, &4u32.to_le_bytes(), &bytes[..contents]].concat();
     let signature = SigningKey::from_bytes(&[5; 32]).sign(&signed);
     bytes[contents..].copy_from_slice(&signature.to_bytes());
     KeyBundle::from_bytes(bytes.into()).expect("of the same length")
 }
 
 #[test]
-fn public_keys_of_small_order_are_refused_even_under_a_signature() {
-    let mut stage = Stage::new(5, 3);
-    let encryption = resigned(&stage, 0, [0; 32]);
-    let mut keys = stage.keys.clone();
-    keys.insert(D4, encryption);
-    assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::BadKey(D4)));
+fn public_keys_with_which_nothing_can_be_agreed_are_refused_even_under_a_signature() {
+    // X25519 of small order; coefficients of ML-KEM that are not below 3329.
+    for (at, replacement) in [(0, [0; 32]), (32, [0xff; 32])] {
+        let mut stage = Stage::new(5, 3);
+        let mut keys = stage.keys.clone();
+        keys.insert(D4, resigned(&stage, at, replacement));
+        assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::BadKey(D4)));
+    }
+}
 
+#[test]
+fn a_device_whose_box_did_not_open_cannot_be_active() {
+    // The server spoils the box, and asks for an input all the same: the two have no mask in common.
     let mut stage = Stage::new(5, 3);
-    // Device 4 goes by its true keys and gets its boxes made; the others are shown a mask key of small order.
     stage.share();
-    let mut fooled = Stage::new(5, 3);
-    fooled.keys.insert(D4, resigned(&stage, 64, [0; 32]));
-    let keys = fooled.keys.clone();
-    fooled.tell(D0, ServerBody::Keys(keys)).expect("the encryption keys are sound");
-    fooled.tell(D0, ServerBody::Shares(stage.boxes_for(D0))).expect("so the boxes open");
-    let open = ServerBody::OpenSlot { slot: 0, ring: Ring::Z32, len: LEN, active: set(0..5) };
-    fooled.tell(D0, open).expect("plausible");
-    let input = RingVector::Z32(vec![0; LEN as usize]);
-    let answer = fooled.devices.get_mut(&D0).expect("on stage").submit(b"eta", input);
-    assert_eq!(answer, Err(SubmitError::Aborted(Abort::BadKey(D4))));
+    let mut boxes = stage.boxes_for(D0);
+    let mut changed = boxes[&D1].to_vec();
+    changed[0] ^= 1;
+    boxes.insert(D1, changed.into());
+    stage.tell(D0, ServerBody::Shares(boxes)).expect("a complaint");
+    assert_eq!(stage.ask(D0, 0, set(0..5), b"eta").err(), Some(Abort::MissingShares(D1)));
 }
 
 #[test]
@@ -290,7 +291,8 @@ fn a_round_is_not_joined_twice() {
     let identity = Identity::from_secret(D0, &[1; 32]);
     let mut enrolment = Enrolment::new(Arc::new(identity), Arc::clone(&stage.roster), [9; 16], policy());
     let graph = GraphRule::Full { threshold: 3 };
-    let params = RoundParams { id: stage.round, suite: Suite::Aes128Ctr, cohort: 5, graph, slots: 2 };
+    let params =
+        RoundParams { id: stage.round, suite: Suite::Aes128Ctr, cohort: 5, graph, slots: 2, draw: None };
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     enrolment.join(&params, Duration::ZERO, &mut rng).expect("the first time");
     let again = enrolment.join(&params, Duration::ZERO, &mut rng).err();
@@ -314,7 +316,7 @@ fn replayed_attestations_of_an_old_round_do_not_hold() {
 #[test]
 fn shares_that_were_changed_or_come_from_somebody_else_are_complained_of() {
     let complaints = |said: Result<Vec<DeviceBody>, Abort>| match said.expect("not the end").pop() {
-        Some(DeviceBody::Confirm(complaints)) => complaints,
+        Some(DeviceBody::Confirm { complaints, .. }) => complaints,
         other => panic!("{other:?} in place of a confirmation"),
     };
     let mut stage = Stage::new(5, 3);
@@ -426,7 +428,7 @@ fn the_graph_cannot_be_steered_after_the_commitments() {
 fn commitment(params: &[u8; 32], id: DeviceId, nonce: &[u8; 32]) -> [u8; 32] {
     let part = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes(), bytes].concat();
     let id = u64::from(id.0).to_le_bytes();
-    let bytes = [part(b"deltafl-secagg/1/"), part(b"nonce"), part(params), id.to_vec(), part(nonce)].concat();
+    let bytes = [part(b"deltafl-secagg/2/"), part(b"nonce"), part(params), id.to_vec(), part(nonce)].concat();
     Sha256::digest(bytes).into()
 }
 

@@ -1,7 +1,7 @@
 //! Published vectors: whole rounds from a seeded generator, message by message (`vectors/*.json`).
 //!
 //! `UPDATE_VECTORS=1` writes them anew. `vectors/check.py` recomputes every sum from the messages alone, with
-//! its own protobuf reader, field, X25519, HKDF, AES and ChaCha20.
+//! its own protobuf reader, field, HKDF, AES and ChaCha20. Agreement is between devices, and no part of it.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

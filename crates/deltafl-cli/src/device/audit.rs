@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use deltafl_net::device::{Conflict, Digest, Event, Transcript, conflicts};
+use deltafl_device::{Conflict, Digest, Event, Transcript, conflicts};
 use miette::{IntoDiagnostic, Result};
 use serde_json::json;
 

@@ -8,42 +8,43 @@ use deltafl::exchange::SplitEvaluation;
 use deltafl::superquantile::LossDistribution;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey};
 use deltafl_data::run_folder::{RoundLine, RunFolder};
-use deltafl_net::serve::Host;
-use deltafl_net::store::{Lease, RoundLosses, StoreError};
+
+use deltafl_server::serve::Host;
+use deltafl_server::store::{Lease, RoundLosses, StoreError};
 use miette::Result;
 use tokio::runtime::Handle;
 
-use super::office::Office;
+use super::deployment::Deployment;
 
 /// Where rounds are committed from.
 #[derive(Clone, Copy)]
-pub(super) struct Desk<'a> {
-    pub(super) office: &'a Office,
+pub(super) struct RoundCommitter<'a> {
+    pub(super) deployment: &'a Deployment,
     pub(super) lease: &'a Lease,
     pub(super) host: &'a Host,
     pub(super) runtime: &'a Handle,
     pub(super) rounds: u64,
 }
 
-impl Desk<'_> {
+impl RoundCommitter<'_> {
     pub(super) fn catch_up(
         &self,
         folder: &mut RunFolder,
         seed: u64,
         saved: Option<State>,
     ) -> Result<Option<State>> {
-        self.runtime.block_on(self.office.catch_up(folder, seed, saved))
+        self.runtime.block_on(self.deployment.catch_up(folder, seed, saved))
     }
 
     fn commit(&self, state: &State, observed: &Observed) -> Result<(), StoreError> {
         let phases = self.host.status().borrow().phases.clone();
         let publish = self.publishes(state.round);
-        self.runtime.block_on(self.office.commit(self.lease, state, observed, &phases, publish))
+        self.runtime.block_on(self.deployment.commit(self.lease, state, observed, &phases, publish))
     }
 
     /// Whether the params after so many rounds become a version that devices can pull.
     fn publishes(&self, rounds: u64) -> bool {
-        rounds == self.rounds || rounds.is_multiple_of(self.office.evaluate_every)
+        rounds == self.rounds || rounds.is_multiple_of(self.deployment.evaluate_every)
     }
 }
 
@@ -57,7 +58,7 @@ pub(super) struct Observed {
 /// Keeps every round: committed in the store first, then in the run folder.
 pub(super) struct Recorder<'a> {
     pub(super) folder: &'a mut RunFolder,
-    pub(super) desk: Desk<'a>,
+    pub(super) committer: RoundCommitter<'a>,
     pub(super) stop: &'a AtomicBool,
     pub(super) quiet: bool,
     pub(super) survey: bool,
@@ -87,7 +88,7 @@ impl Observer for Recorder<'_> {
     }
 
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.desk.commit(state, &self.observed)?;
+        self.committer.commit(state, &self.observed)?;
         self.observed = Observed::default();
         Ok(self.folder.checkpoint(state)?)
     }
@@ -95,7 +96,7 @@ impl Observer for Recorder<'_> {
     /// Everybody's when the params that the round starts from are a version that devices pull, and in the last round: its
     /// params are the nearest to the last version that a cohort is asked about.
     fn survey(&self, round: u64) -> Survey {
-        let published = self.desk.publishes(round) || round + 1 == self.desk.rounds;
+        let published = self.committer.publishes(round) || round + 1 == self.committer.rounds;
         if self.survey && published { Survey::All } else { Survey::Known }
     }
 

@@ -75,8 +75,10 @@ impl Play {
             roster.add(id, &identity.public()).expect("distinct");
         }
         let roster = Arc::new(roster);
-        let params = RoundParams { id: ROUND, suite: Suite::Aes128Ctr, cohort: N, graph: rule, slots: 1 };
-        let policy = Policy { min_members: 2, adversary, max_len: LEN, patience: Duration::MAX };
+        let params =
+            RoundParams { id: ROUND, suite: Suite::Aes128Ctr, cohort: N, graph: rule, slots: 1, draw: None };
+        let policy =
+            Policy { min_members: 2, adversary, max_len: LEN, patience: Duration::MAX, max_left_out: None };
         let (mut devices, mut bundles) = (BTreeMap::new(), BTreeMap::new());
         for (&id, identity) in &identities {
             let mut enrolment = Enrolment::new(Arc::clone(identity), Arc::clone(&roster), SESSION, policy);
@@ -167,8 +169,8 @@ impl Play {
         let mut loot = Loot { threshold: self.threshold, ..Loot::default() };
         for &spy in colluding {
             for owner in ids() {
-                if let Some([mask_key, seed]) = self.devices[&spy].spill(owner) {
-                    loot.take(owner, spy, SecretKind::MaskKey, mask_key);
+                if let Some([deposit_key, seed]) = self.devices[&spy].spill(owner) {
+                    loot.take(owner, spy, SecretKind::DepositKey, deposit_key);
                     loot.take(owner, spy, SecretKind::Seed, seed);
                 }
             }

@@ -40,7 +40,7 @@ fn committed() -> Committed {
     }
     let roster = Arc::new(roster);
     let graph = GraphRule::Active { gamma: GAMMA, delta: Permille::new(200).expect("a fifth") };
-    let params = RoundParams { id: ROUND, suite: Suite::Aes128Ctr, cohort: N, graph, slots: 1 };
+    let params = RoundParams { id: ROUND, suite: Suite::Aes128Ctr, cohort: N, graph, slots: 1, draw: None };
     let config = ServerConfig {
         params: params.clone(),
         cohort: (0..N).map(DeviceId).collect(),
@@ -51,7 +51,8 @@ fn committed() -> Committed {
     let mut server = Server::new(config, ZERO).expect("sound parameters");
     server.poll_transmit().expect("the invitation");
     let adversary = Adversary::Active { gamma: GAMMA };
-    let policy = Policy { min_members: 3, adversary, max_len: 1, patience: Duration::MAX };
+    let policy =
+        Policy { min_members: 3, adversary, max_len: 1, patience: Duration::MAX, max_left_out: None };
     let mut devices = BTreeMap::new();
     for identity in identities {
         let id = identity.id();

@@ -38,7 +38,7 @@ fn attack(scene: &Scene, victim: DeviceId, left: usize, colluding: &BTreeSet<Dev
 
 /// The attack counted out: who finds t signatures on its view, and what shares of the victim that yields.
 struct Outcome {
-    mask_key: usize,
+    deposit_key: usize,
     seed: usize,
 }
 
@@ -55,20 +55,20 @@ impl Outcome {
             let signs = |near: &DeviceId| same(near) && !(told_dropped(id) && *near == victim);
             circle(id).filter(signs).count() >= graph.threshold()
         };
-        let (mut mask_key, mut seed) = (0, 0);
+        let (mut deposit_key, mut seed) = (0, 0);
         for id in circle(victim) {
             if colluding.contains(&id) {
-                mask_key += 1;
+                deposit_key += 1;
                 seed += 1;
             } else if answers(id) {
-                *(if told_dropped(id) { &mut mask_key } else { &mut seed }) += 1;
+                *(if told_dropped(id) { &mut deposit_key } else { &mut seed }) += 1;
             }
         }
-        Self { mask_key, seed }
+        Self { deposit_key, seed }
     }
 
     fn opens(&self, graph: &Graph) -> bool {
-        self.mask_key >= graph.threshold() && self.seed >= graph.threshold()
+        self.deposit_key >= graph.threshold() && self.seed >= graph.threshold()
     }
 }
 

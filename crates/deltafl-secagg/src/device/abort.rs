@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use crate::draw::LeftOut;
 use crate::identity::DeviceId;
 use crate::params::RoundId;
 use crate::ring::Ring;
@@ -41,6 +42,9 @@ pub enum Abort {
         /// The cohort.
         cohort: usize,
     },
+    /// More of the drawn were left out than the policy allows, or nothing tells how many.
+    #[error("the members are not those that were drawn: {0:?}")]
+    NotDrawn(Option<LeftOut>),
     /// Keys of this device that it did not send.
     #[error("the server substituted this device's keys")]
     OwnKeys,
@@ -102,7 +106,4 @@ pub enum SubmitError {
         /// The coordinates of the input.
         got_len: usize,
     },
-    /// The device left the round.
-    #[error("the device left the round: {0}")]
-    Aborted(#[source] Abort),
 }

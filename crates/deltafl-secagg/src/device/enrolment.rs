@@ -7,8 +7,10 @@ use rand_core::CryptoRng;
 use thiserror::Error;
 
 use super::Device;
+use crate::draw::LeftOut;
 use crate::graph::{Colluding, GraphRule, Permille, active_threshold};
 use crate::identity::{DeviceId, Identity, Roster};
+use crate::message::DeviceSet;
 use crate::params::{ParamsError, RoundParams};
 use crate::transcript::Digest;
 
@@ -47,6 +49,8 @@ pub struct Policy {
     pub max_len: u32,
     /// How long the server may be silent.
     pub patience: Duration,
+    /// The largest share of the drawn that may be left out of a round; `None` insists on no draw.
+    pub max_left_out: Option<Permille>,
 }
 
 /// Why a device stays away from a round.
@@ -78,6 +82,9 @@ pub enum RefusedRound {
     /// Graph and threshold do not protect against the adversary of the policy.
     #[error("graph and threshold do not meet the policy")]
     Unsafe,
+    /// The roster says how cohorts are drawn, or the policy insists on it, and this one was not drawn so.
+    #[error("nothing shows that the cohort was drawn")]
+    NotDrawn,
     /// The device is not on its own roster, so nobody would believe its signatures.
     #[error("device {0} is not on the roster")]
     NotOnRoster(DeviceId),
@@ -144,10 +151,22 @@ impl Enrolment {
         if !self.roster.contains(self.identity.id()) {
             return Err(RefusedRound::NotOnRoster(self.identity.id()));
         }
+        if !self.is_drawn(params) {
+            return Err(RefusedRound::NotDrawn);
+        }
         if !self.policy.adversary.allows(params.graph, params.cohort) {
             return Err(RefusedRound::Unsafe);
         }
         Ok(())
+    }
+
+    /// Whether the round opens the draw that its number stands for, where the policy insists on one.
+    fn is_drawn(&self, params: &RoundParams) -> bool {
+        match (self.policy.max_left_out, self.roster.draws(), &params.draw) {
+            (None, _, _) => true,
+            (Some(_), Some(draws), Some(opening)) => draws.verifies(params.id.round, opening),
+            (Some(_), _, _) => false,
+        }
     }
 }
 
@@ -190,6 +209,13 @@ impl Me {
         self.identity.id()
     }
 
+    /// How many devices were drawn for these members and left out; `None` where the roster or the round says
+    /// nothing of draws.
+    pub(super) fn left_out(&self, members: &DeviceSet) -> Option<LeftOut> {
+        let (draws, opening) = (self.roster.draws()?, self.params.draw.as_ref()?);
+        Some(draws.left_out(self.params.id.round, opening, self.roster.ids(), members))
+    }
+
     /// Whether the graph of the round is drawn from commitments.
     pub(super) fn is_committed(&self) -> bool {
         self.params.graph.is_committed(self.params.cohort)
@@ -212,13 +238,19 @@ mod tests {
         let identity = Identity::from_secret(DeviceId(1), &[1; 32]);
         let mut roster = Roster::new();
         roster.add(identity.id(), &identity.public()).unwrap();
-        let policy = Policy { min_members: 5, adversary, max_len: 100, patience: Duration::from_secs(1) };
+        let policy = Policy {
+            min_members: 5,
+            adversary,
+            max_len: 100,
+            patience: Duration::from_secs(1),
+            max_left_out: None,
+        };
         Enrolment::new(Arc::new(identity), Arc::new(roster), [7; 16], policy)
     }
 
     fn params(graph: GraphRule) -> RoundParams {
         let id = RoundId { session: [7; 16], round: 3 };
-        RoundParams { id, suite: Suite::Aes128Ctr, cohort: 10, graph, slots: 1 }
+        RoundParams { id, suite: Suite::Aes128Ctr, cohort: 10, graph, slots: 1, draw: None }
     }
 
     fn join(enrolment: &mut Enrolment, params: &RoundParams) -> Result<(), RefusedRound> {

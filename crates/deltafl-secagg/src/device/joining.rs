@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use chacha20::ChaCha20Rng;
 use rand_core::{CryptoRng, Rng, SeedableRng};
-use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::abort::Abort;
 use super::enrolment::Me;
@@ -12,17 +11,17 @@ use super::member::Member;
 use super::sharing::Sharing;
 use crate::graph::{self, Graph};
 use crate::identity::DeviceId;
-use crate::keys::{KeyPair, nonce_commitment, same, seed_commitment};
+use crate::keys::{AgreementKeys, Secret, deposit_commitment, nonce_commitment, same, seed_commitment};
 use crate::message::{DeviceBody, DeviceSet, KeyBundle, Reveal};
 use crate::transcript::{Digest, Transcript};
 
 /// Everything that the device keeps to itself in a round.
 pub(super) struct Secrets {
-    /// Opens the boxes of neighbours.
-    pub(super) encryption: KeyPair,
+    /// Agrees with neighbours.
+    pub(super) agreement: AgreementKeys,
     /// One pair of secrets per slot.
     pub(super) slots: Vec<SlotSecrets>,
-    /// The coefficients of the secret sharing come from here.
+    /// What is encapsulated and the coefficients of the secret sharing come from here.
     pub(super) stream: ChaCha20Rng,
     /// The part of the graph's randomness.
     nonce: [u8; 32],
@@ -31,36 +30,31 @@ pub(super) struct Secrets {
 /// The two secrets of a slot, of which the server gets to know one at most.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct SlotSecrets {
-    /// Makes the pairwise masks.
-    pub(super) mask: KeyPair,
-    /// Makes the device's own mask.
-    pub(super) seed: Seed,
+    /// k_u, under which the keys of its pairwise masks are left with the server.
+    pub(super) deposit: Secret,
+    /// b_u, which makes the device's own mask.
+    pub(super) seed: Secret,
 }
-
-/// b_u, the seed of a device's own mask in a slot.
-#[derive(Zeroize, ZeroizeOnDrop)]
-#[cfg_attr(test, derive(Clone))]
-pub(super) struct Seed(pub(super) [u8; 32]);
 
 impl Secrets {
     fn draw(slots: u32, rng: &mut impl CryptoRng) -> Self {
         let mut root = zeroize::Zeroizing::new([0; 32]);
         rng.fill_bytes(&mut *root);
         let mut stream = ChaCha20Rng::from_seed(*root);
-        let encryption = KeyPair::generate(&mut stream);
+        let agreement = AgreementKeys::generate(&mut stream);
         let mut nonce = [0; 32];
         stream.fill_bytes(&mut nonce);
         let slots = (0..slots).map(|_| SlotSecrets::draw(&mut stream)).collect();
-        Self { encryption, slots, stream, nonce }
+        Self { agreement, slots, stream, nonce }
     }
 
     fn bundle(&self, me: &Me) -> KeyBundle {
         let slots = (0u32..).zip(&self.slots).map(|(slot, secrets)| {
-            let commitment = seed_commitment(&me.header, me.id(), slot, &secrets.seed.0);
-            (secrets.mask.public(), commitment)
+            let deposit = deposit_commitment(&me.header, me.id(), slot, &secrets.deposit.0);
+            (deposit, seed_commitment(&me.header, me.id(), slot, &secrets.seed.0))
         });
         let commitment = nonce_commitment(&me.header, me.id(), &self.nonce);
-        KeyBundle::sign(&me.identity, &me.header, &self.encryption.public(), &commitment, slots)
+        KeyBundle::sign(&me.identity, &me.header, &self.agreement.public(), &commitment, slots)
     }
 }
 
@@ -69,16 +63,16 @@ impl Clone for Secrets {
     fn clone(&self) -> Self {
         let mut stream = ChaCha20Rng::from_seed(self.stream.get_seed());
         stream.set_word_pos(self.stream.get_word_pos());
-        Self { encryption: self.encryption.clone(), slots: self.slots.clone(), stream, nonce: self.nonce }
+        Self { agreement: self.agreement.clone(), slots: self.slots.clone(), stream, nonce: self.nonce }
     }
 }
 
 impl SlotSecrets {
     fn draw(stream: &mut ChaCha20Rng) -> Self {
-        let mask = KeyPair::generate(stream);
-        let mut seed = Seed([0; 32]);
+        let (mut deposit, mut seed) = (Secret([0; 32]), Secret([0; 32]));
+        stream.fill_bytes(&mut deposit.0);
         stream.fill_bytes(&mut seed.0);
-        Self { mask, seed }
+        Self { deposit, seed }
     }
 }
 
@@ -115,7 +109,7 @@ impl Joined {
         let members: DeviceSet = keys.keys().copied().collect();
         check_members(me, &members)?;
         let transcript = Transcript::new(&me.header, &keys);
-        if keys.remove(&me.id()) != Some(self.bundle) {
+        if keys.remove(&me.id()).as_ref() != Some(&self.bundle) {
             return Err(Abort::OwnKeys);
         }
         for (&id, bundle) in &keys {
@@ -123,7 +117,7 @@ impl Joined {
         }
         let graph = Graph::new(me.params.graph, me.params.cohort, members.as_slice(), &[0; 32]);
         let member = Member::new(me.id(), &graph, members, keys, transcript);
-        Sharing::new(me, member, self.secrets)
+        Sharing::new(me, member, &self.bundle, self.secrets)
     }
 
     /// Where the graph is drawn, everybody is bound before anybody reveals.
@@ -141,7 +135,8 @@ impl Joined {
         }
         let list = graph::member_list(&me.header, &commitments);
         let reveal = Reveal::sign(&me.identity, &list, &self.secrets.nonce);
-        Ok((Revealed { secrets: self.secrets, commitments, list }, DeviceBody::Reveal(reveal)))
+        let Self { secrets, bundle } = self;
+        Ok((Revealed { secrets, bundle, commitments, list }, DeviceBody::Reveal(reveal)))
     }
 }
 
@@ -150,6 +145,7 @@ impl Joined {
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Revealed {
     secrets: Secrets,
+    bundle: KeyBundle,
     commitments: BTreeMap<DeviceId, Digest>,
     list: Digest,
 }
@@ -186,7 +182,8 @@ impl Revealed {
         let seed = graph::seed(&self.list, reveals);
         let graph = Graph::new(rule, me.params.cohort, members.as_slice(), &seed);
         let transcript = Transcript::new(&seed, &self.commitments);
-        Ok(Placed { secrets: self.secrets, commitments: self.commitments, members, graph, transcript })
+        let Self { secrets, bundle, commitments, .. } = self;
+        Ok(Placed { secrets, bundle, commitments, members, graph, transcript })
     }
 }
 
@@ -202,6 +199,7 @@ impl Revealed {
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Placed {
     secrets: Secrets,
+    bundle: KeyBundle,
     commitments: BTreeMap<DeviceId, Digest>,
     members: DeviceSet,
     graph: Graph,
@@ -233,7 +231,7 @@ impl Placed {
             }
         }
         let member = Member::new(me.id(), &self.graph, self.members, keys, self.transcript);
-        Sharing::new(me, member, self.secrets)
+        Sharing::new(me, member, &self.bundle, self.secrets)
     }
 }
 
@@ -249,7 +247,19 @@ fn check_members(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
     if let Some(stranger) = members.iter().find(|&id| !me.roster.contains(id)) {
         return Err(Abort::UnknownDevice(stranger));
     }
-    if members.contains(me.id()) { Ok(()) } else { Err(Abort::LeftOut) }
+    if !members.contains(me.id()) {
+        return Err(Abort::LeftOut);
+    }
+    check_draw(me, members)
+}
+
+/// Whether no more of the drawn were left out than the policy allows.
+fn check_draw(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
+    match (me.policy.max_left_out, me.left_out(members)) {
+        (None, _) => Ok(()),
+        (Some(share), Some(left_out)) if left_out.is_within(share) => Ok(()),
+        (Some(_), left_out) => Err(Abort::NotDrawn(left_out)),
+    }
 }
 
 fn check_bundle(me: &Me, id: DeviceId, bundle: &KeyBundle) -> Result<(), Abort> {

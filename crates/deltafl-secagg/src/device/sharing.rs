@@ -1,8 +1,9 @@
-//! Share keys: each device's secrets, split among its circle and sealed for each neighbour.
+//! Share keys: agree with each neighbour, split each secret among the circle, seal the shares, and leave with
+//! the server what it needs should this device drop out.
 
 use std::collections::BTreeMap;
 
-use prost::bytes::Bytes;
+use prost::bytes::{BufMut, Bytes, BytesMut};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::abort::Abort;
@@ -12,7 +13,9 @@ use super::member::Member;
 use super::slot::Idle;
 use crate::field::Element;
 use crate::identity::DeviceId;
-use crate::keys::SharedSecret;
+use crate::keys::{
+    AgreementKeys, CIPHERTEXT_LEN, Deposit, Half, Pair, PairKey, PairSecret, Party, Place, Secret,
+};
 use crate::message::wire::BOX_SLOT_LEN;
 use crate::message::{DeviceBody, DeviceSet, KeyBundle};
 use crate::shamir::{SHARE_LEN, Share, split};
@@ -21,14 +24,16 @@ use crate::shamir::{SHARE_LEN, Share, split};
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct SharePair {
-    pub(super) mask_key: Share,
+    pub(super) deposit_key: Share,
     pub(super) seed: Share,
 }
 
-/// What a device holds for one slot: its own secrets, and shares of those of its circle.
+/// What a device holds for one slot: its own seed, what it has in common with each neighbour, and shares of the
+/// secrets of its circle.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct SlotHoldings {
-    pub(super) secrets: SlotSecrets,
+    pub(super) seed: Secret,
+    pub(super) pairs: BTreeMap<DeviceId, PairKey>,
     pub(super) shares: BTreeMap<DeviceId, SharePair>,
 }
 
@@ -46,54 +51,80 @@ type Letter = Zeroizing<Vec<u8>>;
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Sharing {
     member: Member,
-    pairs: BTreeMap<DeviceId, SharedSecret>,
+    own: Party,
+    agreement: AgreementKeys,
+    halves: BTreeMap<DeviceId, Half>,
+    /// Slot after slot, like the holdings.
+    deposit_keys: Vec<Secret>,
     slots: Vec<SlotHoldings>,
 }
 
 impl Sharing {
-    pub(super) fn new(me: &Me, member: Member, mut secrets: Secrets) -> Result<(Self, DeviceBody), Abort> {
-        let pairs = agree(&member, &secrets)?;
+    pub(super) fn new(
+        me: &Me,
+        member: Member,
+        own: &KeyBundle,
+        mut secrets: Secrets,
+    ) -> Result<(Self, DeviceBody), Abort> {
+        let own = Party { id: me.id(), keys: own.digest() };
+        let halves = agree(&member, &mut secrets)?;
         let circle: Vec<DeviceId> = member.circle().collect();
         if circle.len() < member.threshold {
             return Err(Abort::TooFew { have: circle.len(), need: member.threshold });
         }
         // Of their full length from the start: a vector that grows leaves copies of its contents behind.
-        let letter = || Letter::new(Vec::with_capacity(secrets.slots.len() * BOX_SLOT_LEN));
-        let mut letters: BTreeMap<DeviceId, Letter> = pairs.keys().map(|&id| (id, letter())).collect();
-        let mut slots = Vec::with_capacity(secrets.slots.len());
+        let count = secrets.slots.len();
+        let letter = || Letter::new(Vec::with_capacity(count * BOX_SLOT_LEN));
+        let mut letters: BTreeMap<DeviceId, Letter> = halves.keys().map(|&id| (id, letter())).collect();
+        let (mut deposit_keys, mut slots) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for slot in std::mem::take(&mut secrets.slots) {
-            let mut own = BTreeMap::new();
+            let mut shares = BTreeMap::new();
             for (id, pair) in split_slot(&circle, member.threshold, &slot, &mut secrets) {
                 match letters.get_mut(&id) {
                     Some(letter) => pair.write(letter),
-                    None => drop(own.insert(id, pair)),
+                    None => drop(shares.insert(id, pair)),
                 }
             }
-            slots.push(SlotHoldings { secrets: slot, shares: own });
+            deposit_keys.push(slot.deposit);
+            slots.push(SlotHoldings { seed: slot.seed, pairs: BTreeMap::new(), shares });
         }
-        let seal = |to: DeviceId, letter: &Letter| pairs[&to].share_box(&me.header, me.id(), to).seal(letter);
-        let boxes = letters.iter().map(|(&to, letter)| (to, Bytes::from(seal(to, letter))));
+        let sharing = Self { member, own, agreement: secrets.agreement, halves, deposit_keys, slots };
+        let boxes = letters.iter().map(|(&to, letter)| (to, sharing.seal(me, to, letter)));
         let body = DeviceBody::Shares(boxes.collect());
-        Ok((Self { member, pairs, slots }, body))
+        Ok((sharing, body))
     }
 
-    /// Opens the boxes of the neighbours that got this far, and says whose did not open. A device without a
-    /// share of a liar's secrets goes on: it is the liar that has to leave.
+    /// What this device encapsulates to a neighbour, and the box with its shares.
+    fn seal(&self, me: &Me, to: DeviceId, letter: &Letter) -> Bytes {
+        let half = &self.halves[&to];
+        let sealed = half.share_box(&self.pair(me, to)).seal(letter);
+        let mut bytes = BytesMut::with_capacity(CIPHERTEXT_LEN + sealed.len());
+        bytes.put_slice(half.ciphertext());
+        bytes.put_slice(&sealed);
+        bytes.freeze()
+    }
+
+    fn pair<'a>(&self, me: &'a Me, peer: DeviceId) -> Pair<'a> {
+        let keys = self.member.neighbours[&peer].digest();
+        Pair { params: &me.header, own: self.own, peer: Party { id: peer, keys } }
+    }
+
+    /// Opens the boxes of the neighbours that got this far, says whose did not open, and leaves the keys that it
+    /// has with the others with the server. A device without a share of a liar's secrets says so and stays: the
+    /// server has to leave one of the two out before anybody masks.
     pub(super) fn on_shares(
         mut self,
         me: &Me,
         boxes: &BTreeMap<DeviceId, Bytes>,
     ) -> Result<(Idle, DeviceBody), Abort> {
-        let mut complaints = Vec::new();
+        let (mut complaints, mut deposits) = (Vec::new(), BTreeMap::new());
         for (&from, sealed) in boxes {
-            let pair = self.pairs.get(&from).ok_or(Abort::UnknownDevice(from))?;
-            let letter = pair.share_box(&me.header, from, me.id()).open(sealed);
-            let Some(shares) = letter.and_then(|letter| self.read(&letter)) else {
-                complaints.push(from);
-                continue;
-            };
-            for (slot, pair) in self.slots.iter_mut().zip(shares) {
-                slot.shares.insert(from, pair);
+            if !self.halves.contains_key(&from) {
+                return Err(Abort::UnknownDevice(from));
+            }
+            match self.open(me, from, sealed) {
+                Some((secret, shares)) => drop(deposits.insert(from, self.hold(me, from, &secret, shares))),
+                None => complaints.push(from),
             }
         }
         let (have, need) = (boxes.len() + 1 - complaints.len(), self.member.threshold);
@@ -101,7 +132,29 @@ impl Sharing {
             return Err(Abort::TooFew { have, need });
         }
         let complaints: DeviceSet = complaints.into_iter().collect();
-        Ok((Idle::new(self.member, complaints.clone(), self.slots), DeviceBody::Confirm(complaints)))
+        Ok((Idle::new(self.member, self.slots), DeviceBody::Confirm { complaints, deposits }))
+    }
+
+    /// What this device and a neighbour have in common, and the shares in its box; `None` when it does not open.
+    fn open(&self, me: &Me, from: DeviceId, sealed: &[u8]) -> Option<(PairSecret, Vec<SharePair>)> {
+        let (ciphertext, sealed) = sealed.split_first_chunk::<CIPHERTEXT_LEN>()?;
+        let whole = self.agreement.finish(&self.pair(me, from), self.halves.get(&from)?, ciphertext);
+        let letter = whole.share_box.open(sealed)?;
+        Some((whole.secret, self.read(&letter)?))
+    }
+
+    /// Keeps what came of a neighbour's box; the deposits for the server, slot after slot.
+    fn hold(&mut self, me: &Me, from: DeviceId, secret: &PairSecret, shares: Vec<SharePair>) -> Bytes {
+        let mut deposits = BytesMut::with_capacity(self.slots.len() * Deposit::LEN);
+        let slots = self.slots.iter_mut().zip(&self.deposit_keys).zip(shares);
+        for (slot, ((holdings, key), pair)) in (0u32..).zip(slots) {
+            let place = Place { params: &me.header, slot, pair: (me.id(), from) };
+            let pair_key = secret.in_slot(&place);
+            deposits.put_slice(&pair_key.deposit(&place, key).to_bytes());
+            holdings.pairs.insert(from, pair_key);
+            holdings.shares.insert(from, pair);
+        }
+        deposits.freeze()
     }
 
     /// The shares in a letter, slot after slot; `None` when it does not hold them.
@@ -123,13 +176,14 @@ impl Sharing {
     }
 }
 
-/// The secret shared with each neighbour, for the boxes.
-fn agree(member: &Member, secrets: &Secrets) -> Result<BTreeMap<DeviceId, SharedSecret>, Abort> {
-    let agree = |(&id, bundle): (&DeviceId, &KeyBundle)| {
-        let shared = secrets.encryption.agree(&bundle.encryption_key());
-        shared.map(|shared| (id, shared)).map_err(|_| Abort::BadKey(id))
+/// This device's half of the agreement with each neighbour.
+fn agree(member: &Member, secrets: &mut Secrets) -> Result<BTreeMap<DeviceId, Half>, Abort> {
+    let Secrets { agreement, stream, .. } = secrets;
+    let mut begin = |(&id, bundle): (&DeviceId, &KeyBundle)| {
+        let half = agreement.begin(bundle.agreement_key(), stream);
+        half.map(|half| (id, half)).map_err(|_| Abort::BadKey(id))
     };
-    member.neighbours.iter().map(agree).collect()
+    member.neighbours.iter().map(&mut begin).collect()
 }
 
 fn split_slot(
@@ -142,20 +196,21 @@ fn split_slot(
     let mut split = |secret: &[u8; 32]| {
         split(secret, &points, threshold, &mut secrets.stream).expect("the circle has t distinct points")
     };
-    let (mask_keys, seeds) = (split(slot.mask.secret()), split(&slot.seed.0));
-    let pairs = mask_keys.into_iter().zip(seeds).map(|(mask_key, seed)| SharePair { mask_key, seed });
+    let (deposit_keys, seeds) = (split(&slot.deposit.0), split(&slot.seed.0));
+    let pairs = deposit_keys.into_iter().zip(seeds);
+    let pairs = pairs.map(|(deposit_key, seed)| SharePair { deposit_key, seed });
     circle.iter().copied().zip(pairs).collect()
 }
 
 impl SharePair {
     fn write(&self, letter: &mut Letter) {
-        letter.extend_from_slice(&self.mask_key.to_bytes());
+        letter.extend_from_slice(&self.deposit_key.to_bytes());
         letter.extend_from_slice(&self.seed.to_bytes());
     }
 
     fn read(bytes: &[u8]) -> Option<Self> {
-        let (mask_key, seed) = bytes.split_at_checked(SHARE_LEN)?;
+        let (deposit_key, seed) = bytes.split_at_checked(SHARE_LEN)?;
         let share = |bytes: &[u8]| Share::from_bytes(bytes.try_into().ok()?);
-        Some(Self { mask_key: share(mask_key)?, seed: share(seed)? })
+        Some(Self { deposit_key: share(deposit_key)?, seed: share(seed)? })
     }
 }

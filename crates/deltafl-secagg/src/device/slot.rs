@@ -25,8 +25,6 @@ type Signatures = BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>;
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Idle {
     member: Member,
-    /// The neighbours whose boxes did not open: this device has no shares of theirs.
-    without_shares: DeviceSet,
     /// The devices that may still be there.
     allowed: DeviceSet,
     next: u32,
@@ -35,9 +33,9 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    pub(super) fn new(member: Member, without_shares: DeviceSet, mut holdings: Vec<SlotHoldings>) -> Self {
+    pub(super) fn new(member: Member, mut holdings: Vec<SlotHoldings>) -> Self {
         holdings.reverse();
-        Self { allowed: member.members.clone(), member, without_shares, next: 0, holdings }
+        Self { allowed: member.members.clone(), member, next: 0, holdings }
     }
 
     pub(super) fn on_open_slot(
@@ -52,7 +50,8 @@ impl Idle {
             return Err(Abort::TooLong { len: request.len, limit: me.policy.max_len });
         }
         self.member.check_set(me, &active, &self.allowed)?;
-        let here = |id: &DeviceId| active.contains(*id) && !self.without_shares.contains(*id);
+        // Whoever this device has no shares of, it has no mask in common with either.
+        let here = |id: &DeviceId| active.contains(*id);
         if let Some(id) = self.member.circle().filter(here).find(|id| !holdings.shares.contains_key(id)) {
             return Err(Abort::MissingShares(id));
         }
@@ -81,31 +80,24 @@ impl Asked {
     }
 
     /// y_u = x_u + PRG(b_u) + Σ_{v active, u<v} PRG(s_uv) − Σ_{v active, v<u} PRG(s_uv)
-    pub(super) fn submit(
-        self,
-        me: &Me,
-        context: &[u8],
-        mut input: RingVector,
-    ) -> Result<(Masked, DeviceBody), Abort> {
+    pub(super) fn submit(self, me: &Me, context: &[u8], mut input: RingVector) -> (Masked, DeviceBody) {
         let SlotRequest { slot, ring, len, .. } = self.request;
         let spec = SlotSpec::new(slot, ring, len, context);
-        mask::apply(&mut input, me.params.suite, &self.masks(me, &spec)?);
+        mask::apply(&mut input, me.params.suite, &self.masks(me, &spec));
         let signature = me.identity.sign(&self.rest.member.transcript.masked(&spec, &self.active));
         let body = DeviceBody::MaskedInput { slot, input: Bytes::from(input.to_le_bytes()), signature };
-        Ok((Masked { rest: self.rest, holdings: self.holdings, spec, active: self.active }, body))
+        (Masked { rest: self.rest, holdings: self.holdings, spec, active: self.active }, body)
     }
 
-    fn masks(&self, me: &Me, spec: &SlotSpec) -> Result<Vec<(Sign, MaskKey)>, Abort> {
-        let secrets = &self.holdings.secrets;
-        let neighbours = &self.rest.member.neighbours;
+    fn masks(&self, me: &Me, spec: &SlotSpec) -> Vec<(Sign, MaskKey)> {
+        let SlotHoldings { seed, pairs, .. } = &self.holdings;
         // Of its full length from the start: a vector that grows leaves copies of its keys behind.
-        let mut masks = Vec::with_capacity(1 + neighbours.len());
-        masks.push((Sign::Plus, self_mask_key(&secrets.seed.0, &me.header, spec, me.id())));
-        for (&peer, bundle) in neighbours.iter().filter(|(id, _)| self.active.contains(**id)) {
-            let shared = secrets.mask.agree(&bundle.mask_key(spec.slot)).map_err(|_| Abort::BadKey(peer))?;
-            masks.push((mask_sign(me.id(), peer), shared.mask_key(&me.header, spec, me.id(), peer)));
+        let mut masks = Vec::with_capacity(1 + pairs.len());
+        masks.push((Sign::Plus, self_mask_key(&seed.0, &me.header, spec, me.id())));
+        for (&peer, pair_key) in pairs.iter().filter(|(id, _)| self.active.contains(**id)) {
+            masks.push((mask_sign(me.id(), peer), pair_key.mask_key(&me.header, spec, (me.id(), peer))));
         }
-        Ok(masks)
+        masks
     }
 }
 
@@ -144,7 +136,7 @@ impl Masked {
     /// What a colluding device tells the server: both shares of a device of its circle.
     pub(super) fn spill(&self, owner: DeviceId) -> Option<(Share, Share)> {
         let pair = self.holdings.shares.get(&owner)?;
-        Some((pair.mask_key.clone(), pair.seed.clone()))
+        Some((pair.deposit_key.clone(), pair.seed.clone()))
     }
 }
 
@@ -217,7 +209,7 @@ impl Attested {
         Ok(())
     }
 
-    /// The seed's share of a survivor, the mask key's of a device that dropped out; the other one is wiped
+    /// The seed's share of a survivor, the deposit key's of a device that dropped out; the other one is wiped
     /// with the rest of the slot, so that it can never be given away.
     fn shares(&mut self) -> BTreeMap<DeviceId, (SecretKind, Share)> {
         let held = std::mem::take(&mut self.holdings.shares);
@@ -227,7 +219,7 @@ impl Attested {
             let share = if survived {
                 (SecretKind::Seed, pair.seed.clone())
             } else {
-                (SecretKind::MaskKey, pair.mask_key.clone())
+                (SecretKind::DepositKey, pair.deposit_key.clone())
             };
             (id, share)
         });

@@ -106,7 +106,7 @@ fn disconnection(n: usize, removed: usize, k: usize) -> f64 {
 }
 
 /// P[X ≥ t] for t = 0..=k+1, where X counts the marked among k drawn from `population` with `marked` marked.
-fn tails(population: usize, marked: usize, k: usize) -> Vec<f64> {
+pub(crate) fn tails(population: usize, marked: usize, k: usize) -> Vec<f64> {
     let marked = marked.min(population);
     let lowest = k.saturating_sub(population - marked);
     let highest = marked.min(k);

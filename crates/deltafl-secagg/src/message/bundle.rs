@@ -3,21 +3,23 @@
 use prost::bytes::{BufMut, Bytes, BytesMut};
 
 use crate::identity::{DeviceId, Identity, Roster, SIGNATURE_LEN};
-use crate::keys::is_small_order;
+use crate::keys::{AGREEMENT_KEY_LEN, agreement};
 use crate::params::MAX_SLOTS;
-use crate::transcript::{Digest, PROTOCOL};
+use crate::transcript::{Digest, Hasher, PROTOCOL};
 
 /// The keys and commitments of a device for one round, under its signature.
 ///
 /// ```text
-/// encryption key 32 · nonce commitment 32 · (mask key 32 · seed commitment 32) per slot · signature 64
+/// X25519 key 32 · ML-KEM-768 key 1184 · nonce commitment 32
+/// · (deposit key commitment 32 · seed commitment 32) per slot · signature 64
 /// ```
 ///
 /// Kept as the bytes that were received: what is verified is what was sent.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyBundle(Bytes);
 
-const HEAD: usize = 64;
+const NONCE_COMMITMENT: usize = AGREEMENT_KEY_LEN;
+const HEAD: usize = NONCE_COMMITMENT + 32;
 const SLOT: usize = 64;
 
 impl KeyBundle {
@@ -47,15 +49,15 @@ impl KeyBundle {
     pub(crate) fn sign(
         identity: &Identity,
         params: &Digest,
-        encryption: &[u8; 32],
+        agreement: &[u8; AGREEMENT_KEY_LEN],
         nonce_commitment: &Digest,
-        slots: impl IntoIterator<Item = ([u8; 32], Digest)>,
+        slots: impl IntoIterator<Item = (Digest, Digest)>,
     ) -> Self {
         let mut bytes = BytesMut::new();
-        bytes.put_slice(encryption);
+        bytes.put_slice(agreement);
         bytes.put_slice(nonce_commitment);
-        for (mask_key, seed_commitment) in slots {
-            bytes.put_slice(&mask_key);
+        for (deposit_commitment, seed_commitment) in slots {
+            bytes.put_slice(&deposit_commitment);
             bytes.put_slice(&seed_commitment);
         }
         let signature = identity.sign(&signed(params, identity.id(), &bytes));
@@ -70,18 +72,23 @@ impl KeyBundle {
         roster.verifies(id, &signed(params, id, contents), signature)
     }
 
-    /// The X25519 key under which shares for this device are sealed.
-    pub fn encryption_key(&self) -> [u8; 32] {
-        self.field(0)
+    /// The X25519 and ML-KEM-768 keys with which others agree with this device.
+    pub(crate) fn agreement_key(&self) -> &[u8; AGREEMENT_KEY_LEN] {
+        self.0.first_chunk().expect("every bundle is longer")
+    }
+
+    /// What stands for everything that the device signed.
+    pub(crate) fn digest(&self) -> Digest {
+        Hasher::new("bundle").part(&self.0).finish()
     }
 
     /// The commitment to the device's part of the graph's randomness.
     pub fn nonce_commitment(&self) -> Digest {
-        self.field(32)
+        self.field(NONCE_COMMITMENT)
     }
 
-    /// The X25519 key of the device's pairwise masks in a slot below [`Self::slots`].
-    pub(crate) fn mask_key(&self, slot: u32) -> [u8; 32] {
+    /// The commitment to the device's deposit key in a slot below [`Self::slots`].
+    pub(crate) fn deposit_commitment(&self, slot: u32) -> Digest {
         self.field(HEAD + SLOT * slot as usize)
     }
 
@@ -90,10 +97,9 @@ impl KeyBundle {
         self.field(HEAD + SLOT * slot as usize + 32)
     }
 
-    /// Whether one of the X25519 keys is of small order, so that nobody could agree with the device.
-    pub(crate) fn has_small_order_key(&self) -> bool {
-        is_small_order(&self.encryption_key())
-            || (0..self.slots()).any(|slot| is_small_order(&self.mask_key(slot)))
+    /// Whether anybody can agree with the device.
+    pub(crate) fn has_sound_keys(&self) -> bool {
+        agreement::are_sound(self.agreement_key())
     }
 
     fn field(&self, at: usize) -> [u8; 32] {

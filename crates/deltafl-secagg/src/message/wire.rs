@@ -16,9 +16,10 @@ use super::{
     DeviceBody, DeviceMessage, DeviceSet, KeyBundle, REVEAL_LEN, Reveal, SecretKind, ServerBody,
     ServerMessage,
 };
+use crate::draw::Opening;
 use crate::graph::GraphRule;
 use crate::identity::DeviceId;
-use crate::keys::ShareBox;
+use crate::keys::{CIPHERTEXT_LEN, Deposit, ShareBox};
 use crate::mask::Suite;
 use crate::params::{RoundId, RoundParams, VERSION};
 use crate::ring::Ring;
@@ -26,6 +27,16 @@ use crate::shamir::{SHARE_LEN, Share};
 
 /// Bytes of the two shares of a slot inside a box.
 pub(crate) const BOX_SLOT_LEN: usize = 2 * SHARE_LEN;
+
+/// Bytes of what a device sends to a neighbour in a round of so many slots: an ML-KEM ciphertext and a box.
+pub(crate) fn box_len(slots: u32) -> usize {
+    CIPHERTEXT_LEN + slots as usize * BOX_SLOT_LEN + ShareBox::OVERHEAD
+}
+
+/// Bytes of what a device leaves with the server about a neighbour.
+pub(crate) fn deposit_len(slots: u32) -> usize {
+    slots as usize * Deposit::LEN
+}
 
 /// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -104,7 +115,10 @@ fn device_body_to_wire(body: &DeviceBody) -> from_device::Body {
         DeviceBody::Advertise(bundle) => from_device::Body::Advertise(bundle.as_bytes().clone()),
         DeviceBody::Reveal(reveal) => from_device::Body::Reveal(Bytes::copy_from_slice(reveal.as_ref())),
         DeviceBody::Shares(boxes) => from_device::Body::Shares(records(boxes)),
-        DeviceBody::Confirm(complaints) => from_device::Body::Confirm(ids_to_wire(complaints.iter())),
+        DeviceBody::Confirm { complaints, deposits } => from_device::Body::Confirm(proto::Confirm {
+            complaints: ids_to_wire(complaints.iter()),
+            deposits: Some(records(deposits)),
+        }),
         DeviceBody::MaskedInput { slot, input, signature } => {
             from_device::Body::MaskedInput(proto::MaskedInput {
                 slot: *slot,
@@ -121,11 +135,11 @@ fn device_body_to_wire(body: &DeviceBody) -> from_device::Body {
                 let matching = shares.iter().filter(|(_, (kind, _))| *kind == wanted);
                 matching.map(|(&id, (_, share))| (id, share.to_bytes())).collect()
             };
-            let (seeds, mask_keys) = (of(SecretKind::Seed), of(SecretKind::MaskKey));
+            let (seeds, deposit_keys) = (of(SecretKind::Seed), of(SecretKind::DepositKey));
             from_device::Body::Unmask(proto::Unmask {
                 slot: *slot,
                 seeds: Some(records(&seeds)),
-                mask_keys: Some(records(&mask_keys)),
+                deposit_keys: Some(records(&deposit_keys)),
             })
         }
     }
@@ -138,7 +152,10 @@ fn device_body(body: from_device::Body) -> Result<DeviceBody, WireError> {
         }
         from_device::Body::Reveal(reveal) => DeviceBody::Reveal(Reveal::from(array(&reveal, "reveal")?)),
         from_device::Body::Shares(wire) => DeviceBody::Shares(boxes(&wire)?),
-        from_device::Body::Confirm(wire) => DeviceBody::Confirm(ids(&wire, "confirm")?),
+        from_device::Body::Confirm(wire) => DeviceBody::Confirm {
+            complaints: ids(&wire.complaints, "complaints")?,
+            deposits: entries(&wire.deposits.unwrap_or_default(), deposit_len(1), "deposits")?.collect(),
+        },
         from_device::Body::MaskedInput(wire) => {
             let signature = array(&wire.signature, "signature")?;
             DeviceBody::MaskedInput { slot: wire.slot, input: wire.input, signature }
@@ -154,7 +171,7 @@ fn device_body(body: from_device::Body) -> Result<DeviceBody, WireError> {
 
 fn unmask_shares(wire: proto::Unmask) -> Result<BTreeMap<DeviceId, (SecretKind, Share)>, WireError> {
     let mut shares = BTreeMap::new();
-    let halves = [(SecretKind::Seed, wire.seeds), (SecretKind::MaskKey, wire.mask_keys)];
+    let halves = [(SecretKind::Seed, wire.seeds), (SecretKind::DepositKey, wire.deposit_keys)];
     for (kind, records) in halves {
         for (id, bytes) in entries(&records.unwrap_or_default(), SHARE_LEN, "shares")? {
             let share = Share::from_bytes(&array(&bytes, "shares")?).ok_or(WireError::Field("shares"))?;
@@ -224,14 +241,19 @@ fn server_body(round: RoundId, body: from_server::Body) -> Result<ServerBody, Wi
 fn invite_to_wire(params: &RoundParams) -> proto::Invite {
     let [graph, threshold, gamma, colluding, delta] = params.graph.numbers();
     let (suite, cohort, slots) = (params.suite.code(), params.cohort, params.slots);
-    proto::Invite { suite, cohort, slots, graph, threshold, gamma, colluding, delta }
+    let draw = params.draw.map(|opening| Bytes::copy_from_slice(&opening.0)).unwrap_or_default();
+    proto::Invite { suite, cohort, slots, graph, threshold, gamma, colluding, delta, draw }
 }
 
 fn invite(id: RoundId, wire: &proto::Invite) -> Result<RoundParams, WireError> {
     let numbers = [wire.graph, wire.threshold, wire.gamma, wire.colluding, wire.delta];
     let graph = GraphRule::from_numbers(numbers).ok_or(WireError::Field("graph"))?;
     let suite = Suite::from_code(wire.suite).ok_or(WireError::Field("suite"))?;
-    let params = RoundParams { id, suite, cohort: wire.cohort, graph, slots: wire.slots };
+    let draw = match wire.draw.len() {
+        0 => None,
+        _ => Some(Opening(array(&wire.draw, "draw")?)),
+    };
+    let params = RoundParams { id, suite, cohort: wire.cohort, graph, slots: wire.slots, draw };
     params.check().map_err(|_| WireError::Field("invite"))?;
     Ok(params)
 }
@@ -281,7 +303,7 @@ fn arrays<const N: usize>(
 }
 
 fn boxes(wire: &Records) -> Result<BTreeMap<DeviceId, Bytes>, WireError> {
-    Ok(entries(wire, BOX_SLOT_LEN + ShareBox::OVERHEAD, "shares")?.collect())
+    Ok(entries(wire, box_len(1), "shares")?.collect())
 }
 
 fn bundles(wire: &Records) -> Result<BTreeMap<DeviceId, KeyBundle>, WireError> {

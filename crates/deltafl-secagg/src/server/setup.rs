@@ -1,16 +1,16 @@
 //! Key set-up: advertise keys, settle the graph, carry sealed shares.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use prost::bytes::Bytes;
 
-use super::slot::Idle;
-use super::verdict::{Lie, PhaseName, RefusedMessage, Verdict};
-use super::{Phase, Round, ServerEvent, Step};
+use super::confirm::{Confirming, Deposits};
+use super::verdict::{PhaseName, RefusedMessage, Verdict};
+use super::{Phase, Round, Step};
 use crate::graph::{self, Graph};
 use crate::identity::DeviceId;
-use crate::keys::{ShareBox, nonce_commitment, same};
-use crate::message::wire::BOX_SLOT_LEN;
+use crate::keys::{nonce_commitment, same};
+use crate::message::wire::box_len;
 use crate::message::{DeviceSet, KeyBundle, Reveal, ServerBody};
 use crate::transcript::{Digest, Transcript};
 
@@ -40,7 +40,7 @@ impl Advertising {
             return Err(RefusedMessage::BadSignature(from));
         }
         // Its neighbours could neither seal for it nor mask with it: it is this device that stays away.
-        if bundle.has_small_order_key() {
+        if !bundle.has_sound_keys() {
             return Err(RefusedMessage::BadKey(from));
         }
         self.keys.insert(from, bundle);
@@ -63,7 +63,7 @@ impl Advertising {
         round.enough(PhaseName::Advertise, members.len(), graph.threshold())?;
         let messages = vec![(members, ServerBody::Keys(self.keys.clone()))];
         let transcript = Transcript::new(&round.header, &self.keys);
-        let setup = Setup { keys: self.keys, graph, transcript, disputed: BTreeSet::new() };
+        let setup = Setup { keys: self.keys, graph, transcript, deposits: BTreeMap::new() };
         Ok(Step { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
     }
 }
@@ -130,7 +130,7 @@ impl Revealing {
         let transcript = Transcript::new(&seed, &self.commitments);
         let messages =
             [(members.clone(), ServerBody::Reveals(self.reveals))].into_iter().chain(keys).collect();
-        let setup = Setup { keys: self.keys, graph, transcript, disputed: BTreeSet::new() };
+        let setup = Setup { keys: self.keys, graph, transcript, deposits: BTreeMap::new() };
         Ok(Step { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
     }
 }
@@ -141,8 +141,8 @@ pub(super) struct Setup {
     pub(super) keys: BTreeMap<DeviceId, KeyBundle>,
     pub(super) graph: Graph,
     pub(super) transcript: Transcript,
-    /// Owner and holder of shares that the holder says it cannot read.
-    pub(super) disputed: BTreeSet<(DeviceId, DeviceId)>,
+    /// What each device left about each neighbour.
+    pub(super) deposits: Deposits,
 }
 
 impl Setup {
@@ -172,7 +172,7 @@ impl Sharing {
         boxes: BTreeMap<DeviceId, Bytes>,
     ) -> Result<(), RefusedMessage> {
         expected(from, self.setup.graph.contains(from), self.boxes.contains_key(&from))?;
-        let len = round.params.slots as usize * BOX_SLOT_LEN + ShareBox::OVERHEAD;
+        let len = box_len(round.params.slots);
         let whole = boxes.values().all(|sealed| sealed.len() == len);
         if !whole || !boxes.keys().copied().eq(self.setup.graph.neighbours(from)) {
             return Err(RefusedMessage::Shape(from));
@@ -197,74 +197,12 @@ impl Sharing {
             .iter()
             .map(|to| (DeviceSet::from_iter([to]), ServerBody::Shares(boxes_for(to))))
             .collect();
-        let confirming = Confirming { setup: self.setup, sharers, complaints: BTreeMap::new() };
+        let confirming = Confirming::new(self.setup, sharers);
         Ok(Step { phase: Phase::Confirming(confirming), messages, events: Vec::new() })
     }
 
     pub(super) fn degree(&self) -> usize {
         self.setup.graph.degree()
-    }
-}
-
-/// Waiting to hear whose boxes did not open.
-#[derive(Debug, Clone)]
-pub(super) struct Confirming {
-    setup: Setup,
-    sharers: DeviceSet,
-    /// By the device that complains.
-    complaints: BTreeMap<DeviceId, DeviceSet>,
-}
-
-impl Confirming {
-    pub(super) fn take(&mut self, from: DeviceId, complaints: &DeviceSet) -> Result<(), RefusedMessage> {
-        expected(from, self.sharers.contains(from), self.complaints.contains_key(&from))?;
-        let neighbours: DeviceSet = self.setup.graph.neighbours(from).into_iter().collect();
-        let sealed = |id: DeviceId| neighbours.contains(id) && self.sharers.contains(id);
-        if !complaints.iter().all(sealed) {
-            return Err(RefusedMessage::Shape(from));
-        }
-        self.complaints.insert(from, complaints.clone());
-        Ok(())
-    }
-
-    pub(super) fn is_complete(&self) -> bool {
-        self.complaints.len() == self.sharers.len()
-    }
-
-    pub(super) fn degree(&self) -> usize {
-        self.setup.graph.degree()
-    }
-
-    /// With at most c liars, a device that more than c accuse lied, and so did one that accuses more than c.
-    /// They are left out before anybody masks with them. Other complaints may be lies: two devices have no
-    /// share of each other's making, and the others have enough.
-    pub(super) fn finish(mut self, round: &Round) -> Result<Step, Verdict> {
-        let mut accusers: BTreeMap<DeviceId, usize> = BTreeMap::new();
-        for accused in self.complaints.values().flat_map(DeviceSet::iter) {
-            *accusers.entry(accused).or_default() += 1;
-        }
-        let most = self.setup.graph.liars();
-        let lie = |id: DeviceId, complaints: &DeviceSet| match accusers.get(&id) {
-            Some(&count) if count > most => Some(Lie::SealedBoxes),
-            _ if complaints.len() > most => Some(Lie::Accusations),
-            _ => None,
-        };
-        let lies = self.complaints.iter().filter_map(|(&id, complaints)| Some((id, lie(id, complaints)?)));
-        let caught: BTreeMap<DeviceId, Lie> = lies.collect();
-        let mut events: Vec<ServerEvent> =
-            caught.iter().map(|(&device, &lie)| ServerEvent::Caught { device, lie }).collect();
-        let here: DeviceSet = self.complaints.keys().copied().filter(|id| !caught.contains_key(id)).collect();
-        for (&holder, complaints) in self.complaints.iter().filter(|(id, _)| here.contains(**id)) {
-            for owner in complaints.iter().filter(|&owner| here.contains(owner)) {
-                self.setup.disputed.insert((owner, holder));
-                events.push(ServerEvent::Disputed { owner, holder });
-            }
-        }
-        let need = self.setup.graph.least().max(round.min_members);
-        round.enough(PhaseName::Confirm, here.len(), need)?;
-        let idle = Idle::new(self.setup, 0, here);
-        events.push(idle.ready());
-        Ok(Step { phase: Phase::Idle(idle), messages: Vec::new(), events })
     }
 }
 

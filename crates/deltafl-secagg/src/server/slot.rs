@@ -206,9 +206,7 @@ impl Unmasking {
         self.slot.check(slot)?;
         expected(from, self.signers.contains(from), self.answered.contains(&from))?;
         let circle = self.slot.setup.circle(from);
-        let held =
-            |&id: &DeviceId| self.slot.active.contains(id) && !self.slot.setup.disputed.contains(&(id, from));
-        let due = circle.iter().filter(held).map(|id| (id, self.kind(id)));
+        let due = circle.iter().filter(|&id| self.slot.active.contains(id)).map(|id| (id, self.kind(id)));
         if !due.eq(shares.iter().map(|(&id, &(kind, _))| (id, kind))) {
             return Err(RefusedMessage::Shape(from));
         }
@@ -221,7 +219,7 @@ impl Unmasking {
 
     /// The secret of an active device that the server may learn.
     fn kind(&self, id: DeviceId) -> SecretKind {
-        if self.survivors.contains(id) { SecretKind::Seed } else { SecretKind::MaskKey }
+        if self.survivors.contains(id) { SecretKind::Seed } else { SecretKind::DepositKey }
     }
 
     pub(super) fn is_complete(&self) -> bool {

@@ -4,9 +4,9 @@
 //! Σ_{u survived} x_u = Σ_{u survived} y_u − Σ_{u survived} PRG(b_u) − Σ_{v dropped} Σ_{u survived, u~v} ±PRG(s_uv)
 //! ```
 //!
-//! b_u of the survivors and s_v of the devices that dropped out are recovered from shares, false ones among
+//! b_u of the survivors and k_v of the devices that dropped out are recovered from shares, false ones among
 //! them are found and left out ([`crate::shamir`]), and each secret is checked against what its device
-//! committed to before it is used.
+//! committed to before it is used. k_v opens what v left about each neighbour, and that is s_uv.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,9 @@ use super::slot::Slot;
 use super::verdict::{Lie, Verdict};
 use super::{Round, ServerEvent};
 use crate::identity::DeviceId;
-use crate::keys::{KeyPair, mask_sign, same, seed_commitment, self_mask_key};
+use crate::keys::{
+    Deposit, Place, Secret, deposit_commitment, mask_sign, same, seed_commitment, self_mask_key,
+};
 use crate::mask::{self, MaskKey, Sign};
 use crate::message::DeviceSet;
 use crate::ring::RingVector;
@@ -77,15 +79,20 @@ fn pairwise_masks(
         return Ok(());
     }
     let number = slot.spec.slot;
-    let pair = KeyPair::from_secret(&*recovery.secret(dropped)?);
-    if !same(&slot.setup.keys[&dropped].mask_key(number), &pair.public()) {
-        return Err(Verdict::WrongSecret { device: dropped });
+    let wrong = || Verdict::WrongSecret { device: dropped };
+    let key = Secret(*recovery.secret(dropped)?);
+    let commitment = deposit_commitment(&round.header, dropped, number, &key.0);
+    if !same(&slot.setup.keys[&dropped].deposit_commitment(number), &commitment) {
+        return Err(wrong());
     }
     for survivor in left {
-        let public = slot.setup.keys[&survivor].mask_key(number);
-        let shared = pair.agree(&public).map_err(|_| Verdict::BadKey { device: survivor })?;
-        let key = shared.mask_key(&round.header, &slot.spec, survivor, dropped);
-        masks.push((-mask_sign(survivor, dropped), key));
+        let pair = (survivor, dropped);
+        let place = Place { params: &round.header, slot: number, pair };
+        // Both ends committed to the same key, so one that does not open is the doing of the one that left it.
+        let left = slot.setup.deposits.get(&dropped).and_then(|of| of.get(&survivor)).ok_or_else(wrong)?;
+        let deposit = Deposit::of_slot(left, number).ok_or_else(wrong)?;
+        let pair_key = deposit.open(&place, &key).ok_or_else(wrong)?;
+        masks.push((-mask_sign(survivor, dropped), pair_key.mask_key(&round.header, &slot.spec, pair)));
     }
     Ok(())
 }

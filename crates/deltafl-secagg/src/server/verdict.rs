@@ -55,15 +55,9 @@ pub enum Verdict {
         need: usize,
     },
     /// The shares of a device's secret combine to something that its commitment does not match: the device
-    /// shared something else, or more of its neighbours lied than can be told from the others.
+    /// shared or deposited something else, or more of its neighbours lied than can be told from the others.
     #[error("the recovered secret of device {device} does not match its commitment")]
     WrongSecret {
-        /// The device.
-        device: DeviceId,
-    },
-    /// A device that dropped out advertised a key of small order.
-    #[error("the public key of device {device} is unsound")]
-    BadKey {
         /// The device.
         device: DeviceId,
     },
@@ -91,7 +85,7 @@ pub enum RefusedMessage {
     /// A value that does not match its commitment.
     #[error("device {0} is not bound by what it committed to")]
     BadCommitment(DeviceId),
-    /// A public key of small order, with which nobody could agree.
+    /// A public key of small order, or none of ML-KEM, with which nobody could agree.
     #[error("a public key of device {0} is unsound")]
     BadKey(DeviceId),
     /// Another slot.
@@ -115,6 +109,8 @@ pub enum Lie {
     SealedBoxes,
     /// The device called the boxes of more neighbours unreadable than can have lied. It was left out.
     Accusations,
+    /// The device committed to other keys than more neighbours than can have lied. It was left out.
+    Deposits,
     /// The device gave false shares of the secrets of more devices than can have dealt them.
     FalseShares,
     /// The device dealt false shares to more neighbours than can have changed them.

@@ -37,6 +37,7 @@ pub(crate) fn policy() -> Policy {
         adversary: Adversary::Active { gamma: Permille::default().into() },
         max_len: 1000,
         patience: Duration::from_secs(60),
+        max_left_out: None,
     }
 }
 
@@ -56,7 +57,7 @@ impl Stage {
         }
         let roster = Arc::new(roster);
         let id = RoundId { session: [9; 16], round };
-        let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort: n, graph, slots: 2 };
+        let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort: n, graph, slots: 2, draw: None };
         let mut stage = Self {
             round: id,
             devices: BTreeMap::new(),
@@ -84,7 +85,7 @@ impl Stage {
         stage.share();
         for id in stage.ids() {
             let said = stage.tell(id, ServerBody::Shares(stage.boxes_for(id))).expect("honest so far");
-            assert!(matches!(&said[..], [DeviceBody::Confirm(complaints)] if complaints.is_empty()));
+            assert!(matches!(&said[..], [DeviceBody::Confirm { complaints, .. }] if complaints.is_empty()));
         }
         stage
     }

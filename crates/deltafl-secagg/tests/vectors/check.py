@@ -12,7 +12,9 @@ import struct
 import sys
 
 PRIME = 2**61 - 1
-PROTOCOL = b"deltafl-secagg/1/"
+# X25519 and ML-KEM-768 keys, and the commitment to the nonce.
+KEYS_LEN = 32 + 1184 + 32
+PROTOCOL = b"deltafl-secagg/2/"
 
 
 # Protobuf: varints and length-delimited fields are all there is.
@@ -67,8 +69,8 @@ def digest(purpose, *parts):
 def params_digest(session, round_number, invite):
     suite, cohort, slots = invite[1], invite[2], invite[3]
     graph = [invite.get(field, 0) for field in (4, 5, 6, 7, 8)]
-    return digest(b"params", number(1), part(session), number(round_number), number(suite), number(cohort),
-                  *map(number, graph), number(slots))
+    return digest(b"params", number(2), part(session), number(round_number), number(suite), number(cohort),
+                  *map(number, graph), number(slots), part(invite.get(9, b"")))
 
 
 def slot_digest(slot, ring, length, context):
@@ -89,28 +91,6 @@ def recover(shares):
             limbs[limb] = (limbs[limb] + value * weight) % PRIME
     lengths = (7, 7, 7, 7, 4)
     return b"".join(limb.to_bytes(length, "little") for limb, length in zip(limbs, lengths))
-
-
-# X25519, RFC 7748.
-
-def x25519(secret, public):
-    p = 2**255 - 19
-    k = int.from_bytes(secret, "little") & ~7 & (2**255 - 1) | 1 << 254
-    u = int.from_bytes(public, "little") & (2**255 - 1)
-    x2, z2, x3, z3, swap = 1, 0, u, 1, 0
-    for t in reversed(range(255)):
-        bit = k >> t & 1
-        if swap ^ bit:
-            x2, x3, z2, z3 = x3, x2, z3, z2
-        swap = bit
-        a, b, c, d = x2 + z2, x2 - z2, x3 + z3, x3 - z3
-        aa, bb, da, cb = a * a, b * b, d * a, c * b
-        e = aa - bb
-        x3, z3 = (da + cb) ** 2 % p, u * (da - cb) ** 2 % p
-        x2, z2 = aa * bb % p, e * (aa + 121665 * e) % p
-    if swap:
-        x2, z2 = x3, z3
-    return (x2 * pow(z2, -1, p) % p).to_bytes(32, "little")
 
 
 # HKDF-SHA-256, RFC 5869, one block.
@@ -207,7 +187,7 @@ def chacha_stream(key, length):
     return b"".join(chacha_block(key, i) for i in range(length // 64 + 1))[:length]
 
 
-STREAMS = {1: aes_stream, 2: chacha_stream}
+STREAMS = {3: aes_stream, 4: chacha_stream}
 
 
 def words(data, ring):
@@ -219,7 +199,7 @@ class Round:
     """What the server has in hand when all messages are in."""
 
     def __init__(self, messages):
-        self.keys, self.inputs, self.active, self.shares = {}, {}, {}, {}
+        self.keys, self.deposits, self.inputs, self.active, self.shares = {}, {}, {}, {}, {}
         for message in messages:
             body = fields(bytes.fromhex(message["bytes"]))
             if message["from"] is None:
@@ -242,6 +222,8 @@ class Round:
         if 7 in body:
             masked = fields(body[7])
             self.inputs[masked.get(1, 0), device] = masked[2]
+        if 10 in body:
+            self.deposits[device] = records(fields(body[10]).get(2, b""))
         if 9 in body:
             unmask = fields(body[9])
             for kind in (2, 3):
@@ -249,11 +231,20 @@ class Round:
                     held = self.shares.setdefault((unmask.get(1, 0), owner, kind), {})
                     held[device + 1] = share
 
-    def mask_public(self, device, slot):
-        return self.keys[device][64 + 64 * slot:96 + 64 * slot]
+    def committed(self, device, slot, which):
+        at = KEYS_LEN + 64 * slot + 32 * which
+        return self.keys[device][at:at + 32]
 
-    def seed_commitment(self, device, slot):
-        return self.keys[device][96 + 64 * slot:128 + 64 * slot]
+    def pair_key(self, key, dropped, device, slot):
+        number_digest = digest(b"slot-number", number(slot))
+        pad = mask_key(key, b"deposit", self.params, number_digest, device, dropped)
+        left = self.deposits[dropped][device][64 * slot:64 * slot + 64]
+        opened = bytes(a ^ b for a, b in zip(pad, left))
+        low, high = sorted((device, dropped))
+        commitment = digest(b"pair-key", part(self.params), number(slot), number(low), number(high), part(opened))
+        theirs = self.deposits[device][dropped][64 * slot + 32:64 * slot + 64]
+        assert commitment == left[32:] == theirs, f"deposit of device {dropped} about device {device}"
+        return opened
 
     def sum(self, slot, ring, length, context):
         total = [0] * length
@@ -269,14 +260,14 @@ class Round:
             add(self.inputs[slot, device], 1)
             seed = recover(self.shares[slot, device, 2])
             commitment = digest(b"seed", part(self.params), number(device), number(slot), part(seed))
-            assert commitment == self.seed_commitment(device, slot), f"seed of device {device}"
+            assert commitment == self.committed(device, slot, 1), f"seed of device {device}"
             add(stream(mask_key(seed, b"self", self.params, spec, device, device)), -1)
         for dropped in set(self.active[slot]) - set(survivors):
             secret = recover(self.shares[slot, dropped, 3])
-            base = (9).to_bytes(32, "little")
-            assert x25519(secret, base) == self.mask_public(dropped, slot), f"mask key of device {dropped}"
+            commitment = digest(b"deposit-key", part(self.params), number(dropped), number(slot), part(secret))
+            assert commitment == self.committed(dropped, slot, 0), f"deposit key of device {dropped}"
             for device in survivors:
-                shared = x25519(secret, self.mask_public(device, slot))
+                shared = self.pair_key(secret, dropped, device, slot)
                 key = mask_key(shared, b"mask", self.params, spec, device, dropped)
                 add(stream(key), -1 if device < dropped else 1)
         return survivors, total

@@ -17,7 +17,7 @@ pub(super) struct FromDevice {
 }
 
 pub(super) mod from_device {
-    use super::{Attest, Bytes, MaskedInput, Oneof, Records, Unmask};
+    use super::{Attest, Bytes, Confirm, MaskedInput, Oneof, Records, Unmask};
 
     #[derive(Clone, PartialEq, Oneof)]
     pub(in super::super) enum Body {
@@ -33,8 +33,8 @@ pub(super) mod from_device {
         Attest(Attest),
         #[prost(message, tag = "9")]
         Unmask(Unmask),
-        #[prost(bytes = "bytes", tag = "10")]
-        Confirm(Bytes),
+        #[prost(message, tag = "10")]
+        Confirm(Confirm),
     }
 }
 
@@ -84,6 +84,14 @@ pub(super) struct Records {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(super) struct Confirm {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) complaints: Bytes,
+    #[prost(message, optional, tag = "2")]
+    pub(super) deposits: Option<Records>,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(super) struct Invite {
     #[prost(uint32, tag = "1")]
     pub(super) suite: u32,
@@ -101,6 +109,8 @@ pub(super) struct Invite {
     pub(super) colluding: u32,
     #[prost(uint32, tag = "8")]
     pub(super) delta: u32,
+    #[prost(bytes = "bytes", tag = "9")]
+    pub(super) draw: Bytes,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -158,5 +168,5 @@ pub(super) struct Unmask {
     #[prost(message, optional, tag = "2")]
     pub(super) seeds: Option<Records>,
     #[prost(message, optional, tag = "3")]
-    pub(super) mask_keys: Option<Records>,
+    pub(super) deposit_keys: Option<Records>,
 }

@@ -30,18 +30,21 @@ fn bundle() -> KeyBundle {
 
 /// One message of each kind of a device.
 pub(super) fn device_messages() -> Vec<Bytes> {
-    let sealed = Bytes::from(vec![7; BOX_SLOT_LEN + ShareBox::OVERHEAD]);
+    let sealed = Bytes::from(vec![7; box_len(1)]);
     [
         DeviceBody::Advertise(bundle()),
         DeviceBody::Reveal(Reveal::from([4; REVEAL_LEN])),
         DeviceBody::Shares(map([(1, sealed.clone()), (5, sealed)])),
-        DeviceBody::Confirm(DeviceSet::default()),
-        DeviceBody::Confirm([DeviceId(1), DeviceId(9)].into_iter().collect()),
+        DeviceBody::Confirm { complaints: DeviceSet::default(), deposits: BTreeMap::new() },
+        DeviceBody::Confirm {
+            complaints: [DeviceId(1), DeviceId(9)].into_iter().collect(),
+            deposits: map([(2, Bytes::from(vec![8; deposit_len(2)]))]),
+        },
         DeviceBody::MaskedInput { slot: 1, input: Bytes::from_static(b"12345678"), signature: [6; 64] },
         DeviceBody::Attest { slot: 1, signature: [5; 64] },
         DeviceBody::Unmask {
             slot: 1,
-            shares: map([(1, (SecretKind::Seed, share(6))), (2, (SecretKind::MaskKey, share(7)))]),
+            shares: map([(1, (SecretKind::Seed, share(6))), (2, (SecretKind::DepositKey, share(7)))]),
         },
     ]
     .into_iter()
@@ -51,12 +54,17 @@ pub(super) fn device_messages() -> Vec<Bytes> {
 
 /// One message of each kind of a server.
 pub(super) fn server_messages() -> Vec<Bytes> {
-    let sealed = Bytes::from(vec![7; BOX_SLOT_LEN + ShareBox::OVERHEAD]);
+    let sealed = Bytes::from(vec![7; box_len(1)]);
     let half = Permille::new(500).expect("one half");
-    let params = |graph| RoundParams { id: ROUND, suite: Suite::ChaCha20, cohort: 9, graph, slots: 2 };
+    let params =
+        |graph| RoundParams { id: ROUND, suite: Suite::ChaCha20, cohort: 9, graph, slots: 2, draw: None };
     let active: DeviceSet = [DeviceId(1), DeviceId(70_000)].into_iter().collect();
     [
         ServerBody::Invite(params(GraphRule::Full { threshold: 5 })),
+        ServerBody::Invite(RoundParams {
+            draw: Some(Opening([6; 32])),
+            ..params(GraphRule::Full { threshold: 5 })
+        }),
         ServerBody::Invite(params(GraphRule::Active { gamma: Colluding::Devices(1), delta: half })),
         ServerBody::Invite(params(GraphRule::HonestButCurious { gamma: half.into(), delta: half })),
         ServerBody::Commitments(map([(1, [1; 32]), (2, [2; 32])])),
@@ -94,9 +102,9 @@ fn a_message_over_the_limit_is_not_looked_at() {
 #[test]
 fn another_version_is_refused() {
     let mut bytes = device_message(DeviceBody::Reveal(Reveal::from([4; REVEAL_LEN]))).to_vec();
-    assert_eq!(bytes[..2], [0x08, 1], "field 1, a varint: the version");
-    bytes[1] = 2;
-    assert_eq!(decode_device(bytes.into(), 1000).err(), Some(WireError::Version(2)));
+    assert_eq!(bytes[..2], [0x08, 2], "field 1, a varint: the version");
+    bytes[1] = 1;
+    assert_eq!(decode_device(bytes.into(), 1000).err(), Some(WireError::Version(1)));
 }
 
 #[test]
@@ -109,7 +117,7 @@ fn a_message_without_contents_is_refused() {
 fn both_shares_of_one_device_in_one_message_are_refused() {
     let one =
         Records { ids: ids_to_wire([DeviceId(1)].into_iter()), records: Bytes::from_static(&[0; SHARE_LEN]) };
-    let unmask = proto::Unmask { slot: 0, seeds: Some(one.clone()), mask_keys: Some(one) };
+    let unmask = proto::Unmask { slot: 0, seeds: Some(one.clone()), deposit_keys: Some(one) };
     assert_eq!(unmask_shares(unmask).err(), Some(WireError::Field("shares")));
 }
 
@@ -128,22 +136,25 @@ fn records_that_do_not_match_their_ids_are_refused() {
 
 #[test]
 fn impossible_parameters_do_not_come_through() {
-    let good = proto::Invite { suite: 1, cohort: 5, slots: 1, graph: 2, threshold: 3, ..Default::default() };
+    let good = proto::Invite { suite: 3, cohort: 5, slots: 1, graph: 2, threshold: 3, ..Default::default() };
     assert!(invite(ROUND, &good).is_ok());
-    let active = proto::Invite { graph: 1, threshold: 0, gamma: 100, delta: 200, ..good };
+    let active = proto::Invite { graph: 1, threshold: 0, gamma: 100, delta: 200, ..good.clone() };
     assert!(invite(ROUND, &active).is_ok());
     for bad in [
-        proto::Invite { suite: 9, ..good },
-        proto::Invite { cohort: u32::MAX, ..good },
-        proto::Invite { slots: 1000, ..good },
-        proto::Invite { threshold: 6, ..good },
-        proto::Invite { graph: 0, ..good },
-        proto::Invite { gamma: 1, ..good },
-        proto::Invite { threshold: 3, ..active },
-        proto::Invite { gamma: 501, ..active },
-        proto::Invite { delta: 501, ..active },
-        proto::Invite { colluding: 1, ..active },
-        proto::Invite { gamma: 0, colluding: 5, ..active },
+        proto::Invite { suite: 9, ..good.clone() },
+        proto::Invite { draw: Bytes::from_static(b"short"), ..good.clone() },
+        // Without ML-KEM.
+        proto::Invite { suite: 1, ..good.clone() },
+        proto::Invite { cohort: u32::MAX, ..good.clone() },
+        proto::Invite { slots: 1000, ..good.clone() },
+        proto::Invite { threshold: 6, ..good.clone() },
+        proto::Invite { graph: 0, ..good.clone() },
+        proto::Invite { gamma: 1, ..good.clone() },
+        proto::Invite { threshold: 3, ..active.clone() },
+        proto::Invite { gamma: 501, ..active.clone() },
+        proto::Invite { delta: 501, ..active.clone() },
+        proto::Invite { colluding: 1, ..active.clone() },
+        proto::Invite { gamma: 0, colluding: 5, ..active.clone() },
     ] {
         assert!(invite(ROUND, &bad).is_err(), "{bad:?}");
     }
@@ -202,19 +213,20 @@ fn the_rust_types_have_the_fields_of_the_proto_file() {
     let (one, slot) = (1, 1);
     for (message, bytes) in [
         ("Records", records.clone().expect("some").encode_to_vec()),
+        ("Confirm", proto::Confirm { complaints: some.clone(), deposits: records.clone() }.encode_to_vec()),
         ("OpenSlot", proto::OpenSlot { slot, ring: one, len: one, active: some.clone() }.encode_to_vec()),
         (
             "MaskedInput",
             proto::MaskedInput { slot, input: some.clone(), signature: some.clone() }.encode_to_vec(),
         ),
         ("Survivors", proto::Survivors { slot, survivors: some.clone() }.encode_to_vec()),
-        ("Attest", proto::Attest { slot, signature: some }.encode_to_vec()),
+        ("Attest", proto::Attest { slot, signature: some.clone() }.encode_to_vec()),
         (
             "Attestations",
             proto::Attestations { slot, signatures: records.clone(), masked: records.clone() }
                 .encode_to_vec(),
         ),
-        ("Unmask", proto::Unmask { slot, seeds: records.clone(), mask_keys: records }.encode_to_vec()),
+        ("Unmask", proto::Unmask { slot, seeds: records.clone(), deposit_keys: records }.encode_to_vec()),
         (
             "Invite",
             proto::Invite {
@@ -226,6 +238,7 @@ fn the_rust_types_have_the_fields_of_the_proto_file() {
                 gamma: one,
                 colluding: one,
                 delta: one,
+                draw: some.clone(),
             }
             .encode_to_vec(),
         ),

@@ -1,0 +1,280 @@
+//! What the owner of a device agreed to.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use deltafl::params::ParamsId;
+use deltafl::question::{Ask, Question};
+use deltafl::trainer::Work;
+use deltafl_secagg::device::Policy;
+use deltafl_secagg::graph::Permille;
+use deltafl_wire::guard::Guard;
+use deltafl_wire::proto;
+
+/// A day, for the budget of work.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Why a device does not take part for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It is in use.
+    Busy,
+    /// It is not charging.
+    Battery,
+    /// Its owner allowed less.
+    Policy,
+    /// It cannot do the work.
+    Unable,
+    /// It has answered this before.
+    Answered,
+}
+
+impl Reason {
+    pub(super) fn to_wire(self) -> proto::Decline {
+        use proto::decline::Reason as Wire;
+        let reason = match self {
+            Self::Busy => Wire::Busy,
+            Self::Battery => Wire::Battery,
+            Self::Policy => Wire::Policy,
+            Self::Unable => Wire::Unable,
+            Self::Answered => Wire::Answered,
+        };
+        proto::Decline { reason: reason.into() }
+    }
+}
+
+/// Why a device does not take part in what a server trains.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotAllowed {
+    /// Not on the list.
+    #[error("experiment {0} is not on this device's list")]
+    Experiment(String),
+    /// Not on the list.
+    #[error("model {0} is not on this device's list")]
+    Model(String),
+    /// The server asks for losses one by one.
+    #[error("the server trains in open mode, to which this device's owner did not agree")]
+    Open,
+    /// The model of the server is not the device's.
+    #[error("the server trains {theirs} parameters, this device's model has {ours}")]
+    OtherModel {
+        /// Of the server.
+        theirs: u64,
+        /// Of the device.
+        ours: u64,
+    },
+}
+
+/// A batch that any device takes, however few its examples: it sizes the memory in which a device trains.
+const LARGE_BATCH: u64 = 1024;
+/// A device with fewer examples works as much as one with these.
+const FEW_EXAMPLES: u64 = 100;
+
+/// Why a device does not do the work of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TooMuch {
+    #[error(
+        "a question that goes over {visits} examples is beyond the {most} that this device's owner allows"
+    )]
+    Visits { visits: u64, most: u64 },
+    #[error("steps of {batch} examples are too large for a device that has {examples}")]
+    Batch { batch: u64, examples: u64 },
+}
+
+/// Asks the device whether it has time now.
+pub type Willing = Arc<dyn Fn() -> Result<(), Reason> + Send + Sync>;
+
+/// What the owner of a device agreed to.
+#[derive(Clone)]
+pub struct Consent {
+    /// Experiments by name; `None` allows any.
+    pub experiments: Option<Vec<String>>,
+    /// Models by kind (`linear`, `conv-net` …); `None` allows any that fits the data.
+    pub models: Option<Vec<String>>,
+    /// Whether the server may ask for this device's loss (open mode).
+    pub open: bool,
+    /// The fewest devices to hide among, this one included.
+    pub min_cohort: usize,
+    /// Against whom rounds must protect the device.
+    pub guard: Guard,
+    /// The largest share of the drawn that may be left out of a round, where the roster says that cohorts are drawn.
+    pub max_left_out: Permille,
+    /// Whether to stay away from federations whose server chooses the cohorts.
+    pub drawn_only: bool,
+    /// Computing time per day.
+    pub work_per_day: Duration,
+    /// Passes over its own examples that the device makes for one question, at most. One that asks for more is refused before
+    /// any of it is done.
+    pub max_passes: u32,
+    /// Whether the device has time now.
+    pub willing: Willing,
+}
+
+/// Any experiment in private mode, among thirty devices at least, from a server that may lie, at any time.
+impl Default for Consent {
+    fn default() -> Self {
+        Self {
+            experiments: None,
+            models: None,
+            open: false,
+            min_cohort: 30,
+            guard: Guard::default(),
+            max_left_out: Permille::new(500).unwrap_or_default(),
+            drawn_only: false,
+            work_per_day: DAY,
+            max_passes: 100,
+            willing: Arc::new(|| Ok(())),
+        }
+    }
+}
+
+impl Consent {
+    /// Whether the owner agreed to this experiment.
+    pub(super) fn allows(&self, experiment: &proto::Experiment, params: usize) -> Result<(), NotAllowed> {
+        let listed = |list: &Option<Vec<String>>, name: &str| {
+            list.as_ref().is_none_or(|list| list.iter().any(|allowed| allowed == name))
+        };
+        if !listed(&self.experiments, &experiment.name) {
+            return Err(NotAllowed::Experiment(experiment.name.clone()));
+        }
+        let model = serde_json::from_str::<serde_json::Value>(&experiment.model).unwrap_or_default();
+        let kind = model.get("kind").and_then(|kind| kind.as_str()).unwrap_or_default();
+        if !listed(&self.models, kind) {
+            return Err(NotAllowed::Model(kind.to_owned()));
+        }
+        if experiment.open && !self.open {
+            return Err(NotAllowed::Open);
+        }
+        let (theirs, ours) = (experiment.params, params as u64);
+        if theirs != ours { Err(NotAllowed::OtherModel { theirs, ours }) } else { Ok(()) }
+    }
+
+    /// Whether a question asks for no more work and memory than the owner allows a device of so many examples.
+    pub(super) fn allows_work(&self, question: &Question<ParamsId>, examples: u64) -> Result<(), TooMuch> {
+        let mut visits = 0u64;
+        for query in &question.queries {
+            let Ask::Update { plan, .. } = &query.ask else {
+                visits = visits.saturating_add(examples);
+                continue;
+            };
+            let batch = plan.batch as u64;
+            if batch > examples.max(LARGE_BATCH) {
+                return Err(TooMuch::Batch { batch, examples });
+            }
+            let of_update = match plan.work {
+                Work::Epochs(epochs) => u64::from(epochs).saturating_mul(examples),
+                Work::Steps(steps) => u64::from(steps).saturating_mul(batch),
+            };
+            // The loss that decides on the tail is a pass of its own.
+            visits = visits.saturating_add(of_update).saturating_add(examples);
+        }
+        let most = u64::from(self.max_passes).saturating_mul(examples.max(FEW_EXAMPLES));
+        if visits > most { Err(TooMuch::Visits { visits, most }) } else { Ok(()) }
+    }
+
+    /// What the device insists on in secure aggregation, for answers of at most `max_len` integers, under a roster that says or
+    /// does not say that cohorts are drawn.
+    pub(super) fn policy(&self, max_len: u32, drawn: bool) -> Policy {
+        Policy {
+            min_members: self.min_cohort,
+            adversary: self.guard.insisted(),
+            max_len,
+            patience: Duration::from_secs(30 * 60),
+            max_left_out: (drawn || self.drawn_only).then_some(self.max_left_out),
+        }
+    }
+}
+
+/// The computing time of the present day.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    since: Option<Instant>,
+    used: Duration,
+}
+
+impl Ledger {
+    /// How long until there is budget again; nothing if there is now.
+    pub(super) fn wait(&mut self, budget: Duration) -> Option<Duration> {
+        let age = self.since.get_or_insert_with(Instant::now).elapsed();
+        if age >= DAY {
+            *self = Self { since: Some(Instant::now()), used: Duration::ZERO };
+        }
+        (self.used >= budget).then(|| DAY.saturating_sub(age))
+    }
+
+    pub(super) fn spend(&mut self, time: Duration) {
+        self.used += time;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::question::{Query, RoundKey};
+    use deltafl::selection::Weighting;
+    use deltafl::trainer::LocalPlan;
+
+    use super::*;
+
+    fn experiment() -> proto::Experiment {
+        let (name, model) = ("digits".to_owned(), r#"{"kind":"linear"}"#.to_owned());
+        proto::Experiment { name, model, params: 10, open: false }
+    }
+
+    #[test]
+    fn what_is_not_on_the_list_is_refused() {
+        let lists = Consent {
+            experiments: Some(vec!["digits".to_owned()]),
+            models: Some(vec!["linear".to_owned()]),
+            ..Consent::default()
+        };
+        assert_eq!(lists.allows(&experiment(), 10), Ok(()));
+        let other = proto::Experiment { name: "faces".to_owned(), ..experiment() };
+        assert_eq!(lists.allows(&other, 10), Err(NotAllowed::Experiment("faces".to_owned())));
+        let other = proto::Experiment { model: r#"{"kind":"gru"}"#.to_owned(), ..experiment() };
+        assert_eq!(lists.allows(&other, 10), Err(NotAllowed::Model("gru".to_owned())));
+        assert!(lists.allows(&experiment(), 11).is_err());
+    }
+
+    #[test]
+    fn open_mode_needs_consent() {
+        let open = proto::Experiment { open: true, ..experiment() };
+        assert_eq!(Consent::default().allows(&open, 10), Err(NotAllowed::Open));
+        assert_eq!(Consent { open: true, ..Consent::default() }.allows(&open, 10), Ok(()));
+    }
+
+    fn question(work: Work, batch: usize, updates: usize) -> Question<ParamsId> {
+        let plan = LocalPlan { work, batch, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let ask = Ask::Update { weighting: Weighting::everyone(), plan };
+        let query = Query { params: ParamsId { hash: blake3::hash(b"w"), len: 10 }, ask };
+        Question { key: RoundKey { seed: 1, round: 1, members: 3 }, queries: vec![query; updates] }
+    }
+
+    #[test]
+    fn a_question_of_too_much_work_or_memory_is_refused_before_it_is_begun() {
+        use Work::{Epochs, Steps};
+        let allowed =
+            |question: Question<ParamsId>, examples| Consent::default().allows_work(&question, examples);
+        assert_eq!(allowed(question(Epochs(1), 10, 3), 500), Ok(()));
+        assert_eq!(allowed(question(Epochs(1), 10, 40), 5), Ok(()));
+        assert_eq!(allowed(question(Steps(100), 10, 2), 5), Ok(()));
+        let endless = allowed(question(Epochs(u32::MAX), 10, 1), 500);
+        assert!(matches!(endless, Err(TooMuch::Visits { most: 50_000, .. })), "{endless:?}");
+        assert!(allowed(question(Epochs(50), 10, 2), 500).is_err(), "all queries of a question count");
+        assert!(allowed(question(Steps(u32::MAX), 1000, 64), 500).is_err());
+        assert_eq!(
+            allowed(question(Epochs(1), 1 << 20, 1), 500),
+            Err(TooMuch::Batch { batch: 1 << 20, examples: 500 })
+        );
+        assert_eq!(allowed(question(Epochs(1), 5000, 1), 5000), Ok(()));
+    }
+
+    #[test]
+    fn a_spent_budget_means_waiting_for_the_next_day() {
+        let mut ledger = Ledger::default();
+        let budget = Duration::from_secs(60);
+        assert_eq!(ledger.wait(budget), None);
+        ledger.spend(budget);
+        assert!(ledger.wait(budget).is_some_and(|wait| wait > Duration::from_secs(23 * 60 * 60)));
+    }
+}

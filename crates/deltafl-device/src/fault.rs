@@ -1,0 +1,121 @@
+//! Devices that misbehave on purpose: for tests, demonstrations and load.
+
+use std::time::Duration;
+
+use deltafl::stream::{Purpose, Stream};
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+
+/// Messages that a device sends in a round, more or less: one of them is where it goes wrong.
+const MESSAGES: u64 = 8;
+
+/// How a device misbehaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Misconduct {
+    /// Probability that it vanishes in a round it takes part in, at a phase drawn at random.
+    pub drop_out: f64,
+    /// Probability that it sends noise in place of one message of a round.
+    pub garbage: f64,
+    /// It answers after a wait drawn between nothing and this many milliseconds.
+    pub delay_ms: u64,
+    /// Bytes per second that it can send and receive; 0 sets no bound.
+    pub bandwidth: u64,
+}
+
+/// The misconduct of one device, drawn from a stream of its own.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    misconduct: Misconduct,
+    stream: Stream,
+    round: RoundFaults,
+}
+
+/// What goes wrong in a round, by the number of the message.
+#[derive(Clone, Copy, Debug, Default)]
+struct RoundFaults {
+    sent: u64,
+    vanishes: Option<u64>,
+    garbles: Option<u64>,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Sent,
+    /// The device vanishes before it is sent.
+    Vanishes,
+    /// Noise is sent in its place.
+    Garbled,
+}
+
+impl Faults {
+    /// A device that behaves.
+    pub fn none() -> Self {
+        Self::new(Misconduct::default(), 0, 0)
+    }
+
+    /// The faults of device `device` under this seed.
+    pub fn new(misconduct: Misconduct, seed: u64, device: u64) -> Self {
+        Self {
+            misconduct,
+            stream: Stream::new(seed, Purpose::Faults, 0, device),
+            round: RoundFaults::default(),
+        }
+    }
+
+    /// Draws what goes wrong in a round that begins.
+    pub(crate) fn begin_round(&mut self) {
+        let Misconduct { drop_out, garbage, .. } = self.misconduct;
+        let mut draw = |probability| {
+            let at = self.stream.below(MESSAGES);
+            (self.stream.unit() < probability).then_some(at)
+        };
+        self.round = RoundFaults { sent: 0, vanishes: draw(drop_out), garbles: draw(garbage) };
+    }
+
+    /// What becomes of the next message of the round, after the device's usual wait.
+    pub(crate) async fn next_message(&mut self) -> Turn {
+        if self.misconduct.delay_ms > 0 {
+            sleep(Duration::from_millis(self.stream.below(self.misconduct.delay_ms + 1))).await;
+        }
+        let at = Some(self.round.sent);
+        self.round.sent += 1;
+        match at {
+            at if at == self.round.vanishes => Turn::Vanishes,
+            at if at == self.round.garbles => Turn::Garbled,
+            _ => Turn::Sent,
+        }
+    }
+
+    /// Bytes that mean nothing.
+    pub(crate) fn noise(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.stream.next_u64() as u8).collect()
+    }
+
+    /// Takes the time that so many bytes take on the device's link.
+    pub(crate) async fn transfer(&self, bytes: usize) {
+        if self.misconduct.bandwidth > 0 {
+            sleep(Duration::from_secs_f64(bytes as f64 / self.misconduct.bandwidth as f64)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn devices_vanish_as_often_as_asked() {
+        let misconduct = Misconduct { drop_out: 0.3, ..Misconduct::default() };
+        let mut faults = Faults::new(misconduct, 1, 2);
+        let mut vanished = 0;
+        for _ in 0..1000 {
+            faults.begin_round();
+            for _ in 0..MESSAGES {
+                vanished += u32::from(faults.next_message().await == Turn::Vanishes);
+            }
+        }
+        assert!((250..350).contains(&vanished), "{vanished}");
+    }
+}

@@ -1,0 +1,187 @@
+//! A device: it keeps its data, connects out, and answers inside sums.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use deltafl_device::{Consent, Credentials, Data, Device, Server, Trust};
+//! # use deltafl::{data::Federation, kernel::Isa, model::ModelSpec};
+//! # async fn app(credentials: Credentials, trust: Trust, data: Arc<Federation>) -> Result<(), Box<dyn std::error::Error>> {
+//! let model = ModelSpec::LINEAR.build(&data, Isa::detect())?;
+//! let server = Server { address: "fl.example.org:7700".into(), trust };
+//! Device::connect(server, credentials, Consent::default())
+//!     .serve(Arc::from(model), Data::only_device(&data).ok_or("one device is expected")?)
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What the server says is checked: the roster must bear the enrolment authority's signature and be the newest that the device
+//! has seen ([`DeviceState`]), every round must meet the device's own [`Consent`], and secure aggregation checks the rest.
+//! docs/threat-model.md says what a hostile server can do all the same. Memory: the parameters of a question, a working
+//! copy, and the answer.
+
+mod answer;
+mod cache;
+mod consent;
+mod dial;
+pub mod enrolment;
+pub mod fault;
+mod fetch;
+mod interruptible;
+mod offer;
+mod session;
+mod state;
+pub mod swarm;
+mod workers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deltafl::data::{Federation, Split};
+use deltafl::model::Model;
+use tokio::time::sleep;
+
+pub use deltafl_wire::identity::Credentials;
+
+pub use self::cache::BlobCache;
+pub use self::consent::{Consent, NotAllowed, Reason, Willing};
+pub use self::dial::{DialError, Server, Trust, is_refused_certificate};
+pub use self::offer::{Offer, offer};
+pub use self::session::SessionError;
+pub use self::state::{
+    Conflict, DeviceState, Digest, Event, StateError, Transcript, TranscriptError, conflicts,
+};
+pub use self::workers::Workers;
+use crate::fault::Faults;
+
+/// The data of one device.
+#[derive(Clone)]
+pub struct Data {
+    federation: Arc<Federation>,
+    device: u32,
+}
+
+impl Data {
+    /// Device `device` of a federation that several share.
+    ///
+    /// # Panics
+    /// When the federation has no such device.
+    pub fn of(federation: Arc<Federation>, device: u32) -> Self {
+        assert!((device as usize) < federation.len(), "a device of the federation");
+        Self { federation, device }
+    }
+
+    /// The one device that trains in a federation; `None` where there are others.
+    pub fn only_device(federation: &Arc<Federation>) -> Option<Self> {
+        let [device] = federation.split(Split::Train)[..] else { return None };
+        Some(Self { federation: Arc::clone(federation), device })
+    }
+
+    /// The device of this name.
+    pub fn named(federation: &Arc<Federation>, name: &str) -> Option<Self> {
+        let device = (0..federation.len() as u32).find(|&k| federation.id(k) == name)?;
+        Some(Self { federation: Arc::clone(federation), device })
+    }
+
+    /// The name of the device.
+    pub fn name(&self) -> &str {
+        self.federation.id(self.device)
+    }
+}
+
+/// A device that takes part in a federation.
+pub struct Device {
+    server: Server,
+    credentials: Credentials,
+    consent: Consent,
+    workers: Arc<Workers>,
+    cache: Arc<BlobCache>,
+    faults: Faults,
+    backoff: Backoff,
+    state: DeviceState,
+}
+
+/// How long to wait before connecting again.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    /// After the first failure; it doubles from then on.
+    pub first: Duration,
+    /// At most.
+    pub longest: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { first: Duration::from_secs(1), longest: Duration::from_secs(120) }
+    }
+}
+
+impl Backoff {
+    /// A wait drawn between nothing and the doubled one, so that a fleet that lost its server does not come back as one.
+    fn wait(&self, failures: u32) -> Duration {
+        let most = self.first.saturating_mul(1 << failures.min(16)).min(self.longest);
+        let mut bytes = [0; 8];
+        let drawn = getrandom::fill(&mut bytes).map_or(u64::MAX, |()| u64::from_le_bytes(bytes));
+        most.mul_f64(drawn as f64 / u64::MAX as f64)
+    }
+}
+
+impl Device {
+    /// A device of a federation. Nothing is sent before [`Self::serve`].
+    pub fn connect(server: Server, credentials: Credentials, consent: Consent) -> Self {
+        Self {
+            server,
+            credentials,
+            consent,
+            workers: Arc::new(Workers::new(1)),
+            cache: Arc::default(),
+            faults: Faults::none(),
+            backoff: Backoff::default(),
+            state: DeviceState::default(),
+        }
+    }
+
+    /// Remembers across restarts; without it the device remembers for as long as it lives.
+    #[must_use]
+    pub fn with_state(mut self, state: DeviceState) -> Self {
+        self.state = state;
+        self
+    }
+
+    /// Shares threads and downloaded blobs with other devices of the same process.
+    #[must_use]
+    pub fn sharing(mut self, workers: Arc<Workers>, cache: Arc<BlobCache>) -> Self {
+        (self.workers, self.cache) = (workers, cache);
+        self
+    }
+
+    /// Misbehaves, for tests.
+    #[must_use]
+    pub fn with_faults(mut self, faults: Faults) -> Self {
+        self.faults = faults;
+        self
+    }
+
+    /// Waits so before it connects again.
+    #[must_use]
+    pub fn with_backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Takes part in rounds, through lost connections and restarts of the server, until it is dropped or its owner's
+    /// consent does not cover what the server asks.
+    pub async fn serve(mut self, model: Arc<dyn Model>, data: Data) -> Result<(), NotAllowed> {
+        let mut memory = session::Memory::default();
+        let mut failures = 0;
+        loop {
+            match session::attend(&mut self, &model, &data, &mut memory).await {
+                SessionError::NotAllowed(reason) => return Err(reason),
+                error => {
+                    failures = if memory.take_welcomed() { 0 } else { failures + 1 };
+                    tracing::debug!(%error, failures, "the connection ended");
+                }
+            }
+            sleep(self.backoff.wait(failures)).await;
+        }
+    }
+}

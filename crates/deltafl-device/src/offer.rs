@@ -1,0 +1,39 @@
+//! What a server trains, before a device decides to take part.
+
+use deltafl_wire::proto::{FromDevice, FromServer, Hello, from_device, from_server};
+use deltafl_wire::{VERSION, malformed};
+use tokio_stream::once;
+
+use super::SessionError;
+use crate::Server;
+
+/// What a server trains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The name of the federation.
+    pub federation: String,
+    /// The name of the experiment.
+    pub experiment: String,
+    /// The model, as the experiment file writes it, in JSON.
+    pub model: String,
+    /// Whether devices are asked for their losses one by one.
+    pub open: bool,
+}
+
+/// Says hello under a device's name, hears what is trained, and leaves.
+pub async fn offer(server: &Server, device: &str) -> Result<Offer, SessionError> {
+    let mut client = server.dial().await?;
+    let hello = from_device::Body::Hello(Hello { version: VERSION, device: device.to_owned() });
+    let mut incoming = client.attend(once(FromDevice { body: Some(hello) })).await?.into_inner();
+    let Some(FromServer { body: Some(from_server::Body::Welcome(welcome)) }) = incoming.message().await?
+    else {
+        return Err(malformed("welcome").into());
+    };
+    let experiment = welcome.experiment.ok_or(malformed("experiment"))?;
+    Ok(Offer {
+        federation: welcome.federation,
+        experiment: experiment.name,
+        model: experiment.model,
+        open: experiment.open,
+    })
+}

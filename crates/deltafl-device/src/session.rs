@@ -1,0 +1,210 @@
+//! One connection of a device, from its Hello to its end.
+
+mod ended;
+mod memory;
+mod part;
+mod roster;
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use deltafl::model::Model;
+use deltafl::params::ParamsId;
+use deltafl::question::Question;
+use deltafl_secagg::device::{Device as Protocol, Enrolment};
+use deltafl_wire::proto;
+use deltafl_wire::proto::federation_client::FederationClient;
+use deltafl_wire::proto::{FromDevice, FromServer, from_device, from_server};
+use deltafl_wire::{Assembly, VERSION, array, malformed, question as checked_question};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+pub use self::ended::SessionError;
+pub(super) use self::memory::Memory;
+use self::roster::{enrolment, verified};
+use super::cache::Verified;
+use super::consent::Reason;
+use super::{Data, Device};
+
+/// Messages of secure aggregation outside of a round: an invitation.
+const SMALL: usize = 4 << 10;
+/// Messages that wait for the network: few, because the long ones are in parts.
+const OUTBOX: usize = 2;
+/// Messages that a server has reason to send while a device computes.
+const PENDING: usize = 64;
+/// How often a device asks itself whether it has time.
+const WILLING_EVERY: Duration = Duration::from_secs(15);
+
+/// Attends until the connection ends.
+pub(super) async fn attend(
+    device: &mut Device,
+    model: &Arc<dyn Model>,
+    data: &Data,
+    memory: &mut Memory,
+) -> SessionError {
+    let attended = async { Session::open(device, model, data, memory).await?.run().await };
+    match attended.await {
+        Ok(never) => match never {},
+        Err(error) => error,
+    }
+}
+
+struct Session<'d> {
+    device: &'d mut Device,
+    model: &'d Arc<dyn Model>,
+    data: &'d Data,
+    memory: &'d mut Memory,
+    client: FederationClient<Channel>,
+    outgoing: mpsc::Sender<FromDevice>,
+    incoming: Streaming<FromServer>,
+    /// What came while the device was computing.
+    pending: VecDeque<from_server::Body>,
+    /// The zero of the protocol's clock.
+    since: Instant,
+    session: [u8; 16],
+    index: u32,
+    roster: Arc<Verified>,
+    enrolment: Enrolment,
+    /// Whether the server may draw this device.
+    available: bool,
+    assembly: Assembly,
+    protocol: Option<Protocol>,
+    question: Option<Question<ParamsId>>,
+}
+
+impl<'d> Session<'d> {
+    /// Connects, and gets to know the federation.
+    async fn open(
+        device: &'d mut Device,
+        model: &'d Arc<dyn Model>,
+        data: &'d Data,
+        memory: &'d mut Memory,
+    ) -> Result<Self, SessionError> {
+        let mut client = device.server.dial().await?;
+        let (outgoing, outbox) = mpsc::channel(OUTBOX);
+        let hello = proto::Hello { version: VERSION, device: device.credentials.name.clone() };
+        send(&outgoing, from_device::Body::Hello(hello)).await?;
+        let mut incoming = client.attend(ReceiverStream::new(outbox)).await?.into_inner();
+        let Some(FromServer { body: Some(from_server::Body::Welcome(welcome)) }) = incoming.message().await?
+        else {
+            return Err(malformed("welcome").into());
+        };
+        memory.welcomed = true;
+        let experiment = welcome.experiment.as_ref().ok_or(malformed("experiment"))?;
+        if let Err(reason) = device.consent.allows(experiment, model.num_params()) {
+            send(&outgoing, from_device::Body::Decline(Reason::Policy.to_wire())).await?;
+            return Err(reason.into());
+        }
+        let session = array(&welcome.session, "session")?;
+        let roster = verified(device, memory, &mut client, welcome.roster).await?;
+        let enrolment = enrolment(device, &roster, welcome.index, &session, model.num_params())?;
+        let mut session = Self {
+            device,
+            model,
+            data,
+            memory,
+            client,
+            outgoing,
+            incoming,
+            pending: VecDeque::new(),
+            since: Instant::now(),
+            session,
+            index: welcome.index,
+            roster,
+            enrolment,
+            available: false,
+            assembly: Assembly::default(),
+            protocol: None,
+            question: None,
+        };
+        session.check_willing().await?;
+        Ok(session)
+    }
+
+    /// Listens to the server.
+    async fn run(&mut self) -> Result<Infallible, SessionError> {
+        let mut willing = interval(WILLING_EVERY);
+        willing.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            if let Some(body) = self.pending.pop_front() {
+                self.hear(body).await?;
+                continue;
+            }
+            let deadline = self.protocol.as_ref().and_then(Protocol::poll_timeout);
+            let silence = deadline.map_or(WILLING_EVERY, |at| at.saturating_sub(self.since.elapsed()));
+            tokio::select! {
+                message = self.incoming.message() => {
+                    let message = message?.ok_or(SessionError::Closed)?;
+                    self.hear(message.body.ok_or(malformed("body"))?).await?;
+                }
+                _ = willing.tick() => self.check_willing().await?,
+                () = sleep(silence), if deadline.is_some() => self.protocol = None,
+            }
+        }
+    }
+
+    async fn hear(&mut self, body: from_server::Body) -> Result<(), SessionError> {
+        match body {
+            from_server::Body::Welcome(_) => return Err(malformed("welcome").into()),
+            from_server::Body::Roster(roster) => self.change_roster(roster).await?,
+            from_server::Body::Question(question) => self.question = Some(checked_question(&question)?),
+            from_server::Body::LossQuestion(question) => self.tell_losses(question).await?,
+            from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),
+            from_server::Body::Part(part) => {
+                let limit = self.protocol.as_ref().map_or(SMALL, Protocol::message_limit).max(SMALL);
+                if let Some(bytes) = self.assembly.take(part, limit)? {
+                    self.take_part(bytes, limit).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the server when this device begins or ceases to have time.
+    async fn check_willing(&mut self) -> Result<(), SessionError> {
+        let willing = self.willing();
+        if willing.is_ok() == self.available {
+            return Ok(());
+        }
+        self.available = willing.is_ok();
+        match willing {
+            Ok(()) => self.say_ready().await,
+            Err(reason) => send(&self.outgoing, from_device::Body::Decline(reason.to_wire())).await,
+        }
+    }
+
+    fn willing(&mut self) -> Result<(), Reason> {
+        let spent = self.memory.ledger.wait(self.device.consent.work_per_day).is_some();
+        if spent { Err(Reason::Policy) } else { (self.device.consent.willing)() }
+    }
+
+    async fn say_ready(&self) -> Result<(), SessionError> {
+        let roster = Bytes::copy_from_slice(self.roster.hash.as_bytes());
+        send(&self.outgoing, from_device::Body::Ready(proto::Ready { roster })).await
+    }
+
+    /// Stays out of the present round, and is there for the next.
+    async fn sit_out(&mut self, reason: Reason) -> Result<(), SessionError> {
+        (self.protocol, self.question) = (None, None);
+        send(&self.outgoing, from_device::Body::Decline(reason.to_wire())).await?;
+        self.say_ready().await
+    }
+
+    async fn change_roster(&mut self, roster: proto::Roster) -> Result<(), SessionError> {
+        self.roster = verified(self.device, self.memory, &mut self.client, Some(roster)).await?;
+        let params = self.model.num_params();
+        self.enrolment = enrolment(self.device, &self.roster, self.index, &self.session, params)?;
+        self.available = false;
+        self.check_willing().await
+    }
+}
+
+async fn send(outgoing: &mpsc::Sender<FromDevice>, body: from_device::Body) -> Result<(), SessionError> {
+    outgoing.send(FromDevice { body: Some(body) }).await.map_err(|_| SessionError::Closed)
+}

@@ -1,0 +1,39 @@
+//! What a device remembers from one connection to the next.
+
+use std::collections::VecDeque;
+
+use deltafl_wire::MAX_QUERIES;
+
+use crate::answer::Losses;
+use crate::consent::Ledger;
+use crate::fetch::Partial;
+
+/// What outlives a connection.
+#[derive(Default)]
+pub(crate) struct Memory {
+    pub(super) partial: Partial,
+    pub(super) ledger: Ledger,
+    pub(super) losses: Losses,
+    /// The parameters fetched last, by hash: in a shared cache others may have been first, but each fetches for itself.
+    fetched: VecDeque<blake3::Hash>,
+    pub(super) welcomed: bool,
+}
+
+impl Memory {
+    /// Whether a server welcomed the device since this was last asked.
+    pub(crate) fn take_welcomed(&mut self) -> bool {
+        std::mem::take(&mut self.welcomed)
+    }
+
+    /// Whether this device has not fetched this hash before; it counts as fetched from now on.
+    pub(super) fn is_new(&mut self, hash: &blake3::Hash) -> bool {
+        if self.fetched.contains(hash) {
+            return false;
+        }
+        self.fetched.push_back(*hash);
+        if self.fetched.len() > MAX_QUERIES {
+            self.fetched.pop_front();
+        }
+        true
+    }
+}

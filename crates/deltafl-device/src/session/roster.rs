@@ -1,0 +1,64 @@
+//! Who a device takes part with: the roster that the authority signed, and its own place on it.
+
+use std::sync::Arc;
+
+use deltafl::params::UpdateCode;
+use deltafl_secagg::device::Enrolment;
+use deltafl_secagg::identity::{DeviceId, Identity};
+use deltafl_wire::proto::federation_client::FederationClient;
+use deltafl_wire::roster::{MAX_ROSTER, Roster, RosterError, SignedRoster, session_under};
+use deltafl_wire::{BlobId, MAX_QUERIES, array, malformed, proto};
+use tonic::transport::Channel;
+
+use super::{Memory, SessionError};
+use crate::Device;
+use crate::cache::Verified;
+
+/// The roster that the server names, once the authority's signature holds and it is the newest that the device has seen.
+pub(super) async fn verified(
+    device: &mut Device,
+    memory: &mut Memory,
+    client: &mut FederationClient<Channel>,
+    wire: Option<proto::Roster>,
+) -> Result<Arc<Verified>, SessionError> {
+    let wire = wire.ok_or(malformed("roster"))?;
+    let (id, signature) = (BlobId::from_wire(wire.blob)?, array(&wire.signature, "signature")?);
+    if !SignedRoster::verifies(&id.hash, &signature, &device.credentials.authority) {
+        return Err(RosterError::Signature.into());
+    }
+    let verified = match device.cache.roster(&id.hash) {
+        Some(known) => known,
+        None => {
+            let bytes = memory.partial.fetch(client, id, MAX_ROSTER as u64, &device.faults).await?;
+            let roster = Roster::decode(bytes)?;
+            let keys = Arc::new(roster.keys(&id.hash, &signature)?);
+            device.cache.keep_roster(Verified { hash: id.hash, roster, keys })
+        }
+    };
+    device.state.take_roster(verified.roster.edition(), &id.hash)?;
+    Ok(verified)
+}
+
+/// The device's standing in the rounds that the server runs with a roster.
+pub(super) fn enrolment(
+    device: &Device,
+    roster: &Verified,
+    index: u32,
+    session: &[u8; 16],
+    params: usize,
+) -> Result<Enrolment, SessionError> {
+    let identity = identity(device, roster, index)?;
+    let longest = MAX_QUERIES * UpdateCode::len(params);
+    let policy = device.consent.policy(u32::try_from(longest).unwrap_or(u32::MAX), roster.roster.is_drawn());
+    let session = session_under(session, &roster.hash);
+    let last = device.state.last_round(&session);
+    Ok(Enrolment::new(identity, Arc::clone(&roster.keys), session, policy).resumed(last))
+}
+
+/// This device's signing key, under the number that roster and server have for it.
+fn identity(device: &Device, roster: &Verified, index: u32) -> Result<Arc<Identity>, SessionError> {
+    let identity = Identity::from_secret(DeviceId(index), &device.credentials.signing);
+    let entry = roster.roster.entries().get(index as usize);
+    let mine = entry.is_some_and(|e| e.name == device.credentials.name && e.key == identity.public());
+    if mine { Ok(Arc::new(identity)) } else { Err(SessionError::NotOnRoster) }
+}

@@ -1,0 +1,272 @@
+//! What a device remembers across restarts.
+//!
+//! ```text
+//! FOLDER/roster.json        version and hash of the newest roster that the device has taken
+//! FOLDER/transcript.jsonl   what the server showed it, line by line, each line bound to the one before
+//! FOLDER/ledger             what it has answered, so that it answers nothing twice
+//! FOLDER/rounds             the last round that it joined, of each session, so that it joins none twice
+//! FOLDER/lock               held while a process uses the folder
+//! ```
+//!
+//! A server can only be caught at showing an older roster, or another one to somebody else, by a device that remembers.
+
+mod ledger;
+mod transcript;
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use deltafl_secagg::device::SeenRounds;
+use deltafl_secagg::params::RoundId;
+use deltafl_wire::roster::{Edition, RosterError};
+use serde::{Deserialize, Serialize};
+
+use self::ledger::Ledger;
+pub(crate) use self::ledger::{Answered, Claim};
+pub use self::transcript::{Conflict, Digest, Event, Transcript, TranscriptError, conflicts};
+
+/// Why a device's state cannot be read or kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The file system said no.
+    #[error("{path}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Error of the file system.
+        source: io::Error,
+    },
+    /// Another process uses the folder.
+    #[error("{path} is used by another process: a device keeps one state")]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file that holds something else.
+    #[error("{path} is damaged: restore it, or let the device start anew in another folder")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The transcript does not hold together.
+    #[error(transparent)]
+    Transcript(#[from] TranscriptError),
+}
+
+/// What a device remembers: on disk, or for as long as the process lives.
+#[derive(Debug, Default)]
+pub struct DeviceState {
+    folder: Option<Folder>,
+    roster: Option<SeenRoster>,
+    /// The roster refused last.
+    refused: Option<SeenRoster>,
+    transcript: Transcript,
+    ledger: Ledger,
+    rounds: SeenRounds,
+}
+
+#[derive(Debug)]
+struct Folder {
+    path: PathBuf,
+    /// The lock lasts as long as the file is open.
+    _lock: File,
+}
+
+/// The newest roster that a device has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct SeenRoster {
+    version: u64,
+    hash: Digest,
+}
+
+impl DeviceState {
+    /// The state in a folder, which is made if it is not there.
+    pub fn open(path: &Path) -> Result<Self, StateError> {
+        fs::create_dir_all(path).map_err(io_error(path))?;
+        let lock_path = path.join("lock");
+        let lock = File::create(&lock_path).map_err(io_error(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StateError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(io_error(&lock_path)(source)),
+        }
+        let roster = read_roster(&path.join("roster.json"))?;
+        let transcript = Transcript::open(&path.join("transcript.jsonl"))?;
+        let ledger = Ledger::open(&path.join("ledger"))?;
+        let rounds = read_rounds(&path.join("rounds"))?;
+        let folder = Some(Folder { path: path.to_owned(), _lock: lock });
+        Ok(Self { folder, roster, refused: None, transcript, ledger, rounds })
+    }
+
+    /// Takes a roster that the authority signed, unless it has expired, is older than one taken before, or is another one of
+    /// the same version. A newer one is remembered before it is used.
+    pub(crate) fn take_roster(&mut self, edition: Edition, hash: &blake3::Hash) -> Result<(), RosterRefused> {
+        let Edition { version, .. } = edition;
+        if edition.left().is_none() {
+            return Err(RosterError::Expired(version).into());
+        }
+        let shown = SeenRoster { version, hash: Digest::from(*hash) };
+        let refused = match self.roster {
+            Some(seen) if seen == shown => return Ok(()),
+            Some(seen) if version < seen.version => RosterError::RolledBack { version, seen: seen.version },
+            Some(seen) if version == seen.version => RosterError::TwoOfOneVersion(version),
+            _ => return self.keep_roster(shown),
+        };
+        // Evidence, once: a server that shows it again and again does not fill the disk.
+        if self.refused.replace(shown) != Some(shown) {
+            tracing::warn!(%refused, "the server is not to be trusted");
+            let (hash, reason) = (shown.hash, refused.to_string());
+            self.record(Event::RosterRefused { version, hash, reason })?;
+        }
+        Err(refused.into())
+    }
+
+    fn keep_roster(&mut self, shown: SeenRoster) -> Result<(), RosterRefused> {
+        if let Some(folder) = &self.folder {
+            let text = serde_json::to_string(&shown).expect("numbers and digits are JSON") + "\n";
+            replace(&folder.path.join("roster.json"), text.as_bytes())?;
+        }
+        self.roster = Some(shown);
+        self.record(Event::Roster { version: shown.version, hash: shown.hash })?;
+        Ok(())
+    }
+
+    /// Notes that all of this is about to be answered; or nothing, when part of it was answered before. It is on disk when this
+    /// returns.
+    pub(crate) fn claim(&mut self, claims: &[Claim]) -> Result<Result<(), Answered>, StateError> {
+        self.ledger.claim(claims)
+    }
+
+    /// The last round of a session that the device joined.
+    pub(crate) fn last_round(&self, session: &[u8; 16]) -> Option<u64> {
+        self.rounds.last(session)
+    }
+
+    /// Notes that a round is joined. It is on disk when this returns.
+    pub(crate) fn join(&mut self, round: RoundId) -> Result<(), StateError> {
+        self.rounds.note(round);
+        match &self.folder {
+            Some(folder) => replace(&folder.path.join("rounds"), &self.rounds.to_bytes()),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes an event into the transcript. It is on disk when this returns.
+    pub(crate) fn record(&mut self, event: Event) -> Result<(), StateError> {
+        Ok(self.transcript.append(event)?)
+    }
+}
+
+/// Why a device does not take a roster.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RosterRefused {
+    #[error(transparent)]
+    Roster(#[from] RosterError),
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+fn read_roster(path: &Path) -> Result<Option<SeenRoster>, StateError> {
+    match fs::read(path) {
+        Ok(text) => {
+            let damaged = |_| StateError::Damaged { path: path.to_owned() };
+            serde_json::from_slice(&text).map(Some).map_err(damaged)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(io_error(path)(source)),
+    }
+}
+
+fn read_rounds(path: &Path) -> Result<SeenRounds, StateError> {
+    match fs::read(path) {
+        Ok(bytes) => {
+            SeenRounds::from_bytes(&bytes).map_err(|_| StateError::Damaged { path: path.to_owned() })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(SeenRounds::default()),
+        Err(source) => Err(io_error(path)(source)),
+    }
+}
+
+/// Writes a file beside its place, syncs it, and renames it.
+fn replace(path: &Path, contents: &[u8]) -> Result<(), StateError> {
+    let beside = path.with_extension("new");
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(contents)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)?;
+        // The rename itself is in the folder.
+        File::open(path.parent().unwrap_or(path))?.sync_all()
+    };
+    write().map_err(io_error(path))
+}
+
+fn io_error(path: &Path) -> impl Fn(io::Error) -> StateError + use<> {
+    let path = path.to_owned();
+    move |source| StateError::Io { path: path.clone(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER: u64 = u64::MAX;
+
+    fn taken(state: &mut DeviceState, version: u64, bytes: &[u8]) -> Result<(), String> {
+        let edition = Edition { version, expires: LATER };
+        state.take_roster(edition, &blake3::hash(bytes)).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_roster_is_not_rolled_back_even_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut state = DeviceState::open(folder.path()).unwrap();
+        taken(&mut state, 4, b"four").unwrap();
+        taken(&mut state, 5, b"five").unwrap();
+        drop(state);
+        let mut state = DeviceState::open(folder.path()).unwrap();
+        taken(&mut state, 5, b"five").unwrap();
+        assert!(taken(&mut state, 4, b"four").unwrap_err().contains("rolled back"));
+        assert!(taken(&mut state, 5, b"another five").unwrap_err().contains("another roster 5"));
+        taken(&mut state, 9, b"nine").unwrap();
+    }
+
+    #[test]
+    fn an_expired_roster_is_refused() {
+        let edition = Edition { version: 4, expires: 1_000 };
+        let refused = DeviceState::default().take_roster(edition, &blake3::hash(b"four")).unwrap_err();
+        assert!(matches!(refused, RosterRefused::Roster(RosterError::Expired(4))));
+    }
+
+    #[test]
+    fn a_round_stays_joined_after_a_restart_and_a_damaged_file_is_not_taken_for_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let round = |round| RoundId { session: [7; 16], round };
+        let mut state = DeviceState::open(folder.path()).unwrap();
+        assert_eq!(state.last_round(&[7; 16]), None);
+        state.join(round(3)).unwrap();
+        state.join(round(5)).unwrap();
+        drop(state);
+        let state = DeviceState::open(folder.path()).unwrap();
+        assert_eq!((state.last_round(&[7; 16]), state.last_round(&[8; 16])), (Some(5), None));
+        drop(state);
+        fs::write(folder.path().join("rounds"), b"dfl-seen").unwrap();
+        assert!(matches!(DeviceState::open(folder.path()), Err(StateError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_folder_serves_one_process_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let _state = DeviceState::open(folder.path()).unwrap();
+        assert!(matches!(DeviceState::open(folder.path()), Err(StateError::InUse { .. })));
+    }
+
+    #[test]
+    fn a_damaged_mark_is_not_taken_for_none() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("roster.json"), "{\"version\":").unwrap();
+        assert!(matches!(DeviceState::open(folder.path()), Err(StateError::Damaged { .. })));
+    }
+}

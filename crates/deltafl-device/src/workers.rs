@@ -1,0 +1,111 @@
+//! The threads on which devices compute.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use deltafl::kernel;
+use deltafl::model::Model;
+use deltafl::trainer::{Sgd, TrainerError, Worker, Workspace};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::interruptible::Interrupt;
+
+/// A few threads, and the memory in which they train, shared by the devices of a process.
+#[derive(Debug)]
+pub struct Workers {
+    threads: Semaphore,
+    /// Answers that are computed and not yet sent.
+    answers: Semaphore,
+    workspaces: Mutex<Vec<Workspace>>,
+}
+
+/// A device's computation failed: its data, or a trainer that a user brought, made it fail or panic.
+#[derive(Debug, thiserror::Error)]
+#[error("the computation of this device failed")]
+pub struct Failed {
+    /// What the trainer said; nothing where it panicked.
+    #[source]
+    pub source: Option<TrainerError>,
+}
+
+impl Workers {
+    /// So many threads. Answers wait for their upload in memory, eight per thread at most.
+    pub fn new(threads: usize) -> Self {
+        Self {
+            threads: Semaphore::new(threads),
+            answers: Semaphore::new(8 * threads),
+            workspaces: Mutex::default(),
+        }
+    }
+
+    /// Room for an answer, until it is sent.
+    pub(super) async fn room(&self) -> SemaphorePermit<'_> {
+        self.answers.acquire().await.expect("the semaphore is never closed")
+    }
+
+    /// Computes on one of the threads, between two batches for as long as somebody waits: a computation whose future is dropped
+    /// ends.
+    pub(super) async fn compute<T: Send + 'static>(
+        &self,
+        model: Arc<dyn Model>,
+        task: impl FnOnce(&mut dyn Worker) -> Result<T, TrainerError> + Send + 'static,
+    ) -> Result<T, Failed> {
+        let _thread = self.threads.acquire().await.expect("the semaphore is never closed");
+        let workspace = self.spare().pop().unwrap_or_default();
+        let interrupt = Interrupt::default();
+        let model = interrupt.guard(model);
+        let done = tokio::task::spawn_blocking(move || {
+            let _flushed = kernel::flush_denormals();
+            let mut worker = Sgd::new(&model).worker_in(workspace);
+            let result = task(&mut worker);
+            (result, worker.into_workspace())
+        });
+        let (result, workspace) = done.await.map_err(|_| Failed { source: None })?;
+        self.spare().push(workspace);
+        result.map_err(|source| Failed { source: Some(source) })
+    }
+
+    fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Workspace>> {
+        self.workspaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::data::synthetic::Glyphs;
+    use deltafl::kernel::Isa;
+    use deltafl::model::ModelSpec;
+    use deltafl::stream::{Purpose, Stream};
+    use deltafl::trainer::{LocalPlan, Work};
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn training_that_nobody_waits_for_ends() {
+        let federation = Arc::new(Glyphs { devices: 2.try_into().unwrap(), ..Glyphs::default() }.build());
+        let model: Arc<dyn Model> = Arc::from(ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap());
+        let (workers, len) = (Workers::new(1), model.num_params());
+        let (begun, begins) = oneshot::channel();
+        // Dropped with the task, whether it ends or is left.
+        let (alive, ended) = oneshot::channel::<()>();
+        let endless = workers.compute(model, move |worker| {
+            let _alive = alive;
+            begun.send(()).unwrap();
+            let plan = LocalPlan {
+                work: Work::Epochs(u32::MAX),
+                batch: 1,
+                learning_rate: 0.0,
+                l2: 0.0,
+                proximal: 0.0,
+            };
+            let params = vec![0.0; len];
+            let mut stream = Stream::new(1, Purpose::LocalUpdate, 0, 0);
+            worker.update(&params, &federation.examples(0), &plan, &mut stream).map(<[f32]>::len)
+        });
+        tokio::select! {
+            _ = endless => panic!("four thousand million epochs do not end"),
+            started = begins => started.unwrap(),
+        }
+        assert!(ended.await.is_err(), "the task was left");
+    }
+}

@@ -1,0 +1,294 @@
+//! What two devices agree on: X25519 (RFC 7748) and ML-KEM-768 (FIPS 203) together.
+//!
+//! Each device encapsulates to the other, in the message that carries its box:
+//!
+//! ```text
+//! dh               = X25519(a, B) = X25519(b, A)
+//! (c_ab, k_ab)     = ML-KEM-768.Encaps(key of b),  and the other way round (c_ba, k_ba)
+//! key of box a → b = HKDF-SHA-256(k_ab ‖ dh;         "share" ‖ H(params ‖ a ‖ keys of a ‖ b ‖ keys of b ‖ c_ab))
+//! pair secret      = HKDF-SHA-256(k_lh ‖ k_hl ‖ dh;  "pair"  ‖ H(params ‖ l ‖ keys of l ‖ c_lh ‖ h ‖ keys of h ‖ c_hl))
+//! ```
+//!
+//! with l the smaller id and h the larger. "Keys" is all that a device signed for the round. Either of the two
+//! primitives keeps both results secret. That a box comes from its sender rests on dh: both X25519 keys are
+//! signed, and anybody can encapsulate.
+
+use ml_kem::{
+    Decapsulate, DecapsulationKey, Encapsulate, EncapsulationKey, KeyExport, MlKem768, array::Array,
+};
+use rand_core::CryptoRng;
+use thiserror::Error;
+use x25519_dalek::{PublicKey, StaticSecret};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use super::small_order::is_small_order;
+use super::{PairSecret, ShareBox, expand};
+use crate::identity::DeviceId;
+use crate::transcript::{Digest, Hasher};
+
+/// Bytes of the public keys that others agree with: X25519, then ML-KEM-768.
+pub(crate) const AGREEMENT_KEY_LEN: usize = X25519_LEN + 1184;
+/// Bytes of what one device encapsulates to another.
+pub(crate) const CIPHERTEXT_LEN: usize = 1088;
+const X25519_LEN: usize = 32;
+
+/// Public keys with which nothing can be agreed: X25519 of small order, or no key of ML-KEM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("nothing can be agreed with a public key")]
+pub(crate) struct BadKey;
+
+/// The key pairs of a device with which it agrees with its neighbours, for one round.
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct AgreementKeys {
+    dh: StaticSecret,
+    kem: DecapsulationKey<MlKem768>,
+}
+
+/// A device in an agreement: its id and the digest of all that it signed for the round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Party {
+    pub(crate) id: DeviceId,
+    pub(crate) keys: Digest,
+}
+
+/// The pair that agrees, and the round in which it does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pair<'a> {
+    pub(crate) params: &'a Digest,
+    pub(crate) own: Party,
+    pub(crate) peer: Party,
+}
+
+/// This device's half of an agreement: what it encapsulated to the other.
+#[derive(Zeroize, ZeroizeOnDrop)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Half {
+    dh: [u8; 32],
+    sent: [u8; 32],
+    #[zeroize(skip)]
+    ciphertext: [u8; CIPHERTEXT_LEN],
+}
+
+/// What a neighbour's ciphertext gives: the box that came with it and, once it opened, the pair's secret.
+pub(crate) struct Whole {
+    pub(crate) share_box: ShareBox,
+    pub(crate) secret: PairSecret,
+}
+
+/// Whether anything can be agreed with the owner of these public keys.
+pub(crate) fn are_sound(public: &[u8; AGREEMENT_KEY_LEN]) -> bool {
+    let (dh, kem) = split(public);
+    !is_small_order(&dh) && kem_key(kem).is_ok()
+}
+
+fn split(public: &[u8; AGREEMENT_KEY_LEN]) -> ([u8; X25519_LEN], &[u8]) {
+    let (dh, kem) = public.split_at(X25519_LEN);
+    (dh.try_into().expect("split off with this length"), kem)
+}
+
+fn kem_key(bytes: &[u8]) -> Result<EncapsulationKey<MlKem768>, BadKey> {
+    let bytes = Array::try_from(bytes).map_err(|_| BadKey)?;
+    EncapsulationKey::new(&bytes).map_err(|_| BadKey)
+}
+
+impl AgreementKeys {
+    pub(crate) fn generate(rng: &mut impl CryptoRng) -> Self {
+        let (mut dh, mut seed) = (Zeroizing::new([0; 32]), Zeroizing::new([0; 64]));
+        rng.fill_bytes(&mut *dh);
+        rng.fill_bytes(&mut *seed);
+        Self { dh: StaticSecret::from(*dh), kem: DecapsulationKey::from_seed((*seed).into()) }
+    }
+
+    pub(crate) fn public(&self) -> [u8; AGREEMENT_KEY_LEN] {
+        let mut public = [0; AGREEMENT_KEY_LEN];
+        let (dh, kem) = public.split_at_mut(X25519_LEN);
+        dh.copy_from_slice(PublicKey::from(&self.dh).as_bytes());
+        kem.copy_from_slice(&self.kem.encapsulation_key().to_bytes());
+        public
+    }
+
+    /// Encapsulates to the owner of `public`.
+    pub(crate) fn begin(
+        &self,
+        public: &[u8; AGREEMENT_KEY_LEN],
+        rng: &mut impl CryptoRng,
+    ) -> Result<Half, BadKey> {
+        let (dh, kem) = split(public);
+        let shared = self.dh.diffie_hellman(&PublicKey::from(dh));
+        if !shared.was_contributory() {
+            return Err(BadKey);
+        }
+        let (ciphertext, mut sent) = kem_key(kem)?.encapsulate_with_rng(rng);
+        let half = Half { dh: shared.to_bytes(), sent: sent.into(), ciphertext: ciphertext.into() };
+        sent.zeroize();
+        Ok(half)
+    }
+
+    /// Decapsulates what the other end sent. A ciphertext that was changed gives other keys, and no error.
+    pub(crate) fn finish(&self, pair: &Pair<'_>, half: &Half, ciphertext: &[u8; CIPHERTEXT_LEN]) -> Whole {
+        let mut received = self.kem.decapsulate(&(*ciphertext).into());
+        let received_key = Zeroizing::new(<[u8; 32]>::from(received));
+        received.zeroize();
+        let share_box = share_box(pair.params, (pair.peer, pair.own), &received_key, &half.dh, ciphertext);
+        let low_first = pair.own.id < pair.peer.id;
+        let (own, peer) = ((pair.own, &half.sent, &half.ciphertext), (pair.peer, &*received_key, ciphertext));
+        let (low, high) = if low_first { (own, peer) } else { (peer, own) };
+        let context = Hasher::new("pair")
+            .digest(pair.params)
+            .device(low.0.id)
+            .digest(&low.0.keys)
+            .part(low.2)
+            .device(high.0.id)
+            .digest(&high.0.keys)
+            .part(high.2)
+            .finish();
+        let secret = PairSecret(expand(&[low.1, high.1, &half.dh], &[b"pair", &context]));
+        Whole { share_box, secret }
+    }
+}
+
+impl Half {
+    /// What goes to the other end.
+    pub(crate) fn ciphertext(&self) -> &[u8; CIPHERTEXT_LEN] {
+        &self.ciphertext
+    }
+
+    /// The box for what this device sends to the other end.
+    pub(crate) fn share_box(&self, pair: &Pair<'_>) -> ShareBox {
+        share_box(pair.params, (pair.own, pair.peer), &self.sent, &self.dh, &self.ciphertext)
+    }
+}
+
+fn share_box(
+    params: &Digest,
+    (from, to): (Party, Party),
+    encapsulated: &[u8; 32],
+    dh: &[u8; 32],
+    ciphertext: &[u8; CIPHERTEXT_LEN],
+) -> ShareBox {
+    let context = Hasher::new("share-box")
+        .digest(params)
+        .device(from.id)
+        .digest(&from.keys)
+        .device(to.id)
+        .digest(&to.keys)
+        .part(ciphertext)
+        .finish();
+    let key = Zeroizing::new(expand(&[encapsulated, dh], &[b"share", &context]));
+    ShareBox::new(&key, context)
+}
+
+impl std::fmt::Debug for AgreementKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AgreementKeys(..)")
+    }
+}
+
+impl std::fmt::Debug for Half {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Half(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chacha20::ChaCha20Rng;
+    use rand_core::SeedableRng;
+
+    const PARAMS: Digest = [9; 32];
+
+    struct End {
+        party: Party,
+        keys: AgreementKeys,
+        half: Half,
+    }
+
+    /// Two ends that have encapsulated to each other.
+    fn ends() -> (End, End) {
+        let mut rng = ChaCha20Rng::seed_from_u64(1);
+        let (a, b) = (AgreementKeys::generate(&mut rng), AgreementKeys::generate(&mut rng));
+        let (half_a, half_b) = (a.begin(&b.public(), &mut rng), b.begin(&a.public(), &mut rng));
+        let party = |id: u32| Party { id: DeviceId(id), keys: [id as u8; 32] };
+        let end = |id, keys, half: Result<Half, BadKey>| End {
+            party: party(id),
+            keys,
+            half: half.expect("sound keys"),
+        };
+        (end(1, a, half_a), end(2, b, half_b))
+    }
+
+    fn pair<'a>(params: &'a Digest, own: &End, peer: &End) -> Pair<'a> {
+        Pair { params, own: own.party, peer: peer.party }
+    }
+
+    fn whole(own: &End, peer: &End) -> Whole {
+        own.keys.finish(&pair(&PARAMS, own, peer), &own.half, peer.half.ciphertext())
+    }
+
+    #[test]
+    fn both_ends_open_each_others_boxes_and_have_one_secret() {
+        let (a, b) = ends();
+        let (at_a, at_b) = (whole(&a, &b), whole(&b, &a));
+        assert_eq!(at_a.secret.0, at_b.secret.0);
+        let sealed = a.half.share_box(&pair(&PARAMS, &a, &b)).seal(b"shares");
+        assert_eq!(at_b.share_box.open(&sealed).as_deref().map(Vec::as_slice), Some(&b"shares"[..]));
+        assert!(at_a.share_box.open(&sealed).is_none(), "reflected");
+    }
+
+    #[test]
+    fn another_round_key_or_ciphertext_gives_another_box_and_another_secret() {
+        let (a, b) = ends();
+        let sealed = a.half.share_box(&pair(&PARAMS, &a, &b)).seal(b"shares");
+        let honest = whole(&b, &a).secret.0;
+        let mut others = vec![b.keys.finish(&pair(&[8; 32], &b, &a), &b.half, a.half.ciphertext())];
+        let mut changed = *a.half.ciphertext();
+        changed[100] ^= 1;
+        others.push(b.keys.finish(&pair(&PARAMS, &b, &a), &b.half, &changed));
+        let mut renamed = pair(&PARAMS, &b, &a);
+        renamed.peer.id = DeviceId(3);
+        others.push(b.keys.finish(&renamed, &b.half, a.half.ciphertext()));
+        let mut resigned = pair(&PARAMS, &b, &a);
+        resigned.peer.keys = [0; 32];
+        others.push(b.keys.finish(&resigned, &b.half, a.half.ciphertext()));
+        for other in others {
+            assert!(other.share_box.open(&sealed).is_none());
+            assert_ne!(other.secret.0, honest);
+        }
+    }
+
+    /// Each part of the input is needed: whoever lacks X25519 or one of the two encapsulated keys has nothing.
+    #[test]
+    fn the_secret_rests_on_x25519_and_on_both_encapsulated_keys() {
+        let (a, b) = ends();
+        let honest = whole(&b, &a).secret.0;
+        let with = |change: fn(&mut Half)| {
+            let mut half = b.half.clone();
+            change(&mut half);
+            b.keys.finish(&pair(&PARAMS, &b, &a), &half, a.half.ciphertext()).secret.0
+        };
+        assert_eq!(with(|_| {}), honest);
+        assert_ne!(with(|half| half.dh[0] ^= 1), honest);
+        assert_ne!(with(|half| half.sent[0] ^= 1), honest);
+        let stranger = AgreementKeys::generate(&mut ChaCha20Rng::seed_from_u64(5));
+        let theirs = AgreementKeys { dh: b.keys.dh.clone(), kem: stranger.kem };
+        let whole = theirs.finish(&pair(&PARAMS, &b, &a), &b.half, a.half.ciphertext());
+        assert_ne!(whole.secret.0, honest);
+    }
+
+    #[test]
+    fn keys_that_agree_on_nothing_are_refused() {
+        let (a, b) = ends();
+        let sound = b.keys.public();
+        assert!(are_sound(&sound));
+        let mut small = sound;
+        small[..32].fill(0);
+        // A coefficient of ML-KEM is below 3329; twelve ones are not.
+        let mut large = sound;
+        large[32..].fill(0xff);
+        for bad in [small, large] {
+            assert!(!are_sound(&bad));
+            assert!(a.keys.begin(&bad, &mut ChaCha20Rng::seed_from_u64(2)).is_err());
+        }
+    }
+}

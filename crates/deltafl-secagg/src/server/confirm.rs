@@ -1,0 +1,137 @@
+//! The end of the set-up: whose boxes did not open, and what each device leaves with the server.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use prost::bytes::Bytes;
+
+use super::setup::{Setup, expected};
+use super::slot::Idle;
+use super::verdict::{Lie, PhaseName, RefusedMessage, Verdict};
+use super::{Phase, Round, ServerEvent, Step};
+use crate::identity::DeviceId;
+use crate::keys::Deposit;
+use crate::message::DeviceSet;
+use crate::message::wire::deposit_len;
+
+/// By the device that left them, then by the neighbour they are about.
+pub(super) type Deposits = BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>;
+
+/// Waiting to hear whose boxes did not open.
+#[derive(Debug, Clone)]
+pub(super) struct Confirming {
+    setup: Setup,
+    sharers: DeviceSet,
+    /// By the device that complains.
+    complaints: BTreeMap<DeviceId, DeviceSet>,
+}
+
+impl Confirming {
+    pub(super) fn new(setup: Setup, sharers: DeviceSet) -> Self {
+        Self { setup, sharers, complaints: BTreeMap::new() }
+    }
+
+    pub(super) fn take(
+        &mut self,
+        round: &Round,
+        from: DeviceId,
+        complaints: DeviceSet,
+        deposits: BTreeMap<DeviceId, Bytes>,
+    ) -> Result<(), RefusedMessage> {
+        expected(from, self.sharers.contains(from), self.complaints.contains_key(&from))?;
+        // Of every neighbour that sealed a box, either a complaint or deposits.
+        let sealed = self.setup.graph.neighbours(from).into_iter().filter(|&id| self.sharers.contains(id));
+        let (accused, opened): (Vec<_>, Vec<_>) = sealed.partition(|&id| complaints.contains(id));
+        let whole = deposits.values().all(|left| left.len() == deposit_len(round.params.slots));
+        if !whole || accused.len() != complaints.len() || !deposits.keys().copied().eq(opened) {
+            return Err(RefusedMessage::Shape(from));
+        }
+        self.complaints.insert(from, complaints);
+        self.setup.deposits.insert(from, deposits);
+        Ok(())
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.complaints.len() == self.sharers.len()
+    }
+
+    pub(super) fn degree(&self) -> usize {
+        self.setup.graph.degree()
+    }
+
+    /// With at most c liars, a device in more than c disputes lied: it is left out. Of any other pair that did not
+    /// come to agree one lied, and both are left out: they could not take each other's masks off. Nobody is left
+    /// out for the sake of two, so this costs c honest devices at most.
+    pub(super) fn finish(mut self, round: &Round) -> Result<Step, Verdict> {
+        let disputes = self.disputes();
+        let caught = liars(&disputes, self.setup.graph.liars());
+        let mut events: Vec<ServerEvent> =
+            caught.iter().map(|(&device, &lie)| ServerEvent::Caught { device, lie }).collect();
+        let mut out: BTreeSet<DeviceId> = caught.keys().copied().collect();
+        for &Dispute { owner, holder, .. } in &disputes {
+            if !out.contains(&owner) && !out.contains(&holder) {
+                out.extend([owner, holder]);
+                events.push(ServerEvent::Disputed { owner, holder });
+            }
+        }
+        let here: DeviceSet = self.complaints.keys().copied().filter(|id| !out.contains(id)).collect();
+        let need = self.setup.graph.least().max(round.min_members);
+        round.enough(PhaseName::Confirm, here.len(), need)?;
+        self.setup.deposits.retain(|&id, _| here.contains(id));
+        let idle = Idle::new(self.setup, 0, here);
+        events.push(idle.ready());
+        Ok(Step { phase: Phase::Idle(idle), messages: Vec::new(), events })
+    }
+
+    /// The pairs of which one lied, once each.
+    fn disputes(&self) -> Vec<Dispute> {
+        let mut disputes = Vec::new();
+        for (&holder, deposits) in &self.setup.deposits {
+            for owner in self.complaints[&holder].iter() {
+                let back = self.complaints.get(&owner).is_some_and(|accused| accused.contains(holder));
+                if self.complaints.contains_key(&owner) && (owner < holder || !back) {
+                    disputes.push(Dispute { owner, holder, sealed: true });
+                }
+            }
+            for (&owner, left) in deposits.range(..holder) {
+                let theirs = self.setup.deposits.get(&owner).and_then(|of| of.get(&holder));
+                if theirs.is_some_and(|theirs| !agree(left, theirs)) {
+                    disputes.push(Dispute { owner, holder, sealed: false });
+                }
+            }
+        }
+        disputes
+    }
+}
+
+/// Two devices of which one lied.
+#[derive(Debug, Clone, Copy)]
+struct Dispute {
+    owner: DeviceId,
+    holder: DeviceId,
+    /// About a box of the owner that did not open, and not about what the two committed to.
+    sealed: bool,
+}
+
+/// Whether two devices committed to the same key in every slot.
+fn agree(ours: &[u8], theirs: &[u8]) -> bool {
+    let commitment = |left: &[u8], slot| Deposit::of_slot(left, slot).map(|deposit| deposit.commitment);
+    let slots = (ours.len() / Deposit::LEN) as u32;
+    (0..slots).all(|slot| commitment(ours, slot) == commitment(theirs, slot))
+}
+
+/// The devices in more than `most` disputes, by what most of those are about.
+fn liars(disputes: &[Dispute], most: usize) -> BTreeMap<DeviceId, Lie> {
+    let mut counts: BTreeMap<DeviceId, BTreeMap<Lie, usize>> = BTreeMap::new();
+    for dispute in disputes {
+        let (owners, holders) = if dispute.sealed {
+            (Lie::SealedBoxes, Lie::Accusations)
+        } else {
+            (Lie::Deposits, Lie::Deposits)
+        };
+        for (device, lie) in [(dispute.owner, owners), (dispute.holder, holders)] {
+            *counts.entry(device).or_default().entry(lie).or_default() += 1;
+        }
+    }
+    let caught = counts.into_iter().filter(|(_, lies)| lies.values().sum::<usize>() > most);
+    caught.filter_map(|(id, lies)| Some((id, lies.into_iter().max_by_key(|(_, count)| *count)?.0))).collect()
+}

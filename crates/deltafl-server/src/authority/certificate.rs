@@ -1,0 +1,134 @@
+//! What the three kinds of certificate say.
+//!
+//! ```text
+//! authority   FEDERATION.authority.deltafl            may sign certificates
+//! server      the hosts it is reached at              server authentication
+//! device      NAME.device.FEDERATION.deltafl          client authentication
+//! ```
+//!
+//! Names stand as DNS names among the subject's alternative names, because that is the one field that every TLS library
+//! parses strictly.
+
+use deltafl_wire::identity::{DeviceName, FederationName, IdentityError};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+    PublicKeyData, SanType, SignatureAlgorithm, SigningKey,
+};
+use time::{Duration, OffsetDateTime};
+
+/// ECDSA on P-256: what browsers, curl and every TLS library read.
+pub(super) static ALGORITHM: &SignatureAlgorithm = &rcgen::PKCS_ECDSA_P256_SHA256;
+
+/// Length of an uncompressed point of P-256.
+const POINT_LEN: usize = 65;
+
+/// Machines whose clocks disagree by less than this trust a new certificate at once.
+const SLACK: Duration = Duration::minutes(10);
+
+/// The name of the authority in its own certificate.
+pub(super) fn authority_name(federation: &FederationName) -> String {
+    format!("{federation}.authority.deltafl")
+}
+
+/// The name of a device in its certificate.
+pub(super) fn device_name(federation: &FederationName, device: &DeviceName) -> String {
+    format!("{device}.device.{federation}.deltafl")
+}
+
+/// The authority's own certificate. Its subject depends on the federation alone, so that the issuer can be made again
+/// from the stored key.
+pub(super) fn authority(federation: &FederationName, days: u32) -> Result<CertificateParams, IdentityError> {
+    let mut params = named(&authority_name(federation), days)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    Ok(params)
+}
+
+/// A server's certificate.
+pub(super) fn server(hosts: &[String], days: u32) -> Result<CertificateParams, IdentityError> {
+    let mut params = valid_for(days);
+    for host in hosts {
+        params.subject_alt_names.push(host_name(host)?);
+    }
+    params.distinguished_name.push(DnType::CommonName, "deltafl server");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+/// A device's certificate.
+pub(super) fn device(
+    federation: &FederationName,
+    device: &DeviceName,
+    days: u32,
+) -> Result<CertificateParams, IdentityError> {
+    let mut params = named(&device_name(federation, device), days)?;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+/// A new key for TLS.
+pub(super) fn new_key() -> Result<KeyPair, IdentityError> {
+    KeyPair::generate_for(ALGORITHM).map_err(unmade)
+}
+
+/// The public half of a device's TLS key, as it came over the network.
+pub(super) struct PublicPoint<'a>(&'a [u8]);
+
+impl<'a> PublicPoint<'a> {
+    /// An uncompressed point; whether it lies on the curve shows at the first handshake.
+    pub(super) fn new(bytes: &'a [u8]) -> Option<Self> {
+        (bytes.len() == POINT_LEN && bytes[0] == 4).then_some(Self(bytes))
+    }
+}
+
+impl PublicKeyData for PublicPoint<'_> {
+    fn der_bytes(&self) -> &[u8] {
+        self.0
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        ALGORITHM
+    }
+}
+
+/// The error of a certificate that could not be made.
+pub(super) fn unmade(error: rcgen::Error) -> IdentityError {
+    IdentityError::Certificate(Box::new(error))
+}
+
+/// The issuer, made again from its key.
+pub(super) fn issuer<S: SigningKey>(
+    federation: &FederationName,
+    key: S,
+) -> Result<rcgen::Issuer<'static, S>, IdentityError> {
+    Ok(rcgen::Issuer::new(authority(federation, 0)?, key))
+}
+
+fn named(name: &str, days: u32) -> Result<CertificateParams, IdentityError> {
+    let mut params = valid_for(days);
+    params.subject_alt_names.push(host_name(name)?);
+    params.distinguished_name.push(DnType::CommonName, name);
+    Ok(params)
+}
+
+fn valid_for(days: u32) -> CertificateParams {
+    let now = OffsetDateTime::now_utc();
+    let mut params = CertificateParams::default();
+    params.not_before = now - SLACK;
+    params.not_after = now + Duration::days(i64::from(days));
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+}
+
+fn host_name(host: &str) -> Result<SanType, IdentityError> {
+    if let Ok(address) = host.parse() {
+        return Ok(SanType::IpAddress(address));
+    }
+    let refused = || IdentityError::Host { host: host.to_owned() };
+    rustls::pki_types::DnsName::try_from(host).map_err(|_| refused())?;
+    Ok(SanType::DnsName(host.to_owned().try_into().map_err(|_| refused())?))
+}

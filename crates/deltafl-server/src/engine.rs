@@ -1,0 +1,410 @@
+//! The engine whose devices are at the other end of a connection that they opened.
+//!
+//! The round loop runs on a thread of its own and asks as it asks any engine; the answers are the same integers, so the
+//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/threat-model.md says.
+
+mod plausible;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use deltafl::data::Split;
+use deltafl::exchange::{
+    Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
+};
+use deltafl::params::Params;
+use deltafl::question::{Ask, Query, encode};
+use deltafl::superquantile::DeviceLoss;
+pub use deltafl_secagg::draw::Chain;
+use deltafl_secagg::draw::{self, Draws, Opening};
+pub use deltafl_secagg::graph::Permille;
+use deltafl_secagg::identity::DeviceId;
+use deltafl_secagg::mask::Suite;
+use deltafl_secagg::message::DeviceSet;
+use deltafl_secagg::params::{RoundId, RoundParams};
+use deltafl_secagg::ring::RingVector;
+use deltafl_secagg::server::{ServerConfig, Verdict};
+use deltafl_wire::blob_of;
+use deltafl_wire::guard::Guard;
+use deltafl_wire::proto;
+use deltafl_wire::proto::from_server;
+use deltafl_wire::roster::session_under;
+use tokio::time::Instant;
+
+pub use self::plausible::Implausible;
+
+use crate::hub::{Address, Event, Purpose, Status, What};
+use crate::refusal::Refusal;
+
+use crate::round::{Deadlines, Invitation, Line, Protocol, shared};
+
+/// How rounds are run with devices that come and go.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// m: the devices that are enough for a round. More may be drawn, and the invitation closes when so many have come.
+    pub cohort: usize,
+    /// Devices that must be there before a round begins.
+    pub present: usize,
+    /// The fewest devices in a sum.
+    pub quorum: usize,
+    /// Against whom rounds protect their devices.
+    pub guard: Guard,
+    /// δ, the share that may drop out, in thousandths.
+    pub dropping: Permille,
+    /// How long devices may take.
+    pub deadlines: Deadlines,
+    /// The longest wait between two attempts when a round came to nothing.
+    pub pause: Duration,
+    /// Cohorts with which a round is begun before it is given up: devices answer nothing twice, so that where most have
+    /// answered no cohort comes to a sum. A round that is given up moves nothing, and the next one asks anew.
+    pub attempts: u32,
+    /// The longest step ‖Δ‖ that a round may take; `None` sets no bound.
+    pub max_step: Option<f64>,
+}
+
+/// Why a cohort came to no sum.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    /// Secure aggregation ended without one.
+    #[error(transparent)]
+    Verdict(#[from] Verdict),
+    /// It came, and is not to be believed.
+    #[error("the sum is not to be believed: {0}")]
+    Implausible(#[from] Implausible),
+}
+
+impl Rules {
+    /// The rules for cohorts of m of so many devices: half of a cohort makes a sum, 5 % may collude with a server that lies.
+    pub fn new(cohort: usize, devices: usize) -> Self {
+        let cohort = cohort.min(devices);
+        Self {
+            cohort,
+            present: cohort,
+            quorum: cohort.div_ceil(2).max(2),
+            guard: Guard::default(),
+            dropping: Permille::new(200).expect("at most one half"),
+            deadlines: Deadlines::default(),
+            pause: Duration::from_secs(1),
+            attempts: 5,
+            max_step: None,
+        }
+    }
+}
+
+/// The devices of a federation, online or not.
+pub struct Remote {
+    line: Line,
+    rules: Rules,
+    /// Raised to end the run.
+    stop: Arc<AtomicBool>,
+    /// Counts key set-ups: a device takes part in each once.
+    setups: u64,
+    /// Counts questions of open mode.
+    asked: u64,
+    current: Option<Current>,
+    /// What draws cohorts, where the roster says so.
+    chain: Option<Chain>,
+    /// The round that was begun last without coming to its end, and how many cohorts came to no sum.
+    failed: ((u64, u64), u32),
+}
+
+/// The key set-up of the present round.
+struct Current {
+    round: (u64, u64),
+    protocol: Protocol,
+    slots_left: u32,
+}
+
+/// The run is to end.
+#[derive(Debug, thiserror::Error)]
+#[error("the server is shutting down")]
+pub struct ShuttingDown;
+
+/// A device that counts more than once would have a weight of its own inside a question that all of them sign: two sums
+/// with and without it give its update away.
+#[derive(Debug, thiserror::Error)]
+#[error("device {0} was drawn more than once: deployed, cohorts are drawn without replacement")]
+pub struct DrawnTwice(pub u32);
+
+impl Remote {
+    pub(crate) fn new(line: Line, rules: Rules, stop: Arc<AtomicBool>) -> Self {
+        Self { line, rules, stop, setups: 0, asked: 0, current: None, chain: None, failed: ((0, 0), 0) }
+    }
+
+    /// Draws cohorts by this chain wherever the roster names its commitment.
+    #[must_use]
+    pub fn drawing_by(self, chain: Chain) -> Self {
+        Self { chain: Some(chain), ..self }
+    }
+
+    /// What opens the draw of a set-up; `None` where the roster names no draws, or another chain's.
+    fn opening(&self, setup: u64) -> Option<(Draws, Opening)> {
+        let known = self.line.hub.known();
+        let (draws, opening) = (*known.keys.draws()?, self.chain.as_ref()?.opening(setup)?);
+        draws.verifies(setup, &opening).then_some((draws, opening))
+    }
+
+    /// Of the devices that are ready, those that the next set-up may ask: the first in the order of its draw.
+    fn drawn(&self, mut ready: Vec<bool>) -> Vec<bool> {
+        let next = self.setups + 1;
+        let Some((draws, opening)) = self.opening(next) else { return ready };
+        let order = draws.order(next, &opening, self.line.hub.known().keys.ids());
+        let is_ready = |id: DeviceId| ready.get(id.0 as usize).copied().unwrap_or(false);
+        let cohort = draw::cohort(&order, self.rules.present.max(self.rules.cohort), is_ready);
+        ready.iter_mut().zip(0..).for_each(|(ready, place)| *ready = cohort.contains(DeviceId(place)));
+        ready
+    }
+
+    fn check_stop(&self) -> Result<(), ExchangeError> {
+        if self.stop.load(Ordering::Relaxed) {
+            let source = Box::new(ShuttingDown);
+            return Err(ExchangeError::Transport { context: "the round was not finished", source });
+        }
+        Ok(())
+    }
+
+    /// Refuses a cohort in which a device counts more than once.
+    fn check_cohort(round: &Round<'_>) -> Result<(), ExchangeError> {
+        match round.cohort.iter().find(|drawn| drawn.times > 1) {
+            Some(drawn) => {
+                let source = Box::new(DrawnTwice(drawn.device));
+                Err(ExchangeError::Transport { context: "the cohort cannot be asked", source })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a round was begun with as many cohorts as it gets.
+    fn is_given_up(&self, round: &Round<'_>) -> bool {
+        self.failed.0 == (round.seed, round.index) && self.failed.1 >= self.rules.attempts
+    }
+
+    /// Notes that a cohort came to no sum.
+    fn fail(&mut self, round: &Round<'_>, failed: &Failed) {
+        let key = (round.seed, round.index);
+        let before = if self.failed.0 == key { self.failed.1 } else { 0 };
+        self.failed = (key, before + 1);
+        tracing::warn!(round = round.index, attempt = before + 1, %failed, "the cohort came to no sum");
+        if self.is_given_up(round) {
+            tracing::error!(round = round.index, "the round is given up and moves nothing");
+        }
+        self.line.hub.status.send_modify(Status::fail);
+    }
+
+    /// Keys with a free slot: those of the present round, or new ones.
+    fn ready(&mut self, round: &Round<'_>) -> Result<Current, Verdict> {
+        let key = (round.seed, round.index);
+        let mut present: DeviceSet =
+            round.cohort.iter().filter(|drawn| !drawn.dropped).map(|drawn| DeviceId(drawn.device)).collect();
+        if let Some(current) = self.current.take() {
+            if current.round == key && current.slots_left > 0 {
+                return Ok(current);
+            }
+            if current.round == key {
+                present = current.protocol.active().clone();
+            }
+            current.protocol.end(&self.line);
+        }
+        self.setups += 1;
+        self.line.hub.status.send_modify(|status| status.turn_to(key, Purpose::Keys));
+        let known = self.line.hub.known();
+        let session = session_under(&self.line.hub.introduction().session, known.hash());
+        let cohort = u32::try_from(present.len()).unwrap_or(u32::MAX);
+        let params = RoundParams {
+            id: RoundId { session, round: self.setups },
+            suite: Suite::default(),
+            cohort,
+            graph: self.rules.guard.graph(cohort, self.rules.dropping),
+            slots: SLOTS,
+            draw: self.opening(self.setups).map(|(_, opening)| opening),
+        };
+        let config = ServerConfig {
+            params,
+            cohort: present,
+            roster: Arc::clone(&known.keys),
+            min_members: self.rules.quorum,
+            phase_timeout: Duration::ZERO,
+        };
+        let invitation = Invitation { config, deadlines: self.rules.deadlines, target: self.rules.cohort };
+        let protocol = Protocol::begin(&mut self.line, invitation)?;
+        Ok(Current { round: key, protocol, slots_left: SLOTS })
+    }
+
+    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
+        self.line.hub.blobs.keep_params(queries.iter().map(|query| &query.params));
+        let mut current = self.ready(round)?;
+        current.slots_left -= 1;
+        let key = (round.seed, round.index);
+        self.line.hub.status.send_modify(|status| status.turn_to(key, purpose(queries)));
+        let len: usize = queries.iter().map(Query::answer_len).sum();
+        let len = u32::try_from(len).expect("parameters are far below 2^32");
+        let canonical = encode(&round.key(), queries);
+        let signed = blake3::hash(&canonical);
+        let question = proto::Question { canonical: canonical.into() };
+        let sum = current.protocol.sum(&mut self.line, &question, len, signed.as_bytes());
+        let sum = match sum {
+            Ok(sum) => sum,
+            Err(verdict) => {
+                current.protocol.end(&self.line);
+                return Err(verdict.into());
+            }
+        };
+        let mut traffic = current.protocol.take_traffic();
+        if current.slots_left == SLOTS - 1 {
+            // Parameters travel once per round, to whoever set up keys.
+            let fetched = current.protocol.active().len() as u64;
+            traffic.bytes_down += fetched * distinct(queries).map(|params| blob_of(params).len).sum::<u64>();
+        }
+        let RingVector::Z64(values) = sum.sum else { unreachable!("the slot was opened in Z_2^64") };
+        let answered = sum.survivors.len() as u64;
+        let mut rest = values.as_slice();
+        let part = |(i, query): (usize, &Query)| {
+            let (values, behind) = rest.split_at(query.answer_len());
+            rest = behind;
+            Sum { values: values.to_vec(), answered, traffic: traffic.part(i as u64, queries.len() as u64) }
+        };
+        let sums: Vec<Sum> = queries.iter().enumerate().map(part).collect();
+        for (query, sum) in queries.iter().zip(&sums) {
+            if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), self.rules.max_step) {
+                tracing::error!(round = round.index, %implausible, "a device of the cohort lies");
+                self.line.hub.refusals.count(Refusal::Implausible);
+                current.protocol.end(&self.line);
+                return Err(implausible.into());
+            }
+        }
+        self.current = Some(current);
+        Ok(sums)
+    }
+}
+
+/// The sum over nobody.
+fn nothing(query: &Query) -> Sum {
+    Sum { values: vec![0; query.answer_len()], answered: 0, traffic: Traffic::default() }
+}
+
+/// What a sum is for, to those who watch.
+fn purpose(queries: &[Query]) -> Purpose {
+    let update = |query: &Query| matches!(query.ask, Ask::Update { .. });
+    if queries.iter().any(update) { Purpose::Updates } else { Purpose::Losses }
+}
+
+/// The params of some queries, each vector once.
+fn distinct(queries: &[Query]) -> impl Iterator<Item = &Params> {
+    let first = |i: usize| queries[..i].iter().all(|query| !query.params.is_same(&queries[i].params));
+    (0..queries.len()).filter(move |&i| first(i)).map(|i| &queries[i].params)
+}
+
+impl Exchange for Remote {
+    fn devices(&self) -> usize {
+        self.line.hub.known().roster.entries().len()
+    }
+
+    /// Devices come and go: another cohort may do what this one did not.
+    fn attempts(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Nobody is told before the round begins: who is there by then is not known yet.
+    fn announce(&mut self, _: &[Drawn]) {}
+
+    /// Waits until as many devices are ready as a round needs.
+    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
+        loop {
+            self.check_stop()?;
+            // Now and then, to see whether the server is to stop.
+            let for_now = Instant::now() + Duration::from_millis(200);
+            if self.line.wait_for(self.rules.present, for_now) {
+                return Ok(Reachable::Some(self.drawn(self.line.hub.ready())));
+            }
+        }
+    }
+
+    fn losses(
+        &mut self,
+        round: &Round<'_>,
+        tracks: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+        self.check_stop()?;
+        Self::check_cohort(round)?;
+        if self.is_given_up(round) {
+            return Ok(vec![Vec::new(); tracks.len()]);
+        }
+        Ok(self.open_losses(round, tracks))
+    }
+
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+        self.check_stop()?;
+        Self::check_cohort(round)?;
+        if self.is_given_up(round) {
+            return Ok(queries.iter().map(nothing).collect());
+        }
+        self.slot(round, queries).map_err(|failed| {
+            self.fail(round, &failed);
+            std::thread::sleep(self.rules.pause);
+            ExchangeError::NoSum { source: Box::new(failed) }
+        })
+    }
+
+    /// Nothing: what a device makes of a model stays on the device.
+    fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, ExchangeError> {
+        Ok(None)
+    }
+}
+
+impl Remote {
+    /// F_k(w) of each cohort device that tells, per track, in the order of the cohort.
+    fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<DeviceLoss>> {
+        self.asked += 1;
+        self.line.hub.blobs.keep_params(tracks.iter().copied());
+        let params = tracks.iter().map(|params| blob_of(params).to_wire()).collect();
+        let question =
+            shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
+        let mut awaited: HashMap<Address, Drawn> = HashMap::new();
+        for drawn in round.cohort.iter().filter(|drawn| !drawn.dropped) {
+            if let Some(address) = self.line.hub.address(drawn.device)
+                && self.line.hub.send(address, &question)
+            {
+                awaited.insert(address, *drawn);
+            }
+        }
+        self.line.hub.status.send_modify(|status| {
+            status.turn_to((round.seed, round.index), Purpose::Losses);
+            status.enter("tell losses", awaited.len());
+        });
+        let told = self.hear_losses(awaited, tracks.len());
+        self.line.hub.status.send_modify(Status::rest);
+        let of_track = |track: usize| {
+            let of_device = |drawn: &Drawn| {
+                let losses = told.get(&drawn.device)?;
+                DeviceLoss::new(losses.losses[track], losses.examples as f64).ok()
+            };
+            round.cohort.iter().filter_map(of_device).collect()
+        };
+        (0..tracks.len()).map(of_track).collect()
+    }
+
+    fn hear_losses(
+        &mut self,
+        mut awaited: HashMap<Address, Drawn>,
+        tracks: usize,
+    ) -> HashMap<u32, proto::Losses> {
+        let deadline = Instant::now() + self.rules.deadlines.input;
+        let mut told = HashMap::new();
+        while !awaited.is_empty() {
+            let Some(Event { from, what }) = self.line.next(deadline) else { break };
+            match what {
+                What::Losses(losses) if losses.id == self.asked && losses.losses.len() == tracks => {
+                    if awaited.remove(&from).is_some() {
+                        told.insert(from.device, losses);
+                        self.line.hub.status.send_modify(Status::heard);
+                    }
+                }
+                What::Gone => drop(awaited.remove(&from)),
+                What::Losses(_) | What::Message { .. } => self.line.hub.refusals.count(Refusal::Late),
+            }
+        }
+        told
+    }
+}

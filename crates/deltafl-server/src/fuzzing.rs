@@ -1,0 +1,161 @@
+//! What the fuzz targets run, in reach of ordinary tests: any bytes as any message. Nothing may panic, and what is read
+//! must mean the same when it is written and read again.
+
+use std::sync::OnceLock;
+
+use bytes::{Buf, Bytes};
+use deltafl_secagg::identity::{DeviceId, Roster as Keys};
+use deltafl_wire::enrolment::{EnrolAnswer, EnrolRequest};
+use deltafl_wire::identity::{
+    CertificateDer, DeviceName, DeviceRequest, FederationName, Token, Validity, from_bytes_hex, from_pem,
+};
+use deltafl_wire::proto::{
+    Chunk, FetchRequest, FromDevice, FromServer, Losses, Part, Question, from_device, from_server,
+};
+use deltafl_wire::roster::Roster;
+use deltafl_wire::{Assembly, BlobId, hash, question as checked};
+use prost::Message;
+
+use crate::authority::{Authority, Peer};
+
+/// The longest message that is put together.
+const LIMIT: usize = 1 << 16;
+
+/// Any bytes as what a device says, one message behind the other.
+pub fn from_device(data: &[u8]) {
+    let mut assembly = Assembly::default();
+    let Some(message) = read_again::<FromDevice>(data) else { return };
+    match message.body {
+        Some(from_device::Body::Part(part)) => take_twice(&mut assembly, part),
+        Some(from_device::Body::Ready(ready)) => {
+            let _ = hash(&ready.roster);
+        }
+        Some(from_device::Body::Losses(Losses { losses, .. })) => assert!(losses.len() <= data.len()),
+        _ => {}
+    }
+}
+
+/// Any bytes as what a server says.
+pub fn from_server(data: &[u8]) {
+    let mut assembly = Assembly::default();
+    let Some(message) = read_again::<FromServer>(data) else { return };
+    match message.body {
+        Some(from_server::Body::Part(part)) => take_twice(&mut assembly, part),
+        Some(from_server::Body::Question(question)) => ask(&question),
+        Some(from_server::Body::LossQuestion(question)) => {
+            for blob in question.params {
+                let _ = BlobId::from_wire(Some(blob));
+            }
+        }
+        Some(from_server::Body::Welcome(welcome)) => {
+            let _ = BlobId::from_wire(welcome.roster.and_then(|roster| roster.blob));
+        }
+        _ => {}
+    }
+}
+
+/// Any bytes as a question.
+pub fn question(data: &[u8]) {
+    ask(&Question { canonical: Bytes::copy_from_slice(data) });
+}
+
+/// Any bytes as a roster.
+pub fn roster(data: &[u8]) {
+    if let Ok(roster) = Roster::decode(Bytes::copy_from_slice(data)) {
+        let again = Roster::decode(roster.encode()).expect("what was read can be read again");
+        assert_eq!(roster.entries(), again.entries());
+        let _ = roster.keys(&blake3::hash(b""), &[0; 64]);
+    }
+}
+
+/// Any bytes as a request for a blob, and as a piece of one.
+pub fn fetch(data: &[u8]) {
+    if let Some(request) = read_again::<FetchRequest>(data) {
+        let _ = hash(&request.hash);
+    }
+    read_again::<Chunk>(data);
+}
+
+/// Any bytes as the parts of messages that a device sends one behind the other.
+pub fn parts(mut data: &[u8]) {
+    let mut assembly = Assembly::default();
+    while data.has_remaining() {
+        let Ok(part) = Part::decode_length_delimited(&mut data) else { return };
+        match assembly.take(part, LIMIT) {
+            Ok(Some(message)) => assert!(message.len() <= LIMIT && !assembly.is_partial()),
+            Ok(None) => assert!(assembly.is_partial()),
+            Err(_) => return, // here the server ends the connection
+        }
+    }
+}
+
+/// Any bytes as what a new device posts, and as what it is answered.
+pub fn enrolment(data: &[u8]) {
+    static AUTHORITY: OnceLock<Authority> = OnceLock::new();
+    if let Ok(EnrolRequest { token, name, tls_key, signing_key }) = serde_json::from_slice(data) {
+        let _ = token.parse::<Token>();
+        let _ = Keys::new().add(DeviceId(0), &signing_key);
+        let authority = AUTHORITY.get_or_init(|| {
+            let federation = "fuzz".parse().expect("letters are a name");
+            Authority::generate(federation, 1).expect("keys can be made")
+        });
+        if let Some(tls_key) = from_bytes_hex(&tls_key)
+            && let Ok(certified) =
+                authority.certify(&DeviceRequest { name: name.clone(), tls_key, signing_key }, 0, 1)
+        {
+            let peer = Peer::of(&certified.certificate).expect("a certificate of ours names a device");
+            assert_eq!(peer.device, name);
+        }
+    }
+    if let Ok(EnrolAnswer { certificate, authority, .. }) = serde_json::from_slice(data) {
+        for pem in [certificate, authority] {
+            assert!(from_pem(&pem).is_none_or(|list| !list.is_empty()));
+        }
+    }
+}
+
+/// Any bytes as the texts that people hand around: tokens and names.
+pub fn texts(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(token) = text.parse::<Token>() {
+        let again: Token = token.reveal().parse().expect("what was read can be read again");
+        assert_eq!((again.authority(), again.hash()), (token.authority(), token.hash()));
+    }
+    if let Ok(name) = text.parse::<DeviceName>() {
+        assert!(name.as_str() == text && text.len() <= 63 && !text.contains('.'));
+    }
+    let _ = text.parse::<FederationName>();
+    assert!(from_pem(text).is_none_or(|list| !list.is_empty()));
+}
+
+/// Any bytes as the certificate that somebody shows.
+pub fn certificate(data: &[u8]) {
+    let certificate = CertificateDer::from(data);
+    if let Ok(peer) = Peer::of(&certificate) {
+        assert!(!peer.device.as_str().contains('.') && !peer.federation.as_str().contains('.'));
+    }
+    let _ = Validity::of(&certificate);
+}
+
+fn read_again<M: Message + Default>(data: &[u8]) -> Option<M> {
+    let message = M::decode(data).ok()?;
+    let written = message.encode_to_vec();
+    let again = M::decode(written.as_slice()).expect("what was read can be read again");
+    // Bytes and not messages are compared: a NaN is not equal to itself.
+    assert_eq!(again.encode_to_vec(), written);
+    Some(message)
+}
+
+fn take_twice(assembly: &mut Assembly, part: Part) {
+    for _ in 0..2 {
+        if let Ok(Some(message)) = assembly.take(part.clone(), LIMIT) {
+            assert!(message.len() <= LIMIT);
+        }
+    }
+}
+
+fn ask(question: &Question) {
+    if let Ok(read) = checked(question) {
+        assert_eq!(read.to_bytes(), question.canonical);
+    }
+}

@@ -1,0 +1,61 @@
+//! Enrolment: a device that has a token gets a certificate and a number.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::header;
+use axum::response::IntoResponse;
+use deltafl_secagg::identity::{DeviceId, Roster};
+use deltafl_wire::enrolment::{EnrolAnswer, EnrolRequest};
+use deltafl_wire::identity::{DeviceRequest, Fingerprint, Token, from_bytes_hex, to_pem};
+
+use super::{HttpState, Problem};
+
+use crate::store::NewDevice;
+
+/// The authority's keys are not on this server.
+const NOT_HERE: Problem = Problem::Forbidden("devices do not enrol here: ask whoever keeps the authority");
+
+/// The authority's certificate: what a device with a token compares with the fingerprint in it.
+pub(super) async fn authority(State(state): State<Arc<HttpState>>) -> Result<impl IntoResponse, Problem> {
+    let enrolment = state.enrolment.as_ref().ok_or(NOT_HERE)?;
+    let pem = to_pem(&[enrolment.authority.certificate()]);
+    Ok(([(header::CONTENT_TYPE, "application/x-pem-file")], pem))
+}
+
+pub(super) async fn enrol(
+    State(state): State<Arc<HttpState>>,
+    request: Result<Json<EnrolRequest>, JsonRejection>,
+) -> Result<Json<EnrolAnswer>, Problem> {
+    let enrolment = state.enrolment.as_ref().ok_or(NOT_HERE)?;
+    let Json(request) = request.map_err(|_| Problem::Bad("not an enrolment request"))?;
+    let token: Token = request.token.parse().map_err(|_| Problem::Bad("not a token"))?;
+    let tls_key = from_bytes_hex(&request.tls_key).ok_or(Problem::Bad("not a TLS key"))?;
+    if Roster::new().add(DeviceId(0), &request.signing_key).is_err() {
+        return Err(Problem::Bad("not a sound Ed25519 key"));
+    }
+    let asked = DeviceRequest { name: request.name, tls_key, signing_key: request.signing_key };
+    let mut certified = enrolment
+        .authority
+        .certify(&asked, 0, enrolment.days)
+        .map_err(|_| Problem::Bad("these keys cannot be certified"))?;
+    let device = NewDevice {
+        name: asked.name,
+        number: None,
+        signing_key: asked.signing_key,
+        fingerprint: Fingerprint::of(&certified.certificate),
+    };
+    // The certificate leaves the server only if the token holds.
+    certified.number = state.store.redeem(&state.federation, &token.hash(), &device).await?;
+    enrolment.enrolled.notify_one();
+    tracing::info!(number = certified.number, "a device enrolled");
+    Ok(Json(EnrolAnswer {
+        federation: state.federation.clone(),
+        number: certified.number,
+        certificate: to_pem(&[&certified.certificate]),
+        authority: to_pem(&[&certified.authority]),
+        authority_key: certified.authority_key,
+    }))
+}

@@ -1,0 +1,174 @@
+//! Connections: TLS, time limits, and a bound on how many there are.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, header};
+use axum::response::{IntoResponse as _, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
+
+use super::rate::Rate;
+use super::{Client, HttpState, LONGEST_BODY, Problem, router};
+use crate::authority::Peer;
+use crate::refusal::Refusal;
+
+/// Bounds on what clients can make the server do.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpLimits {
+    /// Connections at once.
+    pub connections: usize,
+    /// Time for a TLS handshake, and for the head of a request.
+    pub patience: Duration,
+    /// Requests a second from one address, in the long run.
+    pub per_second: f64,
+    /// Requests from one address at once.
+    pub burst: f64,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self { connections: 1024, patience: Duration::from_secs(10), per_second: 20.0, burst: 100.0 }
+    }
+}
+
+/// What every connection shares.
+struct Connections {
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    rate: Rate,
+    patience: Duration,
+    state: Arc<HttpState>,
+    closing: watch::Receiver<bool>,
+}
+
+impl Connections {
+    fn refuse(&self, refusal: Refusal, why: &'static str) -> Response {
+        if let Some(refusals) = self.state.refusals.get() {
+            refusals.count(refusal);
+        }
+        ([(header::CONNECTION, "close")], Problem::Bad(why)).into_response()
+    }
+}
+
+/// Serves until `shutdown` is done; then lets running requests finish.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    state: Arc<HttpState>,
+    limits: HttpLimits,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let (close, closing) = watch::channel(false);
+    let connections = Arc::new(Connections {
+        router: router(Arc::clone(&state)),
+        state,
+        tls: tls.map(TlsAcceptor::from),
+        rate: Rate::new(limits.per_second, limits.burst),
+        patience: limits.patience,
+        closing,
+    });
+    let room = Arc::new(Semaphore::new(limits.connections));
+    tokio::pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut shutdown => break,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, most likely: connections that end give them back.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        // Beyond the bound, connections are closed at once rather than kept waiting.
+        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
+        let connections = Arc::clone(&connections);
+        tokio::spawn(async move {
+            let _permit = permit;
+            if let Err(error) = accept(&connections, stream, address).await {
+                tracing::debug!(%error, "a connection ended");
+            }
+        });
+    }
+    close.send_replace(true);
+    let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
+    let _ = timeout(limits.patience, room.acquire_many(all)).await;
+    Ok(())
+}
+
+async fn accept(connections: &Arc<Connections>, stream: TcpStream, address: SocketAddr) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let Some(acceptor) = &connections.tls else {
+        return serve_connection(connections, stream, address, Client(None)).await;
+    };
+    let stream = timeout(connections.patience, acceptor.accept(stream)).await??;
+    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let client = Client(certificate.and_then(|certificate| Peer::of(certificate).ok()));
+    serve_connection(connections, stream, address, client).await
+}
+
+async fn serve_connection(
+    connections: &Arc<Connections>,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    address: SocketAddr,
+    client: Client,
+) -> io::Result<()> {
+    let service = hyper::service::service_fn(|request: Request<Incoming>| {
+        let (connections, client) = (Arc::clone(connections), client.clone());
+        async move { Ok::<Response, Infallible>(answer(&connections, request, address, client).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(connections.patience)
+        .max_buf_size(32 << 10)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let mut closing = connections.closing.clone();
+    tokio::select! {
+        ended = &mut connection => return ended.map_err(io::Error::other),
+        _ = closing.wait_for(|closing| *closing) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await.map_err(io::Error::other)
+}
+
+async fn answer(
+    connections: &Connections,
+    request: Request<Incoming>,
+    address: SocketAddr,
+    client: Client,
+) -> Response {
+    if !connections.rate.allows(address.ip(), Instant::now()) {
+        return Problem::TooMany.into_response();
+    }
+    let (head, body) = request.into_parts();
+    // A body that comes a byte a minute, or does not end, holds its connection no longer than a head does.
+    let body = match timeout(connections.patience, to_bytes(Body::new(body), LONGEST_BODY)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => return connections.refuse(Refusal::TooLong, "the body is too long"),
+        Err(_) => return connections.refuse(Refusal::Silent, "the body took too long"),
+    };
+    let mut request = Request::from_parts(head, Body::from(body));
+    request.extensions_mut().insert(client);
+    match connections.router.clone().oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}

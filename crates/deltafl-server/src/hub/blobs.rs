@@ -1,0 +1,74 @@
+//! What devices fetch: the roster, and the parameters of the present round, by their hash.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use deltafl::params::Params;
+use deltafl_wire::BlobId;
+
+/// Bytes by their hash. A few at a time: a list is searched faster than it is hashed.
+#[derive(Debug, Default)]
+pub(crate) struct Blobs(Mutex<Shelves>);
+
+#[derive(Debug, Default)]
+struct Shelves {
+    roster: Option<(blake3::Hash, Bytes)>,
+    params: Vec<(blake3::Hash, Bytes)>,
+}
+
+impl Blobs {
+    /// Keeps a roster in place of the one before.
+    pub(crate) fn keep_roster(&self, bytes: Bytes) -> BlobId {
+        let id = BlobId::of(&bytes);
+        self.shelves().roster = Some((id.hash, bytes));
+        id
+    }
+
+    /// Keeps exactly these parameters, until the next call.
+    pub(crate) fn keep_params<'p>(&self, params: impl Iterator<Item = &'p Params>) {
+        let mut shelves = self.shelves();
+        let mut kept: Vec<(blake3::Hash, Bytes)> = Vec::new();
+        for params in params {
+            let hash = params.hash();
+            if kept.iter().any(|(known, _)| *known == hash) {
+                continue;
+            }
+            let shelved = shelves.params.iter().find(|(known, _)| *known == hash);
+            kept.push(shelved.cloned().unwrap_or_else(|| (hash, little_endian(params))));
+        }
+        shelves.params = kept;
+    }
+
+    /// The bytes of a hash.
+    pub(crate) fn find(&self, hash: &blake3::Hash) -> Option<Bytes> {
+        let shelves = self.shelves();
+        let mut all = shelves.roster.iter().chain(&shelves.params);
+        all.find(|(known, _)| known == hash).map(|(_, bytes)| bytes.clone())
+    }
+
+    fn shelves(&self) -> MutexGuard<'_, Shelves> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn little_endian(params: &Params) -> Bytes {
+    let mut bytes = Vec::with_capacity(4 * params.len());
+    params.as_slice().iter().for_each(|entry| bytes.extend_from_slice(&entry.to_le_bytes()));
+    bytes.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_found_under_their_own_hash_for_one_round() {
+        let (first, second) = (Params::from(vec![1.5, -2.0]), Params::from(vec![3.0]));
+        let blobs = Blobs::default();
+        blobs.keep_params([&first, &first.clone()].into_iter());
+        let bytes = blobs.find(&first.hash()).unwrap();
+        assert_eq!(blake3::hash(&bytes), first.hash());
+        blobs.keep_params([&second].into_iter());
+        assert_eq!((blobs.find(&first.hash()), blobs.find(&second.hash()).unwrap().len()), (None, 4));
+    }
+}

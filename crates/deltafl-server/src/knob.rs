@@ -1,0 +1,180 @@
+//! The knob: a device chooses its θ and gets the model of the nearest level.
+//!
+//! A model trained at θ serves every mixture of devices whose conformity is at least θ, so of two levels that are equally
+//! near the lower one is given.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Json, Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use deltafl::superquantile::Conformity;
+use deltafl_wire::card::{Card, CardLosses};
+use serde::Deserialize;
+
+use crate::http::{Access, Client, HttpState, Problem};
+use crate::store::ModelRow;
+
+/// Which version, and of which run.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Wanted {
+    version: Option<u64>,
+    seed: Option<u64>,
+}
+
+/// The row whose level is nearest, among those of one version.
+fn nearest<'a>(rows: &'a [ModelRow], theta: Conformity, wanted: &Wanted) -> Option<&'a ModelRow> {
+    let of_run = |row: &&ModelRow| wanted.seed.is_none_or(|seed| row.seed == seed);
+    let version = wanted.version.or_else(|| rows.iter().filter(of_run).map(|row| row.round).max())?;
+    let distance = |row: &ModelRow| (row.label.theta.get() - theta.get()).abs();
+    rows.iter().filter(of_run).filter(|row| row.round == version).min_by(|a, b| {
+        distance(a).total_cmp(&distance(b)).then(a.label.theta.get().total_cmp(&b.label.theta.get()))
+    })
+}
+
+/// What is known of the model of a row.
+fn card_of(federation: &str, row: &ModelRow) -> Card {
+    let losses = row.losses.as_ref().map(|known| (known.version, &known.distribution));
+    Card {
+        federation: federation.to_owned(),
+        theta: row.label.theta,
+        algorithm: row.label.algorithm.clone(),
+        version: row.round,
+        seed: row.seed,
+        blake3: row.blob.to_string(),
+        bytes: row.bytes,
+        eta: row.eta,
+        losses: CardLosses::of(losses),
+    }
+}
+
+/// The models: levels and versions.
+pub(crate) async fn models(
+    State(state): State<Arc<HttpState>>,
+    Extension(client): Extension<Client>,
+    Path(federation): Path<String>,
+) -> Result<Json<Vec<Card>>, Problem> {
+    let rows = rows(&state, &client, &federation).await?;
+    Ok(Json(rows.iter().map(|row| card_of(&federation, row).in_brief()).collect()))
+}
+
+/// What is known of the model of the nearest level.
+pub(crate) async fn card(
+    State(state): State<Arc<HttpState>>,
+    Extension(client): Extension<Client>,
+    Path((federation, theta)): Path<(String, String)>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Json<Card>, Problem> {
+    let rows = rows(&state, &client, &federation).await?;
+    let row = nearest(&rows, level(&theta)?, &wanted).ok_or(Problem::NotFound)?;
+    Ok(Json(card_of(&federation, row)))
+}
+
+/// The params of the nearest level.
+pub(crate) async fn model(
+    State(state): State<Arc<HttpState>>,
+    Extension(client): Extension<Client>,
+    Path((federation, theta)): Path<(String, String)>,
+    Query(wanted): Query<Wanted>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let rows = rows(&state, &client, &federation).await?;
+    let row = nearest(&rows, level(&theta)?, &wanted).ok_or(Problem::NotFound)?;
+    let etag = format!("\"{}\"", row.blob);
+    let said = [
+        (header::ETAG.as_str(), etag.clone()),
+        (header::CACHE_CONTROL.as_str(), "private, no-cache".to_owned()),
+        ("deltafl-theta", row.label.theta.to_string()),
+        ("deltafl-version", row.round.to_string()),
+        (header::LINK.as_str(), card_link(&federation, row)),
+    ];
+    if is_known(&headers, &etag) {
+        return Ok((StatusCode::NOT_MODIFIED, said).into_response());
+    }
+    let bytes = state.store.blob(&row.blob).await?;
+    Ok((said, [(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
+}
+
+/// Where the card of a model is (RFC 8288).
+fn card_link(federation: &str, row: &ModelRow) -> String {
+    let ModelRow { round, seed, label, .. } = row;
+    let path =
+        format!("/v1/federations/{federation}/models/{}/card?version={round}&seed={seed}", label.theta);
+    format!("<{path}>; rel=\"describedby\"; type=\"application/json\"")
+}
+
+/// Whether the client holds this version already (RFC 9110, section 13.1.2).
+fn is_known(headers: &HeaderMap, etag: &str) -> bool {
+    let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    known
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
+}
+
+fn level(theta: &str) -> Result<Conformity, Problem> {
+    let number: f64 = theta.parse().map_err(|_| Problem::Bad("θ is a number in (0, 1]"))?;
+    Conformity::try_from(number).map_err(|_| Problem::Bad("θ is a number in (0, 1]"))
+}
+
+async fn rows(state: &HttpState, client: &Client, federation: &str) -> Result<Vec<ModelRow>, Problem> {
+    if federation != state.federation.as_str() {
+        return Err(Problem::NotFound);
+    }
+    let known = client.0.as_ref().is_some_and(|peer| peer.federation == state.federation);
+    if state.access == Access::Devices && !known {
+        return Err(Problem::Forbidden("models are for devices of the federation: show a certificate"));
+    }
+    Ok(state.store.models(&state.federation).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::algorithm::TrackLabel;
+
+    use super::*;
+    use crate::store::BlobHash;
+
+    fn rows() -> Vec<ModelRow> {
+        let row = |round: u64, theta: f64| ModelRow {
+            seed: 1,
+            round,
+            label: TrackLabel {
+                name: "Δ-FL".to_owned(),
+                algorithm: "delta-fl".to_owned(),
+                theta: theta.try_into().unwrap(),
+            },
+            eta: None,
+            losses: None,
+            blob: BlobHash::of(&[round as u8]),
+            bytes: 1,
+        };
+        vec![row(20, 1.0), row(20, 0.5), row(20, 0.25), row(10, 1.0), row(10, 0.1)]
+    }
+
+    #[test]
+    fn the_nearest_level_of_the_newest_version_is_given_and_the_lower_of_two() {
+        let rows = rows();
+        let given = |theta: f64, wanted: Wanted| {
+            nearest(&rows, theta.try_into().unwrap(), &wanted).map(|row| (row.round, row.label.theta.get()))
+        };
+        assert_eq!(given(0.01, Wanted::default()), Some((20, 0.25)));
+        assert_eq!(given(0.375, Wanted::default()), Some((20, 0.25)));
+        assert_eq!(given(0.75, Wanted::default()), Some((20, 0.5)));
+        assert_eq!(given(0.76, Wanted::default()), Some((20, 1.0)));
+        assert_eq!(given(0.5, Wanted { version: Some(10), seed: None }), Some((10, 0.1)));
+        assert_eq!(given(0.5, Wanted { version: Some(11), seed: None }), None);
+        assert_eq!(given(0.5, Wanted { version: None, seed: Some(2) }), None);
+    }
+
+    #[test]
+    fn an_etag_is_known_in_a_list_weak_or_as_a_star() {
+        let known = |text: &'static str| {
+            is_known(&HeaderMap::from_iter([(header::IF_NONE_MATCH, text.parse().unwrap())]), "\"ab\"")
+        };
+        for text in ["\"ab\"", "\"x\", \"ab\"", "W/\"ab\"", "*"] {
+            assert!(known(text), "{text}");
+        }
+        assert!(!known("\"abc\"") && !known("ab"));
+    }
+}

@@ -1,0 +1,32 @@
+//! The server of a federation, to embed: it learns sums, and the devices keep their data.
+//!
+//! The round loop stays [`deltafl::training::train`]; this crate is one more [`Exchange`](deltafl::exchange::Exchange), whose
+//! devices are at the other end of a connection that they opened.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`serve`], [`engine`] | the server, and its devices as an exchange of the round loop |
+//! | [`listener`] | TCP and TLS below gRPC |
+//! | [`authority`] | the certificate authority, the server's certificate, revocation |
+//! | [`store`] | what the server remembers: SQLite or Postgres, and params by content |
+//! | [`http`], [`knob`], [`live`] | models per θ, enrolment, the live page, metrics |
+//! | [`refusal`] | what the server turns away |
+
+pub mod authority;
+pub mod engine;
+mod framed;
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod http;
+mod hub;
+pub mod knob;
+pub mod listener;
+pub mod live;
+mod metrics;
+pub mod refusal;
+mod round;
+pub mod serve;
+mod service;
+pub mod store;
+
+pub use round::Deadlines;

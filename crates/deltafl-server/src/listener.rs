@@ -1,0 +1,240 @@
+//! Connections: TCP and TLS below gRPC, on both sides.
+//!
+//! The handshake is done here and not inside the gRPC library, so that whoever does not complete it, or does not say who
+//! it is, is cut off and counted before it costs more than a socket.
+
+mod caller;
+mod stream;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use deltafl_wire::MaybeTls;
+use rustls::pki_types::CertificateDer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::wrappers::ReceiverStream;
+
+pub(crate) use self::caller::Caller;
+pub(crate) use self::stream::Connection;
+use crate::authority::Peer;
+use crate::refusal::{Refusal, Refusals};
+
+/// The name of the device in a certificate that the handshake has verified.
+pub type NameOf = fn(&CertificateDer<'_>) -> Option<String>;
+
+/// How the server knows who connects.
+#[derive(Clone)]
+pub enum Protection {
+    /// TLS with certificates on both sides; the device's name is in its own.
+    Mutual {
+        /// TLS 1.3, client certificates required, ALPN `h2`.
+        config: Arc<rustls::ServerConfig>,
+        /// Reads the name.
+        name_of: NameOf,
+    },
+    /// Nothing: for tests and demonstrations on one machine.
+    Loopback,
+}
+
+impl Protection {
+    /// TLS with the certificates of [`crate::authority`].
+    pub fn mutual(config: Arc<rustls::ServerConfig>) -> Self {
+        Self::Mutual { config, name_of: |certificate| Some(Peer::of(certificate).ok()?.device.to_string()) }
+    }
+}
+
+/// Bounds on connections.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// Connections at once.
+    pub total: usize,
+    /// Connections of one device at once: the present one, and one that it has just lost.
+    pub per_device: usize,
+    /// Handshakes at once.
+    pub handshakes: usize,
+    /// How long a connection may take to complete the handshake, and then to say who it is.
+    pub patience: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { total: 20_000, per_device: 3, handshakes: 512, patience: Duration::from_secs(10) }
+    }
+}
+
+/// Why a server cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Without certificates, from elsewhere than this machine.
+    #[error("{0} can be reached from other machines: without certificates only a loopback address is served")]
+    NotLoopback(SocketAddr),
+    /// The address cannot be had.
+    #[error("cannot listen on {address}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A bound socket.
+pub struct Listener {
+    socket: TcpListener,
+    protection: Protection,
+    limits: ConnectionLimits,
+}
+
+impl Listener {
+    /// Binds an address.
+    pub async fn bind(
+        address: SocketAddr,
+        protection: Protection,
+        limits: ConnectionLimits,
+    ) -> Result<Self, ListenError> {
+        if matches!(protection, Protection::Loopback) && !address.ip().is_loopback() {
+            return Err(ListenError::NotLoopback(address));
+        }
+        let socket =
+            TcpListener::bind(address).await.map_err(|source| ListenError::Bind { address, source })?;
+        Ok(Self { socket, protection, limits })
+    }
+
+    /// Where it listens; the port is known when port 0 was asked for.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// The connections whose handshake is done.
+    pub(crate) fn accept(self, refusals: Arc<Refusals>) -> Accepted {
+        let (accepted_connections, accepted) = mpsc::channel(64);
+        tokio::spawn(accept_loop(self, accepted_connections, refusals));
+        ReceiverStream::new(accepted)
+    }
+}
+
+/// What the gRPC library takes.
+pub(crate) type Accepted = ReceiverStream<io::Result<Connection>>;
+
+/// Accepts connections for as long as somebody takes them.
+async fn accept_loop(
+    listener: Listener,
+    accepted_connections: mpsc::Sender<io::Result<Connection>>,
+    refusals: Arc<Refusals>,
+) {
+    let Listener { socket, protection, limits } = listener;
+    let permits = Arc::new(Semaphore::new(limits.total));
+    let handshakes = Arc::new(Semaphore::new(limits.handshakes));
+    let counts = Arc::new(ConnectionCounts { most: limits.per_device, by_name: Mutex::default() });
+    loop {
+        let accepted = tokio::select! {
+            () = accepted_connections.closed() => return,
+            accepted = socket.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of file descriptors, say: others leave, and then it goes on.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let (Ok(permit), Ok(handshake)) =
+            (Arc::clone(&permits).try_acquire_owned(), Arc::clone(&handshakes).try_acquire_owned())
+        else {
+            refusals.count(Refusal::Full);
+            continue;
+        };
+        let pending = PendingConnection {
+            protection: protection.clone(),
+            patience: limits.patience,
+            counts: Arc::clone(&counts),
+            refusals: Arc::clone(&refusals),
+            permit,
+        };
+        let accepted_connections = accepted_connections.clone();
+        tokio::spawn(async move {
+            let refusals = Arc::clone(&pending.refusals);
+            let admitted = pending.admit(stream).await;
+            drop(handshake);
+            match admitted {
+                Ok(connection) => drop(accepted_connections.send(Ok(connection)).await),
+                Err(refusal) => refusals.count(refusal),
+            }
+        });
+    }
+}
+
+/// A connection before its handshake.
+struct PendingConnection {
+    protection: Protection,
+    patience: Duration,
+    counts: Arc<ConnectionCounts>,
+    refusals: Arc<Refusals>,
+    permit: OwnedSemaphorePermit,
+}
+
+impl PendingConnection {
+    async fn admit(self, stream: TcpStream) -> Result<Connection, Refusal> {
+        let _ = stream.set_nodelay(true);
+        match &self.protection {
+            Protection::Loopback => Ok(Connection::new(MaybeTls::Plain(stream), None, self)),
+            Protection::Mutual { config, name_of } => {
+                let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream);
+                let stream = match timeout(self.patience, handshake).await {
+                    Ok(Ok(stream)) => stream,
+                    Ok(Err(_)) => return Err(Refusal::Handshake),
+                    Err(_) => return Err(Refusal::Silent),
+                };
+                let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                let name = certificate.and_then(name_of).ok_or(Refusal::Handshake)?;
+                let counted = self.counts.count(&name).ok_or(Refusal::Crowding)?;
+                Ok(Connection::new(MaybeTls::Tls(Box::new(stream)), Some(counted), self))
+            }
+        }
+    }
+}
+
+/// How many connections each device has.
+struct ConnectionCounts {
+    most: usize,
+    by_name: Mutex<HashMap<String, usize>>,
+}
+
+/// One connection of a device, counted until it is dropped.
+pub(crate) struct CountedConnection {
+    name: Arc<str>,
+    counts: Arc<ConnectionCounts>,
+}
+
+impl ConnectionCounts {
+    fn count(self: &Arc<Self>, name: &str) -> Option<CountedConnection> {
+        let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let connections = by_name.entry(name.to_owned()).or_default();
+        if *connections >= self.most {
+            return None;
+        }
+        *connections += 1;
+        Some(CountedConnection { name: name.into(), counts: Arc::clone(self) })
+    }
+}
+
+impl Drop for CountedConnection {
+    fn drop(&mut self) {
+        let mut by_name = self.counts.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(connections) = by_name.get_mut(&*self.name) {
+            *connections -= 1;
+            if *connections == 0 {
+                by_name.remove(&*self.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A connection as the gRPC library reads and writes it.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use deltafl_wire::MaybeTls;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Sleep, sleep};
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
+
+use super::{Caller, CountedConnection, PendingConnection};
+use crate::refusal::{Refusal, Refusals};
+
+/// An accepted connection. It breaks off when the device has not said who it is in time: half a request, sent a byte a
+/// minute, holds nothing. It breaks off, too, when the service dismisses the device.
+pub(crate) struct Connection {
+    stream: MaybeTls<TlsStream<TcpStream>>,
+    caller: Caller,
+    /// Runs out unless the device says who it is.
+    identify_by: Option<Pin<Box<Sleep>>>,
+    refusals: Arc<Refusals>,
+    _counted: Option<CountedConnection>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    pub(super) fn new(
+        stream: MaybeTls<TlsStream<TcpStream>>,
+        counted: Option<CountedConnection>,
+        pending: PendingConnection,
+    ) -> Self {
+        let caller = Caller::new(counted.as_ref().map(|counted| counted.name.clone()));
+        let identify_by = Some(Box::pin(sleep(pending.patience)));
+        let PendingConnection { refusals, permit, .. } = pending;
+        Self { stream, caller, identify_by, refusals, _counted: counted, _permit: permit }
+    }
+
+    /// Whether the device has been silent about itself for too long.
+    fn is_overdue(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(sleep) = &mut self.identify_by else { return false };
+        if self.caller.is_identified() {
+            self.identify_by = None;
+            return false;
+        }
+        sleep.as_mut().poll(context).is_ready()
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.is_overdue(context) {
+            self.refusals.count(Refusal::Silent);
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        if self.caller.is_disconnected(context) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,132 @@
+//! The page, and the JSON that it draws.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use serde::{Deserialize, Serialize};
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{Stream, StreamExt as _};
+
+use super::{About, Now, Shown};
+use crate::http::{Access, HttpState, Problem};
+use crate::store::CommittedRound;
+
+/// Pages that listen at once.
+const LISTENERS: usize = 200;
+/// Rounds in one answer.
+const MOST_ROUNDS: u32 = 1000;
+
+/// Where a federation stands.
+#[derive(Serialize)]
+pub(crate) struct Snapshot {
+    about: About,
+    now: Now,
+    rounds: Vec<Shown>,
+    /// Whether models are for anybody, and not for devices alone.
+    public: bool,
+}
+
+pub(crate) async fn page() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], include_str!("page.html"))
+}
+
+pub(crate) async fn style() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], include_str!("page.css"))
+}
+
+pub(crate) async fn script() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], include_str!("page.js"))
+}
+
+/// The federations of this server.
+pub(crate) async fn federations(State(state): State<Arc<HttpState>>) -> Json<Vec<About>> {
+    Json(vec![state.live.about().clone()])
+}
+
+pub(crate) async fn snapshot(
+    State(state): State<Arc<HttpState>>,
+    Path(federation): Path<String>,
+) -> Result<Json<Snapshot>, Problem> {
+    known(&state, &federation)?;
+    let live = &state.live;
+    let public = state.access == Access::Anyone;
+    Ok(Json(Snapshot { about: live.about().clone(), now: live.now(), rounds: live.shown(), public }))
+}
+
+/// From which round on, and of which run.
+#[derive(Debug, Deserialize)]
+pub(crate) struct From {
+    #[serde(default)]
+    from: u64,
+    #[serde(default)]
+    seed: Option<u64>,
+}
+
+pub(crate) async fn rounds(
+    State(state): State<Arc<HttpState>>,
+    Path(federation): Path<String>,
+    Query(wanted): Query<From>,
+) -> Result<Json<Vec<CommittedRound>>, Problem> {
+    known(&state, &federation)?;
+    let seed = match wanted.seed {
+        Some(seed) => seed,
+        None => first_seed(&state).await?,
+    };
+    Ok(Json(state.store.rounds(&state.federation, seed, wanted.from, MOST_ROUNDS).await?))
+}
+
+async fn first_seed(state: &HttpState) -> Result<u64, Problem> {
+    let experiment = state.store.federation(&state.federation).await?.experiment;
+    experiment.and_then(|experiment| experiment.seeds.iter().next().copied()).ok_or(Problem::NotFound)
+}
+
+/// Pushes where the round under way stands, whenever that changes, and the rounds committed meanwhile.
+pub(crate) async fn events(
+    State(state): State<Arc<HttpState>>,
+    Path(federation): Path<String>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+    static LISTENING: AtomicUsize = AtomicUsize::new(0);
+    known(&state, &federation)?;
+    if LISTENING.fetch_add(1, Ordering::Relaxed) >= LISTENERS {
+        LISTENING.fetch_sub(1, Ordering::Relaxed);
+        return Err(Problem::TooMany);
+    }
+    let leaving = Leaving(&LISTENING);
+    let live = state.live.clone();
+    let mut told = live.now().committed;
+    let changes = WatchStream::new(live.watch()).map(move |now| {
+        let _here = &leaving;
+        let fresh = if now.committed == told { Vec::new() } else { live.shown() };
+        let rounds: Vec<Shown> =
+            fresh.into_iter().filter(|shown| shown.round >= told.min(now.committed)).collect();
+        told = now.committed;
+        Ok(Event::default().json_data(Change { now, rounds }).unwrap_or_default())
+    });
+    Ok(Sse::new(changes).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))))
+}
+
+#[derive(Serialize)]
+struct Change {
+    now: Now,
+    rounds: Vec<Shown>,
+}
+
+/// Makes room for another listener when this one goes.
+struct Leaving(&'static AtomicUsize);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn known(state: &HttpState, federation: &str) -> Result<(), Problem> {
+    if federation == state.federation.as_str() { Ok(()) } else { Err(Problem::NotFound) }
+}

@@ -1,0 +1,349 @@
+//! Secure aggregation with the devices of a cohort: carries the messages of [`deltafl_secagg::server::Server`] and keeps
+//! its deadlines.
+//!
+//! A phase ends when everybody who is still there has answered; nobody waits for a device whose connection is gone.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use deltafl::exchange::Traffic;
+use deltafl_secagg::identity::DeviceId;
+use deltafl_secagg::message::wire::{WireError, decode_device, encode_server};
+use deltafl_secagg::message::{DeviceSet, ServerBody};
+use deltafl_secagg::ring::Ring;
+use deltafl_secagg::server::{
+    NotOpened, PhaseName, RefusedMessage, Server, ServerConfig, ServerEvent, SlotSum, Transmit, Verdict,
+};
+use deltafl_wire::parts;
+use deltafl_wire::proto;
+use deltafl_wire::proto::{FromServer, from_server};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::hub::{Address, Event, Hub, Status, What};
+use crate::refusal::Refusal;
+
+/// How long devices may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// For each step of the key set-up.
+    pub setup: Duration,
+    /// To fetch parameters, train and hand in the masked answer.
+    pub input: Duration,
+    /// For the consistency check, and again for the unmasking.
+    pub unmask: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        let minute = Duration::from_secs(60);
+        Self { setup: minute / 2, input: 10 * minute, unmask: minute / 2 }
+    }
+}
+
+impl Deadlines {
+    fn of(&self, phase: PhaseName) -> Duration {
+        match phase {
+            PhaseName::Advertise | PhaseName::Reveal | PhaseName::Share | PhaseName::Confirm => self.setup,
+            PhaseName::MaskedInput(_) => self.input,
+            PhaseName::Consistency(_) | PhaseName::Unmask(_) => self.unmask,
+        }
+    }
+}
+
+/// What the round loop shares with the connections.
+pub(crate) struct Line {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) events: mpsc::Receiver<Event>,
+    pub(crate) runtime: Handle,
+}
+
+impl Line {
+    /// The next thing that a device does, before the deadline.
+    pub(crate) fn next(&mut self, deadline: Instant) -> Option<Event> {
+        let next = async { timeout_at(deadline, self.events.recv()).await };
+        self.runtime.block_on(next).ok().flatten()
+    }
+
+    /// Waits until `devices` devices are ready. Returns false if the deadline passes first. Events that come between rounds
+    /// are dropped: they are late messages, or devices that left.
+    pub(crate) fn wait_for(&mut self, devices: usize, deadline: Instant) -> bool {
+        let Self { hub, events, runtime } = self;
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    () = hub.enough(devices) => return true,
+                    () = sleep_until(deadline) => return false,
+                    Some(_) = events.recv() => {}
+                }
+            }
+        })
+    }
+}
+
+/// A key set-up and its sums.
+pub(crate) struct Protocol {
+    server: Server,
+    deadlines: Deadlines,
+    /// Devices that are enough: the invitation closes when so many have come.
+    target: usize,
+    /// The time that the state machine sees: it moves when a phase is to end, and the deadlines are kept here.
+    clock: Duration,
+    phase: PhaseName,
+    deadline: Instant,
+    /// Where the devices are; whoever leaves is struck off for good.
+    addresses: HashMap<DeviceId, Address>,
+    /// Devices whose answer is awaited.
+    awaited: HashSet<DeviceId>,
+    /// Devices that came through the present phase.
+    answered: usize,
+    active: DeviceSet,
+    traffic: Traffic,
+}
+
+/// The state machine's own timeout of a phase. It never runs out by itself: [`Deadlines`] keeps time.
+const PHASE: Duration = Duration::from_secs(1);
+
+/// How a cohort is invited.
+pub(crate) struct Invitation {
+    pub(crate) config: ServerConfig,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) target: usize,
+}
+
+impl Protocol {
+    /// Sets up keys with a cohort.
+    pub(crate) fn begin(line: &mut Line, invitation: Invitation) -> Result<Self, Verdict> {
+        let Invitation { mut config, deadlines, target } = invitation;
+        config.phase_timeout = PHASE;
+        let need = config.min_members.max(2);
+        let too_few = |have| Verdict::TooFew { phase: PhaseName::Advertise, have, need };
+        let cohort = config.cohort.len();
+        let online = |id: DeviceId| line.hub.address(id.0).map(|address| (id, address));
+        let addresses = config.cohort.iter().filter_map(online).collect();
+        // The parameters are ours: what is wrong with them is a cohort too small for any sum.
+        let server = Server::new(config, Duration::ZERO).map_err(|_| too_few(cohort))?;
+        let mut protocol = Self {
+            server,
+            deadlines,
+            target,
+            clock: Duration::ZERO,
+            phase: PhaseName::Advertise,
+            deadline: Instant::now(),
+            addresses,
+            awaited: HashSet::new(),
+            answered: 0,
+            active: DeviceSet::default(),
+            traffic: Traffic::default(),
+        };
+        protocol.run(line)?;
+        Ok(protocol)
+    }
+
+    /// The devices that are still there.
+    pub(crate) fn active(&self) -> &DeviceSet {
+        &self.active
+    }
+
+    /// The sum over the cohort of the answers to a question.
+    pub(crate) fn sum(
+        &mut self,
+        line: &mut Line,
+        question: &proto::Question,
+        len: u32,
+        context: &[u8],
+    ) -> Result<SlotSum, Verdict> {
+        self.tell(line, from_server::Body::Question(question.clone()));
+        match self.server.open_slot(self.clock, Ring::Z64, len, context) {
+            Ok(()) => {}
+            Err(NotOpened::Ended(verdict)) => return Err(verdict),
+            Err(_) => unreachable!("a protocol is asked for as many sums as it has slots"),
+        }
+        let sum = self.run(line)?;
+        Ok(sum.expect("a slot ends with a sum or a verdict"))
+    }
+
+    /// What was moved since this was last asked, for one sum.
+    pub(crate) fn take_traffic(&mut self) -> Traffic {
+        Traffic { sums: 1, ..std::mem::take(&mut self.traffic) }
+    }
+
+    /// Tells the devices to forget their keys.
+    pub(crate) fn end(self, line: &Line) {
+        self.tell(line, from_server::Body::Over(proto::Over {}));
+    }
+
+    /// Tells all devices that are still there.
+    fn tell(&self, line: &Line, body: from_server::Body) {
+        let message = shared(body);
+        for address in self.active.iter().filter_map(|id| self.addresses.get(&id)) {
+            line.hub.send(*address, &message);
+        }
+    }
+
+    /// Carries messages until the server waits for its program.
+    fn run(&mut self, line: &mut Line) -> Result<Option<SlotSum>, Verdict> {
+        let mut sum = None;
+        loop {
+            self.transmit(line);
+            while let Some(event) = self.server.poll_event() {
+                match event {
+                    ServerEvent::Ready { active, .. } => self.active = active,
+                    ServerEvent::Sum(slot) => sum = Some(slot),
+                    ServerEvent::Ended(verdict) => {
+                        if let Verdict::Withheld { device } | Verdict::WrongSecret { device } = &verdict {
+                            tracing::warn!(device = device.0, %verdict, "a device lies, and is named");
+                            line.hub.refusals.count(Refusal::Dishonest);
+                        }
+                        return Err(verdict);
+                    }
+                    ServerEvent::Caught { device, lie } => {
+                        tracing::warn!(device = device.0, ?lie, "a device lies, and is named");
+                        line.hub.refusals.count(Refusal::Dishonest);
+                    }
+                    ServerEvent::Disputed { owner, holder } => {
+                        let (owner, holder) = (owner.0, holder.0);
+                        tracing::warn!(owner, holder, "one of two devices lies, and nothing tells which");
+                        line.hub.refusals.count(Refusal::Disputed);
+                    }
+                    _ => {}
+                }
+            }
+            if self.server.poll_timeout().is_none() {
+                line.hub.status.send_modify(Status::rest);
+                return Ok(sum);
+            }
+            self.step(line);
+        }
+    }
+
+    /// Sends what the server has to say, and notes whose answer is awaited from now on.
+    fn transmit(&mut self, line: &Line) {
+        let mut first = true;
+        while let Some(Transmit { to, message }) = self.server.poll_transmit() {
+            let bytes = encode_server(&message);
+            let asks = asked(&message.body);
+            if let Some(phase) = asks.filter(|_| std::mem::take(&mut first)) {
+                self.enter(phase);
+            }
+            let parts: Vec<_> =
+                parts(bytes.clone()).map(|part| shared(from_server::Body::Part(part))).collect();
+            for (id, address) in to.iter().filter_map(|id| Some((id, *self.addresses.get(&id)?))) {
+                self.traffic.messages += 1;
+                self.traffic.bytes_down += bytes.len() as u64;
+                if asks.is_some() {
+                    line.hub.expect(address);
+                }
+                if line.hub.send_all(address, &parts) && asks.is_some() {
+                    self.awaited.insert(id);
+                }
+            }
+        }
+        if !first {
+            let (phase, asked) = (name(self.phase), self.awaited.len());
+            line.hub.status.send_modify(|status| status.enter(phase, asked));
+        }
+        line.hub.allow(self.server.message_limit());
+    }
+
+    fn enter(&mut self, phase: PhaseName) {
+        self.phase = phase;
+        self.deadline = Instant::now() + self.deadlines.of(phase);
+        self.awaited.clear();
+        self.answered = 0;
+    }
+
+    /// Waits for one event, or ends the phase.
+    fn step(&mut self, line: &mut Line) {
+        let full = self.phase == PhaseName::Advertise && self.answered >= self.target;
+        if full || self.awaited.is_empty() {
+            return self.end_phase();
+        }
+        let Some(Event { from, what }) = line.next(self.deadline) else { return self.end_phase() };
+        let id = DeviceId(from.device);
+        if self.addresses.get(&id) != Some(&from) {
+            return; // of an earlier session, or not of this cohort
+        }
+        match what {
+            What::Gone => self.strike(id),
+            What::Losses(_) => line.hub.refusals.count(Refusal::Late),
+            What::Message { bytes, .. } => {
+                self.traffic.messages += 1;
+                self.traffic.bytes_up += bytes.len() as u64;
+                match self.take(id, bytes) {
+                    Ok(()) => line.hub.status.send_modify(Status::heard),
+                    Err(Refusal::Late) => line.hub.refusals.count(Refusal::Late),
+                    Err(refusal) => {
+                        line.hub.expel(from, refusal);
+                        self.strike(id);
+                    }
+                }
+            }
+        }
+    }
+
+    fn strike(&mut self, id: DeviceId) {
+        self.addresses.remove(&id);
+        self.awaited.remove(&id);
+    }
+
+    fn take(&mut self, id: DeviceId, bytes: Bytes) -> Result<(), Refusal> {
+        let message = decode_device(bytes, self.server.message_limit()).map_err(|error| match error {
+            // A long message that comes after its phase is a straggler's.
+            WireError::TooLong { .. } => Refusal::Late,
+            _ => Refusal::Malformed,
+        })?;
+        self.server.handle(self.clock, id, message).map_err(|refused| match refused {
+            RefusedMessage::WrongRound | RefusedMessage::WrongPhase | RefusedMessage::UnknownDevice(_) => {
+                Refusal::Late
+            }
+            _ => Refusal::Dishonest,
+        })?;
+        self.awaited.remove(&id);
+        self.answered += 1;
+        Ok(())
+    }
+
+    /// Ends the phase with the devices that made it.
+    fn end_phase(&mut self) {
+        if let Some(deadline) = self.server.poll_timeout() {
+            self.clock = deadline;
+            self.server.handle_timeout(deadline);
+        }
+    }
+}
+
+/// A message for many devices.
+pub(crate) fn shared(body: from_server::Body) -> Arc<FromServer> {
+    Arc::new(FromServer { body: Some(body) })
+}
+
+/// The name of a phase, as the live page shows it.
+fn name(phase: PhaseName) -> &'static str {
+    match phase {
+        PhaseName::Advertise => "advertise keys",
+        PhaseName::Reveal => "lay out the graph",
+        PhaseName::Share => "share keys",
+        PhaseName::Confirm => "confirm shares",
+        PhaseName::MaskedInput(_) => "masked answers",
+        PhaseName::Consistency(_) => "consistency check",
+        PhaseName::Unmask(_) => "unmask",
+    }
+}
+
+/// The phase in which a message asks its recipients for an answer.
+fn asked(body: &ServerBody) -> Option<PhaseName> {
+    match body {
+        ServerBody::Invite(_) => Some(PhaseName::Advertise),
+        ServerBody::Commitments(_) => Some(PhaseName::Reveal),
+        ServerBody::Keys(_) => Some(PhaseName::Share),
+        ServerBody::Shares(_) => Some(PhaseName::Confirm),
+        ServerBody::OpenSlot { slot, .. } => Some(PhaseName::MaskedInput(*slot)),
+        ServerBody::Survivors { slot, .. } => Some(PhaseName::Consistency(*slot)),
+        ServerBody::Attestations { slot, .. } => Some(PhaseName::Unmask(*slot)),
+        _ => None,
+    }
+}

@@ -1,0 +1,99 @@
+//! The gRPC service: opens the sessions of devices and hands out blobs.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use deltafl_wire::proto::federation_server::Federation;
+use deltafl_wire::proto::{Chunk, FetchRequest, FromDevice, FromServer, Hello, from_device};
+use deltafl_wire::{CHUNK, hash};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt, iter};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::hub::{Hub, SessionEnd};
+use crate::listener::Caller;
+use crate::refusal::Refusal;
+
+/// What a call answers with.
+type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Answers the calls of devices.
+pub(crate) struct FederationService(pub(crate) Arc<Hub>);
+
+#[tonic::async_trait]
+impl Federation for FederationService {
+    type AttendStream = Messages<FromServer>;
+    type FetchStream = Messages<Chunk>;
+
+    async fn attend(
+        &self,
+        request: Request<Streaming<FromDevice>>,
+    ) -> Result<Response<Self::AttendStream>, Status> {
+        let caller = caller(&request)?;
+        let mut incoming = request.into_inner();
+        let opened = match self.first_message(&mut incoming).await {
+            Ok(hello) => self.0.open_session(&hello, caller.certified()),
+            Err(refusal) => Err(refusal),
+        };
+        match opened {
+            Ok((session, outgoing)) => {
+                caller.set_identified();
+                tokio::spawn(async move {
+                    if session.listen(incoming).await == SessionEnd::Expelled {
+                        caller.disconnect();
+                    }
+                });
+                let outgoing = ReceiverStream::new(outgoing).map(|message| Ok(Arc::unwrap_or_clone(message)));
+                Ok(Response::new(Box::pin(outgoing)))
+            }
+            Err(refusal) => {
+                self.0.refusals.count(refusal);
+                Err(status(refusal))
+            }
+        }
+    }
+
+    async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
+        if !caller(&request)?.is_identified() {
+            self.0.refusals.count(Refusal::Silent);
+            return Err(Status::unauthenticated("say Hello in Attend first"));
+        }
+        let FetchRequest { hash: wanted, offset } = request.into_inner();
+        let found = hash(&wanted).ok().and_then(|hash| self.0.blobs.find(&hash));
+        let blob = found.ok_or_else(|| Status::not_found("no such blob now"))?;
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX).min(blob.len());
+        Ok(Response::new(Box::pin(iter(chunks(blob.slice(offset..)).map(Ok)))))
+    }
+}
+
+impl FederationService {
+    async fn first_message(&self, incoming: &mut Streaming<FromDevice>) -> Result<Hello, Refusal> {
+        let first = timeout(self.0.patience(), incoming.message()).await;
+        match first.map_err(|_| Refusal::Silent)? {
+            Ok(Some(FromDevice { body: Some(from_device::Body::Hello(hello)) })) => Ok(hello),
+            _ => Err(Refusal::Malformed),
+        }
+    }
+}
+
+fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    caller.ok_or_else(|| Status::internal("a request without a connection"))
+}
+
+fn chunks(bytes: Bytes) -> impl Iterator<Item = Chunk> + Send {
+    let starts = (0..bytes.len()).step_by(CHUNK);
+    starts.map(move |start| Chunk { data: bytes.slice(start..(start + CHUNK).min(bytes.len())) })
+}
+
+fn status(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::Unknown => Status::permission_denied("the device is not on the roster"),
+        Refusal::Revoked => Status::permission_denied("the device was revoked"),
+        Refusal::Impostor => Status::permission_denied("the name is not that of the certificate"),
+        Refusal::Crowding => Status::resource_exhausted("too many connections: wait a minute"),
+        _ => Status::invalid_argument("a Hello of this protocol is expected"),
+    }
+}

@@ -1,0 +1,76 @@
+//! The models that devices can pull: a version per published round, a level θ per track.
+
+use deltafl::algorithm::TrackLabel;
+use deltafl_wire::identity::FederationName;
+use sqlx::Row as _;
+
+use super::blobs::BlobHash;
+use super::commit::TrackAbout;
+use super::losses::{self, KnownLosses};
+use super::retry::patiently;
+use super::{Store, StoreError};
+
+/// A version of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelRow {
+    /// The seed of its run.
+    pub seed: u64,
+    /// Rounds behind it: its version.
+    pub round: u64,
+    /// How it was trained, and at which level.
+    pub label: TrackLabel,
+    /// η in force.
+    pub eta: Option<f64>,
+    /// How losses lay at these params, or at the nearest ones before them where that is known.
+    pub losses: Option<KnownLosses>,
+    /// Its params.
+    pub blob: BlobHash,
+    /// Their size.
+    pub bytes: u64,
+}
+
+impl Store {
+    /// The published models of a federation: newest version first, then by track.
+    pub async fn models(&self, federation: &FederationName) -> Result<Vec<ModelRow>, StoreError> {
+        patiently!(self, self.try_models(federation))
+    }
+
+    async fn try_models(&self, federation: &FederationName) -> Result<Vec<ModelRow>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT m.seed, m.round, m.about, m.blob, m.bytes, l.round, l.distribution \
+             FROM models m LEFT JOIN losses l \
+             ON l.federation = m.federation AND l.seed = m.seed AND l.track = m.track AND l.round = \
+             (SELECT MAX(b.round) FROM losses b WHERE b.federation = m.federation AND b.seed = m.seed \
+             AND b.track = m.track AND b.round <= m.round) \
+             WHERE m.federation = $1 AND m.published = 1 ORDER BY m.round DESC, m.seed, m.track",
+        )
+        .bind(federation.as_str())
+        .fetch_all(self.database().pool())
+        .await?;
+        let damaged = || StoreError::Damaged { what: "model" };
+        rows.iter()
+            .map(|row| {
+                let about: TrackAbout =
+                    serde_json::from_str(&row.try_get::<String, _>(2)?).map_err(|_| damaged())?;
+                let measured: Option<i64> = row.try_get(5)?;
+                let distribution: Option<String> = row.try_get(6)?;
+                let losses = match measured.zip(distribution) {
+                    Some((version, text)) => Some(KnownLosses {
+                        version: version.unsigned_abs(),
+                        distribution: losses::parse(&text)?,
+                    }),
+                    None => None,
+                };
+                Ok(ModelRow {
+                    seed: row.try_get::<String, _>(0)?.parse().map_err(|_| damaged())?,
+                    round: row.try_get::<i64, _>(1)?.unsigned_abs(),
+                    eta: about.eta(),
+                    label: about.label,
+                    losses,
+                    blob: BlobHash::parse(&row.try_get::<String, _>(3)?).ok_or_else(damaged)?,
+                    bytes: row.try_get::<i64, _>(4)?.unsigned_abs(),
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,196 @@
+//! Devices that vanish, send noise or dawdle, and a server that is started again: no finished round is lost.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "field/fleet.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod fleet;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use deltafl::exchange::SplitEvaluation;
+use deltafl::superquantile::LossDistribution;
+use deltafl::trainer::Sgd;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
+
+use deltafl_device::fault::Misconduct;
+use deltafl_device::swarm::SwarmOptions;
+use deltafl_device::{Consent, Reason};
+use deltafl_server::Deadlines;
+use deltafl_server::engine::{Permille, Rules};
+use deltafl_server::refusal::Refusal;
+use deltafl_server::serve::{Host, Setup};
+use fleet::{Records, TestFederation, never, options};
+
+const EXPERIMENT: &str = r#"
+    name = "faults"
+    rounds = 6
+    cohort = 10
+    data = { source = { kind = "glyphs", devices = 40, seed = 3 } }
+    model = { kind = "linear" }
+    local = { steps = 2, batch = 10, learning_rate = 0.1 }
+    algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]
+"#;
+
+/// Rules for devices of which many drop out.
+fn lenient(test: &TestFederation) -> Rules {
+    let second = Duration::from_secs(1);
+    let deadlines = Deadlines { setup: 5 * second, input: 5 * second, unmask: 5 * second };
+    Rules { present: 10, quorum: 4, dropping: Permille::new(400).unwrap(), deadlines, ..test.rules() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
+    let test = TestFederation::new(EXPERIMENT);
+    let mut host = test.host().await;
+    let misconduct = Misconduct { drop_out: 0.3, garbage: 0.05, ..Misconduct::default() };
+    let _swarm = test.swarm(host.address(), &SwarmOptions { misconduct, ..options() });
+    let mut engine = host.engine(lenient(&test), never()).unwrap();
+    let trained = tokio::task::spawn_blocking(move || {
+        let mut diary = Records::default();
+        test.train(&mut engine, &mut diary).map(|state| (state, diary)).unwrap()
+    });
+    let (state, diary) = trained.await.unwrap();
+    assert_eq!((state.round, diary.states.len()), (6, 6));
+    assert!(diary.records.iter().any(|record| record.dropped > 0), "somebody vanished");
+    assert!(host.refused(Refusal::Malformed) > 0, "somebody sent noise");
+    assert!(state.tracks.iter().all(|track| track.params.as_slice().iter().all(|w| w.is_finite())));
+    host.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_a_device_that_dawdles() {
+    let test = TestFederation::new(EXPERIMENT);
+    let mut host = test.host().await;
+    let (slow, quick) = test.devices().into_iter().partition::<Vec<u32>, _>(|k| k % 8 == 1);
+    let misconduct = Misconduct { delay_ms: 3_600_000, ..Misconduct::default() };
+    let _slow = test.swarm_of(&slow, host.address(), &SwarmOptions { misconduct, ..options() });
+    let _quick = test.swarm_of(&quick, host.address(), &options());
+    let second = Duration::from_secs(1);
+    let deadlines = Deadlines { setup: second, input: 2 * second, unmask: second };
+    let rules = Rules { deadlines, quorum: 4, dropping: Permille::new(400).unwrap(), ..test.rules() };
+    let mut engine = host.engine(rules, never()).unwrap();
+    let trained = tokio::task::spawn_blocking(move || {
+        let mut diary = Records::default();
+        test.train(&mut engine, &mut diary).map(|_| diary).unwrap()
+    });
+    let diary = trained.await.unwrap();
+    assert_eq!(diary.states.len(), 6);
+    assert!(diary.records.iter().any(|record| record.dropped > 0), "the slow ones were left behind");
+    host.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_too_many_invited_the_first_to_come_take_part() {
+    let test = TestFederation::new(&EXPERIMENT.replace("cohort = 10", "cohort = 14"));
+    let mut host = test.host().await;
+    let _swarm = test.swarm(host.address(), &options());
+    let mut engine = host.engine(Rules { cohort: 10, ..test.rules() }, never()).unwrap();
+    let trained = tokio::task::spawn_blocking(move || {
+        let mut diary = Records::default();
+        test.train(&mut engine, &mut diary).map(|_| diary).unwrap()
+    });
+    let diary = trained.await.unwrap();
+    assert!(diary.records.iter().all(|record| (record.cohort, record.dropped) == (14, 4)));
+    host.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_without_time_are_not_drawn_and_careful_ones_stay_out() {
+    let test = TestFederation::new(EXPERIMENT);
+    let mut host = test.host().await;
+    let mut devices = test.devices();
+    let others = devices.split_off(4);
+    let busy = Consent { willing: Arc::new(|| Err(Reason::Busy)), ..options().consent };
+    let careful = Consent { min_cohort: 100, ..options().consent };
+    let _busy = test.swarm_of(&devices[..2], host.address(), &SwarmOptions { consent: busy, ..options() });
+    let _careful =
+        test.swarm_of(&devices[2..], host.address(), &SwarmOptions { consent: careful, ..options() });
+    let _others = test.swarm_of(&others, host.address(), &options());
+    let willing = others.len() + 2;
+    let rules = Rules { present: willing, cohort: willing, ..test.rules() };
+    let mut engine = host.engine(rules, never()).unwrap();
+    let trained = tokio::task::spawn_blocking(move || {
+        let test = TestFederation::new(&EXPERIMENT.replace("cohort = 10", "cohort = 20"));
+        let mut diary = Records::default();
+        test.train(&mut engine, &mut diary).map(|_| diary).unwrap()
+    });
+    let diary = trained.await.unwrap();
+    // Twenty devices train; two have no time, and two others find the cohort too small.
+    assert!(diary.records.iter().all(|record| (record.cohort, record.dropped) == (18, 2)));
+    host.shut_down().await;
+}
+
+/// Keeps states, and stops after each round.
+#[derive(Default)]
+struct OneRound(Records);
+
+impl Observer for OneRound {
+    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        self.0.round(records).map(|_| ControlFlow::Break(()))
+    }
+
+    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        self.0.evaluation(round, splits)
+    }
+
+    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
+        self.0.checkpoint(state)
+    }
+
+    fn every_round(&self) -> bool {
+        false
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simulation() {
+    let test = Arc::new(TestFederation::new(EXPERIMENT));
+    let mut host = test.host().await;
+    let address = host.address();
+    let _swarm = test.swarm(address, &options());
+    let mut state = State::new(1, 2, &Sgd::new(&*test.model));
+    for round in 0..6 {
+        let mut engine = host.engine(test.rules(), never()).unwrap();
+        let one = Arc::clone(&test);
+        let trained = tokio::task::spawn_blocking(move || {
+            let mut observer = OneRound::default();
+            train(&mut engine, &one.experiment.plan(), &mut state, &mut observer).unwrap();
+            state
+        });
+        state = trained.await.unwrap();
+        assert_eq!(state.round, round + 1);
+        host.shut_down().await;
+        let setup = Setup { address, ..test.setup() };
+        host = Host::start(setup, &test.roster(&[])).await.unwrap();
+    }
+    host.shut_down().await;
+    let mut simulated = Records::default();
+    let expected = test.simulate(&mut simulated);
+    assert_eq!(state, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_waits_for_devices_can_be_stopped() {
+    let test = TestFederation::new(EXPERIMENT);
+    let mut host = test.host().await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut engine = host.engine(test.rules(), Arc::clone(&stop)).unwrap();
+    let waiting = tokio::task::spawn_blocking(move || {
+        test.train(&mut engine, &mut Records::default()).map(|_| ()).unwrap_err().to_string()
+    });
+    stop.store(true, Ordering::Relaxed);
+    assert_eq!(waiting.await.unwrap(), "the round was not finished");
+    host.shut_down().await;
+}

@@ -1,0 +1,147 @@
+//! A server that does as a script says: it greets devices, shows them any roster, and hears what they answer.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+
+use deltafl_wire::BlobId;
+use deltafl_wire::proto;
+use deltafl_wire::proto::federation_server::{Federation, FederationServer};
+use deltafl_wire::proto::{Chunk, FetchRequest, FromDevice, FromServer, from_device, from_server};
+use deltafl_wire::roster::{Roster, SignedRoster};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming};
+
+/// What a device did.
+#[derive(Debug)]
+pub enum Heard {
+    /// It said hello, and was shown a roster of this version.
+    Greeted(u64),
+    Said(from_device::Body),
+    Left,
+}
+
+pub struct Hostile {
+    pub address: SocketAddr,
+    script: Arc<Script>,
+    heard: mpsc::UnboundedReceiver<Heard>,
+}
+
+/// What the server shows next.
+struct Script {
+    experiment: proto::Experiment,
+    shown: Mutex<SignedRoster>,
+    blobs: Mutex<HashMap<[u8; 32], Bytes>>,
+    outbox: Mutex<Option<mpsc::UnboundedSender<Result<FromServer, Status>>>>,
+    heard: mpsc::UnboundedSender<Heard>,
+}
+
+impl Hostile {
+    pub async fn start(experiment: proto::Experiment, roster: SignedRoster) -> Self {
+        let (sender, heard) = mpsc::unbounded_channel();
+        let script = Arc::new(Script {
+            experiment,
+            shown: Mutex::new(roster),
+            blobs: Mutex::default(),
+            outbox: Mutex::default(),
+            heard: sender,
+        });
+        let incoming = TcpIncoming::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = incoming.local_addr().unwrap();
+        let service = FederationServer::new(Service(Arc::clone(&script)));
+        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
+        Self { address, script, heard }
+    }
+
+    /// Shows this roster to whoever comes next, and sends the device that is there away.
+    pub fn show(&self, roster: SignedRoster) {
+        *self.script.shown.lock().unwrap() = roster;
+        *self.script.outbox.lock().unwrap() = None;
+    }
+
+    /// Shows this roster to the device that is there.
+    pub fn push(&self, roster: SignedRoster) {
+        let wire = self.script.wire(&roster);
+        *self.script.shown.lock().unwrap() = roster;
+        let message = FromServer { body: Some(from_server::Body::Roster(wire)) };
+        self.script.outbox.lock().unwrap().as_ref().unwrap().send(Ok(message)).unwrap();
+    }
+
+    pub async fn next(&mut self) -> Heard {
+        self.heard.recv().await.unwrap()
+    }
+
+    /// The hash of the roster with which the device says that it is ready; `None` if it left before.
+    pub async fn ready(&mut self) -> Option<Bytes> {
+        loop {
+            match self.next().await {
+                Heard::Said(from_device::Body::Ready(ready)) => return Some(ready.roster),
+                Heard::Left => return None,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Script {
+    fn wire(&self, roster: &SignedRoster) -> proto::Roster {
+        let BlobId { hash, len } = BlobId::of(&roster.bytes);
+        self.blobs.lock().unwrap().insert(*hash.as_bytes(), roster.bytes.clone());
+        let hash = Bytes::copy_from_slice(hash.as_bytes());
+        let signature = Bytes::copy_from_slice(&roster.signature);
+        proto::Roster { blob: Some(proto::Blob { hash, len }), signature }
+    }
+}
+
+struct Service(Arc<Script>);
+
+#[tonic::async_trait]
+impl Federation for Service {
+    type AttendStream = UnboundedReceiverStream<Result<FromServer, Status>>;
+    type FetchStream = tokio_stream::Once<Result<Chunk, Status>>;
+
+    async fn attend(
+        &self,
+        request: Request<Streaming<FromDevice>>,
+    ) -> Result<Response<Self::AttendStream>, Status> {
+        let script = Arc::clone(&self.0);
+        let mut incoming = request.into_inner();
+        let Some(FromDevice { body: Some(from_device::Body::Hello(hello)) }) = incoming.message().await?
+        else {
+            return Err(Status::invalid_argument("no Hello"));
+        };
+        let shown = script.shown.lock().unwrap().clone();
+        let roster = Roster::decode(shown.bytes.clone()).unwrap();
+        let welcome = proto::Welcome {
+            version: 1,
+            federation: "hostile".to_owned(),
+            session: Bytes::from_static(&[7; 16]),
+            index: roster.index(&hello.device).unwrap(),
+            experiment: Some(script.experiment.clone()),
+            roster: Some(script.wire(&shown)),
+        };
+        let (outbox, outgoing) = mpsc::unbounded_channel();
+        let welcome = FromServer { body: Some(from_server::Body::Welcome(welcome)) };
+        outbox.send(Ok(welcome)).unwrap();
+        *script.outbox.lock().unwrap() = Some(outbox);
+        let _ = script.heard.send(Heard::Greeted(roster.edition().version));
+        tokio::spawn(async move {
+            while let Ok(Some(FromDevice { body: Some(body) })) = incoming.message().await {
+                let _ = script.heard.send(Heard::Said(body));
+            }
+            let _ = script.heard.send(Heard::Left);
+        });
+        Ok(Response::new(UnboundedReceiverStream::new(outgoing)))
+    }
+
+    async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
+        let hash: [u8; 32] = request.into_inner().hash.as_ref().try_into().unwrap();
+        let data = self.0.blobs.lock().unwrap()[&hash].clone();
+        Ok(Response::new(tokio_stream::once(Ok(Chunk { data }))))
+    }
+}

@@ -1,0 +1,358 @@
+//! Servers that lie, and devices that do not believe them. Each test is an attack; docs/threat-model.md names them.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "field/fleet.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod fleet;
+#[path = "field/hostile.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod hostile;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deltafl::exchange::{Drawn, Exchange as _, Reachable, Round};
+use deltafl::params::Params;
+use deltafl::question::{Ask, Query};
+use deltafl::selection::Weighting;
+use deltafl::trainer::{LocalPlan, Work};
+
+use deltafl_device::swarm::Swarm;
+use deltafl_device::{Data, Device, DeviceState, Event, Transcript, conflicts};
+use deltafl_device::{Server, Trust};
+use deltafl_server::Deadlines;
+use deltafl_server::engine::{Chain, Remote, Rules};
+use deltafl_server::serve::Host;
+use deltafl_wire::guard::{Adversary, Guard};
+use deltafl_wire::loopback;
+use deltafl_wire::proto;
+use deltafl_wire::roster::{Edition, Roster, SignedRoster};
+use fleet::{Records, TestFederation, never, options};
+use hostile::{Heard, Hostile};
+use tokio::task::JoinHandle;
+
+const EXPERIMENT: &str = r#"
+    name = "hostile"
+    rounds = 2
+    cohort = 8
+    data = { source = { kind = "glyphs", devices = 20, seed = 3 } }
+    model = { kind = "linear" }
+    local = { steps = 1, batch = 10, learning_rate = 0.1 }
+    algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]
+"#;
+
+/// A roster of the first devices of a test, as its authority signs it.
+fn roster(test: &TestFederation, edition: Edition, devices: usize) -> SignedRoster {
+    let all = test.devices();
+    let names = all[..devices].iter().map(|&k| test.federation.id(k));
+    loopback::roster(edition, names, |_| false).unwrap()
+}
+
+fn later(version: u64) -> Edition {
+    Edition { version, expires: u64::MAX }
+}
+
+fn experiment(test: &TestFederation) -> proto::Experiment {
+    proto::Experiment {
+        name: test.experiment.name.clone(),
+        model: serde_json::to_string(&test.experiment.model.spec()).unwrap(),
+        params: test.model.num_params() as u64,
+        open: false,
+    }
+}
+
+/// A device of a test that remembers in a folder.
+fn device(test: &TestFederation, k: u32, server: &Hostile, state: DeviceState) -> JoinHandle<()> {
+    let address = server.address.to_string();
+    spawn(test, k, address, state)
+}
+
+fn spawn(test: &TestFederation, k: u32, address: String, state: DeviceState) -> JoinHandle<()> {
+    let options = options();
+    let device =
+        Device::connect(Server { address, trust: Trust::Loopback }, test.credentials(k), options.consent)
+            .with_backoff(options.backoff)
+            .with_state(state);
+    let (model, data) = (Arc::clone(&test.model), Data::of(Arc::clone(&test.federation), k));
+    tokio::spawn(async move { device.serve(model, data).await.unwrap() })
+}
+
+fn hash(roster: &SignedRoster) -> Vec<u8> {
+    blake3::hash(&roster.bytes).as_bytes().to_vec()
+}
+
+#[tokio::test]
+async fn a_roster_that_was_in_force_before_is_not_taken_again() {
+    let test = TestFederation::new(EXPERIMENT);
+    let victim = test.devices()[0];
+    // Version 4 held a device that the authority has since struck off, or a fleet in which the server had accomplices.
+    let (old, new) = (roster(&test, later(4), 3), roster(&test, later(5), 10));
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Hostile::start(experiment(&test), new.clone()).await;
+    let running = device(&test, victim, &server, DeviceState::open(folder.path()).unwrap());
+    assert_eq!(server.ready().await.unwrap(), hash(&new));
+
+    server.show(old.clone());
+    while !matches!(server.next().await, Heard::Greeted(4)) {}
+    assert_eq!(server.ready().await, None, "it leaves");
+    server.show(new.clone());
+    while !matches!(server.next().await, Heard::Greeted(5)) {}
+    assert_eq!(server.ready().await.unwrap(), hash(&new));
+    server.push(old.clone());
+    assert_eq!(server.ready().await, None, "nor is it taken in the middle of a connection");
+
+    // A device that was started anew has not forgotten.
+    running.abort();
+    let _ = running.await;
+    server.show(old);
+    let _running = device(&test, victim, &server, DeviceState::open(folder.path()).unwrap());
+    while !matches!(server.next().await, Heard::Greeted(4)) {}
+    assert_eq!(server.ready().await, None);
+}
+
+#[tokio::test]
+async fn an_expired_roster_is_not_taken() {
+    let test = TestFederation::new(EXPERIMENT);
+    let expired = roster(&test, Edition { version: 4, expires: 1_700_000_000 }, 10);
+    let mut server = Hostile::start(experiment(&test), expired).await;
+    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    assert_eq!(server.ready().await, None);
+}
+
+#[tokio::test]
+async fn another_roster_of_the_same_version_is_not_taken() {
+    let test = TestFederation::new(EXPERIMENT);
+    let (one, other) = (roster(&test, later(4), 10), roster(&test, later(4), 3));
+    let mut server = Hostile::start(experiment(&test), one.clone()).await;
+    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    assert_eq!(server.ready().await.unwrap(), hash(&one));
+    server.push(other);
+    assert_eq!(server.ready().await, None);
+}
+
+fn transcript(folder: &Path) -> Vec<Event> {
+    Transcript::read(&folder.join("transcript.jsonl")).unwrap().1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_devices_of_an_honest_server_have_the_same_transcript() {
+    let test = TestFederation::new(&EXPERIMENT.replace("cohort = 8", "cohort = 10"));
+    let mut host = test.host().await;
+    let folders: Vec<_> = test.devices().iter().map(|_| tempfile::tempdir().unwrap()).collect();
+    let running: Vec<_> = test
+        .devices()
+        .iter()
+        .zip(&folders)
+        .map(|(&k, folder)| {
+            let state = DeviceState::open(folder.path()).unwrap();
+            spawn(&test, k, host.address().to_string(), state)
+        })
+        .collect();
+    let mut engine = host.engine(test.rules(), never()).unwrap();
+    let trained =
+        tokio::task::spawn_blocking(move || test.train(&mut engine, &mut Records::default()).map(|_| ()));
+    trained.await.unwrap().unwrap();
+    host.shut_down().await;
+    running.iter().for_each(JoinHandle::abort);
+    for task in running {
+        let _ = task.await;
+    }
+    let [one, other] = [0, 1].map(|i| transcript(folders[i].path()));
+    let (common, found) = conflicts(&one, &other);
+    assert_eq!(found, vec![]);
+    // A roster, two set-ups, and in each at least a histogram and an update with their survivors.
+    assert!(common >= 1 + 2 + 2 * 2 * 3, "{common}");
+    // A server that had told one of them of other survivors would show.
+    let tampered: Vec<Event> = other
+        .into_iter()
+        .map(|event| match event {
+            Event::Survivors { setup, slot, survivors: (devices, digest) } => {
+                Event::Survivors { setup, slot, survivors: (devices - 1, digest) }
+            }
+            event => event,
+        })
+        .collect();
+    assert!(!conflicts(&one, &tampered).1.is_empty());
+}
+
+/// Asks ten devices for a sum of their updates under these rules; how many answered.
+async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) -> LocalPlan) -> Option<u64> {
+    let test = TestFederation::new(EXPERIMENT);
+    let mut host = test.host().await;
+    let _swarm = test.swarm(host.address(), &options());
+    let second = Duration::from_secs(1);
+    let deadlines = Deadlines { setup: 20 * second, input: 20 * second, unmask: 20 * second };
+    let mut engine = host.engine(rules(Rules { deadlines, cohort: 10, ..test.rules() }), never()).unwrap();
+    let whole = test.experiment.plan();
+    let plan = plan(whole.local.plan(0, &whole.tracks[0]));
+    let summed = tokio::task::spawn_blocking(move || {
+        engine.reachable().unwrap();
+        let cohort: Vec<Drawn> = (0..10).map(|device| Drawn { device, times: 1, dropped: false }).collect();
+        let round = Round { seed: 1, index: 0, cohort: &cohort };
+        let params = Params::from(vec![0.0; test.model.num_params()]);
+        let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
+        engine.secure_sum(&round, &[query]).ok().map(|sums| sums[0].answered)
+    });
+    let answered = summed.await.unwrap();
+    host.shut_down().await;
+    answered
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_stay_away_from_rounds_that_do_not_hold_against_a_server_that_lies() {
+    let offered = |guard: Guard| asked(move |rules| Rules { guard, ..rules }, |plan| plan);
+    assert_eq!(offered(Guard::default()).await, Some(10));
+    assert_eq!(offered(Guard { adversary: Adversary::Curious, ..Guard::default() }).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_without_end_is_not_begun() {
+    let endless = |plan| LocalPlan { work: Work::Epochs(u32::MAX), ..plan };
+    assert_eq!(asked(|rules| rules, endless).await, None);
+    let vast = |plan| LocalPlan { batch: 1 << 20, ..plan };
+    assert_eq!(asked(|rules| rules, vast).await, None);
+}
+
+/// Devices of an honest fleet, asked by a server that can ask anything.
+struct Asking {
+    test: TestFederation,
+    host: Option<Host>,
+    engine: Option<Remote>,
+    _swarm: Swarm,
+}
+
+impl Asking {
+    async fn start() -> Self {
+        let test = TestFederation::new(EXPERIMENT);
+        let mut host = test.host().await;
+        let swarm = test.swarm(host.address(), &options());
+        let engine = host.engine(Rules { cohort: 10, ..test.rules() }, never()).unwrap();
+        Self { test, host: Some(host), engine: Some(engine), _swarm: swarm }
+    }
+
+    /// The sum over these devices of their updates at w = 0 in a round, under each of these thresholds; how many answered.
+    async fn updates(&mut self, round: u64, devices: std::ops::Range<u32>, etas: &[f64]) -> Option<u64> {
+        let mut engine = self.engine.take().unwrap();
+        let params = Params::from(vec![0.0; self.test.model.num_params()]);
+        let whole = self.test.experiment.plan();
+        let plan = whole.local.plan(0, &whole.tracks[0]);
+        let etas = etas.to_vec();
+        let summed = tokio::task::spawn_blocking(move || {
+            engine.reachable().unwrap();
+            let cohort: Vec<Drawn> =
+                devices.map(|device| Drawn { device, times: 1, dropped: false }).collect();
+            let round = Round { seed: 1, index: round, cohort: &cohort };
+            let query = |&eta: &f64| {
+                let ask = Ask::Update { weighting: Weighting::tail(eta), plan };
+                Query { params: params.clone(), ask }
+            };
+            let queries: Vec<Query> = etas.iter().map(query).collect();
+            let answered = engine.secure_sum(&round, &queries).ok().map(|sums| sums[0].answered);
+            (engine, answered)
+        });
+        let (engine, answered) = summed.await.unwrap();
+        self.engine = Some(engine);
+        answered
+    }
+
+    async fn stop(mut self) {
+        self.host.take().unwrap().shut_down().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_question_again_without_one_device_gets_no_answer() {
+    let mut server = Asking::start().await;
+    assert_eq!(server.updates(0, 0..10, &[0.0]).await, Some(10));
+    // Answered, the difference of the two sums would be the update of the last device.
+    assert_eq!(server.updates(0, 0..9, &[0.0]).await, None);
+    // Nor under another threshold, which would tell the devices between the two.
+    assert_eq!(server.updates(0, 0..10, &[0.5]).await, None);
+    assert_eq!(server.updates(1, 0..10, &[0.0]).await, Some(10), "the next round is another question");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cohort_is_not_taken_apart_by_many_thresholds_in_one_question() {
+    let mut server = Asking::start().await;
+    let many: Vec<f64> = (0..64).map(|n| f64::from(n) / 16.0).collect();
+    assert_eq!(server.updates(0, 0..10, &many).await, None);
+    assert_eq!(server.updates(0, 0..10, &many[..3]).await, Some(10));
+    server.stop().await;
+}
+
+/// A roster of a test that says how cohorts are drawn, and the chain that draws them.
+fn drawn_roster(test: &TestFederation) -> (SignedRoster, Chain) {
+    let chain = Chain::new([6; 32]);
+    let signed = roster(test, later(4), test.devices().len());
+    let roster = Roster::decode(signed.bytes).unwrap().with_draws(Some(chain.commitment()));
+    (loopback::signed(&roster), chain)
+}
+
+/// Asks eight devices for their updates, under a roster that says that cohorts are drawn, by a server that draws or chooses. What
+/// the devices wrote down, and how many answered.
+async fn run_drawn(chain: impl FnOnce(Chain) -> Option<Chain>) -> (Vec<Event>, usize) {
+    let test = TestFederation::new(EXPERIMENT);
+    let (roster, honest) = drawn_roster(&test);
+    let mut host = Host::start(test.setup(), &roster).await.unwrap();
+    let folders: Vec<_> = test.devices().iter().map(|_| tempfile::tempdir().unwrap()).collect();
+    let devices: Vec<_> = test
+        .devices()
+        .into_iter()
+        .zip(&folders)
+        .map(|(k, folder)| {
+            spawn(&test, k, host.address().to_string(), DeviceState::open(folder.path()).unwrap())
+        })
+        .collect();
+    let mut rules = Rules { attempts: 1, ..test.rules() };
+    rules.present = test.devices().len();
+    rules.deadlines.setup = Duration::from_secs(5);
+    let engine = host.engine(rules, never()).unwrap();
+    let mut engine = match chain(honest) {
+        Some(chain) => engine.drawing_by(chain),
+        None => engine,
+    };
+    let params = Params::from(vec![0.0; test.model.num_params()]);
+    let sums = tokio::task::spawn_blocking(move || {
+        // What the round loop does: draw among those that can be reached.
+        let Reachable::Some(reachable) = engine.reachable().unwrap() else { panic!("devices come and go") };
+        let cohort: Vec<Drawn> = (0..)
+            .zip(reachable)
+            .filter(|(_, reachable)| *reachable)
+            .take(8)
+            .map(|(device, _)| Drawn { device, times: 1, dropped: false })
+            .collect();
+        let round = Round { seed: 1, index: 0, cohort: &cohort };
+        let plan = LocalPlan { work: Work::Steps(1), batch: 10, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let ask = Ask::Update { weighting: Weighting::everyone(), plan };
+        engine.secure_sum(&round, &[Query { params, ask }]).map_or(0, |sums| sums[0].answered as usize)
+    });
+    let answered = sums.await.unwrap();
+    let events = folders.iter().flat_map(|folder| transcript(folder.path())).collect();
+    devices.iter().for_each(JoinHandle::abort);
+    (events, answered)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cohort_that_was_drawn_comes_to_a_sum_and_one_that_the_server_chose_does_not() {
+    let (events, answered) = run_drawn(Some).await;
+    assert_eq!(answered, 8);
+    let left_out = |event: &Event| match event {
+        Event::Drawn { drawn, left_out, members, .. } => Some((members.0, *drawn, *left_out)),
+        _ => None,
+    };
+    let noted: Vec<_> = events.iter().filter_map(left_out).collect();
+    assert_eq!(noted.len(), 8, "every member notes who was left out");
+    assert!(noted.iter().all(|(members, drawn, left_out)| *members == 8 && drawn - left_out == 8));
+
+    // The same server without the chain: it asks whom it likes, and opens no draw.
+    let (events, answered) = run_drawn(|_| None).await;
+    assert_eq!(answered, 0);
+    assert!(!events.iter().any(|event| matches!(event, Event::Joined { .. })), "nobody joins");
+
+    // A chain of its own, made after the roster was signed.
+    let (_, answered) = run_drawn(|_| Some(Chain::new([9; 32]))).await;
+    assert_eq!(answered, 0);
+}

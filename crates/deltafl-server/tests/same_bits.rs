@@ -1,0 +1,85 @@
+//! The same experiment, simulated, and deployed with TLS and real secure aggregation, to the same bits.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "field/certified.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod certified;
+#[path = "field/fleet.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod fleet;
+
+use certified::Certified;
+use fleet::{Records, TestFederation, never, options};
+
+const PRIVATE: &str = r#"
+    name = "same-bits"
+    rounds = 3
+    cohort = 8
+    data = { source = { kind = "glyphs", devices = 30, seed = 3 } }
+    model = { kind = "linear" }
+    local = { epochs = 1, batch = 10, learning_rate = 0.1 }
+    algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = [0.5, 0.8], quantile = "histogram" }]
+"#;
+
+/// Trains an experiment in this process, and deployed with certificates: what each told.
+async fn both(experiment: &str) -> (Records, Records) {
+    let test = TestFederation::new(experiment);
+    let certified = Certified::new(&test, "same-bits");
+    let mut host = certified.host(test.setup()).await;
+    let _swarm = certified.swarm(&test, host.address(), &options());
+    let mut engine = host.engine(test.rules(), never()).unwrap();
+    let trained = tokio::task::spawn_blocking(move || {
+        let (mut simulated, mut deployed) = (Records::default(), Records::default());
+        test.simulate(&mut simulated);
+        test.train(&mut engine, &mut deployed).unwrap();
+        (simulated, deployed)
+    });
+    let diaries = trained.await.unwrap();
+    host.shut_down().await;
+    diaries
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn private_training_deployed_has_the_bits_of_the_simulation() {
+    let (simulated, deployed) = both(PRIVATE).await;
+    assert_eq!(simulated.states.len(), 3);
+    assert_eq!(simulated.states, deployed.states);
+    for (simulated, deployed) in simulated.records.iter().zip(&deployed.records) {
+        assert_eq!((simulated.eta, simulated.tail), (deployed.eta, deployed.tail));
+        assert_eq!((deployed.dropped, deployed.cohort), (0, 8));
+    }
+    assert_eq!(deployed.evaluations, 0, "devices keep their figures to themselves");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_training_deployed_has_the_bits_of_the_simulation() {
+    let (simulated, deployed) = both(&PRIVATE.replace("histogram", "open")).await;
+    assert_eq!(simulated.states, deployed.states);
+    for (simulated, deployed) in simulated.records.iter().zip(&deployed.records) {
+        assert_eq!((simulated.eta, simulated.loss), (deployed.eta, deployed.loss));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn simulated_drop_outs_keep_the_bits() {
+    let with = "cohort = 12\n    availability = { drop_out = 0.2 }";
+    let (simulated, deployed) = both(&PRIVATE.replace("cohort = 8", with)).await;
+    assert_eq!(simulated.states, deployed.states);
+    let dropped = |diary: &Records| diary.records.iter().map(|record| record.dropped).sum::<u64>();
+    assert_eq!(dropped(&simulated), dropped(&deployed));
+    assert!(dropped(&simulated) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cohort_in_which_a_device_counts_twice_is_not_asked() {
+    let test =
+        TestFederation::new(&PRIVATE.replace("cohort = 8", "cohort = 60\n    with_replacement = true"));
+    let mut host = test.host().await;
+    let _swarm = test.swarm(host.address(), &options());
+    let mut engine = host.engine(test.rules(), never()).unwrap();
+    let trained = tokio::task::spawn_blocking(move || test.train(&mut engine, &mut Records::default()));
+    let refused = format!("{:?}", trained.await.unwrap().unwrap_err());
+    assert!(refused.contains("DrawnTwice"), "{refused}");
+    host.shut_down().await;
+}

@@ -1,0 +1,85 @@
+//! From when until when a certificate holds.
+//!
+//! TLS checks this itself; people who look after a federation want to see it. The DER of a certificate starts
+//!
+//! ```text
+//! SEQUENCE { SEQUENCE { [0] version, serial, algorithm, issuer, SEQUENCE { not before, not after }, …
+//! ```
+
+use rustls::pki_types::CertificateDer;
+use time::macros::format_description;
+use time::{OffsetDateTime, PrimitiveDateTime};
+
+const SEQUENCE: u8 = 0x30;
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// The time in which a certificate holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// Its first second.
+    pub not_before: OffsetDateTime,
+    /// Its last.
+    pub not_after: OffsetDateTime,
+}
+
+/// Bytes that are no certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a certificate")]
+pub struct NotACertificate;
+
+impl Validity {
+    /// The validity of a certificate.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, NotACertificate> {
+        read(certificate).ok_or(NotACertificate)
+    }
+
+    /// Whole days from `now` to its end; negative once it is over.
+    pub fn days_left(&self, now: OffsetDateTime) -> i64 {
+        (self.not_after - now).whole_days()
+    }
+}
+
+fn read(certificate: &[u8]) -> Option<Validity> {
+    let (SEQUENCE, whole, _) = element(certificate)? else { return None };
+    let (SEQUENCE, mut fields, _) = element(whole)? else { return None };
+    if fields.first() == Some(&VERSION) {
+        fields = element(fields)?.2;
+    }
+    for _ in ["serial", "algorithm", "issuer"] {
+        fields = element(fields)?.2;
+    }
+    let (SEQUENCE, validity, _) = element(fields)? else { return None };
+    let (kind, not_before, rest) = element(validity)?;
+    let (other, not_after, _) = element(rest)?;
+    Some(Validity { not_before: instant(kind, not_before)?, not_after: instant(other, not_after)? })
+}
+
+/// The first element: its tag, its content, and what follows.
+fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (len, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81..=0x84 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(first - 0x80))?;
+            (digits.iter().fold(0, |len, &digit| len << 8 | usize::from(digit)), rest)
+        }
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(len)?;
+    Some((tag, content, rest))
+}
+
+fn instant(kind: u8, text: &[u8]) -> Option<OffsetDateTime> {
+    let text = std::str::from_utf8(text).ok()?;
+    let text = match kind {
+        // Two digits of the year: 1950 to 2049 (RFC 5280, section 4.1.2.5.1).
+        UTC_TIME => format!("{}{text}", if text.get(..2)? < "50" { "20" } else { "19" }),
+        GENERALIZED_TIME => text.to_owned(),
+        _ => return None,
+    };
+    let format = format_description!("[year][month][day][hour][minute][second]Z");
+    Some(PrimitiveDateTime::parse(&text, format).ok()?.assume_utc())
+}
