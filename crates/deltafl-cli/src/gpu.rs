@@ -78,7 +78,7 @@ impl<'a> Found<'a> {
         match opened(experiment, federation, params, ordinal) {
             Ok(gpu) => Ok(Self::Gpu(Box::new(gpu))),
             Err(error) if !wish.required => Ok(Self::Cpu { why: Some(error) }),
-            Err(error) => Err(bad_input(format!("GPU {ordinal} cannot be used"))
+            Err(error) => Err(bad_input(format!("--compute cuda:{ordinal} cannot be used"))
                 .because(error)
                 .help("train with --compute cpu, or auto for a GPU where one will do; a run goes on where it was begun")
                 .into()),
