@@ -86,8 +86,11 @@ impl<'a> Seeds<'a> {
     /// Trains the seeds, as many at once as there are exchanges.
     pub(super) fn train(self, mut exchanges: Vec<SeedExchange<'_>>) -> Result<Ended, Report> {
         exchanges.truncate(self.pending.len());
-        if let [exchange] = &mut exchanges[..] {
-            let stopped = self.work(&mut **exchange, self.options.show)?;
+        if exchanges.len() < 2 {
+            let stopped = match exchanges.first_mut() {
+                Some(exchange) => self.work(&mut **exchange, self.options.show)?,
+                None => None,
+            };
             return self.ended(stopped.into_iter().collect());
         }
         let show = self.options.show.over_seeds(self.experiment, &self.pending);
