@@ -16,7 +16,7 @@ use miette::{GraphicalReportHandler, GraphicalTheme, Report};
 
 pub use crate::progress::Listener;
 use crate::progress::Show;
-use crate::session::{self, Ended, Options, Start};
+use crate::session::{self, Computing, Ended, Options, Start};
 use crate::{error, experiment_file, idle, report, table};
 
 /// Columns of a message.
@@ -159,7 +159,8 @@ pub fn train(
         Some(trainer) => {
             let threads = Threads::new(trainer, federation, job.threads);
             let threads = threads.map_err(Report::from_err)?;
-            session::run_trainer(experiment, federation, trainer, Box::new(threads), &options)?
+            let place = Computing::Cpu(Box::new(threads));
+            session::run_trainer(experiment, federation, trainer, place, &options)?
         }
     };
     match ended {

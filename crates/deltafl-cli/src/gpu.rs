@@ -1,40 +1,127 @@
-//! A GPU for the devices of a run, where the user asks for one.
+//! Where the devices of a run compute: a GPU or the CPU.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use deltafl::data::Federation;
 use deltafl_cuda::{Cache, Device, Gpu, GpuError, Options as Use, Place};
-use deltafl_data::experiment::Experiment;
+use deltafl_data::experiment::{ComputedOn, Experiment};
+use deltafl_data::run_folder;
 use miette::Report;
 
 use crate::error::bad_input;
 use crate::session::Options;
 
-/// The GPU of a run, or none: the CPU was asked for, or there is nothing better.
-pub(crate) fn for_run<'a>(
-    experiment: &Experiment,
-    federation: &'a Federation,
-    params: usize,
-    options: &Options<'_>,
-) -> Result<Option<Gpu<'a>>, Report> {
-    let Some(ordinal) = options.compute.ordinal() else { return Ok(None) };
-    match opened(experiment, federation, params, ordinal) {
-        Ok(gpu) => {
-            options.show.say(&format!("devices compute on GPU {ordinal}, {}", gpu.device().name()));
-            Ok(Some(gpu))
-        }
-        Err(error) if options.compute == Place::Auto => {
-            options.show.say(&format!("devices compute on the CPU: {error}"));
-            Ok(None)
-        }
-        Err(error) => {
-            let problem = bad_input(format!("--compute {} cannot be used", options.compute));
-            Err(problem
-                .because(error)
-                .help("train with --compute cpu, or auto for a GPU where one will do")
-                .into())
+/// Where devices compute, found for an experiment.
+pub(crate) enum Found<'a> {
+    /// The CPU; and why no GPU, where one was looked for.
+    Cpu {
+        why: Option<GpuError>,
+    },
+    Gpu(Box<Gpu<'a>>),
+}
+
+/// Where devices shall compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    /// The number of the GPU; the CPU without one.
+    pub(crate) gpu: Option<usize>,
+    /// Whether it is an error that the GPU cannot be used.
+    pub(crate) required: bool,
+}
+
+impl Wish {
+    /// The CPU.
+    #[cfg(feature = "mpi")]
+    pub(crate) const CPU: Self = Self { gpu: None, required: false };
+
+    /// The place of a run. One that was begun goes on where it was begun, unless the user names another place.
+    pub(crate) fn for_run(folder: &Path, place: Place) -> Self {
+        match begun_on(folder).filter(|_| place == Place::Auto) {
+            Some(ComputedOn::Cpu) => Self { gpu: None, required: false },
+            Some(ComputedOn::Gpu(_)) => Self { gpu: Some(0), required: true },
+            None => place.into(),
         }
     }
+
+    /// The GPU of one of several processes on a machine, which share its GPUs in turn unless one is named.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn gpu_of_process(place: Place, process: usize) -> usize {
+        match place {
+            Place::Cuda { ordinal } if ordinal > 0 => ordinal,
+            _ => process % Device::count().unwrap_or(1).max(1),
+        }
+    }
+
+    /// What the driver calls the GPU; `None` without one.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn name(&self) -> Option<String> {
+        Some(Device::open(self.gpu?, cache()).ok()?.name().to_owned())
+    }
+}
+
+impl From<Place> for Wish {
+    fn from(place: Place) -> Self {
+        Self { gpu: place.ordinal(), required: matches!(place, Place::Cuda { .. }) }
+    }
+}
+
+impl<'a> Found<'a> {
+    /// The place that is asked for; the CPU where the GPU cannot be used and is not required.
+    pub(crate) fn at(
+        wish: Wish,
+        experiment: &Experiment,
+        federation: &'a Federation,
+        params: usize,
+    ) -> Result<Self, Report> {
+        let Some(ordinal) = wish.gpu else { return Ok(Self::Cpu { why: None }) };
+        match opened(experiment, federation, params, ordinal) {
+            Ok(gpu) => Ok(Self::Gpu(Box::new(gpu))),
+            Err(error) if !wish.required => Ok(Self::Cpu { why: Some(error) }),
+            Err(error) => Err(bad_input(format!("--compute cuda:{ordinal} cannot be used"))
+                .because(error)
+                .help("train with --compute cpu, or auto for a GPU where one will do; a run goes on where it was begun")
+                .into()),
+        }
+    }
+
+    /// Where a run computes, and a word about it.
+    pub(crate) fn for_run(
+        experiment: &Experiment,
+        federation: &'a Federation,
+        params: usize,
+        options: &Options<'_>,
+    ) -> Result<Self, Report> {
+        let found = Self::at(Wish::for_run(options.out, options.compute), experiment, federation, params)?;
+        if matches!(options.show, Show::Plain) {
+            eprintln!("{}", found.told());
+        }
+        Ok(found)
+    }
+
+    /// For the run folder.
+    pub(crate) fn recorded(&self) -> ComputedOn {
+        match self {
+            Self::Cpu { .. } => ComputedOn::Cpu,
+            Self::Gpu(gpu) => ComputedOn::Gpu(gpu.device().name().to_owned()),
+        }
+    }
+
+    /// For the user.
+    pub(crate) fn told(&self) -> String {
+        match self {
+            Self::Gpu(gpu) => format!("devices compute on the GPU, {}", gpu.device().name()),
+            // A machine without a GPU is the rule, and nothing to explain.
+            Self::Cpu { why: None | Some(GpuError::NoDriver | GpuError::NoDevice { .. }) } => {
+                "devices compute on the CPU".to_owned()
+            }
+            Self::Cpu { why: Some(error) } => format!("devices compute on the CPU: {error}"),
+        }
+    }
+}
+
+/// The place that a run folder records, if it holds a run.
+fn begun_on(folder: &Path) -> Option<ComputedOn> {
+    Some(run_folder::read_experiment(folder).ok()?.resolved?.compute)
 }
 
 fn opened<'a>(

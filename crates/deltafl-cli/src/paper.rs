@@ -15,6 +15,7 @@ pub(crate) mod estimate;
 mod presets;
 
 use crate::error::BadInput;
+use crate::gpu::Wish;
 use crate::progress::Show;
 use crate::run::Machine;
 use crate::session::{self, Ended, Options, Start, Stopped};
@@ -32,12 +33,16 @@ experiment says which it takes (--print shows it), and the other is one --set aw
 Examples:
   deltafl data import shakespeare pg100.txt.gz --out data/shakespeare
   deltafl paper shakespeare-gru --seeds 1 --rounds 150
-  deltafl paper --estimate"
+  deltafl paper --estimate
+  deltafl paper --all"
 )]
 pub(crate) struct Args {
     /// The data set and the model [default: all whose data is there]
     #[arg(value_enum)]
     pair: Option<Pair>,
+    /// Every pair: it is an error that the data of one is missing
+    #[arg(long, conflicts_with = "pair")]
+    all: bool,
     /// Seeds 1 to N
     #[arg(long, value_name = "N", default_value = "5")]
     seeds: NonZeroU64,
@@ -133,7 +138,7 @@ fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
             None => missing.push(preset),
         }
     }
-    if jobs.is_empty() {
+    if jobs.is_empty() || (args.all && !missing.is_empty()) {
         return Err(data::missing(&missing, &args.data).into());
     }
     for preset in missing {
@@ -196,8 +201,8 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
             eprintln!("timing a few rounds of {name} …");
         }
         let federation = session::load(experiment)?;
-        let (threads, kernel) = (args.machine.threads, args.machine.kernel());
-        let Some(pace) = Pace::measure(experiment, &federation, threads, kernel)? else {
+        let wish = Wish::for_run(&job.out, args.machine.compute);
+        let Some(pace) = Pace::measure(experiment, &federation, &args.machine, wish)? else {
             return Err(interrupted(args, job, None));
         };
         let time = pace.time(left);
@@ -205,12 +210,13 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
         say(
             args,
             &format!(
-                "{name}: {} rounds at {} and {} evaluations at {} for {} tracks: about {}",
+                "{name}: {} rounds at {} and {} evaluations at {} for {} tracks: {} {}",
                 left.rounds,
                 Spoken(pace.round),
                 left.evaluations,
                 Spoken(pace.evaluation),
                 experiment.labels().len(),
+                if pace.side_by_side { "side by side at most" } else { "about" },
                 Spoken(time)
             ),
         );

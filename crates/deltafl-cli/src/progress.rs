@@ -9,7 +9,7 @@ use deltafl::data::Split;
 use deltafl::exchange::SplitEvaluation;
 use deltafl::metrics::Figures;
 use deltafl::task::Unit;
-use deltafl::training::RoundRecord;
+use deltafl::training::{RoundRecord, State};
 use deltafl_data::experiment::Experiment;
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::Result;
@@ -69,6 +69,30 @@ impl Show<'_> {
         let dashboard = if tui && !quiet { Dashboard::open(stop)? } else { None };
         Ok(dashboard.map_or_else(|| Self::unless(quiet), Self::Dashboard))
     }
+
+    /// For the seeds of a run side by side: on a terminal one bar of them all.
+    pub(crate) fn over_seeds(&self, experiment: &Experiment, seeds: &[State]) -> Self {
+        match self {
+            Self::Plain if std::io::stderr().is_terminal() => {
+                let done = seeds.iter().map(|state| state.round).sum();
+                Self::Shared(shared_bar("seeds", experiment.rounds.get() * seeds.len() as u64, done))
+            }
+            Self::Plain => Self::Plain,
+            Self::Shared(bar) => Self::Shared(bar.clone()),
+            Self::Listener(listener) => Self::Listener(*listener),
+            Self::Quiet | Self::Dashboard(_) => Self::Quiet,
+        }
+    }
+}
+
+/// A bar of the rounds of several runs, `done` of them earlier.
+pub(crate) fn shared_bar(of: &str, rounds: u64, done: u64) -> ProgressBar {
+    let style = format!("{{bar:30}} round {{pos}}/{{len}} of all {of} · {{per_sec}} · {{eta}} left");
+    let style = ProgressStyle::with_template(&style).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(rounds).with_style(style.progress_chars("━╸─")).with_position(done);
+    bar.reset_eta();
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
 }
 
 /// How the progress of one seed is shown.

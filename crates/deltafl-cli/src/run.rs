@@ -52,8 +52,8 @@ pub(crate) struct Machine {
     /// Pin the kernels to an instruction set: reference, avx2, avx512 [default: the best here]
     #[arg(long, value_name = "SET")]
     kernel: Option<Isa>,
-    /// Where devices compute: cpu, cuda, cuda:N, or auto for a GPU where there is one
-    #[arg(long, value_name = "PLACE", default_value_t = Place::Cpu)]
+    /// Where devices compute: cpu, cuda, cuda:N, or auto for a GPU where there is one and it has kernels for the model
+    #[arg(long, value_name = "PLACE", default_value_t = Place::Auto)]
     pub(crate) compute: Place,
 }
 

@@ -11,7 +11,7 @@ use deltafl::model::Model;
 use deltafl::terms::Weights;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Outcome, Plan, RoundRecord, State, train};
-use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
+use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::RunFolder;
 use deltafl_server::Deadlines;
 use deltafl_server::committer::{CatchUpError, RoundCommitter};
@@ -207,6 +207,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             None => federation.hash().to_owned(),
         },
         kernel: args.machine.kernel(),
+        compute: ComputedOn::default(),
         params: model.num_params(),
         population: None, // Devices keep their figures to themselves.
     });

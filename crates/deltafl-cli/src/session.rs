@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use deltafl::algorithm::TrackLabel;
@@ -15,9 +15,9 @@ use deltafl::model::Model;
 use deltafl::params::Params;
 use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, Survey, train};
-use deltafl_cuda::Place;
-use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey};
+use deltafl_cuda::{Gpu, Place};
+use deltafl_data::experiment::{ComputedOn, Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{self, RunFolder, RunFolderError, Summary};
 use miette::Report;
 use serde::Serialize;
@@ -25,8 +25,12 @@ use serde::Serialize;
 use crate::by_class;
 use crate::dashboard;
 use crate::error::{BadInput, Busy, bad_input, quoted};
-use crate::gpu;
+use crate::gpu::Found;
 use crate::progress::{Progress, Show};
+
+mod seeds;
+
+use seeds::Seeds;
 
 /// How to run, beside what the experiment says.
 pub(crate) struct Options<'a> {
@@ -122,23 +126,54 @@ pub(crate) fn build_model(
     Ok(built.map_err(|e| bad_input("the model does not fit the data").because(e))?)
 }
 
-/// Where the devices of this process compute.
-pub(crate) fn compute<'a>(
+/// Where the devices of this process compute, ready to.
+pub(crate) enum Computing<'a> {
+    Cpu(Box<dyn Compute + Send + 'a>),
+    Gpu(Box<Gpu<'a>>),
+}
+
+impl<'a> Computing<'a> {
+    /// For one run.
+    pub(crate) fn alone(self) -> Box<dyn Compute + Send + 'a> {
+        match self {
+            Self::Cpu(compute) => compute,
+            Self::Gpu(gpu) => gpu,
+        }
+    }
+
+    /// For the run folder.
+    fn recorded(&self) -> ComputedOn {
+        match self {
+            Self::Cpu(_) => ComputedOn::Cpu,
+            Self::Gpu(gpu) => ComputedOn::Gpu(gpu.device().name().to_owned()),
+        }
+    }
+}
+
+/// Makes the place that was found ready.
+pub(crate) fn computing<'a>(
+    found: Found<'a>,
     trainer: &'a dyn LocalTrainer,
     federation: &'a Federation,
     threads: usize,
-) -> Result<Box<dyn Compute + 'a>, Report> {
-    let threads = Threads::new(trainer, federation, threads);
-    Ok(Box::new(threads.map_err(|e| bad_input("the experiment cannot be trained").because(e))?))
+) -> Result<Computing<'a>, Report> {
+    match found {
+        Found::Gpu(gpu) => Ok(Computing::Gpu(gpu)),
+        Found::Cpu { .. } => {
+            let threads = Threads::new(trainer, federation, threads);
+            let threads = threads.map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
+            Ok(Computing::Cpu(Box::new(threads)))
+        }
+    }
 }
 
 /// The exchange of an experiment in this process.
 pub(crate) fn exchange<'a>(
     experiment: &Experiment,
-    compute: Box<dyn Compute + 'a>,
+    compute: Box<dyn Compute + Send + 'a>,
     federation: &'a Federation,
-) -> Result<Box<dyn Exchange + 'a>, Report> {
-    let exchange: Result<Box<dyn Exchange + 'a>, _> = match experiment.secagg {
+) -> Result<Box<dyn Exchange + Send + 'a>, Report> {
+    let exchange: Result<Box<dyn Exchange + Send + 'a>, _> = match experiment.secagg {
         SecureAggregation::Plain => Direct::new(compute, federation).map(|direct| Box::new(direct) as _),
         SecureAggregation::Real => {
             let drop_out = experiment.availability.drop_out.get();
@@ -174,11 +209,9 @@ pub(crate) fn run_on(
 ) -> Result<Ended, Report> {
     let model = build_model(&experiment, federation, options.kernel)?;
     let trainer = Sgd::new(&*model);
-    let compute = match gpu::for_run(&experiment, federation, model.num_params(), options)? {
-        Some(gpu) => Box::new(gpu),
-        None => compute(&trainer, federation, options.threads)?,
-    };
-    run_trainer(experiment, federation, &trainer, compute, options)
+    let found = Found::for_run(&experiment, federation, model.num_params(), options)?;
+    let place = computing(found, &trainer, federation, options.threads)?;
+    run_trainer(experiment, federation, &trainer, place, options)
 }
 
 /// Trains all seeds of an experiment by a trainer, whose devices compute at a place.
@@ -186,49 +219,22 @@ pub(crate) fn run_trainer(
     mut experiment: Experiment,
     federation: &Federation,
     trainer: &dyn LocalTrainer,
-    compute: Box<dyn Compute + '_>,
+    place: Computing<'_>,
     options: &Options<'_>,
 ) -> Result<Ended, Report> {
     experiment.resolved = Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
         kernel: options.kernel,
+        compute: place.recorded(),
         params: trainer.num_params(),
         population: Population::of(federation),
     });
-    let mut exchange = exchange(&experiment, compute, federation)?;
-    let mut folder = open(&experiment, options)?;
+    // What cannot be trained is found before the run folder is made.
+    let exchanges = seeds::exchanges(&experiment, federation, place, options.show)?;
+    let folder = open(&experiment, options)?;
     warn_before(&experiment, federation, options.show);
-    let stop = match options.show {
-        Show::Listener(listener) => listener.stop(),
-        _ => stop_on_interrupt(),
-    };
-    let labels = experiment.labels();
-    let plan = experiment.plan();
-
-    for &seed in &experiment.seeds {
-        let saved = folder.state(seed, trainer.num_params()).map_err(folder_error)?;
-        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), trainer));
-        if state.round == plan.rounds {
-            continue;
-        }
-        let progress = Progress::new(options.show, &experiment, seed, state.round);
-        let mut recorder = Recorder {
-            folder: &mut folder,
-            progress: &progress,
-            labels: &labels,
-            seed,
-            stop,
-            lap: Instant::now(),
-        };
-        let outcome = train(&mut *exchange, &plan, &mut state, &mut recorder);
-        progress.finish();
-        if outcome.map_err(Report::from_err)? == Outcome::Stopped {
-            return Ok(Ended::Interrupted(Stopped::at(options.out, &experiment, &state)));
-        }
-    }
-    tell_classes(&folder, &experiment, trainer, federation, options.threads)?;
-    Ok(Ended::Finished(folder.summarise().map_err(folder_error)?))
+    Seeds::new(&experiment, federation, trainer, folder, options)?.train(exchanges)
 }
 
 /// Writes how each class fares after the last round, where classes have names.
@@ -253,32 +259,39 @@ pub(crate) fn tell_classes(
 
 /// Writes what the round loop tells into the run folder, and stops it on Ctrl-C.
 pub(crate) struct Recorder<'a> {
-    pub(crate) folder: &'a mut RunFolder,
+    pub(crate) folder: &'a Mutex<RunFolder>,
     pub(crate) progress: &'a Progress<'a>,
     pub(crate) labels: &'a [TrackLabel],
     pub(crate) seed: u64,
-    pub(crate) stop: &'a AtomicBool,
+    /// Flags, each of which ends the run with its round.
+    pub(crate) stop: [&'a AtomicBool; 2],
     pub(crate) lap: Instant,
+}
+
+impl Recorder<'_> {
+    fn folder(&self) -> MutexGuard<'_, RunFolder> {
+        self.folder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Observer for Recorder<'_> {
     fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.folder.append(records, self.lap.elapsed().as_secs_f64())?;
+        self.folder().append(records, self.lap.elapsed().as_secs_f64())?;
         self.progress.round(records);
         self.lap = Instant::now();
-        let stop = self.stop.load(Ordering::Relaxed);
+        let stop = self.stop.iter().any(|stop| stop.load(Ordering::Relaxed));
         Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
     fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.folder.evaluation(self.seed, round, splits)?;
+        self.folder().evaluation(self.seed, round, splits)?;
         self.progress.evaluation(self.seed, round, self.labels, splits);
         self.lap = Instant::now();
         Ok(())
     }
 
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.folder.checkpoint(state)?;
+        self.folder().checkpoint(state)?;
         self.lap = Instant::now();
         Ok(())
     }

@@ -155,6 +155,7 @@ fn run_points(args: &RunArgs) -> Result<()> {
         jobs: args.jobs,
         threads: args.machine.threads,
         kernel: args.machine.kernel(),
+        compute: args.machine.compute,
         quiet: args.quiet || args.json,
     };
     folder.describe(&sweep)?;

@@ -225,6 +225,7 @@ impl Tuner<'_> {
             jobs: self.args.jobs,
             threads: self.args.machine.threads,
             kernel: self.args.machine.kernel(),
+            compute: self.args.machine.compute,
             quiet: self.args.quiet || self.args.json,
         };
         let points: Vec<&Point> = sweep.points.iter().collect();

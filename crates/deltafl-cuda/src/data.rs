@@ -4,6 +4,7 @@
 //! does not fit, the devices of a cohort are uploaded when they are asked for. Either way a device is an offset into
 //! the columns, and an example is offset + i: a row of a table, or the start of a window of text.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -41,6 +42,7 @@ pub(crate) struct Constants {
 /// The federation, in the GPU's memory or on its way there.
 pub(crate) struct Data<'a> {
     federation: &'a Federation,
+    /// Copies run on a stream of their own, beside the kernels.
     stream: Arc<CudaStream>,
     clamp: Clamp,
     constants: Constants,
@@ -54,29 +56,34 @@ pub(crate) struct Placed {
     /// The columns, unless they are the resident ones.
     streamed: Option<Columns>,
     /// Where each device begins.
-    pub(crate) offsets: Vec<u64>,
+    pub(crate) offsets: HashMap<u32, u64>,
+}
+
+impl Placed {
+    /// Whether all of these devices are among them.
+    pub(crate) fn holds(&self, devices: &[u32]) -> bool {
+        devices.iter().all(|device| self.offsets.contains_key(device))
+    }
 }
 
 impl<'a> Data<'a> {
     /// Uploads a federation whose columns take at most `limit` bytes; a larger one is streamed.
-    pub(crate) fn new(
-        device: &Device,
-        stream: &Arc<CudaStream>,
-        federation: &'a Federation,
-        limit: u64,
-    ) -> Result<Self, GpuError> {
+    pub(crate) fn new(device: &Device, federation: &'a Federation, limit: u64) -> Result<Self, GpuError> {
+        let stream = device.stream()?;
         if matches!(federation.target_column(), TargetColumn::Many(_) | TargetColumn::Values(_)) {
             return Err(GpuError::Targets);
         }
-        let module = device.load(&sums::source(), stream)?;
+        let module = device.load(&sums::source(), &stream)?;
         let kernel = |name| module.kernel(name, 0);
         let clamp = Clamp {
             bytes: kernel("clamp_bytes")?,
             shorts: kernel("clamp_shorts")?,
             words: kernel("clamp_words")?,
         };
-        let constants = Constants::new(stream, federation)?;
-        let mut data = Self { federation, stream: stream.clone(), clamp, constants, limit, resident: None };
+        let constants = Constants::new(&stream, federation)?;
+        // Other streams read the constants.
+        stream.synchronize()?;
+        let mut data = Self { federation, stream, clamp, constants, limit, resident: None };
         let whole = Ranges::whole(federation);
         if whole.bytes(federation) <= limit && whole.examples.end <= u64::from(u32::MAX) {
             data.resident = Some(data.upload(&[whole])?);
@@ -98,25 +105,38 @@ impl<'a> Data<'a> {
         if self.is_resident() {
             return std::iter::once(0..devices.len()).collect();
         }
-        let bytes = devices.iter().map(|&k| Ranges::of(self.federation, k).bytes(self.federation));
-        // An example of a part has a number of 32 bits.
-        parts(bytes, self.limit.min(u32::MAX.into()))
+        parts(self.sizes(devices), self.stretch())
+    }
+
+    /// Whether these devices are one part.
+    pub(crate) fn is_one_part(&self, devices: &[u32]) -> bool {
+        self.sizes(devices).sum::<u64>() <= self.stretch()
+    }
+
+    /// Bytes of the columns of each device.
+    fn sizes(&self, devices: &[u32]) -> impl Iterator<Item = u64> {
+        devices.iter().map(|&k| Ranges::of(self.federation, k).bytes(self.federation))
+    }
+
+    /// Bytes of a part: while one is read the next may be on its way. An example of a part has a number of 32 bits.
+    fn stretch(&self) -> u64 {
+        (self.limit / 2).min(u32::MAX.into())
     }
 
     /// Brings the columns of these devices into the GPU's memory.
     pub(crate) fn place(&self, devices: &[u32]) -> Result<Placed, GpuError> {
         if self.is_resident() {
-            let offsets = devices.iter().map(|&k| self.federation.offset(k)).collect();
+            let offsets = devices.iter().map(|&k| (k, self.federation.offset(k))).collect();
             return Ok(Placed { streamed: None, offsets });
         }
         let ranges: Vec<Ranges> = devices.iter().map(|&k| Ranges::of(self.federation, k)).collect();
         let mut next = 0;
-        let offset = |range: &Ranges| {
+        let offset = |(&k, range): (&u32, &Ranges)| {
             let rows = range.examples.end - range.examples.start;
             next += rows;
-            next - rows
+            (k, next - rows)
         };
-        let offsets = ranges.iter().map(offset).collect();
+        let offsets = devices.iter().zip(&ranges).map(offset).collect();
         Ok(Placed { streamed: Some(self.upload(&ranges)?), offsets })
     }
 

@@ -1,7 +1,8 @@
 //! The GPU as a place where devices compute: forward passes and local updates of a cohort.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
@@ -12,15 +13,14 @@ use deltafl::kernel::Isa;
 use deltafl::model::{ModelSpec, Score};
 use deltafl::params::{Params, UpdateCode, add_wrapping};
 use deltafl::question::RoundKey;
-use deltafl::trainer::LocalPlan;
-use rayon::prelude::*;
 
 use crate::data::{Columns, Data, Placed};
 use crate::memory::{Buffer, Mirror};
 use crate::model::{Scorer, Scores, Setup, Trainer, Updates};
-use crate::order::{self, Draws};
+use crate::order::{self, Draws, Order, Orders};
 use crate::sums::Sums;
 use crate::task::{Item, Task, Trained};
+use crate::wanted::{Wanted, distinct, positions, shared_params};
 use crate::{Device, GpuError};
 
 /// Blocks of examples in one launch of a forward pass.
@@ -49,6 +49,8 @@ pub struct Gpu<'a> {
     trainer: Option<(usize, Box<dyn Trainer>)>,
     memory: u64,
     params: Mirror<f32>,
+    /// The vectors that are in it.
+    sent: Vec<Params>,
     tasks: Mirror<Task>,
     order: Mirror<u32>,
     local: Buffer<f32>,
@@ -56,6 +58,12 @@ pub struct Gpu<'a> {
     items: Mirror<Item>,
     losses: Mirror<f64>,
     errors: Mirror<u32>,
+    /// The cohort of the next round, until it has been prepared.
+    next: Vec<u32>,
+    /// Orders of the next round.
+    ahead: Orders,
+    /// The columns of a cohort that was uploaded before it was asked for.
+    ready: Option<Arc<Placed>>,
 }
 
 impl<'a> Gpu<'a> {
@@ -67,23 +75,27 @@ impl<'a> Gpu<'a> {
         len: usize,
         options: Options,
     ) -> Result<Self, GpuError> {
-        let stream = device.stream()?;
         let half = device.memory()?.0 / 2;
         let memory = options.memory.unwrap_or(half).min(half);
-        let data = Arc::new(Data::new(device, &stream, federation, memory)?);
-        Self::over(device, stream, data, federation, spec, len, memory)
+        let data = Arc::new(Data::new(device, federation, memory)?);
+        Self::over(device, data, federation, spec, len, memory)
     }
 
     /// Another run on the same GPU over the same federation, which is uploaded once.
     pub fn beside(&self) -> Result<Self, GpuError> {
-        let stream = self.device.stream()?;
         let data = self.data.clone();
-        Self::over(&self.device, stream, data, self.federation, &self.spec, self.len, self.memory)
+        Self::over(&self.device, data, self.federation, &self.spec, self.len, self.memory)
+    }
+
+    /// So many runs side by side over one copy of the federation; they share the memory for waves of updates.
+    pub fn split(mut self, runs: usize) -> Result<Vec<Self>, GpuError> {
+        self.memory /= runs.max(1) as u64;
+        let others: Vec<Self> = (1..runs).map(|_| self.beside()).collect::<Result<_, _>>()?;
+        Ok(std::iter::once(self).chain(others).collect())
     }
 
     fn over(
         device: &Device,
-        stream: Arc<CudaStream>,
         data: Arc<Data<'a>>,
         federation: &'a Federation,
         spec: &ModelSpec,
@@ -94,6 +106,7 @@ impl<'a> Gpu<'a> {
             model: spec.name(),
             shape: format!("on this data: {mismatch}"),
         })?;
+        let stream = device.stream()?;
         let mut gpu = Self {
             federation,
             spec: spec.clone(),
@@ -104,6 +117,7 @@ impl<'a> Gpu<'a> {
             trainer: None,
             memory,
             params: Mirror::new(&stream)?,
+            sent: Vec::new(),
             tasks: Mirror::new(&stream)?,
             order: Mirror::new(&stream)?,
             local: Buffer::new(&stream)?,
@@ -111,6 +125,9 @@ impl<'a> Gpu<'a> {
             items: Mirror::new(&stream)?,
             losses: Mirror::new(&stream)?,
             errors: Mirror::new(&stream)?,
+            next: Vec::new(),
+            ahead: Orders::default(),
+            ready: None,
             device: device.clone(),
             stream,
         };
@@ -126,6 +143,12 @@ impl<'a> Gpu<'a> {
     /// Whether the whole federation is in the GPU's memory.
     pub fn is_resident(&self) -> bool {
         self.data.is_resident()
+    }
+
+    /// Whether these devices were uploaded before they were asked for.
+    #[doc(hidden)]
+    pub fn has_ready(&self, devices: &[u32]) -> bool {
+        self.ready.as_ref().is_some_and(|ready| ready.holds(devices))
     }
 
     /// Builds the kernels of local updates with batches of this size, so that the first round need not; says whether
@@ -156,15 +179,37 @@ impl<'a> Gpu<'a> {
         }
     }
 
-    /// Sends vectors of parameters, one behind the other.
+    /// Sends vectors of parameters, one behind the other, unless they are there.
     fn send_params(&mut self, params: &[&Params]) -> Result<(), GpuError> {
         let len = self.len;
+        if self.sent.len() == params.len() && self.sent.iter().zip(params).all(|(a, b)| a.is_same(b)) {
+            return Ok(());
+        }
+        self.sent.clear();
         if let Some(wrong) = params.iter().find(|params| params.len() != len) {
             return Err(GpuError::Length { expected: len, got: wrong.len() });
         }
         self.params.send(params.len() * len, |host| {
             host.chunks_exact_mut(len).zip(params).for_each(|(to, w)| to.copy_from_slice(w.as_slice()));
-        })
+        })?;
+        self.sent.extend(params.iter().map(|&params| params.clone()));
+        Ok(())
+    }
+
+    /// Consecutive parts of a list of devices, each of which fits; one where all have been uploaded.
+    fn parts(&self, devices: &[u32]) -> Vec<Range<usize>> {
+        if self.has_ready(devices) {
+            return std::iter::once(0..devices.len()).collect();
+        }
+        self.data.parts(devices)
+    }
+
+    /// These devices in the GPU's memory.
+    fn placed(&self, devices: &[u32]) -> Result<Arc<Placed>, GpuError> {
+        match &self.ready {
+            Some(ready) if ready.holds(devices) => Ok(ready.clone()),
+            _ => Ok(Arc::new(self.data.place(devices)?)),
+        }
     }
 
     fn score_blocks(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, GpuError> {
@@ -173,19 +218,19 @@ impl<'a> Gpu<'a> {
         let data = self.data.clone();
         let devices = distinct(blocks.iter().map(|block| block.device));
         let mut rest = blocks;
-        for part in data.parts(&devices) {
-            let placed = data.place(&devices[part.clone()])?;
-            let offsets = offsets(&devices[part], &placed);
+        for part in self.parts(&devices) {
+            let placed = self.placed(&devices[part])?;
+            let offsets = &placed.offsets;
             // The blocks of a device stand together as a rule; where they do not, the device is placed again.
             let here = rest.iter().take_while(|block| offsets.contains_key(&block.device)).count();
             let (now, later) = rest.split_at(here);
             rest = later;
-            self.score_placed(now, &offsets, data.columns(&placed), &mut scores)?;
+            self.score_placed(now, offsets, data.columns(&placed), &mut scores)?;
         }
         for block in rest {
-            let placed = data.place(&[block.device])?;
-            let offsets = offsets(&[block.device], &placed);
-            self.score_placed(std::slice::from_ref(block), &offsets, data.columns(&placed), &mut scores)?;
+            let placed = self.placed(&[block.device])?;
+            let columns = data.columns(&placed);
+            self.score_placed(std::slice::from_ref(block), &placed.offsets, columns, &mut scores)?;
         }
         Ok(scores)
     }
@@ -238,8 +283,14 @@ impl<'a> Gpu<'a> {
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
     ) -> Result<(), GpuError> {
-        let (params, vectors) = shared_params(tasks);
-        self.send_params(&params)?;
+        let vectors = match positions(tasks, &self.sent) {
+            Some(vectors) => vectors,
+            None => {
+                let (params, vectors) = shared_params(tasks);
+                self.send_params(&params)?;
+                vectors
+            }
+        };
         self.sums.start(sums.len())?;
         // A sum over this many devices cannot wrap around (`UpdateCode`).
         let limit = 2f64.powi(62) / f64::from(key.members.max(1));
@@ -261,26 +312,45 @@ impl<'a> Gpu<'a> {
             let mut rest: Vec<Wanted<'_>> =
                 wanted.iter().copied().filter(|wanted| wanted.task.plan.batch == batch).collect();
             let devices = distinct(rest.iter().map(|wanted| wanted.task.device));
-            for part in data.parts(&devices) {
-                let placed = data.place(&devices[part.clone()])?;
-                let offsets = offsets(&devices[part], &placed);
-                let (here, later): (Vec<_>, Vec<_>) =
-                    rest.into_iter().partition(|wanted| offsets.contains_key(&wanted.task.device));
+            for part in self.parts(&devices) {
+                let placed = self.placed(&devices[part])?;
+                let here = |wanted: &Wanted<'_>| placed.offsets.contains_key(&wanted.task.device);
+                let (here, later): (Vec<_>, Vec<_>) = rest.into_iter().partition(here);
                 rest = later;
                 for wave in here.chunks(self.wave()) {
-                    self.train(key, wave, &offsets, data.columns(&placed), limit)?;
+                    self.train(key, wave, &placed.offsets, data.columns(&placed), limit)?;
                 }
                 // Columns of a part are freed only when nothing reads them any more.
-                if !data.is_resident() {
+                if Arc::strong_count(&placed) == 1 && !data.is_resident() {
                     self.stream.synchronize()?;
                 }
             }
         }
+        // Kept until the kernels that read them are done.
+        let _columns = self.look_ahead(key, tasks)?;
         let coded = self.sums.finish(sums.len())?;
         for (sum, coded) in sums.iter_mut().zip(coded.chunks_exact(UpdateCode::len(self.len))) {
             add_wrapping(sum, coded);
         }
         Ok(())
+    }
+
+    /// Prepares the next round while the GPU works: draws the orders of its cohort and, where data is streamed, uploads it.
+    /// Returns the columns that were ready for this round.
+    fn look_ahead(
+        &mut self,
+        key: &RoundKey,
+        tasks: &[UpdateTask<'_>],
+    ) -> Result<Option<Arc<Placed>>, GpuError> {
+        let next = std::mem::take(&mut self.next);
+        let (Some(task), false) = (tasks.first(), next.is_empty()) else { return Ok(None) };
+        let round = RoundKey { round: key.round + 1, ..*key };
+        self.ahead.draw(self.federation, &round, task.plan, &next);
+        if self.data.is_resident() || !self.data.is_one_part(&next) {
+            return Ok(self.ready.take());
+        }
+        let next = self.data.place(&distinct(next.into_iter()))?;
+        Ok(self.ready.replace(Arc::new(next)))
     }
 
     /// Tasks of a wave: as many as the memory holds.
@@ -332,16 +402,16 @@ impl<'a> Gpu<'a> {
         offsets: &HashMap<u32, u64>,
     ) -> Result<Vec<Task>, GpuError> {
         let mut known: HashMap<(u32, u32, u32), u64> = HashMap::new();
-        let mut orders: Vec<(Draws, &LocalPlan, usize)> = Vec::new();
+        let mut orders: Vec<Order<'_>> = Vec::new();
         let (mut tasks, mut total) = (Vec::with_capacity(wave.len()), 0);
         for (slot, Wanted { task, vector }) in wave.iter().enumerate() {
             let (plan, examples) = (task.plan, self.federation.count(task.device) as u32);
             let (draws, passes) = order::passes(plan, examples);
             let first = *known.entry((task.device, draws, passes)).or_insert_with(|| {
-                let key = stream_key(self.federation.id(task.device));
-                let draws = Draws { key, examples, offset: offsets[&task.device] as u32 };
+                let stream = stream_key(self.federation.id(task.device));
+                let draws = Draws { key: stream, examples, offset: offsets[&task.device] as u32 };
                 let len = draws.len(plan);
-                orders.push((draws, plan, len));
+                orders.push(Order { draws, plan, len, ready: self.ahead.get(key, plan, task.device) });
                 total += len;
                 (total - len) as u64
             });
@@ -357,7 +427,7 @@ impl<'a> Gpu<'a> {
                 slot: slot as u32,
             });
         }
-        self.order.send(total, |host| write_orders(key, &orders, host))?;
+        self.order.send(total, |host| order::write_all(key, &orders, host))?;
         tasks.sort_by_key(|task| Reverse(task.steps()));
         self.tasks.send(tasks.len(), |host| host.copy_from_slice(&tasks))?;
         Ok(tasks)
@@ -377,8 +447,10 @@ impl Compute for Gpu<'_> {
         self.predicted
     }
 
-    /// Nothing: what the GPU reads next is in its memory already, or too large to be there.
-    fn prefetch(&mut self, _devices: &[u32]) {}
+    /// Remembers them: the next round is prepared while the GPU works on this one.
+    fn prefetch(&mut self, devices: &[u32]) {
+        self.next = devices.to_vec();
+    }
 
     fn scores(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, ComputeError> {
         self.score_blocks(blocks, params).map_err(|error| self.unavailable(error))
@@ -399,100 +471,5 @@ impl Compute for Gpu<'_> {
         }
         self.add_updates(key, tasks, sums).map_err(|error| self.unavailable(error))?;
         Ok(Remembered::new())
-    }
-}
-
-/// A local update that is wanted, and which vector of parameters it starts from.
-#[derive(Clone, Copy)]
-struct Wanted<'a> {
-    task: UpdateTask<'a>,
-    vector: u32,
-}
-
-/// The distinct vectors of parameters, and which of them each task starts from.
-fn shared_params<'a>(tasks: &[UpdateTask<'a>]) -> (Vec<&'a Params>, Vec<u32>) {
-    let mut params: Vec<&Params> = Vec::new();
-    let vector = |task: &UpdateTask<'a>| {
-        let known = params.iter().position(|known| known.is_same(task.params));
-        known.unwrap_or_else(|| {
-            params.push(task.params);
-            params.len() - 1
-        }) as u32
-    };
-    let vectors = tasks.iter().map(vector).collect();
-    (params, vectors)
-}
-
-/// Writes the orders one behind the other, on all cores.
-fn write_orders(key: &RoundKey, orders: &[(Draws, &LocalPlan, usize)], host: &mut [u32]) {
-    let mut rest = host;
-    let mut parts = Vec::with_capacity(orders.len());
-    for (draws, plan, len) in orders {
-        let (part, after) = rest.split_at_mut(*len);
-        rest = after;
-        parts.push((draws, plan, part));
-    }
-    // A few thousand draws cost less than waking a thread.
-    let all = parts.iter().map(|(_, _, part)| part.len()).sum::<usize>().max(1);
-    let together = (4096 * parts.len() / all).max(1);
-    parts.into_par_iter().with_min_len(together).for_each(|(draws, plan, part)| draws.write(key, plan, part));
-}
-
-/// Where each device begins.
-fn offsets(devices: &[u32], placed: &Placed) -> HashMap<u32, u64> {
-    devices.iter().copied().zip(placed.offsets.iter().copied()).collect()
-}
-
-/// The distinct values, in the order of their first appearance.
-fn distinct<T: Copy + Eq + std::hash::Hash>(values: impl Iterator<Item = T>) -> Vec<T> {
-    let mut seen = HashSet::new();
-    values.filter(|&value| seen.insert(value)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use deltafl::trainer::Work;
-
-    fn key() -> RoundKey {
-        RoundKey { seed: 1, round: 2, members: 4, terms: deltafl::terms::Terms::OPEN }
-    }
-
-    #[test]
-    fn equal_params_are_sent_once() {
-        let (a, b) = (Params::from(vec![1.0]), Params::from(vec![2.0]));
-        let plan = LocalPlan {
-            work: Work::Epochs(1),
-            batch: 4,
-            learning_rate: 0.1,
-            l2: 0.0,
-            proximal: 0.0,
-            correction: None,
-        };
-        let task =
-            |params| UpdateTask { device: 0, params, sent: &[], own: None, plan: &plan, weight: 1.0, sum: 0 };
-        let (params, vectors) = shared_params(&[task(&a), task(&b), task(&a)]);
-        assert_eq!((params.len(), vectors), (2, vec![0, 1, 0]));
-    }
-
-    #[test]
-    fn orders_stand_one_behind_the_other() {
-        let plan = LocalPlan {
-            work: Work::Epochs(2),
-            batch: 4,
-            learning_rate: 0.1,
-            l2: 0.0,
-            proximal: 0.0,
-            correction: None,
-        };
-        let draws = |key, examples, offset| Draws { key, examples, offset };
-        let orders = [(draws(7, 5, 0), &plan, 10), (draws(8, 3, 40), &plan, 6)];
-        let mut together = vec![0; 16];
-        write_orders(&key(), &orders, &mut together);
-        for ((draws, plan, len), place) in orders.iter().zip([0..10, 10..16]) {
-            let mut alone = vec![0; *len];
-            draws.write(&key(), plan, &mut alone);
-            assert_eq!(together[place], alone);
-        }
     }
 }

@@ -29,6 +29,7 @@ mod order;
 mod place;
 mod sums;
 mod task;
+mod wanted;
 
 pub use compile::Cache;
 pub use device::Device;

@@ -1,8 +1,19 @@
 //! The order in which a device passes over its examples: the draws of the CPU, from the same keyed stream.
+//!
+//! An order depends on the seed, the round and the device, not on w: those of the next cohort are drawn while the GPU trains
+//! this one ([`Orders`]).
 
-use deltafl::device::update_stream;
+use std::collections::HashMap;
+use std::ops::Range;
+
+use deltafl::data::Federation;
+use deltafl::device::{stream_key, update_stream};
 use deltafl::question::RoundKey;
 use deltafl::trainer::{LocalPlan, Work};
+use rayon::prelude::*;
+
+/// Draws that cost about as much as waking a thread.
+const WORTH_A_THREAD: usize = 1 << 14;
 
 /// A device's draws in a round.
 #[derive(Clone, Copy, Debug)]
@@ -49,9 +60,91 @@ impl Draws {
     }
 }
 
+/// A device's order within the orders of a wave.
+pub(crate) struct Order<'a> {
+    pub(crate) draws: Draws,
+    pub(crate) plan: &'a LocalPlan,
+    /// Entries.
+    pub(crate) len: usize,
+    /// The order counted from the device's first example, where it has been drawn ahead.
+    pub(crate) ready: Option<&'a [u32]>,
+}
+
+impl Order<'_> {
+    fn write(&self, round: &RoundKey, order: &mut [u32]) {
+        match self.ready {
+            Some(ready) => order.iter_mut().zip(ready).for_each(|(entry, i)| *entry = i + self.draws.offset),
+            None => self.draws.write(round, self.plan, order),
+        }
+    }
+}
+
+/// Writes orders one behind the other, on all cores where that pays.
+pub(crate) fn write_all(round: &RoundKey, orders: &[Order<'_>], host: &mut [u32]) {
+    let mut rest = host;
+    let mut parts = Vec::with_capacity(orders.len());
+    let mut to_draw = 0;
+    for order in orders {
+        let (part, after) = rest.split_at_mut(order.len);
+        rest = after;
+        parts.push((order, part));
+        to_draw += if order.ready.is_some() { 0 } else { order.len };
+    }
+    if to_draw <= WORTH_A_THREAD {
+        parts.into_iter().for_each(|(order, part)| order.write(round, part));
+    } else {
+        let together = (WORTH_A_THREAD * parts.len() / to_draw).max(1);
+        parts.into_par_iter().with_min_len(together).for_each(|(order, part)| order.write(round, part));
+    }
+}
+
+/// Orders that were drawn before they were asked for: those of some devices in one round.
+#[derive(Default)]
+pub(crate) struct Orders {
+    /// Seed, round, and how devices train; `None` when nothing has been drawn.
+    of: Option<(u64, u64, Work, usize)>,
+    places: HashMap<u32, Range<usize>>,
+    /// Counted from the first example of each device.
+    entries: Vec<u32>,
+}
+
+impl Orders {
+    /// Draws the orders of some devices; those of before are forgotten.
+    pub(crate) fn draw(
+        &mut self,
+        federation: &Federation,
+        round: &RoundKey,
+        plan: &LocalPlan,
+        devices: &[u32],
+    ) {
+        self.of = Some((round.seed, round.round, plan.work, plan.batch));
+        self.places.clear();
+        self.entries.clear();
+        for &device in devices {
+            let examples = federation.count(device) as u32;
+            let draws = Draws { key: stream_key(federation.id(device)), examples, offset: 0 };
+            let start = self.entries.len();
+            if self.places.contains_key(&device) || examples == 0 {
+                continue;
+            }
+            self.entries.resize(start + draws.len(plan), 0);
+            draws.write(round, plan, &mut self.entries[start..]);
+            self.places.insert(device, start..self.entries.len());
+        }
+    }
+
+    /// The order of a device, where it has been drawn.
+    pub(crate) fn get(&self, round: &RoundKey, plan: &LocalPlan, device: u32) -> Option<&[u32]> {
+        let wanted = (round.seed, round.round, plan.work, plan.batch);
+        let place = self.places.get(&device).filter(|_| self.of == Some(wanted))?;
+        Some(&self.entries[place.clone()])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, Split};
 
     const ROUND: RoundKey = RoundKey { seed: 5, round: 9, members: 3, terms: deltafl::terms::Terms::OPEN };
 
@@ -83,5 +176,44 @@ mod tests {
         let mut stream = update_stream(&ROUND, 77);
         let expected: Vec<u32> = (0..8).map(|_| stream.below(10) as u32 + 3).collect();
         assert_eq!(drawn(Work::Steps(2), 3), expected);
+    }
+
+    #[test]
+    fn orders_stand_one_behind_the_other_drawn_ahead_or_not() {
+        let (plan, key) = (plan(Work::Epochs(2)), |device: u64| device * 11);
+        let order = |k, examples, offset, ready| {
+            let draws = Draws { key: key(k), examples, offset };
+            Order { draws, plan: &plan, len: draws.len(&plan), ready }
+        };
+        let mut ready = vec![0; 6];
+        Draws { key: key(2), examples: 3, offset: 0 }.write(&ROUND, &plan, &mut ready);
+        for second in [None, Some(ready.as_slice())] {
+            let mut together = vec![0; 16];
+            write_all(&ROUND, &[order(1, 5, 0, None), order(2, 3, 40, second)], &mut together);
+            let mut alone = (vec![0; 10], vec![0; 6]);
+            order(1, 5, 0, None).write(&ROUND, &mut alone.0);
+            order(2, 3, 40, None).write(&ROUND, &mut alone.1);
+            assert_eq!(together, [alone.0, alone.1].concat());
+        }
+    }
+
+    #[test]
+    fn an_order_drawn_ahead_serves_its_own_round_and_plan_alone() {
+        let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 1 }, 2);
+        for (name, count) in [("a", 5), ("b", 9)] {
+            let labels = vec![0; count];
+            builder.push(name, Split::Train, DeviceExamples::Dense(&vec![0.0; count]), &labels).unwrap();
+        }
+        let (federation, plan) = (builder.build(), plan(Work::Epochs(2)));
+        let mut orders = Orders::default();
+        assert_eq!(orders.get(&ROUND, &plan, 1), None);
+        orders.draw(&federation, &ROUND, &plan, &[1, 1]);
+        let mut expected = vec![0; 18];
+        Draws { key: stream_key("b"), examples: 9, offset: 0 }.write(&ROUND, &plan, &mut expected);
+        assert_eq!(orders.get(&ROUND, &plan, 1), Some(expected.as_slice()));
+        assert_eq!(orders.get(&ROUND, &plan, 0), None, "it was not announced");
+        assert_eq!(orders.get(&RoundKey { round: 10, ..ROUND }, &plan, 1), None);
+        assert_eq!(orders.get(&RoundKey { seed: 6, ..ROUND }, &plan, 1), None);
+        assert_eq!(orders.get(&ROUND, &LocalPlan { work: Work::Epochs(1), ..plan }, 1), None);
     }
 }

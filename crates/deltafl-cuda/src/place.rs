@@ -7,9 +7,9 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
     /// A GPU if there is one that has kernels for the model, else the CPU.
+    #[default]
     Auto,
     /// The CPU.
-    #[default]
     Cpu,
     /// This GPU, or an error that says why not.
     Cuda {

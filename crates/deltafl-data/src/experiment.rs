@@ -122,11 +122,40 @@ pub struct Resolved {
     pub data_hash: String,
     /// The instruction set of the kernels: bits may differ between two.
     pub kernel: Isa,
+    /// Where devices computed; the CPU in a run of before this was recorded.
+    #[serde(default)]
+    pub compute: ComputedOn,
     /// d.
     pub params: usize,
     /// The devices of each split, where a sample of them is evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub population: Option<Population>,
+}
+
+/// Where devices computed: bits may differ between two places.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum ComputedOn {
+    /// The CPU; [`Resolved::kernel`] says with which instructions.
+    #[default]
+    Cpu,
+    /// A GPU of this name.
+    Gpu(String),
+}
+
+impl From<String> for ComputedOn {
+    fn from(text: String) -> Self {
+        if text == "cpu" { Self::Cpu } else { Self::Gpu(text) }
+    }
+}
+
+impl From<ComputedOn> for String {
+    fn from(place: ComputedOn) -> Self {
+        match place {
+            ComputedOn::Cpu => "cpu".to_owned(),
+            ComputedOn::Gpu(name) => name,
+        }
+    }
 }
 
 /// How many devices there are, of which a sample is evaluated.

@@ -267,6 +267,16 @@ impl RunFolder {
         classes::write(&self.path, classes)
     }
 
+    /// Brings `rounds.jsonl` into the order of these seeds: side by side they write as they come.
+    pub fn sort_rounds(&mut self, seeds: &[u64]) -> Result<(), RunFolderError> {
+        let file = self.path.join("rounds.jsonl");
+        self.rounds.flush().map_err(io_error(&file))?;
+        rounds::sort(&file, seeds)?;
+        let rounds = File::options().append(true).open(&file).map_err(io_error(&file))?;
+        self.rounds = BufWriter::new(rounds);
+        Ok(())
+    }
+
     /// Writes `summary.json` from the last evaluation of each seed.
     pub fn summarise(&self) -> Result<Summary, RunFolderError> {
         let summary = Summary::of(&self.path)?;

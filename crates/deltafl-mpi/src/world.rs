@@ -111,6 +111,11 @@ impl World {
         &self.hosts[rank]
     }
 
+    /// How many ranks before this one run on the same host: which of its GPUs is this rank's.
+    pub fn rank_on_host(&self) -> usize {
+        self.hosts[..self.rank].iter().filter(|&host| *host == self.hosts[self.rank]).count()
+    }
+
     /// The exchange of this rank, over the devices that `compute` computes.
     pub fn exchange<'a>(
         &'a self,

@@ -67,10 +67,11 @@ impl Stream {
     /// A uniform integer in `0..n`, without bias (Lemire's method). `n` must be positive.
     pub fn below(&mut self, n: u64) -> u64 {
         debug_assert!(n > 0, "no integer lies below 0");
-        let threshold = n.wrapping_neg() % n;
         loop {
             let product = u128::from(self.next_u64()) * u128::from(n);
-            if product as u64 >= threshold {
+            let low = product as u64;
+            // What is refused lies below 2^64 mod n < n: the division is hardly ever needed, and costs more than a draw.
+            if low >= n || low >= n.wrapping_neg() % n {
                 return (product >> 64) as u64;
             }
         }
@@ -127,6 +128,21 @@ mod tests {
             counts[stream.below(7) as usize] += 1;
         }
         assert!(counts.iter().all(|&c| (9_500..10_500).contains(&c)), "{counts:?}");
+    }
+
+    #[test]
+    fn the_short_way_draws_what_the_division_says() {
+        // A third of the bits is refused at the first of these.
+        for n in [3 << 62, u64::MAX, (1 << 40) + 1, 179, 1] {
+            let (mut short, mut long) =
+                (Stream::new(1, Purpose::Synthesis, 0, n), Stream::new(1, Purpose::Synthesis, 0, n));
+            let threshold = n.wrapping_neg() % n;
+            for _ in 0..1000 {
+                let mut products = std::iter::repeat_with(|| u128::from(long.next_u64()) * u128::from(n));
+                let taken = products.find(|&product| product as u64 >= threshold).unwrap();
+                assert_eq!(short.below(n), (taken >> 64) as u64, "{n}");
+            }
+        }
     }
 
     #[test]

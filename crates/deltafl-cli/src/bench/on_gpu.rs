@@ -27,7 +27,7 @@ pub(super) struct GpuFigures {
     model: &'static str,
     cohort: usize,
     examples: u64,
-    /// A round: the order of every device, copies, local updates, the sum of integers, the copy back.
+    /// A round: copies, local updates, the sum of integers, the copy back; the order of the next round is drawn meanwhile.
     round_seconds: f64,
     losses_seconds: f64,
     rounds_per_s: f64,
@@ -65,9 +65,12 @@ pub(super) fn measure(case: &Case, device: &Device, cohort: usize) -> Result<Gpu
         UpdateTask { device, params: &params, sent: &[], own: None, plan: &plan, weight, sum: 0 }
     };
     let tasks: Vec<UpdateTask<'_>> = devices.clone().map(task).collect();
+    let cohort_devices: Vec<u32> = devices.clone().collect();
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let round_seconds = timed(|round| {
         let key = RoundKey { seed: 1, round, members: cohort as u32, terms: Terms::OPEN };
+        // As a run does: the next round is prepared while the GPU works.
+        gpu.prefetch(&cohort_devices);
         gpu.updates(&key, &tasks, &mut sums).map(|_| ()).into_diagnostic()
     })?;
     let all: Vec<Block> = devices.flat_map(|device| blocks_of(&federation, device)).collect();

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use deltafl::cohort::{Draw, Sampling};
 use deltafl::data::{Federation, Split};
 use deltafl::exchange::{Drawn, Reachable, Round, SplitEvaluation};
-use deltafl::kernel::Isa;
 use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
@@ -24,11 +23,13 @@ use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
 use miette::{Report, Result};
 
+use crate::gpu::{Found, Wish};
+use crate::run::Machine;
 use crate::session::{self, folder_error};
 
 /// Rounds of the probe, the first of which does not count.
 const ROUNDS: usize = 4;
-/// Devices in a cohort of the probe, unless that leaves threads idle.
+/// Devices in a cohort of the probe, unless that leaves threads or a GPU idle.
 const COHORT: usize = 20;
 /// A probe that takes longer than this ends with the round under way.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -38,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub(crate) struct Pace {
     pub(crate) round: Duration,
     pub(crate) evaluation: Duration,
+    /// Whether seeds train side by side: what is left then takes at most the time of one after another.
+    pub(crate) side_by_side: bool,
 }
 
 /// What is left of an experiment.
@@ -52,24 +55,32 @@ impl Pace {
     pub(crate) fn measure(
         experiment: &Experiment,
         federation: &Federation,
-        threads: usize,
-        kernel: Isa,
+        machine: &Machine,
+        wish: Wish,
     ) -> Result<Option<Self>> {
-        let model = session::build_model(experiment, federation, kernel)?;
+        let model = session::build_model(experiment, federation, machine.kernel())?;
         let trainer = Sgd::new(&*model);
-        let compute = session::compute(&trainer, federation, threads)?;
+        let found = Found::at(wish, experiment, federation, model.num_params())?;
+        let side_by_side = matches!(found, Found::Gpu(_)) && experiment.seeds.iter().len() > 1;
+        let compute = session::computing(found, &trainer, federation, machine.threads)?.alone();
+        let width = compute.width();
         let mut exchange = session::exchange(experiment, compute, federation)?;
         let mut plan = experiment.plan();
         let tracks = plan.tracks.len();
         let seed = experiment.seeds.iter().copied().next().unwrap_or_default();
         let weights = federation.split(Split::Train).into_iter().map(|k| federation.count(k)).collect();
-        let cohorts = Cohorts::new(plan.sampling, seed, weights, threads);
+        let cohorts = Cohorts::new(plan.sampling, seed, weights, width);
         let mut state = State::new(seed, tracks, &trainer);
 
-        let (first, start) = (cohorts.draw(0), Instant::now());
-        let round = Round { seed, index: 0, cohort: &first, terms: plan.terms, own: &[] };
-        exchange.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
-        let forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
+        let first = cohorts.draw(0);
+        let mut forward = 0.0;
+        // The first pass also wakes threads and makes buffers.
+        for index in 0..2 {
+            let (round, start) =
+                (Round { seed, index, cohort: &first, terms: plan.terms, own: &[] }, Instant::now());
+            exchange.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
+            forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
+        }
 
         // Behind round 0, which begins with an evaluation, and without the one at the end.
         state.round = 1;
@@ -84,10 +95,11 @@ impl Pace {
         Ok(Some(Self {
             round: Duration::from_secs_f64(example * cohorts.examples_of_a_full_one()),
             evaluation: Duration::from_secs_f64(forward * all as f64 * tracks as f64),
+            side_by_side,
         }))
     }
 
-    /// The time for what is left.
+    /// The time for what is left, one seed after another.
     pub(crate) fn time(&self, left: Left) -> Duration {
         let times = |each: Duration, count: u64| Duration::from_secs_f64(each.as_secs_f64() * count as f64);
         times(self.round, left.rounds) + times(self.evaluation, left.evaluations)
@@ -105,9 +117,7 @@ struct Cohorts {
 }
 
 impl Cohorts {
-    fn new(mut sampling: Sampling, seed: u64, weights: Vec<u64>, threads: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers = if threads == 0 { cores } else { threads };
+    fn new(mut sampling: Sampling, seed: u64, weights: Vec<u64>, workers: usize) -> Self {
         let full = sampling.cohort_size.min(weights.len());
         sampling.cohort_size = full.min(COHORT.max(2 * workers));
         Self { sampling, seed, weights, full }
@@ -285,7 +295,8 @@ mod tests {
 
     #[test]
     fn rounds_and_evaluations_add_up() {
-        let pace = Pace { round: Duration::from_millis(20), evaluation: Duration::from_millis(200) };
+        let (round, evaluation) = (Duration::from_millis(20), Duration::from_millis(200));
+        let pace = Pace { round, evaluation, side_by_side: false };
         assert_eq!(pace.time(Left { rounds: 10, evaluations: 2 }), Duration::from_millis(600));
     }
 

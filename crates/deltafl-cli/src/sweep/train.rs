@@ -6,20 +6,19 @@
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
 use deltafl::data::Federation;
 use deltafl::kernel::Isa;
 use deltafl_cuda::Place;
 use deltafl_data::experiment::{DataSection, Experiment};
 use deltafl_data::run_folder;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use miette::{Report, Result};
 
 use super::folder::{Standing, SweepFolder};
 use super::points::Point;
 use crate::error::Busy;
-use crate::progress::Show;
+use crate::progress::{Show, shared_bar};
 use crate::session::{self, Ended, Options, Start};
 
 /// How much of the machine to use.
@@ -30,6 +29,8 @@ pub(crate) struct Effort {
     /// Threads in all; 0 means one per core.
     pub(crate) threads: usize,
     pub(crate) kernel: Isa,
+    /// Where devices compute.
+    pub(crate) compute: Place,
     pub(crate) quiet: bool,
 }
 
@@ -104,13 +105,7 @@ fn bar(rounds: u64, done: u64, quiet: bool) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style =
-        ProgressStyle::with_template("{bar:30} round {pos}/{len} of all points · {per_sec} · {eta} left");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(rounds).with_style(style.progress_chars("━╸─")).with_position(done);
-    bar.reset_eta();
-    bar.enable_steady_tick(Duration::from_millis(250));
-    bar
+    shared_bar("points", rounds, done)
 }
 
 /// The jobs, and what they share.
@@ -153,7 +148,7 @@ impl Crew<'_> {
             start: Start::Any,
             threads,
             kernel: self.effort.kernel,
-            compute: Place::Cpu,
+            compute: self.effort.compute,
             show: &show,
         };
         session::run_on(experiment, federation, &options)
@@ -219,7 +214,8 @@ mod tests {
     #[test]
     fn threads_are_shared_evenly_among_jobs() {
         let threads = |threads, jobs, points| {
-            threads_of_jobs(&Effort { jobs, threads, kernel: Isa::Reference, quiet: true }, points)
+            let (kernel, compute) = (Isa::Reference, Place::Cpu);
+            threads_of_jobs(&Effort { jobs, threads, kernel, compute, quiet: true }, points)
         };
         assert_eq!(threads(8, 3, 9), [3, 3, 2]);
         assert_eq!(threads(8, 0, 9), [1; 8]);

@@ -78,6 +78,13 @@ fn without_a_pair_those_run_whose_data_is_there() {
     let printed = desk.printed(&format!("paper {estimate}"));
     assert!(printed.contains("shakespeare-gru: 2 rounds at"), "{printed}");
     assert!(printed.contains("emnist-linear: left out"), "{printed}");
+    // The whole paper is all of it.
+    let said = desk.refusal(&format!("paper --all {estimate}"));
+    let missing = "there is no data for emnist-linear, emnist-convnet, sent140-linear, sent140-lstm in data";
+    assert!(
+        said.replace(['\n', '│'], " ").split_whitespace().collect::<Vec<_>>().join(" ").contains(missing),
+        "{said}"
+    );
     let printed =
         desk.printed(&format!("paper shakespeare-gru {estimate} --data data/shakespeare/federation"));
     assert!(printed.contains("shakespeare-gru: 2 rounds"), "{printed}");

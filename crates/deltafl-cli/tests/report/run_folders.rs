@@ -14,7 +14,7 @@ use deltafl::superquantile::LossDistribution;
 use deltafl::task::Task;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
-use deltafl_data::experiment::{Experiment, Resolved};
+use deltafl_data::experiment::{ComputedOn, Experiment, Resolved};
 use deltafl_data::run_folder::{RunFolder, Summary};
 
 /// FedAvg and three levels of Δ-FL, two seeds, twenty rounds on drawn glyphs.
@@ -122,6 +122,7 @@ fn experiment(text: &str) -> Experiment {
         version: "test".into(),
         data_hash: "none".into(),
         kernel: Isa::detect(),
+        compute: ComputedOn::Cpu,
         params: 48_608,
         population: None,
     };

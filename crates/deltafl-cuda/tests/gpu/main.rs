@@ -238,6 +238,103 @@ fn a_federation_larger_than_the_memory_is_streamed_with_the_same_bits() {
     }
 }
 
+/// Updates in a round of some number.
+fn sum_in(
+    round: u64,
+    gpu: &mut Gpu<'_>,
+    params: &Params,
+    plan: &LocalPlan,
+    devices: &[(u32, f64)],
+) -> Vec<u64> {
+    let mut sums = [vec![0; UpdateCode::len(params.len())]];
+    let task = |&(device, weight): &(u32, f64)| UpdateTask {
+        device,
+        params,
+        sent: &[],
+        own: None,
+        plan,
+        weight,
+        sum: 0,
+    };
+    let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
+    let key = RoundKey { seed: 7, round, members: devices.len() as u32, terms: Terms::OPEN };
+    gpu.updates(&key, &tasks, &mut sums).unwrap();
+    let [sum] = sums;
+    sum
+}
+
+#[test]
+fn a_round_that_was_prepared_ahead_has_the_same_bits() {
+    for case in every_case() {
+        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        // The most memory that does not hold the whole federation.
+        let sizes = (4..40).rev().map(|bits| Options { memory: Some(1 << bits) });
+        let mut small =
+            sizes.map(|options| on_gpu(&case, options).unwrap()).find(|gpu| !gpu.is_resident()).unwrap();
+        let all = cohort(&case);
+        let few = &all[all.len() - 3..];
+        let announced: Vec<u32> = few.iter().map(|&(device, _)| device).collect();
+        for work in [Work::Epochs(2), Work::Steps(3)] {
+            let plan = plan(&case, work);
+            let expected = sum_in(4, &mut gpu, &case.params, &plan, few);
+            for gpu in [&mut gpu, &mut small] {
+                gpu.prefetch(&announced);
+                sum_in(3, gpu, &case.params, &plan, &all);
+                assert_eq!(gpu.has_ready(&announced), !gpu.is_resident(), "{}", case.name);
+                let scores = scores(&case, gpu, &announced, &[&case.params]);
+                assert_eq!(sum_in(4, gpu, &case.params, &plan, few), expected, "{}", case.name);
+                // Announced for another round or other work, an order is drawn anew.
+                gpu.prefetch(&announced);
+                sum_in(8, gpu, &case.params, &plan, &all);
+                assert_eq!(sum_in(4, gpu, &case.params, &plan, few), expected, "{}", case.name);
+                assert_eq!(scores_among_all(&case, gpu, &announced), scores, "{}", case.name);
+            }
+        }
+    }
+}
+
+/// Scores where nothing is ready: the devices of the last announcement are not among them all.
+fn scores_among_all(case: &Case, gpu: &mut Gpu<'_>, devices: &[u32]) -> Vec<Vec<Score>> {
+    let all: Vec<u32> = (0..case.federation.len() as u32).collect();
+    let whole = scores(case, gpu, &all, &[&case.params]);
+    whole.iter().map(|scores| devices.iter().map(|&k| scores[k as usize]).collect()).collect()
+}
+
+#[test]
+fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
+    for case in every_case() {
+        let Some(gpu) = on_gpu(&case, Options::default()) else { return };
+        let mut ranks = gpu.split(2).unwrap();
+        let (cohort, plan) = (cohort(&case), plan(&case, Work::Epochs(1)));
+        let whole = sum(&mut ranks[0], &case.params, &plan, &cohort);
+        // Two ranks at work on one GPU at once; the code of a sum depends on the members of the round.
+        let parts = std::thread::scope(|scope| {
+            let work = |(gpu, part): (_, usize)| {
+                let (case, cohort, plan) = (&case, &cohort, &plan);
+                let task = move |&(device, weight): &(u32, f64)| UpdateTask {
+                    device,
+                    params: &case.params,
+                    plan,
+                    weight,
+                    sum: 0,
+                };
+                let tasks: Vec<UpdateTask<'_>> = cohort.iter().skip(part).step_by(2).map(task).collect();
+                scope.spawn(move || {
+                    let gpu: &mut Gpu<'_> = gpu;
+                    let mut sums = [vec![0; UpdateCode::len(case.params.len())]];
+                    gpu.updates(&round(cohort.len()), &tasks, &mut sums).unwrap();
+                    let [sum] = sums;
+                    sum
+                })
+            };
+            let running: Vec<_> = ranks.iter_mut().zip(0..).map(work).collect();
+            running.into_iter().map(|part| part.join().unwrap()).collect::<Vec<_>>()
+        });
+        let together: Vec<u64> = parts[0].iter().zip(&parts[1]).map(|(a, b)| a.wrapping_add(*b)).collect();
+        assert_eq!(together, whole, "{}", case.name);
+    }
+}
+
 #[test]
 fn several_sums_are_kept_apart() {
     for case in every_case() {

@@ -42,11 +42,27 @@ pub(super) fn cut(
             }
         };
         if line.record.round < rounds {
-            serde_json::to_writer(&mut kept, &line).expect("a record has string keys and writes to memory");
-            kept.push(b'\n');
+            kept.push(line);
         }
     }
-    atomic::write(path, &kept).map_err(io_error(path))
+    write(path, &kept)
+}
+
+/// Brings the lines into the order of these seeds, those of one seed by round and track.
+pub(super) fn sort(path: &Path, seeds: &[u64]) -> Result<(), RunFolderError> {
+    let mut lines = read(path)?;
+    let place = |seed: u64| seeds.iter().position(|&known| known == seed).unwrap_or(seeds.len());
+    lines.sort_by_key(|RoundLine { record, .. }| (place(record.seed), record.round, record.track));
+    write(path, &lines)
+}
+
+fn write(path: &Path, lines: &[RoundLine]) -> Result<(), RunFolderError> {
+    let mut text = Vec::new();
+    for line in lines {
+        serde_json::to_writer(&mut text, line).expect("a record has string keys and writes to memory");
+        text.push(b'\n');
+    }
+    atomic::write(path, &text).map_err(io_error(path))
 }
 
 #[cfg(test)]
@@ -85,6 +101,17 @@ mod tests {
         assert_eq!(read(&path).unwrap().len(), 3);
         cut(&path, |seed| Ok(if seed == 1 { 1 } else { 9 })).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{}\n", line(1, 0), line(2, 0)));
+    }
+
+    #[test]
+    fn lines_written_side_by_side_end_as_if_written_one_seed_after_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rounds.jsonl");
+        let mixed = [(7, 0), (2, 0), (7, 1), (2, 1)].map(|(seed, round)| line(seed, round) + "\n");
+        fs::write(&path, mixed.concat()).unwrap();
+        sort(&path, &[7, 2]).unwrap();
+        let expected = [(7, 0), (7, 1), (2, 0), (2, 1)].map(|(seed, round)| line(seed, round) + "\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), expected.concat());
     }
 
     #[test]

@@ -1,0 +1,65 @@
+//! The local updates that a call asks for, and the vectors of parameters that they start from.
+
+use std::collections::HashSet;
+
+use deltafl::compute::UpdateTask;
+use deltafl::params::Params;
+
+/// A local update that is wanted, and which vector of parameters it starts from.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) task: UpdateTask<'a>,
+    pub(crate) vector: u32,
+}
+
+/// The distinct vectors of parameters, and which of them each task starts from.
+pub(crate) fn shared_params<'a>(tasks: &[UpdateTask<'a>]) -> (Vec<&'a Params>, Vec<u32>) {
+    let mut params: Vec<&Params> = Vec::new();
+    let vector = |task: &UpdateTask<'a>| {
+        let known = params.iter().position(|known| known.is_same(task.params));
+        known.unwrap_or_else(|| {
+            params.push(task.params);
+            params.len() - 1
+        }) as u32
+    };
+    let vectors = tasks.iter().map(vector).collect();
+    (params, vectors)
+}
+
+/// Which of the vectors in the GPU's memory each task starts from; `None` where one is not there.
+pub(crate) fn positions(tasks: &[UpdateTask<'_>], sent: &[Params]) -> Option<Vec<u32>> {
+    let position = |task: &UpdateTask<'_>| sent.iter().position(|known| known.is_same(task.params));
+    tasks.iter().map(|task| position(task).map(|position| position as u32)).collect()
+}
+
+/// The distinct values, in the order of their first appearance.
+pub(crate) fn distinct<T: Copy + Eq + std::hash::Hash>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut seen = HashSet::new();
+    values.filter(|&value| seen.insert(value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deltafl::trainer::{LocalPlan, Work};
+
+    #[test]
+    fn equal_params_are_sent_once() {
+        let (a, b) = (Params::from(vec![1.0]), Params::from(vec![2.0]));
+        let plan = LocalPlan {
+            work: Work::Epochs(1),
+            batch: 4,
+            learning_rate: 0.1,
+            l2: 0.0,
+            proximal: 0.0,
+            correction: None,
+        };
+        let task =
+            |params| UpdateTask { device: 0, params, sent: &[], own: None, plan: &plan, weight: 1.0, sum: 0 };
+        let (params, vectors) = shared_params(&[task(&a), task(&b), task(&a)]);
+        assert_eq!((params.len(), vectors), (2, vec![0, 1, 0]));
+        let sent = [Params::from(vec![2.0]), Params::from(vec![3.0]), a.clone()];
+        assert_eq!(positions(&[task(&a), task(&b)], &sent), Some(vec![2, 0]));
+        assert_eq!(positions(&[task(&a), task(&b)], &sent[1..]), None);
+    }
+}
