@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use deltafl::data::{Federation, Split};
 use deltafl::model::Model;
+use deltafl::terms::Weights;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Outcome, Plan, RoundRecord, State, train};
 use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
@@ -180,6 +181,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if experiment.is_open() && !args.open {
         return Err(bad_input("the experiment finds η in open mode: devices would tell their losses one by one")
             .help("private mode: --set algorithm.N.quantile=histogram, counted from 0; or choose the open mode with --open")
+            .into());
+    }
+    if !experiment.is_open() && experiment.weights == Weights::Exact {
+        return Err(bad_input("devices do not tell how many examples they have")
+            .help("write weights = \"uniform\" or \"bucketed\" into the experiment, or --set weights=uniform")
             .into());
     }
     if experiment.with_replacement {

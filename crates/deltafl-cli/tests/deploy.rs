@@ -68,7 +68,7 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     // What it prints is a command that runs as it stands.
     let command = tried.lines().find_map(|line| line.strip_prefix("Get it:  deltafl ")).unwrap();
     assert!(desk.printed(command).contains("version 4"), "{command}");
-    assert_eq!(tried.lines().filter(|line| line.contains('%')).count(), 3, "{tried}");
+    assert!(tried.lines().next().unwrap().contains("error %"), "{tried}");
 
     assert!(desk.printed("certs revoke tablet").contains("revoked"));
     assert!(desk.refusal("certs revoke nobody").contains("there is no device nobody"));

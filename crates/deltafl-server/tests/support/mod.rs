@@ -59,9 +59,10 @@ pub fn state(round: u64) -> State {
         if i > 1 {
             memory.set_vector("moment", params.iter().map(|entry| 0.5 * entry).collect::<Vec<f32>>().into());
         }
-        TrackState { params: params.into(), memory }
+        TrackState { memory, ..TrackState::new(params.into()) }
     };
-    State { seed: 1, round, tracks: (0..3).map(track).collect() }
+    let tensors = [deltafl::model::Tensor::new("fc.weight", &[10, 5])].into();
+    State { seed: 1, round, tensors, tracks: (0..3).map(track).collect() }
 }
 
 /// The records of round t.
