@@ -139,6 +139,9 @@ fn a_run_that_nobody_evaluated_says_why_and_what_to_do() {
         assert!(said.contains("keep their losses and errors to themselves"), "{said}");
         assert!(said.contains("deltafl evaluate served --data DIR"), "{said}");
     }
+    let listed = desk.printed("runs .");
+    let row = listed.lines().find(|line| line.starts_with("./served")).unwrap();
+    assert!(row.contains("  4  ") && row.contains("no device was evaluated"), "{listed}");
     desk.printed("data synth glyphs --devices 40 --seed 3 --out others");
     assert!(desk.printed("evaluate served --data others").contains("Test error in %"));
 

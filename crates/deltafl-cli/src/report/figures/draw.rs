@@ -282,11 +282,17 @@ fn named(names: &[String], x: f64) -> String {
     })
 }
 
-/// A number on an axis, without trailing zeros.
+/// A number on an axis, without trailing zeros; by its power of ten where it would be too long for its place.
 fn tick(value: f64) -> String {
-    let text = format!("{value:.4}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+    let without_zeros = |text: &str| text.trim_end_matches('0').trim_end_matches('.').to_owned();
+    let size = value.abs();
+    if size >= 1e7 || (size < 1e-3 && size > 1e-9) {
+        let text = format!("{value:.3e}");
+        let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+        return format!("{}e{power}", without_zeros(digits));
+    }
+    let text = without_zeros(&format!("{value:.4}"));
+    if text == "-0" { "0".to_owned() } else { text }
 }
 
 #[cfg(test)]
@@ -304,6 +310,7 @@ mod tests {
 
     #[test]
     fn ticks_carry_no_trailing_zeros() {
-        assert_eq!([tick(20.0), tick(0.25), tick(-0.00001), tick(1e6)], ["20", "0.25", "0", "1000000"]);
+        assert_eq!([tick(20.0), tick(0.25), tick(-1e-12), tick(1e6)], ["20", "0.25", "0", "1000000"]);
+        assert_eq!([tick(8e10), tick(-8.5e10), tick(2.5e-5)], ["8e10", "-8.5e10", "2.5e-5"]);
     }
 }

@@ -202,7 +202,10 @@ fn by_class(run: &RunResults, classes: &Classes) -> Chart {
     let names = classes.classes.iter().map(|class| class.name.clone()).collect();
     Chart {
         x: Axis::of_names("class", names),
-        y: Axis::from_zero(format!("{} taken for another class (%)", classes.split.name()), heights(&layers)),
+        y: Axis::from_zero(
+            format!("{} examples taken for another class (%)", classes.split.name()),
+            heights(&layers),
+        ),
         layers,
     }
 }
