@@ -14,11 +14,18 @@ pub(crate) fn lines(summary: &Summary, labels: &[String]) -> String {
 
 /// Warns, on standard error, of every track of which most rounds moved nothing.
 pub(crate) fn warn(summary: &Summary, experiment: &Experiment) {
+    warnings(summary, experiment).iter().for_each(|warning| eprintln!("warning: {warning}"));
+}
+
+/// A warning of every track of which most rounds moved nothing.
+pub(crate) fn warnings(summary: &Summary, experiment: &Experiment) -> Vec<String> {
+    let mut warnings = Vec::new();
     for (track, info) in summary.tracks.iter().zip(tracks(experiment)) {
         if let Some(hint) = hint(&track.idle_rounds, experiment, &info) {
-            eprintln!("warning: {}: {}; {hint}", info.label, track.idle_rounds);
+            warnings.push(format!("{}: {}; {hint}", info.label, track.idle_rounds));
         }
     }
+    warnings
 }
 
 /// What is behind it when most rounds of a track moved nothing; `None` when most did move the params.

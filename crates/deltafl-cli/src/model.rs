@@ -9,9 +9,9 @@ use deltafl::params::Params;
 use deltafl::superquantile::Conformity;
 use deltafl::task::Metric;
 use deltafl::trainer::{LocalTrainer as _, Sgd};
-
 use deltafl_device::enrolment::{AskError, Knob};
 use deltafl_wire::card::{Card, CardLosses};
+use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::params_file::{ModelAbout, read_params};
 use miette::{IntoDiagnostic, Report, Result};
@@ -156,7 +156,6 @@ impl Tried {
 
 fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -> Result<()> {
     let knob = source.knob()?;
-    let federation = deltafl_data::open(data).map_err(|e| bad_input(e.to_string()))?;
     let cards = knob.models().map_err(ask_error)?;
     let newest = cards.iter().map(|card| card.version).max();
     let mut tried = Vec::new();
@@ -164,6 +163,7 @@ fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -
         let bytes = knob.params(card).map_err(ask_error)?;
         let (about, params) =
             read_params(&bytes).map_err(|e| bad_input("the server sent no params").because(e))?;
+        let federation = fitted(data, about.contract.as_ref())?;
         tried.push(evaluate(card, &about, &params, &federation, machine)?);
     }
     let best = tried.iter().min_by(|a, b| a.loss.total_cmp(&b.loss));
@@ -189,6 +189,14 @@ fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -
     }
     println!("\nGet it:  deltafl model pull --theta {} {}", best.theta, source.typed());
     Ok(())
+}
+
+/// This device's data, as the model that was pulled saw that of others.
+fn fitted(data: &Path, contract: Option<&DataContract>) -> Result<Federation> {
+    let federation = deltafl_data::open(data).map_err(|e| bad_input(e.to_string()))?;
+    let Some(contract) = contract else { return Ok(federation) };
+    let refused = |e| bad_input(format!("the data in {} does not fit the model", data.display())).because(e);
+    Ok(contract.fit(federation).map_err(refused)?)
 }
 
 /// Mean loss and the task's metric over this device's examples. Nothing leaves the machine.

@@ -41,7 +41,7 @@ pub(crate) struct Options<'a> {
     /// Where devices compute.
     pub(crate) compute: Place,
     /// How progress is shown.
-    pub(crate) show: &'a Show,
+    pub(crate) show: &'a Show<'a>,
 }
 
 /// How a run folder is opened.
@@ -72,10 +72,10 @@ pub(crate) struct Stopped {
     /// The run folder.
     pub(crate) folder: PathBuf,
     /// The seed that was being trained.
-    seed: u64,
+    pub(crate) seed: u64,
     /// Rounds done of it.
-    rounds: u64,
-    rounds_planned: u64,
+    pub(crate) rounds: u64,
+    pub(crate) rounds_planned: u64,
     /// Seeds done before it.
     seeds_finished: Vec<u64>,
     seeds_planned: Vec<u64>,
@@ -168,33 +168,47 @@ fn on_ranks() -> bool {
 
 /// Trains all seeds of an experiment on its data, which several experiments may share.
 pub(crate) fn run_on(
-    mut experiment: Experiment,
+    experiment: Experiment,
     federation: &Federation,
     options: &Options<'_>,
 ) -> Result<Ended, Report> {
     let model = build_model(&experiment, federation, options.kernel)?;
-    experiment.resolved = Some(Resolved {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        data_hash: federation.hash().to_owned(),
-        kernel: options.kernel,
-        params: model.num_params(),
-        population: Population::of(federation),
-    });
     let trainer = Sgd::new(&*model);
     let compute = match gpu::for_run(&experiment, federation, model.num_params(), options)? {
         Some(gpu) => Box::new(gpu),
         None => compute(&trainer, federation, options.threads)?,
     };
+    run_trainer(experiment, federation, &trainer, compute, options)
+}
+
+/// Trains all seeds of an experiment by a trainer, whose devices compute at a place.
+pub(crate) fn run_trainer(
+    mut experiment: Experiment,
+    federation: &Federation,
+    trainer: &dyn LocalTrainer,
+    compute: Box<dyn Compute + '_>,
+    options: &Options<'_>,
+) -> Result<Ended, Report> {
+    experiment.resolved = Some(Resolved {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        data_hash: federation.hash().to_owned(),
+        kernel: options.kernel,
+        params: trainer.num_params(),
+        population: Population::of(federation),
+    });
     let mut exchange = exchange(&experiment, compute, federation)?;
     let mut folder = open(&experiment, options)?;
     warn_before(&experiment, federation, options.show);
-    let stop = stop_on_interrupt();
+    let stop = match options.show {
+        Show::Listener(listener) => listener.stop(),
+        _ => stop_on_interrupt(),
+    };
     let labels = experiment.labels();
     let plan = experiment.plan();
 
     for &seed in &experiment.seeds {
-        let saved = folder.state(seed, model.num_params()).map_err(folder_error)?;
-        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), &trainer));
+        let saved = folder.state(seed, trainer.num_params()).map_err(folder_error)?;
+        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), trainer));
         if state.round == plan.rounds {
             continue;
         }
@@ -213,7 +227,7 @@ pub(crate) fn run_on(
             return Ok(Ended::Interrupted(Stopped::at(options.out, &experiment, &state)));
         }
     }
-    tell_classes(&folder, &experiment, &trainer, federation, options.threads)?;
+    tell_classes(&folder, &experiment, trainer, federation, options.threads)?;
     Ok(Ended::Finished(folder.summarise().map_err(folder_error)?))
 }
 
@@ -240,7 +254,7 @@ pub(crate) fn tell_classes(
 /// Writes what the round loop tells into the run folder, and stops it on Ctrl-C.
 pub(crate) struct Recorder<'a> {
     pub(crate) folder: &'a mut RunFolder,
-    pub(crate) progress: &'a Progress,
+    pub(crate) progress: &'a Progress<'a>,
     pub(crate) labels: &'a [TrackLabel],
     pub(crate) seed: u64,
     pub(crate) stop: &'a AtomicBool,
@@ -351,24 +365,22 @@ fn not_evaluated(run: &Path) -> BadInput {
 }
 
 /// Says what of an experiment is not what it looks like.
-pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, show: &Show) {
+pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, show: &Show<'_>) {
     warn_thin_tails(experiment, show);
     let (cohort, devices) = (experiment.cohort.get(), federation.split(Split::Train).len());
-    if cohort > devices && !experiment.with_replacement && matches!(show, Show::Plain) {
-        eprintln!(
+    if cohort > devices && !experiment.with_replacement {
+        show.say(&format!(
             "warning: the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
-        );
+        ));
     }
 }
 
-pub(crate) fn warn_thin_tails(experiment: &Experiment, show: &Show) {
+pub(crate) fn warn_thin_tails(experiment: &Experiment, show: &Show<'_>) {
     for label in experiment.thin_tails() {
-        if matches!(show, Show::Plain) {
-            let devices = label.theta.get() * experiment.cohort.get() as f64;
-            eprintln!(
-                "warning: {label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little"
-            );
-        }
+        let devices = label.theta.get() * experiment.cohort.get() as f64;
+        show.say(&format!(
+            "warning: {label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little"
+        ));
     }
 }
 
