@@ -112,9 +112,7 @@ pub(crate) fn summary(py: Python<'_>, folder: PathBuf) -> PyResult<(String, Tabl
         let mean = tracks.iter().map(|track| track.test.as_ref().map(|test| pick(test).mean));
         columns.push((name.to_owned(), Arc::new(mean.collect::<Float64Array>())));
         // A single seed has no deviation.
-        let std = tracks
-            .iter()
-            .map(|track| track.test.as_ref().filter(|_| track.seeds > 1).map(|test| pick(test).std));
+        let std = tracks.iter().map(|track| track.test.as_ref().and_then(|test| pick(test).std));
         columns.push((format!("{name}_std"), Arc::new(std.collect::<Float64Array>())));
     }
     let loss = tracks.iter().map(|track| track.train_loss.as_ref().map(|loss| loss.mean.mean));
