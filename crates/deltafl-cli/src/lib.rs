@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod bench;
+mod by_class;
 mod canvas;
 #[cfg(feature = "net")]
 mod certs;

@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use miette::Result;
 
 use crate::dashboard::{Dashboard, Notes};
+use crate::table;
 
 /// A program that trains by the library and shows progress itself.
 pub trait Listener: Sync {
@@ -162,7 +163,7 @@ fn headline(labels: &[TrackLabel], splits: &[SplitEvaluation]) -> String {
         Some(if metric.unit == Unit::Share {
             format!("{label} {shown:.1} %")
         } else {
-            format!("{label} {shown:.4}")
+            format!("{label} {}", table::number(shown, table::places([shown])))
         })
     };
     let figures: Vec<String> = labels.iter().enumerate().filter_map(of_track).collect();

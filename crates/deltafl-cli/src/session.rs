@@ -12,17 +12,19 @@ use deltafl::data::{Federation, Split};
 use deltafl::exchange::{Direct, Exchange, Masked, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
+use deltafl::params::Params;
 use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, Survey, train};
 use deltafl_cuda::Place;
 use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
-use deltafl_data::run_folder::{RunFolder, RunFolderError, Summary};
+use deltafl_data::run_folder::{self, RunFolder, RunFolderError, Summary};
 use miette::Report;
 use serde::Serialize;
 
+use crate::by_class;
 use crate::dashboard;
-use crate::error::{Busy, bad_input};
+use crate::error::{BadInput, Busy, bad_input, quoted};
 use crate::gpu;
 use crate::progress::{Progress, Show};
 
@@ -225,7 +227,28 @@ pub(crate) fn run_trainer(
             return Ok(Ended::Interrupted(Stopped::at(options.out, &experiment, &state)));
         }
     }
+    tell_classes(&folder, &experiment, &trainer, federation, options.threads)?;
     Ok(Ended::Finished(folder.summarise().map_err(folder_error)?))
+}
+
+/// Writes how each class fares after the last round, where classes have names.
+pub(crate) fn tell_classes(
+    folder: &RunFolder,
+    experiment: &Experiment,
+    trainer: &dyn LocalTrainer,
+    federation: &Federation,
+    threads: usize,
+) -> Result<(), Report> {
+    let mut states = Vec::new();
+    for &seed in &experiment.seeds {
+        states.extend(folder.state(seed, trainer.num_params()).map_err(folder_error)?);
+    }
+    let seeds: Vec<Vec<&Params>> =
+        states.iter().map(|state| state.tracks.iter().map(|track| &track.params).collect()).collect();
+    match by_class::evaluate(trainer, federation, &seeds, threads)? {
+        Some(classes) => folder.classes(&classes).map_err(folder_error),
+        None => Ok(()),
+    }
 }
 
 /// Writes what the round loop tells into the run folder, and stops it on Ctrl-C.
@@ -319,8 +342,26 @@ pub(crate) fn folder_error(error: RunFolderError) -> Report {
         | RunFolderError::Checkpoint { .. }
         | RunFolderError::Devices { .. } => bad_input("the run folder is damaged").because(error).into(),
         RunFolderError::Locked { .. } => Busy(error).into(),
+        RunFolderError::NotEvaluated { path } => not_evaluated(path).into(),
         _ => Report::from_err(error),
     }
+}
+
+/// Why a run has no evaluation, and how to come by one.
+fn not_evaluated(run: &Path) -> BadInput {
+    let rounds = run_folder::read_rounds(run).unwrap_or_default();
+    let rounds = rounds.iter().map(|line| line.record.round + 1).max().unwrap_or(0);
+    let name = quoted(&run.display().to_string());
+    if rounds == 0 {
+        return bad_input(format!("{} holds no evaluation yet", run.display())).help(
+            "its first one is written when training starts: train it, or go on with `deltafl run … --resume`",
+        );
+    }
+    bad_input(format!("{} holds no evaluation, though {rounds} rounds were trained", run.display())).help(format!(
+        "devices of a served run keep their losses and errors to themselves, so that a server cannot evaluate them.\n\
+         Its models can be evaluated on examples that are at hand:\n  deltafl evaluate {name} --data DIR\n\
+         and by each device on its own: deltafl model try"
+    ))
 }
 
 /// Says what of an experiment is not what it looks like.

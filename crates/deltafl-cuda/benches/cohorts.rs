@@ -14,6 +14,7 @@ use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
+use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_cuda::{Cache, Device, Gpu, Options};
 
@@ -97,23 +98,31 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
         learning_rate: cohort.rate,
         l2: 0.0,
         proximal: 0.0,
+        correction: None,
     };
-    let task =
-        |&(device, weight): &(u32, f64)| UpdateTask { device, params: &params, plan: &plan, weight, sum: 0 };
+    let task = |&(device, weight): &(u32, f64)| UpdateTask {
+        device,
+        params: &params,
+        sent: &[],
+        own: None,
+        plan: &plan,
+        weight,
+        sum: 0,
+    };
     let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let mut once = |round: u64| {
-        let key = RoundKey { seed: 1, round, members: devices.len() as u32 };
-        Ok(gpu.updates(&key, &tasks, &mut sums)?)
+        let key = RoundKey { seed: 1, round, members: devices.len() as u32, terms: Terms::OPEN };
+        Ok(gpu.updates(&key, &tasks, &mut sums).map(|_| ())?)
     };
     once(0)?;
     once(1)?;
     let training = median(|i| once(2 + i))?;
     let short = LocalPlan { work: Work::Steps(1), ..plan };
     let tasks: Vec<UpdateTask<'_>> = tasks.iter().map(|task| UpdateTask { plan: &short, ..*task }).collect();
-    let key = RoundKey { seed: 1, round: 9, members: devices.len() as u32 };
+    let key = RoundKey { seed: 1, round: 9, members: devices.len() as u32, terms: Terms::OPEN };
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
-    let step = median(|_| Ok(gpu.updates(&key, &tasks, &mut sums)?))?;
+    let step = median(|_| Ok(gpu.updates(&key, &tasks, &mut sums).map(|_| ())?))?;
     let devices: Vec<u32> = devices.iter().map(|&(k, _)| k).collect();
     let all = blocks_of(federation, &devices);
     let losses = median(|_| Ok(gpu.scores(&all, &[&params]).map(|_| ())?))?;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use deltafl::compute::{Block, Compute, ComputeError, UpdateTask};
+use deltafl::compute::{Block, Compute, ComputeError, Remembered, UpdateTask};
 use deltafl::data::Federation;
 use deltafl::device::stream_key;
 use deltafl::kernel::Isa;
@@ -389,8 +389,16 @@ impl Compute for Gpu<'_> {
         key: &RoundKey,
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
-    ) -> Result<(), ComputeError> {
-        self.add_updates(key, tasks, sums).map_err(|error| self.unavailable(error))
+    ) -> Result<Remembered, ComputeError> {
+        // Nothing corrects the steps of a GPU, and its devices remember nothing.
+        if let Some(name) =
+            tasks.iter().find_map(|task| task.plan.correction).map(|correction| correction.name)
+        {
+            let place = format!("a GPU, for an algorithm with {name}s,");
+            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
+        }
+        self.add_updates(key, tasks, sums).map_err(|error| self.unavailable(error))?;
+        Ok(Remembered::new())
     }
 }
 
@@ -447,21 +455,36 @@ mod tests {
     use deltafl::trainer::Work;
 
     fn key() -> RoundKey {
-        RoundKey { seed: 1, round: 2, members: 4 }
+        RoundKey { seed: 1, round: 2, members: 4, terms: deltafl::terms::Terms::OPEN }
     }
 
     #[test]
     fn equal_params_are_sent_once() {
         let (a, b) = (Params::from(vec![1.0]), Params::from(vec![2.0]));
-        let plan = LocalPlan { work: Work::Epochs(1), batch: 4, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
-        let task = |params| UpdateTask { device: 0, params, plan: &plan, weight: 1.0, sum: 0 };
+        let plan = LocalPlan {
+            work: Work::Epochs(1),
+            batch: 4,
+            learning_rate: 0.1,
+            l2: 0.0,
+            proximal: 0.0,
+            correction: None,
+        };
+        let task =
+            |params| UpdateTask { device: 0, params, sent: &[], own: None, plan: &plan, weight: 1.0, sum: 0 };
         let (params, vectors) = shared_params(&[task(&a), task(&b), task(&a)]);
         assert_eq!((params.len(), vectors), (2, vec![0, 1, 0]));
     }
 
     #[test]
     fn orders_stand_one_behind_the_other() {
-        let plan = LocalPlan { work: Work::Epochs(2), batch: 4, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let plan = LocalPlan {
+            work: Work::Epochs(2),
+            batch: 4,
+            learning_rate: 0.1,
+            l2: 0.0,
+            proximal: 0.0,
+            correction: None,
+        };
         let draws = |key, examples, offset| Draws { key, examples, offset };
         let orders = [(draws(7, 5, 0), &plan, 10), (draws(8, 3, 40), &plan, 6)];
         let mut together = vec![0; 16];

@@ -67,7 +67,7 @@ impl Pace {
         let mut state = State::new(seed, tracks, &trainer);
 
         let (first, start) = (cohorts.draw(0), Instant::now());
-        let round = Round { seed, index: 0, cohort: &first };
+        let round = Round { seed, index: 0, cohort: &first, terms: plan.terms, own: &[] };
         exchange.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
         let forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
 
@@ -121,7 +121,7 @@ impl Cohorts {
     /// Examples in the cohorts of some rounds; at least one.
     fn examples(&self, rounds: Range<u64>) -> f64 {
         let drawn = rounds.flat_map(|round| self.draw(round));
-        drawn.map(|drawn| self.weights[drawn.device as usize] as f64).sum::<f64>().max(1.0)
+        drawn.map(|drawn| self.weights[drawn.device.place()] as f64).sum::<f64>().max(1.0)
     }
 
     /// Examples in a cohort of the experiment, on average.

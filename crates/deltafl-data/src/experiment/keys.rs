@@ -186,6 +186,14 @@ fn run_keys() -> Vec<Key> {
             "20",
         ),
         Key::new(
+            "weights",
+            word(&["exact", "bucketed", "uniform"]),
+            words("\"uniform\" where η is found in secure sums alone, \"exact\" otherwise"),
+            "What a device counts with: the number of its examples, as in the paper; the nearest of 1, 4, 16, 64 and 256 to it; or 1, which tells nothing of a device.",
+            "\"bucketed\"",
+        )
+        .symbol("α_k"),
+        Key::new(
             "secagg",
             word(&["plain", "real"]),
             value("\"plain\""),
