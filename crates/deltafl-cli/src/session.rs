@@ -227,7 +227,7 @@ pub(crate) fn run_trainer(
             return Ok(Ended::Interrupted(Stopped::at(options.out, &experiment, &state)));
         }
     }
-    tell_classes(&folder, &experiment, &trainer, federation, options.threads)?;
+    tell_classes(&folder, &experiment, trainer, federation, options.threads)?;
     Ok(Ended::Finished(folder.summarise().map_err(folder_error)?))
 }
 
