@@ -59,9 +59,10 @@ impl Workers {
 mod tests {
     use deltafl::data::synthetic::Glyphs;
     use deltafl::kernel::Isa;
+    use deltafl::memory::Memory;
     use deltafl::model::{Model, ModelSpec};
     use deltafl::stream::{Purpose, Stream};
-    use deltafl::trainer::{LocalPlan, Work};
+    use deltafl::trainer::{LocalPlan, LocalTask, Work};
     use tokio::sync::oneshot;
 
     use super::*;
@@ -85,10 +86,13 @@ mod tests {
                 learning_rate: 0.0,
                 l2: 0.0,
                 proximal: 0.0,
+                correction: None,
             };
             let params = vec![0.0; len];
             let mut stream = Stream::new(1, Purpose::LocalUpdate, 0, 0);
-            worker.update(&params, &federation.examples(0), &plan, &mut stream).map(<[f32]>::len)
+            let examples = federation.examples(0);
+            let task = LocalTask { params: &params, sent: &[], examples: &examples, plan: &plan };
+            worker.update(&task, &mut Memory::default(), &mut stream).map(<[f32]>::len)
         });
         tokio::select! {
             _ = endless => panic!("four thousand million epochs do not end"),

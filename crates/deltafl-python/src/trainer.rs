@@ -146,16 +146,12 @@ impl Worker for PyWorker<'_> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        _own: &mut Memory,
+        _: &mut Memory,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         self.trainer.earlier()?;
-        let LocalTask { params, sent, examples, plan } = *task;
-        if !sent.is_empty() {
-            return Err(
-                "the algorithm corrects each step (SCAFFOLD), which a trainer in Python does not do".into()
-            );
-        }
+        let &LocalTask { params, examples, plan, .. } = task;
+        plan.without_correction()?;
         let order = order(plan, examples.len(), stream);
         let seed = stream.next_u64();
         Python::attach(|py| {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use deltafl::algorithm::{Quantile, Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
-use deltafl::memory::Memory;
+use deltafl::model::Tensor;
+use deltafl::terms::Terms;
 use deltafl::trainer::Work;
 use deltafl::training::{Local, Plan, Records, State, TrackState, train};
 use deltafl_server::engine::Rules;
@@ -27,6 +28,7 @@ pub(crate) fn serve(
         local: Local { work: Work::Epochs(5), batch: 1, learning_rate: 0.1, decay: None },
         evaluate_every: 20,
         tracks: vec![Track::fed_avg(), tail.into()],
+        terms: Terms::PRIVATE,
     };
     let introduction =
         Introduction { experiment: "points".into(), params: 2, ..Introduction::new("points")? };
@@ -37,8 +39,9 @@ pub(crate) fn serve(
     let mut host = runtime.block_on(Host::start(Setup::loopback(address.parse()?, introduction), &roster))?;
     started(&host);
     let mut devices = host.engine(Rules::new(4, names.len()), Arc::default()).ok_or("asked for once")?;
-    let start = TrackState { params: vec![0.0; 2].into(), memory: Memory::default() };
-    let mut state = State { seed: 1, round: 0, tracks: vec![start; 2] };
+    let start = TrackState::new(vec![0.0; 2].into());
+    let tensors = [Tensor::new("slope", &[1]), Tensor::new("intercept", &[1])].into();
+    let mut state = State { seed: 1, round: 0, tensors, tracks: vec![start; 2] };
     train(&mut devices, &plan, &mut state, &mut Records::default())?;
     runtime.block_on(host.shut_down());
     Ok(state)

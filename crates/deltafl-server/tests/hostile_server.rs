@@ -327,10 +327,19 @@ async fn run_drawn(chain: impl FnOnce(Chain) -> Option<Chain>) -> (Vec<Event>, u
             .take(8)
             .map(|(device, _)| Drawn { device: TrainIndex(device), times: 1, dropped: false })
             .collect();
-        let round = Round { seed: 1, index: 0, cohort: &cohort };
-        let plan = LocalPlan { work: Work::Steps(1), batch: 10, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
+        let plan = LocalPlan {
+            work: Work::Steps(1),
+            batch: 10,
+            learning_rate: 0.1,
+            l2: 0.0,
+            proximal: 0.0,
+            correction: None,
+        };
         let ask = Ask::Update { weighting: Weighting::everyone(), plan };
-        engine.secure_sum(&round, &[Query { params, ask }]).map_or(0, |sums| sums[0].answered as usize)
+        engine
+            .secure_sum(&round, &[Query { params, sent: Vec::new(), ask }])
+            .map_or(0, |sums| sums[0].answered as usize)
     });
     let answered = sums.await.unwrap();
     let events = folders.iter().flat_map(|folder| transcript(folder.path())).collect();

@@ -65,6 +65,16 @@ impl LocalPlan {
         }
     }
 
+    /// For a trainer that cannot correct its gradients: refuses a plan that asks it to.
+    pub fn without_correction(&self) -> Result<(), TrainerError> {
+        match self.correction {
+            None => Ok(()),
+            Some(_) => {
+                Err("the algorithm corrects the gradients of devices, which this trainer does not".into())
+            }
+        }
+    }
+
     /// How many vectors are sent beside w, and come back as changes.
     pub fn sent(&self) -> usize {
         self.correction.map_or(0, |correction| correction.sent.len())
