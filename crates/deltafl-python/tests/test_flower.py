@@ -1,13 +1,10 @@
-"""The strategy for Flower: on a grid of clients in this process, and in Flower's simulation."""
+"""The strategy for Flower, on a grid of clients in this process."""
 
 from __future__ import annotations
 
+import importlib
 import json
-import os
 import random
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -156,43 +153,45 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
         DeltaFL(**wrong)
 
 
-def simulated(app: Path, out: Path, **config: Any) -> dict[str, Any]:
-    """Runs a copy of an app in Flower's simulation; returns the figures of its last round."""
-    words = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in {"out": str(out), **config}.items())
-    copy = out.with_name(f"{out.name}-app")
-    shutil.copytree(app, copy)
-    home = {**os.environ, "FLWR_HOME": str(out.with_name("flwr-home")), "RAY_memory_monitor_refresh_ms": "0"}
-    script = Path(sys.executable).with_name("flwr-simulation")
-    if not script.exists():
-        script = Path(sys.executable).with_name("flower-simulation")
-    done = subprocess.run(
-        [str(script), "--app", str(copy), "--num-supernodes", "8", "--run-config", words],
-        env=home, text=True, capture_output=True, check=False, timeout=500,
-    )
-    assert (out / "evaluate.json").exists(), done.stdout[-3000:] + done.stderr[-3000:]
-    figures: dict[str, dict[str, Any]] = json.loads((out / "evaluate.json").read_text())
-    return figures[max(figures, key=int)]
+class AppGrid:
+    """Clients of an app in this process."""
+
+    def __init__(self, app: Any, config: dict[str, Any], clients: int) -> None:
+        from flwr.app import Context
+
+        self._app = app
+        self._contexts = {
+            node: Context(
+                run_id=1, node_id=node, node_config={"partition-id": node - 1}, state=RecordDict(), run_config=config
+            )
+            for node in range(1, clients + 1)
+        }
+
+    def get_node_ids(self) -> list[int]:
+        return list(self._contexts)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return [self._app(message, self._contexts[message.metadata.dst_node_id]) for message in messages]
 
 
-@pytest.fixture
-def has_ray() -> None:
-    pytest.importorskip("ray")
-
-
-def test_the_app_with_scikit_learn_runs_in_the_simulation(root: Path, tmp_path: Path, has_ray: None) -> None:
-    pytest.importorskip("sklearn")
-    figures = simulated(root / "integrations/flower/sklearn", tmp_path / "out", num_server_rounds=3)
-    assert {"theta=1/error", "theta=0.5/error", "theta=0.5/loss-p90"} <= set(figures)
-
-
-def test_the_app_with_pytorch_runs_in_the_simulation_and_full_conformity_is_fedavg(
-    root: Path, tmp_path: Path, has_ray: None
+@pytest.mark.parametrize(("name", "needs"), [("sklearn", "sklearn"), ("emnist", "torch")])
+def test_the_apps_train_every_level(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, needs: str
 ) -> None:
-    pytest.importorskip("torch")
-    app = root / "integrations/flower/emnist"
-    short = {"num_server_rounds": 2, "writers": 16}
-    simulated(app, tmp_path / "delta", theta="1.0,0.5", **short)
-    simulated(app, tmp_path / "fedavg", strategy="fedavg", **short)
-    mine, theirs = np.load(tmp_path / "delta/theta=1.npz"), np.load(tmp_path / "fedavg/fedavg.npz")
-    for name in theirs.files:
-        assert np.abs(mine[name] - theirs[name]).max() <= 1e-6
+    pytest.importorskip(needs)
+    from flwr.app import Context
+
+    folder = root / "integrations" / "flower" / name
+    monkeypatch.syspath_prepend(str(folder))
+    client = importlib.import_module(f"deltafl_{name}.client_app")
+    server = importlib.import_module(f"deltafl_{name}.server_app")
+    tomllib = pytest.importorskip("tomllib")
+    config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    config.update({"num-server-rounds": 2, "out": str(tmp_path / "out")})
+    if name == "emnist":
+        config["writers"] = 8
+    grid = AppGrid(client.app, config, 4)
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    server.app(grid, context)
+    figures = json.loads((tmp_path / "out" / "evaluate.json").read_text())["2"]
+    assert {"theta=1/error", "theta=0.5/error-p90", "theta=0.5/superquantile"} <= set(figures)

@@ -23,7 +23,7 @@ TINY: dict[str, Any] = {
     "rounds": 4,
     "cohort": 5,
     "evaluate_every": 2,
-    "data": {"source": {"kind": "glyphs", "devices": 10, "seed": 1}},
+    "data": {"source": {"kind": "logistic", "devices": 10, "seed": 1}},
     "model": {"kind": "linear"},
     "local": {"epochs": 1, "batch": 10, "learning_rate": 0.1},
     "algorithm": [{"kind": "fedavg"}, {"kind": "delta-fl", "theta": [0.5]}],
@@ -45,10 +45,10 @@ def bits(folder: Path) -> dict[str, bytes]:
 
 def test_the_quickstart_has_the_bits_of_the_command(root: Path, tmp_path: Path) -> None:
     quickstart = root / "experiments" / "quickstart.toml"
-    mine = dfl.run(quickstart, out=tmp_path / "mine", rounds=3, seeds=[1, 2], progress=False)
-    theirs = command(
-        "run", str(quickstart), "--out", str(tmp_path / "theirs"), "--set", "rounds=3", "--set", "seeds=[1, 2]"
-    )
+    short = {"rounds": 3, "seeds": [1, 2], "data.source.devices": 30}
+    mine = dfl.run(quickstart, out=tmp_path / "mine", progress=False, **short)
+    overrides = [word for key, value in short.items() for word in ("--set", f"{key}={value}")]
+    theirs = command("run", str(quickstart), "--out", str(tmp_path / "theirs"), *overrides)
     assert theirs.returncode == 0, theirs.stderr
     assert bits(mine.path) == bits(tmp_path / "theirs")
     table, said = repr(mine), theirs.stdout
@@ -150,7 +150,6 @@ def test_control_c_ends_after_the_round_and_saves(tmp_path: Path) -> None:
     done = int(out)
     assert done > 0
     more = dfl.run(TINY, out=tmp_path / "long", rounds=done + 1, evaluate_every=1000000, resume=True, progress=False)
-    assert more["fedavg"].params().shape == (62 * 784,)
     whole = dfl.run(TINY, out="whole", rounds=done + 1, evaluate_every=1000000, progress=False)
     assert np.array_equal(more["theta=0.5"].params(), whole["theta=0.5"].params())
 
@@ -223,7 +222,7 @@ def test_many_runs_leave_nothing_behind() -> None:
 
     if not Path("/proc/self/statm").exists():
         pytest.skip("there is no /proc")
-    tiny = {**TINY, "rounds": 1, "data": {"source": {"kind": "glyphs", "devices": 4, "seed": 1}}}
+    tiny = {**TINY, "rounds": 1, "data": {"source": {"kind": "logistic", "devices": 4, "seed": 1}}}
     descriptors = len(os.listdir("/proc/self/fd"))
     for index in range(20):
         dfl.run(tiny, out=f"warm-{index}", threads=2, progress=False).devices()

@@ -39,7 +39,7 @@ def checker(name: str, *files: Path, **kwargs: Any) -> subprocess.CompletedProce
     # pyright fetches the rest of itself when it first runs.
     if subprocess.run([sys.executable, "-m", name, "--version"], capture_output=True, check=False).returncode:
         pytest.skip(f"{name} cannot run here")
-    words = {"mypy": ["mypy", "--strict", "--cache-dir", "/dev/null", "--python-version", "3.10"], "pyright": ["pyright", "--pythonversion", "3.10"]}[name]
+    words = {"mypy": ["mypy", "--strict", "--cache-dir", "/dev/null", "--python-version", "3.10"], "pyright": ["pyright", "--pythonversion", "3.10", "--pythonpath", sys.executable]}[name]
     return subprocess.run(
         [sys.executable, "-m", *words, *map(str, files)], text=True, capture_output=True, check=False, **kwargs
     )

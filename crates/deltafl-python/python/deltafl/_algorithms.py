@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
-__all__ = ["Algorithm", "DeltaFL", "FedAdam", "FedAvg", "FedProx"]
+__all__ = ["Algorithm", "DeltaFL", "FedAdam", "FedAvg", "FedProx", "SCAFFOLD"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,5 +76,16 @@ class FedAdam(Algorithm):
     beta2: float = 0.99
     #: τ: how far a step adapts: added to the root of the second moment (a number above 0).
     tau: float = 0.001
+    #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
+    l2: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SCAFFOLD(Algorithm):
+    """SCAFFOLD: Federated averaging with control variates, which correct each local step for what is peculiar to the device."""
+
+    kind: ClassVar[str] = "scaffold"
+    #: γ_g: how far the server goes along the mean of the updates (a number above 0).
+    global_rate: float = 1.0
     #: λ of the penalty (λ/2)‖w‖² of this algorithm; None is that of the model.
     l2: float | None = None
