@@ -18,7 +18,7 @@ use crate::gpu::{Found, Wish};
 use crate::progress::{Progress, Show};
 use crate::session::{
     Ended, Options, Recorder, Stopped, build_model, computing, folder_error, load, open, stop_on_interrupt,
-    warn_before,
+    tell_classes, warn_before,
 };
 
 /// Trains all seeds of an experiment on all ranks.
@@ -142,6 +142,9 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         eprint!("{throughput}");
     }
     let folder = folder.map(|folder| folder.into_inner().unwrap_or_else(PoisonError::into_inner));
+    if let Some(folder) = &folder {
+        tell_classes(folder, &experiment, &trainer, &federation, options.threads)?;
+    }
     let summary = folder.map(|folder| folder.summarise()).transpose().map_err(folder_error)?;
     Ok(summary.map_or(Ended::Followed, Ended::Finished))
 }

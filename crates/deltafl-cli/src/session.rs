@@ -12,17 +12,19 @@ use deltafl::data::{Federation, Split};
 use deltafl::exchange::{Direct, Exchange, Masked, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
+use deltafl::params::Params;
 use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey};
 use deltafl_cuda::{Gpu, Place};
-use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
-use deltafl_data::run_folder::{RunFolder, RunFolderError, Summary};
+use deltafl_data::experiment::{ComputedOn, Experiment, Population, Resolved, SecureAggregation};
+use deltafl_data::run_folder::{self, RunFolder, RunFolderError, Summary};
 use miette::Report;
 use serde::Serialize;
 
+use crate::by_class;
 use crate::dashboard;
-use crate::error::{Busy, bad_input};
+use crate::error::{BadInput, Busy, bad_input, quoted};
 use crate::gpu::Found;
 use crate::progress::{Progress, Show};
 
@@ -43,7 +45,7 @@ pub(crate) struct Options<'a> {
     /// Where devices compute.
     pub(crate) compute: Place,
     /// How progress is shown.
-    pub(crate) show: &'a Show,
+    pub(crate) show: &'a Show<'a>,
 }
 
 /// How a run folder is opened.
@@ -74,10 +76,10 @@ pub(crate) struct Stopped {
     /// The run folder.
     pub(crate) folder: PathBuf,
     /// The seed that was being trained.
-    seed: u64,
+    pub(crate) seed: u64,
     /// Rounds done of it.
-    rounds: u64,
-    rounds_planned: u64,
+    pub(crate) rounds: u64,
+    pub(crate) rounds_planned: u64,
     /// Seeds done before it.
     seeds_finished: Vec<u64>,
     seeds_planned: Vec<u64>,
@@ -193,34 +195,66 @@ fn on_ranks() -> bool {
 
 /// Trains all seeds of an experiment on its data, which several experiments may share.
 pub(crate) fn run_on(
-    mut experiment: Experiment,
+    experiment: Experiment,
     federation: &Federation,
     options: &Options<'_>,
 ) -> Result<Ended, Report> {
     let model = build_model(&experiment, federation, options.kernel)?;
     let found = Found::for_run(&experiment, federation, model.num_params(), options)?;
+    let (trainer, place) = (Sgd::new(&*model), found.recorded());
+    let computing = computing(found, &trainer, federation, options.threads)?;
+    run_trainer(experiment, federation, &trainer, computing, place, options)
+}
+
+/// Trains all seeds of an experiment by a trainer, whose devices compute at a place.
+pub(crate) fn run_trainer(
+    mut experiment: Experiment,
+    federation: &Federation,
+    trainer: &dyn LocalTrainer,
+    computing: Computing<'_>,
+    place: ComputedOn,
+    options: &Options<'_>,
+) -> Result<Ended, Report> {
     experiment.resolved = Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
         kernel: options.kernel,
-        compute: found.recorded(),
-        params: model.num_params(),
+        compute: place,
+        params: trainer.num_params(),
         population: Population::of(federation),
     });
-    let trainer = Sgd::new(&*model);
-    let place = computing(found, &trainer, federation, options.threads)?;
     // What cannot be trained is found before the run folder is made.
-    let exchanges = seeds::exchanges(&experiment, federation, place, options.show)?;
+    let exchanges = seeds::exchanges(&experiment, federation, computing, options.show)?;
     let folder = open(&experiment, options)?;
     warn_before(&experiment, federation, options.show);
-    let seeds = Seeds::new(&experiment, &trainer, model.num_params(), folder, options)?;
+    let seeds = Seeds::new(&experiment, federation, trainer, folder, options)?;
     seeds.train(exchanges)
+}
+
+/// Writes how each class fares after the last round, where classes have names.
+pub(crate) fn tell_classes(
+    folder: &RunFolder,
+    experiment: &Experiment,
+    trainer: &dyn LocalTrainer,
+    federation: &Federation,
+    threads: usize,
+) -> Result<(), Report> {
+    let mut states = Vec::new();
+    for &seed in &experiment.seeds {
+        states.extend(folder.state(seed, trainer.num_params()).map_err(folder_error)?);
+    }
+    let seeds: Vec<Vec<&Params>> =
+        states.iter().map(|state| state.tracks.iter().map(|track| &track.params).collect()).collect();
+    match by_class::evaluate(trainer, federation, &seeds, threads)? {
+        Some(classes) => folder.classes(&classes).map_err(folder_error),
+        None => Ok(()),
+    }
 }
 
 /// Writes what the round loop tells into the run folder, and stops it on Ctrl-C.
 pub(crate) struct Recorder<'a> {
     pub(crate) folder: &'a Mutex<RunFolder>,
-    pub(crate) progress: &'a Progress,
+    pub(crate) progress: &'a Progress<'a>,
     pub(crate) labels: &'a [TrackLabel],
     pub(crate) seed: u64,
     /// Flags, each of which ends the run with its round.
@@ -315,29 +349,45 @@ pub(crate) fn folder_error(error: RunFolderError) -> Report {
         | RunFolderError::Checkpoint { .. }
         | RunFolderError::Devices { .. } => bad_input("the run folder is damaged").because(error).into(),
         RunFolderError::Locked { .. } => Busy(error).into(),
+        RunFolderError::NotEvaluated { path } => not_evaluated(path).into(),
         _ => Report::from_err(error),
     }
 }
 
+/// Why a run has no evaluation, and how to come by one.
+fn not_evaluated(run: &Path) -> BadInput {
+    let rounds = run_folder::read_rounds(run).unwrap_or_default();
+    let rounds = rounds.iter().map(|line| line.record.round + 1).max().unwrap_or(0);
+    let name = quoted(&run.display().to_string());
+    if rounds == 0 {
+        return bad_input(format!("{} holds no evaluation yet", run.display())).help(
+            "its first one is written when training starts: train it, or go on with `deltafl run … --resume`",
+        );
+    }
+    bad_input(format!("{} holds no evaluation, though {rounds} rounds were trained", run.display())).help(format!(
+        "devices of a served run keep their losses and errors to themselves, so that a server cannot evaluate them.\n\
+         Its models can be evaluated on examples that are at hand:\n  deltafl evaluate {name} --data DIR\n\
+         and by each device on its own: deltafl model try"
+    ))
+}
+
 /// Says what of an experiment is not what it looks like.
-pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, show: &Show) {
+pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, show: &Show<'_>) {
     warn_thin_tails(experiment, show);
     let (cohort, devices) = (experiment.cohort.get(), federation.split(Split::Train).len());
-    if cohort > devices && !experiment.with_replacement && matches!(show, Show::Plain) {
-        eprintln!(
+    if cohort > devices && !experiment.with_replacement {
+        show.say(&format!(
             "warning: the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
-        );
+        ));
     }
 }
 
-pub(crate) fn warn_thin_tails(experiment: &Experiment, show: &Show) {
+pub(crate) fn warn_thin_tails(experiment: &Experiment, show: &Show<'_>) {
     for label in experiment.thin_tails() {
-        if matches!(show, Show::Plain) {
-            let devices = label.theta.get() * experiment.cohort.get() as f64;
-            eprintln!(
-                "warning: {label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little"
-            );
-        }
+        let devices = label.theta.get() * experiment.cohort.get() as f64;
+        show.say(&format!(
+            "warning: {label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little"
+        ));
     }
 }
 

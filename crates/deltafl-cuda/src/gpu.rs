@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use deltafl::compute::{Block, Compute, ComputeError, UpdateTask};
+use deltafl::compute::{Block, Compute, ComputeError, Remembered, UpdateTask};
 use deltafl::data::Federation;
 use deltafl::device::stream_key;
 use deltafl::kernel::Isa;
@@ -461,7 +461,15 @@ impl Compute for Gpu<'_> {
         key: &RoundKey,
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
-    ) -> Result<(), ComputeError> {
-        self.add_updates(key, tasks, sums).map_err(|error| self.unavailable(error))
+    ) -> Result<Remembered, ComputeError> {
+        // Nothing corrects the steps of a GPU, and its devices remember nothing.
+        if let Some(name) =
+            tasks.iter().find_map(|task| task.plan.correction).map(|correction| correction.name)
+        {
+            let place = format!("a GPU, for an algorithm with {name}s,");
+            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
+        }
+        self.add_updates(key, tasks, sums).map_err(|error| self.unavailable(error))?;
+        Ok(Remembered::new())
     }
 }

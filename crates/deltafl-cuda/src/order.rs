@@ -146,10 +146,10 @@ mod tests {
     use super::*;
     use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, Split};
 
-    const ROUND: RoundKey = RoundKey { seed: 5, round: 9, members: 3 };
+    const ROUND: RoundKey = RoundKey { seed: 5, round: 9, members: 3, terms: deltafl::terms::Terms::OPEN };
 
     fn plan(work: Work) -> LocalPlan {
-        LocalPlan { work, batch: 4, learning_rate: 0.1, l2: 0.0, proximal: 0.0 }
+        LocalPlan { work, batch: 4, learning_rate: 0.1, l2: 0.0, proximal: 0.0, correction: None }
     }
 
     fn drawn(work: Work, offset: u32) -> Vec<u32> {

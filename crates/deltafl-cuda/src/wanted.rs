@@ -46,8 +46,16 @@ mod tests {
     #[test]
     fn equal_params_are_sent_once() {
         let (a, b) = (Params::from(vec![1.0]), Params::from(vec![2.0]));
-        let plan = LocalPlan { work: Work::Epochs(1), batch: 4, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
-        let task = |params| UpdateTask { device: 0, params, plan: &plan, weight: 1.0, sum: 0 };
+        let plan = LocalPlan {
+            work: Work::Epochs(1),
+            batch: 4,
+            learning_rate: 0.1,
+            l2: 0.0,
+            proximal: 0.0,
+            correction: None,
+        };
+        let task =
+            |params| UpdateTask { device: 0, params, sent: &[], own: None, plan: &plan, weight: 1.0, sum: 0 };
         let (params, vectors) = shared_params(&[task(&a), task(&b), task(&a)]);
         assert_eq!((params.len(), vectors), (2, vec![0, 1, 0]));
         let sent = [Params::from(vec![2.0]), Params::from(vec![3.0]), a.clone()];

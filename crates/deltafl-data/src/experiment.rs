@@ -14,6 +14,7 @@ use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
 use deltafl::memory::Memory;
 use deltafl::selection::Needs;
+use deltafl::terms::{Terms, Weights};
 use deltafl::trainer::Work;
 use deltafl::training::{self, Decay, Plan};
 
@@ -52,6 +53,8 @@ pub struct Experiment {
     pub with_replacement: bool,
     /// Rounds between two evaluations of every device.
     pub evaluate_every: NonZeroU64,
+    /// What a device counts with.
+    pub weights: Weights,
     /// Whether sums in a simulation go through the real protocol.
     pub secagg: SecureAggregation,
     /// The devices and their examples.
@@ -237,6 +240,7 @@ impl Experiment {
                 decay: self.local.decay.map(|d| Decay { factor: d.factor.get(), every: d.every.get() }),
             },
             evaluate_every: self.evaluate_every.get(),
+            terms: self.terms(),
             tracks: self.tracks(),
         }
     }
@@ -251,8 +255,27 @@ impl Experiment {
 
     /// Whether the server learns losses one by one, to find η (open mode).
     pub fn is_open(&self) -> bool {
-        let open = |track: &Track| matches!(track.selection.needs(0, &Memory::default()), Needs::Losses);
-        self.tracks().iter().any(open)
+        self.needs(|needs| matches!(needs, Needs::Losses))
+    }
+
+    /// Whether the server looks for η in secure sums, and learns no loss (private mode).
+    pub fn is_private(&self) -> bool {
+        self.needs(|needs| matches!(needs, Needs::Quantile(_))) && !self.is_open()
+    }
+
+    /// On what terms devices answer.
+    pub fn terms(&self) -> Terms {
+        Terms { weights: self.weights, apart: !self.is_open() }
+    }
+
+    /// What a device counts with where the file does not say: as in the paper where the server sees losses or nobody's loss is
+    /// looked at, and nothing of the device where it looks for η in secure sums.
+    fn usual_weights(&self) -> Weights {
+        if self.is_private() { Terms::PRIVATE.weights } else { Terms::OPEN.weights }
+    }
+
+    fn needs(&self, wanted: fn(&Needs) -> bool) -> bool {
+        self.tracks().iter().any(|track| wanted(&track.selection.needs(0, &Memory::default())))
     }
 
     /// The experiment as TOML, with every default written out.

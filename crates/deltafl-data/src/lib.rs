@@ -37,6 +37,7 @@
 //! | [`import`] | CSV, Parquet, npz, IDX, LEAF and the data sets of the paper, into a federation folder |
 //! | [`partition`](fn@partition) | devices for data that has none |
 //! | [`write_state_dict`], [`read_state_dict`] | params as named tensors that PyTorch loads |
+//! | [`write_tensors`], [`read_tensors`] | any named tensors, with a text beside them |
 //! | [`experiment`], [`run_folder`] | what to run, what it leaves behind |
 
 // Our tests compare floats for the same bits: that is the promise.
@@ -51,6 +52,7 @@ mod open;
 mod partition;
 pub mod run_folder;
 mod state_dict;
+mod tensor_file;
 mod writer;
 
 pub use arrow_file::InvalidArrowFile;
@@ -58,4 +60,5 @@ pub use manifest::{Manifest, TargetFormat};
 pub use open::{OpenError, open};
 pub use partition::{Deal, Partition, PartitionError, partition};
 pub use state_dict::{StateDictError, read_state_dict, write_state_dict};
+pub use tensor_file::{TensorFileError, read_tensors, write_tensors};
 pub use writer::{FederationWriter, Heading, SaveError, save};

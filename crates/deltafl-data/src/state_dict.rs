@@ -5,22 +5,17 @@
 //! module.load_state_dict(load_file("model.safetensors"))
 //! ```
 
-use deltafl::model::{InvalidState, Model, NamedTensor, from_state_dict, state_dict};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+use deltafl::model::{InvalidState, Model, from_state_dict, state_dict};
+
+use crate::tensor_file::{TensorFileError, read_tensors, write_tensors};
 
 /// Why bytes are not the state dict of a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateDictError {
-    /// Not a whole safetensors file.
-    #[error("not a safetensors file, or damaged")]
-    Damaged,
-    /// A tensor of another type.
-    #[error("the tensor {name} does not hold f32")]
-    Type {
-        /// Its name.
-        name: String,
-    },
+    /// Not a file of tensors.
+    #[error(transparent)]
+    File(#[from] TensorFileError),
     /// The tensors are those of another model.
     #[error(transparent)]
     Model(#[from] InvalidState),
@@ -31,32 +26,12 @@ pub enum StateDictError {
 /// # Panics
 /// When `params` has not [`Model::num_params`] entries.
 pub fn write_state_dict(model: &dyn Model, params: &[f32]) -> Vec<u8> {
-    let tensors: Vec<(NamedTensor, Vec<u8>)> = state_dict(model, params)
-        .into_iter()
-        .map(|tensor| {
-            let bytes = tensor.values.iter().flat_map(|entry| entry.to_le_bytes()).collect();
-            (tensor, bytes)
-        })
-        .collect();
-    let views = tensors.iter().map(|(tensor, bytes)| {
-        let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes);
-        (tensor.name.clone(), view.expect("a tensor has as many entries as its shape says"))
-    });
-    serialize(views, None).expect("tensors have names and shapes of their own")
+    write_tensors(&state_dict(model, params), None).expect("tensors have names and shapes of their own")
 }
 
 /// The flat parameters of a model from a safetensors file of its tensors.
 pub fn read_state_dict(model: &dyn Model, bytes: &[u8]) -> Result<Vec<f32>, StateDictError> {
-    let file = SafeTensors::deserialize(bytes).map_err(|_| StateDictError::Damaged)?;
-    let tensor = |(name, view): (String, TensorView<'_>)| {
-        if view.dtype() != Dtype::F32 {
-            return Err(StateDictError::Type { name });
-        }
-        let entries = view.data().as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
-        Ok(NamedTensor { shape: view.shape().to_vec(), values: entries.collect(), name })
-    };
-    let state = file.tensors().into_iter().map(tensor).collect::<Result<Vec<_>, _>>()?;
-    Ok(from_state_dict(model, &state)?)
+    Ok(from_state_dict(model, &read_tensors(bytes)?.0)?)
 }
 
 #[cfg(test)]
@@ -87,7 +62,10 @@ mod tests {
         let model = Linear::new(3, 2, Isa::detect()).with_intercept();
         let whole = write_state_dict(&model, &[0.5; 8]);
         for len in 0..whole.len() {
-            assert_eq!(read_state_dict(&model, &whole[..len]), Err(StateDictError::Damaged));
+            assert_eq!(
+                read_state_dict(&model, &whole[..len]),
+                Err(StateDictError::File(TensorFileError::Damaged))
+            );
         }
         for i in 0..whole.len() {
             let mut changed = whole.clone();

@@ -62,7 +62,7 @@ impl Exchange for Fickle<'_> {
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
         if matches!(queries[0].ask, Ask::Update { .. }) {
-            self.cohorts.push(round.cohort.iter().map(|drawn| drawn.device).collect());
+            self.cohorts.push(round.cohort.iter().map(|drawn| drawn.device.0).collect());
             if self.failures > 0 {
                 self.failures -= 1;
                 return Err(ExchangeError::NoSum { source: "too few stayed".into() });

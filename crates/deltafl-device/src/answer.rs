@@ -1,8 +1,9 @@
 //! A device's answer to a question: the code of every exchange, on this device's data.
 
 use deltafl::device::{Member, stream_key};
+use deltafl::memory::Memory;
 use deltafl::params::Params;
-use deltafl::question::{Query, Question};
+use deltafl::question::{Parting, Query, Question};
 use deltafl::trainer::{TrainerError, Worker};
 
 use super::Data;
@@ -26,24 +27,29 @@ pub(super) struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// The answers to all queries, one behind the other.
+    /// The answers to all queries, one behind the other. `own` is what the device remembers, per query.
     pub(super) fn answer(
         &self,
         question: &Question,
         losses: &mut Losses,
+        own: &mut [Memory],
         worker: &mut dyn Worker,
     ) -> Result<Answer, TrainerError> {
         losses.of_round((question.key.seed, question.key.round));
         let member = self.member();
         let mut values = Vec::with_capacity(question.queries.iter().map(Query::answer_len).sum());
-        for query in &question.queries {
+        let parting = Parting::of(&question.key, &question.queries);
+        for (i, query) in question.queries.iter().enumerate() {
+            let start = values.len();
+            values.resize(start + query.answer_len(), 0);
+            if !parting.answers(i, member.key) {
+                continue;
+            }
             let loss = match query.needs_loss() {
                 true => Some(losses.at(&query.params, &member, worker)?),
                 false => None,
             };
-            let start = values.len();
-            values.resize(start + query.answer_len(), 0);
-            member.answer(&question.key, query, loss, worker, &mut values[start..])?;
+            member.answer(&question.key, query, loss, worker, &mut own[i], &mut values[start..])?;
         }
         Ok(Answer { values, context: question.digest().as_bytes().to_vec() })
     }
@@ -60,11 +66,7 @@ impl Task<'_> {
 
     fn member(&self) -> Member<'_> {
         let Data { federation, device } = self.data;
-        Member {
-            examples: federation.examples(*device),
-            weight: federation.count(*device) as f64,
-            key: stream_key(self.data.name()),
-        }
+        Member { examples: federation.examples(*device), key: stream_key(self.data.name()) }
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deltafl::params::ParamsId;
-use deltafl::question::{Ask, Question};
+use deltafl::question::{Ask, Parting, Question};
+use deltafl::terms::Weights;
 use deltafl::trainer::Work;
 use deltafl_secagg::device::Policy;
 use deltafl_secagg::graph::Permille;
@@ -56,6 +57,11 @@ pub enum NotAllowed {
     /// The server asks for losses one by one.
     #[error("the server trains in open mode, to which this device's owner did not agree")]
     Open,
+    /// The contract of the data is another one than the device prepared its examples for.
+    #[error(
+        "the server has another contract of the data than the one that this device prepared its examples for"
+    )]
+    OtherContract,
     /// The model of the server is not the device's.
     #[error("the server trains {theirs} parameters, this device's model has {ours}")]
     OtherModel {
@@ -80,7 +86,19 @@ pub(super) enum TooMuch {
     Visits { visits: u64, most: u64 },
     #[error("steps of {batch} examples are too large for a device that has {examples}")]
     Batch { batch: u64, examples: u64 },
+    #[error(
+        "a question that weighs devices by their examples, to which this device's owner did not agree: \
+             weights = \"uniform\" or \"bucketed\" tells nothing or little of a device"
+    )]
+    Weights,
+    #[error("a question with several updates at one w, in each of which this device would take part")]
+    Together,
+    #[error("a question that parts {members} devices into {parts}: fewer than {least} would hide each other")]
+    Parts { members: u64, parts: u64, least: u64 },
 }
+
+/// The fewest devices, in the mean, that train for one of several tracks at one w.
+const LEAST_PART: u64 = 10;
 
 /// Asks the device whether it has time now.
 pub type Willing = Arc<dyn Fn() -> Result<(), Reason> + Send + Sync>;
@@ -150,6 +168,27 @@ impl Consent {
         if theirs != ours { Err(NotAllowed::OtherModel { theirs, ours }) } else { Ok(()) }
     }
 
+    /// Whether a question tells no more of a device than its owner agreed to: whoever agreed to open mode tells it all.
+    pub(super) fn allows_terms(&self, question: &Question<ParamsId>) -> Result<(), TooMuch> {
+        let terms = question.key.terms;
+        if self.open {
+            return Ok(());
+        }
+        if terms.weights == Weights::Exact {
+            return Err(TooMuch::Weights);
+        }
+        if !terms.apart {
+            return Err(TooMuch::Together);
+        }
+        let parting = Parting::of(&question.key, &question.queries);
+        let parts = (0..question.queries.len()).map(|query| parting.among(query)).max().unwrap_or(1);
+        let (members, least) = (u64::from(question.key.members), LEAST_PART.min(self.min_cohort as u64));
+        if parts > 1 && members < parts * least {
+            return Err(TooMuch::Parts { members, parts, least });
+        }
+        Ok(())
+    }
+
     /// Whether a question asks for no more work and memory than the owner allows a device of so many examples.
     pub(super) fn allows_work(&self, question: &Question<ParamsId>, examples: u64) -> Result<(), TooMuch> {
         let mut visits = 0u64;
@@ -212,13 +251,14 @@ impl Ledger {
 mod tests {
     use deltafl::question::{Query, RoundKey};
     use deltafl::selection::Weighting;
+    use deltafl::terms::Terms;
     use deltafl::trainer::LocalPlan;
 
     use super::*;
 
     fn experiment() -> proto::Experiment {
         let (name, model) = ("digits".to_owned(), r#"{"kind":"linear"}"#.to_owned());
-        proto::Experiment { name, model, params: 10, open: false }
+        proto::Experiment { name, model, params: 10, open: false, contract: None }
     }
 
     #[test]
@@ -244,10 +284,13 @@ mod tests {
     }
 
     fn question(work: Work, batch: usize, updates: usize) -> Question<ParamsId> {
-        let plan = LocalPlan { work, batch, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let plan = LocalPlan { work, batch, learning_rate: 0.1, l2: 0.0, proximal: 0.0, correction: None };
         let ask = Ask::Update { weighting: Weighting::everyone(), plan };
-        let query = Query { params: ParamsId { hash: blake3::hash(b"w"), len: 10 }, ask };
-        Question { key: RoundKey { seed: 1, round: 1, members: 3 }, queries: vec![query; updates] }
+        let query = Query::new(ParamsId { hash: blake3::hash(b"w"), len: 10 }, ask);
+        Question {
+            key: RoundKey { seed: 1, round: 1, members: 3, terms: Terms::PRIVATE },
+            queries: vec![query; updates],
+        }
     }
 
     #[test]
@@ -267,6 +310,33 @@ mod tests {
             Err(TooMuch::Batch { batch: 1 << 20, examples: 500 })
         );
         assert_eq!(allowed(question(Epochs(1), 5000, 1), 5000), Ok(()));
+    }
+
+    #[test]
+    fn a_question_that_tells_of_a_device_is_refused_unless_its_owner_agreed_to_open_mode() {
+        let asked = |terms: Terms, members, thresholds: u32| {
+            let mut question = question(Work::Epochs(1), 10, 1);
+            (question.key.terms, question.key.members) = (terms, members);
+            let template = question.queries.remove(0);
+            for eta in 0..thresholds {
+                let Ask::Update { plan, .. } = template.ask else { continue };
+                let ask = Ask::Update { weighting: Weighting::tail(f64::from(eta)), plan };
+                question.queries.push(Query { ask, ..template.clone() });
+            }
+            question
+        };
+        let private = Consent::default();
+        assert_eq!(private.allows_terms(&asked(Terms::PRIVATE, 100, 4)), Ok(()));
+        let bucketed = Terms { weights: Weights::Bucketed, ..Terms::PRIVATE };
+        assert_eq!(private.allows_terms(&asked(bucketed, 100, 4)), Ok(()));
+        let exact = Terms { weights: Weights::Exact, ..Terms::PRIVATE };
+        assert_eq!(private.allows_terms(&asked(exact, 100, 1)), Err(TooMuch::Weights));
+        let together = Terms { apart: false, ..Terms::PRIVATE };
+        assert_eq!(private.allows_terms(&asked(together, 100, 4)), Err(TooMuch::Together));
+        let many = private.allows_terms(&asked(Terms::PRIVATE, 100, 64));
+        assert_eq!(many, Err(TooMuch::Parts { members: 100, parts: 64, least: 10 }));
+        let open = Consent { open: true, ..Consent::default() };
+        assert_eq!(open.allows_terms(&asked(Terms::OPEN, 100, 64)), Ok(()));
     }
 
     #[test]

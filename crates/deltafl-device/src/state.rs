@@ -4,6 +4,7 @@
 //! FOLDER/roster.json        version and hash of the newest roster that the device has taken
 //! FOLDER/transcript.jsonl   what the server showed it, line by line, each line bound to the one before
 //! FOLDER/ledger             what it has answered, so that it answers nothing twice
+//! FOLDER/memory/            what its training keeps from round to round: a control variate, say
 //! FOLDER/rounds             the last round that it joined, of each session, so that it joins none twice
 //! FOLDER/lock               held while a process uses the folder
 //! ```
@@ -11,12 +12,15 @@
 //! A server can only be caught at showing an older roster, or another one to somebody else, by a device that remembers.
 
 mod ledger;
+mod memory;
 mod transcript;
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use deltafl::memory::Memory;
+use deltafl::question::{Question, RoundKey};
 use deltafl_secagg::device::SeenRounds;
 use deltafl_secagg::params::RoundId;
 use deltafl_wire::roster::{Edition, RosterError};
@@ -24,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use self::ledger::Ledger;
 pub(crate) use self::ledger::{Answered, Claim};
+use self::memory::OwnMemory;
 pub use self::transcript::{Conflict, Digest, Event, Transcript, TranscriptError, conflicts};
 
 /// Why a device's state cannot be read or kept.
@@ -64,6 +69,7 @@ pub struct DeviceState {
     refused: Option<SeenRoster>,
     transcript: Transcript,
     ledger: Ledger,
+    memory: OwnMemory,
     rounds: SeenRounds,
 }
 
@@ -95,9 +101,10 @@ impl DeviceState {
         let roster = read_roster(&path.join("roster.json"))?;
         let transcript = Transcript::open(&path.join("transcript.jsonl"))?;
         let ledger = Ledger::open(&path.join("ledger"))?;
+        let memory = OwnMemory::open(&path.join("memory"))?;
         let rounds = read_rounds(&path.join("rounds"))?;
         let folder = Some(Folder { path: path.to_owned(), _lock: lock });
-        Ok(Self { folder, roster, refused: None, transcript, ledger, rounds })
+        Ok(Self { folder, roster, refused: None, transcript, ledger, memory, rounds })
     }
 
     /// Takes a roster that the authority signed, unless it has expired, is older than one taken before, or is another one of
@@ -137,6 +144,24 @@ impl DeviceState {
     /// returns.
     pub(crate) fn claim(&mut self, claims: &[Claim]) -> Result<Result<(), Answered>, StateError> {
         self.ledger.claim(claims)
+    }
+
+    /// What the device remembers for each query of a question. It never leaves the device.
+    pub(crate) fn recall(&mut self, question: &Question) -> Result<Vec<Memory>, StateError> {
+        (0..question.queries.len()).map(|place| self.memory.recall(&question.key, place)).collect()
+    }
+
+    /// Keeps what has changed in the device's memory by answering a question, on disk when this returns.
+    pub(crate) fn remember(
+        &mut self,
+        key: &RoundKey,
+        before: &[Memory],
+        after: &[Memory],
+    ) -> Result<(), StateError> {
+        for (place, (before, after)) in before.iter().zip(after).enumerate() {
+            self.memory.remember(key, place, before, after)?;
+        }
+        Ok(())
     }
 
     /// The last round of a session that the device joined.

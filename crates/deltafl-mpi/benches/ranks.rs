@@ -16,6 +16,7 @@ use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
 use deltafl::superquantile::LossDistribution;
+use deltafl::terms::Terms;
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
 use deltafl_mpi::{Masks, World};
@@ -132,6 +133,7 @@ fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model,
         },
         local: Local { work: Work::Epochs(1), batch: 16, learning_rate: 0.1, decay: None },
         evaluate_every: u64::MAX,
+        terms: Terms::OPEN,
         tracks: vec![Track::fed_avg(), Tail::new(theta).into()],
     };
     let trainer = Sgd::new(model);

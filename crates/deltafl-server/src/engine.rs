@@ -160,7 +160,7 @@ impl Remote {
     fn check_stop(&self) -> Result<(), ExchangeError> {
         if self.stop.load(Ordering::Relaxed) {
             let source = Box::new(ShuttingDown);
-            return Err(ExchangeError::Transport { context: "the round was not finished", source });
+            return Err(ExchangeError::Transport { context: "no further round was begun", source });
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl Remote {
     fn check_cohort(round: &Round<'_>) -> Result<(), ExchangeError> {
         match round.cohort.iter().find(|drawn| drawn.times > 1) {
             Some(drawn) => {
-                let source = Box::new(DrawnTwice(drawn.device));
+                let source = Box::new(DrawnTwice(drawn.device.0));
                 Err(ExchangeError::Transport { context: "the cohort cannot be asked", source })
             }
             None => Ok(()),
@@ -196,8 +196,12 @@ impl Remote {
     /// Keys with a free slot: those of the present round, or new ones.
     fn ready(&mut self, round: &Round<'_>) -> Result<Current, Verdict> {
         let key = (round.seed, round.index);
-        let mut present: DeviceSet =
-            round.cohort.iter().filter(|drawn| !drawn.dropped).map(|drawn| DeviceId(drawn.device)).collect();
+        let mut present: DeviceSet = round
+            .cohort
+            .iter()
+            .filter(|drawn| !drawn.dropped)
+            .map(|drawn| DeviceId(drawn.device.0))
+            .collect();
         if let Some(current) = self.current.take() {
             if current.round == key && current.slots_left > 0 {
                 return Ok(current);
@@ -233,7 +237,7 @@ impl Remote {
     }
 
     fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
-        self.line.hub.blobs.keep_params(queries.iter().map(|query| &query.params));
+        self.line.hub.blobs.keep_params(queries.iter().flat_map(Query::named));
         let mut current = self.ready(round)?;
         current.slots_left -= 1;
         let key = (round.seed, round.index);
@@ -263,7 +267,9 @@ impl Remote {
         let part = |(i, query): (usize, &Query)| {
             let (values, behind) = rest.split_at(query.answer_len());
             rest = behind;
-            Sum { values: values.to_vec(), answered, traffic: traffic.part(i as u64, queries.len() as u64) }
+            let traffic = traffic.part(i as u64, queries.len() as u64);
+            // What devices remember stays with them.
+            Sum { values: values.to_vec(), answered, traffic, remembered: Vec::new() }
         };
         let sums: Vec<Sum> = queries.iter().enumerate().map(part).collect();
         for (query, sum) in queries.iter().zip(&sums) {
@@ -281,7 +287,8 @@ impl Remote {
 
 /// The sum over nobody.
 fn nothing(query: &Query) -> Sum {
-    Sum { values: vec![0; query.answer_len()], answered: 0, traffic: Traffic::default() }
+    let traffic = Traffic::default();
+    Sum { values: vec![0; query.answer_len()], answered: 0, traffic, remembered: Vec::new() }
 }
 
 /// What a sum is for, to those who watch.
@@ -292,8 +299,9 @@ fn purpose(queries: &[Query]) -> Purpose {
 
 /// The params of some queries, each vector once.
 fn distinct(queries: &[Query]) -> impl Iterator<Item = &Params> {
-    let first = |i: usize| queries[..i].iter().all(|query| !query.params.is_same(&queries[i].params));
-    (0..queries.len()).filter(move |&i| first(i)).map(|i| &queries[i].params)
+    let named: Vec<&Params> = queries.iter().flat_map(Query::named).collect();
+    let first = |i: usize| named[..i].iter().all(|earlier| !earlier.is_same(named[i]));
+    (0..named.len()).filter(|&i| first(i)).map(|i| named[i]).collect::<Vec<_>>().into_iter()
 }
 
 impl Exchange for Remote {
@@ -309,7 +317,8 @@ impl Exchange for Remote {
     /// Nobody is told before the round begins: who is there by then is not known yet.
     fn announce(&mut self, _: &[Drawn]) {}
 
-    /// Waits until as many devices are ready as a round needs.
+    /// Waits until as many devices are ready as a round needs. Here alone a server that is to stop does so: a round that has
+    /// begun is finished, because devices would not answer its questions again.
     fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
         loop {
             self.check_stop()?;
@@ -326,7 +335,6 @@ impl Exchange for Remote {
         round: &Round<'_>,
         tracks: &[&Params],
     ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
-        self.check_stop()?;
         Self::check_cohort(round)?;
         if self.is_given_up(round) {
             return Ok(vec![Vec::new(); tracks.len()]);
@@ -335,7 +343,6 @@ impl Exchange for Remote {
     }
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        self.check_stop()?;
         Self::check_cohort(round)?;
         if self.is_given_up(round) {
             return Ok(queries.iter().map(nothing).collect());
@@ -363,7 +370,7 @@ impl Remote {
             shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
         let mut awaited: HashMap<Address, Drawn> = HashMap::new();
         for drawn in round.cohort.iter().filter(|drawn| !drawn.dropped) {
-            if let Some(address) = self.line.hub.address(drawn.device)
+            if let Some(address) = self.line.hub.address(drawn.device.0)
                 && self.line.hub.send(address, &question)
             {
                 awaited.insert(address, *drawn);
@@ -377,8 +384,9 @@ impl Remote {
         self.line.hub.status.send_modify(Status::rest);
         let of_track = |track: usize| {
             let of_device = |drawn: &Drawn| {
-                let losses = told.get(&drawn.device)?;
-                DeviceLoss::new(losses.losses[track], losses.examples as f64).ok()
+                let losses = told.get(&drawn.device.0)?;
+                let weight = round.terms.weights.of(losses.examples) as f64;
+                DeviceLoss::new(losses.losses[track], weight).ok()
             };
             round.cohort.iter().filter_map(of_device).collect()
         };

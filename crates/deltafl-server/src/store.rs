@@ -72,10 +72,10 @@ impl StoreSettings {
 pub enum StoreError {
     /// The database failed for longer than the patience lasts, or for a reason that no patience helps.
     #[error("the database failed")]
-    Database(#[from] sqlx::Error),
+    Database(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The blobs failed.
     #[error("the blobs failed")]
-    Blobs(#[from] object_store::Error),
+    Blobs(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A file failed.
     #[error("{path}")]
     Io {
@@ -162,6 +162,18 @@ pub enum StoreError {
         /// What.
         what: &'static str,
     },
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+impl From<object_store::Error> for StoreError {
+    fn from(error: object_store::Error) -> Self {
+        Self::Blobs(error.into())
+    }
 }
 
 /// The memory of a server. Clones share it.

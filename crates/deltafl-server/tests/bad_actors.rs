@@ -19,11 +19,11 @@ use axum::body::Body;
 use bytes::Bytes;
 use certified::Certified;
 use chacha20::ChaCha20Rng;
-use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round};
+use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
-
+use deltafl::terms::Terms;
 use deltafl_device::{Server, Trust, is_refused_certificate};
 use deltafl_device::{SessionError, offer};
 use deltafl_secagg::device::{Adversary, DeviceEvent, Enrolment, Policy};
@@ -121,6 +121,17 @@ async fn still_serves(test: &TestFederation, host: &Host) {
     let honest = test.federation.id(*test.devices().last().unwrap());
     let mut line = Line::hello(host.address(), honest).await.unwrap();
     assert!(matches!(line.next().await, from_server::Body::Welcome(_)));
+}
+
+#[tokio::test]
+async fn a_server_that_stops_says_so_to_its_devices() {
+    let test = TestFederation::new(EXPERIMENT);
+    let host = host(&test).await;
+    let mut line = Line::hello(host.address(), test.federation.id(test.devices()[0])).await.unwrap();
+    assert!(matches!(line.next().await, from_server::Body::Welcome(_)));
+    host.shut_down().await;
+    assert!(matches!(line.next().await, from_server::Body::Drain(drain) if drain.within > 0));
+    line.end().await;
 }
 
 #[tokio::test]
@@ -425,12 +436,13 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let swarm = test.swarm_of(&devices[2..], address, &options());
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
-        let cohort: Vec<Drawn> = (0..8).map(|device| Drawn { device, times: 1, dropped: false }).collect();
-        let round = Round { seed: 1, index: 0, cohort: &cohort };
+        let cohort: Vec<Drawn> =
+            (0..8).map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false }).collect();
+        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let params = Params::from(vec![0.0; test.model.num_params()]);
         let whole = test.experiment.plan();
         let plan = whole.local.plan(0, &whole.tracks[0]);
-        let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
+        let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
         engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
     });
     let summed = summed.await.unwrap();
@@ -461,7 +473,7 @@ fn engine_first_drawn(test: &TestFederation) -> u32 {
     use deltafl::exchange::Reachable;
     let draw = Draw { seed: 1, round: 0, attempt: 0 };
     let cohort = test.experiment.plan().sampling.cohort(test.devices().len(), draw, &Reachable::Everyone);
-    cohort[0].device
+    cohort[0].device.0
 }
 
 /// Connects as TLS does, or not; a device of `fleet` under this name.

@@ -7,8 +7,8 @@ use deltafl::question::{Ask, Query, RoundKey, encode};
 use deltafl::selection::Weighting;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::superquantile::private::{Bins, QuantileQuery};
+use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
-
 use deltafl_wire as wire;
 
 use deltafl_server::authority::Authority;
@@ -28,14 +28,21 @@ const BODIES: [fn(&[u8]); 9] =
 
 /// A message of every kind.
 fn corpus() -> Vec<Vec<u8>> {
-    let plan = LocalPlan { work: Work::Steps(3), batch: 10, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+    let plan = LocalPlan {
+        work: Work::Steps(3),
+        batch: 10,
+        learning_rate: 0.1,
+        l2: 0.0,
+        proximal: 0.0,
+        correction: None,
+    };
     let params = Params::from(vec![1.0, 2.0]);
     let asks = [
         Ask::Update { weighting: Weighting::tail(0.5), plan },
         Ask::Quantile(QuantileQuery::Histogram(Bins::new(0.0, 8.0, 64).unwrap())),
     ];
-    let queries = asks.map(|ask| Query { params: params.clone(), ask });
-    let key = RoundKey { seed: 1, round: 2, members: 5 };
+    let queries = asks.map(|ask| Query::new(params.clone(), ask));
+    let key = RoundKey { seed: 1, round: 2, members: 5, terms: Terms::OPEN };
     let question = proto::Question { canonical: encode(&key, &queries).into() };
     let part = proto::Part { total: 9, data: b"four".as_slice().into() };
     let hello = proto::Hello { version: 1, device: "anna".to_owned() };

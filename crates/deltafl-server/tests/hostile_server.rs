@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltafl::exchange::{Drawn, Exchange as _, Reachable, Round};
+use deltafl::exchange::{Drawn, Exchange as _, Reachable, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
+use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
-
 use deltafl_device::swarm::Swarm;
 use deltafl_device::{Data, Device, DeviceState, Event, Transcript, conflicts};
 use deltafl_device::{Server, Trust};
@@ -60,6 +60,7 @@ fn experiment(test: &TestFederation) -> proto::Experiment {
         model: serde_json::to_string(&test.experiment.model.spec()).unwrap(),
         params: test.model.num_params() as u64,
         open: false,
+        contract: None,
     }
 }
 
@@ -75,8 +76,8 @@ fn spawn(test: &TestFederation, k: u32, address: String, state: DeviceState) -> 
         Device::connect(Server { address, trust: Trust::Loopback }, test.credentials(k), options.consent)
             .with_backoff(options.backoff)
             .with_state(state);
-    let (model, data) = (Arc::clone(&test.model), Data::of(Arc::clone(&test.federation), k));
-    tokio::spawn(async move { device.serve(model, data).await.unwrap() })
+    let (trainer, data) = (test.trainer(), Data::of(Arc::clone(&test.federation), k));
+    tokio::spawn(async move { device.serve(trainer, data).await.unwrap() })
 }
 
 fn hash(roster: &SignedRoster) -> Vec<u8> {
@@ -189,10 +190,11 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
     let plan = plan(whole.local.plan(0, &whole.tracks[0]));
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
-        let cohort: Vec<Drawn> = (0..10).map(|device| Drawn { device, times: 1, dropped: false }).collect();
-        let round = Round { seed: 1, index: 0, cohort: &cohort };
+        let cohort: Vec<Drawn> =
+            (0..10).map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false }).collect();
+        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let params = Params::from(vec![0.0; test.model.num_params()]);
-        let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
+        let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
         engine.secure_sum(&round, &[query]).ok().map(|sums| sums[0].answered)
     });
     let answered = summed.await.unwrap();
@@ -241,12 +243,13 @@ impl Asking {
         let etas = etas.to_vec();
         let summed = tokio::task::spawn_blocking(move || {
             engine.reachable().unwrap();
-            let cohort: Vec<Drawn> =
-                devices.map(|device| Drawn { device, times: 1, dropped: false }).collect();
-            let round = Round { seed: 1, index: round, cohort: &cohort };
+            let cohort: Vec<Drawn> = devices
+                .map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false })
+                .collect();
+            let round = Round { seed: 1, index: round, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
             let query = |&eta: &f64| {
                 let ask = Ask::Update { weighting: Weighting::tail(eta), plan };
-                Query { params: params.clone(), ask }
+                Query::new(params.clone(), ask)
             };
             let queries: Vec<Query> = etas.iter().map(query).collect();
             let answered = engine.secure_sum(&round, &queries).ok().map(|sums| sums[0].answered);
@@ -322,12 +325,21 @@ async fn run_drawn(chain: impl FnOnce(Chain) -> Option<Chain>) -> (Vec<Event>, u
             .zip(reachable)
             .filter(|(_, reachable)| *reachable)
             .take(8)
-            .map(|(device, _)| Drawn { device, times: 1, dropped: false })
+            .map(|(device, _)| Drawn { device: TrainIndex(device), times: 1, dropped: false })
             .collect();
-        let round = Round { seed: 1, index: 0, cohort: &cohort };
-        let plan = LocalPlan { work: Work::Steps(1), batch: 10, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
+        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
+        let plan = LocalPlan {
+            work: Work::Steps(1),
+            batch: 10,
+            learning_rate: 0.1,
+            l2: 0.0,
+            proximal: 0.0,
+            correction: None,
+        };
         let ask = Ask::Update { weighting: Weighting::everyone(), plan };
-        engine.secure_sum(&round, &[Query { params, ask }]).map_or(0, |sums| sums[0].answered as usize)
+        engine
+            .secure_sum(&round, &[Query { params, sent: Vec::new(), ask }])
+            .map_or(0, |sums| sums[0].answered as usize)
     });
     let answered = sums.await.unwrap();
     let events = folders.iter().flat_map(|folder| transcript(folder.path())).collect();

@@ -62,6 +62,22 @@ async fn open_training_deployed_has_the_bits_of_the_simulation() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_devices_remember_stays_with_them_and_keeps_the_bits() {
+    let scaffold = r#"{ kind = "scaffold" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]"#;
+    let (experiment, _) = PRIVATE.split_once("algorithm = [").unwrap();
+    // Enough rounds for devices to be drawn again.
+    let experiment = format!("{experiment}algorithm = [{scaffold}").replace("rounds = 3", "rounds = 6");
+    let (simulated, deployed) = both(&experiment).await;
+    assert_eq!((simulated.states.len(), deployed.states.len()), (6, 6));
+    for (simulated, deployed) in simulated.states.iter().zip(&deployed.states) {
+        assert_eq!(simulated.tracks[0].params, deployed.tracks[0].params);
+        assert_eq!(simulated.tracks[0].memory, deployed.tracks[0].memory);
+        assert!(!simulated.tracks[0].devices.is_empty(), "a simulation holds what its devices remember");
+        assert!(deployed.tracks[0].devices.is_empty(), "a server learns nothing of it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn simulated_drop_outs_keep_the_bits() {
     let with = "cohort = 12\n    availability = { drop_out = 0.2 }";
     let (simulated, deployed) = both(&PRIVATE.replace("cohort = 8", with)).await;

@@ -1,18 +1,20 @@
 //! The params of one track as a safetensors file: what a blob holds and what a device pulls.
 //!
-//! The tensor `params` holds w; the rest stands as JSON under one metadata key. Nothing in it says when it was written, so
-//! that equal params have equal hashes.
+//! w stands there as the model's tensors, by PyTorch's names and in its layouts, so that `torch.nn.Module.load_state_dict` takes
+//! the file; the rest stands as JSON beside them. Nothing in it says when it was written, so that equal params have equal
+//! hashes.
 
 use std::collections::HashMap;
 
 use deltafl::algorithm::TrackLabel;
-use deltafl::model::ModelSpec;
+use deltafl::model::{ModelSpec, NamedTensor, Tensor, flat_params, named_tensors};
 use deltafl::params::Params;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize};
 
+use crate::contract::DataContract;
+
 const KEY: &str = "deltafl";
-const TENSOR: &str = "params";
 
 /// What a file of params says of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,9 +23,14 @@ pub struct ModelAbout {
     pub federation: String,
     /// The model, as in an experiment file.
     pub model: ModelSpec,
+    /// Its tensors, in the order of w.
+    pub tensors: Vec<Tensor>,
     /// How, and at which level θ.
     #[serde(flatten)]
     pub label: TrackLabel,
+    /// What was done to the examples that it was trained on, and must be done to others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contract: Option<DataContract>,
 }
 
 /// Why bytes are no params.
@@ -32,7 +39,7 @@ pub struct ModelAbout {
 pub enum ParamsFileError {
     /// Not a whole safetensors file.
     #[error("the file is damaged or truncated")]
-    Damaged(#[from] safetensors::SafeTensorError),
+    Damaged,
     /// Another program's file.
     #[error("the file holds no params of a federation")]
     Foreign,
@@ -41,23 +48,38 @@ pub enum ParamsFileError {
 /// The bytes of a file.
 pub fn write_params(about: &ModelAbout, params: &Params) -> Result<Vec<u8>, ParamsFileError> {
     let json = serde_json::to_string(about).map_err(|_| ParamsFileError::Foreign)?;
-    let bytes: Vec<u8> = params.as_slice().iter().flat_map(|entry| entry.to_le_bytes()).collect();
-    let tensor = TensorView::new(Dtype::F32, vec![params.len()], &bytes)?;
-    Ok(serialize([(TENSOR, tensor)], Some(HashMap::from([(KEY.to_owned(), json)])))?)
+    if params.len() != about.tensors.iter().map(Tensor::len).sum::<usize>() {
+        return Err(ParamsFileError::Foreign);
+    }
+    let tensors = named_tensors(&about.tensors, params.as_slice());
+    let bytes = |tensor: &NamedTensor| -> Vec<u8> {
+        tensor.values.iter().flat_map(|entry| entry.to_le_bytes()).collect()
+    };
+    let bytes: Vec<Vec<u8>> = tensors.iter().map(bytes).collect();
+    let mut views = Vec::with_capacity(tensors.len());
+    for (tensor, bytes) in tensors.iter().zip(&bytes) {
+        let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes);
+        views.push((tensor.name.as_str(), view.map_err(|_| ParamsFileError::Foreign)?));
+    }
+    let metadata = HashMap::from([(KEY.to_owned(), json)]);
+    serialize(views, Some(metadata)).map_err(|_| ParamsFileError::Foreign)
 }
 
 /// The params of a file, and what it says of itself.
 pub fn read_params(bytes: &[u8]) -> Result<(ModelAbout, Params), ParamsFileError> {
-    let (_, metadata) = SafeTensors::read_metadata(bytes)?;
+    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|_| ParamsFileError::Damaged)?;
     let json = metadata.metadata().as_ref().and_then(|map| map.get(KEY)).ok_or(ParamsFileError::Foreign)?;
-    let about = serde_json::from_str(json).map_err(|_| ParamsFileError::Foreign)?;
-    let tensors = SafeTensors::deserialize(bytes)?;
-    let tensor = tensors.tensor(TENSOR)?;
-    if tensor.dtype() != Dtype::F32 || tensor.shape().len() != 1 {
-        return Err(ParamsFileError::Foreign);
-    }
-    let entries = tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-    Ok((about, entries.collect::<Vec<f32>>().into()))
+    let about: ModelAbout = serde_json::from_str(json).map_err(|_| ParamsFileError::Foreign)?;
+    let file = SafeTensors::deserialize(bytes).map_err(|_| ParamsFileError::Damaged)?;
+    let tensor = |(name, view): (String, TensorView<'_>)| {
+        let entries = view.data().as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
+        let whole = NamedTensor { shape: view.shape().to_vec(), values: entries.collect(), name };
+        (view.dtype() == Dtype::F32).then_some(whole)
+    };
+    let tensors: Option<Vec<NamedTensor>> = file.tensors().into_iter().map(tensor).collect();
+    let tensors = tensors.ok_or(ParamsFileError::Foreign)?;
+    let params = flat_params(&about.tensors, &tensors).map_err(|_| ParamsFileError::Foreign)?;
+    Ok((about, params.into()))
 }
 
 #[cfg(test)]
@@ -73,7 +95,15 @@ mod tests {
             algorithm: "delta-fl".to_owned(),
             theta: Conformity::try_from(0.1).unwrap(),
         };
-        let about = ModelAbout { federation: "demo".to_owned(), model: ModelSpec::LINEAR, label };
+        let contract =
+            DataContract::from_bytes(br#"{"inputs":{"kind":"dense","dim":1},"classes":2}"#).unwrap();
+        let about = ModelAbout {
+            federation: "demo".to_owned(),
+            model: ModelSpec::LINEAR,
+            tensors: vec![Tensor::new("fc.weight", &[1, 3])],
+            label,
+            contract: Some(contract),
+        };
         let params = Params::from(vec![1.5, -0.0, f32::MIN_POSITIVE / 2.0]);
         let bytes = write_params(&about, &params).unwrap();
         assert_eq!(bytes, write_params(&about, &params).unwrap());

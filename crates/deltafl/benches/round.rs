@@ -15,6 +15,7 @@ use deltafl::exchange::{Direct, Reachable};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::superquantile::Conformity;
+use deltafl::terms::Terms;
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{Local, Plan, Records, State, train};
 
@@ -56,6 +57,7 @@ fn rounds(criterion: &mut Criterion, name: &str, model: &ModelSpec, classes: u32
             sampling: sampling(),
             local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.01, decay: None },
             evaluate_every: u64::MAX,
+            terms: Terms::OPEN,
             tracks: vec![Track::fed_avg(), Tail::new(half).into()],
         };
         let mut state = State::new(1, 2, &trainer);

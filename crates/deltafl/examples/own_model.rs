@@ -26,6 +26,7 @@ use deltafl::model::{Batch, Model, Score};
 use deltafl::stream::Stream;
 use deltafl::superquantile::{Conformity, LossDistribution};
 use deltafl::task::ERRORS;
+use deltafl::terms::Terms;
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
 
@@ -186,6 +187,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         },
         local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
         evaluate_every: 5,
+        terms: Terms::OPEN,
         tracks: vec![Track::fed_avg(), Tail::new(Conformity::try_from(0.5)?).into()],
     };
 

@@ -15,6 +15,7 @@
 use crate::selection::{Everyone, Selection, WeightingKind};
 use crate::server_step::{Mean, ServerStep};
 use crate::superquantile::Conformity;
+use crate::trainer::Correction;
 
 pub mod alternating;
 mod delta_fl;
@@ -22,6 +23,7 @@ mod fed_adam;
 mod fed_avg;
 mod fed_prox;
 mod options;
+mod scaffold;
 mod track;
 
 pub use delta_fl::{DELTA_FL, EtaRule, Quantile, Tail};
@@ -29,10 +31,11 @@ pub use fed_adam::FED_ADAM;
 pub use fed_avg::FED_AVG;
 pub use fed_prox::FED_PROX;
 pub use options::{Interval, InvalidOption, OptionKind, OptionSpec, Options, Value};
+pub use scaffold::{CONTROL_VARIATE, SCAFFOLD};
 pub use track::{Track, TrackLabel, track_names};
 
 /// Every algorithm that an experiment can name.
-pub static ALGORITHMS: &[&Algorithm] = &[&FED_AVG, &DELTA_FL, &FED_PROX, &FED_ADAM];
+pub static ALGORITHMS: &[&Algorithm] = &[&FED_AVG, &DELTA_FL, &FED_PROX, &FED_ADAM, &SCAFFOLD];
 
 /// One way to train a model.
 #[derive(Debug)]
@@ -49,6 +52,8 @@ pub struct Algorithm {
     pub build: fn(&Options) -> Result<Parts, InvalidOption>,
     /// The weightings that its questions name.
     pub weightings: &'static [&'static WeightingKind],
+    /// The corrections of the local steps that its questions name.
+    pub corrections: &'static [&'static Correction],
 }
 
 /// What an algorithm is made of.
@@ -57,6 +62,8 @@ pub struct Parts {
     pub selection: Box<dyn Selection>,
     /// μ of the proximal term of the local update; 0 is none.
     pub proximal: f32,
+    /// What corrects the local steps beside it.
+    pub correction: Option<&'static Correction>,
     /// What the server makes of the sum.
     pub server: Box<dyn ServerStep>,
     /// The mass of the devices that is kept: 1 where everyone counts.
@@ -66,7 +73,13 @@ pub struct Parts {
 /// Everyone counts, plain SGD, the weighted mean: what an algorithm changes a part of.
 impl Default for Parts {
     fn default() -> Self {
-        Self { selection: Box::new(Everyone), proximal: 0.0, server: Box::new(Mean), theta: Conformity::FULL }
+        Self {
+            selection: Box::new(Everyone),
+            proximal: 0.0,
+            correction: None,
+            server: Box::new(Mean),
+            theta: Conformity::FULL,
+        }
     }
 }
 
@@ -79,6 +92,12 @@ pub fn find(kind: &str) -> Option<&'static Algorithm> {
 pub fn weighting_kind(name: &str) -> Option<&'static WeightingKind> {
     let all = ALGORITHMS.iter().flat_map(|algorithm| algorithm.weightings);
     all.copied().find(|kind| kind.name == name)
+}
+
+/// The correction of this name, whichever algorithm brings it.
+pub fn correction(name: &str) -> Option<&'static Correction> {
+    let all = ALGORITHMS.iter().flat_map(|algorithm| algorithm.corrections);
+    all.copied().find(|correction| correction.name == name)
 }
 
 #[cfg(test)]
@@ -103,6 +122,11 @@ mod tests {
         for kind in &all {
             assert!(std::ptr::eq(weighting_kind(kind.name).unwrap(), *kind), "two weightings {}", kind.name);
             assert!(kind.numbers.len() <= MAX_NUMBERS && kind.name.len() <= usize::from(u8::MAX));
+        }
+        let all: Vec<&Correction> = ALGORITHMS.iter().flat_map(|a| a.corrections.iter().copied()).collect();
+        for kind in &all {
+            assert!(std::ptr::eq(correction(kind.name).unwrap(), *kind), "two corrections {}", kind.name);
+            assert!((1..=usize::from(u8::MAX)).contains(&kind.name.len()));
         }
     }
 

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::exchange::{Drawn, Reachable};
+use crate::exchange::{Drawn, Reachable, TrainIndex};
 use crate::stream::{Purpose, Stream};
 
 /// How a cohort is drawn.
@@ -115,7 +115,7 @@ impl Sampling {
             Some(diurnal) => diurnal.reachable(seed, round, device),
             None => true,
         };
-        let reachable = |&device: &u32| present.contains(device) && awake(device);
+        let reachable = |&device: &u32| present.contains(TrainIndex(device)) && awake(device);
         let mut stream = Stream::new(seed, Purpose::Cohort, round, attempt);
         if self.with_replacement {
             // Redrawing is bounded: with nobody reachable the cohort is empty, not endless.
@@ -134,7 +134,8 @@ impl Sampling {
         for device in draws {
             let at = *position.entry(device).or_insert(cohort.len());
             if at == cohort.len() {
-                cohort.push(Drawn { device, times: 0, dropped: self.drops(device, seed, round) });
+                let dropped = self.drops(device, seed, round);
+                cohort.push(Drawn { device: TrainIndex(device), times: 0, dropped });
             }
             cohort[at].times += 1;
         }
@@ -187,7 +188,7 @@ mod tests {
     #[test]
     fn without_replacement_devices_are_distinct_and_at_most_all() {
         for (m, n) in [(5, 100), (100, 100), (200, 50)] {
-            let mut devices: Vec<u32> = cohort(sampling(m), n, 1, 2).iter().map(|d| d.device).collect();
+            let mut devices: Vec<u32> = cohort(sampling(m), n, 1, 2).iter().map(|d| d.device.0).collect();
             devices.sort_unstable();
             devices.dedup();
             assert_eq!(devices.len(), m.min(n));
@@ -200,7 +201,7 @@ mod tests {
         let mut counts = vec![0u32; 20];
         for round in 0..20_000 {
             for drawn in cohort(sampling(5), 20, 7, round) {
-                counts[drawn.device as usize] += 1;
+                counts[drawn.device.place()] += 1;
             }
         }
         assert!(counts.iter().all(|&c| (4_700..5_300).contains(&c)), "{counts:?}");
@@ -238,8 +239,8 @@ mod tests {
     fn absent_devices_are_passed_over_and_move_nobody_else() {
         let draw = Draw { seed: 1, round: 4, attempt: 0 };
         let everyone = sampling(30).cohort(40, draw, &Reachable::Everyone);
-        let absent: Vec<u32> = everyone.iter().step_by(7).map(|drawn| drawn.device).collect();
-        let present = Reachable::Some((0..40).map(|k| !absent.contains(&k)).collect());
+        let absent: Vec<TrainIndex> = everyone.iter().step_by(7).map(|drawn| drawn.device).collect();
+        let present = Reachable::Some((0..40).map(|k| !absent.contains(&TrainIndex(k))).collect());
         let staying: Vec<Drawn> = everyone.into_iter().filter(|d| !absent.contains(&d.device)).collect();
         let cohort = sampling(30).cohort(40, draw, &present);
         assert_eq!((&cohort[..staying.len()], cohort.len()), (&staying[..], 30));

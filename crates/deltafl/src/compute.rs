@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use crate::memory::Memory;
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::RoundKey;
@@ -32,6 +33,10 @@ pub struct UpdateTask<'a> {
     pub device: u32,
     /// w.
     pub params: &'a Params,
+    /// What the server sends beside w.
+    pub sent: &'a [Params],
+    /// What the device remembers, if it does.
+    pub own: Option<&'a Memory>,
     /// How it trains.
     pub plan: &'a LocalPlan,
     /// α_k·ω_k.
@@ -62,6 +67,10 @@ pub enum ComputeError {
     },
 }
 
+/// What the devices of some tasks remember now: the place of a task, and the memory of its device. Whoever remembers nothing,
+/// and whoever's update is not in the sum, is not listed.
+pub type Remembered = Vec<(usize, Memory)>;
+
 /// Where devices compute. The answers depend on the tasks alone: not on their order, nor on what else is asked.
 pub trait Compute {
     /// How many devices are computed side by side.
@@ -77,13 +86,14 @@ pub trait Compute {
     fn scores(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, ComputeError>;
 
     /// Adds each update, coded as integers for `key.members` devices, to the sum that it names. Tasks come largest
-    /// first; a sum is as long as [`UpdateCode::len`](crate::params::UpdateCode::len) of its params says.
+    /// first; a sum is as long as [`UpdateCode::len`](crate::params::UpdateCode::len) of its params says, and of what is sent
+    /// beside them. Returns what the devices remember.
     fn updates(
         &mut self,
         key: &RoundKey,
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
-    ) -> Result<(), ComputeError>;
+    ) -> Result<Remembered, ComputeError>;
 }
 
 impl<C: Compute + ?Sized> Compute for Box<C> {
@@ -108,7 +118,7 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
         key: &RoundKey,
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
-    ) -> Result<(), ComputeError> {
+    ) -> Result<Remembered, ComputeError> {
         (**self).updates(key, tasks, sums)
     }
 }

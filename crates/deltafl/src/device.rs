@@ -6,12 +6,13 @@
 use std::ops::Range;
 
 use crate::data::Examples;
+use crate::memory::Memory;
 use crate::model::Score;
 use crate::params::{Params, UpdateCode};
 use crate::question::{Ask, Query, RoundKey};
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::DeviceLoss;
-use crate::trainer::{TrainerError, Worker};
+use crate::trainer::{LocalTask, TrainerError, Worker};
 
 /// Examples per block of a forward pass. A device's loss is the sum of its blocks, in order, so that the
 /// blocks of a large device can be spread over threads without changing a bit.
@@ -39,8 +40,6 @@ pub fn update_stream(key: &RoundKey, device: u64) -> Stream {
 pub struct Member<'a> {
     /// Its data.
     pub examples: Examples<'a>,
-    /// α_k.
-    pub weight: f64,
     /// What its random numbers depend on beside the seed and the round: see [`stream_key`].
     pub key: u64,
 }
@@ -56,39 +55,76 @@ impl Member<'_> {
         Ok(total.loss / self.examples.len() as f64)
     }
 
-    /// Adds the answer to a query to `sum`. `loss` is F_k at the query's params, where the query needs it.
+    /// α_k, on the terms of the question.
+    pub fn weight(&self, key: &RoundKey) -> f64 {
+        key.terms.weights.of(self.examples.len() as u64) as f64
+    }
+
+    /// Adds the answer to a query to `sum`, where it is one that the device answers
+    /// ([`Parting`](crate::question::Parting)). `loss` is F_k at the query's params, where the query needs it.
     ///
-    /// A device whose loss is not finite counts as refused in an update and stays out of a quantile.
+    /// A device whose loss is not finite counts as refused in an update and stays out of a quantile. `own` is what the device
+    /// remembers from round to round; it stays as it is unless the update is in the sum.
     pub fn answer(
         &self,
         key: &RoundKey,
         query: &Query,
         loss: Option<f64>,
         worker: &mut dyn Worker,
+        own: &mut Memory,
         sum: &mut [u64],
     ) -> Result<(), TrainerError> {
         match &query.ask {
             Ask::Quantile(query) => {
-                if let Some(Ok(device)) = loss.map(|loss| DeviceLoss::new(loss, self.weight)) {
+                if let Some(Ok(device)) = loss.map(|loss| DeviceLoss::new(loss, self.weight(key))) {
                     query.answer(device, sum);
                 }
             }
             Ask::Update { weighting, plan } => {
-                let share = loss.map_or(1.0, |loss| weighting.share(loss));
+                let (weight, share) = (self.weight(key), loss.map_or(1.0, |loss| weighting.share(loss)));
                 if share.is_nan() {
                     UpdateCode::refuse(sum);
                 } else if share > 0.0 {
                     let mut stream = update_stream(key, self.key);
                     let params = query.params.as_slice();
-                    let local = worker.update(params, &self.examples, plan, &mut stream)?;
+                    let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
+                    let mut next = own.clone();
+                    let answer = worker.update(&task, &mut next, &mut stream)?;
                     // A refused update is counted inside the sum: the server learns how many, not who.
-                    let _ =
-                        UpdateCode::new(key.members as usize).add(params, local, self.weight * share, sum);
+                    if add_update(&UpdateCode::new(key.members as usize), &task, answer, weight * share, sum)?
+                    {
+                        *own = next;
+                    }
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Adds the answer of a worker to `sum`: w_k, and the changes to what was sent beside w. Whether it is in the sum; an update
+/// that is not finite is counted there instead.
+pub(crate) fn add_update(
+    code: &UpdateCode,
+    task: &LocalTask<'_>,
+    answer: &[f32],
+    weight: f64,
+    sum: &mut [u64],
+) -> Result<bool, TrainerError> {
+    let (params, expected) = (task.params, task.params.len() * (1 + task.plan.sent()));
+    if answer.len() != expected {
+        let problem =
+            format!("the trainer answers with {} entries where {expected} were expected", answer.len());
+        return Err(problem.into());
+    }
+    let (local, changes) = answer.split_at(params.len());
+    if changes.is_empty() {
+        return Ok(code.add(params, local, weight, sum).is_ok());
+    }
+    let zero = vec![0.0; params.len()];
+    let mut parts = vec![(local, params)];
+    parts.extend(changes.chunks(params.len().max(1)).map(|change| (change, &zero[..])));
+    Ok(code.add_parts(&parts, weight, sum).is_ok())
 }
 
 #[cfg(test)]

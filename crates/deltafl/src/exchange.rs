@@ -9,16 +9,19 @@ use std::sync::Arc;
 
 use crate::compute::ComputeError;
 use crate::data::Split;
+use crate::memory::{DeviceMemories, Memory};
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Query, RoundKey};
 use crate::superquantile::DeviceLoss;
 use crate::task::Task;
+use crate::terms::Terms;
 
 mod direct;
 mod fleet;
 mod masked;
 mod peers;
+mod recall;
 
 pub use direct::Direct;
 pub use fleet::Fleet;
@@ -29,11 +32,24 @@ pub use peers::{Alone, Peers, Share};
 /// sum, the next would not either.
 const ATTEMPTS: u64 = 50;
 
+/// The place of a device among those that train: its place in the roster of a deployed federation. In a federation that also
+/// holds devices that only test, a device has another index, by which its examples are found; the two cannot be taken for each
+/// other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TrainIndex(pub u32);
+
+impl TrainIndex {
+    /// Where it stands in a list of the devices that train.
+    pub fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// A device of a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drawn {
-    /// Index among the devices that train.
-    pub device: u32,
+    /// Which one.
+    pub device: TrainIndex,
     /// How often it was drawn; more than once only with replacement.
     pub times: u32,
     /// Whether it vanishes before it answers.
@@ -49,6 +65,11 @@ pub struct Round<'a> {
     pub index: u64,
     /// S_t.
     pub cohort: &'a [Drawn],
+    /// On what terms its devices answer.
+    pub terms: Terms,
+    /// What the devices of a simulation remember, per update asked for; empty where nobody remembers anything. Devices of a
+    /// deployed federation keep it to themselves.
+    pub own: &'a [DeviceMemories],
 }
 
 impl Round<'_> {
@@ -59,7 +80,7 @@ impl Round<'_> {
 
     /// What its devices need to know of it.
     pub fn key(&self) -> RoundKey {
-        RoundKey { seed: self.seed, round: self.index, members: self.cohort.len() as u32 }
+        RoundKey { seed: self.seed, round: self.index, members: self.cohort.len() as u32, terms: self.terms }
     }
 }
 
@@ -99,7 +120,7 @@ impl std::ops::AddAssign for Traffic {
 }
 
 /// The sum over the cohort of the answers to a query, in Z_2^64.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sum {
     /// Entry by entry.
     pub values: Vec<u64>,
@@ -107,6 +128,9 @@ pub struct Sum {
     pub answered: u64,
     /// What it cost.
     pub traffic: Traffic,
+    /// What the devices of a simulation remember of it, by their index among those that train; nothing where they keep it to
+    /// themselves.
+    pub remembered: Vec<(TrainIndex, Memory)>,
 }
 
 /// A device as the evaluation names it.
@@ -195,10 +219,10 @@ pub enum Reachable {
 
 impl Reachable {
     /// Whether device `device` can be drawn.
-    pub fn contains(&self, device: u32) -> bool {
+    pub fn contains(&self, device: TrainIndex) -> bool {
         match self {
             Self::Everyone => true,
-            Self::Some(devices) => devices.get(device as usize).copied().unwrap_or(false),
+            Self::Some(devices) => devices.get(device.place()).copied().unwrap_or(false),
         }
     }
 }

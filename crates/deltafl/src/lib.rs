@@ -14,6 +14,7 @@
 //! use deltafl::kernel::Isa;
 //! use deltafl::model::ModelSpec;
 //! use deltafl::superquantile::Conformity;
+//! use deltafl::terms::Terms;
 //! use deltafl::trainer::{Sgd, Work};
 //! use deltafl::training::{Local, Plan, Records, State, train};
 //!
@@ -23,6 +24,7 @@
 //!     sampling: Sampling { cohort_size: 5, with_replacement: false, availability: Availability::default() },
 //!     local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
 //!     evaluate_every: 2,
+//!     terms: Terms::OPEN,
 //!     tracks: vec![Track::fed_avg(), Tail::new(Conformity::try_from(0.5)?).into()],
 //! };
 //! let federation = Glyphs { devices: 12.try_into()?, ..Glyphs::default() }.build();
@@ -47,7 +49,7 @@
 //! | [`algorithm`] | the table of algorithms: FedAvg, Δ-FL, …, and Algorithm 1 |
 //! | [`selection`], [`trainer`], [`server_step`], [`memory`] | what an algorithm is made of, and what it keeps between rounds |
 //! | [`training`], [`cohort`] | the one round loop; who is drawn |
-//! | [`question`], [`device`] | what devices are asked, in canonical bytes; what one answers |
+//! | [`question`], [`terms`], [`device`] | what devices are asked, in canonical bytes, and on what terms; what one answers |
 //! | [`compute`], [`exchange`] | where devices compute; how their answers meet |
 //! | [`model`], [`kernel`], [`params`] | what is trained, how fast, and its sums in fixed point |
 //! | [`task`] | what is predicted, and which figures say how well |
@@ -78,5 +80,6 @@ pub mod server_step;
 pub mod stream;
 pub mod superquantile;
 pub mod task;
+pub mod terms;
 pub mod trainer;
 pub mod training;

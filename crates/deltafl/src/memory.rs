@@ -1,14 +1,19 @@
-//! What a track keeps between rounds: named numbers and named vectors.
+//! What a track, and what a device, keeps between rounds: named numbers and named vectors.
 //!
 //! An η in force, the range of the losses, Adam's moments: whatever a [`Selection`](crate::selection::Selection) or a
 //! [`ServerStep`](crate::server_step::ServerStep) needs again in the next round stands here under a name. A checkpoint
 //! writes it by name, so that a run that is killed, resumed, spread over ranks or deployed goes on with the same bits.
+//!
+//! A device has a [`Memory`] of its own per track: a control variate, a personal model. In a simulation they are part of the
+//! state ([`DeviceMemories`]); in a deployment each lies on its device's disk, and no server sees it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use crate::exchange::TrainIndex;
 use crate::params::Params;
 
-/// Named numbers and vectors of one track.
+/// Named numbers and vectors of one track, or of one device in it.
 ///
 /// ```
 /// use deltafl::memory::Memory;
@@ -63,6 +68,11 @@ impl Memory {
         self.vectors.remove(name);
     }
 
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty() && self.vectors.is_empty()
+    }
+
     /// All numbers, by name.
     pub fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
         self.numbers.iter().map(|(name, number)| (name.as_str(), *number))
@@ -74,9 +84,137 @@ impl Memory {
     }
 }
 
+/// The longest name in a memory.
+const MAX_NAME: usize = 255;
+
+/// Bytes that are not a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the memory of a device, or damaged")]
+pub struct MalformedMemory;
+
+/// The bytes of a memory, for a device's own disk and between processes: equal memories, equal bytes.
+///
+/// ```text
+/// numbers u32 · (name: length u8, bytes · f64) … · vectors u32 · (name · entries u64 · f32 …) …      little-endian
+/// ```
+impl Memory {
+    /// Its bytes.
+    ///
+    /// # Panics
+    /// When a name is longer than 255 bytes: names are constants of the code.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let name = |name: &str, bytes: &mut Vec<u8>| {
+            assert!(name.len() <= MAX_NAME, "a name in a memory has at most {MAX_NAME} bytes");
+            bytes.push(name.len() as u8);
+            bytes.extend_from_slice(name.as_bytes());
+        };
+        bytes.extend_from_slice(&(self.numbers.len() as u32).to_le_bytes());
+        for (key, number) in &self.numbers {
+            name(key, &mut bytes);
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&(self.vectors.len() as u32).to_le_bytes());
+        for (key, vector) in &self.vectors {
+            name(key, &mut bytes);
+            bytes.extend_from_slice(&(vector.len() as u64).to_le_bytes());
+            vector.as_slice().iter().for_each(|entry| bytes.extend_from_slice(&entry.to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// The memory of these bytes; only those of [`Memory::to_bytes`] are taken.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedMemory> {
+        let mut rest = Rest(bytes);
+        let mut memory = Self::default();
+        for _ in 0..u32::from_le_bytes(rest.array()?) {
+            let name = rest.name()?;
+            memory.numbers.insert(name, f64::from_le_bytes(rest.array()?));
+        }
+        for _ in 0..u32::from_le_bytes(rest.array()?) {
+            let name = rest.name()?;
+            let entries = usize::try_from(u64::from_le_bytes(rest.array()?)).map_err(|_| MalformedMemory)?;
+            let entries = rest.take(entries.checked_mul(4).ok_or(MalformedMemory)?)?;
+            let entries = entries.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
+            memory.vectors.insert(name, entries.collect::<Vec<f32>>().into());
+        }
+        if rest.0.is_empty() && memory.to_bytes() == bytes { Ok(memory) } else { Err(MalformedMemory) }
+    }
+}
+
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], MalformedMemory> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(MalformedMemory)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], MalformedMemory> {
+        self.take(N)?.try_into().map_err(|_| MalformedMemory)
+    }
+
+    fn name(&mut self) -> Result<String, MalformedMemory> {
+        let len = u8::from_le_bytes(self.array()?);
+        std::str::from_utf8(self.take(len.into())?).map(str::to_owned).map_err(|_| MalformedMemory)
+    }
+}
+
+/// What the devices of a simulated track remember, by their place among the devices that train.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceMemories(BTreeMap<TrainIndex, Arc<Memory>>);
+
+impl DeviceMemories {
+    /// What a device remembers; `None` when it remembers nothing.
+    pub fn get(&self, device: TrainIndex) -> Option<&Memory> {
+        self.0.get(&device).map(|memory| &**memory)
+    }
+
+    /// Takes in what a device remembers now.
+    pub fn set(&mut self, device: TrainIndex, memory: Memory) {
+        if memory.is_empty() {
+            self.0.remove(&device);
+        } else {
+            self.0.insert(device, Arc::new(memory));
+        }
+    }
+
+    /// Whether no device remembers anything.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The devices that remember something, and what, in the order of their indices.
+    pub fn iter(&self) -> impl Iterator<Item = (TrainIndex, &Memory)> {
+        self.0.iter().map(|(device, memory)| (*device, &**memory))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_are_a_memory_only_if_they_are_its_own() {
+        let mut memory = Memory::default();
+        memory.set_number("eta", f64::NEG_INFINITY);
+        memory.set_vector("control", vec![1.0, f32::NAN].into());
+        memory.set_vector("a", vec![].into());
+        let bytes = memory.to_bytes();
+        assert_eq!(Memory::from_bytes(&bytes).unwrap(), memory);
+        assert_eq!(Memory::from_bytes(&Memory::default().to_bytes()).unwrap(), Memory::default());
+        for cut in 0..bytes.len() {
+            assert_eq!(Memory::from_bytes(&bytes[..cut]), Err(MalformedMemory), "cut at {cut}");
+        }
+        for i in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[i] ^= 0x81;
+            if let Ok(read) = Memory::from_bytes(&changed) {
+                assert_eq!(read.to_bytes(), changed);
+            }
+        }
+    }
 
     #[test]
     fn memories_are_equal_by_content() {

@@ -31,7 +31,9 @@ pub use lstm::Lstm;
 pub use perceptron::Perceptron;
 pub use regression::Regression;
 pub use spec::{ModelMismatch, ModelSpec};
-pub use tensors::{InvalidState, NamedTensor, Tensor, from_state_dict, state_dict};
+pub use tensors::{
+    InvalidState, NamedTensor, Tensor, flat_params, from_state_dict, named_tensors, state_dict,
+};
 
 /// A mini-batch, gathered into contiguous memory.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +104,7 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// One step of stochastic gradient descent: w ← w − γ(∇f + λw + μ(w − c)).
+/// One step of stochastic gradient descent: w ← w − γ(∇f + λw + μ(w − c)), or with a drift in place of the centre.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step<'a> {
     /// γ_t.
@@ -111,6 +113,9 @@ pub struct Step<'a> {
     pub l2: f32,
     /// The term (μ/2)‖w − c‖², where there is one.
     pub proximal: Option<Proximal<'a>>,
+    /// What is added to the gradient, in working form. A step towards a centre has none: a drift is a centre that has
+    /// been moved there.
+    pub drift: Option<&'a [f32]>,
 }
 
 /// A term (μ/2)‖w − c‖² of a device's loss.
@@ -128,13 +133,15 @@ impl Step<'_> {
         1.0 - self.learning_rate * (self.l2 + self.proximal.map_or(0.0, |proximal| proximal.mu))
     }
 
-    /// γμc, which is added to parameters that have been multiplied by [`Step::decay`].
+    /// γμc, or −γ times the drift: what is added to parameters that have been multiplied by [`Step::decay`].
     pub fn pull(&self) -> Option<Pull<'_>> {
-        self.proximal.map(|Proximal { mu, centre }| Pull { centre, by: self.learning_rate * mu })
+        let drift = || self.drift.map(|centre| Pull { centre, by: -self.learning_rate });
+        let centre = |Proximal { mu, centre }| Pull { centre, by: self.learning_rate * mu };
+        self.proximal.map(centre).or_else(drift)
     }
 }
 
-/// A centre, and how far a step goes towards it.
+/// A centre, and how far a step goes towards it; or a drift, and how far it goes against it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pull<'a> {
     /// c, in working form.
@@ -233,13 +240,18 @@ pub trait Model: Send + Sync {
     fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         let (gradient, scratch) = scratch.split_at_mut(self.num_params());
         self.gradient(working, batch, gradient, scratch);
-        match step.proximal {
-            None => {
+        match (step.proximal, step.drift) {
+            (None, None) => {
                 for (w, g) in working.iter_mut().zip(gradient) {
                     *w -= step.learning_rate * (*g + step.l2 * *w);
                 }
             }
-            Some(Proximal { mu, centre }) => {
+            (None, Some(drift)) => {
+                for ((w, g), d) in working.iter_mut().zip(gradient).zip(drift) {
+                    *w -= step.learning_rate * (*g + step.l2 * *w + d);
+                }
+            }
+            (Some(Proximal { mu, centre }), _) => {
                 for ((w, g), c) in working.iter_mut().zip(gradient).zip(centre) {
                     *w -= step.learning_rate * (*g + step.l2 * *w + mu * (*w - c));
                 }

@@ -146,23 +146,40 @@ impl UpdateCode {
         weight: f64,
         sum: &mut [u64],
     ) -> Result<(), NonFiniteUpdate> {
-        let (update, footer) = sum.split_at_mut(params.len());
+        self.add_parts(&[(local, params)], weight, sum)
+    }
+
+    /// The same for an answer of several vectors, each with what it is a change from.
+    pub fn add_parts(
+        &self,
+        parts: &[(&[f32], &[f32])],
+        weight: f64,
+        sum: &mut [u64],
+    ) -> Result<(), NonFiniteUpdate> {
+        let (mut update, footer) = sum.split_at_mut(sum.len() - FOOTER);
         let (scale, kernel) = (weight * 2f64.powi(UPDATE_BITS), Granted::best());
         let mut largest = 0.0;
-        fixed_point::raise_to_largest(kernel, local, params, scale, &mut largest);
+        for (local, params) in parts {
+            fixed_point::raise_to_largest(kernel, local, params, scale, &mut largest);
+        }
         if largest > self.limit {
             let too_large = |(new, old): (&f32, &f32)| {
                 let size = fixed_point::scaled(*new, *old, scale).abs();
                 size.is_nan() || size > self.limit
             };
-            let entry = local.iter().zip(params).position(too_large).unwrap_or(0);
+            let entries = parts.iter().flat_map(|(local, params)| local.iter().zip(*params));
+            let entry = { entries }.position(too_large).unwrap_or(0);
             footer[2] = footer[2].wrapping_add(1);
             return Err(NonFiniteUpdate { entry });
         }
-        if largest < fixed_point::LARGEST {
-            fixed_point::add_rounded(kernel, local, params, scale, update);
-        } else {
-            for (sum, (new, old)) in update.iter_mut().zip(local.iter().zip(params)) {
+        for (local, params) in parts {
+            let (part, behind) = std::mem::take(&mut update).split_at_mut(local.len());
+            update = behind;
+            if largest < fixed_point::LARGEST {
+                fixed_point::add_rounded(kernel, local, params, scale, part);
+                continue;
+            }
+            for (sum, (new, old)) in part.iter_mut().zip(local.iter().zip(*params)) {
                 let code = fixed_point::scaled(*new, *old, scale).round_ties_even();
                 *sum = sum.wrapping_add(code as i64 as u64);
             }

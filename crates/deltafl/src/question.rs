@@ -5,22 +5,25 @@
 //! that no device can be given a w, an η or a learning rate of its own. Counts and lengths are part of the bytes.
 //!
 //! ```text
-//! version u8 · seed u64 · round u64 · members u32 · queries u32 · query …          little-endian
+//! version u8 · seed u64 · round u64 · members u32 · terms: weights u8, apart u8 · queries u32 · query …     little-endian
 //! query       params: BLAKE3 32 bytes, entries u64 · tag u8 · …
 //!   tag 0     a histogram: lower f64 · upper f64 · bins u32
 //!   tag 1     a step by means: mu f64 · floor f64
 //!   tag 2     an update: weighting: length u8, name, count u8, f64 … · work: tag u8, u32 · batch u32
-//!             · learning rate f32 · l2 f32 · proximal f32
+//!             · learning rate f32 · l2 f32 · proximal f32 · correction: length u8 (0 for none), name
+//!             · what is sent beside w: BLAKE3 32 bytes, entries u64 … as many as the correction says
 //! ```
 
 use crate::algorithm;
 use crate::params::{Params, ParamsId, UpdateCode};
 use crate::selection::Weighting;
+use crate::stream::{Purpose, Stream};
 use crate::superquantile::private::{Bins, QuantileQuery};
-use crate::trainer::{LocalPlan, Work};
+use crate::terms::{Terms, Weights};
+use crate::trainer::{Correction, LocalPlan, Work};
 
 /// The first byte of an encoded question.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// The most queries of a question.
 pub const MAX_QUERIES: usize = 64;
 /// The most devices of a cohort.
@@ -28,7 +31,7 @@ pub const MAX_MEMBERS: u32 = 1 << 20;
 /// The longest batch that a device is asked to step on.
 pub const MAX_BATCH: usize = 1 << 20;
 
-/// Which round a question belongs to: what a device's random numbers and its fixed point depend on.
+/// Which round a question belongs to: what a device's random numbers, its fixed point and its weight depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundKey {
     /// The seed of the run.
@@ -37,6 +40,8 @@ pub struct RoundKey {
     pub round: u64,
     /// |S_t|: the devices among which a sum must not wrap around.
     pub members: u32,
+    /// On what terms they answer.
+    pub terms: Terms,
 }
 
 /// What a cohort is asked in one sum. `P` is the params themselves, or their id while a device has still to fetch them.
@@ -53,8 +58,22 @@ pub struct Question<P = Params> {
 pub struct Query<P = Params> {
     /// w.
     pub params: P,
+    /// What is sent beside w: as many vectors as the correction of an update names.
+    pub sent: Vec<P>,
     /// What is asked at w.
     pub ask: Ask,
+}
+
+impl<P> Query<P> {
+    /// A query at w, with nothing beside it.
+    pub fn new(params: P, ask: Ask) -> Self {
+        Self { params, sent: Vec::new(), ask }
+    }
+
+    /// All params that it names: w, and what is sent beside it.
+    pub fn named(&self) -> impl Iterator<Item = &P> {
+        std::iter::once(&self.params).chain(&self.sent)
+    }
 }
 
 /// What a device computes at w.
@@ -80,11 +99,19 @@ impl Ask {
         }
     }
 
+    /// How devices weigh themselves in an update.
+    pub fn weighting(&self) -> Option<&Weighting> {
+        match self {
+            Self::Quantile(_) => None,
+            Self::Update { weighting, .. } => Some(weighting),
+        }
+    }
+
     /// Length of an answer, for params of so many entries.
     pub fn answer_len(&self, params: usize) -> usize {
         match self {
             Self::Quantile(query) => query.len(),
-            Self::Update { .. } => UpdateCode::len(params),
+            Self::Update { plan, .. } => UpdateCode::len(params * (1 + plan.sent())),
         }
     }
 }
@@ -105,17 +132,28 @@ impl Query {
 pub trait Identified {
     /// The id of the params.
     fn id(&self) -> ParamsId;
+
+    /// Whether the other names the same.
+    fn is_same(&self, other: &Self) -> bool;
 }
 
 impl Identified for Params {
     fn id(&self) -> ParamsId {
         Self::id(self)
     }
+
+    fn is_same(&self, other: &Self) -> bool {
+        Self::is_same(self, other)
+    }
 }
 
 impl Identified for ParamsId {
     fn id(&self) -> ParamsId {
         *self
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self == other
     }
 }
 
@@ -131,14 +169,63 @@ impl<P: Identified> Question<P> {
     }
 }
 
+/// Which queries of a question a device answers: all of them or, where updates are asked [apart](Terms::apart) at one w, one
+/// of those. It follows from the question and from what the device's random numbers depend on
+/// ([`stream_key`](crate::device::stream_key)), so that a device finds it for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parting {
+    seed: u64,
+    round: u64,
+    /// Updates at one w that do not all weigh devices alike.
+    groups: Vec<Vec<usize>>,
+}
+
+impl Parting {
+    /// Of these queries.
+    pub fn of<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Self {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        let updates = queries.iter().enumerate().filter(|(_, query)| query.ask.weighting().is_some());
+        for (i, query) in updates.filter(|_| key.terms.apart) {
+            match groups.iter_mut().find(|group| queries[group[0]].params.is_same(&query.params)) {
+                Some(group) => group.push(i),
+                None => groups.push(vec![i]),
+            }
+        }
+        let weighting = |i: usize| queries[i].ask.weighting();
+        groups.retain(|group| group.iter().any(|&i| weighting(i) != weighting(group[0])));
+        Self { seed: key.seed, round: key.round, groups }
+    }
+
+    /// Among how many updates this query stands of which a device answers one; 1 where every device answers it.
+    pub fn among(&self, query: usize) -> u64 {
+        self.group(query).map_or(1, |group| group.len() as u64)
+    }
+
+    /// Whether a device answers this query.
+    pub fn answers(&self, query: usize, device: u64) -> bool {
+        self.group(query).is_none_or(|group| {
+            let mut stream = Stream::new(self.seed, Purpose::Apart, self.round, device);
+            group[stream.below(group.len() as u64) as usize] == query
+        })
+    }
+
+    fn group(&self, query: usize) -> Option<&Vec<usize>> {
+        self.groups.iter().find(|group| group.contains(&query))
+    }
+}
+
 /// The canonical bytes of some queries.
 pub fn encode<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Vec<u8> {
     let mut bytes = Writer(Vec::with_capacity(32 + 128 * queries.len()));
-    bytes.u8(VERSION).u64(key.seed).u64(key.round).u32(key.members).u32(queries.len() as u32);
+    bytes.u8(VERSION).u64(key.seed).u64(key.round).u32(key.members);
+    bytes.u8(key.terms.weights as u8).u8(key.terms.apart.into()).u32(queries.len() as u32);
     for query in queries {
         let ParamsId { hash, len } = query.params.id();
         bytes.bytes(hash.as_bytes()).u64(len);
         bytes.ask(&query.ask);
+        for ParamsId { hash, len } in query.sent.iter().map(Identified::id) {
+            bytes.bytes(hash.as_bytes()).u64(len);
+        }
     }
     bytes.0
 }
@@ -166,6 +253,7 @@ impl Question<ParamsId> {
             seed: reader.u64("seed")?,
             round: reader.u64("round")?,
             members: reader.u32("members")?,
+            terms: reader.terms()?,
         };
         if !(1..=MAX_MEMBERS).contains(&key.members) {
             return Err(malformed("members"));
@@ -178,13 +266,24 @@ impl Question<ParamsId> {
         if reader.0.is_empty() { Ok(Self { key, queries }) } else { Err(malformed("trailing bytes")) }
     }
 
-    /// The question with the params that were fetched for it, one per query.
-    pub fn with_params(&self, params: &[Params]) -> Question {
-        let at = |(query, params): (&Query<ParamsId>, &Params)| Query {
-            params: params.clone(),
-            ask: query.ask.clone(),
-        };
-        Question { key: self.key, queries: self.queries.iter().zip(params).map(at).collect() }
+    /// The params that it names, query by query: w, and what is sent beside it.
+    pub fn named(&self) -> impl Iterator<Item = ParamsId> {
+        self.queries.iter().flat_map(|query| query.named().copied())
+    }
+
+    /// The question with the params that were fetched for it, in the order of [`Question::named`]; `None` when there are fewer.
+    pub fn with_params(&self, params: &[Params]) -> Option<Question> {
+        let mut params = params.iter().cloned();
+        let mut queries = Vec::with_capacity(self.queries.len());
+        for query in &self.queries {
+            let mut all = params.by_ref().take(1 + query.sent.len());
+            let (w, sent) = (all.next()?, all.collect::<Vec<Params>>());
+            if sent.len() < query.sent.len() {
+                return None;
+            }
+            queries.push(Query { params: w, sent, ask: query.ask.clone() });
+        }
+        Some(Question { key: self.key, queries })
     }
 }
 
@@ -233,6 +332,8 @@ impl Writer {
                     Work::Steps(steps) => self.u8(1).u32(steps),
                 };
                 self.u32(plan.batch as u32).f32(plan.learning_rate).f32(plan.l2).f32(plan.proximal);
+                let correction = plan.correction.map_or("", |correction| correction.name);
+                self.u8(correction.len() as u8).bytes(correction.as_bytes());
             }
         }
     }
@@ -273,9 +374,18 @@ impl<'a> Reader<'a> {
         if number.is_finite() { Ok(number) } else { Err(malformed(field)) }
     }
 
+    fn terms(&mut self) -> Result<Terms, MalformedQuestion> {
+        let weights = Weights::ALL.get(usize::from(self.u8("weights")?));
+        let apart = match self.u8("apart")? {
+            0 => false,
+            1 => true,
+            _ => return Err(malformed("apart")),
+        };
+        Ok(Terms { weights: *weights.ok_or(malformed("weights"))?, apart })
+    }
+
     fn query(&mut self) -> Result<Query<ParamsId>, MalformedQuestion> {
-        let hash = blake3::Hash::from_bytes(self.array("params")?);
-        let params = ParamsId { hash, len: self.u64("params")? };
+        let params = self.params()?;
         let ask = match self.u8("query")? {
             0 => {
                 let (lower, upper) = (self.f64("histogram")?, self.f64("histogram")?);
@@ -292,7 +402,20 @@ impl<'a> Reader<'a> {
             2 => Ask::Update { weighting: self.weighting()?, plan: self.plan()? },
             _ => return Err(malformed("query")),
         };
-        Ok(Query { params, ask })
+        let sent = match &ask {
+            Ask::Quantile(_) => 0,
+            Ask::Update { plan, .. } => plan.sent(),
+        };
+        let sent = (0..sent).map(|_| self.params()).collect::<Result<Vec<_>, _>>()?;
+        if sent.iter().any(|sent| sent.len != params.len) {
+            return Err(malformed("sent"));
+        }
+        Ok(Query { params, sent, ask })
+    }
+
+    fn params(&mut self) -> Result<ParamsId, MalformedQuestion> {
+        let hash = blake3::Hash::from_bytes(self.array("params")?);
+        Ok(ParamsId { hash, len: self.u64("params")? })
     }
 
     fn weighting(&mut self) -> Result<Weighting, MalformedQuestion> {
@@ -302,6 +425,16 @@ impl<'a> Reader<'a> {
         let count = self.u8("weighting")?;
         let numbers = (0..count).map(|_| self.f64("weighting")).collect::<Result<Vec<f64>, _>>()?;
         Weighting::new(kind, &numbers).ok_or(malformed("weighting"))
+    }
+
+    fn correction(&mut self) -> Result<Option<&'static Correction>, MalformedQuestion> {
+        let len = self.u8("correction")?.into();
+        if len == 0 {
+            return Ok(None);
+        }
+        let name =
+            std::str::from_utf8(self.bytes(len, "correction")?).map_err(|_| malformed("correction"))?;
+        algorithm::correction(name).map(Some).ok_or(malformed("correction"))
     }
 
     fn plan(&mut self) -> Result<LocalPlan, MalformedQuestion> {
@@ -316,7 +449,8 @@ impl<'a> Reader<'a> {
             return Err(malformed("batch"));
         }
         let (learning_rate, l2) = (self.f32("learning rate")?, self.f32("l2")?);
-        Ok(LocalPlan { work, batch, learning_rate, l2, proximal: self.f32("proximal")? })
+        let (proximal, correction) = (self.f32("proximal")?, self.correction()?);
+        Ok(LocalPlan { work, batch, learning_rate, l2, proximal, correction })
     }
 }
 
@@ -325,10 +459,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::algorithm::CONTROL_VARIATE;
     use crate::superquantile::smooth::Smoothing;
 
     fn plan() -> LocalPlan {
-        LocalPlan { work: Work::Steps(7), batch: 10, learning_rate: 0.1, l2: 1e-4, proximal: 0.01 }
+        LocalPlan {
+            work: Work::Steps(7),
+            batch: 10,
+            learning_rate: 0.1,
+            l2: 1e-4,
+            proximal: 0.01,
+            correction: None,
+        }
     }
 
     fn question() -> Question {
@@ -341,8 +483,8 @@ mod tests {
             Ask::Update { weighting: Weighting::tail(2.5), plan: plan() },
             Ask::Update { weighting: Weighting::smooth_tail(2.5, nu), plan: plan() },
         ];
-        let queries = asks.map(|ask| Query { params: params.clone(), ask }).to_vec();
-        Question { key: RoundKey { seed: 5, round: 6, members: 4 }, queries }
+        let queries = asks.map(|ask| Query::new(params.clone(), ask)).to_vec();
+        Question { key: RoundKey { seed: 5, round: 6, members: 4, terms: Terms::OPEN }, queries }
     }
 
     #[test]
@@ -353,15 +495,38 @@ mod tests {
         assert_eq!(received.to_bytes(), bytes);
         assert_eq!(received.digest(), asked.digest());
         let params: Vec<Params> = asked.queries.iter().map(|query| query.params.clone()).collect();
-        assert_eq!(received.with_params(&params), asked);
+        assert_eq!(received.with_params(&params), Some(asked));
+        assert_eq!(received.with_params(&params[1..]), None);
+    }
+
+    #[test]
+    fn what_is_sent_beside_w_is_part_of_the_question() {
+        let mut asked = question();
+        let corrected = LocalPlan { correction: Some(&CONTROL_VARIATE), ..plan() };
+        asked.queries[2].ask = Ask::Update { weighting: Weighting::everyone(), plan: corrected };
+        asked.queries[2].sent = vec![vec![0.5, 0.25].into()];
+        let received = Question::from_bytes(&asked.to_bytes()).unwrap();
+        assert_eq!(received.digest(), asked.digest());
+        let named: Vec<Params> = asked.queries.iter().flat_map(|query| query.named().cloned()).collect();
+        assert_eq!(named.iter().map(Params::id).collect::<Vec<_>>(), received.named().collect::<Vec<_>>());
+        assert_eq!(received.with_params(&named).as_ref(), Some(&asked));
+        assert_eq!(asked.queries[2].answer_len(), UpdateCode::len(4));
+        asked.queries[2].sent = vec![vec![0.5, 0.5].into()];
+        assert_ne!(received.digest(), asked.digest());
+        asked.queries[2].sent = vec![vec![0.5].into()];
+        assert_eq!(Question::from_bytes(&asked.to_bytes()).unwrap_err().field, "sent");
+        asked.queries[2].sent.clear();
+        assert!(Question::from_bytes(&asked.to_bytes()).is_err());
     }
 
     #[test]
     fn every_part_of_a_question_changes_its_digest() {
-        let changes: [&dyn Fn(&mut Question); 8] = [
+        let changes: [&dyn Fn(&mut Question); 10] = [
             &|q| q.key.seed += 1,
             &|q| q.key.round += 1,
             &|q| q.key.members += 1,
+            &|q| q.key.terms.weights = Weights::Bucketed,
+            &|q| q.key.terms.apart = true,
             &|q| _ = q.queries.pop(),
             &|q| q.queries[0].params = vec![1.0, -2.5].into(),
             &|q| q.queries[0].params = vec![1.0, -2.0, 0.0].into(),
@@ -380,6 +545,35 @@ mod tests {
         for (i, digest) in digests.iter().enumerate() {
             assert!(!digests[..i].contains(digest), "change {i}");
         }
+    }
+
+    #[test]
+    fn a_device_trains_for_one_of_the_tails_at_one_w_and_each_finds_devices() {
+        let mut asked = question();
+        asked.key.terms = Terms::PRIVATE;
+        let parting = Parting::of(&asked.key, &asked.queries);
+        assert_eq!((0..5).map(|q| parting.among(q)).collect::<Vec<_>>(), [1, 1, 3, 3, 3]);
+        let mut devices = [0; 5];
+        for device in 0..3000 {
+            let answers: Vec<bool> = (0..5).map(|q| parting.answers(q, device)).collect();
+            assert_eq!(answers[2..].iter().filter(|answers| **answers).count(), 1);
+            devices.iter_mut().zip(&answers).for_each(|(devices, &answers)| *devices += u32::from(answers));
+        }
+        assert_eq!(devices[..2], [3000, 3000]);
+        assert!(devices[2..].iter().all(|&devices| (900..1100).contains(&devices)), "{devices:?}");
+    }
+
+    #[test]
+    fn updates_over_the_same_devices_or_at_another_w_are_not_parted() {
+        let mut asked = question();
+        asked.key.terms = Terms::PRIVATE;
+        asked.queries.truncate(4);
+        asked.queries[3].params = vec![0.0, 0.0].into();
+        assert_eq!(Parting::of(&asked.key, &asked.queries).groups, Vec::<Vec<usize>>::new());
+        asked.queries[3] = asked.queries[2].clone();
+        assert_eq!(Parting::of(&asked.key, &asked.queries).groups, Vec::<Vec<usize>>::new());
+        let open = question();
+        assert!(Parting::of(&open.key, &open.queries).groups.is_empty(), "in open mode nothing is parted");
     }
 
     #[test]

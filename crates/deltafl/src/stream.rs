@@ -31,6 +31,8 @@ pub enum Purpose {
     Bootstrap = 9,
     /// What goes wrong with a device that misbehaves on purpose.
     Faults = 10,
+    /// For which of the tracks that share a w a device trains.
+    Apart = 11,
 }
 
 /// A stream of random numbers for one purpose.

@@ -11,9 +11,15 @@ use serde::{Deserialize, Serialize};
 use crate::data::{BatchBuffer, Examples};
 use crate::device::BLOCK;
 use crate::kernel::Aligned;
-use crate::model::{Model, Proximal, Score, Step};
+use crate::memory::Memory;
+use crate::model::{Model, Proximal, Score, Step, Tensor};
+use crate::params::Params;
 use crate::stream::Stream;
 use crate::task::Task;
+
+mod correction;
+
+pub use correction::{Correction, Trained};
 
 /// How long a device trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +31,7 @@ pub enum Work {
     Steps(u32),
 }
 
-/// The local update of one round: SGD on f(w; ξ) + (λ/2)‖w‖² + (μ/2)‖w − w_t‖².
+/// The local update of one round: SGD on f(w; ξ) + (λ/2)‖w‖² + (μ/2)‖w − w_t‖², corrected where the algorithm says how.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LocalPlan {
     /// Epochs or steps.
@@ -38,6 +44,8 @@ pub struct LocalPlan {
     pub l2: f32,
     /// μ, the weight of the term that holds a device near w_t; 0 in Δ-FL and FedAvg.
     pub proximal: f32,
+    /// What is added to every gradient beside, if anything is.
+    pub correction: Option<&'static Correction>,
 }
 
 impl LocalPlan {
@@ -47,6 +55,29 @@ impl LocalPlan {
             Work::Epochs(epochs) => held.saturating_mul(u64::from(epochs)),
             Work::Steps(steps) => u64::from(steps).saturating_mul(self.batch as u64),
         }
+    }
+
+    /// K: how many steps a device makes that holds so many examples.
+    pub fn steps(&self, held: u64) -> u64 {
+        match self.work {
+            Work::Epochs(epochs) => held.div_ceil(self.batch as u64).saturating_mul(u64::from(epochs)),
+            Work::Steps(steps) => steps.into(),
+        }
+    }
+
+    /// For a trainer that cannot correct its gradients: refuses a plan that asks it to.
+    pub fn without_correction(&self) -> Result<(), TrainerError> {
+        match self.correction {
+            None => Ok(()),
+            Some(_) => {
+                Err("the algorithm corrects the gradients of devices, which this trainer does not".into())
+            }
+        }
+    }
+
+    /// How many vectors are sent beside w, and come back as changes.
+    pub fn sent(&self) -> usize {
+        self.correction.map_or(0, |correction| correction.sent.len())
     }
 }
 
@@ -66,6 +97,11 @@ pub trait LocalTrainer: Send + Sync {
         Task::default()
     }
 
+    /// The tensors of which w is made, in its order: files name and shape them so.
+    fn tensors(&self) -> Vec<Tensor> {
+        vec![Tensor::new("params", &[self.num_params()])]
+    }
+
     /// Memory in which one thread computes devices.
     fn worker(&self) -> Box<dyn Worker + '_>;
 }
@@ -78,14 +114,27 @@ pub trait Worker: Send {
     /// Loss and figures over some examples at the loaded w; at most [`BLOCK`] of them.
     fn score(&mut self, examples: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError>;
 
-    /// Runs LocalUpdate from `params` and returns w_k.
+    /// Runs LocalUpdate and returns w_k; behind it, one after the other, the change to each vector that was sent beside w. `own`
+    /// is what the device remembers: a trainer may read and change it under names of its own.
     fn update(
         &mut self,
-        params: &[f32],
-        examples: &Examples<'_>,
-        plan: &LocalPlan,
+        task: &LocalTask<'_>,
+        own: &mut Memory,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError>;
+}
+
+/// A local update that a device is to make.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalTask<'a> {
+    /// w_t.
+    pub params: &'a [f32],
+    /// What the server sends beside w: as many vectors as [`LocalPlan::sent`] says.
+    pub sent: &'a [Params],
+    /// The device's data.
+    pub examples: &'a Examples<'a>,
+    /// How it trains.
+    pub plan: &'a LocalPlan,
 }
 
 /// Stochastic gradient descent on a [`Model`].
@@ -119,6 +168,10 @@ impl LocalTrainer for Sgd<'_> {
         self.model.task()
     }
 
+    fn tensors(&self) -> Vec<Tensor> {
+        self.model.tensors()
+    }
+
     fn worker(&self) -> Box<dyn Worker + '_> {
         Box::new(self.worker_in(Workspace::default()))
     }
@@ -141,7 +194,7 @@ impl SgdWorker<'_> {
 #[derive(Debug, Default)]
 pub struct Workspace {
     working: Aligned,
-    /// w_t in working form, where there is a proximal term.
+    /// w_t in working form, where there is a proximal term; or the drift, where there is a correction.
     centre: Aligned,
     scratch: Aligned,
     local: Vec<f32>,
@@ -164,32 +217,62 @@ impl Worker for SgdWorker<'_> {
 
     fn update(
         &mut self,
-        params: &[f32],
-        examples: &Examples<'_>,
-        plan: &LocalPlan,
+        task: &LocalTask<'_>,
+        own: &mut Memory,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
-        let Workspace { working, centre, scratch, local, .. } = &mut self.memory;
+        let LocalTask { params, examples, plan, .. } = *task;
+        let Workspace { working, scratch, .. } = &mut self.memory;
         working.resize(self.model.working_len());
         self.model.load(params, working);
-        if plan.proximal > 0.0 {
-            centre.resize(self.model.working_len());
-            centre.copy_from_slice(working);
-        }
         // Scratch by what a step can hold, not by what a plan asks for.
         let longest = match plan.work {
             Work::Epochs(_) => plan.batch.min(examples.len()),
             Work::Steps(_) => plan.batch,
         };
         scratch.resize(self.model.step_scratch_len(longest));
-        local.resize(self.model.num_params(), 0.0);
+        self.set_centre(task, own);
         match plan.work {
             Work::Epochs(epochs) => (0..epochs).for_each(|_| self.epoch(examples, plan, stream)),
             Work::Steps(steps) => (0..steps).for_each(|_| self.drawn_step(examples, plan, stream)),
         }
         let Workspace { working, local, .. } = &mut self.memory;
+        local.resize(self.model.num_params() * (1 + plan.sent()), 0.0);
+        let (local, changes) = local.split_at_mut(self.model.num_params());
         self.model.store(working, local);
-        Ok(local)
+        if let Some(correction) = plan.correction {
+            let (steps, learning_rate) = (plan.steps(examples.len() as u64), plan.learning_rate);
+            let trained = Trained { params, local, sent: task.sent, steps, learning_rate };
+            (correction.finish)(&trained, own, changes);
+        }
+        Ok(&self.memory.local)
+    }
+}
+
+impl SgdWorker<'_> {
+    /// What every step is pulled towards, in working form: w_t, the drift, or w_t moved so that the proximal term holds the
+    /// drift too, as μ(w − w_t) + drift = μ(w − (w_t − drift/μ)).
+    fn set_centre(&mut self, task: &LocalTask<'_>, own: &Memory) {
+        let Workspace { working, centre, local, .. } = &mut self.memory;
+        let LocalTask { params, plan, .. } = task;
+        match plan.correction {
+            None if plan.proximal > 0.0 => {
+                centre.resize(working.len());
+                centre.copy_from_slice(working);
+            }
+            None => {}
+            Some(correction) => {
+                local.clear();
+                local.resize(params.len(), 0.0);
+                (correction.drift)(task.sent, own, local);
+                if plan.proximal > 0.0 {
+                    let moved = |(drift, w): (&mut f32, &f32)| *drift = w - *drift / plan.proximal;
+                    local.iter_mut().zip(*params).for_each(moved);
+                }
+                centre.resize(working.len());
+                self.model.load(local, centre);
+            }
+        }
     }
 }
 
@@ -218,5 +301,6 @@ impl SgdWorker<'_> {
 
 fn step<'a>(plan: &LocalPlan, centre: &'a [f32]) -> Step<'a> {
     let proximal = (plan.proximal > 0.0).then_some(Proximal { mu: plan.proximal, centre });
-    Step { learning_rate: plan.learning_rate, l2: plan.l2, proximal }
+    let drift = (plan.correction.is_some() && proximal.is_none()).then_some(centre);
+    Step { learning_rate: plan.learning_rate, l2: plan.l2, proximal, drift }
 }

@@ -5,6 +5,7 @@
 //! an [`Exchange`] and tells an [`Observer`].
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,13 +13,16 @@ use crate::algorithm::Track;
 use crate::cohort::{Draw, Sampling};
 use crate::data::Split;
 use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation};
-use crate::memory::Memory;
+use crate::memory::{DeviceMemories, Memory};
+use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
-use crate::question::{Ask, Query};
+use crate::question::{Ask, Parting, Query};
 use crate::selection::{ETA, ETA_ROUND, Kept};
+use crate::server_step::Applied;
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
+use crate::terms::Terms;
 use crate::trainer::{LocalPlan, LocalTrainer, Work};
 
 mod learning;
@@ -37,6 +41,8 @@ pub struct Plan {
     pub local: Local,
     /// Rounds between two evaluations of every device; the last round is always evaluated.
     pub evaluate_every: u64,
+    /// On what terms devices answer.
+    pub terms: Terms,
     /// The models, one per track.
     pub tracks: Vec<Track>,
 }
@@ -76,6 +82,7 @@ impl Local {
             learning_rate: (self.learning_rate * decayed) as f32,
             l2: track.l2,
             proximal: track.proximal,
+            correction: track.correction,
         }
     }
 }
@@ -87,6 +94,8 @@ pub struct State {
     pub seed: u64,
     /// Rounds done.
     pub round: u64,
+    /// The tensors of which the params of every track are made.
+    pub tensors: Arc<[Tensor]>,
     /// A state per track.
     pub tracks: Vec<TrackState>,
 }
@@ -98,6 +107,15 @@ pub struct TrackState {
     pub params: Params,
     /// What its algorithm keeps between rounds.
     pub memory: Memory,
+    /// What the devices of a simulation keep between rounds; nothing of a deployed device is ever here.
+    pub devices: DeviceMemories,
+}
+
+impl TrackState {
+    /// A track at these params, where nothing is remembered yet.
+    pub fn new(params: Params) -> Self {
+        Self { params, memory: Memory::default(), devices: DeviceMemories::default() }
+    }
 }
 
 impl State {
@@ -105,8 +123,8 @@ impl State {
     pub fn new(seed: u64, tracks: usize, trainer: &dyn LocalTrainer) -> Self {
         let mut entries = vec![0.0; trainer.num_params()];
         trainer.init(&mut Stream::new(seed, Purpose::Init, 0, 0), &mut entries);
-        let start = TrackState { params: entries.into(), memory: Memory::default() };
-        Self { seed, round: 0, tracks: vec![start; tracks] }
+        let start = TrackState::new(entries.into());
+        Self { seed, round: 0, tensors: trainer.tensors().into(), tracks: vec![start; tracks] }
     }
 
     fn params(&self) -> Vec<&Params> {
@@ -330,24 +348,33 @@ fn one_round(
     cohort: &[Drawn],
     survey: Survey,
 ) -> Result<Finished, TrainingError> {
-    let round = Round { seed: state.seed, index: state.round, cohort };
+    let round = Round { seed: state.seed, index: state.round, cohort, terms: plan.terms, own: &[] };
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
     let mut notes = learn(exchange, plan, state, &round, survey)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
-    let updates = exchange.secure_sum(&round, &update_queries(plan, state))?;
+    let queries = update_queries(plan, state);
+    let parting = Parting::of(&round.key(), &queries);
+    let own: Vec<DeviceMemories> = state.tracks.iter().map(|at| at.devices.clone()).collect();
+    let updates = exchange.secure_sum(&Round { own: &own, ..round }, &queries)?;
+    let devices = exchange.devices();
     let mut records = Vec::with_capacity(plan.tracks.len());
     for (i, update) in updates.into_iter().enumerate() {
         notes[i].traffic += update.traffic;
         notes[i].answered = update.answered;
         let (track, at) = (&plan.tracks[i], &mut state.tracks[i]);
-        let sum = UpdateSum::new(update.values, at.params.len())
+        let sum = UpdateSum::new(update.values, at.params.len() * (1 + queries[i].sent.len()))
             .map_err(|source| TrainingError::Update { round: round.index, source })?;
-        if let Some(params) = track.server.apply(&at.params, &sum, &mut at.memory) {
+        update.remembered.into_iter().for_each(|(device, memory)| at.devices.set(device, memory));
+        if let Some(params) =
+            track.server.apply(&Applied { params: &at.params, devices }, &sum, &mut at.memory)
+        {
             at.params = params;
         }
-        let kept = Kept { round: round.index, answered: update.answered, weight: sum.weight() };
+        // Where devices train for one of several tracks, so many of them answered for this one, in the mean.
+        let answered = update.answered / parting.among(i);
+        let kept = Kept { round: round.index, answered, weight: sum.weight() };
         track.selection.observe(&kept, &mut at.memory);
         records.push(record(&round, i, track, &at.memory, &sum, &notes[i]));
     }
@@ -360,7 +387,10 @@ fn update_queries(plan: &Plan, state: &State) -> Vec<Query> {
     let of_track = |(track, at): (&Track, &TrackState)| {
         let weighting = track.selection.weighting(&at.memory);
         let plan = plan.local.plan(state.round, track);
-        Query { params: at.params.clone(), ask: Ask::Update { weighting, plan } }
+        let zero = || Params::from(vec![0.0; at.params.len()]);
+        let names = plan.correction.map_or(&[][..], |correction| correction.sent);
+        let sent = names.iter().map(|name| at.memory.vector(name).cloned().unwrap_or_else(zero)).collect();
+        Query { params: at.params.clone(), sent, ask: Ask::Update { weighting, plan } }
     };
     plan.tracks.iter().zip(&state.tracks).map(of_track).collect()
 }

@@ -1,15 +1,19 @@
 //! Claims about the algorithms beside FedAvg and Δ-FL, each trained through the table as an experiment would.
-#![allow(clippy::unwrap_used)]
+// Weights are whole numbers: they are compared to the bit.
+#![allow(clippy::unwrap_used, clippy::float_cmp)]
 
-use deltafl::algorithm::{Options, Track, Value, find};
-use deltafl::cohort::{Availability, Sampling};
+use deltafl::algorithm::{Options, Quantile, Tail, Track, Value, find};
+use deltafl::cohort::{Availability, Draw, Sampling};
 use deltafl::compute::Threads;
-use deltafl::data::Federation;
 use deltafl::data::synthetic::Glyphs;
-use deltafl::exchange::Direct;
+use deltafl::data::{Federation, Split};
+use deltafl::exchange::{Direct, Drawn, Reachable};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::params::Params;
+use deltafl::superquantile::Conformity;
+use deltafl::superquantile::private::PrivateQuantile;
+use deltafl::terms::{Terms, Weights};
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{Local, Plan, Records, State, train};
 
@@ -29,6 +33,7 @@ fn plan(tracks: Vec<Track>) -> Plan {
         sampling: Sampling { cohort_size: 6, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(2), batch: 10, learning_rate: 0.1, decay: None },
         evaluate_every: 5,
+        terms: Terms::OPEN,
         tracks,
     }
 }
@@ -52,6 +57,71 @@ fn run(plan: &Plan, stops: &[u64]) -> State {
 fn distance(a: &Params, b: &Params) -> f64 {
     let squares = a.as_slice().iter().zip(b.as_slice()).map(|(a, b)| f64::from(a - b).powi(2));
     squares.sum::<f64>().sqrt()
+}
+
+#[path = "algorithms/scaffold.rs"]
+mod scaffold;
+
+#[test]
+fn devices_count_alike_with_uniform_weights_and_by_their_class_with_buckets() {
+    let weight = |weights: Weights| {
+        let terms = Terms { weights, ..Terms::OPEN };
+        let federation = federation();
+        let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
+        let trainer = Sgd::new(&*model);
+        let mut exchange = Direct::new(Threads::new(&trainer, &federation, 1).unwrap(), &federation).unwrap();
+        let (mut state, mut records) = (State::new(7, 1, &trainer), Records::default());
+        let plan = Plan { rounds: 1, terms, ..plan(vec![track("fedavg", &[])]) };
+        train(&mut exchange, &plan, &mut state, &mut records).unwrap();
+        records.rounds[0].weight
+    };
+    let cohort = plan(Vec::new()).sampling.cohort(
+        federation().split(Split::Train).len(),
+        Draw { seed: 7, round: 0, attempt: 0 },
+        &Reachable::Everyone,
+    );
+    let train = federation().split(Split::Train);
+    let sum = |weights: Weights| {
+        let of = |drawn: &Drawn| weights.of(federation().count(train[drawn.device.place()]));
+        cohort.iter().map(of).sum::<u64>() as f64
+    };
+    for weights in Weights::ALL {
+        assert_eq!(weight(weights), sum(weights), "{weights:?}");
+    }
+    assert_eq!(sum(Weights::Uniform), 6.0);
+}
+
+/// A private tail at θ.
+fn private_tail(theta: f64) -> Track {
+    let quantile = Quantile::Private(PrivateQuantile::TwoLevel);
+    Tail { quantile, ..Tail::new(Conformity::try_from(theta).unwrap()) }.into()
+}
+
+#[test]
+fn in_private_mode_tracks_that_share_w_part_without_sharing_a_device() {
+    let tracks = || vec![track("fedavg", &[]), private_tail(0.8), private_tail(0.5)];
+    let federation = federation();
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
+    let trainer = Sgd::new(&*model);
+    let tails = |terms: Terms| {
+        let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+        let (mut state, mut records) = (State::new(7, 3, &trainer), Records::default());
+        let mut plan = Plan { rounds: 2, terms, ..plan(tracks()) };
+        plan.sampling.cohort_size = 12;
+        train(&mut exchange, &plan, &mut state, &mut records).unwrap();
+        assert_ne!(state.tracks[0].params, state.tracks[1].params);
+        let of_round = |round| {
+            let records = records.rounds.iter().filter(move |record| record.round == round);
+            records.map(|record| record.tail).collect::<Vec<u64>>()
+        };
+        [of_round(0), of_round(1)]
+    };
+    // At w₀ all losses are equal up to the resolution of the histograms: the tail is everyone.
+    assert_eq!(tails(Terms::OPEN)[0], [12, 12, 12]);
+    let [first, second] = tails(Terms::PRIVATE);
+    assert_eq!(first.iter().sum::<u64>(), 12, "each device is in one of the sums: {first:?}");
+    assert!(first.iter().all(|&devices| devices > 0), "{first:?}");
+    assert_eq!(second[0], 12, "once parted, every track has the whole cohort");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::{Barrier, Mutex};
 
-use deltafl::algorithm::{EtaRule, Quantile, Tail, Track};
+use deltafl::algorithm::{EtaRule, Options, Quantile, SCAFFOLD, Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
@@ -19,6 +19,7 @@ use deltafl::question::Query;
 use deltafl::stream::Stream;
 use deltafl::superquantile::private::PrivateQuantile;
 use deltafl::superquantile::{Conformity, DeviceLoss, LossDistribution};
+use deltafl::terms::Terms;
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{
     Local, Observer, ObserverError, Outcome, Plan, Records, RoundRecord, State, Survey, TrainingError, train,
@@ -39,6 +40,7 @@ fn plan(tracks: Vec<Track>) -> Plan {
         sampling: Sampling { cohort_size: 6, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
         evaluate_every: 2,
+        terms: Terms::OPEN,
         tracks: tracks.into_iter().map(|track| Track { l2: 1e-4, ..track }).collect(),
     }
 }
@@ -80,6 +82,7 @@ fn all_algorithms() -> Vec<Track> {
         private(PrivateQuantile::Mm, half()).into(),
         Tail { nu, eta_every: 2, ..half() }.into(),
         private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
+        Track::of(&SCAFFOLD, &Options::new(&SCAFFOLD, []).unwrap(), 0.0).unwrap(),
     ]
 }
 
@@ -250,11 +253,12 @@ fn any_number_of_processes_gives_the_same_bits() {
 #[test]
 fn masked_sums_over_several_processes_give_the_same_bits() {
     let federation = federation();
-    let mut plan = plan(all_algorithms());
-    plan.rounds = 2;
-    let one = run(&federation, &plan, 1);
-    for records in at_table(2, &federation, &plan, masked) {
-        assert_eq!(records.checkpoint, one.checkpoint);
+    for terms in [Terms::OPEN, Terms::PRIVATE] {
+        let plan = Plan { rounds: 2, terms, ..plan(all_algorithms()) };
+        let one = run(&federation, &plan, 1);
+        for records in at_table(2, &federation, &plan, masked) {
+            assert_eq!(records.checkpoint, one.checkpoint);
+        }
     }
 }
 

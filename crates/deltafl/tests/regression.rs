@@ -10,6 +10,7 @@ use deltafl::kernel::{Aligned, Isa};
 use deltafl::model::{Batch, Inputs, Model, ModelMismatch, ModelSpec, Proximal, Regression, Step};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::{RegressionLoss, Targets, Task};
+use deltafl::terms::Terms;
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{Local, Plan, Records, State, train};
 
@@ -58,7 +59,7 @@ fn check_gradient(model: &dyn Model, batch: Batch<'_>, params: &[f32], what: &st
     let centre = normals(params.len(), 4);
     for mu in [0.0, 0.3] {
         let proximal = (mu > 0.0).then_some(Proximal { mu, centre: &centre });
-        let step = Step { learning_rate: 0.5, l2: 0.1, proximal };
+        let step = Step { learning_rate: 0.5, l2: 0.1, proximal, drift: None };
         let mut working = params.to_vec();
         model.step(&mut working, batch, step, &mut scratch);
         for (((w, before), g), c) in working.iter().zip(params).zip(&gradient).zip(&centre) {
@@ -96,6 +97,7 @@ fn trained(spec: &ModelSpec) -> (Vec<f32>, SplitEvaluation) {
         sampling: Sampling { cohort_size: 5, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(1), batch: 5, learning_rate: 0.1, decay: None },
         evaluate_every: 60,
+        terms: Terms::OPEN,
         tracks: vec![Track::fed_avg()],
     };
     let (mut state, mut records) = (State::new(1, 1, &trainer), Records::default());

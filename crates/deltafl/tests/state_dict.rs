@@ -203,10 +203,10 @@ fn tensors_of_another_model_are_refused() {
     let model = Linear::new(2, 3, Isa::detect()).with_intercept();
     let state = state_dict(&model, &normals(9, 1));
     let refused = |state: &[NamedTensor]| from_state_dict(&model, state).unwrap_err();
-    assert_eq!(refused(&state[..1]), InvalidState::Missing { name: "fc.bias" });
+    assert_eq!(refused(&state[..1]), InvalidState::Missing { name: "fc.bias".into() });
     let mut wrong = state.clone();
     wrong[0].shape = vec![2, 3];
-    let shape = InvalidState::Shape { name: "fc.weight", expected: vec![3, 2], got: vec![2, 3] };
+    let shape = InvalidState::Shape { name: "fc.weight".into(), expected: vec![3, 2], got: vec![2, 3] };
     assert_eq!(refused(&wrong), shape);
     let mut more = state;
     more.push(NamedTensor { name: "fc2.bias".into(), shape: vec![1], values: vec![0.0] });

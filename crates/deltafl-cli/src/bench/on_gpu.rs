@@ -9,6 +9,7 @@ use deltafl::kernel::Isa;
 use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;
 use deltafl::stream::{Purpose, Stream};
+use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_cuda::{Device, Gpu, GpuError, Options};
 use miette::{IntoDiagnostic, Result};
@@ -56,20 +57,21 @@ pub(super) fn measure(case: &Case, device: &Device, cohort: usize) -> Result<Gpu
         learning_rate: case.learning_rate,
         l2: case.l2,
         proximal: 0.0,
+        correction: None,
     };
     let devices = 0..federation.len() as u32;
     let task = |device| {
         let weight = federation.count(device) as f64;
-        UpdateTask { device, params: &params, plan: &plan, weight, sum: 0 }
+        UpdateTask { device, params: &params, sent: &[], own: None, plan: &plan, weight, sum: 0 }
     };
     let tasks: Vec<UpdateTask<'_>> = devices.clone().map(task).collect();
     let cohort_devices: Vec<u32> = devices.clone().collect();
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let round_seconds = timed(|round| {
-        let key = RoundKey { seed: 1, round, members: cohort as u32 };
+        let key = RoundKey { seed: 1, round, members: cohort as u32, terms: Terms::OPEN };
         // As a run does: the next round is prepared while the GPU works.
         gpu.prefetch(&cohort_devices);
-        gpu.updates(&key, &tasks, &mut sums).into_diagnostic()
+        gpu.updates(&key, &tasks, &mut sums).map(|_| ()).into_diagnostic()
     })?;
     let all: Vec<Block> = devices.flat_map(|device| blocks_of(&federation, device)).collect();
     let losses_seconds = timed(|_| gpu.scores(&all, &[&params]).map(|_| ()).into_diagnostic())?;

@@ -12,6 +12,7 @@ use deltafl::data::Federation;
 use deltafl::exchange::{Direct, Exchange, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::superquantile::{Conformity, LossDistribution};
+use deltafl::terms::Terms;
 use deltafl::trainer::{LocalTrainer, Sgd, Work};
 use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
 use miette::{IntoDiagnostic, Result};
@@ -113,6 +114,7 @@ impl<'a> Rounds<'a> {
                 decay: None,
             },
             evaluate_every: u64::MAX,
+            terms: Terms::OPEN,
             tracks: vec![Track { l2: case.l2, ..Tail::new(half).into() }],
         };
         let mut start = State::new(1, 1, trainer);

@@ -53,7 +53,7 @@ fn write_csv(
         let recorded = (record.cohort, record.dropped);
         let cohort = cohort(sampling, train.len(), (record.seed, record.round), recorded)?;
         for Drawn { device, times, dropped } in cohort {
-            let device = train[device as usize];
+            let device = train[device.place()];
             writer
                 .write_record([
                     &record.seed.to_string(),

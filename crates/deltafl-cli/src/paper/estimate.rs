@@ -76,7 +76,8 @@ impl Pace {
         let mut forward = 0.0;
         // The first pass also wakes threads and makes buffers.
         for index in 0..2 {
-            let (round, start) = (Round { seed, index, cohort: &first }, Instant::now());
+            let round = Round { seed, index, cohort: &first, terms: plan.terms, own: &[] };
+            let start = Instant::now();
             exchange.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
             forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
         }
@@ -130,7 +131,7 @@ impl Cohorts {
     /// Examples in the cohorts of some rounds; at least one.
     fn examples(&self, rounds: Range<u64>) -> f64 {
         let drawn = rounds.flat_map(|round| self.draw(round));
-        drawn.map(|drawn| self.weights[drawn.device as usize] as f64).sum::<f64>().max(1.0)
+        drawn.map(|drawn| self.weights[drawn.device.place()] as f64).sum::<f64>().max(1.0)
     }
 
     /// Examples in a cohort of the experiment, on average.

@@ -13,13 +13,15 @@ use std::time::Instant;
 use deltafl::algorithm::TrackLabel;
 use deltafl::data::Federation;
 use deltafl::exchange::Exchange;
-use deltafl::trainer::Sgd;
+use deltafl::trainer::LocalTrainer;
 use deltafl::training::{Outcome, Plan, State, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::RunFolder;
 use miette::Report;
 
-use super::{Computing, Ended, Options, Recorder, Stopped, exchange, folder_error, stop_on_interrupt};
+use super::{
+    Computing, Ended, Options, Recorder, Stopped, exchange, folder_error, stop_on_interrupt, tell_classes,
+};
 use crate::error::bad_input;
 use crate::progress::{Progress, Show};
 
@@ -29,18 +31,23 @@ const BESIDE: usize = 8;
 /// The exchange of one seed at a time.
 type SeedExchange<'a> = Box<dyn Exchange + Send + 'a>;
 
-/// The exchanges of the seeds that are trained at once. A dashboard shows one seed, so with it they take turns.
+/// The exchanges of the seeds that are trained at once. A dashboard and a listener follow one seed, so with them seeds
+/// take turns.
 pub(super) fn exchanges<'a>(
     experiment: &Experiment,
     federation: &'a Federation,
     place: Computing<'a>,
-    show: &Show,
+    show: &Show<'_>,
 ) -> Result<Vec<SeedExchange<'a>>, Report> {
     let gpu = match place {
         Computing::Cpu(compute) => return Ok(vec![exchange(experiment, compute, federation)?]),
         Computing::Gpu(gpu) => gpu,
     };
-    let seeds = if matches!(show, Show::Dashboard(_)) { 1 } else { experiment.seeds.iter().len() };
+    let seeds = if matches!(show, Show::Dashboard(_) | Show::Listener(_)) {
+        1
+    } else {
+        experiment.seeds.iter().len()
+    };
     let gpus =
         gpu.split(seeds.min(BESIDE)).map_err(|e| bad_input("the seeds do not fit on the GPU").because(e));
     gpus?.into_iter().map(|gpu| exchange(experiment, Box::new(gpu), federation)).collect()
@@ -49,6 +56,8 @@ pub(super) fn exchanges<'a>(
 /// The seeds of a run, and what they share.
 pub(super) struct Seeds<'a> {
     experiment: &'a Experiment,
+    federation: &'a Federation,
+    trainer: &'a dyn LocalTrainer,
     options: &'a Options<'a>,
     plan: Plan,
     labels: Vec<TrackLabel>,
@@ -65,22 +74,22 @@ impl<'a> Seeds<'a> {
     /// Reads where each seed of the run is.
     pub(super) fn new(
         experiment: &'a Experiment,
-        trainer: &Sgd<'_>,
-        params: usize,
+        federation: &'a Federation,
+        trainer: &'a dyn LocalTrainer,
         folder: RunFolder,
         options: &'a Options<'a>,
     ) -> Result<Self, Report> {
         let (plan, labels) = (experiment.plan(), experiment.labels());
         let mut pending = Vec::new();
         for &seed in &experiment.seeds {
-            let saved = folder.state(seed, params).map_err(folder_error)?;
+            let saved = folder.state(seed, trainer.num_params()).map_err(folder_error)?;
             let state = saved.unwrap_or_else(|| State::new(seed, labels.len(), trainer));
             if state.round < plan.rounds {
                 pending.push(state);
             }
         }
         let (folder, next, failed) = (Mutex::new(folder), AtomicUsize::new(0), AtomicBool::new(false));
-        Ok(Self { experiment, options, plan, labels, folder, pending, next, failed })
+        Ok(Self { experiment, federation, trainer, options, plan, labels, folder, pending, next, failed })
     }
 
     /// Trains the seeds, as many at once as there are exchanges.
@@ -114,7 +123,7 @@ impl<'a> Seeds<'a> {
     }
 
     /// Trains seeds that nobody has taken until there are none left; where it was stopped, when the user asks for it.
-    fn work(&self, exchange: &mut dyn Exchange, show: &Show) -> Result<Option<State>, Report> {
+    fn work(&self, exchange: &mut dyn Exchange, show: &Show<'_>) -> Result<Option<State>, Report> {
         while let Some(state) = self.pending.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             let stopped = self.seed(exchange, state.clone(), show);
             if stopped.is_err() {
@@ -132,7 +141,7 @@ impl<'a> Seeds<'a> {
         &self,
         exchange: &mut dyn Exchange,
         mut state: State,
-        show: &Show,
+        show: &Show<'_>,
     ) -> Result<Option<State>, Report> {
         let progress = Progress::new(show, self.experiment, state.seed, state.round);
         let mut recorder = Recorder {
@@ -140,12 +149,20 @@ impl<'a> Seeds<'a> {
             progress: &progress,
             labels: &self.labels,
             seed: state.seed,
-            stop: [&**stop_on_interrupt(), &self.failed],
+            stop: [self.stop(), &self.failed],
             lap: Instant::now(),
         };
         let outcome = train(exchange, &self.plan, &mut state, &mut recorder);
         progress.finish();
         Ok((outcome.map_err(Report::from_err)? == Outcome::Stopped).then_some(state))
+    }
+
+    /// The flag that ends the run with its round.
+    fn stop(&self) -> &AtomicBool {
+        match self.options.show {
+            Show::Listener(listener) => listener.stop(),
+            _ => stop_on_interrupt(),
+        }
     }
 
     /// The summary, or where the run was stopped.
@@ -154,6 +171,7 @@ impl<'a> Seeds<'a> {
         stopped.sort_by_key(|state| experiment.seeds.iter().position(|&seed| seed == state.seed));
         let Some(first) = stopped.first() else {
             let folder = self.folder.into_inner().unwrap_or_else(PoisonError::into_inner);
+            tell_classes(&folder, experiment, self.trainer, self.federation, self.options.threads)?;
             return Ok(Ended::Finished(folder.summarise().map_err(folder_error)?));
         };
         // Seeds that were taken and did not stop are finished; the rest was not taken.

@@ -13,22 +13,31 @@ use deltafl::model::Score;
 use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;
 use deltafl::task::ERRORS;
+use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
 use deltafl_cuda::{Gpu, Options};
 use reference::{cpu_local, cpu_scores, distance, median};
 
 fn round(members: usize) -> RoundKey {
-    RoundKey { seed: 7, round: 3, members: members as u32 }
+    RoundKey { seed: 7, round: 3, members: members as u32, terms: Terms::OPEN }
 }
 
 fn plan(case: &Case, work: Work) -> LocalPlan {
-    LocalPlan { work, batch: case.batch, learning_rate: case.rate, l2: 0.0, proximal: 0.0 }
+    LocalPlan { work, batch: case.batch, learning_rate: case.rate, l2: 0.0, proximal: 0.0, correction: None }
 }
 
 /// The coded sum of a cohort's updates.
 fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(u32, f64)]) -> Vec<u64> {
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
-    let task = |&(device, weight): &(u32, f64)| UpdateTask { device, params, plan, weight, sum: 0 };
+    let task = |&(device, weight): &(u32, f64)| UpdateTask {
+        device,
+        params,
+        sent: &[],
+        own: None,
+        plan,
+        weight,
+        sum: 0,
+    };
     let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
     gpu.updates(&round(devices.len()), &tasks, &mut sums).unwrap();
     let [sum] = sums;
@@ -238,9 +247,17 @@ fn sum_in(
     devices: &[(u32, f64)],
 ) -> Vec<u64> {
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
-    let task = |&(device, weight): &(u32, f64)| UpdateTask { device, params, plan, weight, sum: 0 };
+    let task = |&(device, weight): &(u32, f64)| UpdateTask {
+        device,
+        params,
+        sent: &[],
+        own: None,
+        plan,
+        weight,
+        sum: 0,
+    };
     let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
-    let key = RoundKey { seed: 7, round, members: devices.len() as u32 };
+    let key = RoundKey { seed: 7, round, members: devices.len() as u32, terms: Terms::OPEN };
     gpu.updates(&key, &tasks, &mut sums).unwrap();
     let [sum] = sums;
     sum
@@ -297,6 +314,8 @@ fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
                 let task = move |&(device, weight): &(u32, f64)| UpdateTask {
                     device,
                     params: &case.params,
+                    sent: &[],
+                    own: None,
                     plan,
                     weight,
                     sum: 0,
@@ -324,7 +343,15 @@ fn several_sums_are_kept_apart() {
         let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
         let (cohort, other, plan) = (cohort(&case), case.other_params(), plan(&case, Work::Steps(2)));
         let len = UpdateCode::len(case.params.len());
-        let task = |params, (device, weight), sum| UpdateTask { device, params, plan: &plan, weight, sum };
+        let task = |params, (device, weight), sum| UpdateTask {
+            device,
+            params,
+            sent: &[],
+            own: None,
+            plan: &plan,
+            weight,
+            sum,
+        };
         // What a sum holds already stays in it, and a weight that is not a number is refused.
         let mut sums = [vec![5; len], vec![0; len], vec![5; len]];
         let mut tasks: Vec<UpdateTask<'_>> =

@@ -14,6 +14,7 @@ use super::{
 };
 use deltafl::algorithm::{self, ALGORITHMS, Algorithm, InvalidOption, OptionSpec, Value};
 use deltafl::cohort::Availability;
+use deltafl::terms::Weights;
 
 /// What is wrong with an experiment file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +58,7 @@ struct Sections {
     with_replacement: bool,
     #[serde(default = "ten")]
     evaluate_every: NonZeroU64,
+    weights: Option<Weights>,
     #[serde(default)]
     secagg: SecureAggregation,
     data: DataSection,
@@ -100,15 +102,18 @@ impl Experiment {
                 return Err(InvalidExperiment::new(message, whole.end..whole.end));
             }
         };
-        let Sections { name, seeds, rounds, cohort, with_replacement, evaluate_every, secagg, .. } = read;
+        let Sections {
+            name, seeds, rounds, cohort, with_replacement, evaluate_every, weights, secagg, ..
+        } = read;
         let Sections { data, model, local, availability, resolved, .. } = read;
-        Ok(Self {
+        let mut experiment = Self {
             name,
             seeds,
             rounds,
             cohort,
             with_replacement,
             evaluate_every,
+            weights: Weights::default(),
             secagg,
             data,
             model,
@@ -116,7 +121,9 @@ impl Experiment {
             availability,
             algorithm,
             resolved,
-        })
+        };
+        experiment.weights = weights.unwrap_or_else(|| experiment.usual_weights());
+        Ok(experiment)
     }
 }
 
@@ -246,6 +253,8 @@ fn ten() -> NonZeroU64 {
 
 #[cfg(test)]
 mod tests {
+    use deltafl::terms::Terms;
+
     use super::*;
 
     const HEAD: &str = "name = 'a'\nrounds = 3\ncohort = 5\ndata = { source = 'd' }\n[model]\nkind = 'linear'\n\
@@ -269,6 +278,23 @@ mod tests {
         assert_eq!(Experiment::parse(&experiment.to_toml()).unwrap(), experiment);
         let names: Vec<String> = experiment.labels().into_iter().map(|label| label.name).collect();
         assert_eq!(names, ["FedAvg", "Δ-FL θ=0.5", "Δ-FL θ=0.1"]);
+    }
+
+    #[test]
+    fn devices_count_with_their_examples_unless_the_server_sees_sums_alone() {
+        let terms = |text: &str| Experiment::parse(text).unwrap().terms();
+        let tail = |quantile: &str| {
+            with(&format!("[[algorithm]]\nkind = 'delta-fl'\ntheta = 0.5\nquantile = '{quantile}'\n"))
+        };
+        assert_eq!(terms(&tail("open")), Terms::OPEN);
+        assert_eq!(terms(&tail("histogram")), Terms::PRIVATE);
+        let fed_avg = Terms { apart: true, ..Terms::OPEN };
+        assert_eq!(terms(&with("[[algorithm]]\nkind = 'fedavg'\n")), fed_avg);
+        let exact = format!("weights = 'exact'\n{}", tail("histogram"));
+        assert_eq!(terms(&exact), Terms { weights: Weights::Exact, ..Terms::PRIVATE });
+        assert_eq!(error(&exact.replace("exact", "round")).0, 1);
+        let both = format!("{}{}", tail("histogram"), "[[algorithm]]\nkind = 'delta-fl'\ntheta = 0.1\n");
+        assert_eq!(terms(&both), Terms::OPEN, "a server that sees losses for one track sees them");
     }
 
     #[test]

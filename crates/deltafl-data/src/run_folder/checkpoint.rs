@@ -1,49 +1,54 @@
-//! Checkpoints: the state of one seed as a safetensors file, params per track.
+//! Checkpoints: the state of one seed as a safetensors file of named tensors.
 //!
-//! The tensors `track-0`, `track-1`, … hold w, and `track-0.NAME` the vectors that a track's algorithm remembers; everything
-//! else stands as JSON under one metadata key, because the format keeps no order among several, and equal states must be
-//! equal bytes. This is the one form of a state: MPI ranks exchange these bytes too.
+//! ```text
+//! track-0.fc.weight            the params of a track, by PyTorch's names and in its layouts
+//! track-0.memory.NAME          a vector that the track's algorithm remembers
+//! track-0.devices.NAME         a vector that devices remember, one row per device
+//! ```
+//!
+//! Everything else stands as JSON beside them. This is the one form of a state: MPI ranks exchange these bytes too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize};
 
 use super::{RunFolderError, atomic, io_error};
-use deltafl::memory::Memory;
-use deltafl::params::Params;
+use crate::tensor_file::{TensorFileError, read_tensors, write_tensors};
+use deltafl::exchange::TrainIndex;
+use deltafl::memory::{DeviceMemories, Memory};
+use deltafl::model::{InvalidState, NamedTensor, Tensor, flat_params, named_tensors};
 use deltafl::training::{State, TrackState};
-
-/// The metadata key.
-const KEY: &str = "deltafl";
 
 /// Why a file is not a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// Not a whole safetensors file.
+    /// Not a whole file of tensors.
     #[error("it is damaged or truncated")]
-    Damaged(#[from] safetensors::SafeTensorError),
-    /// The metadata is missing or malformed.
+    Damaged(#[from] TensorFileError),
+    /// The text beside the tensors is missing or malformed, or names tensors that are not there.
     #[error("it carries no state of a run")]
     NoState,
-    /// A tensor is not a vector of `f32`.
-    #[error("tensor {name} is not a vector of f32")]
-    Tensor {
-        /// Its name.
-        name: String,
+    /// The params of a track are not of the shapes that the file names.
+    #[error("the params of track {track} are not whole")]
+    Params {
+        /// Its index.
+        track: usize,
+        /// What is wrong.
+        source: InvalidState,
     },
     /// Another number of tracks or parameters.
     #[error("its tracks or parameters are not those of the experiment")]
     OtherModel,
 }
 
-/// All of a state but the parameters.
+/// All of a state but its vectors.
 #[derive(Serialize, Deserialize)]
 struct Header {
     seed: u64,
     round: u64,
+    tensors: Vec<Tensor>,
     tracks: Vec<TrackHeader>,
 }
 
@@ -53,6 +58,12 @@ struct TrackHeader {
     numbers: BTreeMap<String, u64>,
     /// The names of the vectors of its memory.
     vectors: Vec<String>,
+    /// The numbers of its devices, by name: devices and bits.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    device_numbers: BTreeMap<String, Vec<(u32, u64)>>,
+    /// The vectors of its devices, by name: devices and lengths, in the order of the rows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    device_vectors: BTreeMap<String, Vec<(u32, usize)>>,
 }
 
 /// Where the checkpoint of a seed lies.
@@ -80,57 +91,111 @@ pub(super) fn read(folder: &Path, seed: u64) -> Result<Option<State>, RunFolderE
 
 /// The bytes of a state's checkpoint: equal states, equal bytes.
 pub fn encode(state: &State) -> Result<Vec<u8>, CheckpointError> {
-    let track_header = |track: &TrackState| TrackHeader {
-        numbers: track.memory.numbers().map(|(name, number)| (name.to_owned(), number.to_bits())).collect(),
-        vectors: track.memory.vectors().map(|(name, _)| name.to_owned()).collect(),
-    };
-    let tracks = state.tracks.iter().map(track_header).collect();
-    let header = Header { seed: state.seed, round: state.round, tracks };
-    let json = serde_json::to_string(&header).map_err(|_| CheckpointError::NoState)?;
-    let mut bytes: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut tensors = Vec::new();
+    let mut tracks = Vec::with_capacity(state.tracks.len());
     for (i, track) in state.tracks.iter().enumerate() {
-        bytes.push((format!("track-{i}"), little_endian(&track.params)));
-        for (name, vector) in track.memory.vectors() {
-            bytes.push((format!("track-{i}.{name}"), little_endian(vector)));
+        if track.params.len() != state.tensors.iter().map(Tensor::len).sum::<usize>() {
+            return Err(CheckpointError::OtherModel);
         }
+        for tensor in named_tensors(&state.tensors, track.params.as_slice()) {
+            tensors.push(NamedTensor { name: format!("track-{i}.{}", tensor.name), ..tensor });
+        }
+        for (name, vector) in track.memory.vectors() {
+            tensors.push(NamedTensor {
+                name: format!("track-{i}.memory.{name}"),
+                shape: vec![vector.len()],
+                values: vector.as_slice().to_vec(),
+            });
+        }
+        tracks.push(header_of(i, track, &mut tensors));
     }
-    let mut tensors = Vec::with_capacity(bytes.len());
-    for (name, bytes) in &bytes {
-        tensors.push((name.clone(), TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)?));
-    }
-    Ok(serialize(tensors, Some(HashMap::from([(KEY.to_owned(), json)])))?)
+    let header = Header { seed: state.seed, round: state.round, tensors: state.tensors.to_vec(), tracks };
+    let json = serde_json::to_string(&header).map_err(|_| CheckpointError::NoState)?;
+    Ok(write_tensors(&tensors, Some(&json))?)
 }
 
-fn little_endian(params: &Params) -> Vec<u8> {
-    params.as_slice().iter().flat_map(|entry| entry.to_le_bytes()).collect()
+/// The header of a track; the vectors of its devices go to the tensors, name by name.
+fn header_of(index: usize, track: &TrackState, tensors: &mut Vec<NamedTensor>) -> TrackHeader {
+    let mut device_numbers: BTreeMap<String, Vec<(u32, u64)>> = BTreeMap::new();
+    let mut device_vectors: BTreeMap<String, Vec<(u32, usize)>> = BTreeMap::new();
+    let mut values: BTreeMap<String, Vec<f32>> = BTreeMap::new();
+    for (TrainIndex(device), memory) in track.devices.iter() {
+        for (name, number) in memory.numbers() {
+            device_numbers.entry(name.to_owned()).or_default().push((device, number.to_bits()));
+        }
+        for (name, vector) in memory.vectors() {
+            device_vectors.entry(name.to_owned()).or_default().push((device, vector.len()));
+            values.entry(name.to_owned()).or_default().extend_from_slice(vector.as_slice());
+        }
+    }
+    for (name, values) in values {
+        let rows = &device_vectors[&name];
+        let equal = rows.iter().all(|(_, len)| *len == rows[0].1);
+        let shape = if equal { vec![rows.len(), rows[0].1] } else { vec![values.len()] };
+        tensors.push(NamedTensor { name: format!("track-{index}.devices.{name}"), shape, values });
+    }
+    TrackHeader {
+        numbers: track.memory.numbers().map(|(name, number)| (name.to_owned(), number.to_bits())).collect(),
+        vectors: track.memory.vectors().map(|(name, _)| name.to_owned()).collect(),
+        device_numbers,
+        device_vectors,
+    }
 }
 
 /// The state of a checkpoint's bytes.
 pub fn decode(bytes: &[u8]) -> Result<State, CheckpointError> {
-    let (_, metadata) = SafeTensors::read_metadata(bytes)?;
-    let json = metadata.metadata().as_ref().and_then(|map| map.get(KEY)).ok_or(CheckpointError::NoState)?;
-    let header: Header = serde_json::from_str(json).map_err(|_| CheckpointError::NoState)?;
-    let tensors = SafeTensors::deserialize(bytes)?;
+    let (tensors, json) = read_tensors(bytes)?;
+    let header: Header =
+        serde_json::from_str(&json.ok_or(CheckpointError::NoState)?).map_err(|_| CheckpointError::NoState)?;
+    let mut by_name: HashMap<String, NamedTensor> =
+        tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
     let mut tracks = Vec::with_capacity(header.tracks.len());
-    for (i, track) in header.tracks.into_iter().enumerate() {
+    for (i, track) in header.tracks.iter().enumerate() {
+        let mut take = |name: &str| by_name.remove(&format!("track-{i}.{name}"));
+        let named = header.tensors.iter().filter_map(|tensor| {
+            take(&tensor.name).map(|found| NamedTensor { name: tensor.name.clone(), ..found })
+        });
+        let params = flat_params(&header.tensors, &named.collect::<Vec<_>>())
+            .map_err(|source| CheckpointError::Params { track: i, source })?;
         let mut memory = Memory::default();
         track.numbers.iter().for_each(|(name, &bits)| memory.set_number(name, f64::from_bits(bits)));
         for name in &track.vectors {
-            memory.set_vector(name, vector(&tensors, &format!("track-{i}.{name}"))?);
+            let vector = take(&format!("memory.{name}")).ok_or(CheckpointError::NoState)?;
+            memory.set_vector(name, vector.values.into());
         }
-        tracks.push(TrackState { params: vector(&tensors, &format!("track-{i}"))?, memory });
+        let devices = devices_of(track, |name| take(&format!("devices.{name}")))?;
+        tracks.push(TrackState { params: params.into(), memory, devices });
     }
     share_equal(&mut tracks);
-    Ok(State { seed: header.seed, round: header.round, tracks })
+    Ok(State { seed: header.seed, round: header.round, tensors: header.tensors.into(), tracks })
 }
 
-fn vector(tensors: &SafeTensors<'_>, name: &str) -> Result<Params, CheckpointError> {
-    let tensor = tensors.tensor(name)?;
-    if tensor.dtype() != Dtype::F32 || tensor.shape().len() != 1 {
-        return Err(CheckpointError::Tensor { name: name.to_owned() });
+/// What the devices of a track remember.
+fn devices_of(
+    track: &TrackHeader,
+    mut take: impl FnMut(&str) -> Option<NamedTensor>,
+) -> Result<DeviceMemories, CheckpointError> {
+    let mut memories: BTreeMap<u32, Memory> = BTreeMap::new();
+    for (name, numbers) in &track.device_numbers {
+        for &(device, bits) in numbers {
+            memories.entry(device).or_default().set_number(name, f64::from_bits(bits));
+        }
     }
-    let entries = tensor.data().chunks_exact(4);
-    Ok(entries.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect::<Vec<f32>>().into())
+    for (name, rows) in &track.device_vectors {
+        let values = take(name).ok_or(CheckpointError::NoState)?.values;
+        let mut rest = values.as_slice();
+        for &(device, len) in rows {
+            let (row, behind) = rest.split_at_checked(len).ok_or(CheckpointError::NoState)?;
+            rest = behind;
+            memories.entry(device).or_default().set_vector(name, row.to_vec().into());
+        }
+        if !rest.is_empty() {
+            return Err(CheckpointError::NoState);
+        }
+    }
+    let mut devices = DeviceMemories::default();
+    memories.into_iter().for_each(|(device, memory)| devices.set(TrainIndex(device), memory));
+    Ok(devices)
 }
 
 /// Tracks with equal parameters share them in memory, as they did when the state was written: engines do the
@@ -155,12 +220,22 @@ mod tests {
                 memory.set_number("range.upper", f64::INFINITY);
                 memory.set_vector("moment", vec![entry; 2].into());
             }
-            TrackState { params: vec![entry, -0.0, f32::MIN_POSITIVE / 2.0].into(), memory }
+            TrackState { memory, ..TrackState::new(vec![entry, -0.0, f32::MIN_POSITIVE / 2.0].into()) }
         };
+        let mut remembered = Memory::default();
+        remembered.set_vector("control", vec![0.5, f32::NAN].into());
+        let mut devices = DeviceMemories::default();
+        devices.set(TrainIndex(3), remembered.clone());
+        remembered.set_vector("control", vec![1.5, 2.5].into());
+        remembered.set_number("seen", 4.0);
+        devices.set(TrainIndex(11), remembered);
+        let mut first = track(1.0, None);
+        first.devices = devices;
         State {
             seed: 7,
             round: 50,
-            tracks: vec![track(1.0, None), track(2.0, Some(0.1 + 0.2)), track(1.0, None)],
+            tensors: [Tensor::transposed("fc.weight", [2, 1]), Tensor::new("fc.bias", &[1])].into(),
+            tracks: vec![first, track(2.0, Some(0.1 + 0.2)), track(1.0, None)],
         }
     }
 
@@ -172,6 +247,25 @@ mod tests {
         let read = read(folder.path(), 7).unwrap().unwrap();
         assert_eq!(read, state());
         assert!(read.tracks[0].params.is_same(&read.tracks[2].params));
+    }
+
+    #[test]
+    fn tensors_have_the_names_and_shapes_of_the_model() {
+        let (tensors, _) = read_tensors(&encode(&state()).unwrap()).unwrap();
+        let mut shapes: Vec<(&str, &[usize])> =
+            tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.shape[..])).collect();
+        shapes.sort_unstable();
+        let expected: [(&str, &[usize]); 8] = [
+            ("track-0.devices.control", &[2, 2]),
+            ("track-0.fc.bias", &[1]),
+            ("track-0.fc.weight", &[2, 1]),
+            ("track-1.fc.bias", &[1]),
+            ("track-1.fc.weight", &[2, 1]),
+            ("track-1.memory.moment", &[2]),
+            ("track-2.fc.bias", &[1]),
+            ("track-2.fc.weight", &[2, 1]),
+        ];
+        assert_eq!(shapes, expected);
     }
 
     #[test]

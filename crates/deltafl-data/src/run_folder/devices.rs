@@ -26,12 +26,9 @@ const TASK: &str = "task";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DevicesError {
-    /// Parquet.
+    /// Not a whole Parquet file.
     #[error(transparent)]
-    Parquet(#[from] ParquetError),
-    /// Arrow.
-    #[error(transparent)]
-    Arrow(#[from] ArrowError),
+    Format(Box<dyn std::error::Error + Send + Sync>),
     /// The file system.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -53,6 +50,18 @@ pub enum DevicesError {
         /// The row.
         row: usize,
     },
+}
+
+impl From<ParquetError> for DevicesError {
+    fn from(error: ParquetError) -> Self {
+        Self::Format(error.into())
+    }
+}
+
+impl From<ArrowError> for DevicesError {
+    fn from(error: ArrowError) -> Self {
+        Self::Format(error.into())
+    }
 }
 
 /// One evaluation of a run.

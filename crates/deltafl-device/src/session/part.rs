@@ -112,7 +112,9 @@ impl Session<'_> {
             return self.sit_out(Reason::Unable).await;
         };
         let examples = self.data.federation.count(self.data.device);
-        if let Err(refused) = self.device.consent.allows_work(&question, examples) {
+        let consent = &self.device.consent;
+        let allowed = consent.allows_terms(&question).and_then(|()| consent.allows_work(&question, examples));
+        if let Err(refused) = allowed {
             tracing::warn!(%refused, "stays out of a sum");
             self.protocol = Some(protocol);
             self.record_refusal(&refused)?;
@@ -124,17 +126,20 @@ impl Session<'_> {
             self.record_refusal(&refused)?;
             return self.sit_out(Reason::Answered).await;
         }
-        let blobs: Vec<BlobId> = question.queries.iter().map(|query| blob_of_id(&query.params)).collect();
-        let question = question.with_params(&self.fetch_params(&blobs).await?);
+        let blobs: Vec<BlobId> = question.named().map(|id| blob_of_id(&id)).collect();
+        let params = self.fetch_params(&blobs).await?;
+        let question = question.with_params(&params).ok_or_else(|| malformed("params"))?;
+        let (key, before) = (question.key, self.device.state.recall(&question)?);
+        let mut own = before.clone();
         let workers = Arc::clone(&self.device.workers);
         let _room = workers.room().await;
         let data = self.data.clone();
         let mut losses = std::mem::take(&mut self.memory.losses);
         let begun = Instant::now();
-        let computed = workers.compute(Arc::clone(self.model), move |worker| {
-            let answer = Task { data: &data }.answer(&question, &mut losses, worker)?;
+        let computed = workers.compute(Arc::clone(self.trainer), move |worker| {
+            let answer = Task { data: &data }.answer(&question, &mut losses, &mut own, worker)?;
             let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
-            Ok((submitted, protocol, losses))
+            Ok((submitted, protocol, losses, own))
         });
         let computed = self.unless_over(computed).await;
         self.memory.ledger.spend(begun.elapsed());
@@ -142,7 +147,8 @@ impl Session<'_> {
             tracing::info!("the round is over, and the answer to it is not computed any further");
             return Ok(());
         };
-        let (submitted, protocol, losses) = computed?;
+        let (submitted, protocol, losses, own) = computed?;
+        self.device.state.remember(&key, &before, &own)?;
         self.memory.losses = losses;
         self.protocol = Some(protocol);
         match submitted {
@@ -188,7 +194,7 @@ impl Session<'_> {
         let computed = self
             .device
             .workers
-            .compute(Arc::clone(self.model), move |worker| Task { data: &data }.losses(&params, worker));
+            .compute(Arc::clone(self.trainer), move |worker| Task { data: &data }.losses(&params, worker));
         let losses = computed.await?;
         self.memory.ledger.spend(begun.elapsed());
         let examples = self.data.federation.count(self.data.device);
@@ -210,7 +216,7 @@ impl Session<'_> {
     }
 
     async fn params(&mut self, blob: BlobId) -> Result<Params, SessionError> {
-        let expected = 4 * self.model.num_params() as u64;
+        let expected = 4 * self.trainer.num_params() as u64;
         if blob.len != expected {
             return Err(malformed("params").into());
         }

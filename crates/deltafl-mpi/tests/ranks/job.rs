@@ -44,6 +44,8 @@ const EXPERIMENT: &str = r#"
     theta = 0.5
     nu = 0.1
     eta_every = 2
+    [[algorithm]]
+    kind = "scaffold"
 "#;
 
 fn experiment() -> Experiment {

@@ -79,7 +79,8 @@ pub(super) fn check(
 }
 
 fn check_update(params: &Params, sum: &Sum, cohort: usize, max_norm: Option<f64>) -> Result<(), Implausible> {
-    let (update, footer) = sum.values.split_at(params.len());
+    // What comes back beside w is bounded as w is; how far w may move is another matter.
+    let (update, footer) = sum.values.split_at(sum.values.len().saturating_sub(3));
     let [weight, kept, refused] = footer else { return Err(Implausible::Entry { entry: update.len() }) };
     let (kept, refused, answered) = (*kept, *refused, sum.answered);
     if kept.checked_add(refused).is_none_or(|devices| devices > answered) {
@@ -92,7 +93,8 @@ fn check_update(params: &Params, sum: &Sum, cohort: usize, max_norm: Option<f64>
     // A device leaves out what is above 2^62 / cohort, and rounds by half a unit.
     let most = kept as f64 * (2f64.powi(62) / cohort.max(1) as f64 + 1.0);
     let mut squares = 0.0;
-    for (entry, (&value, &w)) in update.iter().zip(params.as_slice()).enumerate() {
+    let at = params.as_slice().iter().map(|&w| (w, true)).chain(std::iter::repeat((0.0, false)));
+    for (entry, (&value, (w, moves))) in update.iter().zip(at).enumerate() {
         let value = value as i64 as f64;
         if value.abs() > most {
             return Err(Implausible::Entry { entry });
@@ -102,7 +104,7 @@ fn check_update(params: &Params, sum: &Sum, cohort: usize, max_norm: Option<f64>
             if !((f64::from(w) + step) as f32).is_finite() {
                 return Err(Implausible::NotFinite { entry });
             }
-            squares += step * step;
+            squares += if moves { step * step } else { 0.0 };
         }
     }
     match max_norm {
@@ -125,9 +127,16 @@ mod tests {
 
     fn checked(values: Vec<u64>, max_norm: Option<f64>) -> Result<(), Implausible> {
         let params = Params::from(vec![0.5, -1.0]);
-        let plan = LocalPlan { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, l2: 0.0, proximal: 0.0 };
-        let query = Query { params, ask: Ask::Update { weighting: Weighting::everyone(), plan } };
-        let sum = Sum { values, answered: 8, traffic: Traffic::default() };
+        let plan = LocalPlan {
+            work: Work::Epochs(1),
+            batch: 10,
+            learning_rate: 0.1,
+            l2: 0.0,
+            proximal: 0.0,
+            correction: None,
+        };
+        let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
+        let sum = Sum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
         check(&query, &sum, COHORT, max_norm)
     }
 
@@ -176,8 +185,13 @@ mod tests {
     fn a_histogram_that_wraps_is_not_believed() {
         let params = Params::from(vec![0.0]);
         let bins = QuantileQuery::Histogram(Bins::new(0.0, 1.0, 2).unwrap());
-        let query = Query { params, ask: Ask::Quantile(bins) };
-        let sum = |values: Vec<u64>| Sum { values, answered: 8, traffic: Traffic::default() };
+        let query = Query::new(params, Ask::Quantile(bins));
+        let sum = |values: Vec<u64>| Sum {
+            values,
+            answered: 8,
+            traffic: Traffic::default(),
+            remembered: Vec::new(),
+        };
         assert_eq!(check(&query, &sum(vec![0, 100, 40, 0]), COHORT, None), Ok(()));
         let wrapped = check(&query, &sum(vec![0, 100, u64::MAX - 3, 0]), COHORT, None);
         assert_eq!(wrapped, Err(Implausible::Entry { entry: 2 }));

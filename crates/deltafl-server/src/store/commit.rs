@@ -1,6 +1,7 @@
 //! Committed rounds.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use deltafl::algorithm::TrackLabel;
@@ -9,6 +10,7 @@ use deltafl::model::ModelSpec;
 use deltafl::selection::ETA;
 use deltafl::training::{State, TrackState};
 use deltafl_data::run_folder::{RoundLine, checkpoint_bytes, state_of_checkpoint};
+use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::{FederationName, hex};
 use deltafl_wire::params_file::{ModelAbout, read_params, write_params};
 use serde::{Deserialize, Serialize};
@@ -39,6 +41,8 @@ pub struct Commit<'a> {
     pub publish: bool,
     /// How losses lay in these rounds, where they were asked for.
     pub losses: &'a [RoundLosses],
+    /// The contract of the data, which every published model carries.
+    pub contract: Option<&'a DataContract>,
 }
 
 /// A committed round.
@@ -140,7 +144,9 @@ impl Store {
         let about = ModelAbout {
             federation: federation.to_string(),
             model: commit.model.clone(),
+            tensors: commit.state.tensors.to_vec(),
             label: label.clone(),
+            contract: commit.contract.cloned(),
         };
         let bytes = Bytes::from(write_params(&about, &track.params).map_err(|_| damaged())?);
         Ok(KeptTrack {
@@ -159,7 +165,8 @@ impl Store {
         if track.memory.vectors().next().is_none() {
             return Ok(None);
         }
-        let alone = State { seed: state.seed, round: state.round, tracks: vec![track.clone()] };
+        let tensors = Arc::clone(&state.tensors);
+        let alone = State { seed: state.seed, round: state.round, tensors, tracks: vec![track.clone()] };
         let bytes = checkpoint_bytes(&alone).map_err(|_| StoreError::Damaged { what: "state to commit" })?;
         Ok(Some(self.put_blob(&Bytes::from(bytes)).await?.as_str().to_owned()))
     }
@@ -211,12 +218,13 @@ impl Store {
         .fetch_all(self.database().pool())
         .await?;
         let damaged = || StoreError::Damaged { what: "state" };
-        let mut tracks: Vec<TrackState> = Vec::with_capacity(rows.len());
+        let (mut tensors, mut tracks) = (Vec::new(), Vec::<TrackState>::with_capacity(rows.len()));
         for row in rows {
             let about: TrackAbout =
                 serde_json::from_str(&row.try_get::<String, _>(0)?).map_err(|_| damaged())?;
             let hash = BlobHash::parse(&row.try_get::<String, _>(1)?).ok_or_else(damaged)?;
-            let (_, params) = read_params(&self.blob(&hash).await?).map_err(|_| damaged())?;
+            let (model, params) = read_params(&self.blob(&hash).await?).map_err(|_| damaged())?;
+            tensors = model.tensors;
             // Tracks with equal params share them in memory, as they did when they were committed.
             let params = tracks.iter().find(|t| t.params == params).map_or(params, |t| t.params.clone());
             let memory = match &about.vectors {
@@ -227,9 +235,9 @@ impl Store {
                     alone.tracks.into_iter().next().ok_or_else(damaged)?.memory
                 }
             };
-            tracks.push(TrackState { params, memory });
+            tracks.push(TrackState { memory, ..TrackState::new(params) });
         }
-        Ok(Some(State { seed, round, tracks }))
+        Ok(Some(State { seed, round, tensors: tensors.into(), tracks }))
     }
 
     async fn try_committed(

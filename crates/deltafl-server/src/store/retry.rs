@@ -51,8 +51,10 @@ impl Backoff {
 /// Whether a failure may pass by itself: a lock, a restart, a full disk that somebody clears.
 fn passes(error: &StoreError) -> bool {
     match error {
-        StoreError::Database(error) => database_passes(error),
-        StoreError::Blobs(error) => matches!(error, object_store::Error::Generic { .. }),
+        StoreError::Database(error) => error.downcast_ref().is_some_and(database_passes),
+        StoreError::Blobs(error) => {
+            matches!(error.downcast_ref(), Some(object_store::Error::Generic { .. }))
+        }
         _ => false,
     }
 }

@@ -59,9 +59,10 @@ pub fn state(round: u64) -> State {
         if i > 1 {
             memory.set_vector("moment", params.iter().map(|entry| 0.5 * entry).collect::<Vec<f32>>().into());
         }
-        TrackState { params: params.into(), memory }
+        TrackState { memory, ..TrackState::new(params.into()) }
     };
-    State { seed: 1, round, tracks: (0..3).map(track).collect() }
+    let tensors = [deltafl::model::Tensor::new("fc.weight", &[10, 5])].into();
+    State { seed: 1, round, tensors, tracks: (0..3).map(track).collect() }
 }
 
 /// The records of round t.
@@ -132,7 +133,16 @@ pub fn commit<'a>(
     lines: &'a [RoundLine],
     publish: bool,
 ) -> Commit<'a> {
-    Commit { state, labels, model: &ModelSpec::LINEAR, lines, timeline: &[], publish, losses: &[] }
+    Commit {
+        state,
+        labels,
+        model: &ModelSpec::LINEAR,
+        lines,
+        timeline: &[],
+        publish,
+        losses: &[],
+        contract: None,
+    }
 }
 
 /// A server's HTTP side on a port of its own, with three levels in two versions.
@@ -201,6 +211,7 @@ pub async fn host(hosting: TestServerOptions) -> TestServer {
         live,
         refusals: Default::default(),
         enrolment: Some(Enrolment { authority: open().into(), days: 1, enrolled: Default::default() }),
+        contract: Some("c0ffee".to_owned()),
         access: hosting.access,
         answered: Default::default(),
     });

@@ -62,6 +62,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
     ],
     build: |options| Ok(Tail::of(options)?.into_parts()),
     weightings: &[&TAIL, &SMOOTH_TAIL],
+    corrections: &[],
 };
 
 /// How Δ-FL finds the quantile of the losses.

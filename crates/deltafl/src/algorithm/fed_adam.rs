@@ -13,7 +13,7 @@
 use super::{Algorithm, Interval, OptionKind, OptionSpec, Options, Parts, Value};
 use crate::memory::Memory;
 use crate::params::{Params, UpdateSum};
-use crate::server_step::ServerStep;
+use crate::server_step::{Applied, ServerStep};
 
 /// FedAdam.
 pub static FED_ADAM: Algorithm = Algorithm {
@@ -34,6 +34,7 @@ pub static FED_ADAM: Algorithm = Algorithm {
     ],
     build: |options| Ok(Parts { server: Box::new(Adam::of(options)), ..Parts::default() }),
     weightings: &[],
+    corrections: &[],
 };
 
 /// β ∈ [0, 1).
@@ -68,7 +69,8 @@ impl Adam {
 }
 
 impl ServerStep for Adam {
-    fn apply(&self, params: &Params, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
+    fn apply(&self, at: &Applied<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
+        let params = at.params;
         let mean = sum.mean()?;
         let start = [0.0, (self.tau * self.tau) as f32];
         let mut moments: [Vec<f32>; 2] = std::array::from_fn(|i| match memory.vector(MOMENTS[i]) {
@@ -95,6 +97,10 @@ mod tests {
     use super::*;
     use crate::params::UpdateCode;
 
+    fn at(params: &Params) -> Applied<'_> {
+        Applied { params, devices: 10 }
+    }
+
     fn sum(params: &Params, local: &[f32]) -> UpdateSum {
         let mut sum = vec![0; UpdateCode::len(params.len())];
         UpdateCode::new(1).add(params.as_slice(), local, 1.0, &mut sum).unwrap();
@@ -105,11 +111,11 @@ mod tests {
     fn two_steps_are_those_of_the_formula() {
         let adam = Adam { rate: 0.1, beta: [0.5, 0.75], tau: 0.5 };
         let (start, mut memory) = (Params::from(vec![1.0]), Memory::default());
-        let once = adam.apply(&start, &sum(&start, &[2.0]), &mut memory).unwrap();
+        let once = adam.apply(&at(&start), &sum(&start, &[2.0]), &mut memory).unwrap();
         // Δ = 1: m = 0.5, v = 0.75·0.25 + 0.25·1 = 0.4375.
         let expected = 1.0 + 0.1 * 0.5 / (0.4375_f64.sqrt() + 0.5);
         assert!((f64::from(once.as_slice()[0]) - expected).abs() < 1e-6, "{once:?}");
-        let twice = adam.apply(&once, &sum(&once, once.as_slice()), &mut memory).unwrap();
+        let twice = adam.apply(&at(&once), &sum(&once, once.as_slice()), &mut memory).unwrap();
         // Δ = 0: m = 0.25, v = 0.328125.
         let expected = expected + 0.1 * 0.25 / (0.328_125_f64.sqrt() + 0.5);
         assert!((f64::from(twice.as_slice()[0]) - expected).abs() < 1e-6, "{twice:?}");
@@ -121,7 +127,7 @@ mod tests {
         let adam = Adam { rate: 0.1, beta: [0.9, 0.99], tau: 1e-3 };
         let (params, mut memory) = (Params::from(vec![1.0]), Memory::default());
         let nobody = UpdateSum::new(vec![0; UpdateCode::len(1)], 1).unwrap();
-        assert_eq!(adam.apply(&params, &nobody, &mut memory), None);
+        assert_eq!(adam.apply(&at(&params), &nobody, &mut memory), None);
         assert_eq!(memory, Memory::default());
     }
 }

@@ -11,4 +11,5 @@ pub static FED_AVG: Algorithm = Algorithm {
     options: &[],
     build: |_| Ok(Parts::default()),
     weightings: &[&EVERYONE],
+    corrections: &[],
 };

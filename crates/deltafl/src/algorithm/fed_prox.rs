@@ -25,4 +25,5 @@ pub static FED_PROX: Algorithm = Algorithm {
     }],
     build: |options| Ok(Parts { proximal: options.real("mu") as f32, ..Parts::default() }),
     weightings: &[],
+    corrections: &[],
 };

@@ -6,6 +6,7 @@ use super::{Algorithm, FED_AVG, InvalidOption, Options, Parts, Tail};
 use crate::selection::Selection;
 use crate::server_step::ServerStep;
 use crate::superquantile::Conformity;
+use crate::trainer::Correction;
 
 /// One model of a run.
 pub struct Track {
@@ -19,6 +20,8 @@ pub struct Track {
     pub l2: f32,
     /// μ of (μ/2)‖w − w_t‖².
     pub proximal: f32,
+    /// What corrects the local steps beside it.
+    pub correction: Option<&'static Correction>,
 }
 
 /// What a track is called, in every table, file and page.
@@ -41,9 +44,9 @@ impl std::fmt::Display for TrackLabel {
 impl Track {
     /// A track of these parts.
     pub fn new(name: &str, algorithm: &Algorithm, parts: Parts, l2: f32) -> Self {
-        let Parts { selection, proximal, server, theta } = parts;
+        let Parts { selection, proximal, correction, server, theta } = parts;
         let label = TrackLabel { name: name.to_owned(), algorithm: algorithm.kind.to_owned(), theta };
-        Self { label, selection, server, l2, proximal }
+        Self { label, selection, server, l2, proximal, correction }
     }
 
     /// A track of an algorithm with these options.

@@ -10,15 +10,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Block, Compute, ComputeError, UpdateTask};
+use super::{Block, Compute, ComputeError, Remembered, UpdateTask};
 use crate::data::Federation;
-use crate::device::{stream_key, update_stream};
+use crate::device::{add_update, stream_key, update_stream};
 use crate::kernel;
 use crate::model::Score;
 use crate::params::{Params, UpdateCode, add_wrapping};
 use crate::question::RoundKey;
 use crate::task::Task;
-use crate::trainer::{LocalTrainer, TrainerError, Worker};
+use crate::trainer::{LocalTask, LocalTrainer, TrainerError, Worker};
 
 /// Threads of this process, each with memory to train in.
 pub struct Threads<'a> {
@@ -134,31 +134,45 @@ impl Compute for Threads<'_> {
         key: &RoundKey,
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
-    ) -> Result<(), ComputeError> {
+    ) -> Result<Remembered, ComputeError> {
         let code = UpdateCode::new(key.members as usize);
         let lens: Vec<usize> = sums.iter().map(Vec::len).collect();
         // A thread has memory only for the sums that it adds to.
-        let none = || vec![Vec::new(); lens.len()];
-        let update = |t: usize, at: &Cell<u32>, worker: &mut dyn Worker, own: &mut Vec<Vec<u64>>| {
-            let UpdateTask { device, params, plan, weight, sum } = tasks[t];
+        let none = || Own { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
+        let update = |t: usize, at: &Cell<u32>, worker: &mut dyn Worker, thread: &mut Own| {
+            let UpdateTask { device, params, sent, own, plan, weight, sum } = tasks[t];
             at.set(device);
-            own[sum].resize(lens[sum], 0);
+            thread.sums[sum].resize(lens[sum], 0);
             if weight.is_nan() {
-                UpdateCode::refuse(&mut own[sum]);
+                UpdateCode::refuse(&mut thread.sums[sum]);
                 return Ok(());
             }
             let mut stream = update_stream(key, stream_key(self.federation.id(device)));
             let examples = self.federation.examples(device);
-            let local = worker.update(params.as_slice(), &examples, plan, &mut stream)?;
+            let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
+            let mut memory = own.cloned().unwrap_or_default();
+            let answer = worker.update(&task, &mut memory, &mut stream)?;
             // A refused update is counted inside the sum: the server learns how many, not who.
-            let _ = code.add(params.as_slice(), local, weight, &mut own[sum]);
+            let added = add_update(&code, &task, answer, weight, &mut thread.sums[sum])?;
+            if added && !(own.is_none() && memory.is_empty()) {
+                thread.remembered.push((t, memory));
+            }
             Ok(())
         };
+        let mut remembered = Vec::new();
         for own in self.share(tasks.len(), none, update)? {
-            for (sum, own) in sums.iter_mut().zip(own).filter(|(_, own)| !own.is_empty()) {
+            remembered.extend(own.remembered);
+            for (sum, own) in sums.iter_mut().zip(own.sums).filter(|(_, own)| !own.is_empty()) {
                 add_wrapping(sum, &own);
             }
         }
-        Ok(())
+        remembered.sort_unstable_by_key(|(task, _)| *task);
+        Ok(remembered)
     }
+}
+
+/// What a thread adds up, and what its devices remember.
+struct Own {
+    sums: Vec<Vec<u64>>,
+    remembered: Remembered,
 }

@@ -60,9 +60,14 @@ impl<C: Compute, P: Peers> Exchange for Direct<'_, C, P> {
     }
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        let sums = self.fleet.sum(round, queries)?.into_iter().zip(queries);
+        let mut answers = self.fleet.sum(round, queries)?;
         let answered = round.answering();
-        Ok(sums.map(|(values, query)| Sum { values, answered, traffic: traffic(round, query) }).collect())
+        let values = std::mem::take(&mut answers.values);
+        let sum = |(i, (values, query))| {
+            let remembered = answers.remembered(round, i);
+            Sum { values, answered, traffic: traffic(round, query), remembered }
+        };
+        Ok(values.into_iter().zip(queries).enumerate().map(sum).collect())
     }
 
     fn evaluate(

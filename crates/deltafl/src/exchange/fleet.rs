@@ -7,13 +7,17 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::peers::{cut, owners};
-use super::{Drawn, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation};
+use super::recall::{self, Recalled};
+use super::{
+    Drawn, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation, TrainIndex,
+};
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, Split};
-use crate::device::blocks;
+use crate::device::{blocks, stream_key};
+use crate::memory::Memory;
 use crate::model::Score;
 use crate::params::Params;
-use crate::question::{Ask, Query};
+use crate::question::{Ask, Parting, Query};
 use crate::superquantile::DeviceLoss;
 
 /// The devices of a federation.
@@ -22,8 +26,8 @@ pub struct Fleet<'a, C, P> {
     federation: &'a Federation,
     /// Federation index of each train device.
     train: Vec<u32>,
-    /// α_k = n_k of the train devices.
-    weights: Vec<u64>,
+    /// n_k of the train devices.
+    counts: Vec<u64>,
     peers: P,
     losses: LossCache,
     /// The cohort of the next round.
@@ -59,6 +63,21 @@ struct Owed {
     examples: u64,
 }
 
+/// The answers to some queries, and what the devices remember of them.
+pub(super) struct Answers {
+    /// Per query, or per member.
+    pub(super) values: Vec<Vec<u64>>,
+    recalled: Vec<Recalled>,
+}
+
+impl Answers {
+    /// What the devices of a cohort remember of a query, by their index among those that train.
+    pub(super) fn remembered(&mut self, round: &Round<'_>, query: usize) -> Vec<(TrainIndex, Memory)> {
+        let recalled = self.recalled.extract_if(.., |recalled| recalled.query == query);
+        recalled.map(|Recalled { member, memory, .. }| (round.cohort[member].device, memory)).collect()
+    }
+}
+
 impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     /// The devices of a federation, computed by `compute` in this process and by each of its peers.
     pub fn new(compute: C, federation: &'a Federation, peers: P) -> Result<Self, ExchangeError> {
@@ -66,9 +85,9 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         if train.is_empty() {
             return Err(ExchangeError::NoTrainDevices);
         }
-        let weights = train.iter().map(|&k| federation.count(k)).collect();
+        let counts = train.iter().map(|&k| federation.count(k)).collect();
         let (losses, next, share) = (LossCache::default(), Vec::new(), Share::default());
-        Ok(Self { compute, federation, train, weights, peers, losses, next, share })
+        Ok(Self { compute, federation, train, counts, peers, losses, next, share })
     }
 
     /// How many devices train.
@@ -108,31 +127,27 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let of_params = |params: &&Params| {
             let losses = self.losses.at(params).unwrap_or_default();
             let answering = round.cohort.iter().zip(losses).filter(|(drawn, _)| !drawn.dropped);
-            let told = |(drawn, &loss): (&Drawn, &f64)| DeviceLoss::new(loss, self.weight(drawn)).ok();
+            let told = |(drawn, &loss): (&Drawn, &f64)| DeviceLoss::new(loss, self.weight(round, drawn)).ok();
             answering.filter_map(told).collect()
         };
         Ok(params.iter().map(of_params).collect())
     }
 
     /// For each query, the sum of the answers over the cohort.
-    pub(super) fn sum(
-        &mut self,
-        round: &Round<'_>,
-        queries: &[Query],
-    ) -> Result<Vec<Vec<u64>>, ExchangeError> {
+    pub(super) fn sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
         let mut owed = self.owed(round, queries);
         let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
         let mut owners = owners(&costs, self.peers.size()).into_iter();
         owed.retain(|_| owners.next() == Some(self.peers.rank()));
         let mut sums: Vec<Vec<u64>> = queries.iter().map(|query| vec![0; query.answer_len()]).collect();
-        self.update(round, queries, &owed, |owed| owed.query, &mut sums)?;
+        let recalled = self.update(round, queries, &owed, |owed| owed.query, &mut sums)?;
         if self.peers.rank() == 0 {
             for (query, sum) in queries.iter().zip(&mut sums) {
                 (0..round.cohort.len()).for_each(|member| self.add_quantile(round, query, member, sum));
             }
         }
-        self.meet(round, queries, sums)
+        self.meet(round, queries, Answers { values: sums, recalled })
     }
 
     /// The answers of some members to all queries, one behind the other: the inputs of a masked sum.
@@ -141,7 +156,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         round: &Round<'_>,
         queries: &[Query],
         members: &[usize],
-    ) -> Result<Vec<Vec<u64>>, ExchangeError> {
+    ) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
         let place = |owed: &Owed| members.iter().position(|&member| member == owed.member);
         let mut owed = self.owed(round, queries);
@@ -154,7 +169,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let mut parts: Vec<Vec<u64>> =
             members.iter().flat_map(|_| lens.iter().map(|&len| vec![0; len])).collect();
         let part = |owed: &Owed| place(owed).unwrap_or(0) * queries.len() + owed.query;
-        self.update(round, queries, &owed, part, &mut parts)?;
+        let mut recalled = self.update(round, queries, &owed, part, &mut parts)?;
         if self.peers.rank() == 0 {
             for (part, values) in parts.iter_mut().enumerate() {
                 let (query, member) = (&queries[part % queries.len()], members[part / queries.len()]);
@@ -162,9 +177,14 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             }
         }
         // Each process holds what it computed, and zeros elsewhere: the sum over all of them puts the parts together.
-        let whole = self.peers.sum(parts.concat(), &mut || false)?;
+        let mut whole = parts.concat();
+        whole.push(recall::word(&recalled));
+        let mut whole = self.peers.sum(whole, &mut || false)?;
+        if whole.pop() != Some(0) {
+            recalled = recall::meet(&mut self.peers, recalled)?;
+        }
         let len: usize = lens.iter().sum();
-        Ok(whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect())
+        Ok(Answers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), recalled })
     }
 
     /// Loss and metrics of every device of a split, per params.
@@ -201,12 +221,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 
     fn federation_indices(&self, cohort: &[Drawn]) -> Vec<u32> {
-        cohort.iter().map(|drawn| self.train[drawn.device as usize]).collect()
+        cohort.iter().map(|drawn| self.train[drawn.device.place()]).collect()
     }
 
     /// α_k, times how often the device was drawn.
-    fn weight(&self, drawn: &Drawn) -> f64 {
-        self.weights[drawn.device as usize] as f64 * f64::from(drawn.times)
+    fn weight(&self, round: &Round<'_>, drawn: &Drawn) -> f64 {
+        round.terms.weights.of(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
     }
 
     /// Makes sure that F_k(w) of the cohort is known at these params; equal params share one pass.
@@ -272,15 +292,21 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     fn owed(&self, round: &Round<'_>, queries: &[Query]) -> Vec<Owed> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
+        let parting = Parting::of(&round.key(), queries);
         for member in answering {
-            for (query, Query { params, ask }) in queries.iter().enumerate() {
+            let drawn = &round.cohort[member];
+            let device = self.train[drawn.device.place()];
+            for (query, Query { params, ask, .. }) in queries.iter().enumerate() {
                 let Ask::Update { weighting, plan } = ask else { continue };
+                if parting.among(query) > 1 && !parting.answers(query, stream_key(self.federation.id(device)))
+                {
+                    continue;
+                }
                 let known = if weighting.needs_loss() { self.losses.at(params) } else { None };
                 let share = known.map_or(1.0, |losses| weighting.share(losses[member]));
                 if share > 0.0 || share.is_nan() {
-                    let drawn = &round.cohort[member];
-                    let examples = plan.examples(self.weights[drawn.device as usize]);
-                    all.push(Owed { query, member, weight: self.weight(drawn) * share, examples });
+                    let examples = plan.examples(self.counts[drawn.device.place()]);
+                    all.push(Owed { query, member, weight: self.weight(round, drawn) * share, examples });
                 }
             }
         }
@@ -296,16 +322,25 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         owed: &[Owed],
         sum_of: impl Fn(&Owed) -> usize,
         sums: &mut [Vec<u64>],
-    ) -> Result<(), ExchangeError> {
+    ) -> Result<Vec<Recalled>, ExchangeError> {
         self.share.updates += owed.len() as u64;
         self.share.examples += owed.iter().map(|owed| owed.examples).sum::<u64>();
         let task = |owed: &Owed| {
-            let Query { params, ask: Ask::Update { plan, .. } } = &queries[owed.query] else { return None };
-            let device = self.train[round.cohort[owed.member].device as usize];
-            Some(UpdateTask { device, params, plan, weight: owed.weight, sum: sum_of(owed) })
+            let Query { params, sent, ask: Ask::Update { plan, .. } } = &queries[owed.query] else {
+                return None;
+            };
+            let drawn = round.cohort[owed.member].device;
+            let own = round.own.get(owed.query).and_then(|devices| devices.get(drawn));
+            let device = self.train[drawn.place()];
+            Some(UpdateTask { device, params, sent, own, plan, weight: owed.weight, sum: sum_of(owed) })
         };
         let tasks: Vec<UpdateTask<'_>> = owed.iter().filter_map(task).collect();
-        Ok(self.compute.updates(&round.key(), &tasks, sums)?)
+        let remembered = self.compute.updates(&round.key(), &tasks, sums)?;
+        let recalled = |(task, memory): (usize, Memory)| {
+            let Owed { query, member, .. } = owed[task];
+            Recalled { query, member, memory }
+        };
+        Ok(remembered.into_iter().map(recalled).collect())
     }
 
     /// Adds a member's answer to a step of a private quantile.
@@ -314,7 +349,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let drawn = &round.cohort[member];
         let loss = self.losses.at(&query.params).map(|losses| losses[member]);
         if let (false, Some(Ok(device))) =
-            (drawn.dropped, loss.map(|loss| DeviceLoss::new(loss, self.weight(drawn))))
+            (drawn.dropped, loss.map(|loss| DeviceLoss::new(loss, self.weight(round, drawn))))
         {
             ask.answer(device, sum);
         }
@@ -326,22 +361,28 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         &mut self,
         round: &Round<'_>,
         queries: &[Query],
-        sums: Vec<Vec<u64>>,
-    ) -> Result<Vec<Vec<u64>>, ExchangeError> {
+        Answers { values, mut recalled }: Answers,
+    ) -> Result<Answers, ExchangeError> {
         if self.peers.size() == 1 {
-            return Ok(sums);
+            return Ok(Answers { values, recalled });
         }
         let mut expected = self.expected(round, queries).into_iter();
         let federation = self.federation;
         let mut meanwhile = || expected.next().map(|k| federation.examples(k).touch()).is_some();
-        let total = self.peers.sum(sums.concat(), &mut meanwhile)?;
+        let mut mine = values.concat();
+        mine.push(recall::word(&recalled));
+        let total = self.peers.sum(mine, &mut meanwhile)?;
         let mut rest = total.as_slice();
         let mut part = |sum: &Vec<u64>| {
             let (part, behind) = rest.split_at(sum.len());
             rest = behind;
             part.to_vec()
         };
-        Ok(sums.iter().map(&mut part).collect())
+        let values = values.iter().map(&mut part).collect();
+        if rest != [0] {
+            recalled = recall::meet(&mut self.peers, recalled)?;
+        }
+        Ok(Answers { values, recalled })
     }
 
     /// The devices (federation indices) with which this process begins the next round, if that round goes as

@@ -17,10 +17,11 @@ use rand_chacha::rand_core::SeedableRng;
 
 use super::{
     ATTEMPTS, Alone, Drawn, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, SplitEvaluation, Sum,
-    Traffic,
+    Traffic, TrainIndex,
 };
 use crate::compute::Compute;
 use crate::data::{Federation, Split};
+use crate::memory::Memory;
 use crate::params::Params;
 use crate::question::{Ask, Query, encode};
 use crate::stream::{Purpose, Stream};
@@ -108,19 +109,21 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
         round: &Round<'_>,
         queries: &[Query],
         failed: &mut Option<ExchangeError>,
-    ) -> Result<(Vec<u64>, Traffic), SimulationError> {
+    ) -> Result<Slot, SimulationError> {
         let mut setup = self.ready(round)?;
         setup.slots_left -= 1;
         let len: usize = queries.iter().map(Query::answer_len).sum();
         let position: HashMap<u32, usize> =
-            round.cohort.iter().enumerate().map(|(i, drawn)| (drawn.device, i)).collect();
-        let mut answers = Answers { fleet: &mut self.fleet, round, queries, ready: HashMap::new(), failed };
+            round.cohort.iter().enumerate().map(|(i, drawn)| (drawn.device.0, i)).collect();
+        let mut remembered = vec![Vec::new(); queries.len()];
+        let (fleet, ready) = (&mut self.fleet, HashMap::new());
+        let mut answers = Inputs { fleet, round, queries, ready, remembered: &mut remembered, failed };
         let signed = blake3::hash(&encode(&round.key(), queries));
         let input = |DeviceId(device)| answers.of(position[&device]);
         let sum = setup.protocol.sum(len as u32, signed.as_bytes(), input)?.sum;
         let traffic = setup.new_traffic();
         self.setup = Some(setup);
-        Ok((sum, traffic))
+        Ok(Slot { sum, traffic, remembered })
     }
 }
 
@@ -128,13 +131,21 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
 /// second set-up of the same round they are gone already.
 fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<DeviceId>, Vec<Drop>) {
     let present = round.cohort.iter().filter(|drawn| generation == 0 || !drawn.dropped);
-    let devices = present.map(|drawn| DeviceId(drawn.device)).collect();
+    let devices = present.map(|drawn| DeviceId(drawn.device.0)).collect();
     let vanishing = round.cohort.iter().filter(|drawn| generation == 0 && drawn.dropped);
     let drops = vanishing.map(|drawn| {
         let phases = [PhaseName::Advertise, PhaseName::Reveal, PhaseName::Share, PhaseName::MaskedInput(0)];
-        Drop { device: DeviceId(drawn.device), before: phases[stream.below(4) as usize] }
+        Drop { device: DeviceId(drawn.device.0), before: phases[stream.below(4) as usize] }
     });
     (devices, drops.collect())
+}
+
+/// What a slot of the protocol came to.
+struct Slot {
+    sum: Vec<u64>,
+    traffic: Traffic,
+    /// Per query.
+    remembered: Vec<Vec<(TrainIndex, Memory)>>,
 }
 
 impl Setup {
@@ -158,16 +169,18 @@ impl Setup {
 }
 
 /// The inputs of the devices, computed a few at a time: all threads work, and memory stays in bounds.
-struct Answers<'a, 'f, C, P> {
+struct Inputs<'a, 'f, C, P> {
     fleet: &'a mut Fleet<'f, C, P>,
     round: &'a Round<'a>,
     queries: &'a [Query],
     ready: HashMap<usize, Vec<u64>>,
+    /// What devices remember, per query.
+    remembered: &'a mut [Vec<(TrainIndex, Memory)>],
     /// Why a device could not be computed; the sum is thrown away then.
     failed: &'a mut Option<ExchangeError>,
 }
 
-impl<C: Compute, P: Peers> Answers<'_, '_, C, P> {
+impl<C: Compute, P: Peers> Inputs<'_, '_, C, P> {
     /// The input of member `i` of the cohort. Devices are asked in the order of their ids.
     fn of(&mut self, i: usize) -> Vec<u64> {
         if !self.ready.contains_key(&i) {
@@ -178,7 +191,12 @@ impl<C: Compute, P: Peers> Answers<'_, '_, C, P> {
             next.sort_unstable_by_key(|&j| self.round.cohort[j].device);
             next.truncate(4 * self.fleet.compute().width() * self.fleet.peers().size());
             match self.fleet.answers(self.round, self.queries, &next) {
-                Ok(answers) => self.ready = next.into_iter().zip(answers).collect(),
+                Ok(mut answers) => {
+                    for (query, remembered) in self.remembered.iter_mut().enumerate() {
+                        remembered.extend(answers.remembered(self.round, query));
+                    }
+                    self.ready = next.into_iter().zip(answers.values).collect();
+                }
                 Err(error) => *self.failed = Some(error),
             }
         }
@@ -221,7 +239,7 @@ impl<C: Compute, P: Peers> Exchange for Masked<'_, C, P> {
         if let Some(error) = failed {
             return Err(error);
         }
-        let (sum, traffic) = slot.map_err(|error| match error {
+        let Slot { sum, traffic, mut remembered } = slot.map_err(|error| match error {
             SimulationError::Verdict(verdict) => ExchangeError::NoSum { source: verdict.into() },
             error => ExchangeError::Transport { context: "secure aggregation failed", source: error.into() },
         })?;
@@ -233,7 +251,8 @@ impl<C: Compute, P: Peers> Exchange for Masked<'_, C, P> {
             // One slot carries the sums of all tracks: its cost is shared out evenly.
             let mut traffic = traffic.part(q as u64, queries.len() as u64);
             traffic.bytes_down += params_down(round, query);
-            sums.push(Sum { values: values.to_vec(), answered: round.answering(), traffic });
+            let remembered = std::mem::take(&mut remembered[q]);
+            sums.push(Sum { values: values.to_vec(), answered: round.answering(), traffic, remembered });
         }
         Ok(sums)
     }

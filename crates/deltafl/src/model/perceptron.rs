@@ -8,7 +8,7 @@
 //!
 //! Example by example, without vectors: the plain reference of what the GPU computes.
 
-use super::{Batch, Model, Score};
+use super::{Batch, Model, Score, Tensor};
 use crate::stream::Stream;
 
 /// The perceptron.
@@ -75,6 +75,15 @@ fn residuals(logits: &mut [f32], label: usize) {
 impl Model for Perceptron {
     fn num_params(&self) -> usize {
         self.hidden * (self.inputs + 1) + self.classes * (self.hidden + 1)
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        vec![
+            Tensor::new("fc1.weight", &[self.hidden, self.inputs]),
+            Tensor::new("fc1.bias", &[self.hidden]),
+            Tensor::new("fc2.weight", &[self.classes, self.hidden]),
+            Tensor::new("fc2.bias", &[self.classes]),
+        ]
     }
 
     /// U(±1/√fan_in) for matrices and biases.

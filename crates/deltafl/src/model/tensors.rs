@@ -6,33 +6,36 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::Model;
 
 /// A tensor of a model: consecutive entries of w.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tensor {
     /// Its name in a state dict.
-    pub name: &'static str,
+    pub name: String,
     /// Its shape there, the last axis running fastest.
     pub shape: Vec<usize>,
     /// Whether w holds the transpose of this matrix.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_transposed: bool,
 }
 
 impl Tensor {
     /// A tensor that lies in w as it is.
-    pub fn new(name: &'static str, shape: &[usize]) -> Self {
-        Self { name, shape: shape.to_vec(), is_transposed: false }
+    pub fn new(name: &str, shape: &[usize]) -> Self {
+        Self { name: name.to_owned(), shape: shape.to_vec(), is_transposed: false }
     }
 
     /// A matrix whose transpose lies in w.
-    pub fn transposed(name: &'static str, shape: [usize; 2]) -> Self {
-        Self { name, shape: shape.to_vec(), is_transposed: true }
+    pub fn transposed(name: &str, shape: [usize; 2]) -> Self {
+        Self { name: name.to_owned(), shape: shape.to_vec(), is_transposed: true }
     }
 
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.shape.iter().product()
+        self.shape.iter().fold(1, |len: usize, axis| len.saturating_mul(*axis))
     }
 
     /// Whether it has no entries.
@@ -60,7 +63,7 @@ pub enum InvalidState {
     #[error("the tensor {name} is missing")]
     Missing {
         /// Its name.
-        name: &'static str,
+        name: String,
     },
     /// A tensor that the model does not have.
     #[error("the model has no tensor {name}")]
@@ -72,7 +75,7 @@ pub enum InvalidState {
     #[error("the tensor {name} has shape {got:?} where the model has {expected:?}")]
     Shape {
         /// Its name.
-        name: &'static str,
+        name: String,
         /// As the model has it.
         expected: Vec<usize>,
         /// As it is.
@@ -96,29 +99,43 @@ pub enum InvalidState {
 /// ```
 pub fn state_dict(model: &dyn Model, params: &[f32]) -> Vec<NamedTensor> {
     assert_eq!(params.len(), model.num_params(), "params of another model");
+    named_tensors(&model.tensors(), params)
+}
+
+/// The flat parameters of a model from its tensors, which may come in any order.
+pub fn from_state_dict(model: &dyn Model, state: &[NamedTensor]) -> Result<Vec<f32>, InvalidState> {
+    flat_params(&model.tensors(), state)
+}
+
+/// Flat parameters by name: each of the tensors with its entries.
+///
+/// # Panics
+/// When `params` has fewer entries than the tensors.
+pub fn named_tensors(tensors: &[Tensor], params: &[f32]) -> Vec<NamedTensor> {
     let mut rest = params;
-    let of_tensor = |tensor: Tensor| {
+    let of_tensor = |tensor: &Tensor| {
         let (flat, after) = rest.split_at(tensor.len());
         rest = after;
         let values = match tensor.shape[..] {
             [rows, columns] if tensor.is_transposed => transposed(flat, columns, rows),
             _ => flat.to_vec(),
         };
-        NamedTensor { name: tensor.name.to_owned(), shape: tensor.shape, values }
+        NamedTensor { name: tensor.name.clone(), shape: tensor.shape.clone(), values }
     };
-    model.tensors().into_iter().map(of_tensor).collect()
+    tensors.iter().map(of_tensor).collect()
 }
 
-/// The flat parameters of a model from its tensors, which may come in any order.
-pub fn from_state_dict(model: &dyn Model, state: &[NamedTensor]) -> Result<Vec<f32>, InvalidState> {
+/// Flat parameters from their tensors, which may come in any order.
+pub fn flat_params(tensors: &[Tensor], state: &[NamedTensor]) -> Result<Vec<f32>, InvalidState> {
     let mut by_name: HashMap<&str, &NamedTensor> =
         state.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
-    let mut params = Vec::with_capacity(model.num_params());
-    for tensor in model.tensors() {
-        let given = by_name.remove(tensor.name).ok_or(InvalidState::Missing { name: tensor.name })?;
+    let mut params = Vec::with_capacity(state.iter().map(|tensor| tensor.values.len()).sum());
+    for tensor in tensors {
+        let missing = || InvalidState::Missing { name: tensor.name.clone() };
+        let given = by_name.remove(tensor.name.as_str()).ok_or_else(missing)?;
         if given.shape != tensor.shape || given.values.len() != tensor.len() {
-            let got = given.shape.clone();
-            return Err(InvalidState::Shape { name: tensor.name, expected: tensor.shape, got });
+            let (name, expected, got) = (tensor.name.clone(), tensor.shape.clone(), given.shape.clone());
+            return Err(InvalidState::Shape { name, expected, got });
         }
         match tensor.shape[..] {
             [rows, columns] if tensor.is_transposed => {

@@ -97,7 +97,7 @@ fn search_privately(
             if let Some(query) = search.query() {
                 asking.push(s);
                 let params = state.tracks[*i].params.clone();
-                queries.push(Query { params, ask: Ask::Quantile(query) });
+                queries.push(Query::new(params, Ask::Quantile(query)));
             }
         }
         if queries.is_empty() {

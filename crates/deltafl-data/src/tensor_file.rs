@@ -1,0 +1,63 @@
+//! Named tensors in a safetensors file, with one text beside them.
+//!
+//! The format keeps no order among its metadata, and equal content must be equal bytes: so there is one key, and what is
+//! to be said stands under it as JSON.
+
+use std::collections::HashMap;
+
+use deltafl::model::NamedTensor;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+
+/// The metadata key.
+const KEY: &str = "deltafl";
+
+/// Why bytes are not a file of tensors.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorFileError {
+    /// Not a whole safetensors file.
+    #[error("not a safetensors file, or damaged")]
+    Damaged,
+    /// A tensor of another type.
+    #[error("the tensor {name} does not hold f32")]
+    Type {
+        /// Its name.
+        name: String,
+    },
+    /// Two tensors of one name, or one with more or fewer entries than its shape says.
+    #[error("the tensors cannot be written: two have one name, or one is not of its shape")]
+    Inconsistent,
+}
+
+/// The bytes of a file of tensors: equal content, equal bytes.
+pub fn write_tensors(tensors: &[NamedTensor], text: Option<&str>) -> Result<Vec<u8>, TensorFileError> {
+    let bytes = |tensor: &NamedTensor| -> Vec<u8> {
+        tensor.values.iter().flat_map(|entry| entry.to_le_bytes()).collect()
+    };
+    let bytes: Vec<Vec<u8>> = tensors.iter().map(bytes).collect();
+    let mut views = Vec::with_capacity(tensors.len());
+    for (i, (tensor, bytes)) in tensors.iter().zip(&bytes).enumerate() {
+        if tensors[..i].iter().any(|earlier| earlier.name == tensor.name) {
+            return Err(TensorFileError::Inconsistent);
+        }
+        let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes);
+        views.push((tensor.name.clone(), view.map_err(|_| TensorFileError::Inconsistent)?));
+    }
+    let metadata = text.map(|text| HashMap::from([(KEY.to_owned(), text.to_owned())]));
+    serialize(views, metadata).map_err(|_| TensorFileError::Inconsistent)
+}
+
+/// The tensors of a file, in no particular order, and the text beside them.
+pub fn read_tensors(bytes: &[u8]) -> Result<(Vec<NamedTensor>, Option<String>), TensorFileError> {
+    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|_| TensorFileError::Damaged)?;
+    let text = metadata.metadata().as_ref().and_then(|map| map.get(KEY)).cloned();
+    let file = SafeTensors::deserialize(bytes).map_err(|_| TensorFileError::Damaged)?;
+    let tensor = |(name, view): (String, TensorView<'_>)| {
+        if view.dtype() != Dtype::F32 {
+            return Err(TensorFileError::Type { name });
+        }
+        let entries = view.data().as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
+        Ok(NamedTensor { shape: view.shape().to_vec(), values: entries.collect(), name })
+    };
+    Ok((file.tensors().into_iter().map(tensor).collect::<Result<_, _>>()?, text))
+}

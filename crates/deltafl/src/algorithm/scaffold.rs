@@ -1,0 +1,138 @@
+//! SCAFFOLD: control variates take out what a device's data pulls away from the population (Karimireddy et al., 2020, option II).
+//!
+//! ```text
+//! device k:   w ← w − γ (∇f_k(w; ξ) − c_k + c)                       K steps from w_t
+//!             c_k⁺ = c_k − c + (w_t − w_k) / (K γ)
+//! server:     w_{t+1} = w_t + γ_g · mean of (w_k − w_t)
+//!             c ← c + |S_t| / N · mean of (c_k⁺ − c_k)
+//! ```
+//!
+//! c_k stays with its device: in its memory, on its own disk in a deployment. Means are weighted as the devices are, and are
+//! the paper's with `weights = "uniform"`.
+
+use super::{Algorithm, Interval, OptionKind, OptionSpec, Parts, Value};
+use crate::memory::Memory;
+use crate::params::{Params, UpdateSum};
+use crate::selection::EVERYONE;
+use crate::server_step::{Applied, ServerStep};
+use crate::trainer::{Correction, Trained};
+
+/// SCAFFOLD.
+pub static SCAFFOLD: Algorithm = Algorithm {
+    kind: "scaffold",
+    title: "SCAFFOLD",
+    about: "federated averaging with control variates, which correct each local step for what is peculiar to the device",
+    options: &[OptionSpec {
+        name: "global_rate",
+        symbol: "γ_g",
+        kind: OptionKind::Real(Interval::POSITIVE),
+        default: Some(Value::Real(1.0)),
+        levels: false,
+        about: "how far the server goes along the mean of the updates",
+        example: Value::Real(1.0),
+    }],
+    build: |options| {
+        let server = Box::new(Control { rate: options.real("global_rate") });
+        Ok(Parts { correction: Some(&CONTROL_VARIATE), server, ..Parts::default() })
+    },
+    weightings: &[&EVERYONE],
+    corrections: &[&CONTROL_VARIATE],
+};
+
+/// The name of c in the track's memory, and of c_k in the device's.
+const CONTROL: &str = "control";
+
+/// c − c_k is added to every gradient.
+pub static CONTROL_VARIATE: Correction = Correction {
+    name: "control-variate",
+    sent: &[CONTROL],
+    drift: |sent, own, drift| {
+        drift.copy_from_slice(sent[0].as_slice());
+        if let Some(control) = own.vector(CONTROL) {
+            drift.iter_mut().zip(control.as_slice()).for_each(|(drift, own)| *drift -= own);
+        }
+    },
+    finish,
+};
+
+/// c_k⁺, and what it differs by from c_k.
+fn finish(trained: &Trained<'_>, own: &mut Memory, changes: &mut [f32]) {
+    let Trained { params, local, sent, steps, learning_rate } = *trained;
+    let per_step = 1.0 / (steps as f64 * f64::from(learning_rate));
+    let moved = params.iter().zip(local).map(|(&from, &to)| (f64::from(from) - f64::from(to)) * per_step);
+    for ((change, moved), &control) in changes.iter_mut().zip(moved).zip(sent[0].as_slice()) {
+        *change = (moved - f64::from(control)) as f32;
+    }
+    let next = match own.vector(CONTROL) {
+        Some(before) => before.as_slice().iter().zip(&*changes).map(|(own, change)| own + change).collect(),
+        None => changes.to_vec(),
+    };
+    own.set_vector(CONTROL, next.into());
+}
+
+/// The server step.
+#[derive(Clone, Copy, Debug)]
+struct Control {
+    rate: f64,
+}
+
+impl ServerStep for Control {
+    fn apply(&self, at: &Applied<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
+        let params = at.params.as_slice();
+        let mut mean = sum.mean()?;
+        let moved: Vec<f32> = params
+            .iter()
+            .zip(mean.by_ref())
+            .map(|(&w, step)| (f64::from(w) + self.rate * step) as f32)
+            .collect();
+        let share = sum.kept() as f64 / at.devices as f64;
+        let zero = vec![0.0; params.len()];
+        let control = memory.vector(CONTROL).map_or(&zero[..], Params::as_slice);
+        let control: Vec<f32> =
+            control.iter().zip(mean).map(|(&c, change)| (f64::from(c) + share * change) as f32).collect();
+        memory.set_vector(CONTROL, control.into());
+        Some(moved.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::UpdateCode;
+
+    #[test]
+    fn a_device_keeps_its_control_and_tells_the_change() {
+        let sent = [Params::from(vec![0.5, -1.0])];
+        let mut own = Memory::default();
+        let mut drift = [0.0; 2];
+        (CONTROL_VARIATE.drift)(&sent, &own, &mut drift);
+        assert_eq!(drift, [0.5, -1.0], "a new device has no control of its own");
+        let trained =
+            Trained { params: &[1.0, 1.0], local: &[0.0, 1.5], sent: &sent, steps: 4, learning_rate: 0.125 };
+        let mut changes = [0.0; 2];
+        (CONTROL_VARIATE.finish)(&trained, &mut own, &mut changes);
+        // (w_t − w_k) / (K γ) is (2, −1); less c that is (1.5, 0).
+        assert_eq!(changes, [1.5, 0.0]);
+        assert_eq!(own.vector(CONTROL).unwrap().as_slice(), [1.5, 0.0]);
+        (CONTROL_VARIATE.drift)(&sent, &own, &mut drift);
+        assert_eq!(drift, [-1.0, -1.0]);
+        (CONTROL_VARIATE.finish)(&trained, &mut own, &mut changes);
+        assert_eq!((changes, own.vector(CONTROL).unwrap().as_slice()), ([1.5, 0.0], &[3.0, 0.0][..]));
+    }
+
+    #[test]
+    fn the_server_moves_by_the_means_and_its_control_by_the_share_of_devices() {
+        let params = Params::from(vec![1.0]);
+        let mut sum = vec![0; UpdateCode::len(2)];
+        let code = UpdateCode::new(2);
+        for (local, change) in [(2.0, 4.0), (4.0, 0.0)] {
+            code.add_parts(&[(&[local], params.as_slice()), (&[change], &[0.0])], 1.0, &mut sum).unwrap();
+        }
+        let sum = UpdateSum::new(sum, 2).unwrap();
+        let mut memory = Memory::default();
+        let moved = Control { rate: 0.5 }.apply(&Applied { params: &params, devices: 10 }, &sum, &mut memory);
+        assert_eq!(moved.unwrap().as_slice(), [2.0]);
+        // The mean change is 2, of 2 devices in 10.
+        assert_eq!(memory.vector(CONTROL).unwrap().as_slice(), [0.4]);
+    }
+}
