@@ -9,6 +9,7 @@ use deltafl_data::run_folder;
 use miette::Report;
 
 use crate::error::bad_input;
+use crate::progress::Show;
 use crate::session::Options;
 
 /// Where devices compute, found for an experiment.
@@ -73,7 +74,10 @@ impl<'a> Found<'a> {
         federation: &'a Federation,
         params: usize,
     ) -> Result<Self, Report> {
-        let Some(ordinal) = wish.gpu else { return Ok(Self::Cpu { why: None }) };
+        // Nothing corrects the steps of a GPU: an algorithm that wants it stays on the CPU, unless the GPU is insisted on.
+        let corrected = experiment.plan().tracks.iter().any(|track| track.correction.is_some());
+        let gpu = wish.gpu.filter(|_| wish.required || !corrected);
+        let Some(ordinal) = gpu else { return Ok(Self::Cpu { why: None }) };
         match opened(experiment, federation, params, ordinal) {
             Ok(gpu) => Ok(Self::Gpu(Box::new(gpu))),
             Err(error) if !wish.required => Ok(Self::Cpu { why: Some(error) }),
@@ -92,6 +96,7 @@ impl<'a> Found<'a> {
         options: &Options<'_>,
     ) -> Result<Self, Report> {
         let found = Self::at(Wish::for_run(options.out, options.compute), experiment, federation, params)?;
+        // Not to a listener, for whom everything said is a warning.
         if matches!(options.show, Show::Plain) {
             eprintln!("{}", found.told());
         }

@@ -76,8 +76,8 @@ impl Pace {
         let mut forward = 0.0;
         // The first pass also wakes threads and makes buffers.
         for index in 0..2 {
-            let (round, start) =
-                (Round { seed, index, cohort: &first, terms: plan.terms, own: &[] }, Instant::now());
+            let round = Round { seed, index, cohort: &first, terms: plan.terms, own: &[] };
+            let start = Instant::now();
             exchange.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
             forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
         }

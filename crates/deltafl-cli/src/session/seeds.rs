@@ -31,7 +31,8 @@ const BESIDE: usize = 8;
 /// The exchange of one seed at a time.
 type SeedExchange<'a> = Box<dyn Exchange + Send + 'a>;
 
-/// The exchanges of the seeds that are trained at once. A dashboard shows one seed, so with it they take turns.
+/// The exchanges of the seeds that are trained at once. A dashboard and a listener follow one seed, so with them seeds
+/// take turns.
 pub(super) fn exchanges<'a>(
     experiment: &Experiment,
     federation: &'a Federation,
@@ -42,7 +43,11 @@ pub(super) fn exchanges<'a>(
         Computing::Cpu(compute) => return Ok(vec![exchange(experiment, compute, federation)?]),
         Computing::Gpu(gpu) => gpu,
     };
-    let seeds = if matches!(show, Show::Dashboard(_)) { 1 } else { experiment.seeds.iter().len() };
+    let seeds = if matches!(show, Show::Dashboard(_) | Show::Listener(_)) {
+        1
+    } else {
+        experiment.seeds.iter().len()
+    };
     let gpus =
         gpu.split(seeds.min(BESIDE)).map_err(|e| bad_input("the seeds do not fit on the GPU").because(e));
     gpus?.into_iter().map(|gpu| exchange(experiment, Box::new(gpu), federation)).collect()
@@ -138,22 +143,26 @@ impl<'a> Seeds<'a> {
         mut state: State,
         show: &Show<'_>,
     ) -> Result<Option<State>, Report> {
-        let stop = match show {
-            Show::Listener(listener) => listener.stop(),
-            _ => &**stop_on_interrupt(),
-        };
         let progress = Progress::new(show, self.experiment, state.seed, state.round);
         let mut recorder = Recorder {
             folder: &self.folder,
             progress: &progress,
             labels: &self.labels,
             seed: state.seed,
-            stop: [stop, &self.failed],
+            stop: [self.stop(), &self.failed],
             lap: Instant::now(),
         };
         let outcome = train(exchange, &self.plan, &mut state, &mut recorder);
         progress.finish();
         Ok((outcome.map_err(Report::from_err)? == Outcome::Stopped).then_some(state))
+    }
+
+    /// The flag that ends the run with its round.
+    fn stop(&self) -> &AtomicBool {
+        match self.options.show {
+            Show::Listener(listener) => listener.stop(),
+            _ => stop_on_interrupt(),
+        }
     }
 
     /// The summary, or where the run was stopped.

@@ -314,6 +314,8 @@ fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
                 let task = move |&(device, weight): &(u32, f64)| UpdateTask {
                     device,
                     params: &case.params,
+                    sent: &[],
+                    own: None,
                     plan,
                     weight,
                     sum: 0,
