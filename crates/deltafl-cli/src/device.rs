@@ -93,6 +93,12 @@ pub(crate) struct ConsentArgs {
     min_cohort: Option<usize>,
     #[command(flatten)]
     guard: GuardArgs,
+    /// Stay away from federations whose server chooses the cohorts and does not draw them
+    #[arg(long)]
+    drawn_only: bool,
+    /// The largest share of the drawn that a server may leave out as unreachable
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    max_left_out: f64,
     /// Minutes of computing per day
     #[arg(long, value_name = "MINUTES", default_value_t = 24 * 60)]
     work_per_day: u64,
@@ -127,15 +133,19 @@ enum TakenTo {
 
 impl GuardArgs {
     pub(crate) fn guard(&self) -> Result<Guard> {
-        let thousandths = (1000.0 * self.gamma).ceil();
-        let gamma = (0.0..=500.0).contains(&thousandths).then(|| Permille::new(thousandths as u16)).flatten();
-        let gamma = gamma.ok_or_else(|| bad_input(format!("--gamma {} is not in 0..=0.5", self.gamma)))?;
+        let gamma = permille("--gamma", (1000.0 * self.gamma).ceil())?;
         let adversary = match self.adversary {
             TakenTo::Active => Adversary::Active,
             TakenTo::Curious => Adversary::Curious,
         };
         Ok(Guard { adversary, gamma, accomplices: self.accomplices })
     }
+}
+
+/// An option that is a share, in thousandths.
+fn permille(option: &str, thousandths: f64) -> Result<Permille> {
+    let share = (0.0..=500.0).contains(&thousandths).then(|| Permille::new(thousandths as u16)).flatten();
+    Ok(share.ok_or_else(|| bad_input(format!("{option} {} is not in 0..=0.5", thousandths / 1000.0)))?)
 }
 
 impl ConsentArgs {
@@ -152,6 +162,8 @@ impl ConsentArgs {
                 Consent::default().min_cohort
             }),
             guard: self.guard.guard()?,
+            max_left_out: permille("--max-left-out", (1000.0 * self.max_left_out).floor())?,
+            drawn_only: self.drawn_only,
             work_per_day: Duration::from_secs(60 * self.work_per_day),
             max_passes: self.max_passes,
             willing: Arc::new(move || if on_mains && on_battery() { Err(Reason::Battery) } else { Ok(()) }),

@@ -341,7 +341,10 @@ async fn start(
     let mut host =
         Host::start(setup, &roster).await.map_err(|e| bad_input("the server cannot start").because(e))?;
     let engine = host.engine(rules, stop).expect("asked for once");
-    Ok((host, engine))
+    Ok(match deployment.chain().await? {
+        Some(chain) => (host, engine.drawing_by(chain)),
+        None => (host, engine),
+    })
 }
 
 /// Trains all seeds that are not done.

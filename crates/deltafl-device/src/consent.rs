@@ -8,6 +8,7 @@ use deltafl::question::{Ask, Parting, Question};
 use deltafl::terms::Weights;
 use deltafl::trainer::Work;
 use deltafl_secagg::device::Policy;
+use deltafl_secagg::graph::Permille;
 use deltafl_wire::guard::Guard;
 use deltafl_wire::proto;
 
@@ -110,6 +111,10 @@ pub struct Consent {
     pub min_cohort: usize,
     /// Against whom rounds must protect the device.
     pub guard: Guard,
+    /// The largest share of the drawn that may be left out of a round, where the roster says that cohorts are drawn.
+    pub max_left_out: Permille,
+    /// Whether to stay away from federations whose server chooses the cohorts.
+    pub drawn_only: bool,
     /// Computing time per day.
     pub work_per_day: Duration,
     /// Passes over its own examples that the device makes for one question, at most. One that asks for more is refused before
@@ -128,6 +133,8 @@ impl Default for Consent {
             open: false,
             min_cohort: 30,
             guard: Guard::default(),
+            max_left_out: Permille::new(500).unwrap_or_default(),
+            drawn_only: false,
             work_per_day: DAY,
             max_passes: 100,
             willing: Arc::new(|| Ok(())),
@@ -200,14 +207,15 @@ impl Consent {
         if visits > most { Err(TooMuch::Visits { visits, most }) } else { Ok(()) }
     }
 
-    /// What the device insists on in secure aggregation, for answers of at most `max_len` integers.
-    pub(super) fn policy(&self, max_len: u32) -> Policy {
+    /// What the device insists on in secure aggregation, for answers of at most `max_len` integers, under a roster that says or
+    /// does not say that cohorts are drawn.
+    pub(super) fn policy(&self, max_len: u32, drawn: bool) -> Policy {
         Policy {
             min_members: self.min_cohort,
             adversary: self.guard.insisted(),
             max_len,
             patience: Duration::from_secs(30 * 60),
-            max_left_out: None,
+            max_left_out: (drawn || self.drawn_only).then_some(self.max_left_out),
         }
     }
 }

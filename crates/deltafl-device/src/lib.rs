@@ -26,6 +26,7 @@ mod dial;
 pub mod enrolment;
 pub mod fault;
 mod fetch;
+mod interruptible;
 mod offer;
 mod session;
 mod state;

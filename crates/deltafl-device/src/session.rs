@@ -5,6 +5,7 @@ mod memory;
 mod part;
 mod roster;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,6 +36,8 @@ use super::{Data, Device};
 const SMALL: usize = 4 << 10;
 /// Messages that wait for the network: few, because the long ones are in parts.
 const OUTBOX: usize = 2;
+/// Messages that a server has reason to send while a device computes.
+const PENDING: usize = 64;
 /// How often a device asks itself whether it has time.
 const WILLING_EVERY: Duration = Duration::from_secs(15);
 
@@ -45,10 +48,7 @@ pub(super) async fn attend(
     data: &Data,
     memory: &mut Memory,
 ) -> SessionError {
-    let attended = async {
-        let (mut session, incoming) = Session::open(device, model, data, memory).await?;
-        session.run(incoming).await
-    };
+    let attended = async { Session::open(device, model, data, memory).await?.run().await };
     match attended.await {
         Ok(never) => match never {},
         Err(error) => error,
@@ -62,6 +62,9 @@ struct Session<'d> {
     memory: &'d mut Memory,
     client: FederationClient<Channel>,
     outgoing: mpsc::Sender<FromDevice>,
+    incoming: Streaming<FromServer>,
+    /// What came while the device was computing.
+    pending: VecDeque<from_server::Body>,
     /// The zero of the protocol's clock.
     since: Instant,
     session: [u8; 16],
@@ -82,7 +85,7 @@ impl<'d> Session<'d> {
         model: &'d Arc<dyn Model>,
         data: &'d Data,
         memory: &'d mut Memory,
-    ) -> Result<(Self, Streaming<FromServer>), SessionError> {
+    ) -> Result<Self, SessionError> {
         let mut client = device.server.dial().await?;
         let (outgoing, outbox) = mpsc::channel(OUTBOX);
         let hello = proto::Hello { version: VERSION, device: device.credentials.name.clone() };
@@ -100,9 +103,7 @@ impl<'d> Session<'d> {
         }
         let session = array(&welcome.session, "session")?;
         let roster = verified(device, memory, &mut client, welcome.roster).await?;
-        let last = memory.joined.filter(|(of, _)| *of == session).and_then(|(_, round)| round);
-        let enrolment =
-            enrolment(device, &roster, welcome.index, &session, model.num_params())?.resumed(last);
+        let enrolment = enrolment(device, &roster, welcome.index, &session, model.num_params())?;
         let mut session = Self {
             device,
             model,
@@ -110,6 +111,8 @@ impl<'d> Session<'d> {
             memory,
             client,
             outgoing,
+            incoming,
+            pending: VecDeque::new(),
             since: Instant::now(),
             session,
             index: welcome.index,
@@ -121,18 +124,22 @@ impl<'d> Session<'d> {
             question: None,
         };
         session.check_willing().await?;
-        Ok((session, incoming))
+        Ok(session)
     }
 
     /// Listens to the server.
-    async fn run(&mut self, mut incoming: Streaming<FromServer>) -> Result<Infallible, SessionError> {
+    async fn run(&mut self) -> Result<Infallible, SessionError> {
         let mut willing = interval(WILLING_EVERY);
         willing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            if let Some(body) = self.pending.pop_front() {
+                self.hear(body).await?;
+                continue;
+            }
             let deadline = self.protocol.as_ref().and_then(Protocol::poll_timeout);
             let silence = deadline.map_or(WILLING_EVERY, |at| at.saturating_sub(self.since.elapsed()));
             tokio::select! {
-                message = incoming.message() => {
+                message = self.incoming.message() => {
                     let message = message?.ok_or(SessionError::Closed)?;
                     self.hear(message.body.ok_or(malformed("body"))?).await?;
                 }
@@ -191,10 +198,8 @@ impl<'d> Session<'d> {
 
     async fn change_roster(&mut self, roster: proto::Roster) -> Result<(), SessionError> {
         self.roster = verified(self.device, self.memory, &mut self.client, Some(roster)).await?;
-        let last = self.enrolment.last_round();
         let params = self.model.num_params();
-        self.enrolment =
-            enrolment(self.device, &self.roster, self.index, &self.session, params)?.resumed(last);
+        self.enrolment = enrolment(self.device, &self.roster, self.index, &self.session, params)?;
         self.available = false;
         self.check_willing().await
     }

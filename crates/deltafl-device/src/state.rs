@@ -5,6 +5,7 @@
 //! FOLDER/transcript.jsonl   what the server showed it, line by line, each line bound to the one before
 //! FOLDER/ledger             what it has answered, so that it answers nothing twice
 //! FOLDER/memory/            what its training keeps from round to round: a control variate, say
+//! FOLDER/rounds             the last round that it joined, of each session, so that it joins none twice
 //! FOLDER/lock               held while a process uses the folder
 //! ```
 //!
@@ -20,6 +21,8 @@ use std::path::{Path, PathBuf};
 
 use deltafl::memory::Memory;
 use deltafl::question::{Question, RoundKey};
+use deltafl_secagg::device::SeenRounds;
+use deltafl_secagg::params::RoundId;
 use deltafl_wire::roster::{Edition, RosterError};
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +70,7 @@ pub struct DeviceState {
     transcript: Transcript,
     ledger: Ledger,
     memory: OwnMemory,
+    rounds: SeenRounds,
 }
 
 #[derive(Debug)]
@@ -98,8 +102,9 @@ impl DeviceState {
         let transcript = Transcript::open(&path.join("transcript.jsonl"))?;
         let ledger = Ledger::open(&path.join("ledger"))?;
         let memory = OwnMemory::open(&path.join("memory"))?;
+        let rounds = read_rounds(&path.join("rounds"))?;
         let folder = Some(Folder { path: path.to_owned(), _lock: lock });
-        Ok(Self { folder, roster, refused: None, transcript, ledger, memory })
+        Ok(Self { folder, roster, refused: None, transcript, ledger, memory, rounds })
     }
 
     /// Takes a roster that the authority signed, unless it has expired, is older than one taken before, or is another one of
@@ -159,6 +164,20 @@ impl DeviceState {
         Ok(())
     }
 
+    /// The last round of a session that the device joined.
+    pub(crate) fn last_round(&self, session: &[u8; 16]) -> Option<u64> {
+        self.rounds.last(session)
+    }
+
+    /// Notes that a round is joined. It is on disk when this returns.
+    pub(crate) fn join(&mut self, round: RoundId) -> Result<(), StateError> {
+        self.rounds.note(round);
+        match &self.folder {
+            Some(folder) => replace(&folder.path.join("rounds"), &self.rounds.to_bytes()),
+            None => Ok(()),
+        }
+    }
+
     /// Writes an event into the transcript. It is on disk when this returns.
     pub(crate) fn record(&mut self, event: Event) -> Result<(), StateError> {
         Ok(self.transcript.append(event)?)
@@ -185,12 +204,22 @@ fn read_roster(path: &Path) -> Result<Option<SeenRoster>, StateError> {
     }
 }
 
+fn read_rounds(path: &Path) -> Result<SeenRounds, StateError> {
+    match fs::read(path) {
+        Ok(bytes) => {
+            SeenRounds::from_bytes(&bytes).map_err(|_| StateError::Damaged { path: path.to_owned() })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(SeenRounds::default()),
+        Err(source) => Err(io_error(path)(source)),
+    }
+}
+
 /// Writes a file beside its place, syncs it, and renames it.
-fn replace(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
+fn replace(path: &Path, contents: &[u8]) -> Result<(), StateError> {
     let beside = path.with_extension("new");
     let write = || {
         let mut file = File::create(&beside)?;
-        file.write_all(bytes)?;
+        file.write_all(contents)?;
         file.sync_all()?;
         fs::rename(&beside, path)?;
         // The rename itself is in the folder.
@@ -234,6 +263,22 @@ mod tests {
         let edition = Edition { version: 4, expires: 1_000 };
         let refused = DeviceState::default().take_roster(edition, &blake3::hash(b"four")).unwrap_err();
         assert!(matches!(refused, RosterRefused::Roster(RosterError::Expired(4))));
+    }
+
+    #[test]
+    fn a_round_stays_joined_after_a_restart_and_a_damaged_file_is_not_taken_for_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let round = |round| RoundId { session: [7; 16], round };
+        let mut state = DeviceState::open(folder.path()).unwrap();
+        assert_eq!(state.last_round(&[7; 16]), None);
+        state.join(round(3)).unwrap();
+        state.join(round(5)).unwrap();
+        drop(state);
+        let state = DeviceState::open(folder.path()).unwrap();
+        assert_eq!((state.last_round(&[7; 16]), state.last_round(&[8; 16])), (Some(5), None));
+        drop(state);
+        fs::write(folder.path().join("rounds"), b"dfl-seen").unwrap();
+        assert!(matches!(DeviceState::open(folder.path()), Err(StateError::Damaged { .. })));
     }
 
     #[test]

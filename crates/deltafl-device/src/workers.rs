@@ -7,6 +7,8 @@ use deltafl::model::Model;
 use deltafl::trainer::{Sgd, TrainerError, Worker, Workspace};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::interruptible::Interrupt;
+
 /// A few threads, and the memory in which they train, shared by the devices of a process.
 #[derive(Debug)]
 pub struct Workers {
@@ -40,7 +42,8 @@ impl Workers {
         self.answers.acquire().await.expect("the semaphore is never closed")
     }
 
-    /// Computes on one of the threads.
+    /// Computes on one of the threads, between two batches for as long as somebody waits: a computation whose future is dropped
+    /// ends.
     pub(super) async fn compute<T: Send + 'static>(
         &self,
         model: Arc<dyn Model>,
@@ -48,9 +51,11 @@ impl Workers {
     ) -> Result<T, Failed> {
         let _thread = self.threads.acquire().await.expect("the semaphore is never closed");
         let workspace = self.spare().pop().unwrap_or_default();
+        let interrupt = Interrupt::default();
+        let model = interrupt.guard(model);
         let done = tokio::task::spawn_blocking(move || {
             let _flushed = kernel::flush_denormals();
-            let mut worker = Sgd::new(&*model).worker_in(workspace);
+            let mut worker = Sgd::new(&model).worker_in(workspace);
             let result = task(&mut worker);
             (result, worker.into_workspace())
         });
@@ -61,5 +66,46 @@ impl Workers {
 
     fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Workspace>> {
         self.workspaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::data::synthetic::Glyphs;
+    use deltafl::kernel::Isa;
+    use deltafl::model::ModelSpec;
+    use deltafl::stream::{Purpose, Stream};
+    use deltafl::trainer::{LocalPlan, Work};
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn training_that_nobody_waits_for_ends() {
+        let federation = Arc::new(Glyphs { devices: 2.try_into().unwrap(), ..Glyphs::default() }.build());
+        let model: Arc<dyn Model> = Arc::from(ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap());
+        let (workers, len) = (Workers::new(1), model.num_params());
+        let (begun, begins) = oneshot::channel();
+        // Dropped with the task, whether it ends or is left.
+        let (alive, ended) = oneshot::channel::<()>();
+        let endless = workers.compute(model, move |worker| {
+            let _alive = alive;
+            begun.send(()).unwrap();
+            let plan = LocalPlan {
+                work: Work::Epochs(u32::MAX),
+                batch: 1,
+                learning_rate: 0.0,
+                l2: 0.0,
+                proximal: 0.0,
+            };
+            let params = vec![0.0; len];
+            let mut stream = Stream::new(1, Purpose::LocalUpdate, 0, 0);
+            worker.update(&params, &federation.examples(0), &plan, &mut stream).map(<[f32]>::len)
+        });
+        tokio::select! {
+            _ = endless => panic!("four thousand million epochs do not end"),
+            started = begins => started.unwrap(),
+        }
+        assert!(ended.await.is_err(), "the task was left");
     }
 }

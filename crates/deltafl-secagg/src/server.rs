@@ -83,7 +83,8 @@ pub enum ServerEvent {
     },
     /// A sum.
     Sum(SlotSum),
-    /// The round ended without the sums still missing; nothing about them was revealed.
+    /// The round ended without the sums still missing. Shares that devices gave by then tell of no other sum than the one
+    /// that it would have been.
     Ended(Verdict),
 }
 

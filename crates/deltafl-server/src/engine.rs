@@ -17,6 +17,8 @@ use deltafl::exchange::{
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query, encode};
 use deltafl::superquantile::DeviceLoss;
+pub use deltafl_secagg::draw::Chain;
+use deltafl_secagg::draw::{self, Draws, Opening};
 pub use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::mask::Suite;
@@ -102,6 +104,8 @@ pub struct Remote {
     /// Counts questions of open mode.
     asked: u64,
     current: Option<Current>,
+    /// What draws cohorts, where the roster says so.
+    chain: Option<Chain>,
     /// The round that was begun last without coming to its end, and how many cohorts came to no sum.
     failed: ((u64, u64), u32),
 }
@@ -126,7 +130,31 @@ pub struct DrawnTwice(pub u32);
 
 impl Remote {
     pub(crate) fn new(line: Line, rules: Rules, stop: Arc<AtomicBool>) -> Self {
-        Self { line, rules, stop, setups: 0, asked: 0, current: None, failed: ((0, 0), 0) }
+        Self { line, rules, stop, setups: 0, asked: 0, current: None, chain: None, failed: ((0, 0), 0) }
+    }
+
+    /// Draws cohorts by this chain wherever the roster names its commitment.
+    #[must_use]
+    pub fn drawing_by(self, chain: Chain) -> Self {
+        Self { chain: Some(chain), ..self }
+    }
+
+    /// What opens the draw of a set-up; `None` where the roster names no draws, or another chain's.
+    fn opening(&self, setup: u64) -> Option<(Draws, Opening)> {
+        let known = self.line.hub.known();
+        let (draws, opening) = (*known.keys.draws()?, self.chain.as_ref()?.opening(setup)?);
+        draws.verifies(setup, &opening).then_some((draws, opening))
+    }
+
+    /// Of the devices that are ready, those that the next set-up may ask: the first in the order of its draw.
+    fn drawn(&self, mut ready: Vec<bool>) -> Vec<bool> {
+        let next = self.setups + 1;
+        let Some((draws, opening)) = self.opening(next) else { return ready };
+        let order = draws.order(next, &opening, self.line.hub.known().keys.ids());
+        let is_ready = |id: DeviceId| ready.get(id.0 as usize).copied().unwrap_or(false);
+        let cohort = draw::cohort(&order, self.rules.present.max(self.rules.cohort), is_ready);
+        ready.iter_mut().zip(0..).for_each(|(ready, place)| *ready = cohort.contains(DeviceId(place)));
+        ready
     }
 
     fn check_stop(&self) -> Result<(), ExchangeError> {
@@ -194,7 +222,7 @@ impl Remote {
             cohort,
             graph: self.rules.guard.graph(cohort, self.rules.dropping),
             slots: SLOTS,
-            draw: None,
+            draw: self.opening(self.setups).map(|(_, opening)| opening),
         };
         let config = ServerConfig {
             params,
@@ -296,7 +324,7 @@ impl Exchange for Remote {
             // Now and then, to see whether the server is to stop.
             let for_now = Instant::now() + Duration::from_millis(200);
             if self.line.wait_for(self.rules.present, for_now) {
-                return Ok(Reachable::Some(self.line.hub.ready()));
+                return Ok(Reachable::Some(self.drawn(self.line.hub.ready())));
             }
         }
     }

@@ -363,8 +363,8 @@ impl Known {
 /// Takes in a roster that the server's own authority signed.
 fn know(blobs: &Blobs, signed: &SignedRoster) -> Result<Known, RosterError> {
     let roster = Roster::decode(signed.bytes.clone())?;
-    let keys = Arc::new(roster.keys()?);
     let id = blobs.keep_roster(signed.bytes.clone());
+    let keys = Arc::new(roster.keys(&id.hash, &signed.signature)?);
     Ok(Known { roster, keys, id, signature: signed.signature })
 }
 

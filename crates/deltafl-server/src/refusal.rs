@@ -26,8 +26,10 @@ pub enum Refusal {
     TooLong,
     /// A message of an earlier phase or round: a straggler, or a replay.
     Late,
-    /// A message that secure aggregation refused.
+    /// A message that secure aggregation refused, or a lie that it found.
     Dishonest,
+    /// Two devices of a cohort of which one lies, and nothing tells which.
+    Disputed,
     /// A device that does not read what it is sent, or stops in the middle of a message.
     Stalled,
     /// A sum that no honest devices make: it was thrown away, and its round begun anew.
@@ -36,7 +38,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every reason.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Handshake,
         Self::Silent,
         Self::Unknown,
@@ -48,6 +50,7 @@ impl Refusal {
         Self::TooLong,
         Self::Late,
         Self::Dishonest,
+        Self::Disputed,
         Self::Stalled,
         Self::Implausible,
     ];
@@ -66,6 +69,7 @@ impl Refusal {
             Self::TooLong => "too_long",
             Self::Late => "late",
             Self::Dishonest => "dishonest",
+            Self::Disputed => "disputed",
             Self::Stalled => "stalled",
             Self::Implausible => "implausible",
         }

@@ -193,7 +193,22 @@ impl Protocol {
                 match event {
                     ServerEvent::Ready { active, .. } => self.active = active,
                     ServerEvent::Sum(slot) => sum = Some(slot),
-                    ServerEvent::Ended(verdict) => return Err(verdict),
+                    ServerEvent::Ended(verdict) => {
+                        if let Verdict::Withheld { device } | Verdict::WrongSecret { device } = &verdict {
+                            tracing::warn!(device = device.0, %verdict, "a device lies, and is named");
+                            line.hub.refusals.count(Refusal::Dishonest);
+                        }
+                        return Err(verdict);
+                    }
+                    ServerEvent::Caught { device, lie } => {
+                        tracing::warn!(device = device.0, ?lie, "a device lies, and is named");
+                        line.hub.refusals.count(Refusal::Dishonest);
+                    }
+                    ServerEvent::Disputed { owner, holder } => {
+                        let (owner, holder) = (owner.0, holder.0);
+                        tracing::warn!(owner, holder, "one of two devices lies, and nothing tells which");
+                        line.hub.refusals.count(Refusal::Disputed);
+                    }
                     _ => {}
                 }
             }

@@ -16,6 +16,7 @@ mod blobs;
 mod commit;
 mod database;
 mod devices;
+mod draws;
 mod federations;
 mod lease;
 mod losses;
@@ -91,6 +92,9 @@ pub enum StoreError {
         /// The place.
         place: String,
     },
+    /// The system gave no randomness.
+    #[error("the system gave no randomness")]
+    Randomness,
     /// A database that a newer version of us has written.
     #[error("the database has schema {found}, and this version knows {known}: use a newer deltafl")]
     Newer {

@@ -266,7 +266,12 @@ async fn parrot(address: SocketAddr, test: &TestFederation, device: u32, index: 
     let credentials = test.credentials(device);
     let identity = Arc::new(Identity::from_secret(DeviceId(index), &credentials.signing));
     let SignedRoster { bytes, .. } = test.roster(&[]);
-    let keys = Arc::new(deltafl_wire::roster::Roster::decode(bytes.clone()).unwrap().keys().unwrap());
+    let keys = Arc::new(
+        deltafl_wire::roster::Roster::decode(bytes.clone())
+            .unwrap()
+            .keys(&blake3::hash(&bytes), &[0; 64])
+            .unwrap(),
+    );
     let mut line = Line::hello(address, &credentials.name).await.unwrap();
     let from_server::Body::Welcome(welcome) = line.next().await else { panic!("a welcome comes first") };
     let session = session_under(&welcome.session.as_ref().try_into().unwrap(), &blake3::hash(&bytes));
@@ -334,7 +339,12 @@ async fn rogue(options: Rogue, address: SocketAddr, test: &TestFederation, devic
     let credentials = test.credentials(device);
     let identity = Arc::new(Identity::from_secret(DeviceId(index), &credentials.signing));
     let SignedRoster { bytes, .. } = test.roster(&[]);
-    let keys = Arc::new(deltafl_wire::roster::Roster::decode(bytes.clone()).unwrap().keys().unwrap());
+    let keys = Arc::new(
+        deltafl_wire::roster::Roster::decode(bytes.clone())
+            .unwrap()
+            .keys(&blake3::hash(&bytes), &[0; 64])
+            .unwrap(),
+    );
     let mut line = Line::hello(address, &credentials.name).await.unwrap();
     let from_server::Body::Welcome(welcome) = line.next().await else { panic!("a welcome comes first") };
     let hash = blake3::hash(&bytes);

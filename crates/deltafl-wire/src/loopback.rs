@@ -36,6 +36,10 @@ pub fn roster<'n>(
         let key = SigningKey::from_bytes(&secret("device", name)).verifying_key().to_bytes();
         Entry { name: name.to_owned(), key, revoked: revoked(name) }
     };
-    let roster = Roster::new(edition, names.map(entry).collect())?;
-    Ok(SignedRoster::new(&roster, |message| authority().sign(message).to_bytes()))
+    Ok(signed(&Roster::new(edition, names.map(entry).collect())?))
+}
+
+/// A roster with the signature of the authority of every such fleet.
+pub fn signed(roster: &Roster) -> SignedRoster {
+    SignedRoster::new(roster, |message| authority().sign(message).to_bytes())
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use deltafl_secagg::draw::Draws;
 use deltafl_secagg::identity::{DeviceId, Roster as Keys};
 use ed25519_dalek::{Signature, VerifyingKey};
 use prost::Message as _;
@@ -92,6 +93,8 @@ pub struct Roster {
     edition: Edition,
     entries: Vec<Entry>,
     places: HashMap<String, u32>,
+    /// What the server committed to draw cohorts by.
+    draws: Option<[u8; 32]>,
 }
 
 impl Roster {
@@ -103,7 +106,18 @@ impl Roster {
                 return Err(RosterError::Duplicate(place));
             }
         }
-        Ok(Self { edition, entries, places })
+        Ok(Self { edition, entries, places, draws: None })
+    }
+
+    /// The same devices, whose cohorts are drawn by the chain of this commitment.
+    #[must_use]
+    pub fn with_draws(self, commitment: Option<[u8; 32]>) -> Self {
+        Self { draws: commitment, ..self }
+    }
+
+    /// Whether cohorts are drawn, and not chosen by the server.
+    pub fn is_drawn(&self) -> bool {
+        self.draws.is_some()
     }
 
     /// Which roster it is.
@@ -121,13 +135,17 @@ impl Roster {
         self.places.get(name).copied()
     }
 
-    /// The verifying keys of the devices that are not revoked.
-    pub fn keys(&self) -> Result<Keys, RosterError> {
+    /// The verifying keys of the devices that are not revoked, and how cohorts are drawn from them: from the hash of the roster
+    /// and the authority's signature, which no server can foresee.
+    pub fn keys(&self, hash: &blake3::Hash, signature: &[u8; 64]) -> Result<Keys, RosterError> {
         let mut keys = Keys::new();
         for (place, entry) in (0..).zip(&self.entries).filter(|(_, entry)| !entry.revoked) {
             keys.add(DeviceId(place), &entry.key).map_err(|_| RosterError::Key(place))?;
         }
-        Ok(keys)
+        Ok(match self.draws {
+            Some(commitment) => keys.with_draws(Draws { commitment, salt: salt(hash, signature) }),
+            None => keys,
+        })
     }
 
     /// The bytes of the roster, as devices fetch them.
@@ -139,7 +157,8 @@ impl Roster {
         };
         let Edition { version, expires } = self.edition;
         let entries = self.entries.iter().map(entry).collect();
-        proto::RosterBlob { entries, version, expires }.encode_to_vec().into()
+        let draws = self.draws.map(|commitment| Bytes::copy_from_slice(&commitment)).unwrap_or_default();
+        proto::RosterBlob { entries, version, expires, draws }.encode_to_vec().into()
     }
 
     /// The roster of these bytes.
@@ -150,8 +169,16 @@ impl Roster {
             Ok(Entry { name: name(entry.device, "device")?, key, revoked })
         };
         let edition = Edition { version: blob.version, expires: blob.expires };
-        Self::new(edition, blob.entries.into_iter().map(entry).collect::<Result<_, Malformed>>()?)
+        let draws = if blob.draws.is_empty() { None } else { Some(array(&blob.draws, "draws")?) };
+        let entries = blob.entries.into_iter().map(entry).collect::<Result<_, Malformed>>()?;
+        Ok(Self::new(edition, entries)?.with_draws(draws))
     }
+}
+
+/// What the draws of a roster start from.
+fn salt(hash: &blake3::Hash, signature: &[u8; 64]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_derive_key("deltafl draws from a signed roster v1");
+    *hasher.update(hash.as_bytes()).update(signature).finalize().as_bytes()
 }
 
 /// The session of the rounds that a server runs with a roster. It stands in the digest of a round's parameters, and so in every
@@ -243,9 +270,24 @@ mod tests {
         let mut entries = vec![entry("anna", 3), entry("boris", 4), entry("chris", 5)];
         entries[1].revoked = true;
         let roster = Roster::new(EDITION, entries).unwrap();
-        let keys = roster.keys().unwrap();
+        let keys = roster.keys(&blake3::hash(b""), &[0; 64]).unwrap();
         assert_eq!([0, 1, 2].map(|place| keys.contains(DeviceId(place))), [true, false, true]);
         assert_eq!(roster.index("chris"), Some(2));
+    }
+
+    #[test]
+    fn draws_are_under_the_signature_and_start_from_it() {
+        let roster = Roster::new(EDITION, vec![entry("anna", 3)]).unwrap();
+        assert!(!Roster::decode(roster.encode()).unwrap().is_drawn());
+        let drawn = roster.clone().with_draws(Some([5; 32]));
+        assert_ne!(drawn.encode(), roster.encode());
+        let read = Roster::decode(drawn.encode()).unwrap();
+        let draws = |hash: &[u8], signature: u8| {
+            *read.keys(&blake3::hash(hash), &[signature; 64]).unwrap().draws().unwrap()
+        };
+        assert_eq!(draws(b"one", 1).commitment, [5; 32]);
+        assert_ne!(draws(b"one", 1).salt, draws(b"one", 2).salt);
+        assert_ne!(draws(b"one", 1).salt, draws(b"two", 1).salt);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::RunFolder;
 
 use deltafl_server::authority::{Authority, Revocations, ServerIdentity};
+use deltafl_server::engine::Chain;
 use deltafl_server::http;
 use deltafl_server::http::{Access, Enrolment, HttpLimits, HttpState};
 use deltafl_server::listener::Protection;
@@ -72,6 +73,9 @@ pub(crate) struct DeploymentArgs {
     /// After the last round, go on serving the models until stopped
     #[arg(long, requires = "http")]
     pub(super) stay: bool,
+    /// Draw cohorts so that devices can check it; needs at least half of the enrolled devices online, and lasts for the federation
+    #[arg(long, requires = "certs")]
+    drawn_cohorts: bool,
     /// Let anybody who reaches the HTTP side pull models, not only devices
     #[arg(long)]
     public_models: bool,
@@ -108,6 +112,9 @@ impl Deployment {
         let store = Store::open(&settings).await.map_err(store_error)?;
         store.create_federation(&federation).await.map_err(store_error)?;
         store.set_experiment(&federation, experiment).await.map_err(store_error)?;
+        if args.drawn_cohorts {
+            store.begin_draws(&federation).await.map_err(store_error)?;
+        }
         let labels = experiment.labels();
         let model = experiment.model.spec();
         let live = Live::new(About {
@@ -139,6 +146,11 @@ impl Deployment {
             seeds: experiment.seeds.iter().copied().collect(),
             enrolled: Arc::default(),
         })
+    }
+
+    /// What cohorts are drawn by, where they are.
+    pub(super) async fn chain(&self) -> Result<Option<Chain>> {
+        self.store.chain(&self.federation).await.map_err(store_error)
     }
 
     /// How devices prove who they are; loopback without certificates.

@@ -115,7 +115,10 @@ pub(crate) async fn signed(store: &Store, authority: &Authority, lifetime: Durat
         revoked: device.revoked,
     };
     let edition = Edition::lasting(version, lifetime);
+    // The server committed to its draws before this signature, from which they start.
+    let draws = store.chain(federation).await.map_err(store_error)?.map(|chain| chain.commitment());
     let roster = Roster::new(edition, devices.into_iter().map(entry).collect()).into_diagnostic()?;
+    let roster = roster.with_draws(draws);
     let roster = SignedRoster::new(&roster, |message| authority.sign(message));
     store.keep_roster(federation, version, &roster).await.map_err(store_error)?;
     // Another server may have signed this version first: its roster is the one.

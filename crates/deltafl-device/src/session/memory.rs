@@ -12,8 +12,6 @@ use crate::fetch::Partial;
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(super) partial: Partial,
-    /// The last round of a session that this device joined.
-    pub(super) joined: Option<([u8; 16], Option<u64>)>,
     pub(super) ledger: Ledger,
     pub(super) losses: Losses,
     /// The parameters fetched last, by hash: in a shared cache others may have been first, but each fetches for itself.

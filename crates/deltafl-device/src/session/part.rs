@@ -9,18 +9,19 @@ use deltafl::params::{Params, ParamsId};
 use deltafl::question::{Ask, Query, Question};
 use deltafl::superquantile::private::QuantileQuery;
 use deltafl_secagg::device::{Device as Protocol, DeviceEvent, RefusedRound};
+use deltafl_secagg::draw::LeftOut;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::message::{DeviceSet, ServerBody};
 use deltafl_secagg::params::RoundParams;
 use deltafl_secagg::ring::RingVector;
 use deltafl_wire::identity::hex;
 use deltafl_wire::proto;
-use deltafl_wire::proto::from_device;
+use deltafl_wire::proto::{from_device, from_server};
 use deltafl_wire::{BlobId, MAX_QUERIES, blob_of_id, malformed, parts};
 use rand_core::SeedableRng;
 use zeroize::Zeroizing;
 
-use super::{Session, SessionError, send};
+use super::{PENDING, Session, SessionError, send};
 use crate::answer::Task;
 use crate::consent::Reason;
 use crate::fault::Turn;
@@ -36,7 +37,8 @@ impl Session<'_> {
         }
         let now = self.since.elapsed();
         let Some(protocol) = &mut self.protocol else { return Ok(()) };
-        let shown = shown(protocol.params(), &message.body, self.question.as_ref());
+        let shown = drawn(protocol, &message.body)
+            .or_else(|| shown(protocol.params(), &message.body, self.question.as_ref()));
         if let Err(abort) = protocol.handle(now, message) {
             tracing::warn!(%abort, "left the round");
             self.record_refusal(&abort)?;
@@ -78,13 +80,14 @@ impl Session<'_> {
         let now = self.since.elapsed();
         match self.enrolment.join(params, now, &mut ChaCha20Rng::from_seed(*seed)) {
             Ok(protocol) => {
+                // Both before the first message of the round: a device that restarts joins no round twice.
+                self.device.state.join(params.id)?;
                 self.device.state.record(Event::Joined {
                     setup: setup(params),
                     roster: self.roster.roster.edition().version,
                     cohort: params.cohort,
                     params: Digest(params.digest()),
                 })?;
-                self.memory.joined = Some((self.session, self.enrolment.last_round()));
                 self.device.faults.begin_round();
                 self.protocol = Some(protocol);
                 self.speak().await
@@ -138,9 +141,14 @@ impl Session<'_> {
             let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
             Ok((submitted, protocol, losses, own))
         });
-        let (submitted, protocol, losses, own) = computed.await?;
-        self.device.state.remember(&key, &before, &own)?;
+        let computed = self.unless_over(computed).await;
         self.memory.ledger.spend(begun.elapsed());
+        let Some(computed) = computed? else {
+            tracing::info!("the round is over, and the answer to it is not computed any further");
+            return Ok(());
+        };
+        let (submitted, protocol, losses, own) = computed?;
+        self.device.state.remember(&key, &before, &own)?;
         self.memory.losses = losses;
         self.protocol = Some(protocol);
         match submitted {
@@ -148,6 +156,28 @@ impl Session<'_> {
             Err(refused) => {
                 tracing::warn!(%refused, "the answer does not fit what was asked");
                 self.sit_out(Reason::Unable).await
+            }
+        }
+    }
+
+    /// What a computation comes to; `None` when the server says that the round is over before it ends. It ends with the
+    /// connection, too: whatever is dropped here is not computed any further.
+    async fn unless_over<T>(
+        &mut self,
+        computing: impl Future<Output = T>,
+    ) -> Result<Option<T>, SessionError> {
+        tokio::pin!(computing);
+        loop {
+            tokio::select! {
+                computed = &mut computing => return Ok(Some(computed)),
+                message = self.incoming.message() => {
+                    let message = message?.ok_or(SessionError::Closed)?;
+                    match message.body.ok_or(malformed("body"))? {
+                        from_server::Body::Over(_) => return Ok(None),
+                        _ if self.pending.len() == PENDING => return Err(malformed("body").into()),
+                        body => self.pending.push_back(body),
+                    }
+                }
             }
         }
     }
@@ -219,6 +249,18 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
+
+/// Who is in a round, where the roster says that cohorts are drawn.
+fn drawn(protocol: &Protocol, body: &ServerBody) -> Option<Event> {
+    let members: DeviceSet = match body {
+        // On a drawn graph this is all members, and the keys that follow are those of neighbours.
+        ServerBody::Commitments(commitments) => commitments.keys().copied().collect(),
+        ServerBody::Keys(keys) if !protocol.is_placed() => keys.keys().copied().collect(),
+        _ => return None,
+    };
+    let LeftOut { drawn, left_out } = protocol.left_out(&members)?;
+    Some(Event::Drawn { setup: setup(protocol.params()), members: digest_of(&members), drawn, left_out })
 }
 
 /// What a message of a round shows that every device of the round must see alike.

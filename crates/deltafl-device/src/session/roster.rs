@@ -31,7 +31,7 @@ pub(super) async fn verified(
         None => {
             let bytes = memory.partial.fetch(client, id, MAX_ROSTER as u64, &device.faults).await?;
             let roster = Roster::decode(bytes)?;
-            let keys = Arc::new(roster.keys()?);
+            let keys = Arc::new(roster.keys(&id.hash, &signature)?);
             device.cache.keep_roster(Verified { hash: id.hash, roster, keys })
         }
     };
@@ -49,9 +49,10 @@ pub(super) fn enrolment(
 ) -> Result<Enrolment, SessionError> {
     let identity = identity(device, roster, index)?;
     let longest = MAX_QUERIES * UpdateCode::len(params);
-    let policy = device.consent.policy(u32::try_from(longest).unwrap_or(u32::MAX));
+    let policy = device.consent.policy(u32::try_from(longest).unwrap_or(u32::MAX), roster.roster.is_drawn());
     let session = session_under(session, &roster.hash);
-    Ok(Enrolment::new(identity, Arc::clone(&roster.keys), session, policy))
+    let last = device.state.last_round(&session);
+    Ok(Enrolment::new(identity, Arc::clone(&roster.keys), session, policy).resumed(last))
 }
 
 /// This device's signing key, under the number that roster and server have for it.

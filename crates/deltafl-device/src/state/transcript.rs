@@ -105,6 +105,17 @@ pub enum Event {
         /// The digest of the round's parameters, which every signature names.
         params: Digest,
     },
+    /// Who was drawn and left out of a key set-up, where the roster says that cohorts are drawn.
+    Drawn {
+        /// The server's session and the number of the set-up in it.
+        setup: (String, u64),
+        /// The members: how many, and the hash of their numbers.
+        members: (usize, Digest),
+        /// Devices drawn up to the last member.
+        drawn: usize,
+        /// Those of them that are no members: unreachable, as the server says.
+        left_out: usize,
+    },
     /// A question that the device was to answer.
     Asked {
         /// The server's session and the number of the set-up in it.
@@ -287,6 +298,10 @@ fn claims(event: &Event) -> Vec<(String, String)> {
         Event::Joined { setup: (session, setup), roster, cohort, params } => {
             let shown = format!("roster {roster}, cohort of {cohort}, {params}");
             vec![(format!("set-up {setup} of {session}"), shown)]
+        }
+        Event::Drawn { setup: (session, setup), members, drawn, left_out } => {
+            let shown = format!("{}, {left_out} of {drawn} left out", of_set(members));
+            vec![(format!("the members of set-up {setup} of {session}"), shown)]
         }
         Event::Asked { setup, slot, round: (seed, round), question, trained, active } => {
             let sum = of_slot(setup, slot);

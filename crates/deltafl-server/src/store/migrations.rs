@@ -3,10 +3,11 @@
 use super::StoreError;
 use super::database::{Database, Dialect};
 
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("../../migrations/0001_first.sql"),
     include_str!("../../migrations/0002_losses.sql"),
     include_str!("../../migrations/0003_rosters.sql"),
+    include_str!("../../migrations/0004_draws.sql"),
 ];
 
 /// Brings the schema up to date, in one transaction: servers that start together wait for each other.
