@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use deltafl_server::authority::{Authority, Fleet, ServerIdentity};
+use deltafl_server::roster_renewal::{LIFETIME, signed};
 use deltafl_server::store::{NewDevice, Store};
 use deltafl_wire::identity::{
     DeviceIdentity, DeviceName, FederationName, Fingerprint, IdentityError, Validity,
@@ -13,7 +14,7 @@ use miette::{IntoDiagnostic, Report, Result};
 use serde_json::json;
 
 use crate::error::bad_input;
-use crate::serve::{LIFETIME, StoreArgs, signed, store_error};
+use crate::serve::{StoreArgs, renewal_error, store_error};
 
 /// Make, show and revoke certificates
 #[derive(clap::Subcommand, Debug)]
@@ -164,7 +165,7 @@ fn sign_roster(certs: &Path, days: u32, store: &StoreArgs) -> Result<()> {
         let store = store.open().await?;
         store.create_federation(federation).await.map_err(store_error)?;
         let lifetime = Duration::from_secs(86_400 * u64::from(days));
-        let roster = signed(&store, &authority, lifetime).await?;
+        let roster = signed(&store, &authority, lifetime).await.map_err(renewal_error)?;
         let edition = Roster::decode(roster.bytes).into_diagnostic()?.edition();
         let devices = store.device_count(federation).await.map_err(store_error)?;
         let left = edition.left().map_or(0, |left| left.as_secs().div_ceil(86_400));

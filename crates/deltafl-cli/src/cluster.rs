@@ -15,7 +15,7 @@ use crate::error::{bad_input, exit_code};
 use crate::progress::{Progress, Show};
 use crate::session::{
     Ended, Options, Recorder, Stopped, build_model, compute, folder_error, load, open, stop_on_interrupt,
-    warn_before,
+    tell_classes, warn_before,
 };
 
 /// Trains all seeds of an experiment on all ranks.
@@ -112,6 +112,9 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
     }
     if let Some(throughput) = exchange.throughput().filter(|_| matches!(show, Show::Plain)) {
         eprint!("{throughput}");
+    }
+    if let Some(folder) = &folder {
+        tell_classes(folder, &experiment, &trainer, &federation, options.threads)?;
     }
     let summary = folder.map(|folder| folder.summarise()).transpose().map_err(folder_error)?;
     Ok(summary.map_or(Ended::Followed, Ended::Finished))

@@ -10,7 +10,7 @@ mod operand;
 mod paired;
 
 use crate::error::bad_input;
-use crate::run_names;
+use crate::{run_names, table};
 use operand::Operand;
 use paired::{Bootstrap, Comparison, Difference};
 
@@ -144,8 +144,11 @@ fn rendered(comparison: &Comparison) -> String {
 }
 
 fn row(comparison: &Comparison, difference: &Difference) -> String {
-    let plain = |x: f64| format!("{:.*}", comparison.decimals(), x * comparison.shown());
-    let signed = |x: f64| format!("{:+.*}", comparison.decimals(), x * comparison.shown());
+    let plain = |x: f64| table::number(x * comparison.shown(), comparison.decimals());
+    let signed = |x: f64| {
+        let number = plain(x);
+        if number.starts_with(['-', 'N', 'i']) { number } else { format!("+{number}") }
+    };
     let Difference { before, after, change, interval } = difference;
     format!(
         "{:>9} {:>9} {:>9}   [{}, {}]",

@@ -5,7 +5,7 @@ use miette::Result;
 #[cfg(feature = "fetch")]
 mod fetch;
 mod import;
-mod info;
+pub(crate) mod info;
 mod partition;
 mod show;
 mod split;

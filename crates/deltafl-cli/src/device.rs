@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deltafl::model::{Model, ModelSpec};
-
-use deltafl_device::{Consent, Credentials, Data, Device, DeviceState, Offer, Reason, SessionError, offer};
+use deltafl::data::Federation;
+use deltafl::model::ModelSpec;
+use deltafl_device::{
+    Consent, Credentials, Data, Device, DeviceState, ModelTrainer, Offer, Reason, SessionError, offer,
+};
 use deltafl_device::{DialError, Server, Trust, is_refused_certificate};
 use deltafl_server::engine::Permille;
 use deltafl_wire::guard::{Adversary, Guard};
@@ -236,18 +238,24 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
 }
 
+/// This device's examples in the folder that it was given.
+fn data(args: &TakePart, federation: &Arc<Federation>) -> Result<Data> {
+    match &args.name {
+        Some(name) => Data::named(federation, name)
+            .ok_or_else(|| bad_input(format!("{} has no device {name}", args.data.display())).into()),
+        None => Data::only_device(federation).ok_or_else(|| {
+            bad_input(format!("{} does not have one device that trains", args.data.display()))
+                .help("say which one with --name")
+                .into()
+        }),
+    }
+}
+
 fn take_part(args: TakePart) -> Result<()> {
     let federation = deltafl_data::open(&args.data)
         .map_err(|e| bad_input(format!("cannot open the federation {}", args.data.display())).because(e))?;
     let federation = Arc::new(federation);
-    let data = match &args.name {
-        Some(name) => Data::named(&federation, name)
-            .ok_or_else(|| bad_input(format!("{} has no device {name}", args.data.display())))?,
-        None => Data::only_device(&federation).ok_or_else(|| {
-            bad_input(format!("{} does not have one device that trains", args.data.display()))
-                .help("say which one with --name")
-        })?,
-    };
+    let data = data(&args, &federation)?;
     let (credentials, server) = known(&args, &data)?;
     let (state, consent) = (state(&args)?, args.consent.consent(args.insecure)?);
     let stop = stop_on_interrupt();
@@ -257,19 +265,29 @@ fn take_part(args: TakePart) -> Result<()> {
         let spec: ModelSpec = serde_json::from_str(&offer.model).map_err(|e| {
             bad_input(format!("the server trains a model unknown here: {}", offer.model)).because(e)
         })?;
+        let contract = offer.contract.ok_or_else(|| {
+            bad_input(
+                "the server names no contract of the data: it is for devices that bring their own trainer",
+            )
+        })?;
+        let federation = contract.fit(Federation::clone(&federation)).map_err(|e| {
+            bad_input(format!("the data in {} does not fit the federation", args.data.display())).because(e)
+        })?;
+        let federation = Arc::new(federation);
         let model = spec
             .build(&federation, args.machine.kernel())
             .map_err(|e| bad_input("the server's model does not fit this data").because(e))?;
-        let model: Arc<dyn Model> = Arc::from(model);
+        let data = data.within(federation);
         eprintln!("{} takes part in {} ({})", data.name(), offer.experiment, spec.name());
-        let device = Device::connect(server, credentials, consent).with_state(state);
+        let device = Device::connect(server, credentials, consent).with_state(state).with_contract(&contract);
+        let trainer = Arc::new(ModelTrainer::new(model.into()));
         let stopped = async {
             while !stop.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
         tokio::select! {
-            ended = device.serve(model, data) => {
+            ended = device.serve(trainer, data) => {
                 ended.map_err(|reason| bad_input("this device does not take part").because(reason).into())
             }
             () = stopped => Ok(()),

@@ -3,7 +3,9 @@
 //! Exit codes for scripts: 2 for bad input (an argument, an experiment, data), 1 for a failure (a full disk), 130 for a
 //! command that Ctrl-C or a termination stopped before its end.
 
+use std::ffi::OsString;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use deltafl_data::run_folder::RunFolderError;
 use miette::{Diagnostic, IntoDiagnostic, LabeledSpan, NamedSource, Report, SourceCode, WrapErr};
@@ -117,9 +119,17 @@ pub(crate) fn interrupted(json: bool, place: &impl Serialize, go_on: &str) -> Re
     Interrupted.into()
 }
 
+/// The words of the command, without its name; empty in a program that holds the library alone.
+static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Keeps the words of the command for [`same_command`].
+pub(crate) fn note_words(words: &[OsString]) {
+    let _ = WORDS.set(words.iter().skip(1).cloned().collect());
+}
+
 /// The command line of this process, to be typed again.
 pub(crate) fn same_command() -> String {
-    let words = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
+    let words = WORDS.get().into_iter().flatten().map(|word| quoted(&word.to_string_lossy()));
     std::iter::once("deltafl".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 

@@ -13,13 +13,14 @@ use deltafl::task::Task;
 use deltafl::trainer::Sgd;
 use deltafl::training::State;
 use deltafl_data::experiment::Experiment;
-use deltafl_data::run_folder::{self, IdleRounds, Summary, TrackSummary};
+use deltafl_data::run_folder::{self, Classes, IdleRounds, Summary, TrackSummary};
 use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
+use crate::data::info;
 use crate::error::{BadInput, bad_input};
 use crate::run::Machine;
 use crate::session::{build_model, folder_error};
-use crate::table;
+use crate::{by_class, table};
 
 /// Evaluate the models of a run on the devices of another federation
 #[derive(clap::Args, Debug)]
@@ -85,6 +86,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
             args.data.display()
         );
         print!("{}", table::titled(&title, &summary));
+        let seeds: Vec<Vec<&Params>> = states
+            .iter()
+            .map(|state| tracks.iter().map(|(t, _)| &state.tracks[*t].params).collect())
+            .collect();
+        let classes = by_class::evaluate(&trainer, &federation, &seeds, args.machine.threads)?;
+        // To the federation all devices train; to the models they are new.
+        if let Some(classes) = classes.map(|classes| Classes { split: Split::Test, ..classes }) {
+            let names: Vec<String> = tracks.iter().map(|(_, label)| label.name.clone()).collect();
+            print!("{}", by_class::rendered(&classes, &names));
+        }
     }
     Ok(())
 }
@@ -113,13 +124,26 @@ fn federation(experiment: &Experiment, path: &Path) -> Result<Federation> {
     let needed = experiment.data.normalise != Normalise::None;
     match trained {
         Ok(trained) if trained.kind() != federation.kind() || trained.classes() != federation.classes() => {
-            Err(bad_input(format!("{} is not like the data of the run", path.display()))
+            let about = |data: &Federation| format!("{}, {}", info::input(data.kind()), info::targets(data));
+            let (run, here) = (about(&trained), about(&federation));
+            Err(unlike(path).help(format!("the run was trained on {run}; this is {here}")).into())
+        }
+        // Numbers of classes and places of features mean nothing without their names.
+        Ok(trained) if trained.class_names() != federation.class_names() => {
+            let names = |data: &Federation| data.class_names().join(", ");
+            let (run, here) = (names(&trained), names(&federation));
+            Err(unlike(path).help(format!("the classes of the run are {run}; these are {here}")).into())
+        }
+        Ok(trained) if trained.feature_columns() != federation.feature_columns() => {
+            let names = |data: &Federation| {
+                let columns = data.feature_columns().iter().map(|column| column.name.as_str());
+                columns.collect::<Vec<_>>().join(", ")
+            };
+            let (run, here) = (names(&trained), names(&federation));
+            Err(unlike(path)
                 .help(format!(
-                    "the run was trained on {:?} in {} classes; this is {:?} in {}",
-                    trained.kind(),
-                    trained.classes(),
-                    federation.kind(),
-                    federation.classes()
+                    "the columns of the run are {run}; these are {here}. They must be the same in the same order, \
+                     with the same words in those of words"
                 ))
                 .into())
         }
@@ -136,6 +160,10 @@ fn federation(experiment: &Experiment, path: &Path) -> Result<Federation> {
         .into()),
         _ => Ok(federation),
     }
+}
+
+fn unlike(path: &Path) -> BadInput {
+    bad_input(format!("{} is not like the data of the run", path.display()))
 }
 
 /// The last state of each seed that has one.

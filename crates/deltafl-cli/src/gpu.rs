@@ -8,7 +8,6 @@ use deltafl_data::experiment::Experiment;
 use miette::Report;
 
 use crate::error::bad_input;
-use crate::progress::Show;
 use crate::session::Options;
 
 /// The GPU of a run, or none: the CPU was asked for, or there is nothing better.
@@ -21,11 +20,11 @@ pub(crate) fn for_run<'a>(
     let Some(ordinal) = options.compute.ordinal() else { return Ok(None) };
     match opened(experiment, federation, params, ordinal) {
         Ok(gpu) => {
-            say(options, &format!("devices compute on GPU {ordinal}, {}", gpu.device().name()));
+            options.show.say(&format!("devices compute on GPU {ordinal}, {}", gpu.device().name()));
             Ok(Some(gpu))
         }
         Err(error) if options.compute == Place::Auto => {
-            say(options, &format!("devices compute on the CPU: {error}"));
+            options.show.say(&format!("devices compute on the CPU: {error}"));
             Ok(None)
         }
         Err(error) => {
@@ -56,10 +55,4 @@ pub(crate) fn cache() -> Cache {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
     base.map_or_else(Cache::default, |base| Cache::in_folder(base.join("deltafl").join("kernels")))
-}
-
-fn say(options: &Options<'_>, text: &str) {
-    if matches!(options.show, Show::Plain) {
-        eprintln!("{text}");
-    }
 }

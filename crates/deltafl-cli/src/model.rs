@@ -7,10 +7,11 @@ use deltafl::data::{Federation, Split};
 use deltafl::exchange::{Direct, Exchange as _};
 use deltafl::params::Params;
 use deltafl::superquantile::Conformity;
-use deltafl::trainer::Sgd;
-
+use deltafl::task::Metric;
+use deltafl::trainer::{LocalTrainer as _, Sgd};
 use deltafl_device::enrolment::{AskError, Knob};
 use deltafl_wire::card::{Card, CardLosses};
+use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::params_file::{ModelAbout, read_params};
 use miette::{IntoDiagnostic, Report, Result};
@@ -19,6 +20,7 @@ use serde::Serialize;
 use crate::certs::identity_error;
 use crate::error::bad_input;
 use crate::run::Machine;
+use crate::table;
 
 /// Get the model of a level, and see which level serves this device best
 #[derive(clap::Subcommand, Debug)]
@@ -125,7 +127,12 @@ struct Tried {
     algorithm: String,
     version: u64,
     loss: f64,
-    error: f64,
+    /// Which metric of the task: `error`, say, or `rmse`.
+    metric: &'static str,
+    /// Its value; a share as a fraction.
+    value: f64,
+    #[serde(skip)]
+    shown: &'static Metric,
     /// What is known of the losses of others under it.
     others: CardLosses,
 }
@@ -149,7 +156,6 @@ impl Tried {
 
 fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -> Result<()> {
     let knob = source.knob()?;
-    let federation = deltafl_data::open(data).map_err(|e| bad_input(e.to_string()))?;
     let cards = knob.models().map_err(ask_error)?;
     let newest = cards.iter().map(|card| card.version).max();
     let mut tried = Vec::new();
@@ -157,6 +163,7 @@ fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -
         let bytes = knob.params(card).map_err(ask_error)?;
         let (about, params) =
             read_params(&bytes).map_err(|e| bad_input("the server sent no params").because(e))?;
+        let federation = fitted(data, about.contract.as_ref())?;
         tried.push(evaluate(card, &about, &params, &federation, machine)?);
     }
     let best = tried.iter().min_by(|a, b| a.loss.total_cmp(&b.loss));
@@ -167,12 +174,15 @@ fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -
         println!("{}", serde_json::to_string_pretty(&tried).into_diagnostic()?);
         return Ok(());
     }
-    println!("{:>9}  {:>8}  {:>8}  {:>13}  {:>13}", "θ", "loss", "error", "median", "90th");
+    let heading = best.shown.heading();
+    let digits = table::decimals(best.shown, tried.iter().map(|level| level.value));
+    println!("{:>9}  {:>8}  {heading:>8}  {:>13}  {:>13}", "θ", "loss", "median", "90th");
     for level in &tried {
         let mark = if level.theta == best.theta { "  ← serves this device best" } else { "" };
-        let (theta, error) = (level.theta.to_string(), 100.0 * level.error);
+        let theta = level.theta.to_string();
+        let value = table::number(level.shown.shown(level.value), digits);
         let (median, high) = (level.percentile(50), level.percentile(90));
-        println!("{theta:>9}  {:>8.4}  {error:>7.2}%  {median:>13}  {high:>13}{mark}", level.loss);
+        println!("{theta:>9}  {:>8.4}  {value:>8}  {median:>13}  {high:>13}{mark}", level.loss);
     }
     if tried.iter().any(|level| level.others.measured().is_some()) {
         println!("\nmedian, 90th: percentiles of the losses of a cohort, from the model cards");
@@ -181,7 +191,15 @@ fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -
     Ok(())
 }
 
-/// Mean loss and error over this device's examples. Nothing leaves the machine.
+/// This device's data, as the model that was pulled saw that of others.
+fn fitted(data: &Path, contract: Option<&DataContract>) -> Result<Federation> {
+    let federation = deltafl_data::open(data).map_err(|e| bad_input(e.to_string()))?;
+    let Some(contract) = contract else { return Ok(federation) };
+    let refused = |e| bad_input(format!("the data in {} does not fit the model", data.display())).because(e);
+    Ok(contract.fit(federation).map_err(refused)?)
+}
+
+/// Mean loss and the task's metric over this device's examples. Nothing leaves the machine.
 fn evaluate(
     card: &Card,
     about: &ModelAbout,
@@ -199,20 +217,29 @@ fn evaluate(
     let compute =
         Threads::new(&trainer, federation, machine.threads).map_err(|e| bad_input(refused).because(e))?;
     let mut exchange = Direct::new(compute, federation).map_err(|e| bad_input(refused).because(e))?;
-    let (mut loss, mut error, mut examples) = (0.0, 0.0, 0.0);
+    let (mut loss, mut value, mut examples) = (0.0, 0.0, 0.0);
     for split in [Split::Train, Split::Validation, Split::Test] {
         let evaluated = exchange.evaluate(split, &[params]).map_err(Report::from_err)?;
         let Some(evaluated) = evaluated else { continue };
-        for (device, value) in evaluated.devices.iter().zip(&evaluated.tracks[0]) {
+        for (device, evaluation) in evaluated.devices.iter().zip(&evaluated.tracks[0]) {
             let weight = device.examples as f64;
-            loss += weight * value.loss;
-            error += weight * value.primary();
+            loss += weight * evaluation.loss;
+            value += weight * evaluation.primary();
             examples += weight;
         }
     }
     let (theta, algorithm, version) = (card.theta, card.algorithm.clone(), card.version);
-    let (loss, error) = (loss / examples, error / examples);
-    Ok(Tried { theta, algorithm, version, loss, error, others: card.losses.clone() })
+    let (loss, value, shown) = (loss / examples, value / examples, trainer.task().primary());
+    Ok(Tried {
+        theta,
+        algorithm,
+        version,
+        loss,
+        metric: shown.name,
+        value,
+        shown,
+        others: card.losses.clone(),
+    })
 }
 
 fn ask_error(error: AskError) -> Report {

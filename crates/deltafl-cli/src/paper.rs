@@ -230,7 +230,7 @@ fn say(args: &Args, line: &str) {
 }
 
 /// Trains a pair and writes its report; where it was stopped, when the user asks for it.
-fn train(args: &Args, job: &Job, show: &Show) -> Result<Result<Beside, Stopped>> {
+fn train(args: &Args, job: &Job, show: &Show<'_>) -> Result<Result<Beside, Stopped>> {
     let options = Options {
         out: &job.out,
         start: Start::Any,

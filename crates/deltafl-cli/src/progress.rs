@@ -15,9 +15,28 @@ use indicatif::{ProgressBar, ProgressStyle};
 use miette::Result;
 
 use crate::dashboard::{Dashboard, Notes};
+use crate::table;
+
+/// A program that trains by the library and shows progress itself.
+pub trait Listener: Sync {
+    /// The flag that ends the run after the round.
+    fn stop(&self) -> &AtomicBool;
+
+    /// A seed begins, `done` rounds of it earlier.
+    fn begin(&self, experiment: &Experiment, seed: u64, done: u64);
+
+    /// A round of all tracks is done.
+    fn round(&self, records: &[RoundRecord]);
+
+    /// Every device has been evaluated; `headline` is the line that the command shows.
+    fn evaluation(&self, seed: u64, round: u64, headline: &str);
+
+    /// Something to know of the run: a warning.
+    fn warn(&self, text: &str);
+}
 
 /// What a command shows of a run, on standard error.
-pub(crate) enum Show {
+pub(crate) enum Show<'a> {
     /// A bar on a terminal, lines elsewhere.
     Plain,
     /// Nothing.
@@ -26,9 +45,20 @@ pub(crate) enum Show {
     Shared(ProgressBar),
     /// A dashboard that fills the terminal until this is dropped.
     Dashboard(Dashboard),
+    /// What a listener makes of it.
+    Listener(&'a dyn Listener),
 }
 
-impl Show {
+impl Show<'_> {
+    /// Says what a person should know of a run, where there is room for it.
+    pub(crate) fn say(&self, text: &str) {
+        match self {
+            Self::Plain => eprintln!("{text}"),
+            Self::Listener(listener) => listener.warn(text.strip_prefix("warning: ").unwrap_or(text)),
+            Self::Quiet | Self::Shared(_) | Self::Dashboard(_) => {}
+        }
+    }
+
     /// Progress, unless asked for none.
     pub(crate) fn unless(quiet: bool) -> Self {
         if quiet { Self::Quiet } else { Self::Plain }
@@ -42,7 +72,7 @@ impl Show {
 }
 
 /// How the progress of one seed is shown.
-pub(crate) enum Progress {
+pub(crate) enum Progress<'a> {
     /// A bar that redraws itself.
     Bar(ProgressBar),
     /// A line per evaluation.
@@ -53,17 +83,23 @@ pub(crate) enum Progress {
     Shared(ProgressBar),
     /// Everything.
     Dashboard(Notes),
+    /// What a listener makes of it.
+    Listener(&'a dyn Listener),
 }
 
-impl Progress {
+impl<'a> Progress<'a> {
     /// For a seed of an experiment, `done` rounds of it earlier.
-    pub(crate) fn new(show: &Show, experiment: &Experiment, seed: u64, done: u64) -> Self {
+    pub(crate) fn new(show: &Show<'a>, experiment: &Experiment, seed: u64, done: u64) -> Self {
         match show {
             Show::Quiet => return Self::Quiet,
             Show::Shared(bar) => return Self::Shared(bar.clone()),
             Show::Dashboard(dashboard) => {
                 dashboard.notes().begin(experiment, seed, done);
                 return Self::Dashboard(dashboard.notes().clone());
+            }
+            Show::Listener(listener) => {
+                listener.begin(experiment, seed, done);
+                return Self::Listener(*listener);
             }
             Show::Plain if !std::io::stderr().is_terminal() => return Self::Lines,
             Show::Plain => {}
@@ -84,6 +120,7 @@ impl Progress {
         match self {
             Self::Bar(bar) | Self::Shared(bar) => bar.inc(1),
             Self::Dashboard(notes) => notes.round(records),
+            Self::Listener(listener) => listener.round(records),
             Self::Lines | Self::Quiet => {}
         }
     }
@@ -101,6 +138,7 @@ impl Progress {
             Self::Bar(bar) => bar.set_message(line()),
             Self::Lines => eprintln!("seed {seed}, round {round}: {}", line()),
             Self::Dashboard(notes) => notes.evaluation(round, splits),
+            Self::Listener(listener) => listener.evaluation(seed, round, &line()),
             Self::Quiet | Self::Shared(_) => {}
         }
     }
@@ -125,7 +163,7 @@ fn headline(labels: &[TrackLabel], splits: &[SplitEvaluation]) -> String {
         Some(if metric.unit == Unit::Share {
             format!("{label} {shown:.1} %")
         } else {
-            format!("{label} {shown:.4}")
+            format!("{label} {}", table::number(shown, table::places([shown])))
         })
     };
     let figures: Vec<String> = labels.iter().enumerate().filter_map(of_track).collect();

@@ -10,6 +10,7 @@ use miette::{Context, IntoDiagnostic};
 
 mod figures;
 mod headline;
+mod measure;
 mod page;
 mod results;
 mod spread;
@@ -33,6 +34,9 @@ pub(crate) struct Args {
     /// Where to write [default: the folder of the run or of the sweep]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Draw no figures: tables and page alone, which is quicker
+    #[arg(long)]
+    no_figures: bool,
     /// Print the paths written as JSON
     #[arg(long)]
     json: bool,
@@ -60,14 +64,16 @@ pub(crate) fn run(args: Args) -> miette::Result<()> {
             return Err(bad_input(message).help("add --out DIR").into());
         }
     };
-    let paths = write_report(&runs, out)?;
+    let paths = write_parts(&runs, out, !args.no_figures)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&paths).into_diagnostic()?);
     } else {
         for table in &paths.tables {
             println!("{}", table.display());
         }
-        println!("{} ({} files)", out.join("figures").display(), paths.figures.len());
+        if !args.no_figures {
+            println!("{} ({} files)", out.join("figures").display(), paths.figures.len());
+        }
         println!("{}", paths.page.display());
     }
     Ok(())
@@ -75,6 +81,10 @@ pub(crate) fn run(args: Args) -> miette::Result<()> {
 
 /// Writes `report.html`, `tables.*` and `figures/` into `out`.
 pub(crate) fn write_report(runs: &[&Path], out: &Path) -> miette::Result<ReportPaths> {
+    write_parts(runs, out, true)
+}
+
+fn write_parts(runs: &[&Path], out: &Path, draw: bool) -> miette::Result<ReportPaths> {
     let folders = runs;
     let mut runs = runs.iter().map(|run| RunResults::read(run)).collect::<miette::Result<Vec<_>>>()?;
     let named: Vec<(&Path, &Experiment)> =
@@ -87,16 +97,17 @@ pub(crate) fn write_report(runs: &[&Path], out: &Path) -> miette::Result<ReportP
         fs::write(&path, contents).into_diagnostic().wrap_err_with(|| path.display().to_string())?;
         Ok(path)
     };
-    let folder = out.join("figures");
     make_folder(out)?;
-    make_folder(&folder)?;
     let table_files = vec![
-        write("tables.md", tables::markdown(&tables).as_bytes())?,
+        write("tables.md", (tables::markdown(&tables) + &tables::idle_rounds(&runs)).as_bytes())?,
         write("tables.tex", tables::latex(&tables).as_bytes())?,
         write("tables.csv", tables::csv(&runs)?.as_bytes())?,
     ];
     let mut figure_files = Vec::new();
-    for figure in figures::figures(&runs)? {
+    if draw {
+        make_folder(&out.join("figures"))?;
+    }
+    for figure in if draw { figures::figures(&runs)? } else { Vec::new() } {
         figure_files.push(write(&format!("figures/{}.svg", figure.name), figure.svg.as_bytes())?);
         figure_files.push(write(&format!("figures/{}.png", figure.name), &figure.png)?);
     }

@@ -9,7 +9,7 @@ use miette::Result;
 
 use crate::progress::Show;
 use crate::session::{self, Ended, Options, Start};
-use crate::{error, experiment_file, idle, table};
+use crate::{by_class, error, experiment_file, idle, table};
 
 /// Train an experiment
 #[derive(clap::Args, Debug)]
@@ -90,6 +90,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
                 println!("{}", serde_json::to_string_pretty(&summary).unwrap_or_default());
             } else {
                 print!("{}", table::render(&summary));
+                if let Some(classes) = run_folder::read_classes(&out).map_err(session::folder_error)? {
+                    let tracks: Vec<String> = summary.tracks.iter().map(|track| track.name.clone()).collect();
+                    print!("{}", by_class::rendered(&classes, &tracks));
+                }
                 println!("\nRun folder: {}", out.display());
             }
             idle::warn(&summary, &run_folder::read_experiment(&out).map_err(session::folder_error)?);

@@ -140,15 +140,15 @@ fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
     let summary = Summary::of(&run.path)?;
     let infos = tracks(&experiment);
     let metric = summary.task.primary();
-    let digits = table::decimals(metric);
     let headline = |track: usize| {
         let FiguresOverSeeds { mean, p90, .. } = summary.tracks.get(track)?.test?;
+        let digits = table::decimals(metric, [mean.mean, p90.mean]);
         Some(Headline {
             track: infos[track].label.clone(),
             metric: metric.name,
             mean: mean.mean,
             p90: p90.mean,
-            shown: format!("{:.digits$} / {:.digits$}", metric.shown(mean.mean), metric.shown(p90.mean)),
+            shown: [mean.mean, p90.mean].map(|x| table::number(metric.shown(x), digits)).join(" / "),
         })
     };
     if let Some(first) = summary.tracks.first() {

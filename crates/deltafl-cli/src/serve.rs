@@ -4,16 +4,25 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use deltafl::data::{Federation, Normalise, Split};
+use deltafl::data::{Federation, Split};
 use deltafl::model::Model;
 use deltafl::terms::Weights;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Outcome, Plan, State, train};
+use deltafl::training::{Outcome, Plan, RoundRecord, State, train};
 use deltafl_data::experiment::{Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::RunFolder;
-
+use deltafl_server::Deadlines;
+use deltafl_server::committer::{CatchUpError, RoundCommitter};
+use deltafl_server::engine::{Remote, Rules};
+use deltafl_server::listener::ConnectionLimits;
+use deltafl_server::live::Role;
+use deltafl_server::refusal::Refusal;
+use deltafl_server::serve::{Host, Introduction, Limits, Setup};
+use deltafl_wire::contract::DataContract;
+use deltafl_wire::loopback;
+use deltafl_wire::roster::Edition;
 use miette::{IntoDiagnostic, Report, Result};
 
 use crate::device::GuardArgs;
@@ -21,26 +30,14 @@ use crate::error::bad_input;
 use crate::experiment_file;
 use crate::progress::Show;
 use crate::run::Machine;
-use crate::session::{folder_error, stop_on_interrupt, warn_thin_tails};
+use crate::session::{self, folder_error, stop_on_interrupt, warn_thin_tails};
 use crate::settings::ConfigArgs;
 
 mod deployment;
 mod logs;
-mod recorder;
-mod roster_renewal;
 
-use deltafl_server::Deadlines;
-use deltafl_server::engine::{Remote, Rules};
-use deltafl_server::listener::ConnectionLimits;
-use deltafl_server::live::Role;
-use deltafl_server::refusal::Refusal;
-use deltafl_server::serve::{Host, Introduction, Limits, Setup};
-use deltafl_wire::loopback;
-use deltafl_wire::roster::Edition;
 use deployment::{Deployment, DeploymentArgs};
-pub(crate) use deployment::{StoreArgs, store_error};
-use recorder::{Observed, Recorder, RoundCommitter};
-pub(crate) use roster_renewal::{LIFETIME, signed};
+pub(crate) use deployment::{StoreArgs, renewal_error, store_error};
 
 /// Devices of a cohort by which two levels must differ.
 const APART: f64 = 10.0;
@@ -76,6 +73,12 @@ pub(crate) struct Args {
     /// Train levels θ that lie fewer than ten devices of a cohort apart: their sums tell of the devices between them
     #[arg(long)]
     allow_close_levels: bool,
+    /// The contract of the data, a JSON file: the shape of the devices' examples and how they are normalised, in place of the experiment's data
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    contract: Option<PathBuf>,
+    /// Print the contract of the experiment's data, and end
+    #[arg(long)]
+    print_contract: bool,
     /// Let the experiment ask devices for their losses one by one; devices must agree too
     #[arg(long)]
     open: bool,
@@ -165,6 +168,11 @@ impl Rounds {
 pub(crate) fn run(args: Args) -> Result<()> {
     args.logs.start();
     let mut experiment = experiment_file::read(&args.experiment, &args.overrides)?;
+    if args.print_contract {
+        let contract = DataContract::of(&session::load(&experiment)?);
+        println!("{}", serde_json::to_string_pretty(&contract).into_diagnostic()?);
+        return Ok(());
+    }
     if !args.insecure && args.deployment.certs.is_none() {
         return Err(bad_input("a server needs --certs DIR, or --insecure on a loopback address")
             .help("deltafl certs init and deltafl certs server make the folder")
@@ -188,17 +196,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if !args.insecure && !args.allow_close_levels {
         check_levels(&experiment)?;
     }
-    if experiment.data.normalise != Normalise::None {
-        return Err(bad_input("the experiment normalises its data, and devices do not hear of it yet")
-            .help("they train on the data as they hold it: normalise it there, and --set data.normalise=none here")
-            .into());
-    }
-    let (federation, model) = load(&experiment, &args.machine)?;
+    let (federation, contract) = declared(&args, &experiment)?;
+    let model = session::build_model(&experiment, &federation, args.machine.kernel())?;
     // Deployed, sums are always secure.
     experiment.secagg = SecureAggregation::Real;
     experiment.resolved = Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        data_hash: federation.hash().to_owned(),
+        data_hash: match &args.contract {
+            Some(_) => contract.hash().to_hex().to_string(),
+            None => federation.hash().to_owned(),
+        },
         kernel: args.machine.kernel(),
         params: model.num_params(),
         population: None, // Devices keep their figures to themselves.
@@ -213,7 +220,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let stop = stop_on_interrupt();
-    let deployment = runtime.block_on(Deployment::open(&args.deployment, &experiment, &out))?;
+    let deployment = runtime.block_on(Deployment::open(&args.deployment, &experiment, &contract, &out))?;
     let state = runtime.block_on(deployment.serve_http(&args.deployment))?;
     let Some(lease) = runtime.block_on(deployment.lead(stop))? else { return Ok(()) };
     let (host, mut engine) =
@@ -227,23 +234,21 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let _entered = runtime.enter();
         deployment.follow(&host)
     };
-    let committer = RoundCommitter {
-        deployment: &deployment,
-        lease: &lease,
-        host: &host,
-        runtime: runtime.handle(),
-        rounds: plan.rounds,
+    let quiet = args.quiet;
+    let heard = move |record: &RoundRecord, seconds: f64| {
+        let RoundRecord { seed, round, cohort, dropped, .. } = record;
+        if !quiet {
+            let stayed = cohort - dropped;
+            eprintln!("seed {seed}, round {}: {stayed} of {cohort} devices, {seconds:.1} s", round + 1);
+        }
     };
-    let recorder = Recorder {
-        folder: &mut folder,
-        committer,
-        stop,
-        quiet: args.quiet,
-        survey: !args.rounds.no_survey,
-        observed: Observed::default(),
-        lap: Instant::now(),
-    };
-    let ended = all_seeds(&experiment, &plan, &*model, &mut engine, recorder);
+    let mut committer =
+        RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
+    (committer.survey, committer.heard) = (!args.rounds.no_survey, &heard);
+    let ended = all_seeds(&experiment, &plan, &*model, &mut engine, committer);
+    if matches!(ended, Ok(Outcome::Finished)) {
+        deployment.live.role(Role::Finished);
+    }
     report_refusals(&host, args.quiet);
     if args.deployment.stay && matches!(ended, Ok(Outcome::Finished)) {
         eprintln!("all rounds are done; serving the models until stopped");
@@ -285,6 +290,21 @@ fn check_levels(experiment: &Experiment) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The shape of the data and its contract: as a file declares it, or as the experiment's data has it.
+fn declared(args: &Args, experiment: &Experiment) -> Result<(Federation, DataContract)> {
+    let Some(path) = &args.contract else {
+        let federation = session::load(experiment)?;
+        let contract = DataContract::of(&federation);
+        return Ok((federation, contract));
+    };
+    let refused = || bad_input(format!("{} holds no contract of the data", path.display()));
+    let bytes = std::fs::read(path).map_err(|e| refused().because(e))?;
+    let contract = DataContract::from_bytes(&bytes).map_err(|e| {
+        refused().help("deltafl serve EXPERIMENT --print-contract prints one to start from").because(e)
+    })?;
+    Ok((contract.shape(), contract))
 }
 
 /// The shape of the data and the model for it.
@@ -336,6 +356,7 @@ async fn start(
             model: serde_json::to_string(&experiment.model.spec()).into_diagnostic()?,
             params: experiment.resolved.as_ref().map_or(0, |resolved| resolved.params),
             open: experiment.is_open(),
+            contract: Some(deployment.contract.clone()),
         },
     };
     let mut host =
@@ -353,25 +374,26 @@ fn all_seeds(
     plan: &Plan,
     model: &dyn Model,
     engine: &mut Remote,
-    mut recorder: Recorder<'_>,
+    mut committer: RoundCommitter<'_>,
 ) -> Result<Outcome> {
     for &seed in &experiment.seeds {
-        let saved = recorder.folder.state(seed, model.num_params()).map_err(folder_error)?;
-        let saved = recorder.committer.catch_up(recorder.folder, seed, saved)?;
+        let saved = committer.begin(seed, model.num_params()).map_err(|error| match error {
+            CatchUpError::Store(error) => store_error(error),
+            CatchUpError::Folder(error) => folder_error(error),
+            error => Report::from_err(error),
+        })?;
         let mut state = saved.unwrap_or_else(|| State::new(seed, plan.tracks.len(), &Sgd::new(model)));
         if state.round == plan.rounds {
             continue;
         }
-        recorder.lap = Instant::now();
-        match train(engine, plan, &mut state, &mut recorder) {
+        match train(engine, plan, &mut state, &mut committer) {
             Ok(Outcome::Finished) => {}
             Ok(Outcome::Stopped) => return Ok(Outcome::Stopped),
-            // A round under way is given up: it was not kept, and will be begun anew.
-            Err(_) if recorder.stop.load(Ordering::Relaxed) => return Ok(Outcome::Stopped),
+            // It waited for devices: no further round was begun.
+            Err(_) if committer.stop.load(Ordering::Relaxed) => return Ok(Outcome::Stopped),
             Err(error) => return Err(Report::from_err(error)),
         }
     }
-    recorder.committer.deployment.live.role(Role::Finished);
     Ok(Outcome::Finished)
 }
 

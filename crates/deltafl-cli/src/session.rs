@@ -12,17 +12,19 @@ use deltafl::data::{Federation, Split};
 use deltafl::exchange::{Direct, Exchange, Masked, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
+use deltafl::params::Params;
 use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, Survey, train};
 use deltafl_cuda::Place;
 use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
-use deltafl_data::run_folder::{RunFolder, RunFolderError, Summary};
+use deltafl_data::run_folder::{self, RunFolder, RunFolderError, Summary};
 use miette::Report;
 use serde::Serialize;
 
+use crate::by_class;
 use crate::dashboard;
-use crate::error::{Busy, bad_input};
+use crate::error::{BadInput, Busy, bad_input, quoted};
 use crate::gpu;
 use crate::progress::{Progress, Show};
 
@@ -39,7 +41,7 @@ pub(crate) struct Options<'a> {
     /// Where devices compute.
     pub(crate) compute: Place,
     /// How progress is shown.
-    pub(crate) show: &'a Show,
+    pub(crate) show: &'a Show<'a>,
 }
 
 /// How a run folder is opened.
@@ -70,10 +72,10 @@ pub(crate) struct Stopped {
     /// The run folder.
     pub(crate) folder: PathBuf,
     /// The seed that was being trained.
-    seed: u64,
+    pub(crate) seed: u64,
     /// Rounds done of it.
-    rounds: u64,
-    rounds_planned: u64,
+    pub(crate) rounds: u64,
+    pub(crate) rounds_planned: u64,
     /// Seeds done before it.
     seeds_finished: Vec<u64>,
     seeds_planned: Vec<u64>,
@@ -166,33 +168,47 @@ fn on_ranks() -> bool {
 
 /// Trains all seeds of an experiment on its data, which several experiments may share.
 pub(crate) fn run_on(
-    mut experiment: Experiment,
+    experiment: Experiment,
     federation: &Federation,
     options: &Options<'_>,
 ) -> Result<Ended, Report> {
     let model = build_model(&experiment, federation, options.kernel)?;
-    experiment.resolved = Some(Resolved {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        data_hash: federation.hash().to_owned(),
-        kernel: options.kernel,
-        params: model.num_params(),
-        population: Population::of(federation),
-    });
     let trainer = Sgd::new(&*model);
     let compute = match gpu::for_run(&experiment, federation, model.num_params(), options)? {
         Some(gpu) => Box::new(gpu),
         None => compute(&trainer, federation, options.threads)?,
     };
+    run_trainer(experiment, federation, &trainer, compute, options)
+}
+
+/// Trains all seeds of an experiment by a trainer, whose devices compute at a place.
+pub(crate) fn run_trainer(
+    mut experiment: Experiment,
+    federation: &Federation,
+    trainer: &dyn LocalTrainer,
+    compute: Box<dyn Compute + '_>,
+    options: &Options<'_>,
+) -> Result<Ended, Report> {
+    experiment.resolved = Some(Resolved {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        data_hash: federation.hash().to_owned(),
+        kernel: options.kernel,
+        params: trainer.num_params(),
+        population: Population::of(federation),
+    });
     let mut exchange = exchange(&experiment, compute, federation)?;
     let mut folder = open(&experiment, options)?;
     warn_before(&experiment, federation, options.show);
-    let stop = stop_on_interrupt();
+    let stop = match options.show {
+        Show::Listener(listener) => listener.stop(),
+        _ => stop_on_interrupt(),
+    };
     let labels = experiment.labels();
     let plan = experiment.plan();
 
     for &seed in &experiment.seeds {
-        let saved = folder.state(seed, model.num_params()).map_err(folder_error)?;
-        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), &trainer));
+        let saved = folder.state(seed, trainer.num_params()).map_err(folder_error)?;
+        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), trainer));
         if state.round == plan.rounds {
             continue;
         }
@@ -211,13 +227,34 @@ pub(crate) fn run_on(
             return Ok(Ended::Interrupted(Stopped::at(options.out, &experiment, &state)));
         }
     }
+    tell_classes(&folder, &experiment, &trainer, federation, options.threads)?;
     Ok(Ended::Finished(folder.summarise().map_err(folder_error)?))
+}
+
+/// Writes how each class fares after the last round, where classes have names.
+pub(crate) fn tell_classes(
+    folder: &RunFolder,
+    experiment: &Experiment,
+    trainer: &dyn LocalTrainer,
+    federation: &Federation,
+    threads: usize,
+) -> Result<(), Report> {
+    let mut states = Vec::new();
+    for &seed in &experiment.seeds {
+        states.extend(folder.state(seed, trainer.num_params()).map_err(folder_error)?);
+    }
+    let seeds: Vec<Vec<&Params>> =
+        states.iter().map(|state| state.tracks.iter().map(|track| &track.params).collect()).collect();
+    match by_class::evaluate(trainer, federation, &seeds, threads)? {
+        Some(classes) => folder.classes(&classes).map_err(folder_error),
+        None => Ok(()),
+    }
 }
 
 /// Writes what the round loop tells into the run folder, and stops it on Ctrl-C.
 pub(crate) struct Recorder<'a> {
     pub(crate) folder: &'a mut RunFolder,
-    pub(crate) progress: &'a Progress,
+    pub(crate) progress: &'a Progress<'a>,
     pub(crate) labels: &'a [TrackLabel],
     pub(crate) seed: u64,
     pub(crate) stop: &'a AtomicBool,
@@ -305,29 +342,45 @@ pub(crate) fn folder_error(error: RunFolderError) -> Report {
         | RunFolderError::Checkpoint { .. }
         | RunFolderError::Devices { .. } => bad_input("the run folder is damaged").because(error).into(),
         RunFolderError::Locked { .. } => Busy(error).into(),
+        RunFolderError::NotEvaluated { path } => not_evaluated(path).into(),
         _ => Report::from_err(error),
     }
 }
 
+/// Why a run has no evaluation, and how to come by one.
+fn not_evaluated(run: &Path) -> BadInput {
+    let rounds = run_folder::read_rounds(run).unwrap_or_default();
+    let rounds = rounds.iter().map(|line| line.record.round + 1).max().unwrap_or(0);
+    let name = quoted(&run.display().to_string());
+    if rounds == 0 {
+        return bad_input(format!("{} holds no evaluation yet", run.display())).help(
+            "its first one is written when training starts: train it, or go on with `deltafl run … --resume`",
+        );
+    }
+    bad_input(format!("{} holds no evaluation, though {rounds} rounds were trained", run.display())).help(format!(
+        "devices of a served run keep their losses and errors to themselves, so that a server cannot evaluate them.\n\
+         Its models can be evaluated on examples that are at hand:\n  deltafl evaluate {name} --data DIR\n\
+         and by each device on its own: deltafl model try"
+    ))
+}
+
 /// Says what of an experiment is not what it looks like.
-pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, show: &Show) {
+pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, show: &Show<'_>) {
     warn_thin_tails(experiment, show);
     let (cohort, devices) = (experiment.cohort.get(), federation.split(Split::Train).len());
-    if cohort > devices && !experiment.with_replacement && matches!(show, Show::Plain) {
-        eprintln!(
+    if cohort > devices && !experiment.with_replacement {
+        show.say(&format!(
             "warning: the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
-        );
+        ));
     }
 }
 
-pub(crate) fn warn_thin_tails(experiment: &Experiment, show: &Show) {
+pub(crate) fn warn_thin_tails(experiment: &Experiment, show: &Show<'_>) {
     for label in experiment.thin_tails() {
-        if matches!(show, Show::Plain) {
-            let devices = label.theta.get() * experiment.cohort.get() as f64;
-            eprintln!(
-                "warning: {label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little"
-            );
-        }
+        let devices = label.theta.get() * experiment.cohort.get() as f64;
+        show.say(&format!(
+            "warning: {label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little"
+        ));
     }
 }
 

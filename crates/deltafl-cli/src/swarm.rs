@@ -6,12 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use deltafl::data::{Federation, Split};
-use deltafl::model::Model;
-
+use deltafl::trainer::LocalTrainer;
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
-use deltafl_device::{Backoff, Consent, Credentials};
-use deltafl_device::{Server, Trust};
+use deltafl_device::{Backoff, Consent, Credentials, ModelTrainer, Server, Trust};
 use deltafl_server::authority::Fleet;
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::loopback;
@@ -90,7 +88,8 @@ struct Faults {
 pub(crate) fn run(args: Args) -> Result<()> {
     let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
     let (federation, model) = load(&experiment, &args.machine)?;
-    let (federation, model): (Arc<Federation>, Arc<dyn Model>) = (Arc::new(federation), Arc::from(model));
+    let federation: Arc<Federation> = Arc::new(federation);
+    let trainer: Arc<dyn LocalTrainer> = Arc::new(ModelTrainer::new(model.into()));
     let devices = devices(&args, &federation)?;
     let options = options(&args)?;
     eprintln!("{} devices on their way to {}", devices.len(), args.server);
@@ -98,7 +97,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let stop = stop_on_interrupt();
     runtime.block_on(async {
         tokio::spawn(report_absence(args.server.clone()));
-        let mut swarm = Swarm::start(devices, &model, &federation, &options);
+        let mut swarm = Swarm::start(devices, &trainer, &federation, &options);
         let stopped = async {
             while !stop.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(100)).await;

@@ -35,10 +35,12 @@ pub(crate) fn titled(title: &str, summary: &Summary) -> String {
     let header = ["", "mean", "median", "90th percentile", "95th percentile"];
     let mut rows: Vec<[String; 5]> = vec![header.map(str::to_owned)];
     let mut labels = Vec::new();
+    let figures = summary.tracks.iter().filter_map(|track| track.test);
+    let digits = decimals(metric, figures.flat_map(|test| [test.mean.mean, test.p90.mean]));
     for track in &summary.tracks {
         labels.push(track.name.clone());
         let cell =
-            |figure: Option<OverSeeds>| figure.map_or_else(|| "–".to_owned(), |f| shown(metric, f, seeds));
+            |figure: Option<OverSeeds>| figure.map_or_else(|| "–".to_owned(), |f| shown(metric, f, digits));
         let error = track.test;
         rows.push([
             track.name.clone(),
@@ -78,13 +80,45 @@ pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
 }
 
 /// A figure of a metric, with its deviation where there are seeds enough for one: shares in per cent.
-pub(crate) fn shown(metric: &Metric, figure: OverSeeds, seeds: usize) -> String {
-    let digits = decimals(metric);
-    let mean = format!("{:.digits$}", metric.shown(figure.mean));
-    if seeds > 1 { format!("{mean} ± {:.digits$}", metric.shown(figure.std)) } else { mean }
+pub(crate) fn shown(metric: &Metric, figure: OverSeeds, digits: usize) -> String {
+    let shown = |value: f64| number(metric.shown(value), digits);
+    let std = figure.std.map_or_else(String::new, |std| format!(" ± {}", shown(std)));
+    format!("{}{std}", shown(figure.mean))
 }
 
-/// Places behind the point of a metric.
-pub(crate) fn decimals(metric: &Metric) -> usize {
-    if metric.unit == Unit::Share { 2 } else { 4 }
+/// Places behind the point of a metric, where its figures are of this size.
+pub(crate) fn decimals(metric: &Metric, figures: impl IntoIterator<Item = f64>) -> usize {
+    if metric.unit == Unit::Share { 2 } else { places(figures) }
+}
+
+/// Places behind the point that leave four digits of figures that have no scale of their own: an RMSE may be one of prices
+/// or of probabilities. The median of their sizes decides, so that one that diverged costs the others no digit.
+pub(crate) fn places(figures: impl IntoIterator<Item = f64>) -> usize {
+    let sizes = figures.into_iter().map(f64::abs);
+    let mut sizes: Vec<f64> = sizes.filter(|size| size.is_finite() && *size > 0.0).collect();
+    sizes.sort_unstable_by(f64::total_cmp);
+    let middle = sizes.get(sizes.len().saturating_sub(1) / 2).copied().unwrap_or(1.0);
+    (3.0 - middle.log10().floor()).clamp(0.0, 12.0) as usize
+}
+
+/// A number with so many places behind the point; one of eight digits and more by its power of ten.
+pub(crate) fn number(value: f64, digits: usize) -> String {
+    if value.abs() >= 1e7 && value.is_finite() { format!("{value:.3e}") } else { format!("{value:.digits$}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_digits_are_left_of_figures_of_any_size() {
+        assert_eq!(places([51_234.0, 48_000.0]), 0);
+        assert_eq!(places([0.000_512]), 7);
+        assert_eq!(places([1.5, 1e30, f64::NAN, 0.0]), 3, "one that diverged does not decide");
+        assert_eq!(places([]), 3);
+        assert_eq!(
+            (number(51_234.4, 0).as_str(), number(27_645_862_982.0, 0).as_str()),
+            ("51234", "2.765e10")
+        );
+    }
 }

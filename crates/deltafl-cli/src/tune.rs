@@ -1,11 +1,12 @@
 //! `deltafl tune`: the grid search of the paper, two sweeps one after the other.
 //!
 //! First γ₀ and c, by the weighted mean train loss of FedAvg at the end; then, for linear models, λ for each track, by
-//! the 90th percentile of the error over train devices that were held out.
+//! the 90th percentile of the task's metric over train devices that were held out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use deltafl::task::{Metric, Task};
 use deltafl_data::experiment::{DecaySection, Experiment, OneOrMore, Positive};
 use deltafl_data::run_folder::{Summary, TrackSummary};
 use miette::{IntoDiagnostic, Result, WrapErr, miette};
@@ -28,7 +29,7 @@ use heat_map::HeatMap;
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "γ₀ and c are those with the lowest train loss of FedAvg at the end. λ, for linear models, is chosen for each θ: the \
-lowest 90th percentile of the error over half of the train devices, which do not train. Interrupted, the \
+best 90th percentile of the error (of the RMSE for a regression) over half of the train devices, which do not train. Interrupted, the \
 same command goes on where it was.
 
 Example:
@@ -159,7 +160,7 @@ impl Tuner<'_> {
                 y: ("decay c", decays),
                 cells: cells.collect(),
                 chosen: vec![(decay, rate)],
-                decimals: 4,
+                decimals: loss_decimals(&points, &losses),
             },
         )?;
         let mut tuned = experiment.clone();
@@ -182,19 +183,20 @@ impl Tuner<'_> {
         // A grid of rates that has grown may have led to another rate, and so to other points.
         folder.describe_anew(&sweep)?;
         let points = self.trained(&folder, sweep)?;
+        let metric = points.first().map_or(Task::Classes, |(_, summary)| summary.task).primary();
         let names: Vec<String> = tracks(experiment).into_iter().map(|track| track.label).collect();
         let errors: Vec<Vec<Option<f64>>> = (0..names.len())
-            .map(|t| points.iter().map(|(_, summary)| validation_p90(&summary.tracks[t])).collect())
+            .map(|t| points.iter().map(|(_, summary)| validation_p90(metric, &summary.tracks[t])).collect())
             .collect();
-        let best: Option<Vec<usize>> = errors.iter().map(|errors| lowest(errors)).collect();
+        let best: Option<Vec<usize>> = errors.iter().map(|errors| best(metric, errors)).collect();
         let best = best.ok_or_else(|| bad_input("no device is held out: there are too few train devices"))?;
         let map = HeatMap {
-            title: "90th percentile of the error over held-out train devices, %".to_owned(),
+            title: format!("90th percentile of the {} over held-out train devices", metric.heading()),
             x: ("penalty λ", penalties),
             y: ("track", names),
+            decimals: table::decimals(metric, errors.iter().flatten().flatten().copied()),
             cells: errors,
             chosen: best.iter().copied().enumerate().collect(),
-            decimals: 2,
         };
         self.picture("l2", &map)?;
         for ((name, &i), errors) in map.y.1.iter().zip(&best).zip(&map.cells) {
@@ -249,7 +251,10 @@ impl Tuner<'_> {
         for (r, row) in map.cells.iter().enumerate() {
             let cell = |(c, figure): (usize, &Option<f64>)| {
                 let mark = if map.chosen.contains(&(r, c)) { "*" } else { "" };
-                figure.map_or_else(|| "–".to_owned(), |figure| format!("{mark}{figure:.*}", map.decimals))
+                figure.map_or_else(
+                    || "–".to_owned(),
+                    |figure| format!("{mark}{}", table::number(figure, map.decimals)),
+                )
             };
             rows.push([vec![map.y.1[r].clone()], row.iter().enumerate().map(cell).collect()].concat());
         }
@@ -281,7 +286,7 @@ impl Tuner<'_> {
         let l2 = if penalties.is_empty() {
             ""
         } else {
-            ",\n# l2 by the 90th percentile of the error over half of the train devices, held out"
+            ",\n# l2 by the 90th percentile over half of the train devices, held out"
         };
         format!("{rate}{l2}.\n{}", tuned.to_toml())
     }
@@ -308,9 +313,24 @@ fn train_loss(track: &TrackSummary) -> Option<f64> {
     track.train_loss.map(|loss| loss.mean.mean).filter(|loss| loss.is_finite())
 }
 
-/// In per cent.
-fn validation_p90(track: &TrackSummary) -> Option<f64> {
-    track.validation.map(|error| 100.0 * error.p90.mean).filter(|error| error.is_finite())
+/// Places behind the point of a train loss: that of a regression is in the target's unit, and may be of any size.
+fn loss_decimals(points: &[(Point, Summary)], losses: &[Option<f64>]) -> usize {
+    match points.first().map(|(_, summary)| summary.task) {
+        Some(Task::Regression(_)) => table::places(losses.iter().flatten().copied()),
+        _ => 4,
+    }
+}
+
+/// As it is shown: shares in per cent.
+fn validation_p90(metric: &Metric, track: &TrackSummary) -> Option<f64> {
+    track.validation.map(|figures| metric.shown(figures.p90.mean)).filter(|figure| figure.is_finite())
+}
+
+/// The first of the best figures of a metric.
+fn best(metric: &Metric, figures: &[Option<f64>]) -> Option<usize> {
+    let costs: Vec<Option<f64>> =
+        figures.iter().map(|figure| figure.map(|value| metric.cost(value))).collect();
+    lowest(&costs)
 }
 
 /// The first of the lowest figures: of equal ones, the smallest value of the grid.

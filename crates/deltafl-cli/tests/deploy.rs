@@ -68,7 +68,7 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     // What it prints is a command that runs as it stands.
     let command = tried.lines().find_map(|line| line.strip_prefix("Get it:  deltafl ")).unwrap();
     assert!(desk.printed(command).contains("version 4"), "{command}");
-    assert_eq!(tried.lines().filter(|line| line.contains('%')).count(), 3, "{tried}");
+    assert!(tried.lines().next().unwrap().contains("error %"), "{tried}");
 
     assert!(desk.printed("certs revoke tablet").contains("revoked"));
     assert!(desk.refusal("certs revoke nobody").contains("there is no device nobody"));
@@ -84,10 +84,19 @@ fn mistakes_are_answered_with_what_to_do() {
     assert!(desk.refusal("serve x.toml").contains("--certs DIR"));
     let refused = desk.refusal("serve x.toml --certs certs");
     assert!(refused.contains("θ = 0.25 and 0.5 are 2.0 devices apart"), "{refused}");
-    let refused = desk.refusal("serve x.toml --insecure --set data.normalise=standard");
-    assert!(refused.contains("data.normalise=none"), "{refused}");
     let refused = desk.refusal("model pull --theta 0.5 --server http://localhost:1");
     assert!(refused.contains("--identity DIR") && refused.contains("--federation NAME"), "{refused}");
+    // A shape that is declared needs no data, and what is no shape is refused.
+    fs::write(desk.path("contract.json"), desk.printed("serve x.toml --print-contract")).unwrap();
+    desk.printed("certs server --host localhost");
+    let mut declared = desk.start(
+        "serve x.toml --certs certs --allow-close-levels --listen 127.0.0.1:0 --out declared --blobs blobs --contract contract.json --set data.source=nowhere",
+    );
+    declared.hear("listening on ");
+    fs::write(desk.path("contract.json"), "{\"inputs\": 3}").unwrap();
+    let refused = desk.refusal("serve x.toml --certs certs --allow-close-levels --contract contract.json");
+    assert!(refused.contains("--print-contract"), "{refused}");
+    fs::remove_dir_all(desk.path("certs/server")).unwrap();
     assert!(desk.refusal("serve x.toml --insecure --gamma 0.7").contains("--gamma 0.7 is not in 0..=0.5"));
     let output = desk.run("doctor --certs certs --blobs state/blobs");
     let found = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -8,10 +8,28 @@ mod support;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 
-use support::{DEPLOYED, Desk, Running, asked};
+use support::{DEPLOYED, Desk, Running, asked, checkpoints};
 
 const SERVE: &str =
     "serve x.toml --insecure --set seeds=[1,2] --wait-for 12 --out deployed --http 127.0.0.1:0 --stay";
+
+/// Six devices with data of their own, whose features are normalised.
+const NORMALISED: &str = r#"
+name = "normalised"
+rounds = 2
+cohort = 6
+[data]
+source = "data"
+normalise = "mean-ratio"
+[model]
+kind = "linear"
+[local]
+steps = 2
+batch = 10
+learning_rate = 0.01
+[[algorithm]]
+kind = "fedavg"
+"#;
 
 /// A server at this address, where it listens, and where it answers over HTTP.
 fn server(desk: &Desk, listen: &str) -> (Running, String, String) {
@@ -43,6 +61,44 @@ fn killed_again_and_again_the_server_finishes_every_round() {
             round["phases"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
         assert!(names.starts_with(&["advertise keys"]), "{round}");
     }
+}
+
+#[test]
+fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulation() {
+    let desk = Desk::with(NORMALISED);
+    desk.printed("data synth glyphs --devices 6 --train 1 --out data");
+    desk.printed("run x.toml --out simulated --quiet");
+    desk.printed("run x.toml --out plain --quiet --set data.normalise=none");
+    let mut serving =
+        desk.start("serve x.toml --insecure --listen 127.0.0.1:0 --http 127.0.0.1:0 --out deployed --stay");
+    let http = serving.hear("live page: http://");
+    let address = serving.hear("listening on ").split(';').next().unwrap().to_owned();
+    // A device whose inputs are of another kind says so and stays away.
+    desk.printed("data synth logistic --devices 1 --train 1 --out other");
+    let refused = desk.refusal(&format!("device --insecure --server {address} --data other"));
+    assert!(
+        refused.contains("does not fit the federation") && refused.contains("the contract asks for Bytes"),
+        "{refused}"
+    );
+
+    let data = deltafl_data::open(desk.path("data")).unwrap();
+    let device =
+        |k| desk.start(&format!("device --insecure --server {address} --data data --name {}", data.id(k)));
+    let _devices: Vec<Running> = (0..data.len() as u32).map(device).collect();
+    serving.hear("all rounds are done");
+    let trained = |run: &str| checkpoints(&desk.path(run));
+    assert!(trained("deployed") == trained("simulated"));
+    assert!(trained("deployed") != trained("plain"), "the constants matter");
+
+    // The model that anybody pulls carries them, and its card names them.
+    desk.printed(&format!("model pull --theta 1 --server http://{http} --federation normalised"));
+    let card = std::fs::read_to_string(desk.path("model.card.json")).unwrap();
+    let card: serde_json::Value = serde_json::from_str(&card).unwrap();
+    assert_eq!(card["contract"].as_str().map(str::len), Some(64), "{card}");
+    let tried =
+        desk.printed(&format!("model try --data data --server http://{http} --federation normalised --json"));
+    let tried: serde_json::Value = serde_json::from_str(&tried).unwrap();
+    assert!(tried[0]["loss"].as_f64().unwrap() < 3.0, "{tried}");
 }
 
 #[test]

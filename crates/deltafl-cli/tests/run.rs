@@ -104,6 +104,8 @@ fn killed_again_and_again_a_run_still_ends_with_the_same_bits() {
         }
     }
     assert!(kills > 2, "the run was too fast to be killed: {kills}");
+    // On a machine under load no moment may have been long enough for the end.
+    assert!(desk.run("run x.toml --out torn -q --resume").status.success());
     assert_eq!(checkpoints(&desk.path("whole")), checkpoints(&desk.path("torn")));
     assert_eq!(rounds(&desk.path("whole")), rounds(&desk.path("torn")));
     let devices = |run: &str| fs::read_dir(desk.path(run).join("devices")).unwrap().count();
@@ -148,95 +150,6 @@ fn a_finished_run_grows_to_the_bits_of_one_that_was_that_long_from_the_start() {
     assert_eq!(evaluations("long"), evaluations("grown"));
     let said = desk.failure("run x.toml --out grown --resume --set rounds=9", 2);
     assert!(said.contains("12 rounds already"), "{said}");
-}
-
-/// Waits for a file that a command writes, while the command runs.
-#[cfg(unix)]
-fn wait_for(path: &Path, child: &mut std::process::Child) {
-    while !path.exists() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it wrote {}", path.display());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Starts a command, interrupts it as Ctrl-C does once it has written a file, and returns how it ended.
-#[cfg(unix)]
-fn interrupted(desk: &Desk, words: &str, file: &str) -> std::process::Output {
-    let mut command = desk.command(words);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for(&desk.path(file), &mut child);
-    ctrl_c(&child);
-    child.wait_with_output().unwrap()
-}
-
-/// What Ctrl-C sends; `kill` is part of every shell, and a command of its own on some machines only.
-#[cfg(unix)]
-fn ctrl_c(child: &std::process::Child) {
-    let kill = format!("kill -INT {}", child.id());
-    assert!(Command::new("bash").args(["-c", &kill]).status().unwrap().success());
-}
-
-#[cfg(unix)]
-#[test]
-fn a_command_that_is_interrupted_says_where_it_stopped_and_ends_with_130() {
-    let desk = desk();
-    let output = interrupted(
-        &desk,
-        "run x.toml --set rounds=1000000 --json --out r",
-        "r/checkpoint/seed-1.safetensors",
-    );
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let place = &json["interrupted"];
-    assert_eq!(
-        (&place["folder"], &place["seed"], &place["rounds_planned"]),
-        (&"r".into(), &1.into(), &1_000_000.into())
-    );
-    assert!(place["rounds"].as_u64().unwrap() >= 3, "{json}");
-    let resume = json["resume"].as_str().unwrap();
-    assert_eq!(resume, "deltafl run x.toml --out r --set rounds=1000000 --resume");
-    // The state that it speaks of is there.
-    let lines = rounds(&desk.path("r"));
-    assert_eq!(lines.len() as u64, 3 * place["rounds"].as_u64().unwrap());
-
-    // People are told on standard error, and nothing is printed that a script could take for a result.
-    let output = interrupted(
-        &desk,
-        "run x.toml --set rounds=1000000 --quiet --out q",
-        "q/checkpoint/seed-1.safetensors",
-    );
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(130), 0));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("--resume"));
-}
-
-#[cfg(unix)]
-#[test]
-fn sweeps_and_searches_that_are_interrupted_end_with_130() {
-    let desk = desk();
-    let sweep = "sweep run x.toml --sweep local.batch=5,10 --set rounds=1000000 --jobs 1 --json --out s";
-    let tune =
-        "tune x.toml --rates 0.1,0.3 --set rounds=1000000 --set data.split.train=0.5 --jobs 1 --json --out t";
-    for (words, folder) in [(sweep, "s"), (tune, "t/rate")] {
-        let mut child = desk.command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        wait_for(&desk.path(folder).join("sweep.toml"), &mut child);
-        let begun = || {
-            fs::read_dir(desk.path(folder))
-                .unwrap()
-                .any(|entry| entry.unwrap().path().join("rounds.jsonl").exists())
-        };
-        while !begun() {
-            assert!(child.try_wait().unwrap().is_none(), "{words} ended by itself");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        ctrl_c(&child);
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
-        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(json["interrupted"]["folder"], folder);
-        assert_eq!(json["interrupted"]["points_finished"], 0);
-        assert_eq!(json["interrupted"]["points_planned"], 2);
-    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //!   devices/*.parquet      loss and error of each device at each evaluation
 //!   checkpoint/*.safetensors   the last good state of each seed, always whole
 //!   summary.json           the figures of the paper's tables
+//!   classes.json           the error of each class, where labels are words
 //! ```
 //!
 //! It is safe against a kill at any moment. Whole files are written beside their place, synced and renamed;
@@ -27,12 +28,14 @@ use deltafl::training::{RoundRecord, State};
 
 mod atomic;
 mod checkpoint;
+mod classes;
 mod devices;
 mod idle;
 mod rounds;
 mod summary;
 
 pub use checkpoint::{CheckpointError, decode as state_of_checkpoint, encode as checkpoint_bytes};
+pub use classes::{ClassFigures, Classes};
 pub use devices::{DevicesError, EvaluationFile};
 pub use idle::{IdleCause, IdleRounds};
 pub use summary::{Summary, TrackSummary};
@@ -259,6 +262,11 @@ impl RunFolder {
         checkpoint::write(&self.path, state)
     }
 
+    /// Writes how each class fares after the last round.
+    pub fn classes(&self, classes: &Classes) -> Result<(), RunFolderError> {
+        classes::write(&self.path, classes)
+    }
+
     /// Writes `summary.json` from the last evaluation of each seed.
     pub fn summarise(&self) -> Result<Summary, RunFolderError> {
         let summary = Summary::of(&self.path)?;
@@ -286,6 +294,11 @@ pub fn read_experiment(path: &Path) -> Result<Experiment, RunFolderError> {
 /// The lines of `rounds.jsonl`; a torn last line is passed over.
 pub fn read_rounds(path: &Path) -> Result<Vec<RoundLine>, RunFolderError> {
     rounds::read(&path.join("rounds.jsonl"))
+}
+
+/// How each class fares after the last round of a run; `None` where classes have no names.
+pub fn read_classes(path: &Path) -> Result<Option<Classes>, RunFolderError> {
+    classes::read(path)
 }
 
 /// The evaluations of a run, by seed and round.

@@ -57,6 +57,11 @@ pub enum NotAllowed {
     /// The server asks for losses one by one.
     #[error("the server trains in open mode, to which this device's owner did not agree")]
     Open,
+    /// The contract of the data is another one than the device prepared its examples for.
+    #[error(
+        "the server has another contract of the data than the one that this device prepared its examples for"
+    )]
+    OtherContract,
     /// The model of the server is not the device's.
     #[error("the server trains {theirs} parameters, this device's model has {ours}")]
     OtherModel {
@@ -253,7 +258,7 @@ mod tests {
 
     fn experiment() -> proto::Experiment {
         let (name, model) = ("digits".to_owned(), r#"{"kind":"linear"}"#.to_owned());
-        proto::Experiment { name, model, params: 10, open: false }
+        proto::Experiment { name, model, params: 10, open: false, contract: None }
     }
 
     #[test]

@@ -1,13 +1,22 @@
 //! Training that can be ended: when the server says that the round is over, or the connection is gone, nobody waits for the
 //! answer, and the device has better things to do.
 
+use std::cell::RefCell;
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use deltafl::data::Examples;
 use deltafl::model::{Batch, Model, Score, Step, Tensor};
 use deltafl::stream::Stream;
 use deltafl::task::Task;
+use deltafl::trainer::{LocalPlan, TrainerError, Worker};
+
+thread_local! {
+    /// Whether what this thread computes is over.
+    static OVER: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
 
 /// Ends the computation that it belongs to when it is dropped.
 #[derive(Debug, Default)]
@@ -19,81 +28,120 @@ impl Drop for Interrupt {
     }
 }
 
+/// Says to the thread that computes whether that is over.
+#[derive(Clone, Debug)]
+pub(crate) struct Over(Arc<AtomicBool>);
+
 impl Interrupt {
-    /// The model, each step of which looks whether it is still wanted.
-    pub(crate) fn guard(&self, model: Arc<dyn Model>) -> Interruptible {
-        Interruptible { model, over: Arc::clone(&self.0) }
+    /// What the thread that computes looks at.
+    pub(crate) fn over(&self) -> Over {
+        Over(Arc::clone(&self.0))
     }
 }
 
-/// A model whose computation ends between two batches.
-pub(crate) struct Interruptible {
-    model: Arc<dyn Model>,
-    over: Arc<AtomicBool>,
+impl Over {
+    /// Computes on this thread; what is guarded looks, between two batches, whether it is still wanted.
+    pub(crate) fn guard<T>(self, task: impl FnOnce() -> T) -> T {
+        struct Forget;
+        impl Drop for Forget {
+            fn drop(&mut self) {
+                OVER.set(None);
+            }
+        }
+        OVER.set(Some(self.0));
+        let _forget = Forget;
+        task()
+    }
 }
 
 /// What ends a computation that nobody waits for.
 pub(crate) struct Interrupted;
 
-impl Interruptible {
-    /// Leaves the computation, if it is over. It stands between trainers and loops that know nothing of ending early, so that it
-    /// leaves through all of them at once; no message is printed.
-    fn check(&self) {
-        if self.over.load(Ordering::Relaxed) {
-            resume_unwind(Box::new(Interrupted));
-        }
+/// Leaves the computation, if it is over. It stands between trainers and loops that know nothing of ending early, so that it
+/// leaves through all of them at once; no message is printed.
+fn check() {
+    if OVER.with_borrow(|over| over.as_ref().is_some_and(|over| over.load(Ordering::Relaxed))) {
+        resume_unwind(Box::new(Interrupted));
     }
 }
 
+/// A worker whose computation ends between two blocks of examples, whatever its trainer is.
+pub(crate) struct GuardedWorker<'a>(pub(crate) Box<dyn Worker + 'a>);
+
+impl Worker for GuardedWorker<'_> {
+    fn load(&mut self, params: &[f32]) {
+        self.0.load(params);
+    }
+
+    fn score(&mut self, examples: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError> {
+        check();
+        self.0.score(examples, block)
+    }
+
+    fn update(
+        &mut self,
+        params: &[f32],
+        examples: &Examples<'_>,
+        plan: &LocalPlan,
+        stream: &mut Stream,
+    ) -> Result<&[f32], TrainerError> {
+        check();
+        self.0.update(params, examples, plan, stream)
+    }
+}
+
+/// A model whose computation ends between two batches.
+pub(crate) struct Interruptible(pub(crate) Arc<dyn Model>);
+
 impl Model for Interruptible {
     fn num_params(&self) -> usize {
-        self.model.num_params()
+        self.0.num_params()
     }
 
     fn init(&self, stream: &mut Stream, params: &mut [f32]) {
-        self.model.init(stream, params);
+        self.0.init(stream, params);
     }
 
     fn scratch_len(&self, batch: usize) -> usize {
-        self.model.scratch_len(batch)
+        self.0.scratch_len(batch)
     }
 
     fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
-        self.check();
-        self.model.gradient(params, batch, gradient, scratch)
+        check();
+        self.0.gradient(params, batch, gradient, scratch)
     }
 
     fn task(&self) -> Task {
-        self.model.task()
+        self.0.task()
     }
 
     fn tensors(&self) -> Vec<Tensor> {
-        self.model.tensors()
+        self.0.tensors()
     }
 
     fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
-        self.check();
-        self.model.evaluate(working, batch, scratch)
+        check();
+        self.0.evaluate(working, batch, scratch)
     }
 
     fn working_len(&self) -> usize {
-        self.model.working_len()
+        self.0.working_len()
     }
 
     fn load(&self, params: &[f32], working: &mut [f32]) {
-        self.model.load(params, working);
+        self.0.load(params, working);
     }
 
     fn store(&self, working: &[f32], params: &mut [f32]) {
-        self.model.store(working, params);
+        self.0.store(working, params);
     }
 
     fn step_scratch_len(&self, batch: usize) -> usize {
-        self.model.step_scratch_len(batch)
+        self.0.step_scratch_len(batch)
     }
 
     fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
-        self.check();
-        self.model.step(working, batch, step, scratch);
+        check();
+        self.0.step(working, batch, step, scratch);
     }
 }

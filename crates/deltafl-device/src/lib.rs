@@ -2,17 +2,21 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use deltafl_device::{Consent, Credentials, Data, Device, Server, Trust};
+//! use deltafl_device::{Consent, Credentials, Data, Device, ModelTrainer, Server, Trust};
 //! # use deltafl::{data::Federation, kernel::Isa, model::ModelSpec};
 //! # async fn app(credentials: Credentials, trust: Trust, data: Arc<Federation>) -> Result<(), Box<dyn std::error::Error>> {
 //! let model = ModelSpec::LINEAR.build(&data, Isa::detect())?;
 //! let server = Server { address: "fl.example.org:7700".into(), trust };
 //! Device::connect(server, credentials, Consent::default())
-//!     .serve(Arc::from(model), Data::only_device(&data).ok_or("one device is expected")?)
+//!     .serve(Arc::new(ModelTrainer::new(model.into())), Data::only_device(&data).ok_or("one device is expected")?)
 //!     .await?;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! [`ModelTrainer`] trains the library's models; anything that is a [`LocalTrainer`] takes its place (`examples/own_trainer.rs`).
+//! The examples are a federation of one device: from a folder that `deltafl-data` opened, or built in memory with
+//! [`FederationBuilder`](deltafl::data::FederationBuilder).
 //!
 //! What the server says is checked: the roster must bear the enrolment authority's signature and be the newest that the device
 //! has seen ([`DeviceState`]), every round must meet the device's own [`Consent`], and secure aggregation checks the rest.
@@ -31,13 +35,15 @@ mod offer;
 mod session;
 mod state;
 pub mod swarm;
+mod trainer;
 mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltafl::data::{Federation, Split};
-use deltafl::model::Model;
+use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, InvalidDevice, Split};
+use deltafl::trainer::LocalTrainer;
+use deltafl_wire::contract::DataContract;
 use tokio::time::sleep;
 
 pub use deltafl_wire::identity::Credentials;
@@ -50,6 +56,7 @@ pub use self::session::SessionError;
 pub use self::state::{
     Conflict, DeviceState, Digest, Event, StateError, Transcript, TranscriptError, conflicts,
 };
+pub use self::trainer::ModelTrainer;
 pub use self::workers::Workers;
 use crate::fault::Faults;
 
@@ -82,6 +89,25 @@ impl Data {
         Some(Self { federation: Arc::clone(federation), device })
     }
 
+    /// So many examples that the trainer holds itself: the library knows their number, and asks the trainer about ranges of
+    /// them.
+    pub fn held_by_trainer(name: &str, examples: usize) -> Result<Self, InvalidDevice> {
+        // Rows of nothing, because only their number counts.
+        let mut builder = FederationBuilder::of_values(name, InputKind::Dense { dim: 1 });
+        let nothing = vec![0.0; examples];
+        builder.push(name, Split::Train, DeviceExamples::Dense(&nothing), &nothing)?;
+        Ok(Self { federation: Arc::new(builder.build()), device: 0 })
+    }
+
+    /// The same device in the same data, prepared otherwise.
+    ///
+    /// # Panics
+    /// When the federation has no such device.
+    #[must_use]
+    pub fn within(&self, federation: Arc<Federation>) -> Self {
+        Self::of(federation, self.device)
+    }
+
     /// The name of the device.
     pub fn name(&self) -> &str {
         self.federation.id(self.device)
@@ -98,6 +124,7 @@ pub struct Device {
     faults: Faults,
     backoff: Backoff,
     state: DeviceState,
+    contract: Option<blake3::Hash>,
 }
 
 /// How long to wait before connecting again.
@@ -118,11 +145,15 @@ impl Default for Backoff {
 impl Backoff {
     /// A wait drawn between nothing and the doubled one, so that a fleet that lost its server does not come back as one.
     fn wait(&self, failures: u32) -> Duration {
-        let most = self.first.saturating_mul(1 << failures.min(16)).min(self.longest);
-        let mut bytes = [0; 8];
-        let drawn = getrandom::fill(&mut bytes).map_or(u64::MAX, |()| u64::from_le_bytes(bytes));
-        most.mul_f64(drawn as f64 / u64::MAX as f64)
+        drawn_below(self.first.saturating_mul(1 << failures.min(16)).min(self.longest))
     }
+}
+
+/// A wait drawn between nothing and `most`.
+fn drawn_below(most: Duration) -> Duration {
+    let mut bytes = [0; 8];
+    let drawn = getrandom::fill(&mut bytes).map_or(u64::MAX, |()| u64::from_le_bytes(bytes));
+    most.mul_f64(drawn as f64 / u64::MAX as f64)
 }
 
 impl Device {
@@ -137,6 +168,7 @@ impl Device {
             faults: Faults::none(),
             backoff: Backoff::default(),
             state: DeviceState::default(),
+            contract: None,
         }
     }
 
@@ -144,6 +176,13 @@ impl Device {
     #[must_use]
     pub fn with_state(mut self, state: DeviceState) -> Self {
         self.state = state;
+        self
+    }
+
+    /// Takes part only where the contract of the data is the one that the examples were prepared for.
+    #[must_use]
+    pub fn with_contract(mut self, contract: &DataContract) -> Self {
+        self.contract = Some(contract.hash());
         self
     }
 
@@ -170,18 +209,21 @@ impl Device {
 
     /// Takes part in rounds, through lost connections and restarts of the server, until it is dropped or its owner's
     /// consent does not cover what the server asks.
-    pub async fn serve(mut self, model: Arc<dyn Model>, data: Data) -> Result<(), NotAllowed> {
+    pub async fn serve(mut self, trainer: Arc<dyn LocalTrainer>, data: Data) -> Result<(), NotAllowed> {
         let mut memory = session::Memory::default();
         let mut failures = 0;
         loop {
-            match session::attend(&mut self, &model, &data, &mut memory).await {
+            let error = session::attend(&mut self, &trainer, &data, &mut memory).await;
+            failures = if memory.take_welcomed() { 0 } else { failures + 1 };
+            tracing::debug!(%error, failures, "the connection ended");
+            let wait = match error {
                 SessionError::NotAllowed(reason) => return Err(reason),
-                error => {
-                    failures = if memory.take_welcomed() { 0 } else { failures + 1 };
-                    tracing::debug!(%error, failures, "the connection ended");
+                SessionError::Drained { within } => {
+                    drawn_below(Duration::from_secs(within.into()).min(self.backoff.longest))
                 }
-            }
-            sleep(self.backoff.wait(failures)).await;
+                _ => self.backoff.wait(failures),
+            };
+            sleep(wait).await;
         }
     }
 }

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use deltafl::model::Model;
 use deltafl::params::ParamsId;
 use deltafl::question::Question;
+use deltafl::trainer::LocalTrainer;
 use deltafl_secagg::device::{Device as Protocol, Enrolment};
 use deltafl_wire::proto;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FromDevice, FromServer, from_device, from_server};
-use deltafl_wire::{Assembly, VERSION, array, malformed, question as checked_question};
+use deltafl_wire::{Assembly, BlobId, VERSION, array, malformed, question as checked_question};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::ReceiverStream;
@@ -29,7 +29,7 @@ pub use self::ended::SessionError;
 pub(super) use self::memory::Memory;
 use self::roster::{enrolment, verified};
 use super::cache::Verified;
-use super::consent::Reason;
+use super::consent::{NotAllowed, Reason};
 use super::{Data, Device};
 
 /// Messages of secure aggregation outside of a round: an invitation.
@@ -44,11 +44,11 @@ const WILLING_EVERY: Duration = Duration::from_secs(15);
 /// Attends until the connection ends.
 pub(super) async fn attend(
     device: &mut Device,
-    model: &Arc<dyn Model>,
+    trainer: &Arc<dyn LocalTrainer>,
     data: &Data,
     memory: &mut Memory,
 ) -> SessionError {
-    let attended = async { Session::open(device, model, data, memory).await?.run().await };
+    let attended = async { Session::open(device, trainer, data, memory).await?.run().await };
     match attended.await {
         Ok(never) => match never {},
         Err(error) => error,
@@ -57,7 +57,7 @@ pub(super) async fn attend(
 
 struct Session<'d> {
     device: &'d mut Device,
-    model: &'d Arc<dyn Model>,
+    trainer: &'d Arc<dyn LocalTrainer>,
     data: &'d Data,
     memory: &'d mut Memory,
     client: FederationClient<Channel>,
@@ -82,7 +82,7 @@ impl<'d> Session<'d> {
     /// Connects, and gets to know the federation.
     async fn open(
         device: &'d mut Device,
-        model: &'d Arc<dyn Model>,
+        trainer: &'d Arc<dyn LocalTrainer>,
         data: &'d Data,
         memory: &'d mut Memory,
     ) -> Result<Self, SessionError> {
@@ -97,16 +97,17 @@ impl<'d> Session<'d> {
         };
         memory.welcomed = true;
         let experiment = welcome.experiment.as_ref().ok_or(malformed("experiment"))?;
-        if let Err(reason) = device.consent.allows(experiment, model.num_params()) {
+        let allowed = device.consent.allows(experiment, trainer.num_params());
+        if let Err(reason) = allowed.and_then(|()| same_contract(device, experiment)) {
             send(&outgoing, from_device::Body::Decline(Reason::Policy.to_wire())).await?;
             return Err(reason.into());
         }
         let session = array(&welcome.session, "session")?;
         let roster = verified(device, memory, &mut client, welcome.roster).await?;
-        let enrolment = enrolment(device, &roster, welcome.index, &session, model.num_params())?;
+        let enrolment = enrolment(device, &roster, welcome.index, &session, trainer.num_params())?;
         let mut session = Self {
             device,
-            model,
+            trainer,
             data,
             memory,
             client,
@@ -155,6 +156,7 @@ impl<'d> Session<'d> {
             from_server::Body::Roster(roster) => self.change_roster(roster).await?,
             from_server::Body::Question(question) => self.question = Some(checked_question(&question)?),
             from_server::Body::LossQuestion(question) => self.tell_losses(question).await?,
+            from_server::Body::Drain(drain) => return Err(SessionError::Drained { within: drain.within }),
             from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),
             from_server::Body::Part(part) => {
                 let limit = self.protocol.as_ref().map_or(SMALL, Protocol::message_limit).max(SMALL);
@@ -198,11 +200,19 @@ impl<'d> Session<'d> {
 
     async fn change_roster(&mut self, roster: proto::Roster) -> Result<(), SessionError> {
         self.roster = verified(self.device, self.memory, &mut self.client, Some(roster)).await?;
-        let params = self.model.num_params();
+        let params = self.trainer.num_params();
         self.enrolment = enrolment(self.device, &self.roster, self.index, &self.session, params)?;
         self.available = false;
         self.check_willing().await
     }
+}
+
+/// Whether the server has the contract of the data that the device prepared its examples for, where it prepared any.
+fn same_contract(device: &Device, experiment: &proto::Experiment) -> Result<(), NotAllowed> {
+    let Some(expected) = &device.contract else { return Ok(()) };
+    let theirs = BlobId::from_wire(experiment.contract.clone()).ok();
+    let same = theirs.is_some_and(|theirs| theirs.hash == *expected);
+    if same { Ok(()) } else { Err(NotAllowed::OtherContract) }
 }
 
 async fn send(outgoing: &mpsc::Sender<FromDevice>, body: from_device::Body) -> Result<(), SessionError> {

@@ -1,13 +1,13 @@
 //! Many devices in one process, over real sockets: for load, faults and demonstrations.
 //!
-//! Each device is a light task with a connection of its own. They share the mapped data, the model's code, a few threads to
+//! Each device is a light task with a connection of its own. They share the mapped data, the trainer, a few threads to
 //! compute on, and the memory of what they fetched; everything else a device does as if it were alone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use deltafl::data::Federation;
-use deltafl::model::Model;
+use deltafl::trainer::LocalTrainer;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -49,7 +49,7 @@ impl Swarm {
     /// Starts the devices, on the present runtime.
     pub fn start(
         devices: Vec<SimulatedDevice>,
-        model: &Arc<dyn Model>,
+        trainer: &Arc<dyn LocalTrainer>,
         federation: &Arc<Federation>,
         options: &SwarmOptions,
     ) -> Self {
@@ -60,11 +60,11 @@ impl Swarm {
                 .sharing(Arc::clone(&workers), Arc::clone(&cache))
                 .with_faults(Faults::new(options.misconduct, options.seed, u64::from(data)))
                 .with_backoff(options.backoff);
-            let (model, data) = (Arc::clone(model), Data::of(Arc::clone(federation), data));
+            let (trainer, data) = (Arc::clone(trainer), Data::of(Arc::clone(federation), data));
             let arrival = Duration::from_secs(1) / options.arrivals.max(1) * i;
             swarm.spawn(async move {
                 sleep(arrival).await;
-                device.serve(model, data).await
+                device.serve(trainer, data).await
             });
         }
         Self(swarm)

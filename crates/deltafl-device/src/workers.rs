@@ -1,21 +1,19 @@
 //! The threads on which devices compute.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use deltafl::kernel;
-use deltafl::model::Model;
-use deltafl::trainer::{Sgd, TrainerError, Worker, Workspace};
+use deltafl::trainer::{LocalTrainer, TrainerError, Worker};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::interruptible::Interrupt;
+use crate::interruptible::{GuardedWorker, Interrupt};
 
-/// A few threads, and the memory in which they train, shared by the devices of a process.
+/// A few threads, shared by the devices of a process.
 #[derive(Debug)]
 pub struct Workers {
     threads: Semaphore,
     /// Answers that are computed and not yet sent.
     answers: Semaphore,
-    workspaces: Mutex<Vec<Workspace>>,
 }
 
 /// A device's computation failed: its data, or a trainer that a user brought, made it fail or panic.
@@ -30,11 +28,7 @@ pub struct Failed {
 impl Workers {
     /// So many threads. Answers wait for their upload in memory, eight per thread at most.
     pub fn new(threads: usize) -> Self {
-        Self {
-            threads: Semaphore::new(threads),
-            answers: Semaphore::new(8 * threads),
-            workspaces: Mutex::default(),
-        }
+        Self { threads: Semaphore::new(threads), answers: Semaphore::new(8 * threads) }
     }
 
     /// Room for an answer, until it is sent.
@@ -46,26 +40,18 @@ impl Workers {
     /// ends.
     pub(super) async fn compute<T: Send + 'static>(
         &self,
-        model: Arc<dyn Model>,
+        trainer: Arc<dyn LocalTrainer>,
         task: impl FnOnce(&mut dyn Worker) -> Result<T, TrainerError> + Send + 'static,
     ) -> Result<T, Failed> {
         let _thread = self.threads.acquire().await.expect("the semaphore is never closed");
-        let workspace = self.spare().pop().unwrap_or_default();
         let interrupt = Interrupt::default();
-        let model = interrupt.guard(model);
+        let over = interrupt.over();
         let done = tokio::task::spawn_blocking(move || {
             let _flushed = kernel::flush_denormals();
-            let mut worker = Sgd::new(&model).worker_in(workspace);
-            let result = task(&mut worker);
-            (result, worker.into_workspace())
+            over.guard(|| task(&mut GuardedWorker(trainer.worker())))
         });
-        let (result, workspace) = done.await.map_err(|_| Failed { source: None })?;
-        self.spare().push(workspace);
+        let result = done.await.map_err(|_| Failed { source: None })?;
         result.map_err(|source| Failed { source: Some(source) })
-    }
-
-    fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Workspace>> {
-        self.workspaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,22 +59,24 @@ impl Workers {
 mod tests {
     use deltafl::data::synthetic::Glyphs;
     use deltafl::kernel::Isa;
-    use deltafl::model::ModelSpec;
+    use deltafl::model::{Model, ModelSpec};
     use deltafl::stream::{Purpose, Stream};
     use deltafl::trainer::{LocalPlan, Work};
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::ModelTrainer;
 
     #[tokio::test]
     async fn training_that_nobody_waits_for_ends() {
         let federation = Arc::new(Glyphs { devices: 2.try_into().unwrap(), ..Glyphs::default() }.build());
         let model: Arc<dyn Model> = Arc::from(ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap());
         let (workers, len) = (Workers::new(1), model.num_params());
+        let trainer = Arc::new(ModelTrainer::new(model));
         let (begun, begins) = oneshot::channel();
         // Dropped with the task, whether it ends or is left.
         let (alive, ended) = oneshot::channel::<()>();
-        let endless = workers.compute(model, move |worker| {
+        let endless = workers.compute(trainer, move |worker| {
             let _alive = alive;
             begun.send(()).unwrap();
             let plan = LocalPlan {

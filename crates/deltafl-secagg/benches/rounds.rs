@@ -14,7 +14,7 @@ use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::{DeviceId, Identity, Roster};
 use deltafl_secagg::mask::Suite;
 use deltafl_secagg::message::wire::{encode_device, encode_server};
-use deltafl_secagg::message::{DeviceMessage, DeviceSet};
+use deltafl_secagg::message::DeviceMessage;
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
 use deltafl_secagg::server::{Server, ServerConfig, ServerEvent};

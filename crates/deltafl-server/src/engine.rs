@@ -160,7 +160,7 @@ impl Remote {
     fn check_stop(&self) -> Result<(), ExchangeError> {
         if self.stop.load(Ordering::Relaxed) {
             let source = Box::new(ShuttingDown);
-            return Err(ExchangeError::Transport { context: "the round was not finished", source });
+            return Err(ExchangeError::Transport { context: "no further round was begun", source });
         }
         Ok(())
     }
@@ -317,7 +317,8 @@ impl Exchange for Remote {
     /// Nobody is told before the round begins: who is there by then is not known yet.
     fn announce(&mut self, _: &[Drawn]) {}
 
-    /// Waits until as many devices are ready as a round needs.
+    /// Waits until as many devices are ready as a round needs. Here alone a server that is to stop does so: a round that has
+    /// begun is finished, because devices would not answer its questions again.
     fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
         loop {
             self.check_stop()?;
@@ -334,7 +335,6 @@ impl Exchange for Remote {
         round: &Round<'_>,
         tracks: &[&Params],
     ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
-        self.check_stop()?;
         Self::check_cohort(round)?;
         if self.is_given_up(round) {
             return Ok(vec![Vec::new(); tracks.len()]);
@@ -343,7 +343,6 @@ impl Exchange for Remote {
     }
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        self.check_stop()?;
         Self::check_cohort(round)?;
         if self.is_given_up(round) {
             return Ok(queries.iter().map(nothing).collect());

@@ -22,7 +22,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use deltafl_wire::identity::FederationName;
 use tokio::sync::Notify;
 
@@ -78,6 +78,8 @@ pub struct HttpState {
     pub refusals: OnceLock<Arc<Refusals>>,
     /// Where the authority is at hand.
     pub enrolment: Option<Enrolment>,
+    /// BLAKE3 of the contract of the data, in hexadecimal, for model cards.
+    pub contract: Option<String>,
     /// Who may pull models.
     pub access: Access,
     /// Requests answered, by the hundreds of their status.
@@ -105,24 +107,40 @@ impl Answered {
 #[derive(Clone, Debug)]
 pub(crate) struct Client(pub(crate) Option<Peer>);
 
+/// The document of the interface, which a test compares with the routes.
+const OPEN_API: &str = include_str!("../openapi.json");
+
+/// A path, its method in small letters, and what answers.
+type Route = (&'static str, &'static str, MethodRouter<Arc<HttpState>>);
+
+/// What programs ask for: the paths of `openapi.json`.
+fn interface() -> Vec<Route> {
+    vec![
+        ("/v1/federations", "get", get(live::federations)),
+        ("/v1/federations/{federation}", "get", get(live::snapshot)),
+        ("/v1/federations/{federation}/events", "get", get(live::events)),
+        ("/v1/federations/{federation}/rounds", "get", get(live::rounds)),
+        ("/v1/federations/{federation}/models", "get", get(knob::models)),
+        ("/v1/federations/{federation}/models/{theta}", "get", get(knob::model)),
+        ("/v1/federations/{federation}/models/{theta}/card", "get", get(knob::card)),
+        ("/v1/authority", "get", get(enrol::authority)),
+        ("/v1/enrol", "post", post(enrol::enrol)),
+        ("/v1/openapi.json", "get", get(async || ([(header::CONTENT_TYPE, "application/json")], OPEN_API))),
+        ("/metrics", "get", get(metrics::metrics)),
+        ("/healthz", "get", get(async || "alive\n")),
+        ("/readyz", "get", get(ready)),
+    ]
+}
+
 /// Every path.
 pub fn router(state: Arc<HttpState>) -> Router {
-    Router::new()
+    let page = Router::new()
         .route("/", get(live::page))
         .route("/page.css", get(live::style))
-        .route("/page.js", get(live::script))
-        .route("/v1/federations", get(live::federations))
-        .route("/v1/federations/{federation}", get(live::snapshot))
-        .route("/v1/federations/{federation}/events", get(live::events))
-        .route("/v1/federations/{federation}/rounds", get(live::rounds))
-        .route("/v1/federations/{federation}/models", get(knob::models))
-        .route("/v1/federations/{federation}/models/{theta}", get(knob::model))
-        .route("/v1/federations/{federation}/models/{theta}/card", get(knob::card))
-        .route("/v1/authority", get(enrol::authority))
-        .route("/v1/enrol", post(enrol::enrol))
-        .route("/metrics", get(metrics::metrics))
-        .route("/healthz", get(async || "alive\n"))
-        .route("/readyz", get(ready))
+        .route("/page.js", get(live::script));
+    interface()
+        .into_iter()
+        .fold(page, |router, (path, _, answer)| router.route(path, answer))
         .fallback(async || Problem::NotFound)
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
         .layer(middleware::from_fn_with_state(Arc::clone(&state), finish))
@@ -151,4 +169,98 @@ async fn finish(State(state): State<Arc<HttpState>>, request: Request, next: Nex
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use deltafl_wire::card::{Card, CardLosses};
+    use deltafl_wire::enrolment::{EnrolAnswer, EnrolRequest};
+    use serde::Serialize;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn document() -> Value {
+        serde_json::from_str(OPEN_API).unwrap()
+    }
+
+    #[test]
+    fn the_document_has_the_paths_and_methods_of_the_routes_and_no_others() {
+        let document = document();
+        let paths = document["paths"].as_object().unwrap();
+        let documented: BTreeSet<(String, String)> = paths
+            .iter()
+            .flat_map(|(path, item)| {
+                item.as_object().unwrap().keys().map(|method| (path.clone(), method.clone()))
+            })
+            .collect();
+        let routed: BTreeSet<(String, String)> =
+            interface().into_iter().map(|(path, method, _)| (path.to_owned(), method.to_owned())).collect();
+        assert_eq!(documented, routed);
+        for (path, item) in paths {
+            let named: BTreeSet<&str> =
+                path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
+            let (_, call) = item.as_object().unwrap().iter().next().unwrap();
+            let parameters = call["parameters"].as_array().into_iter().flatten();
+            let described: BTreeSet<&str> = parameters
+                .filter(|parameter| parameter["in"] == "path")
+                .map(|parameter| parameter["name"].as_str().unwrap())
+                .collect();
+            assert_eq!(named, described, "{path}");
+        }
+    }
+
+    /// Compares the fields of a value with those of its schema.
+    fn check(schema: &str, value: &impl Serialize) {
+        let (document, value) = (document(), serde_json::to_value(value).unwrap());
+        let schema = &document["components"]["schemas"][schema];
+        let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(keys(&value), keys(&schema["properties"]));
+        for required in schema["required"].as_array().unwrap() {
+            assert!(value.get(required.as_str().unwrap()).is_some(), "{required}");
+        }
+    }
+
+    #[test]
+    fn the_schemas_have_the_fields_of_what_is_sent() {
+        check(
+            "Card",
+            &Card {
+                federation: "clinics".to_owned(),
+                theta: 0.5.try_into().unwrap(),
+                algorithm: "delta-fl".to_owned(),
+                version: 20,
+                seed: 1,
+                blake3: String::new(),
+                bytes: 1,
+                eta: None,
+                contract: Some(String::new()),
+                losses: CardLosses::of(None),
+            },
+        );
+        let (token, name) = (String::new(), "ward-1".parse().unwrap());
+        check("EnrolRequest", &EnrolRequest { token, name, tls_key: String::new(), signing_key: [0; 32] });
+        check(
+            "EnrolAnswer",
+            &EnrolAnswer {
+                federation: "clinics".parse().unwrap(),
+                number: 0,
+                certificate: String::new(),
+                authority: String::new(),
+                authority_key: [0; 32],
+            },
+        );
+        let about = live::About {
+            federation: String::new(),
+            experiment: String::new(),
+            model: String::new(),
+            open: false,
+            rounds: 1,
+            cohort: 1,
+            tracks: Vec::new(),
+        };
+        check("About", &about);
+    }
 }

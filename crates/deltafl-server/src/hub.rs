@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use deltafl_secagg::identity::Roster as Keys;
+use deltafl_wire::contract::DataContract;
 use deltafl_wire::proto;
 use deltafl_wire::proto::{FromServer, from_server};
 use deltafl_wire::roster::{Roster, RosterError, SignedRoster};
@@ -32,6 +33,8 @@ const OUTBOX: usize = 256;
 const INBOX: usize = 1024;
 /// Hellos of one device within [`HELLO_WINDOW`] before it is told to session away.
 const MAX_HELLOS: u32 = 20;
+/// Seconds within which devices come back to a server that was stopped.
+const COME_BACK: u32 = 10;
 const HELLO_WINDOW: Duration = Duration::from_secs(60);
 
 /// What a server tells the devices about itself.
@@ -43,12 +46,14 @@ pub struct Introduction {
     pub session: [u8; 16],
     /// The name of the experiment.
     pub experiment: String,
-    /// The model, in JSON.
+    /// The model, in JSON; `null` where devices bring their own trainer.
     pub model: String,
     /// Number of parameters.
     pub params: usize,
     /// Whether devices are asked for their losses one by one.
     pub open: bool,
+    /// The contract of the data; none where devices bring their own trainer.
+    pub contract: Option<DataContract>,
 }
 
 /// Bounds on what devices can make the server hold.
@@ -189,6 +194,9 @@ impl Hub {
     ) -> Result<(Arc<Self>, mpsc::Receiver<Event>), RosterError> {
         let (events, inbox) = mpsc::channel(INBOX);
         let blobs = Blobs::default();
+        if let Some(contract) = &introduction.contract {
+            blobs.keep_contract(contract.to_bytes().into());
+        }
         let known = Arc::new(know(&blobs, roster)?);
         let connected = ConnectedDevices {
             known,
@@ -333,10 +341,16 @@ impl Hub {
         }
     }
 
-    /// Ends every session.
+    /// Tells every device that the server stops, and ends its session.
     pub(crate) fn close(&self) {
+        let drain = from_server::Body::Drain(proto::Drain { within: COME_BACK });
+        let drain = Arc::new(FromServer { body: Some(drain) });
         let connected = self.connected();
-        connected.devices.values().for_each(|peer| peer.close_signal.close_session());
+        for peer in connected.devices.values() {
+            // What waits in a full outbox is lost on a device that does not read.
+            let _ = peer.outbox.try_send(Arc::clone(&drain));
+            peer.close_signal.close_session();
+        }
     }
 
     fn connected(&self) -> MutexGuard<'_, ConnectedDevices> {
@@ -369,6 +383,22 @@ fn know(blobs: &Blobs, signed: &SignedRoster) -> Result<Known, RosterError> {
 }
 
 impl Introduction {
+    /// What the server of a federation tells, with a session of its own; experiment, model and number of parameters are for
+    /// the caller to set.
+    pub fn new(federation: &str) -> Result<Self, getrandom::Error> {
+        let mut session = [0; 16];
+        getrandom::fill(&mut session)?;
+        Ok(Self {
+            federation: federation.to_owned(),
+            session,
+            experiment: String::new(),
+            model: "null".to_owned(),
+            params: 0,
+            open: false,
+            contract: None,
+        })
+    }
+
     /// The Welcome of the device at this place.
     fn welcome(&self, index: u32, known: &Known) -> proto::Welcome {
         proto::Welcome {
@@ -381,6 +411,7 @@ impl Introduction {
                 model: self.model.clone(),
                 params: self.params as u64,
                 open: self.open,
+                contract: self.contract.as_ref().map(|contract| BlobId::of(&contract.to_bytes()).to_wire()),
             }),
             roster: Some(known.to_wire()),
         }

@@ -33,10 +33,10 @@ fn nearest<'a>(rows: &'a [ModelRow], theta: Conformity, wanted: &Wanted) -> Opti
 }
 
 /// What is known of the model of a row.
-fn card_of(federation: &str, row: &ModelRow) -> Card {
+fn card_of(state: &HttpState, row: &ModelRow) -> Card {
     let losses = row.losses.as_ref().map(|known| (known.version, &known.distribution));
     Card {
-        federation: federation.to_owned(),
+        federation: state.federation.to_string(),
         theta: row.label.theta,
         algorithm: row.label.algorithm.clone(),
         version: row.round,
@@ -44,6 +44,7 @@ fn card_of(federation: &str, row: &ModelRow) -> Card {
         blake3: row.blob.to_string(),
         bytes: row.bytes,
         eta: row.eta,
+        contract: state.contract.clone(),
         losses: CardLosses::of(losses),
     }
 }
@@ -55,7 +56,7 @@ pub(crate) async fn models(
     Path(federation): Path<String>,
 ) -> Result<Json<Vec<Card>>, Problem> {
     let rows = rows(&state, &client, &federation).await?;
-    Ok(Json(rows.iter().map(|row| card_of(&federation, row).in_brief()).collect()))
+    Ok(Json(rows.iter().map(|row| card_of(&state, row).in_brief()).collect()))
 }
 
 /// What is known of the model of the nearest level.
@@ -67,7 +68,7 @@ pub(crate) async fn card(
 ) -> Result<Json<Card>, Problem> {
     let rows = rows(&state, &client, &federation).await?;
     let row = nearest(&rows, level(&theta)?, &wanted).ok_or(Problem::NotFound)?;
-    Ok(Json(card_of(&federation, row)))
+    Ok(Json(card_of(&state, row)))
 }
 
 /// The params of the nearest level.

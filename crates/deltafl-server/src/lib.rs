@@ -8,11 +8,13 @@
 //! | [`serve`], [`engine`] | the server, and its devices as an exchange of the round loop |
 //! | [`listener`] | TCP and TLS below gRPC |
 //! | [`authority`] | the certificate authority, the server's certificate, revocation |
+//! | [`committer`], [`roster_renewal`] | rounds committed in the store and the run folder, the lease; the roster signed anew |
 //! | [`store`] | what the server remembers: SQLite or Postgres, and params by content |
 //! | [`http`], [`knob`], [`live`] | models per θ, enrolment, the live page, metrics |
 //! | [`refusal`] | what the server turns away |
 
 pub mod authority;
+pub mod committer;
 pub mod engine;
 mod framed;
 #[doc(hidden)]
@@ -24,6 +26,7 @@ pub mod listener;
 pub mod live;
 mod metrics;
 pub mod refusal;
+pub mod roster_renewal;
 mod round;
 pub mod serve;
 mod service;

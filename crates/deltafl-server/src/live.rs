@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use deltafl::algorithm::TrackLabel;
-use deltafl_data::run_folder::RoundLine;
+use deltafl_data::run_folder::{IdleCause, RoundLine};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -105,6 +105,8 @@ pub struct Shown {
     pub loss: Vec<Option<f64>>,
     /// Size of the tail per track.
     pub tail: Vec<u64>,
+    /// Why the round moved nothing, per track; `None` where it moved the params.
+    pub idle: Vec<Option<IdleCause>>,
     /// Its phases.
     pub phases: Vec<Phase>,
     /// How the losses of the cohort lay at w_t, per track, where they were asked for.
@@ -138,6 +140,7 @@ impl Shown {
             eta: records().map(|record| record.eta).collect(),
             loss: records().map(|record| record.loss).collect(),
             tail: records().map(|record| record.tail).collect(),
+            idle: records().map(IdleCause::of).collect(),
             phases: phases.to_vec(),
             losses: losses.to_vec(),
         })

@@ -46,6 +46,19 @@ pub struct Setup {
     pub introduction: Introduction,
 }
 
+impl Setup {
+    /// Without certificates, on a loopback address, with the usual bounds: for tests and demonstrations on one machine.
+    pub fn loopback(address: SocketAddr, introduction: Introduction) -> Self {
+        Self {
+            address,
+            protection: Protection::Loopback,
+            connections: ConnectionLimits::default(),
+            limits: Limits::default(),
+            introduction,
+        }
+    }
+}
+
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -24,7 +24,6 @@ use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
 use deltafl::terms::Terms;
-
 use deltafl_device::{Server, Trust, is_refused_certificate};
 use deltafl_device::{SessionError, offer};
 use deltafl_secagg::device::{Adversary, DeviceEvent, Enrolment, Policy};
@@ -122,6 +121,17 @@ async fn still_serves(test: &TestFederation, host: &Host) {
     let honest = test.federation.id(*test.devices().last().unwrap());
     let mut line = Line::hello(host.address(), honest).await.unwrap();
     assert!(matches!(line.next().await, from_server::Body::Welcome(_)));
+}
+
+#[tokio::test]
+async fn a_server_that_stops_says_so_to_its_devices() {
+    let test = TestFederation::new(EXPERIMENT);
+    let host = host(&test).await;
+    let mut line = Line::hello(host.address(), test.federation.id(test.devices()[0])).await.unwrap();
+    assert!(matches!(line.next().await, from_server::Body::Welcome(_)));
+    host.shut_down().await;
+    assert!(matches!(line.next().await, from_server::Body::Drain(drain) if drain.within > 0));
+    line.end().await;
 }
 
 #[tokio::test]

@@ -11,18 +11,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deltafl::exchange::SplitEvaluation;
+use deltafl::exchange::{Exchange as _, SplitEvaluation};
 use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
-
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::SwarmOptions;
 use deltafl_device::{Consent, Reason};
 use deltafl_server::Deadlines;
 use deltafl_server::engine::{Permille, Rules};
 use deltafl_server::refusal::Refusal;
-use deltafl_server::serve::{Host, Setup};
+use deltafl_server::serve::{Host, Purpose, Setup};
 use fleet::{Records, TestFederation, never, options};
 
 const EXPERIMENT: &str = r#"
@@ -59,6 +58,72 @@ async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
     assert!(host.refused(Refusal::Malformed) > 0, "somebody sent noise");
     assert!(state.tracks.iter().all(|track| track.params.as_slice().iter().all(|w| w.is_finite())));
     host.shut_down().await;
+}
+
+/// Keeps states, and ends the run after the round in which it is to stop.
+struct UntilStopped {
+    records: Records,
+    stop: Arc<AtomicBool>,
+}
+
+impl Observer for UntilStopped {
+    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        let stop = self.stop.load(Ordering::Relaxed);
+        self.records.round(records).map(|go_on| if stop { ControlFlow::Break(()) } else { go_on })
+    }
+
+    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        self.records.evaluation(round, splits)
+    }
+
+    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
+        self.records.checkpoint(state)
+    }
+
+    fn every_round(&self) -> bool {
+        true
+    }
+
+    fn survey(&self, _: u64) -> Survey {
+        Survey::None
+    }
+
+    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back() {
+    let test = Arc::new(TestFederation::new(EXPERIMENT));
+    let mut host = test.host().await;
+    let address = host.address();
+    let _swarm = test.swarm(address, &options());
+    let stop: Arc<AtomicBool> = Arc::default();
+    let mut engine = host.engine(test.rules(), Arc::clone(&stop)).unwrap();
+    let mut status = host.status();
+    let (trains, asked) = (Arc::clone(&test), Arc::clone(&stop));
+    let trained = tokio::task::spawn_blocking(move || {
+        let mut observer = UntilStopped { records: Records::default(), stop: asked };
+        let state = trains.train(&mut engine, &mut observer).unwrap();
+        (state.round, observer.records.states.len())
+    });
+    // Keys are set up and the first sum is being asked for: more questions of this round are to come.
+    status.wait_for(|status| status.purpose == Purpose::Losses).await.unwrap();
+    stop.store(true, Ordering::Relaxed);
+    let (rounds, kept) = trained.await.unwrap();
+    assert!(
+        (1..6).contains(&rounds) && kept == rounds as usize,
+        "the round is done and kept: {rounds}, {kept}"
+    );
+    drop(status);
+    host.shut_down().await;
+    // Started again at the same address, it has all its devices without a new swarm.
+    let mut again = Host::start(Setup { address, ..test.setup() }, &test.roster(&[])).await.unwrap();
+    let mut engine = again.engine(test.rules(), never()).unwrap();
+    let ready = tokio::task::spawn_blocking(move || engine.reachable().map(|_| ()));
+    ready.await.unwrap().unwrap();
+    again.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -191,6 +256,6 @@ async fn a_server_that_waits_for_devices_can_be_stopped() {
         test.train(&mut engine, &mut Records::default()).map(|_| ()).unwrap_err().to_string()
     });
     stop.store(true, Ordering::Relaxed);
-    assert_eq!(waiting.await.unwrap(), "the round was not finished");
+    assert_eq!(waiting.await.unwrap(), "no further round was begun");
     host.shut_down().await;
 }

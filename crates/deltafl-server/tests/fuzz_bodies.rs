@@ -9,7 +9,6 @@ use deltafl::stream::{Purpose, Stream};
 use deltafl::superquantile::private::{Bins, QuantileQuery};
 use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
-
 use deltafl_wire as wire;
 
 use deltafl_server::authority::Authority;

@@ -19,7 +19,6 @@ use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
 use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
-
 use deltafl_device::swarm::Swarm;
 use deltafl_device::{Data, Device, DeviceState, Event, Transcript, conflicts};
 use deltafl_device::{Server, Trust};
@@ -61,6 +60,7 @@ fn experiment(test: &TestFederation) -> proto::Experiment {
         model: serde_json::to_string(&test.experiment.model.spec()).unwrap(),
         params: test.model.num_params() as u64,
         open: false,
+        contract: None,
     }
 }
 
@@ -76,8 +76,8 @@ fn spawn(test: &TestFederation, k: u32, address: String, state: DeviceState) -> 
         Device::connect(Server { address, trust: Trust::Loopback }, test.credentials(k), options.consent)
             .with_backoff(options.backoff)
             .with_state(state);
-    let (model, data) = (Arc::clone(&test.model), Data::of(Arc::clone(&test.federation), k));
-    tokio::spawn(async move { device.serve(model, data).await.unwrap() })
+    let (trainer, data) = (test.trainer(), Data::of(Arc::clone(&test.federation), k));
+    tokio::spawn(async move { device.serve(trainer, data).await.unwrap() })
 }
 
 fn hash(roster: &SignedRoster) -> Vec<u8> {

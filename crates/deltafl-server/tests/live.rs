@@ -36,6 +36,8 @@ async fn the_page_follows_a_federation_on_any_screen() {
         let mut lines = lines(round);
         for (i, line) in lines.iter_mut().enumerate() {
             line.seconds = 1.4 + (round % 4) as f64 * 0.3;
+            // The last level comes to nothing in three rounds.
+            line.record.tail = if i == 2 && round < 5 { 0 } else { line.record.tail.max(1) };
             line.record.eta = (i > 0).then(|| (2.0 + i as f64) / (1.0 + 0.1 * round as f64));
         }
         let known: Vec<_> =
@@ -55,6 +57,11 @@ async fn the_page_follows_a_federation_on_any_screen() {
         assert_eq!(browser.value("document.querySelectorAll('#eta path.line').length"), 2, "FedAvg has no η");
         assert_eq!(browser.value("document.getElementById('loss-section').hidden"), true, "private mode");
         assert!(browser.text("#timeline").contains("38 of 40 −2"), "{}", browser.text("#timeline"));
+
+        assert_eq!(
+            browser.text("#idle"),
+            "Δ-FL θ=0.1: 3 of the last 20 rounds moved nothing: the tail was empty in 3."
+        );
 
         // Percentiles per level, within their bounds.
         assert_eq!(

@@ -6,7 +6,6 @@ mod support;
 use std::time::Duration;
 
 use deltafl_data::run_folder::checkpoint_bytes;
-
 use sha2::{Digest as _, Sha256};
 
 use deltafl_server::authority::Authority;

@@ -25,6 +25,9 @@ pub struct Card {
     pub bytes: u64,
     /// η in force: the (1−θ)-quantile of the cohort's losses, which the server learns in private mode too.
     pub eta: Option<f64>,
+    /// BLAKE3 of the contract of its data, which is in its file: what must be done to examples before it sees them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contract: Option<String>,
     /// How the losses of devices lie under it.
     pub losses: CardLosses,
 }

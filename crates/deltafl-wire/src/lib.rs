@@ -11,12 +11,14 @@
 //! | [`identity`] | names, certificates, signing keys, enrolment tokens |
 //! | [`roster`] | who may take part, vouched for by the enrolment authority |
 //! | [`enrolment`] | what a new device posts, and what it is answered |
+//! | [`contract`] | what examples are, and what is done to them before a model sees them |
 //! | [`guard`] | against whom a round protects: what servers offer and devices insist on |
 //! | [`card`], [`params_file`] | what is known of a model, and the file that holds it |
 //! | [`loopback`] | a fleet whose keys anybody can compute, for one machine |
 
 pub mod card;
 mod codec;
+pub mod contract;
 pub mod enrolment;
 pub mod guard;
 pub mod identity;
@@ -109,4 +111,26 @@ pub fn array<const N: usize>(bytes: &[u8], field: &'static str) -> Result<[u8; N
 /// A name of a sensible length.
 pub(crate) fn name(name: String, field: &'static str) -> Result<String, Malformed> {
     if name.is_empty() || name.len() > MAX_NAME { Err(malformed(field)) } else { Ok(name) }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_message_and_every_field_of_the_protocol_has_a_comment() {
+        let text = include_str!("../proto/deltafl/v1/federation.proto");
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let (mut declared, mut bare) = (0, Vec::new());
+        for pair in lines.windows(2) {
+            let begins = |word: &str| pair[1].starts_with(word);
+            let field = pair[1].contains(" = ") && pair[1].ends_with(';') && !begins("syntax");
+            if field || begins("message ") || begins("rpc ") {
+                declared += 1;
+                if !pair[0].starts_with("//") {
+                    bare.push(pair[1]);
+                }
+            }
+        }
+        assert!(declared > 60, "{declared}");
+        assert_eq!(bare, Vec::<&str>::new());
+    }
 }

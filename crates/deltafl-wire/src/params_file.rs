@@ -12,6 +12,8 @@ use deltafl::params::Params;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize};
 
+use crate::contract::DataContract;
+
 const KEY: &str = "deltafl";
 
 /// What a file of params says of itself.
@@ -26,6 +28,9 @@ pub struct ModelAbout {
     /// How, and at which level θ.
     #[serde(flatten)]
     pub label: TrackLabel,
+    /// What was done to the examples that it was trained on, and must be done to others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contract: Option<DataContract>,
 }
 
 /// Why bytes are no params.
@@ -90,11 +95,14 @@ mod tests {
             algorithm: "delta-fl".to_owned(),
             theta: Conformity::try_from(0.1).unwrap(),
         };
+        let contract =
+            DataContract::from_bytes(br#"{"inputs":{"kind":"dense","dim":1},"classes":2}"#).unwrap();
         let about = ModelAbout {
             federation: "demo".to_owned(),
             model: ModelSpec::LINEAR,
             tensors: vec![Tensor::new("fc.weight", &[1, 3])],
             label,
+            contract: Some(contract),
         };
         let params = Params::from(vec![1.5, -0.0, f32::MIN_POSITIVE / 2.0]);
         let bytes = write_params(&about, &params).unwrap();

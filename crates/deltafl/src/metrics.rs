@@ -120,8 +120,8 @@ fn inverse_cdf(sorted: &[(f64, u64)], total: u64, tau: u8) -> f64 {
 pub struct OverSeeds {
     /// The mean.
     pub mean: f64,
-    /// The standard deviation of the sample (n − 1); 0 for one seed.
-    pub std: f64,
+    /// The standard deviation of the sample (n − 1); one seed has none.
+    pub std: Option<f64>,
 }
 
 impl OverSeeds {
@@ -133,7 +133,7 @@ impl OverSeeds {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
-        let std = if values.len() > 1 { (squares / (n - 1.0)).sqrt() } else { 0.0 };
+        let std = (values.len() > 1).then(|| (squares / (n - 1.0)).sqrt());
         Some(Self { mean, std })
     }
 }
@@ -235,9 +235,9 @@ mod tests {
     }
 
     #[test]
-    fn the_deviation_over_seeds_is_that_of_the_sample() {
+    fn the_deviation_over_seeds_is_that_of_the_sample_and_one_seed_has_none() {
         let over = OverSeeds::new(&[1.0, 2.0, 3.0]).unwrap();
-        assert_eq!((over.mean, over.std), (2.0, 1.0));
-        assert_eq!(OverSeeds::new(&[5.0]).unwrap().std, 0.0);
+        assert_eq!((over.mean, over.std), (2.0, Some(1.0)));
+        assert_eq!(OverSeeds::new(&[5.0]).unwrap().std, None);
     }
 }

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use deltafl::exchange::SplitEvaluation;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, EvaluationFile, RunFolderError};
-use miette::{IntoDiagnostic, WrapErr};
+use miette::WrapErr;
 
 use crate::error::bad_input;
 use crate::report::tracks::{TrackInfo, baseline, tracks};
+use crate::session::folder_error;
 
 /// A run, its tracks, and the last evaluation of each seed.
 pub(super) struct Operand {
@@ -32,7 +33,7 @@ impl Operand {
             _ => (Path::new(text), None),
         };
         let mut operand = Self::read_run(folder)
-            .into_diagnostic()
+            .map_err(folder_error)
             .wrap_err_with(|| format!("could not read the run in {}", folder.display()))?;
         operand.track = track.map(|track| operand.called(track)).transpose()?;
         Ok(operand)

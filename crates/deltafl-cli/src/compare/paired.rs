@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use deltafl::data::Split;
 use deltafl::metrics::Figures;
 use deltafl::stream::{Purpose, Stream};
-use deltafl::task::{Metric, Task};
+use deltafl::task::Task;
 use serde::Serialize;
 
 use super::operand::Operand;
@@ -33,7 +33,7 @@ pub(super) struct Comparison {
     #[serde(skip)]
     split: Split,
     #[serde(skip)]
-    metric: &'static Metric,
+    task: Task,
 }
 
 /// A model.
@@ -88,17 +88,22 @@ impl Comparison {
 
     /// A number that is the smaller the better a value is: losses are better small.
     fn cost(&self, value: f64) -> f64 {
-        if self.split == Split::Test { self.metric.cost(value) } else { value }
+        if self.split == Split::Test { self.task.primary().cost(value) } else { value }
     }
 
     /// What a value is multiplied by to be shown.
     pub(super) fn shown(&self) -> f64 {
-        if self.split == Split::Test { self.metric.shown(1.0) } else { 1.0 }
+        if self.split == Split::Test { self.task.primary().shown(1.0) } else { 1.0 }
     }
 
     /// Places behind the point when shown.
     pub(super) fn decimals(&self) -> usize {
-        if self.split == Split::Test { table::decimals(self.metric) } else { 3 }
+        let figures = [self.mean.before, self.mean.after, self.p90.before, self.p90.after];
+        match (self.split, self.task) {
+            (Split::Test, _) => table::decimals(self.task.primary(), figures),
+            (_, Task::Regression(_)) => table::places(figures),
+            _ => 3,
+        }
     }
 }
 
@@ -151,7 +156,7 @@ pub(super) fn compare(
         unpaired,
         devices,
         split,
-        metric,
+        task: first.task,
     })
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use deltafl::data::{InputKind, Spread, Summary};
+use deltafl::data::{Federation, InputKind, Spread, Summary, TargetKind};
 use miette::Result;
 
 use crate::error::bad_input;
@@ -88,7 +88,16 @@ fn predicts(summary: &Summary) -> String {
     }
 }
 
-fn input(kind: InputKind) -> String {
+/// What is to be predicted of a federation, in a few words.
+pub(crate) fn targets(federation: &Federation) -> String {
+    match federation.targets() {
+        TargetKind::Classes(classes) => format!("{classes} classes"),
+        TargetKind::Values => "numbers to predict".to_owned(),
+    }
+}
+
+/// What an example is, in a few words.
+pub(crate) fn input(kind: InputKind) -> String {
     match kind {
         InputKind::Bytes { dim } => format!("{dim} grey levels"),
         InputKind::Dense { dim } => format!("{dim} features"),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use deltafl::metrics::OverSeeds;
-use deltafl::task::Task;
+use deltafl::task::Metric;
 use deltafl_data::run_folder::Summary;
 use serde::Serialize;
 
@@ -21,9 +21,11 @@ pub(super) struct Beside {
     devices: usize,
     devices_of_paper: usize,
     tracks: Vec<Track>,
+    #[serde(skip)]
+    metric: &'static Metric,
 }
 
-/// A row: the test error, as fractions.
+/// A row: the test metric, shares as fractions.
 #[derive(Debug, Serialize)]
 struct Track {
     track: String,
@@ -48,6 +50,7 @@ impl Beside {
             devices,
             devices_of_paper: preset.devices,
             tracks: tracks(preset, summary),
+            metric: summary.task.primary(),
         }
     }
 
@@ -74,20 +77,22 @@ impl Beside {
 
     fn heading(&self) -> String {
         let plural = if self.seeds == 1 { "seed" } else { "seeds" };
-        format!("{}: test error in % after {} rounds, {} {plural}", self.pair, self.rounds, self.seeds)
+        let metric = self.metric.heading();
+        format!("{}: test {metric} after {} rounds, {} {plural}", self.pair, self.rounds, self.seeds)
     }
 
     fn row(&self, track: &Track) -> [String; 5] {
-        let cell = |figure: Option<OverSeeds>, seeds: usize| {
-            figure
-                .map_or_else(|| "–".to_owned(), |figure| table::shown(Task::Classes.primary(), figure, seeds))
+        let figures = self.tracks.iter().flat_map(|track| [track.mean, track.p90]).flatten();
+        let digits = table::decimals(self.metric, figures.map(|figure| figure.mean));
+        let cell = |figure: Option<OverSeeds>| {
+            figure.map_or_else(|| "–".to_owned(), |figure| table::shown(self.metric, figure, digits))
         };
         [
             track.track.clone(),
-            cell(track.mean, self.seeds),
-            cell(track.mean_of_paper, self.seeds_of_paper),
-            cell(track.p90, self.seeds),
-            cell(track.p90_of_paper, self.seeds_of_paper),
+            cell(track.mean),
+            cell(track.mean_of_paper),
+            cell(track.p90),
+            cell(track.p90_of_paper),
         ]
     }
 

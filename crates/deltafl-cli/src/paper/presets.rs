@@ -64,7 +64,7 @@ impl Preset {
         let levels: [(&str, f64); 4] =
             [("fedavg", 1.0), ("delta-fl", 0.8), ("delta-fl", 0.5), ("delta-fl", 0.1)];
         let i = levels.iter().position(|&(a, t)| a == algorithm && t.total_cmp(&theta).is_eq())?;
-        let fraction = |(mean, std): (f64, f64)| OverSeeds { mean: mean / 100.0, std: std / 100.0 };
+        let fraction = |(mean, std): (f64, f64)| OverSeeds { mean: mean / 100.0, std: Some(std / 100.0) };
         Some(Reported { mean: fraction(self.mean[i]), p90: fraction(self.p90[i]) })
     }
 }

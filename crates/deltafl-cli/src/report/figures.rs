@@ -1,5 +1,7 @@
 //! The figures of a report, as SVG and PNG: every kind that the paper shows.
 
+use std::collections::HashMap;
+
 use super::results::RunResults;
 use crate::canvas;
 
@@ -58,9 +60,22 @@ pub(super) fn figures(runs: &[RunResults]) -> miette::Result<Vec<Figure>> {
     };
     plans.extend(eta_every::eta_every(runs));
     plans.extend(combined::combined(runs));
+    number_namesakes(&mut plans);
     let drawn = |Plan { name, layout }: Plan| {
         let (svg, png) = layout.drawn()?;
         Ok(Figure { name, svg, png })
     };
     plans.into_iter().map(drawn).collect()
+}
+
+/// Tells figures of one name apart: the train losses of two tasks are two figures.
+fn number_namesakes(plans: &mut [Plan]) {
+    let mut met: HashMap<String, usize> = HashMap::new();
+    for plan in plans {
+        let times = met.entry(plan.name.clone()).or_default();
+        *times += 1;
+        if *times > 1 {
+            plan.name = format!("{}-{times}", plan.name);
+        }
+    }
 }

@@ -2,7 +2,9 @@
 
 use deltafl::metrics::OverSeeds;
 
-use super::results::{Distribution, Measure, RunResults};
+use super::measure::{Measure, TAIL};
+use super::results::{Distribution, Measured, RunResults};
+use crate::table;
 
 /// What a run shows, in words.
 pub(super) struct Headline {
@@ -14,10 +16,10 @@ pub(super) struct Headline {
     pub(super) caveat: Option<String>,
 }
 
-/// What the mean may cost: a level that moves it by more is not recommended, however low its 90th percentile.
+/// What the mean may cost: a level that moves it by more is not recommended, however well it serves the tail.
 #[derive(Clone, Copy, Debug)]
 struct Price {
-    /// The greatest mean that is accepted.
+    /// The greatest cost of the mean that is accepted.
     most: f64,
     /// For people.
     words: &'static str,
@@ -25,20 +27,23 @@ struct Price {
 
 impl Price {
     fn of(measure: Measure, baseline: f64) -> Self {
-        match measure {
-            Measure::TestError => Self { most: baseline + 0.01, words: "one point" },
-            Measure::TrainLoss => Self { most: baseline * 1.03, words: "3 %" },
+        let cost = measure.cost(baseline);
+        if measure.percent() {
+            Self { most: cost + 0.01, words: "one point" }
+        } else {
+            Self { most: cost + 0.03 * cost.abs(), words: "3 %" }
         }
     }
 }
 
-/// The level that serves the tail best at a stated price: the lowest 90th percentile among those whose mean is at most
-/// one point of error (3 % of the loss) above that of the baseline; the baseline where no level is within the price.
+/// The level that serves the tail best at a stated price: the best 90th percentile among those whose mean is at most
+/// one point of error (3 % of other measures) worse than that of the baseline; the baseline where no level is within the
+/// price.
 pub(super) fn best_level(run: &RunResults) -> usize {
-    let split = run.main_split();
-    let price = Price::of(split.measure, mean(split.last(run.baseline)).mean);
-    let within = others(run).filter(|&track| mean(split.last(track)).mean <= price.most);
-    lowest_p90(run, within).unwrap_or(run.baseline)
+    let primary = run.primary();
+    let price = Price::of(primary.measure, mean(primary.last(run.baseline)));
+    let cost = |track: usize| primary.measure.cost(mean(primary.last(track)));
+    best_tail(run, others(run).filter(|&track| cost(track) <= price.most)).unwrap_or(run.baseline)
 }
 
 fn others(run: &RunResults) -> impl Iterator<Item = usize> {
@@ -46,96 +51,151 @@ fn others(run: &RunResults) -> impl Iterator<Item = usize> {
     (0..run.tracks.len()).filter(move |&track| track != baseline)
 }
 
-fn lowest_p90(run: &RunResults, tracks: impl Iterator<Item = usize>) -> Option<usize> {
-    let p90_of = |track: usize| p90(run.main_split().last(track)).mean;
-    tracks.min_by(|&a, &b| p90_of(a).total_cmp(&p90_of(b)))
+/// The track that serves the tail best.
+fn best_tail(run: &RunResults, tracks: impl Iterator<Item = usize>) -> Option<usize> {
+    let primary = run.primary();
+    let cost = |track: usize| primary.measure.cost(tail(primary.last(track)));
+    tracks.min_by(|&a, &b| cost(a).total_cmp(&cost(b)))
+}
+
+/// Words that depend on which way is better.
+struct Words {
+    /// The percentile of the tail.
+    tail: String,
+    best: &'static str,
+    better: &'static str,
+    improves: &'static str,
+    worse: &'static str,
+    beyond: &'static str,
+}
+
+impl Words {
+    fn of(measure: Measure) -> Self {
+        let tail = measure.tail();
+        if measure.lower_is_better() {
+            Self {
+                tail,
+                best: "lowest",
+                better: "lower",
+                improves: "lowers",
+                worse: "above",
+                beyond: "below",
+            }
+        } else {
+            Self {
+                tail,
+                best: "highest",
+                better: "higher",
+                improves: "raises",
+                worse: "below",
+                beyond: "above",
+            }
+        }
+    }
 }
 
 /// The level of [`best_level`], held against the baseline.
 pub(super) fn headline(run: &RunResults) -> Headline {
-    let split = run.main_split();
-    let measure = split.measure;
-    let baseline = split.last(run.baseline);
+    let primary = run.primary();
+    let measure = primary.measure;
+    let baseline = primary.last(run.baseline);
     let name = &run.tracks[run.baseline].label;
-    let moved = |what: fn(&Distribution) -> OverSeeds, track: usize| {
-        let (from, to) = (what(baseline).mean, what(split.last(track)).mean);
-        format!("from {} to {}", shown(from, measure), shown(to, measure))
+    let shown = |value: f64| shown(value, primary);
+    let moved = |what: fn(&Distribution) -> f64, track: usize| {
+        format!("from {} to {}", shown(what(baseline)), shown(what(primary.last(track))))
     };
-    let Some(lowest) = lowest_p90(run, others(run)) else {
+    let words = Words::of(measure);
+    let Some(best_of_all) = best_tail(run, others(run)) else {
         let sentence = format!(
-            "{name} reaches a mean {} of {}; the 90th percentile over devices is {}",
+            "{name} reaches a mean {} of {}; the {} over devices is {}",
             measure.name(),
-            shown(mean(baseline).mean, measure),
-            shown(p90(baseline).mean, measure)
+            shown(mean(baseline)),
+            words.tail,
+            shown(tail(baseline))
         );
-        return Headline { sentence, price: None, caveat: unfinished(run) };
+        return Headline { sentence, price: None, caveat: caveat(run, None) };
     };
-    let words = Price::of(measure, mean(baseline).mean).words;
+    let price = Price::of(measure, mean(baseline)).words;
     let best = best_level(run);
     let (track, sentence) = if best == run.baseline {
-        let label = &run.tracks[lowest].label;
+        let label = &run.tracks[best_of_all].label;
         let sentence = format!(
-            "No level keeps the mean {} within {words} of {name}’s; {label} moves the 90th percentile {} and the mean {}",
+            "No level keeps the mean {} within {price} of {name}’s; {label} moves the {} {} and the mean {}",
             measure.name(),
-            moved(p90, lowest),
-            moved(mean, lowest)
+            words.tail,
+            moved(tail, best_of_all),
+            moved(mean, best_of_all)
         );
-        (lowest, sentence)
-    } else if p90(split.last(best)).mean < p90(baseline).mean {
+        (best_of_all, sentence)
+    } else if measure.cost(tail(primary.last(best))) < measure.cost(tail(baseline)) {
         let sentence = format!(
-            "{} brings the 90th percentile of the {} {}; the mean moves {}",
+            "{} brings the {} of the {} {}; the mean moves {}",
             run.tracks[best].label,
+            words.tail,
             measure.name(),
-            moved(p90, best),
+            moved(tail, best),
             moved(mean, best)
         );
         (best, sentence)
     } else {
         let sentence = format!(
-            "No level within {words} of the mean lowers the 90th percentile of the {} below {name}’s {}; {} comes closest with {}; the mean moves {}",
+            "No level within {price} of the mean {} the {} of the {} {} {name}’s {}; {} comes closest with {}; the mean moves {}",
+            words.improves,
+            words.tail,
             measure.name(),
-            shown(p90(baseline).mean, measure),
+            words.beyond,
+            shown(tail(baseline)),
             run.tracks[best].label,
-            shown(p90(split.last(best)).mean, measure),
+            shown(tail(primary.last(best))),
             moved(mean, best)
         );
         (best, sentence)
     };
-    let lower = lowest != best && best != run.baseline;
-    let also = lower.then(|| {
+    let passed_over = best_of_all != best && best != run.baseline;
+    let also = passed_over.then(|| {
         format!(
-            " {} has a lower one, {}, for a mean of {}.",
-            run.tracks[lowest].label,
-            shown(p90(split.last(lowest)).mean, measure),
-            shown(mean(split.last(lowest)).mean, measure)
+            " {} has a {} one, {}, for a mean of {}.",
+            run.tracks[best_of_all].label,
+            words.better,
+            shown(tail(primary.last(best_of_all))),
+            shown(mean(primary.last(best_of_all)))
         )
     });
     let price = format!(
-        "The level shown has the lowest 90th percentile of those whose mean is at most {words} above {name}’s.{}",
+        "The level shown has the {} {} of those whose mean is at most {price} {} {name}’s.{}",
+        words.best,
+        words.tail,
+        words.worse,
         also.unwrap_or_default()
     );
-    Headline {
-        sentence,
-        price: Some(price),
-        caveat: unfinished(run).or_else(|| spread(baseline, split.last(track))),
+    Headline { sentence, price: Some(price), caveat: caveat(run, Some(track)) }
+}
+
+/// The mean over devices, mean over seeds.
+fn mean(distribution: &Distribution) -> f64 {
+    distribution.figure(|figures| figures.mean).mean
+}
+
+/// The percentile of the tail, mean over seeds.
+fn tail(distribution: &Distribution) -> f64 {
+    distribution.figure(|figures| figures.percentiles[TAIL]).mean
+}
+
+/// A value with its unit: shares and losses to one place less than in the tables, others to as many.
+fn shown(value: f64, measured: &Measured) -> String {
+    let measure = measured.measure;
+    if measure.percent() {
+        format!("{:.1} %", value * measure.shown())
+    } else {
+        table::number(value, measured.decimals())
     }
 }
 
-fn mean(distribution: &Distribution) -> OverSeeds {
-    distribution.figure(|figures| figures.mean)
-}
-
-fn p90(distribution: &Distribution) -> OverSeeds {
-    distribution.figure(|figures| figures.percentiles[4])
-}
-
-/// A value with its unit, to one place less than in the tables.
-fn shown(value: f64, measure: Measure) -> String {
-    let number = format!("{:.*}", measure.decimals() - 1, value * measure.shown());
-    match measure {
-        Measure::TestError => format!("{number} %"),
-        Measure::TrainLoss => number,
-    }
+/// What to bear in mind with the headline: that of the run, or that of the track which it holds against the baseline.
+fn caveat(run: &RunResults, track: Option<usize>) -> Option<String> {
+    let primary = run.primary();
+    let spread = || spread(primary.last(run.baseline), primary.last(track?), &primary.measure.tail());
+    unfinished(run).or_else(spread)
 }
 
 fn unfinished(run: &RunResults) -> Option<String> {
@@ -148,18 +208,18 @@ fn unfinished(run: &RunResults) -> Option<String> {
     })
 }
 
-/// Says so when the seeds do not tell the two 90th percentiles apart: less than two standard errors of the
-/// paired difference.
-fn spread(baseline: &Distribution, track: &Distribution) -> Option<String> {
+/// Says so when the seeds do not tell two percentiles of the tail apart: less than two standard errors of the paired
+/// difference.
+fn spread(baseline: &Distribution, track: &Distribution, tail: &str) -> Option<String> {
     let pairs = baseline.figures.iter().zip(&track.figures);
-    let differences: Vec<f64> = pairs.map(|(b, t)| t.percentiles[4] - b.percentiles[4]).collect();
+    let differences: Vec<f64> = pairs.map(|(b, t)| t.percentiles[TAIL] - b.percentiles[TAIL]).collect();
     let seeds = differences.len();
     let difference = OverSeeds::new(&differences)?;
-    if seeds == 1 {
+    let Some(std) = difference.std else {
         return Some("One seed: another may tell another story.".to_owned());
-    }
-    let error = difference.std / (seeds as f64).sqrt();
+    };
+    let error = std / (seeds as f64).sqrt();
     (difference.mean.abs() < 2.0 * error).then(|| {
-        format!("The {seeds} seeds do not tell the two 90th percentiles apart: the difference is less than two standard errors.")
+        format!("The {seeds} seeds do not tell the two {tail}s apart: the difference is less than two standard errors.")
     })
 }

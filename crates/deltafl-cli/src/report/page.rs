@@ -5,13 +5,18 @@
 
 use std::fmt::Write as _;
 
+use deltafl::data::Split;
+use deltafl_data::run_folder::IdleRounds;
 use plotly::Plot;
 
 use super::headline::headline;
 use super::results::RunResults;
-use super::tables::Table;
+use super::tables::{Compared, Table};
+use super::tracks::TrackInfo;
+use crate::idle;
 
 mod data;
+mod devices;
 mod numbers;
 
 const TEMPLATE: &str = include_str!("page/page.html");
@@ -72,14 +77,6 @@ fn headlines(runs: &[RunResults]) -> String {
     let mut html = String::new();
     for (i, run) in runs.iter().enumerate() {
         let headline = headline(run);
-        let devices: Vec<String> = run
-            .splits
-            .iter()
-            .map(|split| {
-                let kind = if split.measure == super::results::Measure::TestError { "test" } else { "train" };
-                format!("{} {kind} devices", split.devices.len())
-            })
-            .collect();
         let seeds =
             if run.seeds.len() == 1 { "1 seed".to_owned() } else { format!("{} seeds", run.seeds.len()) };
         let _ = write!(
@@ -91,12 +88,13 @@ fn headlines(runs: &[RunResults]) -> String {
             escaped(&run.dataset),
             escaped(&run.model),
             run.rounds_done(),
-            escaped(&devices.join(" · ")),
+            escaped(&devices(run).join(" · ")),
         );
         if let Some(price) = headline.price {
             let _ = writeln!(html, "<p class=\"meta price\">{}</p>", escaped(&price));
         }
-        if let Some(caveat) = headline.caveat {
+        let caveats = headline.caveat.into_iter().chain(untested(run)).chain(idle_rounds(run));
+        for caveat in caveats {
             let _ = writeln!(html, "<p class=\"caveat\">{}</p>", escaped(&caveat));
         }
         html.push_str("</div>\n");
@@ -104,14 +102,44 @@ fn headlines(runs: &[RunResults]) -> String {
     html
 }
 
+/// How many devices of each split were evaluated, those that are reported first.
+fn devices(run: &RunResults) -> Vec<String> {
+    let mut splits: Vec<(Split, usize)> = Vec::new();
+    for measured in &run.measured {
+        let split = measured.measure.split();
+        if splits.iter().all(|(known, _)| *known != split) {
+            splits.push((split, measured.devices.len()));
+        }
+    }
+    splits.iter().map(|(split, devices)| format!("{devices} {} devices", split.name())).collect()
+}
+
+fn untested(run: &RunResults) -> Option<String> {
+    let said = "The federation has no test devices: these are the devices that trained. Hold some back with [data.split] in \
+                the experiment, or with `deltafl data split`.";
+    (!run.tested()).then(|| said.to_owned())
+}
+
+/// A sentence per track with rounds that moved nothing, and what is behind it where most did.
+fn idle_rounds(run: &RunResults) -> Vec<String> {
+    let tracks = run.tracks.iter().zip(&run.idle).filter(|(_, idle)| idle.idle() > 0);
+    let sentence = |(track, idle): (&TrackInfo, &IdleRounds)| {
+        let hint =
+            idle::hint(idle, &run.experiment, track).map_or_else(String::new, |hint| format!("; {hint}"));
+        format!("{}: {idle}{hint}.", track.label)
+    };
+    tracks.map(sentence).collect()
+}
+
 fn table_html(table: &Table) -> String {
     let mut html = format!(
         "<div class=\"scroll\"><table class=\"figures\">\n<caption>{}</caption>\n",
         escaped(&table.caption)
     );
-    html.push_str("<thead><tr><th scope=\"col\">Track</th>");
+    let of_rows = if table.compared == Compared::Rows { "Class" } else { "Track" };
+    let _ = write!(html, "<thead><tr><th scope=\"col\">{of_rows}</th>");
     for column in &table.columns {
-        let _ = write!(html, "<th scope=\"col\">{column}</th>");
+        let _ = write!(html, "<th scope=\"col\">{}</th>", escaped(column));
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     for (r, row) in table.rows.iter().enumerate() {

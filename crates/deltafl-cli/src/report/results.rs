@@ -11,12 +11,13 @@ use deltafl::data::Split;
 use deltafl::exchange::{EvaluatedDevice, SplitEvaluation};
 use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
-use deltafl::task::Unit;
 use deltafl_data::experiment::Experiment;
-use deltafl_data::run_folder::{self, EvaluationFile, RoundLine, RunFolderError};
+use deltafl_data::run_folder::{self, Classes, EvaluationFile, IdleRounds, RoundLine, RunFolderError};
 use miette::{IntoDiagnostic, WrapErr, miette};
 
+use super::measure::Measure;
 use super::tracks::{TrackInfo, baseline, tracks};
+use crate::session::folder_error;
 
 /// Most points of a curve of devices kept: as many as a figure has room for. A run of more rounds is shown in windows.
 const KEPT_WINDOWS: u64 = 600;
@@ -35,23 +36,21 @@ pub(super) struct RunResults {
     pub(super) rounds: Vec<u64>,
     /// Whether all seeds have come equally far.
     pub(super) even: bool,
-    /// Test devices first.
-    pub(super) splits: Vec<SplitResults>,
+    /// The metrics of the task on the test devices (on the train devices where there are no others), the primary one
+    /// first; then the loss of the train devices.
+    pub(super) measured: Vec<Measured>,
     /// For each track and frame, the calls of secure aggregation so far, mean over seeds.
     pub(super) calls: Vec<Vec<f64>>,
     /// For each track, the devices kept over the rounds.
     pub(super) kept: Vec<Vec<Kept>>,
+    /// How each class fares, where classes have names.
+    pub(super) classes: Option<Classes>,
+    /// For each track, the rounds that moved nothing, over all seeds.
+    pub(super) idle: Vec<IdleRounds>,
 }
 
-/// What the tables report of a split: the error of test devices, the loss of train devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Measure {
-    TestError,
-    TrainLoss,
-}
-
-/// A split of the devices over the frames.
-pub(super) struct SplitResults {
+/// A measure of the devices of a split over the frames.
+pub(super) struct Measured {
     pub(super) measure: Measure,
     pub(super) devices: Arc<[EvaluatedDevice]>,
     /// Devices of which these are a sample.
@@ -60,7 +59,7 @@ pub(super) struct SplitResults {
     pub(super) frames: Vec<Vec<Distribution>>,
 }
 
-/// The devices of a split under one model.
+/// Devices under one model.
 #[derive(Clone, Default)]
 pub(super) struct Distribution {
     /// For each seed.
@@ -82,85 +81,27 @@ pub(super) struct Kept {
     pub(super) max: f64,
 }
 
-impl Measure {
-    fn of(split: Split) -> Option<Self> {
-        match split {
-            Split::Test => Some(Self::TestError),
-            Split::Train => Some(Self::TrainLoss),
-            Split::Validation => None,
-        }
-    }
-
-    fn split(self) -> Split {
-        match self {
-            Self::TestError => Split::Test,
-            Self::TrainLoss => Split::Train,
-        }
-    }
-
-    /// For files and for programs.
-    pub(super) fn key(self) -> &'static str {
-        match self {
-            Self::TestError => "test_error",
-            Self::TrainLoss => "train_loss",
-        }
-    }
-
-    /// For people.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::TestError => "test error",
-            Self::TrainLoss => "train loss",
-        }
-    }
-
-    /// Of an axis, with the unit.
-    pub(super) fn axis(self) -> &'static str {
-        match self {
-            Self::TestError => "test error (%)",
-            Self::TrainLoss => "train loss (nats)",
-        }
-    }
-
-    /// What a stored value is multiplied by to be shown: errors are shown in per cent.
-    pub(super) fn shown(self) -> f64 {
-        match self {
-            Self::TestError => 100.0,
-            Self::TrainLoss => 1.0,
-        }
-    }
-
-    /// Of the height of a bar in a histogram.
-    pub(super) fn bar_axis(self) -> &'static str {
-        match self {
-            Self::TestError => "devices",
-            Self::TrainLoss => "share of the points (%)",
-        }
-    }
-
-    /// Decimals in a table.
-    pub(super) fn decimals(self) -> usize {
-        match self {
-            Self::TestError => 2,
-            Self::TrainLoss => 3,
-        }
-    }
-}
-
-impl SplitResults {
+impl Measured {
     /// The distribution of a track in the last frame.
     pub(super) fn last(&self, track: usize) -> &Distribution {
         &self.frames[self.frames.len() - 1][track]
+    }
+
+    /// Decimals of its figures in the last frame.
+    pub(super) fn decimals(&self) -> usize {
+        let tracks = 0..self.frames[self.frames.len() - 1].len();
+        let figures = tracks.flat_map(|track| {
+            let figures = self.last(track).over_seeds();
+            [figures.mean.mean, figures.p90.mean]
+        });
+        self.measure.decimals(figures)
     }
 
     /// What is left open, in the last frame, when the devices are a sample.
     pub(super) fn sample_error(&self, track: usize) -> Option<SampleError> {
         let of = self.population?;
         let of_seed = |values: &[f32]| {
-            let weight = |device: &EvaluatedDevice| match self.measure {
-                Measure::TestError => 1,
-                Measure::TrainLoss => device.examples,
-            };
+            let weight = |device: &EvaluatedDevice| if self.measure.weighted() { device.examples } else { 1 };
             let values = values.iter().map(|&value| f64::from(value));
             SampleError::of_values(&values.zip(self.devices.iter().map(weight)).collect::<Vec<_>>(), of)
         };
@@ -176,9 +117,14 @@ impl Distribution {
     }
 
     /// One figure of the tables.
-    pub(super) fn figure(&self, figure: fn(&Figures) -> f64) -> OverSeeds {
+    pub(super) fn figure(&self, figure: impl Fn(&Figures) -> f64) -> OverSeeds {
         OverSeeds::new(&self.figures.iter().map(figure).collect::<Vec<_>>())
             .expect("a distribution has at least one seed")
+    }
+
+    /// The figure in a column of the tables: the mean, then the percentiles.
+    pub(super) fn column(&self, column: usize) -> OverSeeds {
+        self.figure(|figures| if column == 0 { figures.mean } else { figures.percentiles[column - 1] })
     }
 
     /// F_θ(w) over seeds; `None` of other devices than train devices, and where a loss was not finite.
@@ -212,14 +158,14 @@ impl RunResults {
         let tracks = tracks(&experiment);
         let by_seed = by_seed(run_folder::evaluations(folder).into_diagnostic()?);
         if by_seed.is_empty() {
-            return Err(RunFolderError::NotEvaluated { path: folder.to_owned() }).into_diagnostic();
+            return Err(folder_error(RunFolderError::NotEvaluated { path: folder.to_owned() }));
         }
         let frames = frames(&by_seed);
-        let mut splits = read_splits(&frames, &thetas(&tracks)?)?;
+        let mut measured = read_measured(&frames, &thetas(&tracks)?)?;
         if let Some(population) = experiment.resolved.as_ref().and_then(|resolved| resolved.population) {
-            splits
-                .iter_mut()
-                .for_each(|split| split.population = Some(population.devices(split.measure.split())));
+            measured.iter_mut().for_each(|measured| {
+                measured.population = Some(population.devices(measured.measure.split()));
+            });
         }
         let rounds: Vec<u64> = frames.iter().map(|frame| frame.round).collect();
         let lines = run_folder::read_rounds(folder).into_diagnostic()?;
@@ -231,7 +177,11 @@ impl RunResults {
             baseline: baseline(&tracks),
             seeds: by_seed.iter().map(|files| files[0].seed).collect(),
             even: last_rounds().max() == last_rounds().min(),
-            splits,
+            measured,
+            classes: run_folder::read_classes(folder)
+                .into_diagnostic()?
+                .filter(|classes| classes.classes.iter().all(|class| class.errors.len() == tracks.len())),
+            idle: IdleRounds::per_track(lines.iter().map(|line| &line.record), tracks.len()),
             calls: calls(&lines, tracks.len(), &rounds),
             kept: (0..tracks.len()).map(|track| kept(&lines, track)).collect(),
             rounds,
@@ -240,9 +190,24 @@ impl RunResults {
         })
     }
 
-    /// The test devices where there are any, the train devices otherwise.
-    pub(super) fn main_split(&self) -> &SplitResults {
-        &self.splits[0]
+    /// The metric that tables report: of the test devices where there are any, of the train devices otherwise.
+    pub(super) fn primary(&self) -> &Measured {
+        &self.measured[0]
+    }
+
+    /// The train loss.
+    pub(super) fn train_loss(&self) -> Option<&Measured> {
+        self.measured.iter().find(|measured| measured.measure.is_loss())
+    }
+
+    /// A measure of it.
+    pub(super) fn of_measure(&self, measure: Measure) -> Option<&Measured> {
+        self.measured.iter().find(|measured| measured.measure == measure)
+    }
+
+    /// Whether devices that did not train were evaluated.
+    pub(super) fn tested(&self) -> bool {
+        self.primary().measure.split() == Split::Test
     }
 
     /// Rounds done, by the slowest seed.
@@ -289,73 +254,72 @@ fn thetas(tracks: &[TrackInfo]) -> miette::Result<Vec<Conformity>> {
     tracks.iter().map(|track| Conformity::try_from(track.theta).into_diagnostic()).collect()
 }
 
-fn read_splits(frames: &[Frame<'_>], thetas: &[Conformity]) -> miette::Result<Vec<SplitResults>> {
-    let mut splits: Vec<SplitResults> = Vec::new();
+fn read_measured(frames: &[Frame<'_>], thetas: &[Conformity]) -> miette::Result<Vec<Measured>> {
+    let mut measured: Vec<Measured> = Vec::new();
     for (f, frame) in frames.iter().enumerate() {
         for file in &frame.files {
-            for evaluation in file.read().into_diagnostic()? {
-                take(&mut splits, f, thetas, &evaluation)
-                    .wrap_err_with(|| file.path.display().to_string())?;
+            let evaluations = file.read().into_diagnostic()?;
+            let tested = evaluations.iter().any(|e| e.split == Split::Test && !e.devices.is_empty());
+            for evaluation in evaluations.iter().filter(|evaluation| !evaluation.devices.is_empty()) {
+                for measure in measures(evaluation, tested) {
+                    take(&mut measured, measure, f, thetas, evaluation)
+                        .wrap_err_with(|| file.path.display().to_string())?;
+                }
             }
         }
     }
-    splits.retain(|split| !split.devices.is_empty() && split.frames.len() == frames.len());
-    splits.sort_by_key(|split| split.measure != Measure::TestError);
-    if splits.is_empty() {
+    measured.retain(|measured| measured.frames.len() == frames.len());
+    measured.sort_by_key(|measured| measured.measure.is_loss());
+    if measured.is_empty() {
         return Err(miette!("no device was evaluated"));
     }
-    Ok(splits)
+    Ok(measured)
 }
 
-/// Adds the evaluation of one seed to frame `f` of its split.
+/// What is reported of the devices of a split.
+fn measures(evaluation: &SplitEvaluation, tested: bool) -> Vec<Measure> {
+    let metrics = || Measure::metrics(evaluation.split, evaluation.task);
+    match evaluation.split {
+        Split::Test => metrics().collect(),
+        Split::Train if tested => vec![Measure::train_loss(evaluation.task)],
+        Split::Train => metrics().chain([Measure::train_loss(evaluation.task)]).collect(),
+        Split::Validation => Vec::new(),
+    }
+}
+
+/// Adds a measure of one seed to its frame `f`.
 fn take(
-    splits: &mut Vec<SplitResults>,
+    all: &mut Vec<Measured>,
+    measure: Measure,
     f: usize,
     thetas: &[Conformity],
     evaluation: &SplitEvaluation,
 ) -> miette::Result<()> {
-    let Some(measure) = Measure::of(evaluation.split) else { return Ok(()) };
-    let metric = evaluation.task.primary();
-    if metric.unit != Unit::Share {
-        return Err(miette!(
-            "the report draws errors in per cent, and this run is measured by {}: its figures stand in summary.json; \
-             `deltafl runs`, `compare` and `export` read them",
-            metric.title
-        ));
-    }
     let tracks = thetas.len();
-    if evaluation.tracks.len() != tracks && !evaluation.devices.is_empty() {
+    if evaluation.tracks.len() != tracks {
         return Err(miette!("expected {tracks} tracks, got {}", evaluation.tracks.len()));
     }
-    let at = match splits.iter().position(|split| split.measure == measure) {
+    let at = match all.iter().position(|known| known.measure == measure) {
         Some(at) => at,
         None => {
             let devices = evaluation.devices.clone();
-            splits.push(SplitResults { measure, devices, population: None, frames: Vec::new() });
-            splits.len() - 1
+            all.push(Measured { measure, devices, population: None, frames: Vec::new() });
+            all.len() - 1
         }
     };
-    let split = &mut splits[at];
-    if split.devices != evaluation.devices {
-        return Err(miette!(
-            "its {} devices are not those of the other evaluations",
-            evaluation.split.name()
-        ));
+    let measured = &mut all[at];
+    let split = evaluation.split.name();
+    if measured.devices != evaluation.devices {
+        return Err(miette!("its {split} devices are not those of the other evaluations"));
     }
-    split.frames.resize(f + 1, vec![Distribution::default(); tracks]);
-    for (t, distribution) in split.frames[f].iter_mut().enumerate() {
-        let Some(figures) = Figures::of_track(evaluation, t) else {
-            if evaluation.devices.is_empty() {
-                continue;
-            }
-            return Err(miette!("its {} devices hold no points", evaluation.split.name()));
-        };
-        distribution.figures.push(figures);
-        distribution.objectives.extend(objective(evaluation, t, thetas[t]));
-        distribution.values.extend(evaluation.tracks[t].iter().map(|device| match measure {
-            Measure::TestError => device.primary() as f32,
-            Measure::TrainLoss => device.loss as f32,
-        }));
+    measured.frames.resize(f + 1, vec![Distribution::default(); tracks]);
+    for (t, distribution) in measured.frames[f].iter_mut().enumerate() {
+        let figures = measure.figures(evaluation, t);
+        distribution.figures.push(figures.ok_or_else(|| miette!("its {split} devices hold no points"))?);
+        if measure.is_loss() {
+            distribution.objectives.extend(objective(evaluation, t, thetas[t]));
+        }
+        distribution.values.extend(evaluation.tracks[t].iter().map(|device| measure.of(device) as f32));
     }
     Ok(())
 }
@@ -408,16 +372,39 @@ fn kept(lines: &[RoundLine], track: usize) -> Vec<Kept> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use deltafl::exchange::Evaluation;
     use deltafl::task::{RegressionLoss, Task};
     use deltafl::training::RoundRecord;
 
+    fn evaluation(split: Split, values: [f64; 2]) -> SplitEvaluation {
+        let device = |id: &str| EvaluatedDevice { id: id.into(), examples: 1 };
+        let values = values.map(|value| Evaluation { loss: value, metrics: [value, 2.0 * value, -value] });
+        SplitEvaluation {
+            split,
+            task: Task::Regression(RegressionLoss::Squared),
+            devices: [device("a"), device("b")].into_iter().collect(),
+            tracks: vec![values.to_vec()],
+        }
+    }
+
     #[test]
-    fn a_run_that_is_not_measured_in_per_cent_is_refused_and_not_drawn_as_if_it_were() {
-        let evaluation =
-            |task| SplitEvaluation { split: Split::Test, task, devices: Arc::new([]), tracks: vec![] };
-        let said = |task| take(&mut Vec::new(), 0, &[], &evaluation(task)).map_err(|e| e.to_string());
-        assert!(said(Task::Regression(RegressionLoss::Squared)).unwrap_err().contains("RMSE"));
-        assert_eq!(said(Task::Classes), Ok(()));
+    fn every_metric_of_the_task_is_read_of_test_devices_and_the_loss_of_train_devices() {
+        let keys = |evaluation: &SplitEvaluation, tested| -> Vec<String> {
+            measures(evaluation, tested).into_iter().map(Measure::key).collect()
+        };
+        let (train, test) = (evaluation(Split::Train, [1.0, 2.0]), evaluation(Split::Test, [3.0, 5.0]));
+        assert_eq!(keys(&test, true), ["test_rmse", "test_mae", "test_r_squared"]);
+        assert_eq!(keys(&train, true), ["train_loss"]);
+        assert_eq!(keys(&train, false), ["train_rmse", "train_mae", "train_r_squared", "train_loss"]);
+        assert!(keys(&evaluation(Split::Validation, [0.0; 2]), true).is_empty());
+
+        let mut all = Vec::new();
+        for measure in measures(&test, true) {
+            take(&mut all, measure, 0, &[Conformity::FULL], &test).unwrap();
+        }
+        let means: Vec<f64> = all.iter().map(|measured| measured.last(0).figures[0].mean).collect();
+        assert_eq!(means, [4.0, 8.0, -4.0]);
+        assert!(all.iter().all(|measured| measured.last(0).objectives.is_empty()));
     }
 
     fn line(seed: u64, round: u64, tail: u64) -> RoundLine {

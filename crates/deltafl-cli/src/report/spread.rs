@@ -1,4 +1,4 @@
-//! How the devices of a split lie under one model, as the paper's histograms show it: each device is averaged over the
+//! How devices lie under one model, as the paper's histograms show it: each device is averaged over the
 //! seeds first.
 //!
 //! What counts is what the tables count: test devices alike, train devices by their points. So the mean and the
@@ -7,9 +7,10 @@
 use deltafl::metrics::Figures;
 
 use super::figures::bins::Bins;
-use super::results::{Measure, SplitResults};
+use super::measure::TAIL;
+use super::results::Measured;
 
-/// The devices of a split under one model, mean over seeds.
+/// Devices under one model, mean over seeds.
 pub(super) struct Spread {
     /// A value per device, and what it adds to the height of its bar.
     devices: Vec<(f64, f64)>,
@@ -19,22 +20,19 @@ pub(super) struct Spread {
 
 impl Spread {
     /// Of a track in a frame.
-    pub(super) fn new(split: &SplitResults, frame: usize, track: usize) -> Self {
-        let values = split.frames[frame][track].device_means();
-        let examples = || split.devices.iter().map(|device| device.examples);
-        let figures = match split.measure {
-            Measure::TestError => Figures::unweighted(&values),
-            Measure::TrainLoss => {
-                Figures::weighted(&values.iter().copied().zip(examples()).collect::<Vec<_>>())
-            }
-        };
+    pub(super) fn new(measured: &Measured, frame: usize, track: usize) -> Self {
+        let values = measured.frames[frame][track].device_means();
+        let examples = || measured.devices.iter().map(|device| device.examples);
+        let figures = measured.measure.figures_of(values.iter().copied().zip(examples()));
         let total: u64 = examples().sum();
-        let height = |examples: u64| match split.measure {
-            Measure::TestError => 1.0,
-            Measure::TrainLoss => 100.0 * examples as f64 / total as f64,
+        let height = |examples: u64| {
+            if measured.measure.weighted() { 100.0 * examples as f64 / total as f64 } else { 1.0 }
         };
-        let devices = values.into_iter().zip(examples().map(height)).collect();
-        Self { devices, figures: figures.expect("a split in a report has devices with points") }
+        // A value that is no number is as bad as can be.
+        let worst = measured.measure.cost(f64::INFINITY);
+        let values = values.into_iter().map(|value| if value.is_nan() { worst } else { value });
+        let devices = values.zip(examples().map(height)).collect();
+        Self { devices, figures: figures.expect("a measure in a report is of devices with points") }
     }
 
     /// The value of each device.
@@ -47,20 +45,27 @@ impl Spread {
         bins.heights(self.devices.iter().copied())
     }
 
-    /// The 90th percentile.
-    pub(super) fn p90(&self) -> f64 {
-        self.figures.percentiles[4]
+    /// The percentile of the tail: the 90th where lower is better.
+    pub(super) fn tail(&self) -> f64 {
+        self.figures.percentiles[TAIL]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::measure::Measure;
     use crate::report::results::Distribution;
+    use deltafl::data::Split;
     use deltafl::exchange::EvaluatedDevice;
+    use deltafl::task::Task;
+
+    fn test_error() -> Measure {
+        Measure::metrics(Split::Test, Task::Classes).next().unwrap()
+    }
 
     /// Two devices of 1 and 3 points, two seeds.
-    fn split(measure: Measure) -> SplitResults {
+    fn measured(measure: Measure) -> Measured {
         let device = |id: &str, examples| EvaluatedDevice { id: id.into(), examples };
         let figures = Figures::unweighted(&[0.0]).unwrap();
         let distribution = Distribution {
@@ -68,7 +73,7 @@ mod tests {
             objectives: Vec::new(),
             values: vec![0.0, 0.5, 1.0, 0.5],
         };
-        SplitResults {
+        Measured {
             measure,
             devices: [device("a", 1), device("b", 3)].into_iter().collect(),
             population: None,
@@ -78,20 +83,23 @@ mod tests {
 
     #[test]
     fn a_device_is_averaged_over_seeds_before_it_is_counted() {
-        let spread = Spread::new(&split(Measure::TestError), 0, 0);
-        let bins = Bins { step: 0.25, count: 4 };
+        let spread = Spread::new(&measured(test_error()), 0, 0);
+        let bins = Bins { from: 0.0, step: 0.25, count: 4, open: [false; 2] };
         // Pooled seeds would show bars at 0, 0.5 and 1.
         assert_eq!(spread.heights(&bins), [0.0, 0.0, 2.0, 0.0]);
-        assert!((spread.p90() - 0.5).abs() < 1e-12);
+        assert!((spread.tail() - 0.5).abs() < 1e-12);
     }
 
     #[test]
     fn train_devices_weigh_in_the_bars_as_in_their_percentiles() {
-        let mut split = split(Measure::TrainLoss);
-        split.frames[0][0].values = vec![2.0, 0.5, 4.0, 0.5];
-        let spread = Spread::new(&split, 0, 0);
-        assert_eq!(spread.heights(&Bins { step: 1.0, count: 4 }), [75.0, 0.0, 0.0, 25.0]);
+        let mut measured = measured(Measure::train_loss(Task::Classes));
+        measured.frames[0][0].values = vec![2.0, 0.5, 4.0, 0.5];
+        let spread = Spread::new(&measured, 0, 0);
+        assert_eq!(
+            spread.heights(&Bins { from: 0.0, step: 1.0, count: 4, open: [false; 2] }),
+            [75.0, 0.0, 0.0, 25.0]
+        );
         assert!((spread.figures.mean - 1.125).abs() < 1e-12);
-        assert!((spread.p90() - 3.0).abs() < 1e-12 && (spread.figures.percentiles[2] - 0.5).abs() < 1e-12);
+        assert!((spread.tail() - 3.0).abs() < 1e-12 && (spread.figures.percentiles[2] - 0.5).abs() < 1e-12);
     }
 }

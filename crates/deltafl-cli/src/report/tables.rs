@@ -6,43 +6,67 @@
 use std::fmt::Write as _;
 
 use deltafl::metrics::{FiguresOverSeeds, OverSeeds, PERCENTILES, SampleError};
+use deltafl_data::run_folder::ClassFigures;
 use miette::IntoDiagnostic;
 
-use super::results::{Measure, RunResults};
+use super::measure::{Measure, TAIL};
+use super::results::RunResults;
+use crate::table::number;
 
-/// The columns of every table.
-const COLUMNS: [&str; PERCENTILES.len() + 1] = ["Mean", "20th", "Median", "60th", "80th", "90th", "95th"];
+/// Mean and percentiles: the columns in which tracks are compared.
+const COMPARED: usize = PERCENTILES.len() + 1;
 
 /// A table: a measure, a row per track.
 pub(super) struct Table {
     pub(super) caption: String,
     pub(super) measure: Measure,
-    pub(super) columns: Vec<&'static str>,
+    pub(super) columns: Vec<String>,
     pub(super) rows: Vec<Row>,
+    /// Of every cell.
+    pub(super) decimals: usize,
+    /// What is held against each other.
+    pub(super) compared: Compared,
+}
+
+/// Which cells of a table the best one is chosen among.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compared {
+    /// Those of each of the first columns: its rows are tracks. The objectives of two levels, behind them, are not compared:
+    /// each is of its own θ.
+    Columns(usize),
+    /// Those of each row: its columns are tracks.
+    Rows,
 }
 
 /// A row of a table.
 pub(super) struct Row {
     pub(super) label: String,
-    pub(super) seeds: usize,
     /// A cell per column.
     pub(super) cells: Vec<OverSeeds>,
 }
 
 impl Table {
-    /// Whether the row is the best of the column. The objectives of two levels are not compared: each is of its own θ.
+    /// Whether the cell is the best of those that it is compared with.
     pub(super) fn is_best(&self, row: usize, column: usize) -> bool {
-        let value = |row: &Row| row.cells[column].mean;
-        let comparable = self.rows.len() > 1 && column < COLUMNS.len();
-        comparable && self.rows.iter().all(|other| value(other) >= value(&self.rows[row]))
+        let cost = |cell: &OverSeeds| self.measure.cost(cell.mean);
+        let own = cost(&self.rows[row].cells[column]);
+        match self.compared {
+            Compared::Columns(columns) => {
+                let mut others = self.rows.iter().map(|other| cost(&other.cells[column]));
+                column < columns && self.rows.len() > 1 && others.all(|other| other >= own)
+            }
+            Compared::Rows => {
+                let cells = &self.rows[row].cells;
+                cells.len() > 1 && cells.iter().all(|other| cost(other) >= own)
+            }
+        }
     }
 
     /// Mean, and deviation where there are seeds enough for one.
     pub(super) fn cell(&self, row: usize, column: usize) -> (String, Option<String>) {
-        let row = &self.rows[row];
-        let shown = |x: f64| format!("{:.*}", self.measure.decimals(), x * self.measure.shown());
-        let OverSeeds { mean, std } = row.cells[column];
-        (shown(mean), (row.seeds > 1).then(|| shown(std)))
+        let shown = |x: f64| number(x * self.measure.shown(), self.decimals);
+        let OverSeeds { mean, std } = self.rows[row].cells[column];
+        (shown(mean), std.map(shown))
     }
 }
 
@@ -58,8 +82,24 @@ pub(super) fn tables(runs: &[RunResults]) -> Vec<Table> {
             None => groups.push(vec![run]),
         }
     }
-    let measures = [Measure::TestError, Measure::TrainLoss];
-    groups.iter().flat_map(|group| measures.map(|measure| table(group, measure))).flatten().collect()
+    let of_group = |group: &Vec<&RunResults>| {
+        let measures = measures(group.iter().copied());
+        let tables = measures.into_iter().filter_map(|measure| table(group, measure));
+        tables.chain(group.iter().filter_map(|run| by_class(run, group.len() > 1))).collect::<Vec<_>>()
+    };
+    groups.iter().flat_map(of_group).collect()
+}
+
+/// What some runs are measured by, in the order in which it is met; losses last.
+pub(super) fn measures<'a>(runs: impl Iterator<Item = &'a RunResults>) -> Vec<Measure> {
+    let mut measures: Vec<Measure> = Vec::new();
+    for measured in runs.flat_map(|run| &run.measured) {
+        if !measures.contains(&measured.measure) {
+            measures.push(measured.measure);
+        }
+    }
+    measures.sort_by_key(|measure| measure.is_loss());
+    measures
 }
 
 fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
@@ -67,57 +107,83 @@ fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
     let mut objectives = Vec::new();
     let mut errors = Vec::new();
     for run in group {
-        let Some(split) = run.splits.iter().find(|split| split.measure == measure) else { continue };
+        let Some(measured) = run.of_measure(measure) else { continue };
         for (t, track) in run.tracks.iter().enumerate() {
             let label =
                 if group.len() > 1 { format!("{}: {}", run.name, track.label) } else { track.label.clone() };
-            let distribution = split.last(t);
-            errors.extend(split.sample_error(t));
+            let distribution = measured.last(t);
+            errors.extend(measured.sample_error(t));
             objectives.push(distribution.objective());
-            rows.push(Row {
-                label,
-                seeds: distribution.figures.len(),
-                cells: cells(&distribution.over_seeds()).to_vec(),
-            });
+            rows.push(Row { label, cells: cells(&distribution.over_seeds()).to_vec() });
         }
     }
-    let mut columns = COLUMNS.to_vec();
+    let mut columns = measure.columns();
     if let Some(objectives) = objectives.into_iter().collect::<Option<Vec<OverSeeds>>>() {
-        columns.push("F_θ");
+        columns.push("F_θ".to_owned());
         rows.iter_mut().zip(objectives).for_each(|(row, objective)| row.cells.push(objective));
     }
-    let (what, over) = match measure {
-        Measure::TestError => ("Misclassification error in %", "test devices, every device alike"),
-        Measure::TrainLoss => ("Loss", "train devices, weighted by their points"),
-    };
     let objective =
-        if columns.len() > COLUMNS.len() { ", and the objective F_θ at each track’s own θ" } else { "" };
+        if columns.len() > COMPARED { ", and the objective F_θ at each track’s own θ" } else { "" };
     let (dataset, model) = (&group[0].dataset, &group[0].model);
+    let decimals =
+        measure.decimals(rows.iter().flat_map(|row| [row.cells[0].mean, row.cells[1 + TAIL].mean]));
     let caption = format!(
-        "{what} over the {over} ({dataset}, {model}): mean and percentiles{objective}{}",
-        sampled(&errors, measure)
+        "{} ({dataset}, {model}): mean and percentiles{objective}{}",
+        measure.caption(),
+        sampled(&errors, measure, decimals)
     );
-    (!rows.is_empty()).then_some(Table { caption, measure, columns, rows })
+    (!rows.is_empty()).then_some(Table {
+        caption,
+        measure,
+        columns,
+        rows,
+        decimals,
+        compared: Compared::Columns(COMPARED),
+    })
+}
+
+/// A row per class, where classes have names.
+fn by_class(run: &RunResults, several: bool) -> Option<Table> {
+    let classes = run.classes.as_ref()?;
+    let row = |class: &ClassFigures| Row {
+        label: format!("{} ({})", class.name, class.examples),
+        cells: class.errors.clone(),
+    };
+    let name = if several { format!("{}, ", run.name) } else { String::new() };
+    Some(Table {
+        caption: format!(
+            "Share of the {} examples of each class taken for another, in % ({name}{}, {}); how many there are in brackets",
+            classes.split.name(),
+            run.dataset,
+            run.model
+        ),
+        measure: run.primary().measure,
+        columns: run.tracks.iter().map(|track| track.label.clone()).collect(),
+        rows: classes.classes.iter().map(row).collect(),
+        decimals: 2,
+        compared: Compared::Rows,
+    })
 }
 
 /// Says so when the devices are a sample, with the largest standard errors over the rows.
-fn sampled(errors: &[SampleError], measure: Measure) -> String {
+fn sampled(errors: &[SampleError], measure: Measure, decimals: usize) -> String {
     let Some(SampleError { devices, of, .. }) = errors.first().filter(|error| error.devices < error.of)
     else {
         return String::new();
     };
     let largest = |error: fn(&SampleError) -> f64| {
         let largest = errors.iter().map(error).fold(0.0, f64::max);
-        format!("{:.*}", measure.decimals(), largest * measure.shown())
+        number(largest * measure.shown(), decimals)
     };
     format!(
-        "; a sample of {devices} of {of} devices, standard error of the mean up to {}, of the 90th percentile up to {}",
+        "; a sample of {devices} of {of} devices, standard error of the mean up to {}, of the {} up to {}",
         largest(|error| error.mean),
+        measure.tail(),
         largest(|error| error.p90)
     )
 }
 
-fn cells(figures: &FiguresOverSeeds) -> [OverSeeds; COLUMNS.len()] {
+fn cells(figures: &FiguresOverSeeds) -> [OverSeeds; COMPARED] {
     [figures.mean, figures.p20, figures.p50, figures.p60, figures.p80, figures.p90, figures.p95]
 }
 
@@ -142,6 +208,19 @@ pub(super) fn markdown(tables: &[Table]) -> String {
             text.push('\n');
         }
         text.push('\n');
+    }
+    text
+}
+
+/// Rounds that moved nothing, an item per track; empty where every round moved the params.
+pub(super) fn idle_rounds(runs: &[RunResults]) -> String {
+    let mut text = String::new();
+    for run in runs {
+        for (track, idle) in run.tracks.iter().zip(&run.idle).filter(|(_, idle)| idle.idle() > 0) {
+            let label =
+                if runs.len() > 1 { format!("{}: {}", run.name, track.label) } else { track.label.clone() };
+            let _ = writeln!(text, "- {}: {idle}.", markdown_escaped(&label));
+        }
     }
     text
 }
@@ -173,7 +252,7 @@ pub(super) fn latex(tables: &[Table]) -> String {
     text
 }
 
-/// Every figure of every track as a row of CSV, in full precision; errors are fractions.
+/// Every figure of every track as a row of CSV, in full precision; shares are fractions.
 pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let header = [
@@ -190,14 +269,14 @@ pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
         "std",
         "seeds",
         "rounds",
+        "idle_rounds",
     ];
     writer.write_record(header).into_diagnostic()?;
-    let statistics: Vec<String> =
-        std::iter::once("mean".to_owned()).chain(PERCENTILES.iter().map(|tau| format!("p{tau}"))).collect();
     for run in runs {
-        for split in &run.splits {
+        for measured in &run.measured {
+            let statistics = measured.measure.statistic_keys();
             for (t, track) in run.tracks.iter().enumerate() {
-                let distribution = split.last(t);
+                let distribution = measured.last(t);
                 let figures = statistics.iter().cloned().zip(cells(&distribution.over_seeds()));
                 let objective = distribution.objective().map(|over| ("objective".to_owned(), over));
                 for (statistic, OverSeeds { mean, std }) in figures.chain(objective) {
@@ -210,12 +289,13 @@ pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
                             &track.theta.to_string(),
                             &track.eta_every.to_string(),
                             &track.label,
-                            split.measure.key(),
+                            &measured.measure.key(),
                             &statistic,
                             &mean.to_string(),
-                            &std.to_string(),
+                            &std.map_or_else(String::new, |std| std.to_string()),
                             &distribution.figures.len().to_string(),
                             &run.rounds_done().to_string(),
+                            &run.idle[t].idle().to_string(),
                         ])
                         .into_diagnostic()?;
                 }
@@ -239,6 +319,7 @@ fn latex_escaped(text: &str) -> String {
                 escaped.push('\\');
                 escaped.push(c);
             }
+            '²' => escaped.push_str("$^2$"),
             '~' => escaped.push_str("\\textasciitilde{}"),
             '^' => escaped.push_str("\\textasciicircum{}"),
             'Δ' => escaped.push_str("$\\Delta$"),
@@ -255,16 +336,25 @@ fn latex_escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use deltafl::data::Split;
+    use deltafl::task::{RegressionLoss, Task};
 
     fn table() -> Table {
+        let measure = Measure::metrics(Split::Test, Task::Classes).next().unwrap();
         let row = |label: &str, mean: f64| Row {
             label: label.to_owned(),
-            seeds: 2,
-            cells: vec![OverSeeds { mean, std: 0.0125 }; COLUMNS.len() + 1],
+            cells: vec![OverSeeds { mean, std: Some(0.0125) }; COMPARED + 1],
         };
         let rows = vec![row("FedAvg", 0.5), row("Δ-FL θ=0.5", 0.25)];
-        let columns = [COLUMNS.as_slice(), &["F_θ"]].concat();
-        Table { caption: "Error_% (x)".to_owned(), measure: Measure::TestError, columns, rows }
+        let columns = [measure.columns(), vec!["F_θ".to_owned()]].concat();
+        Table {
+            caption: "Error_% (x)".to_owned(),
+            measure,
+            columns,
+            rows,
+            decimals: 2,
+            compared: Compared::Columns(COMPARED),
+        }
     }
 
     #[test]
@@ -272,6 +362,14 @@ mod tests {
         let text = markdown(&[table()]);
         assert!(text.contains("| FedAvg | 50.00 ± 1.25 |"), "{text}");
         assert!(text.contains("| Δ-FL θ=0.5 | **25.00 ± 1.25** |"), "{text}");
+    }
+
+    #[test]
+    fn the_best_of_a_metric_that_is_better_high_is_the_highest() {
+        let task = Task::Regression(RegressionLoss::Squared);
+        let r_squared = Measure::metrics(Split::Test, task).nth(2).unwrap();
+        let text = markdown(&[Table { measure: r_squared, ..table() }]);
+        assert!(text.contains("| FedAvg | **0.50 ± 0.01** |"), "{text}");
     }
 
     #[test]

@@ -6,20 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use deltafl::algorithm::TrackLabel;
-use deltafl::model::ModelSpec;
-use deltafl::training::State;
 use deltafl_data::experiment::Experiment;
-use deltafl_data::run_folder::RunFolder;
-
-use deltafl_server::authority::{Authority, Revocations, ServerIdentity};
+use deltafl_server::authority::{Authority, ServerIdentity};
+use deltafl_server::committer::RunStore;
 use deltafl_server::engine::Chain;
-use deltafl_server::http;
-use deltafl_server::http::{Access, Enrolment, HttpLimits, HttpState};
+use deltafl_server::http::{self, Access, Enrolment, HttpLimits, HttpState};
 use deltafl_server::listener::Protection;
-use deltafl_server::live::{About, Fresh, Live, Role};
-use deltafl_server::serve::{Host, Phase};
-use deltafl_server::store::{Commit, Lease, LossPercentiles, Store, StoreError, StoreSettings};
+use deltafl_server::live::{About, Live};
+use deltafl_server::roster_renewal::{RenewalError, RosterRenewal};
+use deltafl_server::serve::Host;
+use deltafl_server::store::{Lease, Store, StoreError, StoreSettings};
+use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::FederationName;
 use deltafl_wire::roster::SignedRoster;
 use miette::{IntoDiagnostic, Report, Result};
@@ -27,17 +24,12 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::recorder::Observed;
-use super::roster_renewal::RosterRenewal;
 use crate::error::bad_input;
-use crate::session::folder_error;
 
-/// How often a server looks for devices that were enrolled or revoked by another process.
-const LOOK: Duration = Duration::from_secs(2);
+/// From here on a server that cannot sign says that somebody has to.
+const SOON: Duration = Duration::from_secs(7 * 86_400);
 /// For how long a device that enrols over HTTP is certified.
 const DEVICE_DAYS: u32 = 365;
-/// Committed rounds read at once.
-const CHUNK: u32 = 500;
 
 /// The store, for commands that enrol and revoke.
 #[derive(clap::Args, Debug)]
@@ -81,25 +73,28 @@ pub(crate) struct DeploymentArgs {
     public_models: bool,
 }
 
-/// The state of a server beside its rounds.
+/// What a server keeps beside its rounds.
 pub(super) struct Deployment {
     pub(super) federation: FederationName,
     pub(super) live: Live,
-    pub(super) evaluate_every: u64,
+    pub(super) contract: DataContract,
+    pub(super) run: RunStore,
     store: Store,
     server: Option<ServerIdentity>,
     roster_renewal: RosterRenewal,
     /// The version of the roster that the server started with.
     roster: AtomicU64,
-    labels: Vec<TrackLabel>,
-    model: ModelSpec,
-    seeds: Vec<u64>,
     enrolled: Arc<Notify>,
 }
 
 impl Deployment {
     /// Opens the store and reads the certificates.
-    pub(super) async fn open(args: &DeploymentArgs, experiment: &Experiment, out: &Path) -> Result<Self> {
+    pub(super) async fn open(
+        args: &DeploymentArgs,
+        experiment: &Experiment,
+        contract: &DataContract,
+        out: &Path,
+    ) -> Result<Self> {
         let Certificates { federation, server, authority } = match &args.certs {
             Some(folder) => Certificates::read(folder)?,
             None => {
@@ -115,35 +110,35 @@ impl Deployment {
         if args.drawn_cohorts {
             store.begin_draws(&federation).await.map_err(store_error)?;
         }
-        let labels = experiment.labels();
-        let model = experiment.model.spec();
         let live = Live::new(About {
             federation: federation.to_string(),
             experiment: experiment.name.clone(),
-            model: model.name().to_owned(),
+            model: experiment.model.spec().name().to_owned(),
             open: experiment.is_open(),
             rounds: experiment.rounds.get(),
             cohort: experiment.cohort.get() as u64,
-            tracks: labels.clone(),
+            tracks: experiment.labels(),
         });
-        let roster_renewal = RosterRenewal {
-            store: store.clone(),
-            federation: federation.clone(),
-            authority,
-            revocations: Revocations::new(),
-            expires: Arc::default(),
+        let roster_renewal = match &server {
+            Some(_) => RosterRenewal::new(store.clone(), federation.clone(), authority),
+            None => RosterRenewal::loopback(store.clone(), federation.clone()),
         };
+        let run = RunStore::new(
+            store.clone(),
+            federation.clone(),
+            live.clone(),
+            experiment,
+            Some(contract.clone()),
+        );
         Ok(Self {
             federation,
             live,
-            evaluate_every: experiment.evaluate_every.get(),
+            contract: contract.clone(),
+            run,
             store,
             server,
             roster_renewal,
             roster: AtomicU64::new(0),
-            labels,
-            model,
-            seeds: experiment.seeds.iter().copied().collect(),
             enrolled: Arc::default(),
         })
     }
@@ -156,7 +151,7 @@ impl Deployment {
     /// How devices prove who they are; loopback without certificates.
     pub(super) fn protection(&self) -> Result<Protection> {
         let Some(server) = &self.server else { return Ok(Protection::Loopback) };
-        let config = server.mutual_tls(&self.roster_renewal.revocations, &[b"h2"]).into_diagnostic()?;
+        let config = server.mutual_tls(self.roster_renewal.revocations(), &[b"h2"]).into_diagnostic()?;
         Ok(Protection::mutual(config))
     }
 
@@ -165,8 +160,13 @@ impl Deployment {
         if self.server.is_none() {
             return Ok(None);
         }
-        self.roster.store(self.roster_renewal.version().await?, Ordering::Relaxed);
-        self.roster_renewal.roster().await.map(Some)
+        let version = self.roster_renewal.version().await.map_err(store_error)?;
+        self.roster.store(version, Ordering::Relaxed);
+        let (roster, left) = self.roster_renewal.roster().await.map_err(renewal_error)?;
+        if left < SOON {
+            eprintln!("the roster expires in {} days; {SIGN}", left.as_secs() / 86_400);
+        }
+        Ok(Some(roster))
     }
 
     /// Serves HTTP until the process ends: before this server leads, too, so that whoever asks learns that it stands by.
@@ -175,14 +175,14 @@ impl Deployment {
         if self.server.is_none() && !address.ip().is_loopback() {
             return Err(bad_input("--insecure serves HTTP on a loopback address only").into());
         }
-        self.roster_renewal.renew_revocations().await?;
+        self.roster_renewal.renew_revocations().await.map_err(store_error)?;
         let tls = match &self.server {
             Some(server) => {
-                Some(server.open_tls(&self.roster_renewal.revocations, &[b"http/1.1"]).into_diagnostic()?)
+                Some(server.open_tls(self.roster_renewal.revocations(), &[b"http/1.1"]).into_diagnostic()?)
             }
             None => None,
         };
-        let enrolment = self.roster_renewal.authority.clone().map(|authority| Enrolment {
+        let enrolment = self.roster_renewal.authority().cloned().map(|authority| Enrolment {
             authority,
             days: DEVICE_DAYS,
             enrolled: Arc::clone(&self.enrolled),
@@ -194,6 +194,7 @@ impl Deployment {
             live: self.live.clone(),
             refusals: OnceLock::new(),
             enrolment,
+            contract: Some(self.contract.hash().to_hex().to_string()),
             access: if public { Access::Anyone } else { Access::Devices },
             answered: http::Answered::default(),
         });
@@ -209,111 +210,16 @@ impl Deployment {
 
     /// Waits until this server leads; `None` if it is to stop before.
     pub(super) async fn lead(&self, stop: &AtomicBool) -> Result<Option<Lease>> {
-        let holder = format!("process {}", std::process::id());
-        let attempt = async || self.store.try_lead(&self.federation, &holder).await.map_err(store_error);
-        let mut read = vec![0; self.seeds.len()];
-        let mut lease = attempt().await?;
-        if lease.is_none() {
-            eprintln!("another server leads; standing by");
-        }
-        while lease.is_none() && !stop.load(Ordering::Relaxed) {
-            self.look_on(&mut read).await?;
-            // Two looks a second: a leader is missed when its lease has run out, and not much later.
-            tokio::time::sleep(LOOK / 4).await;
-            lease = attempt().await?;
-        }
-        if lease.is_some() {
-            self.live.role(Role::Leading);
-        }
-        Ok(lease)
-    }
-
-    /// Takes in what another server has committed, so that the page of one that stands by is true; `read` counts the rounds of
-    /// each seed.
-    async fn look_on(&self, read: &mut [u64]) -> Result<()> {
-        for (&seed, next) in self.seeds.iter().zip(read) {
-            for round in self.store.rounds(&self.federation, seed, *next, CHUNK).await.map_err(store_error)? {
-                self.live.remember(&round);
-                *next = round.round + 1;
-            }
-        }
-        let enrolled = self.store.device_count(&self.federation).await.map_err(store_error)?;
-        self.live.presence(0, 0, enrolled);
-        Ok(())
+        let standing_by = || eprintln!("another server leads; standing by");
+        self.run.lead(stop, standing_by).await.map_err(store_error)
     }
 
     /// Keeps the page and the roster true while the rounds run.
     pub(super) fn follow(&self, host: &Arc<Host>) -> JoinHandle<()> {
-        tokio::spawn(self.live.clone().follow(host.status()));
-        let (host, live, roster_renewal) = (Arc::clone(host), self.live.clone(), self.roster_renewal.clone());
-        let (certified, enrolled) = (self.server.is_some(), Arc::clone(&self.enrolled));
-        let mut known = Some(self.roster.load(Ordering::Relaxed));
-        tokio::spawn(async move {
-            loop {
-                let devices =
-                    roster_renewal.store.device_count(&roster_renewal.federation).await.unwrap_or_default();
-                let (online, ready) = host.presence();
-                live.presence(online, ready, devices.max(online as u64));
-                if certified && let Err(error) = renew(&roster_renewal, &mut known, &host).await {
-                    eprintln!("the roster could not be renewed: {error}");
-                    known = None;
-                }
-                let _ = tokio::time::timeout(LOOK, enrolled.notified()).await;
-            }
-        })
-    }
-
-    /// The state that the store has committed, with the run folder brought up to it.
-    pub(super) async fn catch_up(
-        &self,
-        folder: &mut RunFolder,
-        seed: u64,
-        local: Option<State>,
-    ) -> Result<Option<State>> {
-        let committed = self.store.state(&self.federation, seed).await.map_err(store_error)?;
-        let Some(state) = committed else { return Ok(local) };
-        let mut next = local.map_or(0, |state| state.round);
-        for from in (0..state.round).step_by(CHUNK as usize) {
-            let rounds = self.store.rounds(&self.federation, seed, from, CHUNK).await.map_err(store_error)?;
-            for round in rounds {
-                self.live.remember(&round);
-                if round.round == next {
-                    for line in &round.lines {
-                        folder
-                            .append(std::slice::from_ref(&line.record), line.seconds)
-                            .map_err(folder_error)?;
-                    }
-                    next += 1;
-                }
-            }
-        }
-        folder.checkpoint(&state).map_err(folder_error)?;
-        Ok(Some(state))
-    }
-
-    /// Commits what was observed since the last commit; the phases are those of the last round.
-    pub(super) async fn commit(
-        &self,
-        lease: &Lease,
-        state: &State,
-        observed: &Observed,
-        phases: &[Phase],
-        publish: bool,
-    ) -> Result<(), StoreError> {
-        let Observed { lines, losses } = observed;
-        let (labels, model) = (&self.labels, &self.model);
-        let commit = Commit { state, labels, model, lines, timeline: phases, publish, losses };
-        self.store.commit(lease, &commit).await?;
-        for lines in lines.chunk_by(|a, b| a.record.round == b.record.round) {
-            let round = lines[0].record.round;
-            let known = losses.iter().find(|known| known.round == round);
-            let percentiles = known.iter().flat_map(|known| &known.tracks);
-            let losses: Vec<_> =
-                percentiles.map(|known| known.as_ref().and_then(LossPercentiles::of)).collect();
-            let phases = if round + 1 == state.round { phases } else { &[] };
-            self.live.committed(Fresh { lines, phases, losses: &losses });
-        }
-        Ok(())
+        let known = Some(self.roster.load(Ordering::Relaxed));
+        let failed = |error: &RenewalError| eprintln!("the roster could not be renewed: {error}");
+        let (live, enrolled) = (self.live.clone(), Arc::clone(&self.enrolled));
+        self.roster_renewal.clone().follow(Arc::clone(host), live, known, enrolled, failed)
     }
 }
 
@@ -348,14 +254,16 @@ impl Certificates {
     }
 }
 
-/// Takes in the roster if it has changed, and certificates that were revoked.
-async fn renew(roster_renewal: &RosterRenewal, known: &mut Option<u64>, host: &Host) -> Result<()> {
-    roster_renewal.renew_revocations().await?;
-    let version = roster_renewal.version().await?;
-    if known.replace(version) != Some(version) {
-        host.change_roster(&roster_renewal.roster().await?).into_diagnostic()?;
+/// Where to sign a roster, if the authority's keys are elsewhere.
+const SIGN: &str = "where they are:  deltafl certs roster --certs certs --database URL";
+
+/// Why there is no roster, with what to do about it.
+pub(crate) fn renewal_error(error: RenewalError) -> Report {
+    match error {
+        RenewalError::Store(error) => store_error(error),
+        RenewalError::Unsigned | RenewalError::Expired => bad_input(error.to_string()).help(SIGN).into(),
+        error => Report::from_err(error),
     }
-    Ok(())
 }
 
 /// A name for a federation that has no authority to name it.

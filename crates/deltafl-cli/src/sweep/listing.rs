@@ -49,33 +49,11 @@ impl Serialize for Settings {
 }
 
 /// A track of a point.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct TrackResults {
     track: String,
+    #[serde(flatten)]
     summary: TrackSummary,
-}
-
-impl Serialize for TrackResults {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut value = serde_json::to_value(&self.summary).map_err(serde::ser::Error::custom)?;
-        if self.summary.seeds < 2 {
-            without_deviations(&mut value);
-        }
-        value["track"] = self.track.as_str().into();
-        value.serialize(serializer)
-    }
-}
-
-/// One seed has no standard deviation.
-fn without_deviations(value: &mut serde_json::Value) {
-    let Some(object) = value.as_object_mut() else { return };
-    for (key, value) in object {
-        if key == "std" {
-            *value = serde_json::Value::Null;
-        } else {
-            without_deviations(value);
-        }
-    }
 }
 
 /// Reads the results of some points.
@@ -208,13 +186,15 @@ fn task_of(results: &[PointResults]) -> Task {
 
 /// Mean train loss; mean and 90th percentile of the test metric; with deviations where seeds are averaged.
 fn cells(metric: &Metric, track: &TrackSummary, averaged: bool) -> [String; 3] {
-    let seeds = if averaged { track.seeds } else { 1 };
-    let loss = track.train_loss.map(|loss| match seeds {
-        1 => format!("{:.4}", loss.mean.mean),
-        _ => format!("{:.4} ± {:.4}", loss.mean.mean, loss.mean.std),
+    let loss = track.train_loss.map(|loss| match loss.mean.std.filter(|_| averaged) {
+        None => format!("{:.4}", loss.mean.mean),
+        Some(std) => format!("{:.4} ± {std:.4}", loss.mean.mean),
     });
     let test = |figure: fn(&FiguresOverSeeds) -> OverSeeds| {
-        track.test.as_ref().map(|test| table::shown(metric, figure(test), seeds))
+        let test = track.test.as_ref()?;
+        let digits = table::decimals(metric, [test.mean.mean, test.p90.mean]);
+        let shown = figure(test);
+        Some(table::shown(metric, OverSeeds { std: shown.std.filter(|_| averaged), ..shown }, digits))
     };
     [loss, test(|figures| figures.mean), test(|figures| figures.p90)]
         .map(|cell| cell.unwrap_or_else(|| "–".to_owned()))
@@ -251,12 +231,8 @@ pub(crate) fn csv(results: &[PointResults]) -> Result<String> {
     writer.write_record(names).into_diagnostic()?;
     for point in results {
         for TrackResults { summary, track } in &point.tracks {
-            let figure = |figures: Option<FiguresOverSeeds>, figure: fn(&FiguresOverSeeds) -> f64| {
-                figures.as_ref().map_or_else(String::new, |figures| figure(figures).to_string())
-            };
-            // One seed has no standard deviation.
-            let deviation = |deviation: fn(&FiguresOverSeeds) -> f64| {
-                figure(summary.test.filter(|_| summary.seeds > 1), deviation)
+            let figure = |figures: Option<FiguresOverSeeds>, figure: fn(&FiguresOverSeeds) -> Option<f64>| {
+                figures.as_ref().and_then(figure).map_or_else(String::new, |figure| figure.to_string())
             };
             let mut row: Vec<String> = point.settings.0.iter().map(|setting| setting.shown.clone()).collect();
             row.extend([
@@ -268,11 +244,11 @@ pub(crate) fn csv(results: &[PointResults]) -> Result<String> {
                 summary.seeds.to_string(),
                 summary.rounds.to_string(),
                 summary.idle_rounds.idle().to_string(),
-                figure(summary.train_loss, |loss| loss.mean.mean),
-                figure(summary.test, |error| error.mean.mean),
-                deviation(|error| error.mean.std),
-                figure(summary.test, |error| error.p90.mean),
-                deviation(|error| error.p90.std),
+                figure(summary.train_loss, |loss| Some(loss.mean.mean)),
+                figure(summary.test, |test| Some(test.mean.mean)),
+                figure(summary.test, |test| test.mean.std),
+                figure(summary.test, |test| Some(test.p90.mean)),
+                figure(summary.test, |test| test.p90.std),
             ]);
             writer.write_record(&row).into_diagnostic()?;
         }

@@ -5,6 +5,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::canvas::{Drawing, Drawn, Scale};
+use crate::table;
 
 const INK: RGBColor = RGBColor(0x1b, 0x1d, 0x1f);
 const SOFT: RGBColor = RGBColor(0x5c, 0x61, 0x66);
@@ -92,7 +93,7 @@ impl HeatMap {
         let ink = if share.is_some_and(|share| share < 0.5) { WHITE } else { INK };
         let style = scale.text(14, ink).pos(Pos::new(HPos::Center, VPos::Center));
         let shown =
-            figure.map_or_else(|| "diverged".to_owned(), |figure| format!("{figure:.*}", self.decimals));
+            figure.map_or_else(|| "diverged".to_owned(), |figure| table::number(figure, self.decimals));
         root.draw(&Text::new(shown, at(x + CELL.0 / 2, y + CELL.1 / 2), style))
     }
 

@@ -51,3 +51,34 @@ fn data_that_the_models_cannot_take_is_refused() {
     fs::create_dir(desk.path("empty")).unwrap();
     assert!(desk.refusal("evaluate empty --data other").contains("holds no run"));
 }
+
+#[test]
+fn other_words_for_classes_or_other_columns_are_refused_and_not_taken_for_those_of_the_run() {
+    let desk = desk::desk();
+    let csv = |turned: bool, words: [&str; 2]| {
+        let row = |i: usize| {
+            let (age, sex) = ((i % 5).to_string(), ["F", "M"][i % 2]);
+            let [a, b] = if turned { [sex, &age] } else { [age.as_str(), sex] };
+            format!("d{},{a},{b},{}\n", i / 4, words[i % 2])
+        };
+        let columns = if turned { "sex,age" } else { "age,sex" };
+        format!("device,{columns},label\n{}", (0..24).map(row).collect::<String>())
+    };
+    for (name, turned, words) in [
+        ("mine", false, ["ill", "well"]),
+        ("others", false, ["ill", "well"]),
+        ("renamed", false, ["well", "zombie"]),
+        ("turned", true, ["ill", "well"]),
+    ] {
+        fs::write(desk.path(&format!("{name}.csv")), csv(turned, words)).unwrap();
+        desk.printed(&format!("data import csv {name}.csv --device device --label label --out {name}"));
+    }
+    let run = "run x.toml --set data.source=mine --set data.split={train=0.5} --set seeds=1 --quiet --out m";
+    assert!(desk.printed(run).contains("By class"));
+    let told = desk.printed("evaluate m --data others");
+    assert!(told.contains("test examples taken for another") && told.contains("well"), "{told}");
+    let said = desk.refusal("evaluate m --data renamed");
+    assert!(said.contains("the classes of the run are ill, well; these are well, zombie"), "{said}");
+    let said = desk.refusal("evaluate m --data turned");
+    assert!(said.contains("the columns of the run are age, sex; these are sex, age"), "{said}");
+}

@@ -5,6 +5,7 @@
 mod dashboard;
 mod desk;
 mod evaluate;
+mod interrupts;
 mod paper;
 mod reference;
 #[path = "../support/mod.rs"]

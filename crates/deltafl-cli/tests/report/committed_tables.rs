@@ -48,7 +48,7 @@ fn a_table_is_written_from_results_and_a_changed_digit_is_found() {
 
     let written = fs::read_to_string(&page).unwrap();
     let p90 = summary.tracks[2].test.unwrap().p90;
-    let cell = format!("{:.2} ± {:.2}", 100.0 * p90.mean, 100.0 * p90.std);
+    let cell = format!("{:.2} ± {:.2}", 100.0 * p90.mean, 100.0 * p90.std.unwrap());
     assert!(written.contains("| FedAvg | θ = 0.8 | θ = 0.5 | θ = 0.1 |"), "{written}");
     assert!(written.contains(&cell) && written.ends_with("<!-- end of tables -->\nafter\n"), "{written}");
     assert!(written.contains("Averaged over the 4 evaluations from round 8 to 20"), "{written}");

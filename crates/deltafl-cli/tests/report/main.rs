@@ -14,6 +14,9 @@ mod recompute;
 mod run_folders;
 mod runs;
 mod sample;
+#[path = "../support/mod.rs"]
+mod support;
+mod tasks;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

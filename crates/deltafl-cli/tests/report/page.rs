@@ -16,7 +16,7 @@ fn trained_page() -> Option<Browser> {
 }
 
 /// Leaves a picture of the page in `target/tmp`, for people to look at.
-fn keep(name: &str, picture: &[u8]) {
+pub(crate) fn keep(name: &str, picture: &[u8]) {
     keep_as(&format!("report-{name}.png"), picture);
 }
 
@@ -53,7 +53,7 @@ fn the_knob_shows_the_percentiles_of_the_summary() {
 fn search_finds_a_device_and_hover_shows_its_figures() {
     let Some(mut browser) = trained_page() else { return };
     let id = browser
-        .value("JSON.parse(document.getElementById('data').textContent).runs[0].splits[0].devices.ids[5]");
+        .value("JSON.parse(document.getElementById('data').textContent).runs[0].measures[0].devices.ids[5]");
     let id = id.as_str().unwrap();
     browser.value("document.getElementById('search').focus()");
     browser.enter(id);

@@ -7,7 +7,7 @@ use deltafl_data::run_folder::Summary;
 
 use super::{printed, text};
 
-const EXPERIMENT: &str = "name = 'sampled'\nseeds = [1, 2]\nrounds = 4\ncohort = 5\nevaluate_every = 2\n\
+pub(crate) const EXPERIMENT: &str = "name = 'sampled'\nseeds = [1, 2]\nrounds = 4\ncohort = 5\nevaluate_every = 2\n\
     [data]\nsource = { kind = 'glyphs', devices = 40, seed = 3 }\nsplit = { train = 0.5, seed = 1 }\n\
     [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 0.1\n\
     [[algorithm]]\nkind = 'fedavg'\n[[algorithm]]\nkind = 'delta-fl'\ntheta = 0.5\n";

@@ -6,6 +6,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+#[cfg(unix)]
+use std::time::Duration;
 
 /// A folder with an experiment in it, and the command.
 pub struct Desk {
@@ -101,6 +103,32 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Waits for a file that a command writes, while the command runs.
+#[cfg(unix)]
+pub fn wait_for(path: &Path, child: &mut Child) {
+    while !path.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it wrote {}", path.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts a command, interrupts it as Ctrl-C does once it has written a file, and returns how it ended.
+#[cfg(unix)]
+pub fn interrupted(desk: &Desk, words: &str, file: &str) -> Output {
+    let mut command = desk.command(words);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for(&desk.path(file), &mut child);
+    ctrl_c(&child);
+    child.wait_with_output().unwrap()
+}
+
+/// What Ctrl-C sends; `kill` is part of every shell, and a command of its own on some machines only.
+#[cfg(unix)]
+pub fn ctrl_c(child: &Child) {
+    let kill = format!("kill -INT {}", child.id());
+    assert!(Command::new("bash").args(["-c", &kill]).status().unwrap().success());
 }
 
 /// The names and the bytes of the checkpoints of a run.

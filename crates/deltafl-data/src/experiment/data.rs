@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::OpenError;
 use deltafl::data::{Federation, InputKind, InvalidSplit, Normalise, synthetic};
@@ -38,6 +38,16 @@ pub enum Source {
     Folder(PathBuf),
     /// Made up, from a seed.
     Synthetic(synthetic::Spec),
+    /// In the memory of a program, under this name: written `"memory:NAME"`.
+    #[serde(serialize_with = "in_memory")]
+    Memory(String),
+}
+
+/// What a name in memory begins with in a file.
+const MEMORY: &str = "memory:";
+
+fn in_memory<S: Serializer>(name: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{MEMORY}{name}"))
 }
 
 /// Why the data of an experiment cannot be used.
@@ -51,6 +61,12 @@ pub enum LoadError {
         path: PathBuf,
         /// Why.
         source: OpenError,
+    },
+    /// The data is in no file.
+    #[error("the federation {name} lies in the memory of the program that trains on it, and nowhere else")]
+    Memory {
+        /// Its name.
+        name: String,
     },
     /// Normalisation of what has no numbers.
     #[error("[data] normalise is for features; the data holds words or symbols: leave it out")]
@@ -68,7 +84,13 @@ impl DataSection {
                 crate::open(path).map_err(|source| LoadError::Open { path: path.clone(), source })?
             }
             Source::Synthetic(spec) => spec.build(),
+            Source::Memory(name) => return Err(LoadError::Memory { name: name.clone() }),
         };
+        self.prepare(federation)
+    }
+
+    /// A federation as the section wants it: split, normalised, sampled.
+    pub fn prepare(&self, federation: Federation) -> Result<Federation, LoadError> {
         let federation = match &self.split {
             Some(split) => split.apply(federation)?,
             None => federation,
@@ -90,6 +112,7 @@ impl DataSection {
                 Ok(table) => table["kind"].as_str().unwrap_or_default().to_owned(),
                 Err(_) => String::new(),
             },
+            Source::Memory(name) => name.clone(),
         }
     }
 }
@@ -110,7 +133,10 @@ impl<'de> Visitor<'de> for SourceVisitor {
     }
 
     fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<Source, E> {
-        Ok(Source::Folder(path.into()))
+        Ok(match path.strip_prefix(MEMORY) {
+            Some(name) => Source::Memory(name.to_owned()),
+            None => Source::Folder(path.into()),
+        })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Source, A::Error> {

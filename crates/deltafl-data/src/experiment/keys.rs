@@ -378,9 +378,9 @@ fn model_keys() -> Vec<Key> {
     vec![
         Key::new(
             "model.kind",
-            word(&["linear", "logistic", "conv-net", "lstm", "gru", "perceptron"]),
+            word(&["linear", "logistic", "conv-net", "lstm", "gru", "perceptron", "external"]),
             required(),
-            "Softmax regression (linear regression where the targets are real numbers), binary logistic regression, the network of EMNIST, the LSTM over word vectors, the GRU over symbols, a perceptron with one hidden layer.",
+            "Softmax regression (linear regression where the targets are real numbers), binary logistic regression, the network of EMNIST, the LSTM over word vectors, the GRU over symbols, a perceptron with one hidden layer, or a model that a program brings (in Python, a trainer).",
             "\"linear\"",
         ),
         Key::new("model.l2", Real(NON_NEGATIVE), value("0.0"), "The penalty (λ/2)‖w‖².", "1e-4").symbol("λ"),

@@ -61,6 +61,8 @@ pub enum ModelKind {
     Gru,
     /// A perceptron with one hidden layer.
     Perceptron,
+    /// A model that a program brings.
+    External,
 }
 
 /// An option that the model does not have.
@@ -93,6 +95,7 @@ impl ModelSection {
             ModelKind::Perceptron => {
                 ModelSpec::Perceptron { hidden: self.hidden.map_or(100, NonZeroUsize::get) }
             }
+            ModelKind::External => ModelSpec::External,
         }
     }
 

@@ -20,7 +20,8 @@ pub struct IdleRounds {
 }
 
 /// Why a round moved nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum IdleCause {
     /// No loss reached η.
     EmptyTail,

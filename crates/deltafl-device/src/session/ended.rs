@@ -21,6 +21,12 @@ pub enum SessionError {
     /// The server ended it, or the network did.
     #[error("the server said: {}", .0.message())]
     Status(#[from] Status),
+    /// The server stops, and said so.
+    #[error("the server stops; the device comes back within {within} seconds")]
+    Drained {
+        /// Seconds.
+        within: u32,
+    },
     /// The server closed the stream.
     #[error("the server closed the stream")]
     Closed,

@@ -136,7 +136,7 @@ impl Session<'_> {
         let data = self.data.clone();
         let mut losses = std::mem::take(&mut self.memory.losses);
         let begun = Instant::now();
-        let computed = workers.compute(Arc::clone(self.model), move |worker| {
+        let computed = workers.compute(Arc::clone(self.trainer), move |worker| {
             let answer = Task { data: &data }.answer(&question, &mut losses, &mut own, worker)?;
             let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
             Ok((submitted, protocol, losses, own))
@@ -194,7 +194,7 @@ impl Session<'_> {
         let computed = self
             .device
             .workers
-            .compute(Arc::clone(self.model), move |worker| Task { data: &data }.losses(&params, worker));
+            .compute(Arc::clone(self.trainer), move |worker| Task { data: &data }.losses(&params, worker));
         let losses = computed.await?;
         self.memory.ledger.spend(begun.elapsed());
         let examples = self.data.federation.count(self.data.device);
@@ -216,7 +216,7 @@ impl Session<'_> {
     }
 
     async fn params(&mut self, blob: BlobId) -> Result<Params, SessionError> {
-        let expected = 4 * self.model.num_params() as u64;
+        let expected = 4 * self.trainer.num_params() as u64;
         if blob.len != expected {
             return Err(malformed("params").into());
         }

@@ -1,4 +1,4 @@
-//! What devices fetch: the roster, and the parameters of the present round, by their hash.
+//! What devices fetch: the roster, the contract of the data, and the parameters of the present round, by their hash.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +13,7 @@ pub(crate) struct Blobs(Mutex<Shelves>);
 #[derive(Debug, Default)]
 struct Shelves {
     roster: Option<(blake3::Hash, Bytes)>,
+    contract: Option<(blake3::Hash, Bytes)>,
     params: Vec<(blake3::Hash, Bytes)>,
 }
 
@@ -22,6 +23,11 @@ impl Blobs {
         let id = BlobId::of(&bytes);
         self.shelves().roster = Some((id.hash, bytes));
         id
+    }
+
+    /// Keeps the contract of the data.
+    pub(crate) fn keep_contract(&self, bytes: Bytes) {
+        self.shelves().contract = Some((blake3::hash(&bytes), bytes));
     }
 
     /// Keeps exactly these parameters, until the next call.
@@ -42,7 +48,7 @@ impl Blobs {
     /// The bytes of a hash.
     pub(crate) fn find(&self, hash: &blake3::Hash) -> Option<Bytes> {
         let shelves = self.shelves();
-        let mut all = shelves.roster.iter().chain(&shelves.params);
+        let mut all = shelves.roster.iter().chain(&shelves.contract).chain(&shelves.params);
         all.find(|(known, _)| known == hash).map(|(_, bytes)| bytes.clone())
     }
 

@@ -7,7 +7,7 @@ const colour = (i) => `var(--c${i % COLOURS})`;
 // What a phase is for has a colour; its phases have shades of it.
 const PURPOSES = { keys: ["set up keys", 5], losses: ["losses", 4], updates: ["updates", 0] };
 const SHADES = [1, 0.7, 0.45];
-const label = (track) => (track.algorithm === "fedavg" ? "FedAvg" : `Δ-FL θ=${track.theta}`);
+const label = (track) => track.name;
 const state = { about: null, public: false, now: null, rounds: [], open: new Set(), percentile: 50 };
 
 const number = (value, digits = 0) =>
@@ -186,6 +186,24 @@ function drawSpread() {
   at("spread").replaceChildren(...rows, axis);
 }
 
+// Why a round moves nothing.
+const CAUSES = { "empty-tail": "the tail was empty", refused: "no update was finite", "no-sum": "too few devices answered" };
+
+/** How many of the rounds that are shown moved nothing, and why: a line per level. */
+function drawIdle() {
+  const lines = state.about.tracks.flatMap((track, i) => {
+    const idle = state.rounds.map((round) => round.idle[i]).filter((cause) => cause !== null);
+    if (idle.length === 0) return [];
+    const why = Object.entries(CAUSES)
+      .map(([cause, words]) => [words, idle.filter((known) => known === cause).length])
+      .filter(([, count]) => count > 0)
+      .map(([words, count]) => `${words} in ${number(count)}`);
+    const most = 2 * idle.length > state.rounds.length;
+    return [made("li", most ? "dropped" : "", `${label(track)}: ${number(idle.length)} of the last ${number(state.rounds.length)} rounds moved nothing: ${why.join(", ")}.`)];
+  });
+  at("idle").replaceChildren(...lines);
+}
+
 function drawTimeline() {
   const recent = state.rounds.slice(-12).reverse();
   const longest = Math.max(...recent.map((round) => round.seconds), 1e-9);
@@ -275,6 +293,7 @@ function drawRounds() {
   legend("legend", (round) => round.eta);
   legend("losses-legend", (round) => round.losses);
   chart("loss", (round) => round.loss, "mean loss by round, a line per level");
+  drawIdle();
   drawTimeline();
 }
 

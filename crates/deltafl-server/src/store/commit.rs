@@ -10,6 +10,7 @@ use deltafl::model::ModelSpec;
 use deltafl::selection::ETA;
 use deltafl::training::{State, TrackState};
 use deltafl_data::run_folder::{RoundLine, checkpoint_bytes, state_of_checkpoint};
+use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::{FederationName, hex};
 use deltafl_wire::params_file::{ModelAbout, read_params, write_params};
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,8 @@ pub struct Commit<'a> {
     pub publish: bool,
     /// How losses lay in these rounds, where they were asked for.
     pub losses: &'a [RoundLosses],
+    /// The contract of the data, which every published model carries.
+    pub contract: Option<&'a DataContract>,
 }
 
 /// A committed round.
@@ -143,6 +146,7 @@ impl Store {
             model: commit.model.clone(),
             tensors: commit.state.tensors.to_vec(),
             label: label.clone(),
+            contract: commit.contract.cloned(),
         };
         let bytes = Bytes::from(write_params(&about, &track.params).map_err(|_| damaged())?);
         Ok(KeptTrack {

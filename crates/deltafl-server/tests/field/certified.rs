@@ -67,7 +67,7 @@ impl Certified {
             data,
         };
         let devices = self.fleet.devices.iter().zip(test.devices()).map(device).collect();
-        Swarm::start(devices, &test.model, &test.federation, options)
+        Swarm::start(devices, &test.trainer(), &test.federation, options)
     }
 }
 

@@ -12,13 +12,12 @@ use deltafl::exchange::{Direct, Exchange, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::superquantile::LossDistribution;
-use deltafl::trainer::Sgd;
+use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, TrainingError, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
-use deltafl_device::{Backoff, Consent, Credentials};
-use deltafl_device::{Server, Trust};
+use deltafl_device::{Backoff, Consent, Credentials, ModelTrainer, Server, Trust};
 use deltafl_server::engine::Rules;
 use deltafl_server::listener::{ConnectionLimits, Protection};
 use deltafl_server::serve::{Host, Introduction, Limits, Setup};
@@ -38,6 +37,11 @@ impl TestFederation {
         let federation = experiment.data.load().unwrap();
         let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
         Self { experiment, federation: Arc::new(federation), model: Arc::from(model) }
+    }
+
+    /// The model, as devices train it.
+    pub fn trainer(&self) -> Arc<dyn LocalTrainer> {
+        Arc::new(ModelTrainer::new(Arc::clone(&self.model)))
     }
 
     pub fn devices(&self) -> Vec<u32> {
@@ -70,6 +74,7 @@ impl TestFederation {
                 model: serde_json::to_string(&self.experiment.model.spec()).unwrap(),
                 params: self.model.num_params(),
                 open: self.experiment.is_open(),
+                contract: None,
             },
         }
     }
@@ -99,7 +104,7 @@ impl TestFederation {
             let server = Server { address: address.to_string(), trust: Trust::Loopback };
             SimulatedDevice { credentials: self.credentials(data), server, data }
         };
-        Swarm::start(devices.iter().map(device).collect(), &self.model, &self.federation, options)
+        Swarm::start(devices.iter().map(device).collect(), &self.trainer(), &self.federation, options)
     }
 
     /// Trains in this process, from w₀ to the end.
@@ -110,7 +115,11 @@ impl TestFederation {
     }
 
     /// Trains over an exchange from w₀ to the end.
-    pub fn train(&self, exchange: &mut dyn Exchange, diary: &mut Records) -> Result<State, TrainingError> {
+    pub fn train(
+        &self,
+        exchange: &mut dyn Exchange,
+        diary: &mut dyn Observer,
+    ) -> Result<State, TrainingError> {
         let plan = self.experiment.plan();
         let seed = *self.experiment.seeds.iter().next().unwrap();
         let mut state = State::new(seed, plan.tracks.len(), &Sgd::new(&*self.model));

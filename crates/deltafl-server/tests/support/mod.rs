@@ -133,7 +133,16 @@ pub fn commit<'a>(
     lines: &'a [RoundLine],
     publish: bool,
 ) -> Commit<'a> {
-    Commit { state, labels, model: &ModelSpec::LINEAR, lines, timeline: &[], publish, losses: &[] }
+    Commit {
+        state,
+        labels,
+        model: &ModelSpec::LINEAR,
+        lines,
+        timeline: &[],
+        publish,
+        losses: &[],
+        contract: None,
+    }
 }
 
 /// A server's HTTP side on a port of its own, with three levels in two versions.
@@ -202,6 +211,7 @@ pub async fn host(hosting: TestServerOptions) -> TestServer {
         live,
         refusals: Default::default(),
         enrolment: Some(Enrolment { authority: open().into(), days: 1, enrolled: Default::default() }),
+        contract: Some("c0ffee".to_owned()),
         access: hosting.access,
         answered: Default::default(),
     });

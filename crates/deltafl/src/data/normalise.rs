@@ -72,6 +72,15 @@ impl Federation {
         self
     }
 
+    /// The same federation, its dense features normalised by constants, x'_j = scale_j · x_j + shift_j; of grey levels the scale
+    /// holds the 1/255. `None` where there is not a pair per feature.
+    pub fn normalised_by(mut self, scale: Vec<f32>, shift: Vec<f32>) -> Option<Self> {
+        let (InputKind::Bytes { dim } | InputKind::Dense { dim }) = self.kind else { return None };
+        let fits = scale.len() == dim && shift.len() == dim;
+        self.affine = fits.then(|| Affine { scale, shift, kernel: Granted::best() });
+        fits.then_some(self)
+    }
+
     fn moments(&self) -> Moments {
         let (InputKind::Bytes { dim } | InputKind::Dense { dim }) = self.kind else {
             return Moments::new(0);

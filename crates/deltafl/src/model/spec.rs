@@ -54,6 +54,8 @@ pub enum ModelSpec {
         #[serde(default = "perceptron_units")]
         hidden: usize,
     },
+    /// A model that a program brings with a [`LocalTrainer`](crate::trainer::LocalTrainer) of its own.
+    External,
 }
 
 fn is_false(value: &bool) -> bool {
@@ -146,6 +148,9 @@ pub enum ModelMismatch {
     /// A Huber loss without a width.
     #[error("model linear: huber must be positive and finite")]
     HuberWidth,
+    /// The model is in no file.
+    #[error("model external is known to the program that brought it, and to no other")]
+    External,
     /// The kernels asked for cannot run here.
     #[error(transparent)]
     Isa(#[from] UnavailableIsa),
@@ -167,6 +172,7 @@ impl ModelSpec {
             Self::Lstm { .. } => "lstm",
             Self::Gru { .. } => "gru",
             Self::Perceptron { .. } => "perceptron",
+            Self::External => "external",
         }
     }
 
@@ -205,6 +211,7 @@ impl ModelSpec {
                 self.positive("hidden", *hidden)?;
                 Box::new(Perceptron::new(self.features(federation)?, *hidden, self.classes(federation)?))
             }
+            Self::External => return Err(ModelMismatch::External),
         })
     }
 

@@ -18,6 +18,8 @@ pub(super) struct Axis {
     pub(super) from: f64,
     pub(super) to: f64,
     pub(super) logarithmic: bool,
+    /// What 0, 1, 2, … are called, where the axis is no scale.
+    pub(super) names: Vec<String>,
 }
 
 /// What is drawn; a layer with a name stands in the legend.
@@ -44,11 +46,21 @@ pub(super) struct MarkPlace {
 }
 
 impl Axis {
-    /// From 0 to a little above the greatest value.
+    /// From 0 to a little above the greatest value; from a little below the least where one is negative.
     pub(super) fn from_zero(label: impl Into<String>, values: impl Iterator<Item = f64>) -> Self {
-        let greatest = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
-        let to = if greatest > 0.0 { greatest * 1.08 } else { 1.0 };
-        Self { label: label.into(), from: 0.0, to, logarithmic: false }
+        let (least, greatest) = values
+            .filter(|value| value.is_finite())
+            .fold((0.0, 0.0), |(least, greatest): (f64, f64), value| (least.min(value), greatest.max(value)));
+        let room = 0.08 * (greatest - least);
+        let from = if least < 0.0 { least - room } else { 0.0 };
+        let to = if greatest > 0.0 {
+            greatest + room
+        } else if least < 0.0 {
+            0.0
+        } else {
+            1.0
+        };
+        Self { label: label.into(), from, to, logarithmic: false, names: Vec::new() }
     }
 
     /// Around the values.
@@ -58,7 +70,13 @@ impl Axis {
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));
         let (from, to) = if from <= to { (from, to) } else { (0.0, 1.0) };
         let room = if to > from { 0.05 * (to - from) } else { 0.5 };
-        Self { label: label.into(), from: from - room, to: to + room, logarithmic: false }
+        Self { label: label.into(), from: from - room, to: to + room, logarithmic: false, names: Vec::new() }
+    }
+
+    /// One place after the other, each with a name.
+    pub(super) fn of_names(label: impl Into<String>, names: Vec<String>) -> Self {
+        let to = names.len() as f64 - 0.5;
+        Self { label: label.into(), from: -0.5, to, logarithmic: false, names }
     }
 
     /// Around positive values, logarithmic when they span more than a factor of twenty.
@@ -73,6 +91,7 @@ impl Axis {
             from: least / 1.3,
             to: greatest * 1.3,
             logarithmic: true,
+            names: Vec::new(),
         }
     }
 }

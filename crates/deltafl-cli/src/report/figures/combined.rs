@@ -1,9 +1,9 @@
 //! Figures of several dataset–model pairs on one page, as the paper's: a row per pair.
 
 use super::super::headline::best_level;
-use super::super::results::{Measure, RunResults, SplitResults};
+use super::super::results::{Measured, RunResults};
 use super::chart::Chart;
-use super::kinds::{MEAN, P90, against_points_of, curve_over_calls, histograms, kept};
+use super::kinds::{MEAN, TAIL, against_points_of, curve_over_calls, histograms, kept};
 use super::{Layout, Plan};
 
 /// A pair and its charts.
@@ -22,7 +22,7 @@ pub(super) fn combined(runs: &[RunResults]) -> Vec<Plan> {
         return Vec::new();
     }
     let figures: [(&str, Charts); 4] = [
-        ("pairs-histograms", |run| of_split(run, Measure::TestError, histograms)),
+        ("pairs-histograms", |run| histograms(run, run.primary())),
         ("pairs-curves", curves),
         ("pairs-points", points),
         ("pairs-devices-kept", |run| vec![kept(run)]),
@@ -51,30 +51,19 @@ fn title(run: &RunResults) -> String {
     format!("{}, {}: {} rounds, {seeds}", run.dataset, run.model, run.rounds_done())
 }
 
-fn of_split(
-    run: &RunResults,
-    measure: Measure,
-    charts: fn(&RunResults, &SplitResults) -> Vec<Chart>,
-) -> Vec<Chart> {
-    let split = run.splits.iter().find(|split| split.measure == measure);
-    split.map(|split| charts(run, split)).unwrap_or_default()
+/// The train loss, then the metric that tables report.
+fn both(run: &RunResults) -> impl Iterator<Item = &Measured> {
+    run.train_loss().into_iter().chain([run.primary()])
 }
 
-/// Train loss and test error against the points of a device, for the level that serves best.
+/// Both against the points of a device, for the level that serves best.
 fn points(run: &RunResults) -> Vec<Chart> {
     let best = best_level(run);
-    let both = [Measure::TrainLoss, Measure::TestError].into_iter();
-    let splits = both.filter_map(|measure| run.splits.iter().find(|split| split.measure == measure));
-    splits.map(|split| against_points_of(run, split, best)).collect()
+    both(run).map(|measured| against_points_of(run, measured, best)).collect()
 }
 
-/// Mean and 90th percentile of the train loss, then of the test error.
+/// Mean and tail of both.
 fn curves(run: &RunResults) -> Vec<Chart> {
-    let both = [Measure::TrainLoss, Measure::TestError];
-    let of_measure = |measure| {
-        of_split(run, measure, |run, split| {
-            [MEAN, P90].map(|curve| curve_over_calls(run, split, curve)).into()
-        })
-    };
-    both.into_iter().flat_map(of_measure).collect()
+    let of_measure = |measured| [MEAN, TAIL].map(|column| curve_over_calls(run, measured, column));
+    both(run).flat_map(of_measure).collect()
 }

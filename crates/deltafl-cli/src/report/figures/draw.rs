@@ -195,9 +195,9 @@ where
         .set_all_tick_mark_size(scale.px(4))
         .label_style(scale.text(13, SOFT))
         .axis_desc_style(scale.text(14, INK))
-        .x_labels(if wide { 8 } else { 5 })
+        .x_labels(if chart.x.names.is_empty() { if wide { 8 } else { 5 } } else { chart.x.names.len() })
         .y_labels(7)
-        .x_label_formatter(&|x| tick(*x))
+        .x_label_formatter(&|x| if chart.x.names.is_empty() { tick(*x) } else { named(&chart.x.names, *x) })
         .y_label_formatter(&|y| tick(*y))
         .x_desc(chart.x.label.as_str())
         .y_desc(chart.y.label.as_str())
@@ -273,11 +273,26 @@ where
     Ok(())
 }
 
-/// A number on an axis, without trailing zeros.
+/// The name at a place of an axis of names; nothing between two places.
+fn named(names: &[String], x: f64) -> String {
+    let place = x.round();
+    let name = if (x - place).abs() < 1e-6 && place >= 0.0 { names.get(place as usize) } else { None };
+    name.map_or_else(String::new, |name| {
+        if name.chars().count() > 14 { name.chars().take(13).chain(['…']).collect() } else { name.clone() }
+    })
+}
+
+/// A number on an axis, without trailing zeros; by its power of ten where it would be too long for its place.
 fn tick(value: f64) -> String {
-    let text = format!("{value:.4}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+    let without_zeros = |text: &str| text.trim_end_matches('0').trim_end_matches('.').to_owned();
+    let size = value.abs();
+    if size >= 1e7 || (size < 1e-3 && size > 1e-9) {
+        let text = format!("{value:.3e}");
+        let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+        return format!("{}e{power}", without_zeros(digits));
+    }
+    let text = without_zeros(&format!("{value:.4}"));
+    if text == "-0" { "0".to_owned() } else { text }
 }
 
 #[cfg(test)]
@@ -295,6 +310,7 @@ mod tests {
 
     #[test]
     fn ticks_carry_no_trailing_zeros() {
-        assert_eq!([tick(20.0), tick(0.25), tick(-0.00001), tick(1e6)], ["20", "0.25", "0", "1000000"]);
+        assert_eq!([tick(20.0), tick(0.25), tick(-1e-12), tick(1e6)], ["20", "0.25", "0", "1000000"]);
+        assert_eq!([tick(8e10), tick(-8.5e10), tick(2.5e-5)], ["8e10", "-8.5e10", "2.5e-5"]);
     }
 }

@@ -1,8 +1,12 @@
-//! The effect of T_η: mean and 90th percentile against the rounds between two settings of η.
+//! The effect of T_η: mean and tail against the rounds between two settings of η.
 
-use super::super::results::{Measure, RunResults, SplitResults};
+use deltafl::metrics::OverSeeds;
+
+use super::super::measure::Measure;
+use super::super::results::{Measured, RunResults};
+use super::super::tables::measures;
 use super::chart::{Axis, Chart, Layer};
-use super::kinds::{Curve, MEAN, P90, heights};
+use super::kinds::{MEAN, TAIL, edges, file_name, heights};
 use super::palette::{Look, look};
 use super::{Layout, Plan};
 
@@ -10,7 +14,7 @@ use super::{Layout, Plan};
 struct Entry<'a> {
     /// T_η.
     every: u64,
-    split: &'a SplitResults,
+    measured: &'a Measured,
     track: usize,
 }
 
@@ -22,10 +26,7 @@ struct Level<'a> {
 
 /// A figure for each measure in which tracks of one level differ in T_η; none when no level has such tracks.
 pub(super) fn eta_every(runs: &[RunResults]) -> Vec<Plan> {
-    [Measure::TestError, Measure::TrainLoss]
-        .into_iter()
-        .filter_map(|measure| of_measure(runs, measure))
-        .collect()
+    measures(runs.iter()).into_iter().filter_map(|measure| of_measure(runs, measure)).collect()
 }
 
 fn of_measure(runs: &[RunResults], measure: Measure) -> Option<Plan> {
@@ -33,13 +34,13 @@ fn of_measure(runs: &[RunResults], measure: Measure) -> Option<Plan> {
     let mut layers = Vec::new();
     for (i, level) in levels.iter().enumerate() {
         let colour = look(Some(i)).colour;
-        layers.extend(curve(level, P90, Look { colour, dash: None }, measure));
+        layers.extend(curve(level, TAIL, Look { colour, dash: None }, measure));
         layers.extend(curve(level, MEAN, Look { colour, dash: Some((3, 3)) }, measure));
     }
     let every = levels.iter().flat_map(|level| level.entries.iter().map(|entry| entry.every as f64));
     let x = Axis::around("rounds between two settings of η", every);
     let chart = Chart { x, y: Axis::around(measure.axis(), heights(&layers)), layers };
-    let name = format!("eta-every-{}", measure.key().replace('_', "-"));
+    let name = format!("eta-every-{}", file_name(measure));
     (!levels.is_empty()).then(|| Plan { name, layout: Layout::Stack(vec![chart]) })
 }
 
@@ -47,9 +48,9 @@ fn of_measure(runs: &[RunResults], measure: Measure) -> Option<Plan> {
 fn levels(runs: &[RunResults], measure: Measure) -> Vec<Level<'_>> {
     let mut levels: Vec<Level<'_>> = Vec::new();
     for run in runs {
-        let Some(split) = run.splits.iter().find(|split| split.measure == measure) else { continue };
+        let Some(measured) = run.of_measure(measure) else { continue };
         for (t, track) in run.tracks.iter().enumerate().filter(|(t, _)| *t != run.baseline) {
-            let entry = Entry { every: track.eta_every, split, track: t };
+            let entry = Entry { every: track.eta_every, measured, track: t };
             match levels.iter_mut().find(|level| level.theta.total_cmp(&track.theta).is_eq()) {
                 Some(level) => level.entries.push(entry),
                 None => levels.push(Level { theta: track.theta, entries: vec![entry] }),
@@ -62,20 +63,16 @@ fn levels(runs: &[RunResults], measure: Measure) -> Vec<Level<'_>> {
     levels
 }
 
-/// A figure of a level, with a band of one standard deviation over seeds.
-fn curve(level: &Level<'_>, (_, what, figure): Curve, look: Look, measure: Measure) -> [Layer; 2] {
+/// A column of the tables of a level, with a band of one standard deviation where there are seeds enough for one.
+fn curve(level: &Level<'_>, column: usize, look: Look, measure: Measure) -> Vec<Layer> {
     let shown = measure.shown();
-    let over = |entry: &Entry<'_>| (entry.every as f64, entry.split.last(entry.track).figure(figure));
-    let points: Vec<_> = level.entries.iter().map(over).collect();
-    let edge = |&(x, over): &(f64, deltafl::metrics::OverSeeds)| {
-        (x, (over.mean - over.std) * shown, (over.mean + over.std) * shown)
+    let over = |entry: &Entry<'_>| (entry.every as f64, entry.measured.last(entry.track).column(column));
+    let points: Vec<(f64, OverSeeds)> = level.entries.iter().map(over).collect();
+    let band: Option<Vec<_>> = points.iter().map(|&(x, over)| edges(x, over, shown)).collect();
+    let line = Layer::Line {
+        name: Some(format!("θ={}, {}", level.theta, measure.statistics()[column])),
+        look,
+        points: points.iter().map(|(x, over)| (*x, over.mean * shown)).collect(),
     };
-    [
-        Layer::Band { colour: look.colour, points: points.iter().map(edge).collect() },
-        Layer::Line {
-            name: Some(format!("θ={}, {what}", level.theta)),
-            look,
-            points: points.iter().map(|(x, over)| (*x, over.mean * shown)).collect(),
-        },
-    ]
+    band.map(|points| Layer::Band { colour: look.colour, points }).into_iter().chain([line]).collect()
 }

@@ -1,31 +1,30 @@
-//! Several runs side by side: mean and 90th percentile of each track over the runs.
+//! Several runs side by side: mean and tail of each track over the runs.
 
-use super::super::results::{Measure, RunResults};
+use super::super::measure::Measure;
+use super::super::results::RunResults;
+use super::super::tables::measures;
 use super::chart::{Axis, Chart, Layer};
-use super::kinds::{Curve, MEAN, P90, heights};
+use super::kinds::{MEAN, TAIL, file_name, heights};
 use super::palette::{Look, look};
 use super::{Layout, Plan};
 
-/// A figure for each measure: the 90th percentile above, the mean below, a line per track through the runs that have it.
+/// A figure for each measure: the percentile of the tail above, the mean below, a line per track through the runs that have it.
 pub(super) fn side_by_side(runs: &[RunResults]) -> Vec<Plan> {
-    [Measure::TestError, Measure::TrainLoss]
-        .into_iter()
-        .filter(|measure| runs.iter().any(|run| run.splits.iter().any(|split| split.measure == *measure)))
-        .map(|measure| Plan {
-            name: format!("runs-{}", measure.key().replace('_', "-")),
-            layout: Layout::Stack([P90, MEAN].map(|curve| chart(runs, measure, curve)).into()),
-        })
-        .collect()
+    let plan = |measure: Measure| Plan {
+        name: format!("runs-{}", file_name(measure)),
+        layout: Layout::Stack([TAIL, MEAN].map(|column| chart(runs, measure, column)).into()),
+    };
+    measures(runs.iter()).into_iter().map(plan).collect()
 }
 
-fn chart(runs: &[RunResults], measure: Measure, curve: Curve) -> Chart {
+fn chart(runs: &[RunResults], measure: Measure, column: usize) -> Chart {
     let mut layers = Vec::new();
     for (place, (label, is_baseline)) in tracks(runs).into_iter().enumerate() {
         let look = look((!is_baseline).then_some(place));
         let points: Vec<(f64, f64)> = runs
             .iter()
             .enumerate()
-            .filter_map(|(i, run)| Some(((i + 1) as f64, value(run, &label, measure, curve)?)))
+            .filter_map(|(i, run)| Some(((i + 1) as f64, value(run, &label, measure, column)?)))
             .collect();
         let dots = Layer::Dots { name: None, colour: look.colour, points: points.clone() };
         layers.extend([Layer::Line { name: Some(label), look: thin(look), points }, dots]);
@@ -33,7 +32,7 @@ fn chart(runs: &[RunResults], measure: Measure, curve: Curve) -> Chart {
     let places = (1..=runs.len()).map(|place| place as f64);
     Chart {
         x: Axis::around("run, in the order of the tables", places),
-        y: Axis::around(format!("{}, {}", curve.1, measure.axis()), heights(&layers)),
+        y: Axis::around(format!("{}, {}", measure.statistics()[column], measure.axis()), heights(&layers)),
         layers,
     }
 }
@@ -56,8 +55,7 @@ fn tracks(runs: &[RunResults]) -> Vec<(String, bool)> {
     names
 }
 
-fn value(run: &RunResults, label: &str, measure: Measure, curve: Curve) -> Option<f64> {
+fn value(run: &RunResults, label: &str, measure: Measure, column: usize) -> Option<f64> {
     let track = run.tracks.iter().position(|track| track.label == label)?;
-    let split = run.splits.iter().find(|split| split.measure == measure)?;
-    Some(split.last(track).figure(curve.2).mean * measure.shown())
+    Some(run.of_measure(measure)?.last(track).column(column).mean * measure.shown())
 }

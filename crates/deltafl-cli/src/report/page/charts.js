@@ -39,15 +39,20 @@ function mark(x, colour, dash, text, side, row) {
   };
 }
 
-function drawHistogram({ run, split, track, frame }) {
-  const { step, bins } = split.histogram;
-  const edges = Array.from({ length: bins + 1 }, (_, i) => drawn(split, i * step));
+function drawHistogram({ run, measure, track, frame }) {
+  const { from, step, bins, open } = measure.histogram;
+  const edges = Array.from({ length: bins + 1 }, (_, i) => drawn(measure, from + i * step));
   const centres = edges.slice(0, -1).map((edge, i) => (edge + edges[i + 1]) / 2);
-  const baseline = histogramAt(run, split, frame, run.baseline);
-  const chosen = histogramAt(run, split, frame, track);
-  const places = split.percent ? 1 : 2;
-  const ranges = centres.map((_, i) => `${edges[i].toFixed(places)}–${edges[i + 1].toFixed(places)}`);
-  const hover = split.weighted ? "%{customdata}: %{y:.1f} % of the points" : "%{customdata}: %{y} devices";
+  const baseline = histogramAt(run, measure, frame, run.baseline);
+  const chosen = histogramAt(run, measure, frame, track);
+  const places = measure.percent ? 1 : measure.decimals;
+  const edge = (i) => written(edges[i], places);
+  const ranges = centres.map((_, i) => {
+    if (open[0] && i === 0) return `below ${edge(1)}`;
+    if (open[1] && i === bins - 1) return `${edge(i)} and above`;
+    return measure.histogram.from < 0 ? `${edge(i)} to ${edge(i + 1)}` : `${edge(i)}–${edge(i + 1)}`;
+  });
+  const hover = measure.weighted ? "%{customdata}: %{y:.1f} % of the points" : "%{customdata}: %{y} devices";
   const look = lookOf(run, track);
   const grey = lookOf(run, run.baseline).colour;
   const traces = [{
@@ -62,88 +67,96 @@ function drawHistogram({ run, split, track, frame }) {
     });
   }
   const addMarks = (t, colour, row) => {
-    const { mean, p90 } = marksAt(run, split, frame, t);
-    // A word to the right of a line near the right edge would leave the chart.
-    const near = drawn(split, p90) > 0.85 * edges[bins];
-    marks.push(mark(drawn(split, mean), colour, "dot", `mean ${number(split, mean)}`, "right", row));
-    marks.push(mark(drawn(split, p90), colour, "dash", `90th ${number(split, p90)}`, near ? "right" : "left", near ? row + 2 : row));
+    const { mean, tail } = marksAt(run, measure, frame, t);
+    const [left, right] = [edges[0], edges[bins]];
+    // The word of the tail stands on the bad side of its line and that of the mean on the good side, unless it would leave
+    // the chart there. What lies outside the bars is marked at their edge.
+    const put = (value, dash, word, good) => {
+      const at = Math.min(Math.max(drawn(measure, value), left), right);
+      const toTheLeft = good === measure.lower_is_better;
+      const near = toTheLeft ? at < left + 0.15 * (right - left) : at > right - 0.15 * (right - left);
+      const side = toTheLeft !== near ? "right" : "left";
+      marks.push(mark(at, colour, dash, `${word} ${number(measure, value)}`, side, near ? row + 2 : row));
+    };
+    put(mean, "dot", "mean", true);
+    put(tail, "dash", measure.columns[TAIL], false);
   };
   if (track !== run.baseline) addMarks(run.baseline, grey, 1);
   addMarks(track, look.colour, 0);
   // The same scale whatever the knob says, or the eye could not compare; and room for the words of the marks.
   let top = 1;
-  run.tracks.forEach((_, t) => { top = Math.max(top, ...histogramAt(run, split, frame, t)); });
+  run.tracks.forEach((_, t) => { top = Math.max(top, ...histogramAt(run, measure, frame, t)); });
   draw("histogram", traces, layout(
-    { title: split.axis, range: [0, edges[bins]] },
-    { title: split.histogram.axis, range: [0, top * 1.3] },
+    { title: measure.axis + measure.histogram.note, range: [edges[0], edges[bins]] },
+    { title: measure.histogram.axis, range: [0, top * 1.3] },
     { bargap: 0, shapes: marks.map((m) => m.shape), annotations: marks.map((m) => m.annotation) },
   ));
 }
 
-function drawScatter({ run, split, track, frame, device }) {
-  const kept = keptFrame(split, frame);
-  const before = valuesAt(run, split, kept, run.baseline);
-  const after = valuesAt(run, split, kept, track);
-  const { ids, examples } = split.devices;
+function drawScatter({ run, measure, track, frame, device }) {
+  const kept = keptFrame(measure, frame);
+  const before = valuesAt(run, measure, kept, run.baseline);
+  const after = valuesAt(run, measure, kept, track);
+  const { ids, examples } = measure.devices;
   const few = ids.length < 200;
   const group = (name, colour, symbol, belongs) => {
     const at = ids.map((_, k) => k).filter((k) => belongs(after[k] - before[k]));
     return {
       type: "scatter", mode: "markers", name: `${name} (${at.length})`,
-      x: at.map((k) => drawn(split, before[k])), y: at.map((k) => drawn(split, after[k] - before[k])),
-      customdata: at.map((k) => [asMarkup(ids[k]), number(split, before[k]), number(split, after[k]), change(split, after[k] - before[k]), examples[k], k]),
+      x: at.map((k) => drawn(measure, before[k])), y: at.map((k) => drawn(measure, after[k] - before[k])),
+      customdata: at.map((k) => [asMarkup(ids[k]), number(measure, before[k]), number(measure, after[k]), change(measure, after[k] - before[k]), examples[k], k]),
       hovertemplate: `<b>%{customdata[0]}</b><br>%{customdata[1]} → %{customdata[2]} (%{customdata[3]})<br>%{customdata[4]} points<extra></extra>`,
       marker: { color: faded(colour, few ? 0.85 : 0.55), symbol, size: few ? 9 : 7, line: { width: 0 } },
     };
   };
   const hex = isDark() ? ["#56b4e9", "#f08a3c"] : ["#0072b2", "#d55e00"];
   const traces = [
-    group("lost", hex[1], "triangle-up", (d) => d > 0),
-    group("gained", hex[0], "triangle-down", (d) => d < 0),
+    group("lost", hex[1], measure.lower_is_better ? "triangle-up" : "triangle-down", (d) => cost(measure, d) > 0),
+    group("gained", hex[0], measure.lower_is_better ? "triangle-down" : "triangle-up", (d) => cost(measure, d) < 0),
     group("unchanged", "#8a8d90", "circle", (d) => d === 0),
   ];
   if (device !== null) {
     traces.push({
       type: "scatter", mode: "markers", hoverinfo: "skip", showlegend: false,
-      x: [drawn(split, before[device])], y: [drawn(split, after[device] - before[device])],
+      x: [drawn(measure, before[device])], y: [drawn(measure, after[device] - before[device])],
       marker: { symbol: "circle-open", size: 18, color: cssColour("--ink"), line: { width: 2.5 } },
     });
   }
   draw("scatter", traces, layout(
-    { title: `${split.axis} under ${asMarkup(run.tracks[run.baseline].label)}`, showgrid: true },
-    { title: split.percent ? "change (points; below 0 is better)" : "change (below 0 is better)", zeroline: true, zerolinecolor: cssColour("--soft"), zerolinewidth: 1.5 },
+    { title: `${measure.axis} under ${asMarkup(run.tracks[run.baseline].label)}`, showgrid: true },
+    { title: `change (${measure.percent ? "points; " : ""}${measure.lower_is_better ? "below" : "above"} 0 is better)`, zeroline: true, zerolinecolor: cssColour("--soft"), zerolinewidth: 1.5 },
     { hovermode: "closest", hoverdistance: 12 },
   ));
 }
 
-function drawCurves({ run, split, track, frame, figure, axis }) {
+function drawCurves({ run, measure, track, frame, figure, axis }) {
   const xs = (t) => (axis === "calls" ? Array.from(run.calls.subarray(t * run.rounds.length, (t + 1) * run.rounds.length)) : run.rounds);
   const traces = [];
   for (const t of run.knob) {
     const look = lookOf(run, t);
     const name = asMarkup(run.tracks[t].label);
-    const at = run.rounds.map((_, f) => figureAt(run, split, f, t, figure));
-    const mean = at.map((a) => drawn(split, a.mean));
+    const at = run.rounds.map((_, f) => figureAt(run, measure, f, t, figure));
+    const mean = at.map((a) => drawn(measure, a.mean));
     if (run.seeds > 1) {
-      const edge = (sign) => at.map((a) => drawn(split, a.mean + sign * a.std));
+      const edge = (sign) => at.map((a) => drawn(measure, a.mean + sign * a.std));
       const band = { type: "scatter", mode: "lines", x: xs(t), line: { width: 0 }, hoverinfo: "skip", showlegend: false, legendgroup: name };
       traces.push({ ...band, y: edge(-1) }, { ...band, y: edge(1), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
     }
     traces.push({
       type: "scatter", mode: "lines", name, legendgroup: name, x: xs(t), y: mean, customdata: run.rounds,
       line: { color: look.colour, dash: look.dash, width: t === track ? 3.2 : 1.8 },
-      hovertemplate: `%{y:.${decimals(split)}f}<extra>${name}</extra>`,
+      hovertemplate: `%{y:.${measure.decimals}f}<extra>${name}</extra>`,
     });
   }
   const here = axis === "calls" ? xs(track)[frame] : run.rounds[frame];
   // The untrained model would squeeze the rest of the curves into a strip.
   const first = run.rounds.length > 3 && run.rounds[0] === 0 ? 1 : 0;
-  const reached = traces.flatMap((trace) => trace.y.slice(first));
+  const reached = traces.flatMap((trace) => trace.y.slice(first)).filter(Number.isFinite);
   const [low, high] = [Math.min(...reached), Math.max(...reached)];
   const room = 0.05 * (high - low) || 0.5;
   draw("curves", traces, layout(
     { title: axis === "calls" ? "calls of secure aggregation" : "rounds", rangemode: "tozero" },
-    { title: figure === OBJECTIVE ? "objective F<sub>θ</sub>, each track at its own θ" : `${FIGURE_NAMES[figure]} of the ${split.axis}`, range: [low - room, high + room] },
+    { title: figure === OBJECTIVE ? "objective F<sub>θ</sub>, each track at its own θ" : `${measure.statistics[figure]} of the ${measure.axis}`, range: [low - room, high + room] },
     {
       hovermode: "x unified",
       shapes: [{ type: "line", x0: here, x1: here, y0: 0, y1: 1, yref: "paper", line: { color: cssColour("--soft"), width: 1, dash: "dot" } }],
@@ -151,14 +164,14 @@ function drawCurves({ run, split, track, frame, figure, axis }) {
   ));
 }
 
-function drawSizes({ run, split, track, frame, device }) {
-  const kept = keptFrame(split, frame);
-  const { ids, examples } = split.devices;
+function drawSizes({ run, measure, track, frame, device }) {
+  const kept = keptFrame(measure, frame);
+  const { ids, examples } = measure.devices;
   const trace = (t, symbol, opacity) => {
-    const values = valuesAt(run, split, kept, t);
+    const values = valuesAt(run, measure, kept, t);
     return {
-      type: "scatter", mode: "markers", name: asMarkup(run.tracks[t].label), x: examples, y: values.map((value) => drawn(split, value)),
-      customdata: ids.map((id, k) => [asMarkup(id), number(split, values[k])]),
+      type: "scatter", mode: "markers", name: asMarkup(run.tracks[t].label), x: examples, y: values.map((value) => drawn(measure, value)),
+      customdata: ids.map((id, k) => [asMarkup(id), number(measure, values[k])]),
       hovertemplate: "<b>%{customdata[0]}</b><br>%{customdata[1]}, %{x} points<extra></extra>",
       marker: { color: faded(lookOf(run, t).colour, opacity), symbol, size: 6 },
     };
@@ -168,7 +181,7 @@ function drawSizes({ run, split, track, frame, device }) {
   if (device !== null) {
     traces.push({
       type: "scatter", mode: "markers", hoverinfo: "skip", showlegend: false, x: [examples[device]],
-      y: [drawn(split, valuesAt(run, split, kept, track)[device])],
+      y: [drawn(measure, valuesAt(run, measure, kept, track)[device])],
       marker: { symbol: "circle-open", size: 18, color: cssColour("--ink"), line: { width: 2.5 } },
     });
   }
@@ -178,7 +191,7 @@ function drawSizes({ run, split, track, frame, device }) {
   const ticks = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].flatMap((power) => [power, 2 * power, 5 * power]);
   draw("sizes", traces, layout(
     { title: "points per device" + (wide ? " (logarithmic)" : ""), showgrid: true, ...(wide ? { type: "log", tickvals: ticks } : {}) },
-    { title: split.axis, rangemode: "tozero" },
+    { title: measure.axis, rangemode: "tozero" },
     { hovermode: "closest" },
   ));
 }
@@ -202,52 +215,68 @@ function drawKept({ run, track }) {
   draw("kept", traces, layout({ title: "round" }, { title: "devices kept", rangemode: "tozero" }, { hovermode: "x unified" }));
 }
 
+// How each class fares after the last round: the baseline beside the track that the knob is at.
+function drawClasses({ run, track }) {
+  const { classes } = run;
+  document.getElementById("classes").hidden = !classes;
+  if (!classes) return;
+  document.getElementById("classes-lead").textContent = `Of the ${classes.split} examples of each class, the share that is taken for another, after the last round.`;
+  const trace = (t) => ({
+    type: "bar", name: asMarkup(run.tracks[t].label), x: classes.classes.map((c) => asMarkup(c.name)), y: classes.classes.map((c) => 100 * c.errors[t].mean),
+    customdata: classes.classes.map((c) => c.examples), hovertemplate: "%{x}: %{y:.2f} % of %{customdata} examples",
+    error_y: { type: "data", array: classes.classes.map((c) => 100 * c.errors[t].std), thickness: 1.2, width: 4, visible: run.seeds > 1 },
+    marker: { color: faded(lookOf(run, t).colour, 0.7) },
+  });
+  const traces = track === run.baseline ? [trace(track)] : [trace(run.baseline), trace(track)];
+  draw("by-class", traces, layout({ title: "class", type: "category" }, { title: "taken for another class (%)", rangemode: "tozero" }, { barmode: "group" }));
+}
+
 // For each level that several tracks share, the figures against T_η.
 function etaGroups(runs, key) {
   const groups = new Map();
   for (const run of runs) {
-    const split = run.splits.find((s) => s.key === key);
-    if (!split) continue;
+    const measure = run.measures.find((s) => s.key === key);
+    if (!measure) continue;
     run.tracks.forEach((track, t) => {
       if (t === run.baseline) return;
       const group = groups.get(track.theta) ?? [];
-      group.push({ every: track.eta_every, run, split, t });
+      group.push({ every: track.eta_every, run, measure, t });
       groups.set(track.theta, group);
     });
   }
   return [...groups].filter(([, group]) => new Set(group.map((g) => g.every)).size > 1).sort((a, b) => b[0] - a[0]);
 }
 
-function drawEtaEvery({ runs, split }) {
-  const groups = etaGroups(runs, split.key);
+function drawEtaEvery({ runs, measure }) {
+  const groups = etaGroups(runs, measure.key);
   document.getElementById("eta").hidden = groups.length === 0;
   if (groups.length === 0) return;
   const hues = isDark() ? HUES_ON_DARK : HUES;
-  const traces = groups.flatMap(([theta, group], i) => [[0, "mean", "dot"], [P90, "90th percentile", "solid"]].map(([figure, name, dash]) => {
+  const traces = groups.flatMap(([theta, group], i) => [[0, "mean", "dot"], [TAIL, measure.statistics[TAIL], "solid"]].map(([figure, name, dash]) => {
     const at = [...group].sort((a, b) => a.every - b.every);
-    const figures = at.map((g) => figureAt(g.run, g.split, g.run.rounds.length - 1, g.t, figure));
+    const figures = at.map((g) => figureAt(g.run, g.measure, g.run.rounds.length - 1, g.t, figure));
     return {
-      type: "scatter", mode: "lines+markers", name: `θ=${theta}, ${name}`, x: at.map((g) => g.every), y: figures.map((f) => drawn(split, f.mean)),
-      error_y: { type: "data", array: figures.map((f) => drawn(split, f.std)), thickness: 1.2, width: 4 },
+      type: "scatter", mode: "lines+markers", name: `θ=${theta}, ${name}`, x: at.map((g) => g.every), y: figures.map((f) => drawn(measure, f.mean)),
+      error_y: { type: "data", array: figures.map((f) => drawn(measure, f.std)), thickness: 1.2, width: 4, visible: figures.every((f) => Number.isFinite(f.std)) },
       line: { color: hues[i % hues.length], dash, width: 2 },
     };
   }));
-  draw("eta-every", traces, layout({ title: "T<sub>η</sub>, rounds between two settings of η" }, { title: split.axis }, { hovermode: "closest" }));
+  draw("eta-every", traces, layout({ title: "T<sub>η</sub>, rounds between two settings of η" }, { title: measure.axis }, { hovermode: "closest" }));
 }
 
-function drawDevice({ run, split, device, frame }) {
+function drawDevice({ run, measure, device, frame }) {
   if (device === null) return;
-  const { frames } = split.devices;
+  const { frames } = measure.devices;
   const traces = run.knob.map((t) => {
     const look = lookOf(run, t);
     return {
       type: "scatter", mode: "lines", name: asMarkup(run.tracks[t].label), x: frames.map((f) => run.rounds[f]),
-      y: deviceOver(run, split, t, device).map((value) => drawn(split, value)),
-      line: { color: look.colour, dash: look.dash, width: 1.8 }, hovertemplate: `%{y:.${decimals(split)}f}<extra>${asMarkup(run.tracks[t].label)}</extra>`,
+      y: deviceOver(run, measure, t, device).map((value) => drawn(measure, value)),
+      line: { color: look.colour, dash: look.dash, width: 1.8 }, hovertemplate: `%{y:.${measure.decimals}f}<extra>${asMarkup(run.tracks[t].label)}</extra>`,
     };
   });
   const here = run.rounds[frame];
-  draw("device-curve", traces, layout({ title: "rounds" }, { title: split.axis, rangemode: "tozero" }, {
+  draw("device-curve", traces, layout({ title: "rounds" }, { title: measure.axis, rangemode: "tozero" }, {
     hovermode: "x unified", showlegend: false,
     shapes: [{ type: "line", x0: here, x1: here, y0: 0, y1: 1, yref: "paper", line: { color: cssColour("--soft"), width: 1, dash: "dot" } }],
   }));

@@ -2,14 +2,14 @@
 
 const CHARTS = {
   histogram: drawHistogram, scatter: drawScatter, curves: drawCurves, sizes: drawSizes, kept: drawKept,
-  "eta-every": drawEtaEvery, "device-curve": drawDevice,
+  "by-class": drawClasses, "eta-every": drawEtaEvery, "device-curve": drawDevice,
 };
 // Milliseconds without a touch after which the hand rests.
 const RESTING = 150;
 
 function controls(page) {
   const byId = (id) => document.getElementById(id);
-  const state = { runs: page.runs, run: page.runs[0], split: page.runs[0].splits[0], figure: P90, axis: "calls", query: "", order: "gained", device: null };
+  const state = { runs: page.runs, run: page.runs[0], measure: page.runs[0].measures[0], figure: TAIL, axis: "calls", query: "", order: "gained", device: null };
 
   // Charts wait for the next frame of the screen, one chart per frame, so that a dragged slider draws once per frame
   // and not per event. Those in view come first; the others wait until the hand rests.
@@ -95,13 +95,13 @@ function controls(page) {
   };
 
   const figures = () => {
-    if (state.figure === OBJECTIVE && !state.split.objective) state.figure = P90;
-    const options = ordinals(state.split).map((text, figure) => [figure, text]);
+    if (state.figure === OBJECTIVE && !state.measure.objective) state.figure = TAIL;
+    const options = ordinals(state.measure).map((text, figure) => [figure, text]);
     choices("figure", options, state.figure, (figure) => { state.figure = figure; redraw("curves"); });
   };
 
   const openRun = (run) => {
-    Object.assign(state, { run, split: run.splits.find((split) => split.key === state.split.key) ?? run.splits[0], device: null });
+    Object.assign(state, { run, measure: run.measures.find((measure) => measure.key === state.measure.key) ?? run.measures[0], device: null });
     theta.max = run.knob.length - 1;
     theta.value = run.knob.indexOf(run.best);
     theta.disabled = run.knob.length < 2;
@@ -110,8 +110,8 @@ function controls(page) {
     byId("theta-last").textContent = run.knob.length > 1 ? run.tracks[run.knob.at(-1)].label : "";
     frame.max = run.rounds.length - 1;
     frame.value = frame.max;
-    choices("measure", run.splits.map((split) => [split.key, split.name]), state.split.key, (key) => {
-      Object.assign(state, { split: run.splits.find((split) => split.key === key), device: null });
+    choices("measure", run.measures.map((measure) => [measure.key, measure.name]), state.measure.key, (key) => {
+      Object.assign(state, { measure: run.measures.find((measure) => measure.key === key), device: null });
       figures();
       everything();
     });

@@ -4,12 +4,11 @@
 const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 const HUES_ON_DARK = ["#56b4e9", "#f08a3c", "#1fbf92", "#dd9bc0", "#e6b030", "#4a9fe0"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
-const ORDINALS = ["Mean", "20th", "Median", "60th", "80th", "90th", "95th"];
-const FIGURE_NAMES = ["mean", "20th percentile", "median", "60th percentile", "80th percentile", "90th percentile", "95th percentile"];
-const P90 = 5;
+// The places of the percentile of the tail and of the objective among the figures of a measure.
+const TAIL = 5;
 const OBJECTIVE = 7;
-// The figures that a split has: train devices have the objective too.
-const ordinals = (split) => (split.objective ? [...ORDINALS, "F_θ"] : ORDINALS);
+// The figures that a measure has: the loss of train devices has the objective too.
+const ordinals = (measure) => (measure.objective ? [...measure.columns, "F_θ"] : measure.columns);
 
 const isDark = () => document.documentElement.dataset.theme === "dark";
 
@@ -33,20 +32,23 @@ function faded(colour, opacity) {
   return `rgba(${r},${g},${b},${opacity})`;
 }
 
-// A value as it is drawn: errors in per cent.
-const drawn = (split, value) => (split.percent ? 100 * value : value);
-const decimals = (split) => (split.percent ? 2 : 3);
-const number = (split, value) => drawn(split, value).toFixed(decimals(split));
-const withUnit = (split, value) => number(split, value) + (split.percent ? " %" : "");
+// A value as it is drawn: shares in per cent.
+const drawn = (measure, value) => (measure.percent ? 100 * value : value);
+// One of eight digits and more by its power of ten.
+const number = (measure, value) => written(drawn(measure, value), measure.decimals);
+const written = (value, decimals) => (Math.abs(value) >= 1e7 ? value.toExponential(3).replace("+", "") : value.toFixed(decimals));
+// A change as a cost: below 0 is better, whichever way the measure counts.
+const cost = (measure, value) => (measure.lower_is_better ? value : -value);
+const withUnit = (measure, value) => number(measure, value) + (measure.percent ? " %" : "");
 
 // A change with its sign; a true minus, as long as the plus.
-function change(split, value) {
-  const text = number(split, Math.abs(value));
+function change(measure, value) {
+  const text = number(measure, Math.abs(value));
   if (Number(text) === 0) return "±" + text;
   return (value < 0 ? "−" : "+") + text;
 }
-const changeUnit = (split) => (split.percent ? " points" : "");
-const changeClass = (value) => (value < 0 ? "gain" : value > 0 ? "loss" : "");
+const changeUnit = (measure) => (measure.percent ? " points" : "");
+const changeClass = (measure, value) => (cost(measure, value) < 0 ? "gain" : cost(measure, value) > 0 ? "loss" : "");
 const rounds = (n) => `${n.toLocaleString("en-GB")} ${n === 1 ? "round" : "rounds"}`;
 
 // An element; text is text, never markup: a device may be called anything.

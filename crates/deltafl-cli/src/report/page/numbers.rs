@@ -24,6 +24,7 @@ pub(super) struct Array {
 #[serde(rename_all = "lowercase")]
 enum Kind {
     F64,
+    F32,
     U16,
 }
 
@@ -34,6 +35,10 @@ pub(super) struct Numbers(Vec<u8>);
 impl Numbers {
     pub(super) fn f64s(&mut self, values: &[f64]) -> Array {
         self.push(Kind::F64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()))
+    }
+
+    pub(super) fn f32s(&mut self, values: &[f32]) -> Array {
+        self.push(Kind::F32, values.len(), values.iter().flat_map(|value| value.to_le_bytes()))
     }
 
     pub(super) fn u16s(&mut self, values: &[u16]) -> Array {

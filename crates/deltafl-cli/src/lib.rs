@@ -1,10 +1,14 @@
 //! The `deltafl` command: federated learning for devices that differ.
+//!
+//! It is a library so that another program can hold it: [`command`] is the whole command, [`embed`] what the Python package
+//! calls of it.
 
-use std::process::ExitCode;
+use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod bench;
+mod by_class;
 mod canvas;
 #[cfg(feature = "net")]
 mod certs;
@@ -18,6 +22,7 @@ mod demo;
 mod device;
 #[cfg(feature = "net")]
 mod doctor;
+pub mod embed;
 #[cfg(feature = "net")]
 mod enrol;
 mod error;
@@ -118,33 +123,35 @@ impl Command {
     }
 }
 
-fn main() -> ExitCode {
-    match parsed().and_then(|cli| dispatch(cli.command)) {
-        Ok(()) => ExitCode::SUCCESS,
+/// Runs the command with these words, the name of the program first, and returns its exit code.
+pub fn command(words: Vec<OsString>) -> u8 {
+    error::note_words(&words);
+    match parsed(words).and_then(|cli| dispatch(cli.command)) {
+        Ok(()) => 0,
         Err(report) => {
             if report.downcast_ref::<error::Interrupted>().is_none() {
                 eprintln!("Error: {report:?}");
             }
-            ExitCode::from(error::exit_code(&report))
+            error::exit_code(&report)
         }
     }
 }
 
 #[cfg(not(feature = "net"))]
-fn parsed() -> miette::Result<Cli> {
-    Ok(Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|e| e.exit()))
+fn parsed(words: Vec<OsString>) -> miette::Result<Cli> {
+    Ok(Cli::from_arg_matches(&command_line().get_matches_from(words)).unwrap_or_else(|e| e.exit()))
 }
 
 /// The command line; `deltafl help experiment` shows every key.
-fn command() -> clap::Command {
+fn command_line() -> clap::Command {
     Cli::command().mut_subcommand("experiment", |command| command.after_long_help(reference::plain()))
 }
 
 /// The command line, with what the environment and a settings file add to it.
 #[cfg(feature = "net")]
-fn parsed() -> miette::Result<Cli> {
-    let command = settings::by_environment(command());
-    let matches = settings::matches(command, std::env::args_os().collect())?;
+fn parsed(words: Vec<OsString>) -> miette::Result<Cli> {
+    let command = settings::by_environment(command_line());
+    let matches = settings::matches(command, words)?;
     Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()))
 }
 
@@ -182,7 +189,7 @@ fn dispatch(command: Command) -> miette::Result<()> {
         Command::Model(command) => model::run(command),
         #[cfg(feature = "net")]
         Command::Doctor(args) => doctor::run(args),
-        Command::Man(args) => man::run(&args, self::command()),
+        Command::Man(args) => man::run(&args, command_line()),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "deltafl", &mut std::io::stdout());
             Ok(())

@@ -1,0 +1,163 @@
+//! The header is that of the source, and a program in C takes part to the same bits as one in Rust.
+#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+
+#[path = "../../deltafl-server/examples/embedded.rs"]
+mod embedded;
+#[path = "../../deltafl-device/examples/own_trainer.rs"]
+mod own_trainer;
+
+use std::ffi::{CStr, CString, c_void};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::ptr::{null, null_mut};
+
+use deltafl::training::State;
+use deltafl_c::{
+    deltafl_join, deltafl_options, deltafl_plan, deltafl_random, deltafl_stop, deltafl_trainer, deltafl_wait,
+};
+use deltafl_server::serve::{Host, Introduction, Setup};
+use deltafl_wire::loopback;
+use deltafl_wire::roster::Edition;
+
+const NAMES: [&str; 4] = ["sensor-0", "sensor-1", "sensor-2", "sensor-3"];
+
+#[test]
+fn the_header_is_that_of_the_source() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = folder.join("include/deltafl.h");
+    let mut header = Vec::new();
+    let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).unwrap();
+    cbindgen::Builder::new()
+        .with_config(config)
+        .with_src(folder.join("src/lib.rs"))
+        .generate()
+        .unwrap()
+        .write(&mut header);
+    let header = String::from_utf8(header).unwrap();
+    if std::env::var_os("UPDATE_HEADER").is_some() {
+        std::fs::write(&path, &header).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), header, "UPDATE_HEADER=1 writes it");
+}
+
+/// The folder with the shared library that cargo built for this test.
+fn library() -> PathBuf {
+    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let file = format!("{}deltafl_c{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+    assert!(folder.join(&file).exists(), "{file} in {}", folder.display());
+    folder
+}
+
+/// Compiles the program of line.c.
+fn compiled(out: &Path) -> PathBuf {
+    let (folder, program, library) = (Path::new(env!("CARGO_MANIFEST_DIR")), out.join("line"), library());
+    let cc = Command::new("cc")
+        // Products and sums are rounded one by one, as Rust does it.
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-ffp-contract=off"])
+        .arg("-I")
+        .arg(folder.join("include"))
+        .arg(folder.join("tests/line.c"))
+        .arg("-o")
+        .arg(&program)
+        .arg("-L")
+        .arg(&library)
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg("-ldeltafl_c")
+        .output()
+        .unwrap();
+    assert!(cc.status.success(), "{}", String::from_utf8_lossy(&cc.stderr));
+    program
+}
+
+/// Ends the program, and returns what it printed.
+fn ended(mut child: Child) -> String {
+    drop(child.stdin.take());
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success());
+    said
+}
+
+/// Trains with four devices; the last one is the program, where there is one.
+fn trained(program: Option<&Path>) -> State {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut child = None;
+    let state = embedded::serve("127.0.0.1:0", &NAMES, |host| {
+        let address = host.address().to_string();
+        for (k, name) in NAMES.into_iter().enumerate() {
+            // Exact in binary, so that both languages read the same number.
+            let shift = 0.25 * k as f32;
+            match program.filter(|_| k == 3) {
+                Some(program) => {
+                    let mut command = Command::new(program);
+                    command.args([&address, name, &shift.to_string()]);
+                    child = Some(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+                }
+                None => drop(runtime.spawn(own_trainer::take_part(address.clone(), name, shift))),
+            }
+        }
+    });
+    if let Some(child) = child {
+        assert_eq!(ended(child), "joined\nstopped\n");
+    }
+    state.unwrap()
+}
+
+#[test]
+fn a_program_in_c_takes_part_to_the_same_bits_as_one_in_rust() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path());
+    let (in_rust, in_c) = (trained(None), trained(Some(&program)));
+    assert_eq!(in_rust.round, 20);
+    assert_eq!(in_rust, in_c);
+    // The line through all points has the slope 2, and FedAvg has found it.
+    let slope = in_rust.tracks[0].params.as_slice()[0];
+    assert!((slope - 2.0).abs() < 0.2, "{slope}");
+}
+
+extern "C" fn no_loss(_: *mut c_void, _: *const f32, _: usize, _: usize, _: *mut f64) -> i32 {
+    1
+}
+
+extern "C" fn no_update(_: *mut c_void, _: *mut f32, _: *const deltafl_plan, _: *mut deltafl_random) -> i32 {
+    1
+}
+
+/// Joins a server; why that did not begin, or why the device ended.
+fn refusal(server: Option<&str>, params: usize) -> String {
+    let server = server.map(|server| CString::new(server).unwrap());
+    let name = CString::new(NAMES[0]).unwrap();
+    let options = deltafl_options {
+        server: server.as_ref().map_or(null(), |server| server.as_ptr()),
+        identity: null(),
+        name: name.as_ptr(),
+        state: null(),
+        min_cohort: 0,
+    };
+    let (loss, update) = (Some(no_loss as _), Some(no_update as _));
+    let trainer = deltafl_trainer { context: null_mut(), params, examples: 5, loss, update };
+    let mut error = [0; 40];
+    // SAFETY: everything is filled, and outlives the device.
+    unsafe {
+        let device = deltafl_join(&options, &trainer, error.as_mut_ptr(), error.len());
+        if !device.is_null() {
+            while deltafl_wait(device, 1000, error.as_mut_ptr(), error.len()) == 0 {}
+            deltafl_stop(device);
+        }
+        CStr::from_ptr(error.as_ptr()).to_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn what_cannot_begin_and_what_ends_says_why_cut_to_fit() {
+    assert_eq!(refusal(None, 2), "options.server is NULL");
+    let names = NAMES.into_iter();
+    let roster = loopback::roster(Edition { version: 1, expires: u64::MAX }, names, |_| false).unwrap();
+    let introduction = Introduction { params: 2, ..Introduction::new("points").unwrap() };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let setup = Setup::loopback("127.0.0.1:0".parse().unwrap(), introduction);
+    let host = runtime.block_on(Host::start(setup, &roster)).unwrap();
+    assert_eq!(refusal(Some(&host.address().to_string()), 3), "the server trains 2 parameters, this de");
+    runtime.block_on(host.shut_down());
+}

@@ -1,0 +1,157 @@
+//! How each class fares, where labels are words: the share of its examples that is taken for another class.
+//!
+//! A federation in which every class is a device, with the examples of all devices of a split that are of it, is evaluated as
+//! any other. Numbers of classes that have no names say little, and there may be thousands: they are left out.
+
+use deltafl::compute::Threads;
+use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split, TargetKind};
+use deltafl::exchange::{Direct, Exchange as _, SplitEvaluation};
+use deltafl::metrics::OverSeeds;
+use deltafl::params::Params;
+use deltafl::task::{Task, Unit};
+use deltafl::trainer::LocalTrainer;
+use deltafl_data::run_folder::{ClassFigures, Classes};
+use miette::{IntoDiagnostic, Report, Result};
+
+use crate::table;
+
+/// At most how many classes are told of.
+const CLASSES: usize = 100;
+
+/// How the classes of the test devices fare under some tracks, over seeds; those of the train devices where there are no
+/// others. `None` where classes have no names.
+pub(crate) fn evaluate(
+    trainer: &dyn LocalTrainer,
+    federation: &Federation,
+    seeds: &[Vec<&Params>],
+    threads: usize,
+) -> Result<Option<Classes>> {
+    let split = if federation.split(Split::Test).is_empty() { Split::Train } else { Split::Test };
+    let Some(by_class) = by_class(federation, split)? else { return Ok(None) };
+    if by_class.is_empty() || trainer.task().primary().unit != Unit::Share {
+        return Ok(None);
+    }
+    let compute = Threads::new(trainer, &by_class, threads).map_err(Report::from_err)?;
+    let mut exchange = Direct::new(compute, &by_class).map_err(Report::from_err)?;
+    let mut evaluations = Vec::new();
+    for params in seeds {
+        evaluations.extend(exchange.evaluate(Split::Train, params).map_err(Report::from_err)?);
+    }
+    Ok(figures(split, &evaluations))
+}
+
+/// The examples of the devices of a split, with each class in the place of a device; `None` where classes have no names.
+fn by_class(federation: &Federation, split: Split) -> Result<Option<Federation>> {
+    let TargetKind::Classes(classes) = federation.targets() else { return Ok(None) };
+    if federation.class_names().is_empty() || classes > CLASSES {
+        return Ok(None);
+    }
+    let mut builder = FederationBuilder::new(federation.name(), federation.kind(), classes);
+    for class in 0..classes as u32 {
+        let mut rows = Rows::default();
+        for device in federation.split(split) {
+            rows.take(federation, device, class);
+        }
+        if rows.count > 0 {
+            let labels = vec![class; rows.count];
+            let name = federation.class_name(class);
+            builder.push(&name, Split::Train, rows.lent(federation.kind()), &labels).into_diagnostic()?;
+        }
+    }
+    Ok(Some(builder.build().normalised_as(federation)))
+}
+
+/// Examples under construction.
+#[derive(Default)]
+struct Rows {
+    count: usize,
+    bytes: Vec<u8>,
+    dense: Vec<f32>,
+    tokens: Vec<u32>,
+}
+
+impl Rows {
+    /// Adds the examples of a class that a device holds.
+    fn take(&mut self, federation: &Federation, device: u32, class: u32) {
+        let examples = federation.examples(device);
+        let of_class = (0..examples.len()).filter(|&i| examples.label(i) == class);
+        for i in of_class {
+            match (federation.stored_inputs(device), federation.kind()) {
+                (DeviceExamples::Bytes(values), InputKind::Bytes { dim }) => {
+                    self.bytes.extend_from_slice(&values[i * dim..(i + 1) * dim]);
+                }
+                (DeviceExamples::Dense(values), InputKind::Dense { dim }) => {
+                    self.dense.extend_from_slice(&values[i * dim..(i + 1) * dim]);
+                }
+                (DeviceExamples::Tokens(ids), InputKind::Tokens { len, .. }) => {
+                    self.tokens.extend_from_slice(&ids[i * len..(i + 1) * len]);
+                }
+                // Symbols of a text have no names.
+                _ => return,
+            }
+            self.count += 1;
+        }
+    }
+
+    fn lent(&self, kind: InputKind) -> DeviceExamples<'_> {
+        match kind {
+            InputKind::Bytes { .. } => DeviceExamples::Bytes(&self.bytes),
+            InputKind::Dense { .. } => DeviceExamples::Dense(&self.dense),
+            InputKind::Tokens { .. } | InputKind::Windows { .. } => DeviceExamples::Tokens(&self.tokens),
+        }
+    }
+}
+
+/// Mean and deviation over seeds, class by class.
+fn figures(split: Split, seeds: &[SplitEvaluation]) -> Option<Classes> {
+    let first = seeds.first()?;
+    let errors = |class: usize| {
+        let of_track = |track: usize| {
+            let values: Vec<f64> = seeds.iter().map(|seed| seed.tracks[track][class].primary()).collect();
+            OverSeeds::new(&values)
+        };
+        (0..first.tracks.len()).map(of_track).collect::<Option<Vec<_>>>()
+    };
+    let class = |(c, device): (usize, &deltafl::exchange::EvaluatedDevice)| {
+        Some(ClassFigures { name: device.id.clone(), examples: device.examples, errors: errors(c)? })
+    };
+    let classes = first.devices.iter().enumerate().map(class).collect::<Option<Vec<_>>>()?;
+    Some(Classes { split, classes })
+}
+
+/// For a terminal: a row per class, a column per track.
+pub(crate) fn rendered(classes: &Classes, tracks: &[String]) -> String {
+    let metric = Task::Classes.primary();
+    let header = [String::new(), "examples".to_owned()].into_iter().chain(tracks.iter().cloned());
+    let mut rows: Vec<Vec<String>> = vec![header.collect()];
+    for class in &classes.classes {
+        let errors = class.errors.iter().map(|&error| table::shown(metric, error, 2));
+        rows.push([class.name.clone(), class.examples.to_string()].into_iter().chain(errors).collect());
+    }
+    let title =
+        format!("By class: the share of its {} examples taken for another, in %", classes.split.name());
+    format!("\n{title}\n\n{}", table::aligned(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_holds_its_examples_of_every_device_of_the_split() {
+        let mut builder = FederationBuilder::new("x", InputKind::Dense { dim: 1 }, 3);
+        let mut push = |id: &str, split, values: &[f32], labels: &[u32]| {
+            builder.push(id, split, DeviceExamples::Dense(values), labels).unwrap();
+        };
+        push("a", Split::Test, &[1.0, 2.0, 3.0], &[0, 2, 0]);
+        push("b", Split::Test, &[4.0], &[2]);
+        push("c", Split::Train, &[5.0], &[1]);
+        builder.class_names(["ill", "lost", "well"].map(str::to_owned).to_vec());
+        let federation = builder.build();
+        let by_class = by_class(&federation, Split::Test).unwrap().unwrap();
+        let told: Vec<(&str, u64)> =
+            (0..by_class.len() as u32).map(|class| (by_class.id(class), by_class.count(class))).collect();
+        assert_eq!(told, [("ill", 2), ("well", 2)], "nobody is lost");
+        assert!(matches!(by_class.stored_inputs(1), DeviceExamples::Dense([2.0, 4.0])));
+    }
+}

@@ -1,0 +1,117 @@
+"""What the round loop costs beside the PyTorch steps that it runs: one core, one thread.
+
+    OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 taskset -c 0 python crates/deltafl-python/benches/overhead.py
+
+A round of FedAvg over 100 devices of 179 images each, the ConvNet of EMNIST, batch 16, in `deltafl.train` with
+`deltafl.torch.Module`, beside the same steps in a bare loop: tensors that are loaded before, plain SGD, a weighted mean. The two
+take turns, round by round, so that a busy machine meets both; CPU time is what counts.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+import deltafl as dfl
+import deltafl.torch
+
+DEVICES, IMAGES, BATCH, RATE, ROUNDS = 100, 179, 16, 0.05, 5
+torch.set_num_threads(1)
+
+
+class Conv(nn.Module):
+    """32 and 64 channels of 5 × 5, pooled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.fc = nn.Conv2d(1, 32, 5), nn.Conv2d(32, 64, 5), nn.Linear(1024, 62)
+
+    def forward(self, images: Any) -> Any:
+        maps = functional.max_pool2d(functional.relu(self.conv1(images)), 2)
+        maps = functional.max_pool2d(functional.relu(self.conv2(maps)), 2)
+        return self.fc(maps.flatten(1))
+
+
+def bare(net: nn.Module, devices: list[tuple[Any, Any]]) -> None:
+    """One round: the steps, and the mean."""
+    weights = list(net.parameters())
+    start = [weight.detach().clone() for weight in weights]
+    total = [torch.zeros_like(weight) for weight in weights]
+    for images, labels in devices:
+        with torch.no_grad():
+            for weight, value in zip(weights, start):
+                weight.copy_(value)
+        order = torch.randperm(len(labels))
+        for batch in order.split(BATCH):
+            loss = functional.cross_entropy(net(images[batch]), labels[batch])
+            gradient = torch.autograd.grad(loss, weights)
+            with torch.no_grad():
+                torch._foreach_add_(weights, gradient, alpha=-RATE)
+        with torch.no_grad():
+            for sum_, weight in zip(total, weights):
+                sum_.add_(weight, alpha=1 / len(devices))
+    with torch.no_grad():
+        for weight, value in zip(weights, total):
+            weight.copy_(value)
+
+
+class Turns(dfl.torch.Module):
+    """A module that runs a bare round before each of its own, and notes the time of both."""
+
+    def __init__(self, net: nn.Module, devices: list[tuple[Any, Any]]) -> None:
+        super().__init__(net, shape=(1, 28, 28), device="cpu")
+        self._bare_net, self._devices = Conv(), devices
+        self.bare: list[float] = []
+        self.ours: list[float] = []
+        self._left = DEVICES
+        self._began = 0.0
+
+    def worker(self) -> Turns:
+        return self
+
+    def update(self, *arguments: Any) -> Any:
+        if self._left == DEVICES:
+            before = time.process_time()
+            if self._began:
+                self.ours.append(before - self._began)
+            bare(self._bare_net, self._devices)
+            self._began = time.process_time()
+            self.bare.append(self._began - before)
+        self._left = DEVICES if self._left == 1 else self._left - 1
+        return super().update(*arguments)
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.random((DEVICES * IMAGES, 784), dtype=np.float32) - 1
+    labels = rng.integers(0, 62, DEVICES * IMAGES)
+    fed = dfl.Federation.from_arrays(inputs, labels, np.repeat(np.arange(DEVICES), IMAGES), classes=62)
+    loaded = [
+        (torch.from_numpy(fed[name][0]).view(-1, 1, 28, 28), torch.from_numpy(fed[name][1])) for name in fed
+    ]
+    torch.manual_seed(0)
+    turns = Turns(Conv(), loaded)
+    with tempfile.TemporaryDirectory() as folder:
+        dfl.train(
+            fed, turns, dfl.FedAvg(), rounds=ROUNDS + 1, cohort=DEVICES, local=dfl.SGD(lr=RATE, batch=BATCH),
+            evaluate_every=10**6, out=f"{folder}/run", threads=1, progress=False,
+        )
+    bare_round, our_round = statistics.median(turns.bare[1:]), statistics.median(turns.ours[1:])
+    ratios = [ours / steps for ours, steps in zip(turns.ours[1:], turns.bare[1:])]
+    print(json.dumps({
+        "torch": torch.__version__, "rounds": len(turns.ours) - 1,
+        "bare_s": round(bare_round, 3), "ours_s": round(our_round, 3),
+        "beyond": round(statistics.median(ratios) - 1, 4),
+    }))
+
+
+if __name__ == "__main__":
+    main()

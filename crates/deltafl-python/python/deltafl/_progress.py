@@ -1,0 +1,126 @@
+"""Progress of a run: a line that redraws itself in a terminal or a notebook, and records for ``logging``."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from . import _deltafl
+
+logger = logging.getLogger("deltafl")
+
+_WIDTH = 30
+
+
+class Progress:
+    """What the round loop tells; it writes to standard error, or to the cell of a notebook."""
+
+    def __init__(self, shown: bool | None) -> None:
+        self._cell = _notebook_cell() if shown is not False else None
+        self._terminal = bool(shown) if shown is not None else sys.stderr.isatty()
+        self._terminal = self._terminal and self._cell is None
+        self._seed, self._rounds, self._headline = 0, 1, ""
+        self._began, self._first = time.monotonic(), 0
+
+    def begin(self, seed: int, done: int, rounds: int) -> None:
+        """A seed begins."""
+        self._seed, self._rounds, self._headline = seed, rounds, ""
+        self._began, self._first = time.monotonic(), done
+        logger.info("seed %d: from round %d to %d", seed, done, rounds)
+        self._draw(done)
+
+    def round(self, done: int) -> None:
+        """A round is done."""
+        self._draw(done)
+
+    def evaluation(self, seed: int, done: int, headline: str) -> None:
+        """Every device has been evaluated."""
+        logger.info("seed %d, round %d: %s", seed, done, headline)
+        self._headline = headline
+        self._draw(done)
+
+    def warn(self, text: str) -> None:
+        """Something to know of the run."""
+        self.clear()
+        logger.warning("%s", text)
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        if self._terminal:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+        elif self._cell is not None:
+            self._cell.update(_Line(""))
+
+    def _draw(self, done: int) -> None:
+        if not self._terminal and self._cell is None:
+            return
+        filled = _WIDTH * done // max(self._rounds, 1)
+        bar = "━" * filled + "─" * (_WIDTH - filled)
+        line = f"seed {self._seed} {bar} round {done}/{self._rounds}{self._left(done)}  {self._headline}"
+        if self._cell is not None:
+            self._cell.update(_Line(line))
+        else:
+            sys.stderr.write(f"\r\x1b[K{line[:160]}")
+            sys.stderr.flush()
+
+    def _left(self, done: int) -> str:
+        trained = done - self._first
+        if trained <= 0:
+            return ""
+        left = (time.monotonic() - self._began) / trained * (self._rounds - done)
+        return f" · {left:.0f} s left"
+
+
+class _Line:
+    """A line of text in a cell."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _notebook_cell() -> Any:
+    """A cell that can be written again; None outside of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+
+    show: Any = display
+    return show(_Line(""), display_id=True)
+
+
+@contextmanager
+def interruptible(stop: _deltafl.Stop) -> Iterator[None]:
+    """Ctrl-C ends the run after its round; pressed again, at once.
+
+    Only the main thread hears of signals; a run in another one goes on until it is done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        logger.warning("finishing the round; press Ctrl-C again to quit at once")
+
+    if not callable(before):
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,35 @@
+//! Memory of a numpy array, lent to a column without a copy.
+#![allow(unsafe_code, reason = "the numbers of an array are read where Python keeps them")]
+
+use deltafl::data::{Column, Number};
+use numpy::{Element, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+
+/// The numbers of an array, which is kept alive.
+struct Lent<T> {
+    _array: Py<PyArray2<T>>,
+    first: *const T,
+    len: usize,
+}
+
+// SAFETY: the pointer is to numbers that the array owns, which lives as long as this does; they are only read.
+unsafe impl<T: Sync> Send for Lent<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Lent<T> {}
+
+impl<T> AsRef<[T]> for Lent<T> {
+    fn as_ref(&self) -> &[T] {
+        // SAFETY: `first` points to `len` numbers of an array that is C-contiguous and lives as long as this does. Whoever
+        // writes to it meanwhile breaks the promise of the package's documentation, as with a mapped file.
+        unsafe { std::slice::from_raw_parts(self.first, self.len) }
+    }
+}
+
+/// The numbers of an array as a column; `None` when they do not lie row by row.
+pub(crate) fn column<T: Number + Element>(array: &Bound<'_, PyArray2<T>>) -> Option<Column<T>> {
+    if !array.is_c_contiguous() || array.len() == 0 {
+        return None;
+    }
+    let lent = Lent { _array: array.clone().unbind(), first: array.data().cast_const(), len: array.len() };
+    Some(Column::lent(lent))
+}

@@ -1,0 +1,64 @@
+//! The module `deltafl._deltafl` of the Python package: what the package's Python code calls.
+//!
+//! ```text
+//! federation     devices in arrays that Python lends, or in a folder
+//! run            an experiment, trained into its run folder
+//! trainer        a trainer written in Python, as a LocalTrainer of the round loop
+//! listener       progress and Ctrl-C
+//! results        what a run left behind, as Arrow tables
+//! superquantile  the superquantile by itself
+//! ```
+//!
+//! The interpreter is released while devices compute, and entered again for a callback alone.
+
+use pyo3::prelude::*;
+
+mod algorithms;
+mod failure;
+mod federation;
+mod lent;
+mod listener;
+mod results;
+mod run;
+mod state;
+mod superquantile;
+mod table;
+mod trainer;
+mod writer;
+
+/// Rust code of the package `deltafl`.
+#[pymodule]
+fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<federation::Federation>()?;
+    module.add_class::<listener::Stop>()?;
+    module.add_class::<table::Table>()?;
+    module.add_class::<writer::FederationWriter>()?;
+    module.add_function(wrap_pyfunction!(algorithms::algorithms, module)?)?;
+    module.add_function(wrap_pyfunction!(command, module)?)?;
+    module.add_function(wrap_pyfunction!(run::experiment_of_file, module)?)?;
+    module.add_function(wrap_pyfunction!(run::experiment_of_json, module)?)?;
+    module.add_function(wrap_pyfunction!(run::experiment_of_run, module)?)?;
+    module.add_function(wrap_pyfunction!(run::tracks, module)?)?;
+    module.add_function(wrap_pyfunction!(run::train, module)?)?;
+    module.add_function(wrap_pyfunction!(results::devices, module)?)?;
+    module.add_function(wrap_pyfunction!(results::report, module)?)?;
+    module.add_function(wrap_pyfunction!(results::rounds, module)?)?;
+    module.add_function(wrap_pyfunction!(results::summary, module)?)?;
+    module.add_function(wrap_pyfunction!(results::text, module)?)?;
+    module.add_function(wrap_pyfunction!(state::initial, module)?)?;
+    module.add_function(wrap_pyfunction!(state::params, module)?)?;
+    module.add_function(wrap_pyfunction!(state::state_dict, module)?)?;
+    module.add_function(wrap_pyfunction!(superquantile::quantile, module)?)?;
+    module.add_function(wrap_pyfunction!(superquantile::smoothed, module)?)?;
+    module.add_function(wrap_pyfunction!(superquantile::smoothed_mixture, module)?)?;
+    module.add_function(wrap_pyfunction!(superquantile::superquantile, module)?)?;
+    module.add_function(wrap_pyfunction!(superquantile::worst_case, module)?)?;
+    Ok(())
+}
+
+/// The command `deltafl` with these words, its name first; returns its exit code.
+#[pyfunction]
+fn command(py: Python<'_>, words: Vec<std::ffi::OsString>) -> u8 {
+    py.detach(|| deltafl_cli::command(words))
+}

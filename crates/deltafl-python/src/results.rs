@@ -1,0 +1,141 @@
+//! What a run left behind.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
+use arrow_schema::{Field, Schema};
+use deltafl_cli::embed;
+use deltafl_data::run_folder::{self, RoundLine};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use pyo3::prelude::*;
+
+use crate::failure::{chain, exception, raised};
+use crate::table::Table;
+
+/// Loss and metrics of every device at every evaluation.
+#[pyfunction]
+pub(crate) fn devices(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
+    let files = run_folder::evaluations(&folder).map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let mut batches = Vec::new();
+    let mut schema = None;
+    for file in files {
+        let read = py.detach(|| read_parquet(&file.path));
+        let read =
+            read.map_err(|e| raised(py, "Error", &format!("{}: {}", file.path.display(), chain(&*e))))?;
+        schema = read.first().map(RecordBatch::schema).or(schema);
+        batches.extend(read);
+    }
+    match schema {
+        Some(schema) => Ok(Table::new(schema, batches)),
+        None => Err(exception(
+            py,
+            &embed::folder_failure(run_folder::RunFolderError::NotEvaluated { path: folder }),
+        )),
+    }
+}
+
+fn read_parquet(path: &Path) -> Result<Vec<RecordBatch>, Box<dyn std::error::Error + Send + Sync>> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?.build()?;
+    Ok(reader.collect::<Result<_, _>>()?)
+}
+
+/// A row per seed, track and round.
+#[pyfunction]
+pub(crate) fn rounds(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
+    let lines = run_folder::read_rounds(&folder).map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let whole = |of: fn(&RoundLine) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(lines.iter().map(of)))
+    };
+    let real = |of: fn(&RoundLine) -> Option<f64>| -> ArrayRef {
+        Arc::new(lines.iter().map(of).collect::<Float64Array>())
+    };
+    let names = StringArray::from_iter_values(lines.iter().map(|line| &line.record.name));
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("seed", whole(|line| line.record.seed)),
+        ("track", whole(|line| line.record.track as u64)),
+        ("name", Arc::new(names)),
+        ("round", whole(|line| line.record.round)),
+        ("eta", real(|line| line.record.eta)),
+        ("loss", real(|line| line.record.loss)),
+        ("cohort", whole(|line| line.record.cohort)),
+        ("dropped", whole(|line| line.record.dropped)),
+        ("tail", whole(|line| line.record.tail)),
+        ("weight", real(|line| Some(line.record.weight))),
+        ("refused", whole(|line| line.record.refused)),
+        ("bytes_up", whole(|line| line.record.bytes_up)),
+        ("bytes_down", whole(|line| line.record.bytes_down)),
+        ("seconds", real(|line| Some(line.seconds))),
+    ];
+    let field = |(name, column): &(&str, ArrayRef)| Field::new(*name, column.data_type().clone(), true);
+    let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
+    let batch = RecordBatch::try_new(schema.clone(), columns.into_iter().map(|(_, column)| column).collect());
+    Ok(Table::new(schema, vec![batch.map_err(|e| raised(py, "Error", &e.to_string()))?]))
+}
+
+/// The figures of the last evaluation of each seed, as JSON and as a table.
+#[pyfunction]
+pub(crate) fn summary(py: Python<'_>, folder: PathBuf) -> PyResult<(String, Table)> {
+    let summary = py.detach(|| embed::summary(&folder)).map_err(|e| exception(py, &e))?;
+    let json = serde_json::to_string(&summary).map_err(|e| raised(py, "Error", &e.to_string()))?;
+    let tracks = &summary.tracks;
+    let text = |of: fn(&run_folder::TrackSummary) -> &str| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(tracks.iter().map(of)))
+    };
+    let whole = |of: fn(&run_folder::TrackSummary) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(tracks.iter().map(of)))
+    };
+    type Pick = fn(&deltafl::metrics::FiguresOverSeeds) -> deltafl::metrics::OverSeeds;
+    let figures: [(&str, Pick); 7] = [
+        ("mean", |f| f.mean),
+        ("p20", |f| f.p20),
+        ("p50", |f| f.p50),
+        ("p60", |f| f.p60),
+        ("p80", |f| f.p80),
+        ("p90", |f| f.p90),
+        ("p95", |f| f.p95),
+    ];
+    let metric = summary.task.primary().name;
+    let mut columns: Vec<(String, ArrayRef)> = vec![
+        ("name".to_owned(), text(|track| &track.name)),
+        ("algorithm".to_owned(), text(|track| &track.algorithm)),
+        (
+            "theta".to_owned(),
+            Arc::new(Float64Array::from_iter_values(tracks.iter().map(|track| track.theta.get()))),
+        ),
+        ("seeds".to_owned(), whole(|track| track.seeds as u64)),
+        ("rounds".to_owned(), whole(|track| track.rounds)),
+        ("metric".to_owned(), Arc::new(StringArray::from_iter_values(tracks.iter().map(|_| metric)))),
+    ];
+    for (name, pick) in figures {
+        let mean = tracks.iter().map(|track| track.test.as_ref().map(|test| pick(test).mean));
+        columns.push((name.to_owned(), Arc::new(mean.collect::<Float64Array>())));
+        // A single seed has no deviation.
+        let std = tracks
+            .iter()
+            .map(|track| track.test.as_ref().filter(|_| track.seeds > 1).map(|test| pick(test).std));
+        columns.push((format!("{name}_std"), Arc::new(std.collect::<Float64Array>())));
+    }
+    let loss = tracks.iter().map(|track| track.train_loss.as_ref().map(|loss| loss.mean.mean));
+    columns.push(("train_loss".to_owned(), Arc::new(loss.collect::<Float64Array>())));
+    let field = |(name, column): &(String, ArrayRef)| Field::new(name, column.data_type().clone(), true);
+    let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
+    let batch = RecordBatch::try_new(schema.clone(), columns.into_iter().map(|(_, column)| column).collect());
+    let batch = batch.map_err(|e| raised(py, "Error", &e.to_string()))?;
+    Ok((json, Table::new(schema, vec![batch])))
+}
+
+/// The table that the command prints.
+#[pyfunction]
+pub(crate) fn text(py: Python<'_>, folder: PathBuf) -> PyResult<String> {
+    let summary = py.detach(|| embed::summary(&folder)).map_err(|e| exception(py, &e))?;
+    Ok(embed::table(&summary))
+}
+
+/// Writes the report of runs into a folder; returns the page.
+#[pyfunction]
+pub(crate) fn report(py: Python<'_>, runs: Vec<PathBuf>, out: PathBuf) -> PyResult<PathBuf> {
+    let runs: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();
+    py.detach(|| embed::write_report(&runs, &out)).map_err(|e| exception(py, &e))
+}

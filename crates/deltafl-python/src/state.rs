@@ -1,0 +1,93 @@
+//! The params of a run, flat and by name.
+
+use std::path::PathBuf;
+
+use deltafl::model::{Model, NamedTensor, state_dict as named};
+use deltafl::params::Params;
+use deltafl::trainer::Sgd;
+use deltafl::training::State;
+use deltafl_cli::embed;
+use deltafl_data::run_folder;
+use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
+use pyo3::prelude::*;
+
+use crate::failure::{exception, invalid};
+use crate::federation::Federation;
+use crate::run::parsed;
+
+/// Names and arrays.
+type Tensors<'py> = Vec<(String, Bound<'py, PyArrayDyn<f32>>)>;
+
+/// w of a track and a seed at the last checkpoint, and the rounds done.
+#[pyfunction]
+pub(crate) fn params(
+    py: Python<'_>,
+    folder: PathBuf,
+    track: usize,
+    seed: u64,
+) -> PyResult<(Bound<'_, PyArray1<f32>>, u64)> {
+    let (params, round) = at_checkpoint(py, folder, track, seed)?;
+    Ok((PyArray1::from_slice(py, params.as_slice()), round))
+}
+
+fn at_checkpoint(py: Python<'_>, folder: PathBuf, track: usize, seed: u64) -> PyResult<(Params, u64)> {
+    let state = py.detach(|| run_folder::read_checkpoint(&folder, seed));
+    let state = state.map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let state =
+        state.ok_or_else(|| invalid(py, format!("{}: seed {seed} has no checkpoint", folder.display())))?;
+    let at = state.tracks.get(track).ok_or_else(|| invalid(py, format!("there is no track {track}")))?;
+    Ok((at.params.clone(), state.round))
+}
+
+/// The tensors of a track and a seed at the last checkpoint, in PyTorch's names and layouts.
+#[pyfunction]
+pub(crate) fn state_dict<'py>(
+    py: Python<'py>,
+    folder: PathBuf,
+    track: usize,
+    seed: u64,
+    federation: Option<&Bound<'py, Federation>>,
+) -> PyResult<Tensors<'py>> {
+    let experiment =
+        run_folder::read_experiment(&folder).map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let (params, _) = at_checkpoint(py, folder, track, seed)?;
+    let model = model(py, &experiment, federation)?;
+    if params.len() != model.num_params() {
+        return Err(invalid(py, "the federation is not the one that the run was trained on"));
+    }
+    tensors(py, &named(&*model, params.as_slice()))
+}
+
+/// The tensors from which a seed of an experiment starts.
+#[pyfunction]
+pub(crate) fn initial<'py>(
+    py: Python<'py>,
+    experiment: &str,
+    federation: Option<&Bound<'py, Federation>>,
+    seed: u64,
+) -> PyResult<Tensors<'py>> {
+    let model = model(py, &parsed(py, experiment)?, federation)?;
+    let state = State::new(seed, 1, &Sgd::new(&*model));
+    tensors(py, &named(&*model, state.tracks[0].params.as_slice()))
+}
+
+fn model(
+    py: Python<'_>,
+    experiment: &deltafl_data::experiment::Experiment,
+    federation: Option<&Bound<'_, Federation>>,
+) -> PyResult<Box<dyn Model>> {
+    let given = federation.map(|federation| federation.get().inner.clone());
+    let built = py.detach(|| match &given {
+        Some(federation) => embed::model(experiment, federation),
+        None => embed::model(experiment, &embed::load(experiment)?),
+    });
+    built.map_err(|e| exception(py, &e))
+}
+
+fn tensors<'py>(py: Python<'py>, tensors: &[NamedTensor]) -> PyResult<Tensors<'py>> {
+    let of_tensor = |tensor: &NamedTensor| {
+        let flat = PyArray1::from_slice(py, &tensor.values);
+        Ok((tensor.name.clone(), flat.reshape(tensor.shape.clone())?))
+    };
+    tensors.iter().map(of_tensor).collect()
+}

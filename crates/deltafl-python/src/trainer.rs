@@ -1,0 +1,214 @@
+//! A trainer written in Python, in the round loop.
+//!
+//! `deltafl._bridge.Bridge` stands between the user's trainer and this file: it checks shapes and turns predictions into
+//! sums. The interpreter is entered for each call and left behind it, so that several workers wait for each other only where
+//! Python runs.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use deltafl::data::{BatchBuffer, Examples};
+use deltafl::model::Score;
+use deltafl::stream::Stream;
+use deltafl::task::{RegressionLoss, Task};
+use deltafl::trainer::{LocalPlan, LocalTrainer, TrainerError, Work, Worker};
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+
+use crate::failure::{invalid, raised};
+use crate::federation::gathered;
+
+/// A trainer of the user.
+pub(crate) struct PyTrainer {
+    bridge: Py<PyAny>,
+    num_params: usize,
+    task: Task,
+    /// The first exception.
+    failed: Mutex<Option<PyErr>>,
+}
+
+impl PyTrainer {
+    /// Of a `Bridge`.
+    pub(crate) fn new(py: Python<'_>, bridge: Py<PyAny>) -> PyResult<Self> {
+        let object = bridge.bind(py);
+        let num_params = object.getattr("num_params")?.extract()?;
+        let task: String = object.getattr("task")?.extract()?;
+        let task = match task.as_str() {
+            "classes" => Task::Classes,
+            "binary" => Task::Binary,
+            "next-symbol" => Task::NextSymbol,
+            "regression" => Task::Regression(RegressionLoss::Squared),
+            other => {
+                let known = "classes, binary, next-symbol or regression";
+                return Err(invalid(py, format!("task must be {known}, not {other:?}")));
+            }
+        };
+        Ok(Self { bridge, num_params, task, failed: Mutex::default() })
+    }
+
+    /// The exception of a run that failed in the trainer: its own class tells so, the user's exception is its cause.
+    pub(crate) fn raised(&self, py: Python<'_>, message: &str) -> Option<PyErr> {
+        let cause = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        if cause.is_instance_of::<PyKeyboardInterrupt>(py) {
+            return Some(cause);
+        }
+        let error = raised(py, "TrainerError", message);
+        error.set_cause(py, Some(cause));
+        Some(error)
+    }
+
+    /// Keeps an exception, and says it in a line.
+    fn fail(&self, py: Python<'_>, error: PyErr) -> TrainerError {
+        let said = error.to_string();
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.get_or_insert_with(|| error.clone_ref(py));
+        said.into()
+    }
+
+    /// An exception from a place that could return none.
+    fn earlier(&self) -> Result<(), TrainerError> {
+        match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error.to_string().into()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl LocalTrainer for PyTrainer {
+    fn num_params(&self) -> usize {
+        self.num_params
+    }
+
+    fn init(&self, stream: &mut Stream, params: &mut [f32]) {
+        let seed = stream.next_u64();
+        Python::attach(|py| {
+            let start = self.bridge.bind(py).call_method1("init", (seed,));
+            let start = start.and_then(|start| entries(&start, params.len()));
+            match start {
+                Ok(start) => params.copy_from_slice(&start),
+                // The first device that is computed tells it.
+                Err(error) => drop(self.fail(py, error)),
+            }
+        });
+    }
+
+    fn task(&self) -> Task {
+        self.task
+    }
+
+    fn worker(&self) -> Box<dyn Worker + '_> {
+        let object = Python::attach(|py| match self.bridge.call_method0(py, "worker") {
+            Ok(object) => object,
+            Err(error) => {
+                drop(self.fail(py, error));
+                self.bridge.clone_ref(py)
+            }
+        });
+        Box::new(PyWorker {
+            trainer: self,
+            object,
+            params: None,
+            local: Vec::new(),
+            batch: BatchBuffer::default(),
+        })
+    }
+}
+
+/// A thread's own copy of the trainer.
+struct PyWorker<'a> {
+    trainer: &'a PyTrainer,
+    object: Py<PyAny>,
+    params: Option<Py<PyArray1<f32>>>,
+    local: Vec<f32>,
+    batch: BatchBuffer,
+}
+
+impl Worker for PyWorker<'_> {
+    fn load(&mut self, params: &[f32]) {
+        self.params = Some(Python::attach(|py| PyArray1::from_slice(py, params).unbind()));
+    }
+
+    fn score(&mut self, examples: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError> {
+        self.trainer.earlier()?;
+        Python::attach(|py| {
+            let params = self.params.as_ref().map(|params| params.bind(py));
+            let scored = gathered(py, &mut self.batch, examples, block)
+                .and_then(|(inputs, targets)| {
+                    self.object.bind(py).call_method1("score", (params, inputs, targets))
+                })
+                .and_then(|scored| scored.extract::<(f64, [f64; Score::SUMS])>());
+            scored.map(|(loss, sums)| Score { loss, sums }).map_err(|e| self.trainer.fail(py, e))
+        })
+    }
+
+    fn update(
+        &mut self,
+        params: &[f32],
+        examples: &Examples<'_>,
+        plan: &LocalPlan,
+        stream: &mut Stream,
+    ) -> Result<&[f32], TrainerError> {
+        self.trainer.earlier()?;
+        let order = order(plan, examples.len(), stream);
+        let seed = stream.next_u64();
+        Python::attach(|py| {
+            let period = match plan.work {
+                Work::Epochs(_) => examples.len(),
+                Work::Steps(_) => order.len(),
+            };
+            let local = (
+                PyArray1::from_vec(py, order),
+                period,
+                plan.batch,
+                f64::from(plan.learning_rate),
+                f64::from(plan.l2),
+                f64::from(plan.proximal),
+                seed,
+            );
+            let updated = gathered(py, &mut self.batch, examples, 0..examples.len())
+                .and_then(|(inputs, targets)| {
+                    let params = PyArray1::from_slice(py, params);
+                    self.object.bind(py).call_method1("update", (params, inputs, targets, local))
+                })
+                .and_then(|updated| entries(&updated, params.len()));
+            self.local = updated.map_err(|e| self.trainer.fail(py, e))?;
+            Ok(())
+        })
+        .map_err(|e: TrainerError| e)?;
+        Ok(&self.local)
+    }
+}
+
+/// The examples of every batch one after the other, drawn as our own SGD draws them.
+fn order(plan: &LocalPlan, examples: usize, stream: &mut Stream) -> Vec<i64> {
+    match plan.work {
+        Work::Epochs(epochs) => {
+            let mut all = Vec::with_capacity(examples * epochs as usize);
+            let mut epoch: Vec<i64> = Vec::new();
+            for _ in 0..epochs {
+                epoch.clear();
+                epoch.extend(0..examples as i64);
+                stream.shuffle(&mut epoch);
+                all.extend_from_slice(&epoch);
+            }
+            all
+        }
+        Work::Steps(steps) => {
+            let drawn = steps as usize * plan.batch;
+            (0..drawn).map(|_| stream.below(examples as u64) as i64).collect()
+        }
+    }
+}
+
+/// The entries of a vector of float32 of this length.
+fn entries(vector: &Bound<'_, PyAny>, len: usize) -> PyResult<Vec<f32>> {
+    let py = vector.py();
+    let vector: PyReadonlyArray1<'_, f32> = vector.extract()?;
+    let entries = vector.as_array().to_vec();
+    if entries.len() == len {
+        Ok(entries)
+    } else {
+        Err(invalid(py, format!("expected {len} params, got {}", entries.len())))
+    }
+}

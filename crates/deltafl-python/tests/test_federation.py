@@ -1,0 +1,134 @@
+"""Federations of arrays, of tables, of generators and of folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deltafl as dfl
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc")
+def test_the_inputs_of_a_federation_are_not_copied() -> None:
+    inputs = np.ones((200_000, 250), dtype=np.float32)  # 200 MB
+    targets = np.zeros(len(inputs), dtype=np.int64)
+    targets[::2] = 1
+    before = resident()
+    federation = dfl.Federation(
+        {f"ward-{k}": (inputs[k * 2000 : (k + 1) * 2000], targets[k * 2000 : (k + 1) * 2000]) for k in range(100)}
+    )
+    flat = dfl.Federation.from_arrays(inputs, targets, np.repeat(np.arange(100), 2000))
+    assert resident() - before < 60_000_000
+    assert (len(federation), len(flat)) == (100, 100)
+
+
+def test_a_change_of_the_array_is_seen_through_the_federation() -> None:
+    inputs = np.zeros((4, 2), dtype=np.float32)
+    federation = dfl.Federation({"a": (inputs[:2], [0, 1]), "b": (inputs[2:], [1, 0])})
+    inputs[3] = 7.0
+    assert federation["b"][0].tolist() == [[0.0, 0.0], [7.0, 7.0]], "it is the same memory"
+
+
+def test_devices_may_lie_in_any_order_and_with_gaps() -> None:
+    inputs = np.arange(20, dtype=np.float32).reshape(10, 2)
+    federation = dfl.Federation({"late": (inputs[7:9], [1, 0]), "early": (inputs[1:4], [0, 1, 1])})
+    assert federation["late"][0].tolist() == inputs[7:9].tolist()
+    assert federation["early"][1].tolist() == [0, 1, 1]
+    apart = dfl.Federation({"late": (inputs[7:9].copy(), [1, 0]), "early": (inputs[1:4].copy(), [0, 1, 1])})
+    assert apart.hash == federation.hash, "where the examples lie is no part of what they are"
+
+
+def test_kinds_of_arrays_come_to_the_same_federation() -> None:
+    rows = np.arange(24, dtype=np.float32).reshape(6, 4)
+    labels = np.array([0, 1, 2, 0, 1, 2])
+    expected = dfl.Federation({"a": (rows[:3], labels[:3]), "b": (rows[3:], labels[3:])}).hash
+
+    def of(convert: Any) -> str:
+        parts = {"a": (convert(rows[:3]), labels[:3]), "b": (convert(rows[3:]), labels[3:])}
+        return dfl.Federation(parts).hash
+
+    assert of(lambda part: part.astype(np.float64)) == expected
+    assert of(lambda part: part.tolist()) == expected
+    assert of(lambda part: part.reshape(3, 2, 2)) == expected
+    assert of(lambda part: np.asfortranarray(part)) == expected
+    torch = pytest.importorskip("torch")
+    assert of(torch.from_numpy) == expected
+
+
+def test_tables_of_polars_pandas_and_arrow_come_to_the_same_federation() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = {"ward": ["x", "y", "x", "y"], "age": [1.0, 2.0, 3.0, 4.0], "dose": [5.0, 6.0, 7.0, 8.0], "ill": [0, 1, 1, 0]}
+    table = pyarrow.table(columns)
+    federation = dfl.Federation.from_table(table, device="ward", target="ill")
+    assert federation["x"][0].tolist() == [[1.0, 5.0], [3.0, 7.0]]
+    assert federation["y"][1].tolist() == [1, 0]
+    for module, frame in (("polars", "DataFrame"), ("pandas", "DataFrame")):
+        other = getattr(pytest.importorskip(module), frame)(columns)
+        assert dfl.Federation.from_table(other, device="ward", target="ill").hash == federation.hash
+
+
+def test_a_generator_streams_to_a_folder(tmp_path: Path) -> None:
+    def devices() -> Iterator[tuple[str, Any]]:
+        rng = np.random.default_rng(3)
+        for k in range(5):
+            part = "test" if k == 4 else "train"
+            yield f"ward-{k}", (rng.normal(size=(k + 1, 3)).astype(np.float32), np.arange(k + 1) % 2, part)
+
+    federation = dfl.Federation.write(tmp_path / "wards", devices(), classes=2)
+    in_memory = dfl.Federation(dict(devices()), classes=2)
+    assert federation.hash == in_memory.hash == dfl.Federation.open(tmp_path / "wards").hash
+    assert federation.split("test") == ["ward-4"]
+    in_memory.save(tmp_path / "saved")
+    assert dfl.Federation.open(tmp_path / "saved").hash == federation.hash
+
+
+def test_real_targets_are_values() -> None:
+    federation = dfl.Federation({"a": (np.eye(2), [0.5, 1.5])})
+    assert federation.classes == 0
+    assert federation["a"][1].tolist() == [0.5, 1.5]
+    assert "real targets" in repr(federation)
+
+
+def test_grey_levels_are_seen_from_0_to_1() -> None:
+    federation = dfl.Federation({"a": (np.array([[0, 255]], dtype=np.uint8), [0])}, classes=2)
+    assert federation["a"][0].tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        ({}, "there are no devices"),
+        ({"a": (np.ones((2, 3)), [0])}, "device 'a': 2 inputs and 1 targets"),
+        ({"a": (np.ones((1, 3)), [0]), "b": (np.ones((1, 4)), [0])}, "device 'b' has 4 features where 3"),
+        ({"a": (np.ones((1, 3)), [0]), "b": (np.array([[1, np.nan, 1]]), [1])}, 'device "b", example 0: feature 1 is not finite'),
+        ({"a": (np.ones((1, 3)), [-1])}, "device 'a': classes are whole numbers from 0 on"),
+        ({"a": (np.ones((1, 3)), [np.inf])}, 'device "a", example 0: the number to predict is not finite'),
+        ({"a": (np.ones((0, 3)), np.zeros(0, dtype=int))}, "device 'a' has no examples"),
+        ({"a": (np.array([["x"]]), [0])}, "device 'a'"),
+        ({"a": np.ones(3)}, "device 'a': expected"),
+        ({"a": (np.ones((1, 3)), [0], "exam")}, "a split is train, test or validation"),
+        ({"a": (np.ones((1, 3)), [[0, 1]])}, "device 'a': targets must be a vector"),
+    ],
+)
+def test_bad_devices_are_refused_by_name(devices: Any, said: str) -> None:
+    with pytest.raises(dfl.InvalidInput, match=said):
+        dfl.Federation(devices)
+
+
+def test_a_label_beyond_the_classes_is_refused() -> None:
+    with pytest.raises(dfl.InvalidInput, match="label 5 is not below the number of classes, 3"):
+        dfl.Federation({"a": (np.ones((1, 2)), [5])}, classes=3)
+
+
+def test_a_folder_that_is_none_is_named() -> None:
+    with pytest.raises(dfl.InvalidInput, match="cannot open the federation nowhere"):
+        dfl.Federation.open("nowhere")

@@ -1,0 +1,235 @@
+"""``run``: the command's bits, its messages, and what a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deltafl as dfl
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "rounds": 4,
+    "cohort": 5,
+    "evaluate_every": 2,
+    "data": {"source": {"kind": "glyphs", "devices": 10, "seed": 1}},
+    "model": {"kind": "linear"},
+    "local": {"epochs": 1, "batch": 10, "learning_rate": 0.1},
+    "algorithm": [{"kind": "fedavg"}, {"kind": "delta-fl", "theta": [0.5]}],
+}
+
+
+def command(*words: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    """The command that the wheel holds."""
+    script = Path(sys.executable).with_name("deltafl")
+    return subprocess.run([str(script), *words], text=True, capture_output=True, check=False, **kwargs)
+
+
+def bits(folder: Path) -> dict[str, bytes]:
+    """Checkpoints and evaluations of a run."""
+    files = [*folder.glob("checkpoint/*"), *folder.glob("devices/*")]
+    assert files
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def test_the_quickstart_has_the_bits_of_the_command(root: Path, tmp_path: Path) -> None:
+    quickstart = root / "experiments" / "quickstart.toml"
+    mine = dfl.run(quickstart, out=tmp_path / "mine", rounds=3, seeds=[1, 2], progress=False)
+    theirs = command(
+        "run", str(quickstart), "--out", str(tmp_path / "theirs"), "--set", "rounds=3", "--set", "seeds=[1, 2]"
+    )
+    assert theirs.returncode == 0, theirs.stderr
+    assert bits(mine.path) == bits(tmp_path / "theirs")
+    table, said = repr(mine), theirs.stdout
+    assert table.splitlines()[:-1] == said.splitlines()[:-1]
+
+
+def test_a_dict_is_an_experiment_and_keywords_override_it() -> None:
+    run = dfl.run(TINY, rounds=2, local={"learning_rate": 0.2}, progress=False, **{"algorithm.1.theta": 0.3})
+    assert run.path == Path("runs/tiny")
+    assert run.experiment["rounds"] == 2
+    assert run.experiment["local"]["learning_rate"] == 0.2
+    assert [track.theta for track in run] == [1.0, 0.3]
+
+
+def test_tables_are_read_by_arrow_without_a_copy() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    run = dfl.run(TINY, progress=False)
+    devices = pyarrow.table(run.devices())
+    # Rounds 0, 2 and 4, two models, all devices.
+    assert devices.num_rows == 3 * 2 * 10 == len(run.devices())
+    assert {"device", "loss", "error", "split", "round", "theta"} <= set(devices.column_names)
+    source = run.devices()
+    first, second = pyarrow.table(source), pyarrow.table(source)
+    address = [table.column("loss").chunk(0).buffers()[1].address for table in (first, second)]
+    assert address[0] == address[1], "both readers see the memory of the table"
+    rounds = pyarrow.table(run.rounds())
+    assert rounds.num_rows == 4 * 2
+    table = pyarrow.table(run.table())
+    summary = run.summary()
+    assert table.column("p90").to_pylist() == [t["test"]["p90"]["mean"] for t in summary["tracks"]]
+    assert table.column("p90_std").to_pylist() == [None, None], "one seed has no deviation"
+
+
+def test_polars_and_pandas_read_the_tables() -> None:
+    polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    run = dfl.run(TINY, progress=False)
+    assert isinstance(run.table().to_polars(), polars.DataFrame)
+    assert isinstance(run.devices().to_pandas(), pandas.DataFrame)
+    assert len(polars.DataFrame(run.devices())) == len(run.devices())
+
+
+def test_a_run_shows_its_table_and_its_page_in_a_notebook() -> None:
+    run = dfl.run(TINY, progress=False)
+    html = run._repr_html_()
+    assert "<pre>" in html and "<iframe srcdoc=" in html and "90th percentile" in html
+    assert run.report().path == run.path / "report.html"
+    elsewhere = run.report(out="elsewhere").path
+    assert elsewhere.read_bytes() == run.report().path.read_bytes()
+
+
+def test_errors_are_exceptions_with_the_words_of_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text("name = 'x'\nrounds = 4\ncohort = 0\n")
+    with pytest.raises(dfl.InvalidInput) as raised:
+        dfl.run(file)
+    assert "wrong.toml:3:10" in str(raised.value)
+    said = command("run", str(file)).stderr
+    for line in str(raised.value).splitlines():
+        assert line.strip(" ×") in said, f"{line!r} is not in {said!r}"
+    with pytest.raises(dfl.InvalidInput, match="--set rounds=0: invalid value"):
+        dfl.run(TINY, rounds=0)
+    with pytest.raises(ValueError, match="no such file|cannot read"):
+        dfl.run(tmp_path / "missing.toml")
+    dfl.run(TINY, progress=False)
+    with pytest.raises(dfl.InvalidInput, match="already holds a run"):
+        dfl.run(TINY, progress=False)
+    with pytest.raises(dfl.InvalidInput, match="compute"):
+        dfl.run(TINY, out="other", compute="abacus")
+
+
+def test_a_run_goes_on_to_the_same_bits() -> None:
+    whole = dfl.run(TINY, out="whole", progress=False)
+    dfl.run(TINY, out="parts", rounds=2, progress=False)
+    parts = dfl.run(TINY, out="parts", resume=True, progress=False)
+    assert bits(parts.path) == bits(whole.path)
+
+
+def test_control_c_ends_after_the_round_and_saves(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import json, sys\nimport deltafl as dfl\n"
+        f"tiny = json.loads({json.dumps(json.dumps(TINY))})\n"
+        "try:\n"
+        "    dfl.run(tiny, out='long', rounds=1000000, evaluate_every=1000000, progress=False)\n"
+        "except dfl.Interrupted as stopped:\n"
+        "    assert isinstance(stopped, KeyboardInterrupt)\n"
+        "    print(stopped.rounds, flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(program)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    rounds = tmp_path / "long" / "rounds.jsonl"
+    while process.poll() is None and not (rounds.exists() and rounds.stat().st_size):
+        threading.Event().wait(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    done = int(out)
+    assert done > 0
+    more = dfl.run(TINY, out=tmp_path / "long", rounds=done + 1, evaluate_every=1000000, resume=True, progress=False)
+    assert more["fedavg"].params().shape == (62 * 784,)
+    whole = dfl.run(TINY, out="whole", rounds=done + 1, evaluate_every=1000000, progress=False)
+    assert np.array_equal(more["theta=0.5"].params(), whole["theta=0.5"].params())
+
+
+def test_runs_in_threads_do_not_meet_and_the_interpreter_goes_on() -> None:
+    ticks = []
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.wait(0.001):
+            ticks.append(1)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    runs: dict[int, dfl.Run] = {}
+
+    def train(seed: int) -> None:
+        runs[seed] = dfl.run(TINY, out=f"thread-{seed}", seeds=[seed], progress=False)
+
+    threads = [threading.Thread(target=train, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    ticker.join()
+    assert ticks, "other threads run while devices compute"
+    alone = dfl.run(TINY, out="alone", seeds=[2], progress=False)
+    assert bits(runs[2].path) == bits(alone.path)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_that_was_forked_trains_to_the_same_bits() -> None:
+    parent = dfl.run(TINY, out="parent", secagg="real", progress=False)
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: dfl.run(TINY, out="child", secagg="real", progress=False)
+    )
+    child.start()
+    child.join(timeout=120)
+    assert child.exitcode == 0
+    assert bits(Path("child")) == bits(parent.path)
+
+
+def test_progress_goes_to_logging(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="deltafl"):
+        dfl.run(TINY, progress=False)
+    assert "seed 1, round 4: 90th percentile of the error" in caplog.text
+    assert "Δ-FL θ=0.5 keeps about 2 devices a round" in caplog.text
+
+
+def test_a_progress_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    dfl.run(TINY, progress=True)
+    drawn = capsys.readouterr().err
+    assert "round 4/4" in drawn and drawn.endswith("\r\x1b[K"), "the line is taken away at the end"
+    dfl.run(TINY, out="quiet", progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_of_the_wheel_is_the_whole_command() -> None:
+    helped = command("--help")
+    assert helped.returncode == 0 and "deltafl demo" in helped.stdout
+    wrong = command("run", "nothing.toml")
+    assert wrong.returncode == 2 and "cannot read the experiment" in wrong.stderr
+
+
+def test_many_runs_leave_nothing_behind() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("there is no /proc")
+    tiny = {**TINY, "rounds": 1, "data": {"source": {"kind": "glyphs", "devices": 4, "seed": 1}}}
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for index in range(20):
+        dfl.run(tiny, out=f"warm-{index}", threads=2, progress=False).devices()
+    before = resident()
+    for index in range(100):
+        dfl.run(tiny, out=f"run-{index}", threads=2, progress=False).devices()
+    grown = resident() - before
+    assert grown < 20_000_000, f"100 runs grew by {grown / 1e6:.1f} MB"
+    assert len(os.listdir("/proc/self/fd")) == descriptors

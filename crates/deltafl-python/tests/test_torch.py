@@ -1,0 +1,146 @@
+"""PyTorch modules as trainers, and the superquantile with a gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import SHORT
+
+import deltafl as dfl
+
+torch = pytest.importorskip("torch")
+dfl_torch = pytest.importorskip("deltafl.torch")
+
+
+class Conv(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """The network of ``models.ConvNet``."""
+
+    def __init__(self, channels: tuple[int, int], classes: int) -> None:
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(1, channels[0], 5)
+        self.conv2 = torch.nn.Conv2d(channels[0], channels[1], 5)
+        self.fc = torch.nn.Linear(channels[1] * 16, classes)
+
+    def forward(self, images: Any) -> Any:
+        pooled = torch.max_pool2d(torch.relu(self.conv1(images)), 2)
+        pooled = torch.max_pool2d(torch.relu(self.conv2(pooled)), 2)
+        return self.fc(pooled.flatten(1))
+
+
+class Linear(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """The model of ``models.Linear``."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(features, classes, bias=False)
+
+    def forward(self, rows: Any) -> Any:
+        return self.fc(rows)
+
+
+@pytest.fixture(scope="module")
+def glyphs() -> dfl.Federation:
+    return dfl.Federation.synthetic("glyphs", devices=6, seed=2)
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv-net"])
+def test_a_module_agrees_with_our_kernels_after_a_round(glyphs: dfl.Federation, kind: str) -> None:
+    ours: dfl.models.Model
+    if kind == "linear":
+        ours, net, shape = dfl.models.Linear(l2=1e-3), Linear(784, 62), None
+        net.fc.weight.data.zero_()
+    else:
+        ours, net, shape = dfl.models.ConvNet(channels=(4, 8)), Conv((4, 8), 62), (1, 28, 28)
+        start = dfl.initial(ours, glyphs, seed=1)
+        net.load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
+    keywords = {**SHORT, "rounds": 1, "local": dfl.SGD(lr=0.05, batch=16)}
+    algorithms = [dfl.FedAvg(), dfl.DeltaFL(theta=0.5), dfl.FedProx(mu=0.3)]
+    theirs = dfl.train(glyphs, dfl_torch.Module(net, shape=shape, l2=ours.section()["l2"]), algorithms, **keywords)
+    expected = dfl.train(glyphs, ours, algorithms, **keywords)
+    for mine, wanted in zip(theirs, expected):
+        for name, array in wanted.arrays().items():
+            got = mine.arrays()[name]
+            assert np.linalg.norm(got - array) <= 1e-4 * np.linalg.norm(array), (wanted.name, name)
+    net.load_state_dict(expected.tracks[0].state_dict())
+
+
+def test_two_runs_agree_to_the_bit_with_dropout_and_several_workers(federation: dfl.Federation) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Dropout(0.5), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    module = dfl_torch.Module(net, init="reset", device="cpu")
+    runs = [
+        dfl.train(federation, module, dfl.DeltaFL(theta=0.5), secagg=secagg, **SHORT)
+        for secagg in ("plain", "plain", "real")
+    ]
+    params = [run.tracks[0].params() for run in runs]
+    assert np.array_equal(params[0], params[1]) and np.array_equal(params[0], params[2])
+    other = dfl.train(federation, module, dfl.DeltaFL(theta=0.5), seeds=[2], **SHORT)
+    assert not np.array_equal(other.tracks[0].params(seed=2), params[0])
+
+
+def test_threads_of_modules_come_to_the_same_bits(federation: dfl.Federation) -> None:
+    torch.manual_seed(0)
+    module = dfl_torch.Module(torch.nn.Linear(5, 2), device="cpu")
+    one, two = (
+        dfl.train(federation, module, dfl.FedAvg(), threads=threads, **SHORT).tracks[0].params()
+        for threads in (1, 2)
+    )
+    assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize("buffers", ["average", "fixed"])
+def test_buffers_follow_the_rule(federation: dfl.Federation, buffers: Any) -> None:
+    net = torch.nn.Sequential(torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2))
+    module = dfl_torch.Module(net, buffers=buffers, device="cpu")
+    assert module.num_params == 10 + 12 + (10 if buffers == "average" else 0)
+    state = dfl.train(federation, module, dfl.FedAvg(), **SHORT).tracks[0].state_dict()
+    moved = bool(state["0.running_mean"].abs().max() > 0)
+    assert moved == (buffers == "average")
+    assert int(state["0.num_batches_tracked"]) == 0, "whole numbers stay"
+    net.load_state_dict(state)
+
+
+def test_an_optimizer_of_the_user_steps(federation: dfl.Federation) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Linear(5, 2)
+    plain = dfl_torch.Module(net, device="cpu")
+    sgd = dfl_torch.Module(
+        net, optimizer=lambda params, local: torch.optim.SGD(params, lr=local.learning_rate), device="cpu"
+    )
+    adam = dfl_torch.Module(net, optimizer=lambda params, local: torch.optim.Adam(params, lr=0.01), device="cpu")
+    found = [dfl.train(federation, module, dfl.FedAvg(), **SHORT).tracks[0].params() for module in (plain, sgd, adam)]
+    assert np.allclose(found[0], found[1], rtol=1e-5, atol=1e-7)
+    assert not np.allclose(found[0], found[2])
+
+
+def test_a_module_that_does_not_fit_names_the_device(federation: dfl.Federation) -> None:
+    with pytest.raises(dfl.TrainerError, match=r"device ward-\d+: RuntimeError") as raised:
+        dfl.train(federation, dfl_torch.Module(torch.nn.Linear(7, 2), device="cpu"), dfl.FedAvg(), **SHORT)
+    assert isinstance(raised.value.__cause__, RuntimeError)
+
+
+def test_the_superquantile_has_the_gradient_of_its_mixture() -> None:
+    losses = torch.tensor([1.0, 2.0, 3.0, 5.0], dtype=torch.float64, requires_grad=True)
+    value = dfl_torch.superquantile(losses, 0.5)
+    assert float(value) == 4.0
+    value.backward()
+    assert losses.grad.tolist() == [0.0, 0.0, 0.5, 0.5]
+
+
+def test_the_smoothed_superquantile_passes_a_gradient_check() -> None:
+    rng = np.random.default_rng(4)
+    losses = torch.tensor(rng.exponential(size=12), dtype=torch.float64, requires_grad=True)
+    weights = rng.integers(1, 9, size=12).astype(float)
+    for theta in (0.2, 0.7, 1.0):
+        assert torch.autograd.gradcheck(
+            lambda values, theta=theta: dfl_torch.superquantile(values, theta, 0.3, weights), (losses,)
+        )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_a_module_trains_on_a_gpu(federation: dfl.Federation) -> None:
+    module = dfl_torch.Module(torch.nn.Linear(5, 2))
+    out = dfl.train(federation, module, dfl.FedAvg(), **SHORT)
+    assert np.isfinite(out.tracks[0].params()).all()

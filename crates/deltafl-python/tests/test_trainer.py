@@ -1,0 +1,206 @@
+"""Trainers of the user, in the round loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import SHORT, blobs
+from numpy.typing import NDArray
+
+import deltafl as dfl
+
+Array = NDArray[Any]
+
+
+class Softmax(dfl.Trainer):
+    """Softmax regression in numpy: what ``models.Linear`` trains."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        self._shape = (classes, features)
+
+    @property
+    def num_params(self) -> int:
+        return self._shape[0] * self._shape[1]
+
+    def init(self, rng: np.random.Generator) -> Array:
+        return np.zeros(self.num_params)
+
+    def _probabilities(self, params: Array, inputs: Array) -> Array:
+        logits = inputs.astype(np.float64) @ params.reshape(self._shape).T
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    def loss(self, params: Array, inputs: Array, targets: Array) -> tuple[float, Array]:
+        probabilities = self._probabilities(params, inputs)
+        return -np.log(probabilities[np.arange(len(targets)), targets]).sum(), probabilities.argmax(axis=1)
+
+    def update(self, params: Array, inputs: Array, targets: Array, local: dfl.Local) -> Array:
+        wide = params.astype(np.float64)
+        for batch in local.batches():
+            slope = self._probabilities(wide, inputs[batch])
+            slope[np.arange(len(batch)), targets[batch]] -= 1
+            gradient = (slope.T @ inputs[batch] / len(batch)).ravel()
+            wide -= local.learning_rate * (gradient + local.l2 * wide)
+        return wide
+
+    def arrays(self, params: Array) -> dict[str, Array]:
+        return {"fc.weight": params.reshape(self._shape)}
+
+
+def trained(federation: dfl.Federation, trainer: dfl.Trainer, **keywords: Any) -> dfl.Run:
+    algorithms = [dfl.FedAvg(), dfl.DeltaFL(theta=0.5)]
+    return dfl.train(federation, trainer, algorithms, **{**SHORT, **keywords})
+
+
+@pytest.mark.parametrize("local", [dfl.SGD(lr=0.1, batch=8, epochs=2), dfl.SGD(lr=0.1, batch=8, steps=3)])
+def test_a_trainer_that_computes_the_same_comes_to_the_same_params(
+    federation: dfl.Federation, local: dfl.SGD
+) -> None:
+    mine = trained(federation, Softmax(5, 2), local=local)
+    ours = dfl.train(
+        federation,
+        dfl.models.Linear(),
+        [dfl.FedAvg(), dfl.DeltaFL(theta=0.5)],
+        **{**SHORT, "local": local},
+    )
+    for name in ("fedavg", "theta=0.5"):
+        expected = ours[name].arrays()["fc.weight"]
+        assert np.allclose(mine[name].arrays()["fc.weight"], expected, rtol=1e-4, atol=1e-6)
+    mean = [table["test"]["mean"]["mean"] for table in (run.summary()["tracks"][1] for run in (mine, ours))]
+    assert mean[0] == pytest.approx(mean[1], abs=0.02)
+
+
+def test_masks_private_quantiles_and_workers_change_no_bit(federation: dfl.Federation) -> None:
+    plain = trained(federation, Softmax(5, 2))["theta=0.5"].params()
+    assert np.array_equal(plain, trained(federation, Softmax(5, 2), secagg="real")["theta=0.5"].params())
+    assert np.array_equal(plain, trained(federation, Softmax(5, 2), threads=3)["theta=0.5"].params())
+    private = [dfl.DeltaFL(theta=0.5, quantile="histogram")]
+    found = [
+        dfl.train(federation, Softmax(5, 2), private, **{**SHORT, "secagg": secagg}).tracks[0].params()
+        for secagg in ("plain", "real")
+    ]
+    assert np.array_equal(found[0], found[1])
+
+
+def test_a_run_resumes_to_the_same_bits(federation: dfl.Federation) -> None:
+    trained(federation, Softmax(5, 2), name="parts", rounds=2)
+    parts = trained(federation, Softmax(5, 2), name="parts", rounds=4, resume=True)
+    whole = trained(federation, Softmax(5, 2), rounds=4)
+    assert np.array_equal(parts["fedavg"].params(), whole["fedavg"].params())
+
+
+class Failing(Softmax):
+    """Fails in the middle of its third update."""
+
+    left = 3
+
+    def update(self, params: Array, inputs: Array, targets: Array, local: dfl.Local) -> Array:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("the disk of the ward is full")
+        return super().update(params, inputs, targets, local)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_trainer_that_raises_names_the_device_and_loses_nothing(
+    federation: dfl.Federation, threads: int
+) -> None:
+    failing = Failing(5, 2)
+    failing.left = 12
+    with pytest.raises(dfl.TrainerError, match=r"device ward-\d+: RuntimeError: the disk") as raised:
+        trained(federation, failing, name="broken", threads=threads)
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    assert raised.value.__cause__.__traceback__ is not None
+    resumed = trained(federation, Softmax(5, 2), name="broken", resume=True, threads=threads)
+    whole = trained(federation, Softmax(5, 2))
+    assert np.array_equal(resumed["fedavg"].params(), whole["fedavg"].params())
+
+
+class Odd(Softmax):
+    """Answers with something else."""
+
+    def __init__(self, what: str, answer: Any) -> None:
+        super().__init__(5, 2)
+        self._what, self._answer = what, answer
+
+    def init(self, rng: np.random.Generator) -> Array:
+        return self._answer if self._what == "init" else super().init(rng)  # type: ignore[no-any-return]
+
+    def loss(self, params: Array, inputs: Array, targets: Array) -> tuple[float, Array]:
+        return self._answer if self._what == "loss" else super().loss(params, inputs, targets)  # type: ignore[no-any-return]
+
+    def update(self, params: Array, inputs: Array, targets: Array, local: dfl.Local) -> Array:
+        return self._answer if self._what == "update" else super().update(params, inputs, targets, local)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("what", "answer", "said"),
+    [
+        ("init", np.zeros(3), r"init must return a vector of 10 params, got shape \(3,\)"),
+        ("loss", 1.0, r"loss must return \(sum of the losses, predictions\)"),
+        ("loss", (1.0, np.zeros((2, 2))), "loss must predict as many as there are targets"),
+        ("update", np.zeros((2, 5)), r"update must return a vector of 10 params, got shape \(2, 5\)"),
+        ("update", "nothing", "could not convert string"),
+    ],
+)
+def test_wrong_answers_are_named_with_their_device(
+    federation: dfl.Federation, what: str, answer: Any, said: str
+) -> None:
+    with pytest.raises(dfl.TrainerError, match=rf"(?s)device ward-\d+: .*{said}"):
+        trained(federation, Odd(what, answer))
+
+
+def test_an_update_that_is_not_finite_is_left_out_and_counted(federation: dfl.Federation) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    out = trained(federation, Odd("update", np.full(10, np.nan)))
+    rounds = pyarrow.table(out.rounds())
+    assert set(rounds["refused"].to_pylist()) >= {4}
+    assert not out["fedavg"].params().any(), "nothing moved"
+
+
+def test_a_trainer_of_real_numbers_has_the_metrics_of_a_regression() -> None:
+    class Mean(dfl.Trainer):
+        task = "regression"
+        num_params = 1  # type: ignore[assignment]
+
+        def init(self, rng: np.random.Generator) -> Array:
+            return np.zeros(1)
+
+        def loss(self, params: Array, inputs: Array, targets: Array) -> tuple[float, Array]:
+            predicted = np.full(len(targets), params[0])
+            return float(0.5 * ((predicted - targets) ** 2).sum()), predicted
+
+        def update(self, params: Array, inputs: Array, targets: Array, local: dfl.Local) -> Array:
+            for batch in local.batches():
+                params -= local.learning_rate * (params[0] - targets[batch].mean())
+            return params
+
+    rng = np.random.default_rng(5)
+    devices = {f"d{k}": (np.ones((6, 1)), rng.normal(3.0, 0.1, size=6)) for k in range(5)}
+    out = dfl.train(
+        dfl.Federation(devices), Mean(), dfl.FedAvg(), **{**SHORT, "rounds": 40, "evaluate_every": 40}
+    )
+    assert out.tracks[0].params()[0] == pytest.approx(3.0, abs=0.1)
+    assert {"rmse", "mae", "r_squared"} <= set(out.devices().columns)
+
+
+def test_random_numbers_are_keyed_by_device_round_and_seed() -> None:
+    seen: list[tuple[float, ...]] = []
+
+    class Noisy(Softmax):
+        def update(self, params: Array, inputs: Array, targets: Array, local: dfl.Local) -> Array:
+            drawn = local.rng().normal(size=self.num_params)
+            seen.append(tuple(drawn))
+            return params + 0.01 * drawn
+
+    federation = blobs()
+    first = trained(federation, Noisy(5, 2), threads=1)
+    once = sorted(seen)
+    seen.clear()
+    second = trained(federation, Noisy(5, 2), threads=2)
+    assert sorted(seen) == once
+    assert max(Counter(once).values()) <= 2, "both models of a run share them, and nobody else"
+    assert np.array_equal(first["fedavg"].params(), second["fedavg"].params())

@@ -1,0 +1,80 @@
+"""The types of the package, checked, and the examples of its docstrings, run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deltafl
+
+PACKAGE = Path(deltafl.__file__).parent
+PLAIN = ["_federation", "_superquantile", "_trainer", "_run", "_train", "_progress", "_table", "errors", "models", "_algorithms", "_cli", "__init__"]
+
+USE = """
+import numpy as np
+import deltafl as dfl
+
+fed = dfl.Federation({"a": (np.ones((2, 3), dtype=np.float32), np.array([0, 1]))})
+out = dfl.train(fed, dfl.models.Linear(), [dfl.FedAvg(), dfl.DeltaFL(theta=[0.8, 0.5], quantile="open")],
+                rounds=2, cohort=1, local=dfl.SGD(lr=0.1, batch=2))
+name: str = out["theta=0.5"].name
+value: float = dfl.superquantile([1.0, 2.0], 0.5)
+"""
+MISUSE = {
+    'dfl.DeltaFL(theta="half")': "theta",
+    "dfl.DeltaFL()": "theta",
+    'dfl.DeltaFL(theta=0.5, quantile="guess")': "quantile",
+    "x: str = dfl.superquantile([1.0], 0.5)": "float",
+}
+
+
+def checker(name: str, *files: Path, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip(name)
+    # pyright fetches the rest of itself when it first runs.
+    if subprocess.run([sys.executable, "-m", name, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{name} cannot run here")
+    words = {"mypy": ["mypy", "--strict", "--cache-dir", "/dev/null", "--python-version", "3.10"], "pyright": ["pyright", "--pythonversion", "3.10"]}[name]
+    return subprocess.run(
+        [sys.executable, "-m", *words, *map(str, files)], text=True, capture_output=True, check=False, **kwargs
+    )
+
+
+def test_the_package_is_typed(root: Path) -> None:
+    assert (PACKAGE / "py.typed").exists()
+    sources = root / "crates/deltafl-python/python"
+    files = [Path("deltafl") / f"{module}.py" for module in PLAIN]
+    done = checker("mypy", *files, cwd=sources)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["mypy", "pyright"])
+def test_the_stubs_tell_use_from_misuse(name: str, tmp_path: Path) -> None:
+    use = tmp_path / "use.py"
+    use.write_text(USE)
+    done = checker(name, use)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for index, (line, about) in enumerate(MISUSE.items()):
+        misuse = tmp_path / f"misuse_{index}.py"
+        misuse.write_text(f"import deltafl as dfl\n{line}\n")
+        done = checker(name, misuse)
+        assert done.returncode != 0 and about in done.stdout, line
+
+
+@pytest.mark.parametrize("module", ["_federation", "_superquantile", "_trainer", "__init__"])
+def test_the_examples_of_the_docstrings_run(module: str) -> None:
+    name = "deltafl" if module == "__init__" else f"deltafl.{module}"
+    failed, tried = doctest.testmod(importlib.import_module(name))
+    assert tried > 0 and failed == 0
+
+
+def test_the_stub_names_what_the_module_holds() -> None:
+    stub = (PACKAGE / "_deltafl.pyi").read_text()
+    held = [name for name in dir(deltafl._deltafl) if not name.startswith("_")]
+    missing = [name for name in held if f"def {name}(" not in stub and f"class {name}:" not in stub]
+    assert not missing

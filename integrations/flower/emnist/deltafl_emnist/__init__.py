@@ -1,0 +1,1 @@
+"""Δ-FL on handwriting, in Flower."""

@@ -1,0 +1,1 @@
+"""Δ-FL with scikit-learn, in Flower."""
