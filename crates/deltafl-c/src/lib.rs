@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use ::deltafl_device::{Consent, Credentials, Data, Device, DeviceState, Server, Trust};
 use deltafl::data::Examples;
+use deltafl::memory::Memory;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
-use deltafl::trainer::{LocalPlan, LocalTrainer, TrainerError, Work, Worker};
+use deltafl::trainer::{LocalTask, LocalTrainer, TrainerError, Work, Worker};
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::loopback;
 use tokio::runtime::Runtime;
@@ -316,12 +317,12 @@ impl Worker for CWorker<'_> {
 
     fn update(
         &mut self,
-        params: &[f32],
-        _: &Examples<'_>,
-        plan: &LocalPlan,
+        task: &LocalTask<'_>,
+        _: &mut Memory,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
-        self.load(params);
+        let plan = task.plan;
+        self.load(task.params);
         let (epochs, steps) = match plan.work {
             Work::Epochs(epochs) => (epochs, 0),
             Work::Steps(steps) => (0, steps),

@@ -8,10 +8,11 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use deltafl::data::{BatchBuffer, Examples};
+use deltafl::memory::Memory;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::task::{RegressionLoss, Task};
-use deltafl::trainer::{LocalPlan, LocalTrainer, TrainerError, Work, Worker};
+use deltafl::trainer::{LocalPlan, LocalTask, LocalTrainer, TrainerError, Work, Worker};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
@@ -144,11 +145,11 @@ impl Worker for PyWorker<'_> {
 
     fn update(
         &mut self,
-        params: &[f32],
-        examples: &Examples<'_>,
-        plan: &LocalPlan,
+        task: &LocalTask<'_>,
+        _: &mut Memory,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
+        let LocalTask { params, examples, plan, .. } = *task;
         self.trainer.earlier()?;
         let order = order(plan, examples.len(), stream);
         let seed = stream.next_u64();
