@@ -10,9 +10,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use deltafl::data::Examples;
+use deltafl::memory::Memory;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
-use deltafl::trainer::{LocalPlan, LocalTrainer, TrainerError, Worker};
+use deltafl::trainer::{LocalTask, LocalTrainer, TrainerError, Worker};
 use deltafl_device::{Consent, Data, Device, Server, Trust};
 use deltafl_wire::loopback;
 
@@ -55,11 +56,11 @@ impl Worker for LineWorker<'_> {
 
     fn update(
         &mut self,
-        params: &[f32],
-        examples: &Examples<'_>,
-        plan: &LocalPlan,
+        task: &LocalTask<'_>,
+        _: &mut Memory,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
+        let LocalTask { params, examples, plan, .. } = *task;
         self.load(params);
         for _ in 0..plan.examples(examples.len() as u64) {
             let (x, r) = self.residual(stream.below(examples.len() as u64) as usize);

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use deltafl::data::Examples;
+use deltafl::memory::Memory;
 use deltafl::model::{Batch, Model, Score, Step, Tensor};
 use deltafl::stream::Stream;
 use deltafl::task::Task;
-use deltafl::trainer::{LocalPlan, TrainerError, Worker};
+use deltafl::trainer::{LocalTask, TrainerError, Worker};
 
 thread_local! {
     /// Whether what this thread computes is over.
@@ -80,13 +81,12 @@ impl Worker for GuardedWorker<'_> {
 
     fn update(
         &mut self,
-        params: &[f32],
-        examples: &Examples<'_>,
-        plan: &LocalPlan,
+        task: &LocalTask<'_>,
+        own: &mut Memory,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         check();
-        self.0.update(params, examples, plan, stream)
+        self.0.update(task, own, stream)
     }
 }
 

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use deltafl::data::Examples;
-use deltafl::model::{Model, Score};
+use deltafl::memory::Memory;
+use deltafl::model::{Model, Score, Tensor};
 use deltafl::stream::Stream;
 use deltafl::task::Task;
-use deltafl::trainer::{LocalPlan, LocalTrainer, Sgd, SgdWorker, TrainerError, Worker, Workspace};
+use deltafl::trainer::{LocalTask, LocalTrainer, Sgd, SgdWorker, TrainerError, Worker, Workspace};
 
 use crate::interruptible::Interruptible;
 
@@ -40,6 +41,10 @@ impl LocalTrainer for ModelTrainer {
 
     fn task(&self) -> Task {
         self.model.task()
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        self.model.tensors()
     }
 
     fn worker(&self) -> Box<dyn Worker + '_> {
@@ -80,11 +85,10 @@ impl Worker for PooledWorker<'_> {
 
     fn update(
         &mut self,
-        params: &[f32],
-        examples: &Examples<'_>,
-        plan: &LocalPlan,
+        task: &LocalTask<'_>,
+        own: &mut Memory,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
-        self.worker().update(params, examples, plan, stream)
+        self.worker().update(task, own, stream)
     }
 }
