@@ -10,7 +10,7 @@ use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::trainer::LocalTrainer;
 use deltafl_cuda::Place;
-use deltafl_data::experiment::{ComputedOn, Experiment};
+use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, Summary};
 use miette::{GraphicalReportHandler, GraphicalTheme, Report};
 

@@ -60,7 +60,7 @@ impl Worker for LineWorker<'_> {
         _: &mut Memory,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
-        let &LocalTask { params, examples, plan, .. } = task;
+        let LocalTask { params, examples, plan, .. } = *task;
         self.load(params);
         for _ in 0..plan.examples(examples.len() as u64) {
             let (x, r) = self.residual(stream.below(examples.len() as u64) as usize);

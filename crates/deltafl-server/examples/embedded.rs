@@ -9,6 +9,7 @@ use deltafl::algorithm::{Quantile, Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::model::Tensor;
 use deltafl::terms::Terms;
+use deltafl::terms::Terms;
 use deltafl::trainer::Work;
 use deltafl::training::{Local, Plan, Records, State, TrackState, train};
 use deltafl_server::engine::Rules;
@@ -27,6 +28,7 @@ pub(crate) fn serve(
         sampling: Sampling { cohort_size: 4, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(5), batch: 1, learning_rate: 0.1, decay: None },
         evaluate_every: 20,
+        terms: Terms::PRIVATE,
         tracks: vec![Track::fed_avg(), tail.into()],
         terms: Terms::PRIVATE,
     };

@@ -337,9 +337,7 @@ async fn run_drawn(chain: impl FnOnce(Chain) -> Option<Chain>) -> (Vec<Event>, u
             correction: None,
         };
         let ask = Ask::Update { weighting: Weighting::everyone(), plan };
-        engine
-            .secure_sum(&round, &[Query { params, sent: Vec::new(), ask }])
-            .map_or(0, |sums| sums[0].answered as usize)
+        engine.secure_sum(&round, &[Query::new(params, ask)]).map_or(0, |sums| sums[0].answered as usize)
     });
     let answered = sums.await.unwrap();
     let events = folders.iter().flat_map(|folder| transcript(folder.path())).collect();

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! track-0.fc.weight            the params of a track, by PyTorch's names and in its layouts
-//! track-0.memory.NAME          a vector that the track's algorithm remembers
-//! track-0.devices.NAME         a vector that devices remember, one row per device
+//! memory-0.NAME                a vector that the track's algorithm remembers
+//! devices-0.NAME               a vector that devices remember, one row per device
 //! ```
 //!
-//! Everything else stands as JSON beside them. This is the one form of a state: MPI ranks exchange these bytes too.
+//! What begins with `track-0.` is a state dict of the model, and nothing else is. Everything else stands as JSON beside them. This is the one form of a state: MPI ranks exchange these bytes too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -102,7 +102,7 @@ pub fn encode(state: &State) -> Result<Vec<u8>, CheckpointError> {
         }
         for (name, vector) in track.memory.vectors() {
             tensors.push(NamedTensor {
-                name: format!("track-{i}.memory.{name}"),
+                name: format!("memory-{i}.{name}"),
                 shape: vec![vector.len()],
                 values: vector.as_slice().to_vec(),
             });
@@ -132,7 +132,7 @@ fn header_of(index: usize, track: &TrackState, tensors: &mut Vec<NamedTensor>) -
         let rows = &device_vectors[&name];
         let equal = rows.iter().all(|(_, len)| *len == rows[0].1);
         let shape = if equal { vec![rows.len(), rows[0].1] } else { vec![values.len()] };
-        tensors.push(NamedTensor { name: format!("track-{index}.devices.{name}"), shape, values });
+        tensors.push(NamedTensor { name: format!("devices-{index}.{name}"), shape, values });
     }
     TrackHeader {
         numbers: track.memory.numbers().map(|(name, number)| (name.to_owned(), number.to_bits())).collect(),
@@ -151,19 +151,19 @@ pub fn decode(bytes: &[u8]) -> Result<State, CheckpointError> {
         tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
     let mut tracks = Vec::with_capacity(header.tracks.len());
     for (i, track) in header.tracks.iter().enumerate() {
-        let mut take = |name: &str| by_name.remove(&format!("track-{i}.{name}"));
+        let mut take = |kind: &str, name: &str| by_name.remove(&format!("{kind}-{i}.{name}"));
         let named = header.tensors.iter().filter_map(|tensor| {
-            take(&tensor.name).map(|found| NamedTensor { name: tensor.name.clone(), ..found })
+            take("track", &tensor.name).map(|found| NamedTensor { name: tensor.name.clone(), ..found })
         });
         let params = flat_params(&header.tensors, &named.collect::<Vec<_>>())
             .map_err(|source| CheckpointError::Params { track: i, source })?;
         let mut memory = Memory::default();
         track.numbers.iter().for_each(|(name, &bits)| memory.set_number(name, f64::from_bits(bits)));
         for name in &track.vectors {
-            let vector = take(&format!("memory.{name}")).ok_or(CheckpointError::NoState)?;
+            let vector = take("memory", name).ok_or(CheckpointError::NoState)?;
             memory.set_vector(name, vector.values.into());
         }
-        let devices = devices_of(track, |name| take(&format!("devices.{name}")))?;
+        let devices = devices_of(track, |name| take("devices", name))?;
         tracks.push(TrackState { params: params.into(), memory, devices });
     }
     share_equal(&mut tracks);
@@ -256,12 +256,12 @@ mod tests {
             tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.shape[..])).collect();
         shapes.sort_unstable();
         let expected: [(&str, &[usize]); 8] = [
-            ("track-0.devices.control", &[2, 2]),
+            ("devices-0.control", &[2, 2]),
+            ("memory-1.moment", &[2]),
             ("track-0.fc.bias", &[1]),
             ("track-0.fc.weight", &[2, 1]),
             ("track-1.fc.bias", &[1]),
             ("track-1.fc.weight", &[2, 1]),
-            ("track-1.memory.moment", &[2]),
             ("track-2.fc.bias", &[1]),
             ("track-2.fc.weight", &[2, 1]),
         ];
