@@ -9,7 +9,6 @@ use deltafl::algorithm::{Quantile, Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::model::Tensor;
 use deltafl::terms::Terms;
-use deltafl::terms::Terms;
 use deltafl::trainer::Work;
 use deltafl::training::{Local, Plan, Records, State, TrackState, train};
 use deltafl_server::engine::Rules;
@@ -30,7 +29,6 @@ pub(crate) fn serve(
         evaluate_every: 20,
         terms: Terms::PRIVATE,
         tracks: vec![Track::fed_avg(), tail.into()],
-        terms: Terms::PRIVATE,
     };
     let introduction =
         Introduction { experiment: "points".into(), params: 2, ..Introduction::new("points")? };
