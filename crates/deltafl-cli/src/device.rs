@@ -1,6 +1,6 @@
 //! `deltafl device`: take part in a federation with the data of this machine, which stays here.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<DeviceCommand>,
     #[command(flatten)]
-    part: Option<TakePart>,
+    part: TakePart,
 }
 
 /// What else a device does.
@@ -55,11 +55,11 @@ pub(crate) struct TakePart {
     #[command(flatten)]
     _config: ConfigArgs,
     /// The server
-    #[arg(long, value_name = "HOST:PORT")]
-    server: String,
+    #[arg(long, value_name = "HOST:PORT", required = true)]
+    server: Option<String>,
     /// The federation folder that holds this device's examples
-    #[arg(long, value_name = "DIR")]
-    data: PathBuf,
+    #[arg(long, value_name = "DIR", required = true)]
+    data: Option<PathBuf>,
     /// The device in it [default: the only one that trains]
     #[arg(long, value_name = "ID")]
     name: Option<String>,
@@ -181,13 +181,13 @@ fn on_battery() -> bool {
 }
 
 /// Who this device is, and how it knows its server.
-fn known(args: &TakePart, data: &Data) -> Result<(Credentials, Server)> {
+fn known(args: &TakePart, address: &str, data: &Data) -> Result<(Credentials, Server)> {
     let Some(folder) = &args.identity else {
-        let server = Server { address: args.server.clone(), trust: Trust::Loopback };
+        let server = Server { address: address.to_owned(), trust: Trust::Loopback };
         return Ok((loopback::credentials(data.name()), server));
     };
     let identity = DeviceIdentity::open(folder).map_err(identity_error)?;
-    let server = Server::certified(&args.server, &identity)
+    let server = Server::certified(address, &identity)
         .map_err(|e| bad_input("the server cannot be known").because(e))?;
     Ok((Credentials::from(&identity), server))
 }
@@ -231,20 +231,19 @@ fn state(args: &TakePart) -> Result<DeviceState> {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    match (args.command, args.part) {
-        (Some(DeviceCommand::Audit(args)), _) => audit::run(&args),
-        (None, Some(part)) => take_part(part),
-        (None, None) => Err(bad_input("a device needs --server, --data and --identity").into()),
+    match args.command {
+        Some(DeviceCommand::Audit(args)) => audit::run(&args),
+        None => take_part(args.part),
     }
 }
 
 /// This device's examples in the folder that it was given.
-fn data(args: &TakePart, federation: &Arc<Federation>) -> Result<Data> {
-    match &args.name {
+fn data(name: Option<&str>, folder: &Path, federation: &Arc<Federation>) -> Result<Data> {
+    match name {
         Some(name) => Data::named(federation, name)
-            .ok_or_else(|| bad_input(format!("{} has no device {name}", args.data.display())).into()),
+            .ok_or_else(|| bad_input(format!("{} has no device {name}", folder.display())).into()),
         None => Data::only_device(federation).ok_or_else(|| {
-            bad_input(format!("{} does not have one device that trains", args.data.display()))
+            bad_input(format!("{} does not have one device that trains", folder.display()))
                 .help("say which one with --name")
                 .into()
         }),
@@ -252,11 +251,15 @@ fn data(args: &TakePart, federation: &Arc<Federation>) -> Result<Data> {
 }
 
 fn take_part(args: TakePart) -> Result<()> {
-    let federation = deltafl_data::open(&args.data)
-        .map_err(|e| bad_input(format!("cannot open the federation {}", args.data.display())).because(e))?;
+    // Clap has asked for both: they may be missing before a subcommand alone.
+    let (Some(address), Some(folder)) = (&args.server, &args.data) else {
+        return Err(bad_input("a device needs --server and --data").into());
+    };
+    let federation = deltafl_data::open(folder)
+        .map_err(|e| bad_input(format!("cannot open the federation {}", folder.display())).because(e))?;
     let federation = Arc::new(federation);
-    let data = data(&args, &federation)?;
-    let (credentials, server) = known(&args, &data)?;
+    let data = data(args.name.as_deref(), folder, &federation)?;
+    let (credentials, server) = known(&args, address, &data)?;
     let (state, consent) = (state(&args)?, args.consent.consent(args.insecure)?);
     let stop = stop_on_interrupt();
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
@@ -271,7 +274,7 @@ fn take_part(args: TakePart) -> Result<()> {
             )
         })?;
         let federation = contract.fit(Federation::clone(&federation)).map_err(|e| {
-            bad_input(format!("the data in {} does not fit the federation", args.data.display())).because(e)
+            bad_input(format!("the data in {} does not fit the federation", folder.display())).because(e)
         })?;
         let federation = Arc::new(federation);
         let model = spec

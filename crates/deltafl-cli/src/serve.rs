@@ -280,7 +280,8 @@ fn check_levels(experiment: &Experiment) -> Result<()> {
     let cohort = experiment.cohort.get();
     let mut levels: Vec<f64> = experiment.tracks().into_iter().map(|track| track.label.theta.get()).collect();
     levels.sort_by(f64::total_cmp);
-    for pair in levels.windows(2).filter(|pair| pair[0] < pair[1]) {
+    levels.dedup();
+    for pair in levels.windows(2) {
         let apart = (pair[1] - pair[0]) * cohort as f64;
         if apart < APART - 1e-6 {
             let (low, high) = (pair[0], pair[1]);
@@ -289,6 +290,13 @@ fn check_levels(experiment: &Experiment) -> Result<()> {
                 .help("what lies between is the sum over those: take larger cohorts or levels further apart, or --allow-close-levels")
                 .into());
         }
+    }
+    let parts = levels.len();
+    if parts > 1 && (cohort as f64) < APART * parts as f64 {
+        let what = format!("{parts} levels part a cohort of {cohort} into fewer than ten devices each");
+        return Err(bad_input(what)
+            .help("all levels start at one w, and there a device trains for one of them: take larger cohorts or fewer levels, or --allow-close-levels")
+            .into());
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ const NORMALISED: &str = r#"
 name = "normalised"
 rounds = 2
 cohort = 6
+weights = "uniform"
 [data]
 source = "data"
 normalise = "mean-ratio"

@@ -97,8 +97,11 @@ pub(super) enum TooMuch {
     Parts { members: u64, parts: u64, least: u64 },
 }
 
-/// The fewest devices, in the mean, that train for one of several tracks at one w.
-const LEAST_PART: u64 = 10;
+/// The fewest devices, in the mean, that train for one of several tracks at one w: a third of the owner's smallest cohort, ten
+/// at most.
+fn least_part(min_cohort: usize) -> u64 {
+    (min_cohort as u64 / 3).clamp(1, 10)
+}
 
 /// Asks the device whether it has time now.
 pub type Willing = Arc<dyn Fn() -> Result<(), Reason> + Send + Sync>;
@@ -182,7 +185,7 @@ impl Consent {
         }
         let parting = Parting::of(&question.key, &question.queries);
         let parts = (0..question.queries.len()).map(|query| parting.among(query)).max().unwrap_or(1);
-        let (members, least) = (u64::from(question.key.members), LEAST_PART.min(self.min_cohort as u64));
+        let (members, least) = (u64::from(question.key.members), least_part(self.min_cohort));
         if parts > 1 && members < parts * least {
             return Err(TooMuch::Parts { members, parts, least });
         }
@@ -335,6 +338,10 @@ mod tests {
         assert_eq!(private.allows_terms(&asked(together, 100, 4)), Err(TooMuch::Together));
         let many = private.allows_terms(&asked(Terms::PRIVATE, 100, 64));
         assert_eq!(many, Err(TooMuch::Parts { members: 100, parts: 64, least: 10 }));
+        let few = Consent { min_cohort: 12, ..Consent::default() };
+        assert_eq!(few.allows_terms(&asked(Terms::PRIVATE, 12, 3)), Ok(()));
+        let fewer = few.allows_terms(&asked(Terms::PRIVATE, 12, 4));
+        assert_eq!(fewer, Err(TooMuch::Parts { members: 12, parts: 4, least: 4 }));
         let open = Consent { open: true, ..Consent::default() };
         assert_eq!(open.allows_terms(&asked(Terms::OPEN, 100, 64)), Ok(()));
     }
