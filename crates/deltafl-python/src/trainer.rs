@@ -149,7 +149,6 @@ impl Worker for PyWorker<'_> {
         _: &mut Memory,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
-        let LocalTask { params, examples, plan, .. } = *task;
         self.trainer.earlier()?;
         let &LocalTask { params, examples, plan, .. } = task;
         plan.without_correction()?;
