@@ -138,6 +138,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_loses_nothing
     for back in [
         "DROP TABLE losses",
         "DROP TABLE rosters",
+        "DROP TABLE draws",
         "DELETE FROM schema_version WHERE version > 1",
         "UPDATE rounds SET timeline = NULL",
     ] {
