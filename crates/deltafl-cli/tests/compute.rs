@@ -6,7 +6,7 @@ mod support;
 
 use std::fs;
 
-use support::{Desk, checkpoints};
+use support::{Workdir, checkpoints};
 
 const EXPERIMENT: &str = r#"
 name = "tiny"
@@ -31,51 +31,51 @@ kind = "fedavg"
 
 #[test]
 fn a_gpu_that_is_not_there_is_refused_before_the_run_folder_is_made() {
-    let desk = Desk::with(EXPERIMENT);
-    let message = desk.failure("run x.toml --out r --compute cuda:99", 2);
+    let workdir = Workdir::with(EXPERIMENT);
+    let message = workdir.failure("run x.toml --out r --compute cuda:99", 2);
     assert!(message.contains("--compute cuda:99 cannot be used"), "{message}");
-    assert!(!desk.path("r").exists());
+    assert!(!workdir.path("r").exists());
 }
 
 #[test]
 fn a_place_that_is_none_is_refused_with_the_places_there_are() {
-    let message = Desk::with(EXPERIMENT).failure("run x.toml --compute abacus", 2);
+    let message = Workdir::with(EXPERIMENT).failure("run x.toml --compute abacus", 2);
     assert!(message.contains("auto, cpu, cuda or cuda:N"), "{message}");
 }
 
 #[test]
 fn a_run_records_where_it_computes_says_it_and_goes_on_there() {
-    let desk = Desk::with(EXPERIMENT);
-    let output = desk.run("run x.toml --out r --compute cpu");
+    let workdir = Workdir::with(EXPERIMENT);
+    let output = workdir.run("run x.toml --out r --compute cpu");
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && told.contains("devices compute on the CPU"), "{told}");
-    let file = desk.path("r/experiment.toml");
+    let file = workdir.path("r/experiment.toml");
     let resolved = fs::read_to_string(&file).unwrap();
     assert!(resolved.contains("compute = \"cpu\""), "{resolved}");
     // Begun on a GPU that no machine has: here it cannot be had, elsewhere it is another one.
     fs::write(&file, resolved.replace("compute = \"cpu\"", "compute = \"Abacus 9000\"")).unwrap();
-    let message = desk.failure("run x.toml --out r --resume --set rounds=3", 2);
+    let message = workdir.failure("run x.toml --out r --resume --set rounds=3", 2);
     assert!(message.contains("cannot be used") || message.contains("has changed"), "{message}");
     // Asked for by name, another place is a change of the experiment.
-    let message = desk.failure("run x.toml --out r --resume --set rounds=3 --compute cpu", 2);
+    let message = workdir.failure("run x.toml --out r --resume --set rounds=3 --compute cpu", 2);
     assert!(message.contains("resolved.compute") && message.contains("Abacus 9000"), "{message}");
 }
 
 #[test]
 fn a_run_of_before_places_were_recorded_goes_on_on_the_cpu() {
-    let desk = Desk::with(EXPERIMENT);
-    assert!(desk.run("run x.toml --out r --quiet --compute cpu").status.success());
-    let file = desk.path("r/experiment.toml");
+    let workdir = Workdir::with(EXPERIMENT);
+    assert!(workdir.run("run x.toml --out r --quiet --compute cpu").status.success());
+    let file = workdir.path("r/experiment.toml");
     let resolved = fs::read_to_string(&file).unwrap();
     fs::write(&file, resolved.replace("compute = \"cpu\"\n", "")).unwrap();
-    let output = desk.run("run x.toml --out r --resume --quiet --set rounds=3");
+    let output = workdir.run("run x.toml --out r --resume --quiet --set rounds=3");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
 fn a_perceptron_trains_on_the_cpu() {
-    let desk = Desk::with(EXPERIMENT);
-    let output = desk.run("run x.toml --out r --quiet --compute cpu");
+    let workdir = Workdir::with(EXPERIMENT);
+    let output = workdir.run("run x.toml --out r --quiet --compute cpu");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(checkpoints(&desk.path("r")).len(), 1);
+    assert_eq!(checkpoints(&workdir.path("r")).len(), 1);
 }

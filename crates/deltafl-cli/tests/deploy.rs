@@ -7,10 +7,10 @@ mod support;
 
 use std::fs;
 
-use support::{DEPLOYED, Desk, checkpoints};
+use support::{DEPLOYED, Workdir, checkpoints};
 
-fn desk() -> Desk {
-    Desk::with(DEPLOYED).variable("DELTAFL_DATABASE", "sqlite:state/deltafl.sqlite")
+fn workdir() -> Workdir {
+    Workdir::with(DEPLOYED).variable("DELTAFL_DATABASE", "sqlite:state/deltafl.sqlite")
 }
 
 /// The port of an address that a server named.
@@ -20,39 +20,39 @@ fn port(said: &str) -> &str {
 
 #[test]
 fn a_federation_is_deployed_as_the_documentation_says() {
-    let desk = desk();
-    desk.printed("certs init --federation clinics");
-    desk.printed("certs server --host localhost --host 127.0.0.1");
-    assert!(desk.printed("certs show certs").contains("authority of clinics"));
-    desk.printed("certs device --fleet 12 --out fleet.json");
-    desk.printed("doctor --certs certs --blobs state/blobs");
+    let workdir = workdir();
+    workdir.printed("certs init --federation clinics");
+    workdir.printed("certs server --host localhost --host 127.0.0.1");
+    assert!(workdir.printed("certs show certs").contains("authority of clinics"));
+    workdir.printed("certs device --fleet 12 --out fleet.json");
+    workdir.printed("doctor --certs certs --blobs state/blobs");
 
-    let mut server = desk.start(
+    let mut server = workdir.start(
         "serve x.toml --certs certs --allow-close-levels --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --stay --blobs state/blobs --wait-for 12",
     );
     let http = server.hear("live page: ");
     let grpc = server.hear("listening on ");
     let url = format!("https://localhost:{}", port(&http));
-    let _swarm = desk
+    let _swarm = workdir
         .start(&format!("swarm x.toml --fleet fleet.json --min-cohort 3 --server localhost:{}", port(&grpc)));
     server.hear("all rounds are done");
 
     // The same bytes as a simulation.
-    desk.printed("run x.toml --out simulated --quiet");
-    assert!(checkpoints(&desk.path("run")) == checkpoints(&desk.path("simulated")));
+    workdir.printed("run x.toml --out simulated --quiet");
+    assert!(checkpoints(&workdir.path("run")) == checkpoints(&workdir.path("simulated")));
 
     // A new device enrols with a token, and turns the knob.
-    let token = desk.printed("enrol token");
+    let token = workdir.printed("enrol token");
     let enrol = |name: &str, out: &str| {
         format!("enrol device {name} --server {url} --token {} --out {out}", token.trim())
     };
-    assert!(desk.printed(&enrol("tablet", "tablet")).contains("tablet is device 12 of clinics"));
-    assert!(desk.refusal(&enrol("other", "other")).contains("used up or expired"));
-    desk.printed(&format!("doctor --identity tablet --server {url}"));
-    let pulled = desk.printed(&format!("model pull --theta 0.3 --server {url} --identity tablet"));
+    assert!(workdir.printed(&enrol("tablet", "tablet")).contains("tablet is device 12 of clinics"));
+    assert!(workdir.refusal(&enrol("other", "other")).contains("used up or expired"));
+    workdir.printed(&format!("doctor --identity tablet --server {url}"));
+    let pulled = workdir.printed(&format!("model pull --theta 0.3 --server {url} --identity tablet"));
     assert!(pulled.starts_with("θ = 0.25, version 4"), "{pulled}");
     // Its card says how losses lie, from secure sums: bounds of percentiles, and no device's loss.
-    let card = fs::read_to_string(desk.path("model.card.json")).unwrap();
+    let card = fs::read_to_string(workdir.path("model.card.json")).unwrap();
     let card: serde_json::Value = serde_json::from_str(&card).unwrap();
     let losses = &card["losses"];
     assert_eq!((losses["mode"].as_str(), losses["version"].as_u64()), (Some("private"), Some(3)), "{card}");
@@ -60,45 +60,45 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     let median = &losses["percentiles"][2];
     assert!(median["lower"].as_f64() < median["upper"].as_f64(), "{card}");
     assert_eq!(losses["histograms"].as_array().map(Vec::len), Some(2), "two levels: {card}");
-    let again = desk.printed(&format!("model pull --theta 0.3 --server {url} --identity tablet"));
+    let again = workdir.printed(&format!("model pull --theta 0.3 --server {url} --identity tablet"));
     assert!(again.contains("is the newest already"), "{again}");
-    desk.printed("data synth glyphs --devices 6 --out mine");
-    let tried = desk.printed(&format!("model try --data mine --server {url} --identity tablet"));
+    workdir.printed("data synth glyphs --devices 6 --out mine");
+    let tried = workdir.printed(&format!("model try --data mine --server {url} --identity tablet"));
     assert_eq!(tried.matches("serves this device best").count(), 1, "{tried}");
     // What it prints is a command that runs as it stands.
     let command = tried.lines().find_map(|line| line.strip_prefix("Get it:  deltafl ")).unwrap();
-    assert!(desk.printed(command).contains("version 4"), "{command}");
+    assert!(workdir.printed(command).contains("version 4"), "{command}");
     assert!(tried.lines().next().unwrap().contains("error %"), "{tried}");
 
-    assert!(desk.printed("certs revoke tablet").contains("revoked"));
-    assert!(desk.refusal("certs revoke nobody").contains("there is no device nobody"));
+    assert!(workdir.printed("certs revoke tablet").contains("revoked"));
+    assert!(workdir.refusal("certs revoke nobody").contains("there is no device nobody"));
 }
 
 #[test]
 fn mistakes_are_answered_with_what_to_do() {
-    let desk = desk();
-    assert!(desk.refusal("certs server --host localhost").contains("deltafl certs init"));
-    assert!(desk.refusal("certs init --federation Not.A.Name").contains("a–z"));
-    desk.printed("certs init --federation clinics");
-    assert!(desk.refusal("certs init --federation clinics").contains("exists already"));
-    assert!(desk.refusal("serve x.toml").contains("--certs DIR"));
-    let refused = desk.refusal("serve x.toml --certs certs");
+    let workdir = workdir();
+    assert!(workdir.refusal("certs server --host localhost").contains("deltafl certs init"));
+    assert!(workdir.refusal("certs init --federation Not.A.Name").contains("a–z"));
+    workdir.printed("certs init --federation clinics");
+    assert!(workdir.refusal("certs init --federation clinics").contains("exists already"));
+    assert!(workdir.refusal("serve x.toml").contains("--certs DIR"));
+    let refused = workdir.refusal("serve x.toml --certs certs");
     assert!(refused.contains("θ = 0.25 and 0.5 are 2.0 devices apart"), "{refused}");
-    let refused = desk.refusal("model pull --theta 0.5 --server http://localhost:1");
+    let refused = workdir.refusal("model pull --theta 0.5 --server http://localhost:1");
     assert!(refused.contains("--identity DIR") && refused.contains("--federation NAME"), "{refused}");
     // A shape that is declared needs no data, and what is no shape is refused.
-    fs::write(desk.path("contract.json"), desk.printed("serve x.toml --print-contract")).unwrap();
-    desk.printed("certs server --host localhost");
-    let mut declared = desk.start(
+    fs::write(workdir.path("contract.json"), workdir.printed("serve x.toml --print-contract")).unwrap();
+    workdir.printed("certs server --host localhost");
+    let mut declared = workdir.start(
         "serve x.toml --certs certs --allow-close-levels --listen 127.0.0.1:0 --out declared --blobs blobs --contract contract.json --set data.source=nowhere",
     );
     declared.hear("listening on ");
-    fs::write(desk.path("contract.json"), "{\"inputs\": 3}").unwrap();
-    let refused = desk.refusal("serve x.toml --certs certs --allow-close-levels --contract contract.json");
+    fs::write(workdir.path("contract.json"), "{\"inputs\": 3}").unwrap();
+    let refused = workdir.refusal("serve x.toml --certs certs --allow-close-levels --contract contract.json");
     assert!(refused.contains("--print-contract"), "{refused}");
-    fs::remove_dir_all(desk.path("certs/server")).unwrap();
-    assert!(desk.refusal("serve x.toml --insecure --gamma 0.7").contains("--gamma 0.7 is not in 0..=0.5"));
-    let output = desk.run("doctor --certs certs --blobs state/blobs");
+    fs::remove_dir_all(workdir.path("certs/server")).unwrap();
+    assert!(workdir.refusal("serve x.toml --insecure --gamma 0.7").contains("--gamma 0.7 is not in 0..=0.5"));
+    let output = workdir.run("doctor --certs certs --blobs state/blobs");
     let found = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(!output.status.success() && found.contains("BAD   server certificate"), "{found}");
     assert!(found.contains("ok    authority") && found.contains("ok    database"), "{found}");
@@ -106,27 +106,27 @@ fn mistakes_are_answered_with_what_to_do() {
 
 #[test]
 fn a_server_without_the_authoritys_keys_takes_the_roster_that_was_signed_elsewhere() {
-    let desk = desk();
-    desk.printed("certs init --federation clinics");
-    desk.printed("certs server --host localhost");
-    desk.printed("certs device --fleet 12 --out fleet.json");
+    let workdir = workdir();
+    workdir.printed("certs init --federation clinics");
+    workdir.printed("certs server --host localhost");
+    workdir.printed("certs device --fleet 12 --out fleet.json");
     // The server's machine gets its own certificate, and nothing of the authority.
-    fs::create_dir(desk.path("machine")).unwrap();
-    fs::rename(desk.path("certs/server"), desk.path("machine/server")).unwrap();
+    fs::create_dir(workdir.path("machine")).unwrap();
+    fs::rename(workdir.path("certs/server"), workdir.path("machine/server")).unwrap();
     let serve = "serve x.toml --certs machine --allow-close-levels --out run --listen 127.0.0.1:0 --http 127.0.0.1:0 --set rounds=1 --wait-for 12 --blobs blobs";
-    let refused = desk.refusal(serve);
+    let refused = workdir.refusal(serve);
     assert!(refused.contains("deltafl certs roster --certs certs"), "{refused}");
-    assert!(desk.printed("certs roster").contains("12 devices"));
+    assert!(workdir.printed("certs roster").contains("12 devices"));
 
-    let mut server = desk.start(&format!("{serve} --stay"));
+    let mut server = workdir.start(&format!("{serve} --stay"));
     server.hear("the authority's keys are not here");
     let url = format!("https://localhost:{}", port(&server.hear("live page: ")));
     let grpc = server.hear("listening on ");
-    let _swarm = desk
+    let _swarm = workdir
         .start(&format!("swarm x.toml --fleet fleet.json --min-cohort 3 --server localhost:{}", port(&grpc)));
     server.hear("all rounds are done");
-    let token = desk.printed("enrol token");
+    let token = workdir.printed("enrol token");
     let refused =
-        desk.refusal(&format!("enrol device tablet --server {url} --out tablet --token {}", token.trim()));
+        workdir.refusal(&format!("enrol device tablet --server {url} --out tablet --token {}", token.trim()));
     assert!(refused.contains("devices do not enrol here"), "{refused}");
 }

@@ -8,7 +8,7 @@ mod support;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 
-use support::{DEPLOYED, Desk, Running, asked, checkpoints};
+use support::{DEPLOYED, Running, Workdir, asked, checkpoints};
 
 const SERVE: &str =
     "serve x.toml --insecure --set seeds=[1,2] --wait-for 12 --out deployed --http 127.0.0.1:0 --stay";
@@ -33,8 +33,8 @@ kind = "fedavg"
 "#;
 
 /// A server at this address, where it listens, and where it answers over HTTP.
-fn server(desk: &Desk, listen: &str) -> (Running, String, String) {
-    let mut server = desk.start(&format!("{SERVE} --listen {listen}"));
+fn server(workdir: &Workdir, listen: &str) -> (Running, String, String) {
+    let mut server = workdir.start(&format!("{SERVE} --listen {listen}"));
     let http = server.hear("live page: http://");
     let address = server.hear("listening on ").split(';').next().unwrap().to_owned();
     (server, address, http)
@@ -42,13 +42,13 @@ fn server(desk: &Desk, listen: &str) -> (Running, String, String) {
 
 #[test]
 fn killed_again_and_again_the_server_finishes_every_round() {
-    let desk = Desk::with(DEPLOYED);
-    let (mut serving, address, mut http) = server(&desk, "127.0.0.1:0");
-    let _swarm = desk.start(&format!("swarm x.toml --insecure --server {address}"));
+    let workdir = Workdir::with(DEPLOYED);
+    let (mut serving, address, mut http) = server(&workdir, "127.0.0.1:0");
+    let _swarm = workdir.start(&format!("swarm x.toml --insecure --server {address}"));
     for round in ["seed 1, round 1:", "seed 1, round 3:", "seed 2, round 2:"] {
         serving.hear(round);
         drop(serving); // as by kill -9, somewhere in the next round
-        (serving, _, http) = server(&desk, &address);
+        (serving, _, http) = server(&workdir, &address);
     }
     serving.hear("all rounds are done");
 
@@ -66,53 +66,54 @@ fn killed_again_and_again_the_server_finishes_every_round() {
 
 #[test]
 fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulation() {
-    let desk = Desk::with(NORMALISED);
-    desk.printed("data synth glyphs --devices 6 --train 1 --out data");
-    desk.printed("run x.toml --out simulated --quiet");
-    desk.printed("run x.toml --out plain --quiet --set data.normalise=none");
-    let mut serving =
-        desk.start("serve x.toml --insecure --listen 127.0.0.1:0 --http 127.0.0.1:0 --out deployed --stay");
+    let workdir = Workdir::with(NORMALISED);
+    workdir.printed("data synth glyphs --devices 6 --train 1 --out data");
+    workdir.printed("run x.toml --out simulated --quiet");
+    workdir.printed("run x.toml --out plain --quiet --set data.normalise=none");
+    let mut serving = workdir
+        .start("serve x.toml --insecure --listen 127.0.0.1:0 --http 127.0.0.1:0 --out deployed --stay");
     let http = serving.hear("live page: http://");
     let address = serving.hear("listening on ").split(';').next().unwrap().to_owned();
     // A device whose inputs are of another kind says so and stays away.
-    std::fs::write(desk.path("t.csv"), "who,y,a,b\nw00000,no,1,2\nw00000,yes,3,4\nw00000,no,3,5\n").unwrap();
-    desk.printed("data import csv t.csv --device who --label y --out other");
-    let refused = desk.refusal(&format!("device --insecure --server {address} --data other"));
+    std::fs::write(workdir.path("t.csv"), "who,y,a,b\nw00000,no,1,2\nw00000,yes,3,4\nw00000,no,3,5\n")
+        .unwrap();
+    workdir.printed("data import csv t.csv --device who --label y --out other");
+    let refused = workdir.refusal(&format!("device --insecure --server {address} --data other"));
     assert!(
         refused.contains("does not fit the federation") && refused.contains("the contract asks for Bytes"),
         "{refused}"
     );
 
-    let data = deltafl_data::open(desk.path("data")).unwrap();
+    let data = deltafl_data::open(workdir.path("data")).unwrap();
     let device =
-        |k| desk.start(&format!("device --insecure --server {address} --data data --name {}", data.id(k)));
+        |k| workdir.start(&format!("device --insecure --server {address} --data data --name {}", data.id(k)));
     let _devices: Vec<Running> = (0..data.len() as u32).map(device).collect();
     serving.hear("all rounds are done");
-    let trained = |run: &str| checkpoints(&desk.path(run));
+    let trained = |run: &str| checkpoints(&workdir.path(run));
     assert!(trained("deployed") == trained("simulated"));
     assert!(trained("deployed") != trained("plain"), "the constants matter");
 
     // The model that anybody pulls carries them, and its card names them.
-    desk.printed(&format!("model pull --theta 1 --server http://{http} --federation normalised"));
-    let card = std::fs::read_to_string(desk.path("model.card.json")).unwrap();
+    workdir.printed(&format!("model pull --theta 1 --server http://{http} --federation normalised"));
+    let card = std::fs::read_to_string(workdir.path("model.card.json")).unwrap();
     let card: serde_json::Value = serde_json::from_str(&card).unwrap();
     assert_eq!(card["contract"].as_str().map(str::len), Some(64), "{card}");
-    let tried =
-        desk.printed(&format!("model try --data data --server http://{http} --federation normalised --json"));
+    let tried = workdir
+        .printed(&format!("model try --data data --server http://{http} --federation normalised --json"));
     let tried: serde_json::Value = serde_json::from_str(&tried).unwrap();
     assert!(tried[0]["loss"].as_f64().is_some_and(f64::is_finite), "{tried}");
 }
 
 #[test]
 fn draws_with_replacement_are_refused_in_a_deployment() {
-    let desk = Desk::with(DEPLOYED);
-    let refused = desk.refusal("serve x.toml --insecure --set with_replacement=true");
+    let workdir = Workdir::with(DEPLOYED);
+    let refused = workdir.refusal("serve x.toml --insecure --set with_replacement=true");
     assert!(refused.contains("with_replacement=false"), "{refused}");
 }
 
 #[test]
 fn a_server_of_other_machines_needs_certificates() {
-    let refused = Desk::with(DEPLOYED).refusal("serve x.toml --insecure --listen 0.0.0.0:0");
+    let refused = Workdir::with(DEPLOYED).refusal("serve x.toml --insecure --listen 0.0.0.0:0");
     assert!(refused.contains("without certificates"), "{refused}");
 }
 
@@ -120,8 +121,8 @@ fn a_server_of_other_machines_needs_certificates() {
 fn a_swarm_without_a_server_says_so() {
     // Nobody listens at a port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let desk = Desk::with(DEPLOYED);
-    let mut swarm = desk.start(&format!("swarm x.toml --insecure --server {free}"));
+    let workdir = Workdir::with(DEPLOYED);
+    let mut swarm = workdir.start(&format!("swarm x.toml --insecure --server {free}"));
     assert!(swarm.hear("no server answers at ").starts_with(&free.to_string()));
 }
 
@@ -135,8 +136,8 @@ fn ask(http: &str, path: &str, times: usize) -> TcpStream {
 
 #[test]
 fn a_visitor_that_hangs_up_before_its_answers_does_not_end_the_server() {
-    let desk = Desk::with(DEPLOYED);
-    let (_serving, _, http) = server(&desk, "127.0.0.1:0");
+    let workdir = Workdir::with(DEPLOYED);
+    let (_serving, _, http) = server(&workdir, "127.0.0.1:0");
     for _ in 0..5 {
         let mut connection = ask(&http, "/page.js", 400);
         let _ = connection.read(&mut [0]); // the rest comes to nobody: a broken pipe

@@ -9,46 +9,46 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 
-use support::{DEPLOYED, Desk, asked};
+use support::{DEPLOYED, Workdir, asked};
 
 #[test]
 fn flags_win_over_the_environment_and_the_environment_over_the_file() {
-    let desk = Desk::with(DEPLOYED)
+    let workdir = Workdir::with(DEPLOYED)
         .variable("DELTAFL_SERVE_HTTP", "127.0.0.1:0")
         .variable("DELTAFL_CONFIG", "s.toml");
     let file = "experiment = \"x.toml\"\ninsecure = true\nlisten = \"10.255.255.255:1\"\nhttp = \"10.255.255.255:2\"\nset = [\"cohort=5\"]\n";
-    fs::write(desk.path("s.toml"), file).unwrap();
-    let mut server = desk.start("serve --listen 127.0.0.1:0");
+    fs::write(workdir.path("s.toml"), file).unwrap();
+    let mut server = workdir.start("serve --listen 127.0.0.1:0");
     assert!(server.hear("live page: ").starts_with("http://127.0.0.1:"), "the environment's");
     assert!(server.hear("listening on ").starts_with("127.0.0.1:"), "the flag's");
-    let experiment = fs::read_to_string(desk.path("runs/deployed/experiment.toml")).unwrap();
+    let experiment = fs::read_to_string(workdir.path("runs/deployed/experiment.toml")).unwrap();
     assert!(experiment.contains("cohort = 5"), "the file's: {experiment}");
 }
 
 #[test]
 fn a_mistake_in_a_settings_file_is_shown_where_it_stands() {
-    let desk = Desk::with(DEPLOYED);
-    fs::write(desk.path("s.toml"), "experiment = \"x.toml\"\nlissen = \"127.0.0.1:0\"\n").unwrap();
-    let said = desk.refusal("serve --config s.toml --insecure");
+    let workdir = Workdir::with(DEPLOYED);
+    fs::write(workdir.path("s.toml"), "experiment = \"x.toml\"\nlissen = \"127.0.0.1:0\"\n").unwrap();
+    let said = workdir.refusal("serve --config s.toml --insecure");
     assert!(said.contains("s.toml:2:1") && said.contains("the nearest is \"listen\""), "{said}");
-    fs::write(desk.path("d.toml"), "server = \"localhost:7700\"\nmin-cohort = \"many\"\n").unwrap();
-    let said = desk.refusal("device --config d.toml --insecure --data mine");
+    fs::write(workdir.path("d.toml"), "server = \"localhost:7700\"\nmin-cohort = \"many\"\n").unwrap();
+    let said = workdir.refusal("device --config d.toml --insecure --data mine");
     assert!(said.contains("d.toml:2:14") && said.contains("invalid value 'many'"), "{said}");
 }
 
 #[test]
 fn a_server_that_stands_by_says_so_until_it_leads() {
-    let desk = Desk::with(DEPLOYED);
+    let workdir = Workdir::with(DEPLOYED);
     let serve = |out: &str| {
         format!(
             "serve x.toml --insecure --out {out} --database sqlite:state.sqlite --blobs blobs --listen 127.0.0.1:0 --http 127.0.0.1:0"
         )
     };
-    let mut first = desk.start(&serve("first"));
+    let mut first = workdir.start(&serve("first"));
     let leading = first.hear("live page: http://");
     first.hear("listening on");
     assert_eq!(asked(&leading, "/readyz"), (200, "ready\n".to_owned()));
-    let mut second = desk.start(&serve("second"));
+    let mut second = workdir.start(&serve("second"));
     let standing_by = second.hear("live page: http://");
     second.hear("another server leads; standing by");
     assert_eq!(asked(&standing_by, "/healthz"), (200, "alive\n".to_owned()));
@@ -74,15 +74,15 @@ fn in_another_century() -> String {
 
 #[test]
 fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
-    let desk = Desk::with(DEPLOYED);
-    desk.printed("certs init --federation clinics");
-    desk.printed("certs server --host localhost --days 10");
-    desk.printed("certs device phone --out phone --database sqlite:state.sqlite");
+    let workdir = Workdir::with(DEPLOYED);
+    workdir.printed("certs init --federation clinics");
+    workdir.printed("certs server --host localhost --days 10");
+    workdir.printed("certs device phone --out phone --database sqlite:state.sqlite");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    fs::write(desk.path("file"), "").unwrap();
+    fs::write(workdir.path("file"), "").unwrap();
     let late = in_another_century();
     let found = |words: &str| {
-        let output = desk.run(&format!("doctor {words}"));
+        let output = workdir.run(&format!("doctor {words}"));
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     };
     let (fine, soon) = found("--certs certs");
@@ -101,7 +101,7 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
         let (fine, text) = found(&words);
         assert!(!fine && text.contains(bad) && text.contains(advice), "{words}\n{text}");
     }
-    fs::rename(desk.path("certs/ca"), desk.path("elsewhere")).unwrap();
+    fs::rename(workdir.path("certs/ca"), workdir.path("elsewhere")).unwrap();
     let (fine, text) = found("--certs certs");
     assert!(fine && text.contains("note  authority: its keys are not here"), "{text}");
 }
@@ -110,33 +110,35 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
 #[test]
 fn a_key_that_others_can_read_is_a_finding() {
     use std::os::unix::fs::PermissionsExt as _;
-    let desk = Desk::with(DEPLOYED);
-    desk.printed("certs init --federation clinics");
-    let key = desk.path("certs/ca/ca.key");
+    let workdir = Workdir::with(DEPLOYED);
+    workdir.printed("certs init --federation clinics");
+    let key = workdir.path("certs/ca/ca.key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-    let output = desk.run("doctor --certs certs");
+    let output = workdir.run("doctor --certs certs");
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!output.status.success() && text.contains("chmod 600 certs/ca/ca.key"), "{text}");
 }
 
 #[test]
 fn two_transcripts_of_one_server_are_compared() {
-    let desk = Desk::with(DEPLOYED);
+    let workdir = Workdir::with(DEPLOYED);
     let line = |previous: &str, survivors: &str| {
         format!(
             "{{\"previous\":\"{previous}\",\"at\":1,\"event\":\"survivors\",\"setup\":[\"aa\",3],\"slot\":0,\"survivors\":[40,\"{survivors}\"]}}\n"
         )
     };
     let (zeros, ones) = ("0".repeat(64), "1".repeat(64));
-    fs::write(desk.path("one.jsonl"), line(&zeros, &ones)).unwrap();
-    fs::write(desk.path("same.jsonl"), line(&zeros, &ones)).unwrap();
-    fs::write(desk.path("other.jsonl"), line(&zeros, &zeros)).unwrap();
-    fs::write(desk.path("broken.jsonl"), line(&ones, &ones)).unwrap();
+    fs::write(workdir.path("one.jsonl"), line(&zeros, &ones)).unwrap();
+    fs::write(workdir.path("same.jsonl"), line(&zeros, &ones)).unwrap();
+    fs::write(workdir.path("other.jsonl"), line(&zeros, &zeros)).unwrap();
+    fs::write(workdir.path("broken.jsonl"), line(&ones, &ones)).unwrap();
     assert!(
-        desk.printed("device audit one.jsonl same.jsonl").contains("1 records in both, 0 of them different")
+        workdir
+            .printed("device audit one.jsonl same.jsonl")
+            .contains("1 records in both, 0 of them different")
     );
-    let split = desk.run("device audit one.jsonl other.jsonl");
+    let split = workdir.run("device audit one.jsonl other.jsonl");
     let told = String::from_utf8_lossy(&split.stdout).into_owned();
     assert!(split.status.code() == Some(1) && told.contains("the survivors of sum 0"), "{told}");
-    assert!(desk.refusal("device audit broken.jsonl").contains("line 1"));
+    assert!(workdir.refusal("device audit broken.jsonl").contains("line 1"));
 }

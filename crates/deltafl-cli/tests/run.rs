@@ -10,7 +10,7 @@ use std::time::Duration;
 
 mod support;
 
-use support::{Desk, checkpoints};
+use support::{Workdir, checkpoints};
 
 const EXPERIMENT: &str = r#"
 name = "tiny"
@@ -40,8 +40,8 @@ theta = [0.5, 0.2]
 quantile = "histogram"
 "#;
 
-fn desk() -> Desk {
-    Desk::with(EXPERIMENT)
+fn workdir() -> Workdir {
+    Workdir::with(EXPERIMENT)
 }
 
 /// `rounds.jsonl` without its times.
@@ -52,38 +52,39 @@ fn rounds(run: &Path) -> Vec<String> {
 
 #[test]
 fn one_thread_and_two_end_with_the_same_checkpoints() {
-    let desk = desk();
+    let workdir = workdir();
     for threads in [1, 2] {
-        let output = desk.run(&format!("run x.toml --out t{threads} --threads {threads} --quiet"));
+        let output = workdir.run(&format!("run x.toml --out t{threads} --threads {threads} --quiet"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    assert_eq!(checkpoints(&desk.path("t1")).len(), 2);
-    assert_eq!(checkpoints(&desk.path("t1")), checkpoints(&desk.path("t2")));
-    assert_eq!(rounds(&desk.path("t1")), rounds(&desk.path("t2")));
-    let summary = |run: &str| fs::read(desk.path(run).join("summary.json")).unwrap();
+    assert_eq!(checkpoints(&workdir.path("t1")).len(), 2);
+    assert_eq!(checkpoints(&workdir.path("t1")), checkpoints(&workdir.path("t2")));
+    assert_eq!(rounds(&workdir.path("t1")), rounds(&workdir.path("t2")));
+    let summary = |run: &str| fs::read(workdir.path(run).join("summary.json")).unwrap();
     assert_eq!(summary("t1"), summary("t2"));
 }
 
 #[test]
 fn real_secure_aggregation_ends_with_the_checkpoints_of_plain_sums() {
-    let desk = desk();
+    let workdir = workdir();
     for secagg in ["plain", "real"] {
-        let output = desk.run(&format!("run x.toml --out {secagg} --set secagg={secagg} --set rounds=4 -q"));
+        let output =
+            workdir.run(&format!("run x.toml --out {secagg} --set secagg={secagg} --set rounds=4 -q"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    assert_eq!(checkpoints(&desk.path("plain")), checkpoints(&desk.path("real")));
+    assert_eq!(checkpoints(&workdir.path("plain")), checkpoints(&workdir.path("real")));
 }
 
 #[cfg(unix)]
 #[test]
 fn killed_again_and_again_a_run_still_ends_with_the_same_bits() {
-    let desk = desk();
-    assert!(desk.run("run x.toml --out whole -q").status.success());
+    let workdir = workdir();
+    assert!(workdir.run("run x.toml --out whole -q").status.success());
 
     let mut kills = 0;
     for attempt in 0..200u64 {
-        let resume = if desk.path("torn/experiment.toml").exists() { "--resume" } else { "" };
-        let mut child = desk
+        let resume = if workdir.path("torn/experiment.toml").exists() { "--resume" } else { "" };
+        let mut child = workdir
             .command(&format!("run x.toml --out torn -q {resume}"))
             .stderr(Stdio::null())
             .spawn()
@@ -99,129 +100,130 @@ fn killed_again_and_again_a_run_still_ends_with_the_same_bits() {
         child.wait().unwrap();
         kills += 1;
         // A line that was being written when the power went.
-        if let Ok(mut file) = fs::File::options().append(true).open(desk.path("torn/rounds.jsonl")) {
+        if let Ok(mut file) = fs::File::options().append(true).open(workdir.path("torn/rounds.jsonl")) {
             file.write_all(b"{\"seed\":1,\"track\":0,\"algo").unwrap();
         }
     }
     assert!(kills > 2, "the run was too fast to be killed: {kills}");
     // On a machine under load no moment may have been long enough for the end.
-    assert!(desk.run("run x.toml --out torn -q --resume").status.success());
-    assert_eq!(checkpoints(&desk.path("whole")), checkpoints(&desk.path("torn")));
-    assert_eq!(rounds(&desk.path("whole")), rounds(&desk.path("torn")));
-    let devices = |run: &str| fs::read_dir(desk.path(run).join("devices")).unwrap().count();
+    assert!(workdir.run("run x.toml --out torn -q --resume").status.success());
+    assert_eq!(checkpoints(&workdir.path("whole")), checkpoints(&workdir.path("torn")));
+    assert_eq!(rounds(&workdir.path("whole")), rounds(&workdir.path("torn")));
+    let devices = |run: &str| fs::read_dir(workdir.path(run).join("devices")).unwrap().count();
     assert_eq!(devices("whole"), devices("torn"));
 }
 
 #[test]
 fn a_run_that_is_there_is_neither_overwritten_nor_continued_with_another_experiment() {
-    let desk = desk();
-    assert!(desk.run("run x.toml --out r --set rounds=3 --set seeds=1 -q").status.success());
-    let said = desk.failure("run x.toml --out r --set rounds=3 --set seeds=1", 2);
+    let workdir = workdir();
+    assert!(workdir.run("run x.toml --out r --set rounds=3 --set seeds=1 -q").status.success());
+    let said = workdir.failure("run x.toml --out r --set rounds=3 --set seeds=1", 2);
     assert!(said.contains("already holds a run") && said.contains("--resume"), "{said}");
-    let said = desk.failure("run x.toml --out r --resume --set rounds=3 --set cohort=5 --set seeds=1", 2);
+    let said = workdir.failure("run x.toml --out r --resume --set rounds=3 --set cohort=5 --set seeds=1", 2);
     assert!(said.contains("cohort: 6 → 5"), "{said}");
-    let said = desk.failure("run x.toml --out nowhere --resume", 2);
+    let said = workdir.failure("run x.toml --out nowhere --resume", 2);
     assert!(said.contains("holds no run"), "{said}");
 }
 
 #[test]
 fn a_finished_run_grows_to_the_bits_of_one_that_was_that_long_from_the_start() {
-    let desk = desk();
-    assert!(desk.run("run x.toml --out long -q").status.success());
+    let workdir = workdir();
+    assert!(workdir.run("run x.toml --out long -q").status.success());
     // Seven rounds: the last is evaluated because it is the last, which in a longer run it is not.
     for (rounds, resume) in [(7, ""), (9, "--resume"), (12, "--resume")] {
-        let said = desk.run(&format!("run x.toml --out grown -q --set rounds={rounds} {resume}"));
+        let said = workdir.run(&format!("run x.toml --out grown -q --set rounds={rounds} {resume}"));
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     }
-    assert_eq!(checkpoints(&desk.path("long")), checkpoints(&desk.path("grown")));
-    let mut lines = [rounds(&desk.path("long")), rounds(&desk.path("grown"))];
+    assert_eq!(checkpoints(&workdir.path("long")), checkpoints(&workdir.path("grown")));
+    let mut lines = [rounds(&workdir.path("long")), rounds(&workdir.path("grown"))];
     lines.iter_mut().for_each(|lines| lines.sort());
     assert_eq!(lines[0], lines[1]);
     for file in ["experiment.toml", "summary.json"] {
-        let read = |run: &str| fs::read_to_string(desk.path(run).join(file)).unwrap();
+        let read = |run: &str| fs::read_to_string(workdir.path(run).join(file)).unwrap();
         assert_eq!(read("long"), read("grown"), "{file}");
     }
     let evaluations = |run: &str| {
-        let names = fs::read_dir(desk.path(run).join("devices")).unwrap();
+        let names = fs::read_dir(workdir.path(run).join("devices")).unwrap();
         let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         names
     };
     assert_eq!(evaluations("long"), evaluations("grown"));
-    let said = desk.failure("run x.toml --out grown --resume --set rounds=9", 2);
+    let said = workdir.failure("run x.toml --out grown --resume --set rounds=9", 2);
     assert!(said.contains("12 rounds already"), "{said}");
 }
 
 #[test]
 fn a_name_that_is_no_folder_of_its_own_is_refused() {
-    let desk = desk();
+    let workdir = workdir();
     for name in ["", "../evil", "a/b", "..", ".hidden"] {
-        fs::write(desk.path("named.toml"), EXPERIMENT.replace("\"tiny\"", &format!("{name:?}"))).unwrap();
-        let said = desk.failure("run named.toml", 2);
+        fs::write(workdir.path("named.toml"), EXPERIMENT.replace("\"tiny\"", &format!("{name:?}"))).unwrap();
+        let said = workdir.failure("run named.toml", 2);
         assert!(said.contains("named.toml:2") && said.contains("a name is also that of a folder"), "{said}");
-        assert!(!desk.path("runs").exists() && !desk.path("../evil").exists());
+        assert!(!workdir.path("runs").exists() && !workdir.path("../evil").exists());
     }
-    let said = desk.refusal("sweep run x.toml --set name=../evil");
+    let said = workdir.refusal("sweep run x.toml --set name=../evil");
     assert!(said.contains("a name is also that of a folder"), "{said}");
 }
 
 #[test]
 fn a_file_where_a_folder_belongs_is_called_a_file() {
-    let desk = desk();
-    fs::write(desk.path("file"), "").unwrap();
+    let workdir = workdir();
+    fs::write(workdir.path("file"), "").unwrap();
     for words in ["run x.toml --out file", "sweep run x.toml --sweep cohort=5,6 --out file"] {
-        assert!(desk.refusal(words).contains("file is a file, not a folder"), "{words}");
+        assert!(workdir.refusal(words).contains("file is a file, not a folder"), "{words}");
     }
 }
 
 #[test]
 fn an_error_of_an_override_names_it_and_quotes_no_line() {
-    let desk = desk();
-    let said = desk.refusal("run x.toml --set rounds=0");
+    let workdir = workdir();
+    let said = workdir.refusal("run x.toml --set rounds=0");
     assert!(said.contains("--set rounds=0: invalid value") && !said.contains("x.toml:"), "{said}");
-    fs::write(desk.path("empty.toml"), "").unwrap();
-    let said = desk.refusal("run empty.toml");
+    fs::write(workdir.path("empty.toml"), "").unwrap();
+    let said = workdir.refusal("run empty.toml");
     assert!(said.contains("empty.toml is empty"), "{said}");
 }
 
 #[test]
 fn a_cohort_that_is_larger_than_the_federation_is_said() {
-    let desk = desk();
-    let output = desk.run("run x.toml --set cohort=5000 --set rounds=1 --set seeds=1 --out c");
+    let workdir = workdir();
+    let output = workdir.run("run x.toml --set cohort=5000 --set rounds=1 --set seeds=1 --out c");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success() && said.contains("the cohort of 5000 is larger than the federation"),
         "{said}"
     );
-    let output = desk
+    let output = workdir
         .run("run x.toml --set cohort=50 --set with_replacement=true --set rounds=1 --set seeds=1 --out d");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("larger"), "drawn again and again, it is not");
 }
 
 #[test]
 fn rounds_that_moved_nothing_are_counted_and_their_cause_is_named() {
-    let desk = desk();
-    let output = desk.run("run x.toml --set local.learning_rate=1e38 --set rounds=6 --set seeds=1 --out hot");
+    let workdir = workdir();
+    let output =
+        workdir.run("run x.toml --set local.learning_rate=1e38 --set rounds=6 --set seeds=1 --out hot");
     let said = String::from_utf8_lossy(&output.stderr);
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("warning: FedAvg:") && said.contains("local.learning_rate = 1e38"), "{said}");
     assert!(printed.contains("rounds moved nothing: no update was finite in"), "{printed}");
     let summary: serde_json::Value =
-        serde_json::from_slice(&fs::read(desk.path("hot/summary.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(workdir.path("hot/summary.json")).unwrap()).unwrap();
     let idle = &summary["tracks"][0]["idle_rounds"];
     assert!(idle["rounds"] == 6 && idle["refused"].as_u64() > Some(3), "{summary}");
 
-    let output =
-        desk.run("run x.toml --set availability.drop_out=1 --set rounds=4 --set seeds=1 --json --out gone");
+    let output = workdir
+        .run("run x.toml --set availability.drop_out=1 --set rounds=4 --set seeds=1 --json --out gone");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("too few devices answered in 4; availability.drop_out is 1.0"), "{said}");
-    let listed: serde_json::Value = serde_json::from_str(&desk.printed("runs . --json")).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(&workdir.printed("runs . --json")).unwrap();
     let gone = listed.as_array().unwrap().iter().find(|run| run["path"] == "./gone").unwrap();
     assert_eq!((&gone["idle_rounds"]["no_sum"], &gone["idle_rounds"]["rounds"]), (&12.into(), &12.into()));
-    assert!(desk.printed("runs .").contains("12 of 12"));
+    assert!(workdir.printed("runs .").contains("12 of 12"));
 
-    let quiet = desk.run("run x.toml --set rounds=2 --set seeds=1 --json --out fine");
+    let quiet = workdir.run("run x.toml --set rounds=2 --set seeds=1 --json --out fine");
     assert!(
         quiet.stderr.is_empty(),
         "a run that moves has nothing to say: {}",
@@ -231,12 +233,12 @@ fn rounds_that_moved_nothing_are_counted_and_their_cause_is_named() {
 
 #[test]
 fn errors_point_at_the_line_of_the_experiment() {
-    let desk = desk();
+    let workdir = workdir();
     let wrong = |from: &str, to: &str| {
         assert!(EXPERIMENT.contains(from));
-        fs::write(desk.path("wrong.toml"), EXPERIMENT.replace(from, to)).unwrap();
-        let said = desk.failure("run wrong.toml --out w", 2);
-        assert!(!desk.path("w").exists(), "{said}");
+        fs::write(workdir.path("wrong.toml"), EXPERIMENT.replace(from, to)).unwrap();
+        let said = workdir.failure("run wrong.toml --out w", 2);
+        assert!(!workdir.path("w").exists(), "{said}");
         said
     };
     let said = wrong("[0.5, 0.2]", "[0.5, 1.4]");
@@ -267,46 +269,46 @@ fn errors_point_at_the_line_of_the_experiment() {
 
 #[test]
 fn a_missing_file_and_a_wrong_word_are_bad_input() {
-    let desk = desk();
-    assert!(desk.failure("run nowhere.toml", 2).contains("nowhere.toml"));
-    desk.failure("run", 2);
-    desk.failure("trian x.toml", 2);
-    desk.failure("run x.toml --kernel abacus", 2);
-    assert!(desk.failure("run x.toml --set rounds", 2).contains("key=value"));
+    let workdir = workdir();
+    assert!(workdir.failure("run nowhere.toml", 2).contains("nowhere.toml"));
+    workdir.failure("run", 2);
+    workdir.failure("trian x.toml", 2);
+    workdir.failure("run x.toml --kernel abacus", 2);
+    assert!(workdir.failure("run x.toml --set rounds", 2).contains("key=value"));
 }
 
 #[test]
 fn an_empty_federation_is_refused() {
-    let desk = desk();
-    let said = desk.failure("run x.toml --set data.split.train=0 --out e", 2);
+    let workdir = workdir();
+    let said = workdir.failure("run x.toml --set data.split.train=0 --out e", 2);
     assert!(said.contains("no train devices"), "{said}");
-    let said = desk.failure("run x.toml --set data.split.min_points=100000 --out e", 2);
+    let said = workdir.failure("run x.toml --set data.split.min_points=100000 --out e", 2);
     assert!(said.contains("no device has more than 100000"), "{said}");
 }
 
 #[test]
 fn a_damaged_checkpoint_is_named() {
-    let desk = desk();
-    assert!(desk.run("run x.toml --out r --set rounds=3 --set seeds=1 -q").status.success());
-    let checkpoint = desk.path("r/checkpoint/seed-1.safetensors");
+    let workdir = workdir();
+    assert!(workdir.run("run x.toml --out r --set rounds=3 --set seeds=1 -q").status.success());
+    let checkpoint = workdir.path("r/checkpoint/seed-1.safetensors");
     let bytes = fs::read(&checkpoint).unwrap();
     fs::write(&checkpoint, &bytes[..bytes.len() / 2]).unwrap();
-    let said = desk.failure("run x.toml --out r --resume --set rounds=3 --set seeds=1", 2);
+    let said = workdir.failure("run x.toml --out r --resume --set rounds=3 --set seeds=1", 2);
     assert!(said.contains("seed-1.safetensors") && said.contains("truncated"), "{said}");
 }
 
 #[cfg(unix)]
 #[test]
 fn a_full_disk_ends_the_run_with_a_message_and_no_half_written_file() {
-    let desk = desk();
+    let workdir = workdir();
     // A limit on the size of files stands in for a full disk: writes beyond it fail.
     let limited =
         format!("trap '' XFSZ; ulimit -f 60; exec {} run x.toml --out r -q", env!("CARGO_BIN_EXE_deltafl"));
-    let output = Command::new("bash").args(["-c", &limited]).current_dir(desk.path("")).output().unwrap();
+    let output = Command::new("bash").args(["-c", &limited]).current_dir(workdir.path("")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("could not record the run"), "{said}");
-    let mut folders = vec![desk.path("r")];
+    let mut folders = vec![workdir.path("r")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -317,37 +319,39 @@ fn a_full_disk_ends_the_run_with_a_message_and_no_half_written_file() {
         }
     }
     // With room again, the run goes on.
-    assert!(desk.run("run x.toml --out r --resume -q").status.success());
-    assert!(desk.path("r/summary.json").exists());
+    assert!(workdir.run("run x.toml --out r --resume -q").status.success());
+    assert!(workdir.path("r/summary.json").exists());
 }
 
 #[test]
 fn json_and_completions_are_for_programs() {
-    let desk = desk();
-    let output = desk.run("run x.toml --set rounds=2 --set seeds=1 --json --out j");
+    let workdir = workdir();
+    let output = workdir.run("run x.toml --set rounds=2 --set seeds=1 --json --out j");
     let text = String::from_utf8(output.stdout).unwrap();
     for part in ["\"tracks\"", "\"test\"", "\"train_loss\"", "\"p90\"", "\"dataset\": \"glyphs\""] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(output.stderr.is_empty());
-    let script = desk.run("completions bash");
+    let script = workdir.run("completions bash");
     assert!(String::from_utf8(script.stdout).unwrap().contains("deltafl"));
 }
 
 #[cfg(unix)]
 #[test]
 fn a_closed_pipe_is_no_panic() {
-    let desk = desk();
+    let workdir = workdir();
     let piped = format!("{} completions bash 2> said | true", env!("CARGO_BIN_EXE_deltafl"));
-    assert!(Command::new("bash").args(["-c", &piped]).current_dir(desk.path("")).status().unwrap().success());
-    assert_eq!(fs::read_to_string(desk.path("said")).unwrap(), "");
+    assert!(
+        Command::new("bash").args(["-c", &piped]).current_dir(workdir.path("")).status().unwrap().success()
+    );
+    assert_eq!(fs::read_to_string(workdir.path("said")).unwrap(), "");
 }
 
 #[test]
 fn bench_gives_the_figures_of_every_model() {
-    let desk = desk();
+    let workdir = workdir();
     let figures = |words: &str| -> serde_json::Value {
-        let output = desk.run(words);
+        let output = workdir.run(words);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     };
@@ -365,5 +369,5 @@ fn bench_gives_the_figures_of_every_model() {
             assert!(round[key].as_f64() > Some(0.0), "{key}: {round}");
         }
     }
-    assert_eq!(desk.run("bench --model perceptron").status.code(), Some(2));
+    assert_eq!(workdir.run("bench --model perceptron").status.code(), Some(2));
 }

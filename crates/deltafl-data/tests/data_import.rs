@@ -15,9 +15,9 @@ use deltafl_data::import::{
 use tempfile::TempDir;
 
 /// A folder with input files and a place for the federation.
-struct Desk(TempDir);
+struct Workdir(TempDir);
 
-impl Desk {
+impl Workdir {
     fn new() -> Self {
         Self(TempDir::new().unwrap())
     }
@@ -64,13 +64,13 @@ fn device(federation: &Federation, k: u32) -> String {
 
 #[test]
 fn leaf_shards_join_the_parts_of_a_device() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let train = r#"{"users": ["a", "b"], "num_samples": [2, 1],
         "user_data": {"a": {"x": [[0.5, 1.0], [0.25, -2e1]], "y": [1, 0]}, "b": {"y": [3], "x": [[7, 8]]}}}"#;
     let test = r#"{"user_data": {"b": {"x": [[9, 10]], "y": [2]}}, "hierarchies": [null], "users": ["b"]}"#;
-    desk.file("train/0.json", train);
-    desk.file("test/0.json.gz", gzip(test.as_bytes()));
-    let imported = leaf::import(&[desk.0.path().join("in")], Features::Auto, &desk.target()).unwrap();
+    workdir.file("train/0.json", train);
+    workdir.file("test/0.json.gz", gzip(test.as_bytes()));
+    let imported = leaf::import(&[workdir.0.path().join("in")], Features::Auto, &workdir.target()).unwrap();
     assert_eq!(devices(&imported), ["a: [0.5, 1.0, 0.25, -20.0] [1, 0]", "b: [7.0, 8.0, 9.0, 10.0] [3, 2]"]);
     assert_eq!((imported.manifest.classes, imported.manifest.input), (4, InputKind::Dense { dim: 2 }));
     assert_eq!(imported.manifest.source.unwrap().files, ["0.json", "0.json.gz"]);
@@ -78,27 +78,27 @@ fn leaf_shards_join_the_parts_of_a_device() {
 
 #[test]
 fn leaf_images_become_bytes_and_nested_lists_are_flattened() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let shard =
         format!(r#"{{"user_data": {{"w": {{"x": [[[0, 1], [{}, 0.0]]], "y": [0]}}}}}}"#, 17.0 / 255.0);
-    let file = desk.file("s.json", shard);
-    let imported = leaf::import(&[file], Features::Auto, &desk.target()).unwrap();
+    let file = workdir.file("s.json", shard);
+    let imported = leaf::import(&[file], Features::Auto, &workdir.target()).unwrap();
     assert_eq!(imported.manifest.input, InputKind::Bytes { dim: 4 });
     assert_eq!(devices(&imported), ["w: [0, 255, 17, 0] [0]"]);
 }
 
 #[test]
 fn leaf_texts_become_symbols() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let shard = r#"{"user_data": {"HAMLET": {"x": ["To b", "o be"], "y": ["e", ","]}}}"#;
-    let imported = leaf::import(&[desk.file("s.json", shard)], Features::Auto, &desk.target()).unwrap();
+    let imported = leaf::import(&[workdir.file("s.json", shard)], Features::Auto, &workdir.target()).unwrap();
     assert_eq!(imported.manifest.input, InputKind::Tokens { len: 4, vocabulary: 53 });
     assert_eq!(devices(&imported), ["HAMLET: [20, 41, 0, 28, 41, 0, 28, 31] [31, 0]"]);
 }
 
 #[test]
 fn csv_rows_are_grouped_by_device() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let csv = "y,x1,user,x2,note\n1,0.5,\"b, c\",2,-\n0,1.5,a,3,-\n2.0,2.5,\"b, c\",4,-\n";
     let columns = table::Columns {
         device: Some("user".into()),
@@ -106,23 +106,23 @@ fn csv_rows_are_grouped_by_device() {
         features: vec!["x*".into()],
         ..table::Columns::default()
     };
-    let file = desk.file("t.csv", csv);
+    let file = workdir.file("t.csv", csv);
     let imported =
-        table::import(&file, table::Dialect::Csv, &columns, Features::Auto, &desk.target()).unwrap();
+        table::import(&file, table::Dialect::Csv, &columns, Features::Auto, &workdir.target()).unwrap();
     assert_eq!(devices(&imported), ["b, c: [0.5, 2.0, 2.5, 4.0] [1, 2]", "a: [1.5, 3.0] [0]"]);
 }
 
 #[test]
 fn tsv_takes_all_other_columns_and_grey_levels() {
-    let desk = Desk::new();
-    let file = desk.file("t.tsv", gzip(b"label\tp0\tp1\n3\t0\t255\n1\t51\t102\n"));
+    let workdir = Workdir::new();
+    let file = workdir.file("t.tsv", gzip(b"label\tp0\tp1\n3\t0\t255\n1\t51\t102\n"));
     let columns = table::Columns {
         device: None,
         label: "label".into(),
         features: Vec::new(),
         ..table::Columns::default()
     };
-    let target = desk.target();
+    let target = workdir.target();
     let imported =
         table::import(&file, table::Dialect::Tsv, &columns, Features::GreyLevels, &target).unwrap();
     assert_eq!(imported.manifest.input, InputKind::Bytes { dim: 2 });
@@ -138,13 +138,13 @@ fn idx_file(dims: &[u32], bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn idx_images_go_to_their_writers() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let files = idx::Files {
-        images: desk.file("i.gz", gzip(&idx_file(&[4, 1, 2], &[0, 51, 102, 153, 204, 255, 1, 1]))),
-        labels: desk.file("l", idx_file(&[4], &[5, 6, 7, 8])),
-        devices: Some(desk.file("d.tsv", "writer\tfirst\tcount\tnote\nlate\t2\t1\tx\nearly\t0\t2\ty\n")),
+        images: workdir.file("i.gz", gzip(&idx_file(&[4, 1, 2], &[0, 51, 102, 153, 204, 255, 1, 1]))),
+        labels: workdir.file("l", idx_file(&[4], &[5, 6, 7, 8])),
+        devices: Some(workdir.file("d.tsv", "writer\tfirst\tcount\tnote\nlate\t2\t1\tx\nearly\t0\t2\ty\n")),
     };
-    let imported = idx::import(&files, &desk.target()).unwrap();
+    let imported = idx::import(&files, &workdir.target()).unwrap();
     assert_eq!(devices(&imported), ["early: [0, 51, 102, 153] [5, 6]", "late: [204, 255] [7]"]);
     let dropped = imported.manifest.source.unwrap().dropped;
     assert_eq!((dropped[0].reason.as_str(), dropped[0].count), ("images of no device", 1));
@@ -171,7 +171,7 @@ fn zipped(members: &[(&str, Vec<u8>)]) -> Vec<u8> {
 
 #[test]
 fn npz_arrays_are_examples_labels_and_devices() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let floats: Vec<u8> = [0.5f64, -1.0, 2.0, 4.0].iter().flat_map(|x| x.to_le_bytes()).collect();
     let labels: Vec<u8> = [1i64, 0].iter().flat_map(|y| y.to_le_bytes()).collect();
     let names: Vec<u8> = "käbc".chars().flat_map(|c| (c as u32).to_le_bytes()).collect();
@@ -181,8 +181,8 @@ fn npz_arrays_are_examples_labels_and_devices() {
         ("who.npy", npy("<U2", "(2,)", &names)),
     ]);
     let arrays = npz::Arrays { x: "x".into(), y: "y".into(), device: Some("who".into()) };
-    let file = desk.file("d.npz", file);
-    let imported = npz::import(&file, &arrays, Features::Auto, &desk.target()).unwrap();
+    let file = workdir.file("d.npz", file);
+    let imported = npz::import(&file, &arrays, Features::Auto, &workdir.target()).unwrap();
     assert_eq!(devices(&imported), ["kä: [0.5, -1.0] [1]", "bc: [2.0, 4.0] [0]"]);
 }
 
@@ -215,8 +215,8 @@ fn parquet_file(path: &Path) {
 
 #[test]
 fn parquet_images_go_to_their_writers() {
-    let desk = Desk::new();
-    let file = desk.file("p.parquet", "");
+    let workdir = Workdir::new();
+    let file = workdir.file("p.parquet", "");
     parquet_file(&file);
     let columns = table::Columns {
         device: Some("writer_id".into()),
@@ -224,13 +224,13 @@ fn parquet_images_go_to_their_writers() {
         features: vec!["image".into()],
         ..table::Columns::default()
     };
-    let imported = parquet::import(&[file], &columns, Features::Auto, &desk.target()).unwrap();
+    let imported = parquet::import(&[file], &columns, Features::Auto, &workdir.target()).unwrap();
     assert_eq!(imported.manifest.input, InputKind::Bytes { dim: 2 });
     assert_eq!(devices(&imported), ["w1: [0, 255, 153, 204] [3, 2]", "w2: [51, 102] [1]"]);
 }
 
 /// NIST's two trees: writer f0000_14 drew a 4 and a J, f0001_41 a z and something of no class.
-fn nist(desk: &Desk) -> Vec<(String, Vec<u8>)> {
+fn nist(workdir: &Workdir) -> Vec<(String, Vec<u8>)> {
     let picture = |level: u8| {
         let pixels: Vec<u8> = (0..128 * 128).map(|i| if i / 128 < 64 { level } else { 255 }).collect();
         png_of(&pixels, 128)
@@ -246,16 +246,16 @@ fn nist(desk: &Desk) -> Vec<(String, Vec<u8>)> {
         ("by_write/hsf_0/f0001_41/l0001_41/l0001_41_00000.png", &zed),
         ("by_write/hsf_0/f0001_41/l0001_41/l0001_41_00001.png", &unknown),
     ];
-    files.iter().for_each(|(name, bytes)| drop(desk.file(name, bytes)));
+    files.iter().for_each(|(name, bytes)| drop(workdir.file(name, bytes)));
     files.into_iter().map(|(name, bytes)| (name.to_owned(), bytes.clone())).collect()
 }
 
 #[test]
 fn nists_images_are_matched_shrunk_and_the_first_one_is_there_twice() {
-    let desk = Desk::new();
-    let files = nist(&desk);
-    let folder = |name: &str| desk.0.path().join("in").join(name);
-    let imported = emnist::import(&folder("by_write"), &folder("by_class"), &desk.target()).unwrap();
+    let workdir = Workdir::new();
+    let files = nist(&workdir);
+    let folder = |name: &str| workdir.0.path().join("in").join(name);
+    let imported = emnist::import(&folder("by_write"), &folder("by_class"), &workdir.target()).unwrap();
     let federation = imported.open().unwrap();
     federation.verify().unwrap();
     assert_eq!((federation.id(0), federation.id(1)), ("f0000_14", "f0001_41"));
@@ -273,17 +273,17 @@ fn nists_images_are_matched_shrunk_and_the_first_one_is_there_twice() {
             .filter(|(name, _)| name.starts_with(part))
             .map(|(name, bytes)| (name.as_str(), bytes.clone()))
             .collect();
-        desk.file(&format!("{part}.zip"), zipped(&members))
+        workdir.file(&format!("{part}.zip"), zipped(&members))
     };
-    let target = Target::new(desk.0.path().join("from-zip"));
+    let target = Target::new(workdir.0.path().join("from-zip"));
     let zipped = emnist::import(&archive("by_write"), &archive("by_class"), &target).unwrap();
     assert_eq!(zipped.manifest.hash, federation.hash());
 }
 
 const VECTORS: &str = "good 1 0\nbad -1 0\n! 0 4\nunused 9 9\n";
 
-fn tweet_options(desk: &Desk, features: sent140::TweetFeatures) -> sent140::Options {
-    sent140::Options { vectors: desk.file("v.txt", VECTORS), features, lowercase: true, columns: None }
+fn tweet_options(workdir: &Workdir, features: sent140::TweetFeatures) -> sent140::Options {
+    sent140::Options { vectors: workdir.file("v.txt", VECTORS), features, lowercase: true, columns: None }
 }
 
 /// Latin-1, as Sentiment140 is: 0xe9 is é.
@@ -294,9 +294,9 @@ const TWEETS: &[u8] = b"\"4\",\"1\",\"d\",\"NO_QUERY\",\"ann\",\"GOOD, good!\"\n
 
 #[test]
 fn tweets_become_their_first_twenty_words() {
-    let desk = Desk::new();
-    let options = tweet_options(&desk, sent140::TweetFeatures::Tokens);
-    let imported = sent140::import(&[desk.file("t.csv", TWEETS)], &options, &desk.target()).unwrap();
+    let workdir = Workdir::new();
+    let options = tweet_options(&workdir, sent140::TweetFeatures::Tokens);
+    let imported = sent140::import(&[workdir.file("t.csv", TWEETS)], &options, &workdir.target()).unwrap();
     let federation = imported.open().unwrap();
     let words: Vec<&str> = federation.words().unwrap().iter().collect();
     assert_eq!(words, ["", "good", "bad", "!"]);
@@ -311,35 +311,35 @@ fn tweets_become_their_first_twenty_words() {
 
 #[test]
 fn tweets_become_mean_vectors_in_which_unknown_words_count() {
-    let desk = Desk::new();
-    let options = tweet_options(&desk, sent140::TweetFeatures::MeanVector);
-    let imported = sent140::import(&[desk.file("t.csv", TWEETS)], &options, &desk.target()).unwrap();
+    let workdir = Workdir::new();
+    let options = tweet_options(&workdir, sent140::TweetFeatures::MeanVector);
+    let imported = sent140::import(&[workdir.file("t.csv", TWEETS)], &options, &workdir.target()).unwrap();
     assert_eq!(devices(&imported), ["ann: [0.5, 1.0, 0.0, 0.0] [1, 0]", "bob: [-0.5, 0.0] [0]"]);
 }
 
 #[test]
 fn tweets_come_from_tables_and_from_leaf_as_well() {
-    let desk = Desk::new();
-    let mut options = tweet_options(&desk, sent140::TweetFeatures::MeanVector);
+    let workdir = Workdir::new();
+    let mut options = tweet_options(&workdir, sent140::TweetFeatures::MeanVector);
     let leaf = r#"{"user_data": {"eve": {"x": [["1", "d", "q", "eve", "bad!", "training"]], "y": [0]}}}"#;
-    let imported = sent140::import(&[desk.file("t.json", leaf)], &options, &desk.target()).unwrap();
+    let imported = sent140::import(&[workdir.file("t.json", leaf)], &options, &workdir.target()).unwrap();
     assert_eq!(devices(&imported), ["eve: [-0.5, 2.0] [0]"]);
 
     options.columns =
         Some(sent140::TweetColumns { device: "to".into(), label: "label".into(), text: "text".into() });
-    let tsv = desk.file("t.tsv", "row\tlabel\tto\ttext\n7\t4\tzoe\tsay \"good\n");
-    let target = Target::new(desk.0.path().join("second"));
+    let tsv = workdir.file("t.tsv", "row\tlabel\tto\ttext\n7\t4\tzoe\tsay \"good\n");
+    let target = Target::new(workdir.0.path().join("second"));
     let imported = sent140::import(&[tsv], &options, &target).unwrap();
     assert_eq!(devices(&imported), ["zoe: [0.5, 0.0] [1]"]);
 }
 
 #[test]
 fn shakespeares_roles_become_windows() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let text = "header\n\n\nby William Shakespeare\n\n\n\n\nTITLE\n\nby William Shakespeare\n\
         \x20 ANNE. Speak the speech, I pray you,\n    as I pronounced it\n    to you.\n\
         \x20 BOB. No.\n  BOB. I say no!\n  BOB. Never, never, never.\n";
-    let imported = shakespeare::import(&desk.file("s.txt", text), &desk.target()).unwrap();
+    let imported = shakespeare::import(&workdir.file("s.txt", text), &workdir.target()).unwrap();
     assert_eq!(imported.manifest.input, InputKind::Windows { len: 20, alphabet: 53 });
     let federation = imported.open().unwrap();
     federation.verify().unwrap();
@@ -351,7 +351,7 @@ fn shakespeares_roles_become_windows() {
 
 #[test]
 fn an_import_can_split_and_drop_devices() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let csv = "user,y,x\na,0,0.1\na,1,0.2\nb,0,0.3\nc,1,0.4\nc,1,0.5\n";
     let columns = table::Columns {
         device: Some("user".into()),
@@ -359,9 +359,9 @@ fn an_import_can_split_and_drop_devices() {
         features: Vec::new(),
         ..table::Columns::default()
     };
-    let mut target = desk.target();
+    let mut target = workdir.target();
     (target.split.train, target.split.min_points) = (0.5, 1);
-    let file = desk.file("t.csv", csv);
+    let file = workdir.file("t.csv", csv);
     let imported = table::import(&file, table::Dialect::Csv, &columns, Features::Auto, &target).unwrap();
     let federation = imported.open().unwrap();
     assert_eq!((federation.len(), federation.split(deltafl::data::Split::Train).len()), (2, 1));

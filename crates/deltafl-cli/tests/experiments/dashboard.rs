@@ -4,14 +4,14 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::desk::{self, Desk};
+use super::workdir::{self, Workdir};
 
 /// What a terminal is told when the dashboard takes it, and when it gives it back.
 const TAKEN: &str = "\x1b[?1049h";
 const GIVEN_BACK: &str = "\x1b[?1049l";
 
 /// The command on a terminal of its own; `None`, with a message, where there is no `script`.
-fn on_a_terminal(desk: &Desk, words: &str) -> Option<Child> {
+fn on_a_terminal(workdir: &Workdir, words: &str) -> Option<Child> {
     let line = format!("stty cols 130 rows 30; exec '{}' {words}", env!("CARGO_BIN_EXE_deltafl"));
     if !Path::new("/usr/bin/script").exists() {
         eprintln!("skipped: there is no `script` (apt-get install bsdutils)");
@@ -20,7 +20,7 @@ fn on_a_terminal(desk: &Desk, words: &str) -> Option<Child> {
     // A dashboard that hangs fails its test instead of holding it up.
     let spawned = Command::new("timeout")
         .args(["120", "script", "-qefc", &line, "/dev/null"])
-        .current_dir(desk.path(""))
+        .current_dir(workdir.path(""))
         .env("TERM", "xterm-256color")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -50,8 +50,8 @@ fn rest(mut child: Child, code: i32) -> String {
 
 #[test]
 fn without_a_terminal_it_says_so_and_shows_plain_progress() {
-    let desk = desk::desk();
-    let output = desk.run("run x.toml --tui --out r");
+    let workdir = workdir::workdir();
+    let output = workdir.run("run x.toml --tui --out r");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("--tui needs a terminal") && said.contains("seed 1, round 3"), "{said}");
@@ -60,8 +60,8 @@ fn without_a_terminal_it_says_so_and_shows_plain_progress() {
 
 #[test]
 fn at_the_end_the_terminal_is_given_back_and_the_table_follows() {
-    let desk = desk::desk();
-    let Some(child) = on_a_terminal(&desk, "run x.toml --tui --out r") else { return };
+    let workdir = workdir::workdir();
+    let Some(child) = on_a_terminal(&workdir, "run x.toml --tui --out r") else { return };
     let told = rest(child, 0);
     let at = |text: &str| told.find(text).unwrap_or_else(|| panic!("{text}: {told:?}"));
     assert!(at(TAKEN) < at("FedAvg") && at("FedAvg") < at(GIVEN_BACK));
@@ -70,13 +70,13 @@ fn at_the_end_the_terminal_is_given_back_and_the_table_follows() {
 
 #[test]
 fn control_c_finishes_the_round_and_gives_the_terminal_back() {
-    let desk = desk::desk();
+    let workdir = workdir::workdir();
     let words = "run x.toml --tui --out r --set rounds=1000000 --set evaluate_every=1000000";
-    let Some(mut child) = on_a_terminal(&desk, words) else { return };
+    let Some(mut child) = on_a_terminal(&workdir, words) else { return };
     read_until(&mut child, "updates/s");
     child.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
     let told = rest(child, 130);
     let at = |text: &str| told.find(text).unwrap_or_else(|| panic!("{text}: {told:?}"));
     assert!(at(GIVEN_BACK) < at("stopped; nothing is lost"));
-    assert!(desk.path("r/checkpoint/seed-1.safetensors").exists());
+    assert!(workdir.path("r/checkpoint/seed-1.safetensors").exists());
 }

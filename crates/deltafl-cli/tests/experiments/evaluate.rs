@@ -4,22 +4,22 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::desk;
+use super::workdir;
 
 #[test]
 fn the_devices_of_the_run_have_the_errors_that_the_run_gave_them() {
-    let desk = desk::desk();
-    desk.printed("data synth glyphs --devices 24 --seed 5 --out d");
-    desk.printed("run x.toml --set data.source=d --set data.normalise=standard --out r -q");
-    let json = |words: &str| -> Value { serde_json::from_str(&desk.printed(words)).unwrap() };
+    let workdir = workdir::workdir();
+    workdir.printed("data synth glyphs --devices 24 --seed 5 --out d");
+    workdir.printed("run x.toml --set data.source=d --set data.normalise=standard --out r -q");
+    let json = |words: &str| -> Value { serde_json::from_str(&workdir.printed(words)).unwrap() };
     let all = json("evaluate r --data d --json --devices devices.csv");
     assert_eq!((all["tracks"].as_array().unwrap().len(), &all["tracks"][0]["seeds"]), (3, &2.into()));
     // Of each device the error is that of the run's last evaluation, normalised by the devices that trained.
-    desk.printed("export r --format csv --out e");
+    workdir.printed("export r --format csv --out e");
     let rows = |path: &str| -> Vec<csv::StringRecord> {
-        csv::Reader::from_path(desk.path(path)).unwrap().records().map(Result::unwrap).collect()
+        csv::Reader::from_path(workdir.path(path)).unwrap().records().map(Result::unwrap).collect()
     };
-    let header = csv::Reader::from_path(desk.path("e/devices.csv")).unwrap().headers().unwrap().clone();
+    let header = csv::Reader::from_path(workdir.path("e/devices.csv")).unwrap().headers().unwrap().clone();
     let column = |name: &str| header.iter().position(|column| column == name).unwrap();
     let known: Vec<[String; 3]> = rows("e/devices.csv")
         .iter()
@@ -35,26 +35,26 @@ fn the_devices_of_the_run_have_the_errors_that_the_run_gave_them() {
 
     let one = json("evaluate r --data d --theta 0.5 --json");
     assert_eq!(one["tracks"], serde_json::json!([all["tracks"][1]]));
-    desk.printed("data synth glyphs --devices 8 --seed 99 --out other");
-    let printed = desk.printed("evaluate r --data other");
+    workdir.printed("data synth glyphs --devices 8 --seed 99 --out other");
+    let printed = workdir.printed("evaluate r --data other");
     assert!(printed.contains("over the 8 devices of other after 6 rounds, 2 seeds"), "{printed}");
 }
 
 #[test]
 fn data_that_the_models_cannot_take_is_refused() {
-    let desk = desk::desk();
-    desk.printed("run x.toml --set rounds=1 --out r -q");
-    desk.printed("data synth logistic --devices 4 --out other");
-    assert!(desk.refusal("evaluate r --data other").contains("is not like the data of the run"));
-    assert!(desk.refusal("evaluate r --data nowhere").contains("cannot open the federation nowhere"));
-    assert!(desk.refusal("evaluate r --data other --theta 0.3").contains("no model for θ = 0.3"));
-    fs::create_dir(desk.path("empty")).unwrap();
-    assert!(desk.refusal("evaluate empty --data other").contains("holds no run"));
+    let workdir = workdir::workdir();
+    workdir.printed("run x.toml --set rounds=1 --out r -q");
+    workdir.printed("data synth logistic --devices 4 --out other");
+    assert!(workdir.refusal("evaluate r --data other").contains("is not like the data of the run"));
+    assert!(workdir.refusal("evaluate r --data nowhere").contains("cannot open the federation nowhere"));
+    assert!(workdir.refusal("evaluate r --data other --theta 0.3").contains("no model for θ = 0.3"));
+    fs::create_dir(workdir.path("empty")).unwrap();
+    assert!(workdir.refusal("evaluate empty --data other").contains("holds no run"));
 }
 
 #[test]
 fn other_words_for_classes_or_other_columns_are_refused_and_not_taken_for_those_of_the_run() {
-    let desk = desk::desk();
+    let workdir = workdir::workdir();
     let csv = |turned: bool, words: [&str; 2]| {
         let row = |i: usize| {
             let (age, sex) = ((i % 5).to_string(), ["F", "M"][i % 2]);
@@ -70,15 +70,15 @@ fn other_words_for_classes_or_other_columns_are_refused_and_not_taken_for_those_
         ("renamed", false, ["well", "zombie"]),
         ("turned", true, ["ill", "well"]),
     ] {
-        fs::write(desk.path(&format!("{name}.csv")), csv(turned, words)).unwrap();
-        desk.printed(&format!("data import csv {name}.csv --device device --label label --out {name}"));
+        fs::write(workdir.path(&format!("{name}.csv")), csv(turned, words)).unwrap();
+        workdir.printed(&format!("data import csv {name}.csv --device device --label label --out {name}"));
     }
     let run = "run x.toml --set data.source=mine --set data.split={train=0.5} --set seeds=1 --quiet --out m";
-    assert!(desk.printed(run).contains("By class"));
-    let told = desk.printed("evaluate m --data others");
+    assert!(workdir.printed(run).contains("By class"));
+    let told = workdir.printed("evaluate m --data others");
     assert!(told.contains("test examples taken for another") && told.contains("well"), "{told}");
-    let said = desk.refusal("evaluate m --data renamed");
+    let said = workdir.refusal("evaluate m --data renamed");
     assert!(said.contains("the classes of the run are ill, well; these are well, zombie"), "{said}");
-    let said = desk.refusal("evaluate m --data turned");
+    let said = workdir.refusal("evaluate m --data turned");
     assert!(said.contains("the columns of the run are age, sex; these are sex, age"), "{said}");
 }

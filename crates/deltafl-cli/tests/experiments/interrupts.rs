@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use super::desk;
+use super::workdir;
 use crate::support::{ctrl_c, interrupted, wait_for};
 
 /// Where a command says that it was stopped.
@@ -18,9 +18,9 @@ fn place(output: &Output) -> serde_json::Value {
 
 #[test]
 fn a_command_that_is_interrupted_says_where_it_stopped_and_ends_with_130() {
-    let desk = desk::desk();
+    let workdir = workdir::workdir();
     let output = interrupted(
-        &desk,
+        &workdir,
         "run x.toml --set rounds=1000000 --json --out r",
         "r/checkpoint/seed-1.safetensors",
     );
@@ -36,12 +36,12 @@ fn a_command_that_is_interrupted_says_where_it_stopped_and_ends_with_130() {
     let resume = json["resume"].as_str().unwrap();
     assert_eq!(resume, "deltafl run x.toml --out r --set rounds=1000000 --resume");
     // The state that it speaks of is there.
-    let lines = fs::read_to_string(desk.path("r/rounds.jsonl")).unwrap().lines().count();
+    let lines = fs::read_to_string(workdir.path("r/rounds.jsonl")).unwrap().lines().count();
     assert_eq!(lines as u64, 3 * place["rounds"].as_u64().unwrap());
 
     // People are told on standard error, and nothing is printed that a script could take for a result.
     let output = interrupted(
-        &desk,
+        &workdir,
         "run x.toml --set rounds=1000000 --quiet --out q",
         "q/checkpoint/seed-1.safetensors",
     );
@@ -51,15 +51,15 @@ fn a_command_that_is_interrupted_says_where_it_stopped_and_ends_with_130() {
 
 #[test]
 fn sweeps_and_searches_that_are_interrupted_end_with_130() {
-    let desk = desk::desk();
+    let workdir = workdir::workdir();
     let sweep = "sweep run x.toml --sweep local.batch=5,10 --set rounds=1000000 --jobs 1 --json --out s";
     let tune =
         "tune x.toml --rates 0.1,0.3 --set rounds=1000000 --set data.split.train=0.5 --jobs 1 --json --out t";
     for (words, folder) in [(sweep, "s"), (tune, "t/rate")] {
-        let mut child = desk.command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        wait_for(&desk.path(folder).join("sweep.toml"), &mut child);
+        let mut child = workdir.command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for(&workdir.path(folder).join("sweep.toml"), &mut child);
         let begun = || {
-            fs::read_dir(desk.path(folder))
+            fs::read_dir(workdir.path(folder))
                 .unwrap()
                 .any(|entry| entry.unwrap().path().join("rounds.jsonl").exists())
         };
@@ -79,16 +79,16 @@ fn sweeps_and_searches_that_are_interrupted_end_with_130() {
 
 #[test]
 fn the_demo_that_is_interrupted_ends_with_130_and_goes_on_with_the_same_command() {
-    let desk = desk::desk();
+    let workdir = workdir::workdir();
     let words = "demo --json --out d";
-    let place = place(&interrupted(&desk, words, "d/checkpoint/seed-1.safetensors"));
+    let place = place(&interrupted(&workdir, words, "d/checkpoint/seed-1.safetensors"));
     assert_eq!((&place["folder"], &place["seeds_planned"]), (&"d".into(), &serde_json::json!([1, 2, 3])));
     let done =
         place["rounds"].as_u64().unwrap() + 40 * place["seeds_finished"].as_array().unwrap().len() as u64;
     assert!((1..120).contains(&done), "{place}");
 
     // For people: nothing on standard output, and what to type.
-    let output = interrupted(&desk, "demo --quiet --out p", "p/checkpoint/seed-1.safetensors");
+    let output = interrupted(&workdir, "demo --quiet --out p", "p/checkpoint/seed-1.safetensors");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(130), 0));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("deltafl demo --quiet --out p"), "{said}");
@@ -96,12 +96,12 @@ fn the_demo_that_is_interrupted_ends_with_130_and_goes_on_with_the_same_command(
 
 #[test]
 fn a_pair_of_the_paper_that_is_interrupted_ends_with_130_and_names_the_pair() {
-    let desk = desk::desk();
-    desk.printed("data synth glyphs --devices 24 --points 20,30,60 --out data/emnist");
+    let workdir = workdir::workdir();
+    workdir.printed("data synth glyphs --devices 24 --points 20,30,60 --out data/emnist");
     let words = "paper emnist-linear --seeds 1 --set cohort=6 --set data.split.min_points=0 --set rounds=1000000 \
                  --set evaluate_every=2 --json --out p";
-    let place = place(&interrupted(&desk, words, "p/emnist-linear/checkpoint/seed-1.safetensors"));
+    let place = place(&interrupted(&workdir, words, "p/emnist-linear/checkpoint/seed-1.safetensors"));
     assert_eq!((&place["pair"], &place["folder"]), (&"emnist-linear".into(), &"p/emnist-linear".into()));
     assert!(place["rounds"].as_u64().unwrap() > 0 && place["rounds_planned"] == 1_000_000, "{place}");
-    assert!(!desk.path("p/paper.md").exists(), "no table of what was not finished");
+    assert!(!workdir.path("p/paper.md").exists(), "no table of what was not finished");
 }

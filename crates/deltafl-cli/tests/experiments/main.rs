@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod dashboard;
-mod desk;
 mod evaluate;
 mod interrupts;
 mod paper;
@@ -12,3 +11,4 @@ mod reference;
 mod support;
 mod sweep;
 mod tune;
+mod workdir;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::desk::{self, checkpoints};
+use super::workdir::{self, checkpoints};
 
 /// What makes a pair small.
 const SMALL: &str =
@@ -10,9 +10,9 @@ const SMALL: &str =
 
 #[test]
 fn a_pair_goes_from_data_to_tables_beside_the_papers() {
-    let desk = desk::desk();
-    desk.printed("data synth glyphs --devices 24 --points 20,30,60 --out data/emnist");
-    let output = desk.run(&format!("paper emnist-linear {SMALL}"));
+    let workdir = workdir::workdir();
+    workdir.printed("data synth glyphs --devices 24 --points 20,30,60 --out data/emnist");
+    let output = workdir.run(&format!("paper emnist-linear {SMALL}"));
     let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}");
     let at = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text}: {said}"));
@@ -25,14 +25,14 @@ fn a_pair_goes_from_data_to_tables_beside_the_papers() {
     }
     assert!(printed.contains("The paper trained 3000 rounds, this run 3."), "{printed}");
     assert!(printed.contains("The paper had 1730 devices, this federation 24"), "{printed}");
-    let tables = fs::read_to_string(desk.path("runs/paper/paper.md")).unwrap();
+    let tables = fs::read_to_string(workdir.path("runs/paper/paper.md")).unwrap();
     assert!(tables.contains("| FedAvg |") && tables.contains("34.38 ± 0.38"), "{tables}");
-    assert!(desk.path("runs/paper/emnist-linear/report.html").exists());
+    assert!(workdir.path("runs/paper/emnist-linear/report.html").exists());
 
     // Ours are those of the summary.
-    let json = desk.printed(&format!("paper emnist-linear {SMALL} --json"));
+    let json = workdir.printed(&format!("paper emnist-linear {SMALL} --json"));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let summary = fs::read_to_string(desk.path("runs/paper/emnist-linear/summary.json")).unwrap();
+    let summary = fs::read_to_string(workdir.path("runs/paper/emnist-linear/summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
     for track in 0..4 {
         assert_eq!(json[0]["tracks"][track]["p90"], summary["tracks"][track]["test"]["p90"]);
@@ -42,61 +42,61 @@ fn a_pair_goes_from_data_to_tables_beside_the_papers() {
 
 #[test]
 fn an_interrupted_pair_goes_on_to_the_same_bits() {
-    let desk = desk::desk();
-    desk.printed("data synth glyphs --devices 24 --points 20,30,60 --out data/emnist");
+    let workdir = workdir::workdir();
+    workdir.printed("data synth glyphs --devices 24 --points 20,30,60 --out data/emnist");
     let paper = format!("paper emnist-linear {SMALL} --set rounds=12 -q --out");
-    desk.printed(&format!("{paper} whole"));
+    workdir.printed(&format!("{paper} whole"));
     // As after a kill: a seed without its end, and no summary.
-    desk.printed(&format!("{paper} torn"));
-    let torn = desk.path("torn/emnist-linear");
+    workdir.printed(&format!("{paper} torn"));
+    let torn = workdir.path("torn/emnist-linear");
     fs::remove_file(torn.join("checkpoint/seed-2.safetensors")).unwrap();
     fs::remove_file(torn.join("summary.json")).unwrap();
-    let said = desk.printed(&format!("{paper} torn --estimate"));
+    let said = workdir.printed(&format!("{paper} torn --estimate"));
     assert!(said.contains("12 rounds at") && said.contains("7 evaluations"), "{said}");
-    desk.printed(&format!("{paper} torn"));
-    assert_eq!(checkpoints(&desk.path("whole/emnist-linear")), checkpoints(&torn));
-    assert!(desk.printed(&format!("{paper} torn --estimate")).contains("emnist-linear: finished"));
+    workdir.printed(&format!("{paper} torn"));
+    assert_eq!(checkpoints(&workdir.path("whole/emnist-linear")), checkpoints(&torn));
+    assert!(workdir.printed(&format!("{paper} torn --estimate")).contains("emnist-linear: finished"));
     // A run can be made longer, not shorter.
-    let said = desk.refusal(&format!("{} torn", paper.replace("rounds=12", "rounds=11")));
+    let said = workdir.refusal(&format!("{} torn", paper.replace("rounds=12", "rounds=11")));
     assert!(said.contains("has done 12 rounds already"), "{said}");
 }
 
 #[test]
 fn without_a_pair_those_run_whose_data_is_there() {
-    let desk = desk::desk();
-    let said = desk.refusal("paper");
+    let workdir = workdir::workdir();
+    let said = workdir.refusal("paper");
     for how in ["data import shakespeare", "data import emnist", "data fetch sent140", "--data DIR"] {
         assert!(said.contains(how), "{how}: {said}");
     }
-    let said = desk.refusal("paper sent140-lstm --data elsewhere");
+    let said = workdir.refusal("paper sent140-lstm --data elsewhere");
     assert!(said.contains("--features tokens --out elsewhere/sent140"), "{said}");
 
     // As `data fetch` leaves it, and one that is named itself.
-    desk.printed("data synth roles --devices 16 --points 20,30,60 --out data/shakespeare/federation");
+    workdir.printed("data synth roles --devices 16 --points 20,30,60 --out data/shakespeare/federation");
     let estimate =
         "--estimate --rounds 2 --seeds 1 --set cohort=2 --set data.split.min_points=0 --set model.hidden=4";
-    let printed = desk.printed(&format!("paper {estimate}"));
+    let printed = workdir.printed(&format!("paper {estimate}"));
     assert!(printed.contains("shakespeare-gru: 2 rounds at"), "{printed}");
     assert!(printed.contains("emnist-linear: left out"), "{printed}");
     // The whole paper is all of it.
-    let said = desk.refusal(&format!("paper --all {estimate}"));
+    let said = workdir.refusal(&format!("paper --all {estimate}"));
     let missing = "there is no data for emnist-linear, emnist-convnet, sent140-linear, sent140-lstm in data";
     assert!(
         said.replace(['\n', '│'], " ").split_whitespace().collect::<Vec<_>>().join(" ").contains(missing),
         "{said}"
     );
     let printed =
-        desk.printed(&format!("paper shakespeare-gru {estimate} --data data/shakespeare/federation"));
+        workdir.printed(&format!("paper shakespeare-gru {estimate} --data data/shakespeare/federation"));
     assert!(printed.contains("shakespeare-gru: 2 rounds"), "{printed}");
-    assert!(!desk.path("runs").exists(), "an estimate leaves nothing behind");
+    assert!(!workdir.path("runs").exists(), "an estimate leaves nothing behind");
 }
 
 #[test]
 fn the_experiment_can_be_printed_and_run_by_hand() {
-    let desk = desk::desk();
-    let printed = desk.printed("paper sent140-lstm --print");
+    let workdir = workdir::workdir();
+    let printed = workdir.printed("paper sent140-lstm --print");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/paper/sent140-lstm.toml");
     assert_eq!(printed, fs::read_to_string(file).unwrap());
-    let said = desk.refusal("paper emnist-lstm");
+    let said = workdir.refusal("paper emnist-lstm");
     assert!(said.contains("emnist-linear") && said.contains("shakespeare-gru"), "{said}");
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::desk;
+use super::workdir;
 
 fn docs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
@@ -22,10 +22,10 @@ fn is_up_to_date(name: &str, printed: &str) {
 
 #[test]
 fn the_reference_in_docs_is_what_the_command_prints() {
-    let desk = desk::desk();
-    is_up_to_date("experiment.md", &desk.printed("experiment --markdown"));
-    is_up_to_date("experiment.schema.json", &desk.printed("experiment --schema"));
-    let help = desk.printed("help experiment");
+    let workdir = workdir::workdir();
+    is_up_to_date("experiment.md", &workdir.printed("experiment --markdown"));
+    is_up_to_date("experiment.schema.json", &workdir.printed("experiment --schema"));
+    let help = workdir.printed("help experiment");
     for key in ["rounds = 100", "learning_rate = 0.1", "decay.factor = 0.5", "theta = 0.5"] {
         assert!(help.contains(key), "{key}: {help}");
     }
@@ -78,22 +78,22 @@ fn refused(schema: &Value, value: &Value, path: &str) -> Vec<String> {
 
 #[test]
 fn the_schema_takes_every_experiment_that_we_ship_and_refuses_what_the_command_refuses() {
-    let desk = desk::desk();
-    let schema: Value = serde_json::from_str(&desk.printed("experiment --schema")).unwrap();
+    let workdir = workdir::workdir();
+    let schema: Value = serde_json::from_str(&workdir.printed("experiment --schema")).unwrap();
     let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
-    let mut files = vec![desk.path("x.toml"), experiments.join("quickstart.toml")];
+    let mut files = vec![workdir.path("x.toml"), experiments.join("quickstart.toml")];
     files.extend(fs::read_dir(experiments.join("paper")).unwrap().map(|entry| entry.unwrap().path()));
     for file in files {
         let value: Value = toml::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
         assert_eq!(refused(&schema, &value, ""), Vec::<String>::new(), "{}", file.display());
     }
     // A run folder's own, with every default written out.
-    desk.printed("run x.toml --set rounds=1 --out r -q");
+    workdir.printed("run x.toml --set rounds=1 --out r -q");
     let written: Value =
-        toml::from_str(&fs::read_to_string(desk.path("r/experiment.toml")).unwrap()).unwrap();
+        toml::from_str(&fs::read_to_string(workdir.path("r/experiment.toml")).unwrap()).unwrap();
     assert_eq!(refused(&schema, &written, ""), Vec::<String>::new());
 
-    let x: Value = toml::from_str(&fs::read_to_string(desk.path("x.toml")).unwrap()).unwrap();
+    let x: Value = toml::from_str(&fs::read_to_string(workdir.path("x.toml")).unwrap()).unwrap();
     for (pointer, wrong) in [
         ("/rounds", 0.into()),
         ("/cohort", "many".into()),

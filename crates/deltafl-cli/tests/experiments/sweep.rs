@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use super::desk::{self, Checkpoints, checkpoints, runs};
+use super::workdir::{self, Checkpoints, checkpoints, runs};
 
 const AXES: &str = "--sweep local.learning_rate=0.1,0.3 --sweep local.batch=5,10,20";
 
@@ -17,60 +17,60 @@ fn bits(sweep: &Path) -> BTreeMap<String, Checkpoints> {
 
 #[test]
 fn every_combination_is_a_run_named_after_what_it_trains() {
-    let desk = desk::desk();
-    let printed = desk.printed(&format!("sweep run x.toml {AXES} --out s -q"));
+    let workdir = workdir::workdir();
+    let printed = workdir.printed(&format!("sweep run x.toml {AXES} --out s -q"));
     assert!(printed.contains("6 of 6 points finished"), "{printed}");
-    assert_eq!(runs(&desk.path("s")).len(), 6);
+    assert_eq!(runs(&workdir.path("s")).len(), 6);
     // A point is the run that `deltafl run` would have trained.
-    desk.printed("run x.toml --set local.learning_rate=0.3 --set local.batch=5 --out alone -q");
-    let alone = checkpoints(&desk.path("alone"));
-    let same = bits(&desk.path("s")).into_iter().filter(|(_, checkpoints)| *checkpoints == alone).count();
+    workdir.printed("run x.toml --set local.learning_rate=0.3 --set local.batch=5 --out alone -q");
+    let alone = checkpoints(&workdir.path("alone"));
+    let same = bits(&workdir.path("s")).into_iter().filter(|(_, checkpoints)| *checkpoints == alone).count();
     assert_eq!(same, 1);
 
-    let csv = desk.printed("sweep list s --csv");
+    let csv = workdir.printed("sweep list s --csv");
     assert_eq!(csv.lines().count(), 1 + 6 * 3, "a row per point and track: {csv}");
     assert!(csv.starts_with("local.learning_rate,local.batch,folder,finished,algorithm,theta"), "{csv}");
-    let json: serde_json::Value = serde_json::from_str(&desk.printed("sweep list s --json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&workdir.printed("sweep list s --json")).unwrap();
     assert_eq!(json[5]["settings"], serde_json::json!({ "local.learning_rate": 0.3, "local.batch": 20 }));
     assert!(json[5]["tracks"][2]["test"]["p90"]["mean"].is_f64());
 }
 
 #[test]
 fn lists_in_the_file_a_table_and_arguments_are_the_same_sweep() {
-    let desk = desk::desk();
-    let text = fs::read_to_string(desk.path("x.toml")).unwrap();
-    fs::write(desk.path("lists.toml"), text.replace("learning_rate = 0.1", "learning_rate = [0.1, 0.3]"))
+    let workdir = workdir::workdir();
+    let text = fs::read_to_string(workdir.path("x.toml")).unwrap();
+    fs::write(workdir.path("lists.toml"), text.replace("learning_rate = 0.1", "learning_rate = [0.1, 0.3]"))
         .unwrap();
-    fs::write(desk.path("table.toml"), format!("{text}\n[sweep]\n\"local.learning_rate\" = [0.1, 0.3]\n"))
+    fs::write(workdir.path("table.toml"), format!("{text}\n[sweep]\n\"local.learning_rate\" = [0.1, 0.3]\n"))
         .unwrap();
     for (file, argument) in [("lists", ""), ("table", ""), ("x", "--sweep local.learning_rate=0.1,0.3")] {
-        desk.printed(&format!("sweep run {file}.toml {argument} --set rounds=2 --out {file} -q"));
+        workdir.printed(&format!("sweep run {file}.toml {argument} --set rounds=2 --out {file} -q"));
     }
-    assert_eq!(runs(&desk.path("lists")).len(), 2);
-    assert_eq!(bits(&desk.path("lists")), bits(&desk.path("table")));
-    assert_eq!(bits(&desk.path("lists")), bits(&desk.path("x")));
+    assert_eq!(runs(&workdir.path("lists")).len(), 2);
+    assert_eq!(bits(&workdir.path("lists")), bits(&workdir.path("table")));
+    assert_eq!(bits(&workdir.path("lists")), bits(&workdir.path("x")));
     // One run has no lists for values, and says where they belong.
     for file in ["lists", "table"] {
-        let said = desk.refusal(&format!("run {file}.toml"));
+        let said = workdir.refusal(&format!("run {file}.toml"));
         assert!(said.contains("deltafl sweep run"), "{said}");
     }
 }
 
 #[test]
 fn keys_that_are_lists_are_swept_by_lists_of_lists() {
-    let desk = desk::desk();
+    let workdir = workdir::workdir();
     let swept = "--sweep seeds=1,[1,2] --sweep algorithm.1.theta=[0.5],[0.5,0.1]";
-    let csv_of = |out: &str| desk.printed(&format!("sweep list {out} --csv"));
-    desk.printed(&format!("sweep run x.toml {swept} --set rounds=1 --out s -q"));
+    let csv_of = |out: &str| workdir.printed(&format!("sweep list {out} --csv"));
+    workdir.printed(&format!("sweep run x.toml {swept} --set rounds=1 --out s -q"));
     // FedAvg and one level, FedAvg and two, for one seed and for two.
     assert_eq!(csv_of("s").lines().count(), 1 + 2 + 3 + 2 + 3);
 }
 
 #[test]
 fn seeds_that_are_swept_are_averaged_and_one_seed_has_no_deviation() {
-    let desk = desk::desk();
-    desk.printed("sweep run x.toml --sweep local.batch=20,5 --sweep seeds=1,2 --set rounds=2 --out s -q");
-    let csv = desk.printed("sweep list s --csv");
+    let workdir = workdir::workdir();
+    workdir.printed("sweep run x.toml --sweep local.batch=20,5 --sweep seeds=1,2 --set rounds=2 --out s -q");
+    let csv = workdir.printed("sweep list s --csv");
     let mut columns: Vec<&str> = csv.lines().next().unwrap().split(',').collect();
     let count = columns.len();
     columns.sort_unstable();
@@ -80,7 +80,7 @@ fn seeds_that_are_swept_are_averaged_and_one_seed_has_no_deviation() {
         csv.lines().skip(1).step_by(6).map(|row| row.split(',').next().unwrap()).collect();
     assert_eq!(batches, ["20", "5"], "in the order of the axes");
 
-    let json = |words: &str| -> serde_json::Value { serde_json::from_str(&desk.printed(words)).unwrap() };
+    let json = |words: &str| -> serde_json::Value { serde_json::from_str(&workdir.printed(words)).unwrap() };
     let points = json("sweep list s --json");
     assert!(points[0]["tracks"][0]["test"]["mean"]["std"].is_null(), "{points}");
     let averages = json("sweep list s --json --average");
@@ -91,129 +91,129 @@ fn seeds_that_are_swept_are_averaged_and_one_seed_has_no_deviation() {
     assert!((mean(&averages[0]) - expected).abs() < 1e-12, "{averages}");
     assert_eq!(averages[0]["tracks"][1]["seeds"], 2);
     // The average over two points is what one point with both seeds comes to.
-    desk.printed("run x.toml --set local.batch=20 --set rounds=2 --out both -q");
+    workdir.printed("run x.toml --set local.batch=20 --set rounds=2 --out both -q");
     let both: serde_json::Value =
-        serde_json::from_slice(&fs::read(desk.path("both/summary.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(workdir.path("both/summary.json")).unwrap()).unwrap();
     assert_eq!(averages[0]["tracks"][1]["test"], both["tracks"][1]["test"]);
-    assert!(desk.printed("sweep list s").contains("Averages over seeds"));
+    assert!(workdir.printed("sweep list s").contains("Averages over seeds"));
 }
 
 #[test]
 fn a_folder_of_another_sweep_or_of_something_else_is_refused() {
-    let desk = desk::desk();
-    desk.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=1 --out s -q");
-    let before = fs::read(desk.path("s/sweep.toml")).unwrap();
-    let said = desk.refusal("sweep run x.toml --sweep local.batch=5,20 --set rounds=1 --out s");
+    let workdir = workdir::workdir();
+    workdir.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=1 --out s -q");
+    let before = fs::read(workdir.path("s/sweep.toml")).unwrap();
+    let said = workdir.refusal("sweep run x.toml --sweep local.batch=5,20 --set rounds=1 --out s");
     assert!(said.contains("holds another sweep: 1 of its 2 points"), "{said}");
-    assert_eq!(fs::read(desk.path("s/sweep.toml")).unwrap(), before);
-    fs::create_dir(desk.path("mine")).unwrap();
-    fs::write(desk.path("mine/letter.txt"), "dear").unwrap();
-    assert!(desk.refusal("sweep run x.toml --sweep cohort=5,6 --out mine").contains("not by a sweep"));
-    assert!(!desk.path("mine/sweep.toml").exists());
+    assert_eq!(fs::read(workdir.path("s/sweep.toml")).unwrap(), before);
+    fs::create_dir(workdir.path("mine")).unwrap();
+    fs::write(workdir.path("mine/letter.txt"), "dear").unwrap();
+    assert!(workdir.refusal("sweep run x.toml --sweep cohort=5,6 --out mine").contains("not by a sweep"));
+    assert!(!workdir.path("mine/sweep.toml").exists());
 
     // A run that lies in the folder of a sweep is not merged with its points.
-    desk.printed("sweep run x.toml --sweep local.batch=20 --set rounds=1 --out other -q");
-    let stray = &runs(&desk.path("other"))[0];
-    fs::rename(desk.path("other").join(stray), desk.path("s").join(stray)).unwrap();
-    let printed = desk.printed("sweep merge s --into all");
+    workdir.printed("sweep run x.toml --sweep local.batch=20 --set rounds=1 --out other -q");
+    let stray = &runs(&workdir.path("other"))[0];
+    fs::rename(workdir.path("other").join(stray), workdir.path("s").join(stray)).unwrap();
+    let printed = workdir.printed("sweep merge s --into all");
     assert!(printed.contains("2 points taken") && printed.contains("1 runs left out"), "{printed}");
-    assert_eq!(runs(&desk.path("all")).len(), 2);
+    assert_eq!(runs(&workdir.path("all")).len(), 2);
 }
 
 #[test]
 fn the_report_of_a_sweep_is_that_of_its_points_in_its_order() {
-    let desk = desk::desk();
-    desk.printed("sweep run x.toml --sweep local.batch=20,5,10 --set rounds=1 --out s -q");
-    desk.printed("report s");
-    let markdown = fs::read_to_string(desk.path("s/tables.md")).unwrap();
+    let workdir = workdir::workdir();
+    workdir.printed("sweep run x.toml --sweep local.batch=20,5,10 --set rounds=1 --out s -q");
+    workdir.printed("report s");
+    let markdown = fs::read_to_string(workdir.path("s/tables.md")).unwrap();
     let order: Vec<&str> = markdown
         .lines()
         .filter_map(|line| line.split_once("local.batch=")?.1.split_once(": FedAvg"))
         .map(|(batch, _)| batch)
         .collect();
     assert_eq!(order[..3], ["20", "5", "10"], "{markdown}");
-    let figures = fs::read_dir(desk.path("s/figures")).unwrap().count();
+    let figures = fs::read_dir(workdir.path("s/figures")).unwrap().count();
     assert_eq!(figures, 4, "one chart for the error and one for the loss, as SVG and PNG");
 
     // What a shell makes of s/*: points by their addresses, and everything else that lies there.
-    let mut all: Vec<String> = fs::read_dir(desk.path("s"))
+    let mut all: Vec<String> = fs::read_dir(workdir.path("s"))
         .unwrap()
         .map(|entry| format!("s/{}", entry.unwrap().file_name().into_string().unwrap()))
         .filter(|path| !path.contains("/."))
         .collect();
     all.sort();
-    desk.printed(&format!("report {} --out both", all.join(" ")));
-    assert_eq!(fs::read_to_string(desk.path("both/tables.md")).unwrap(), markdown);
+    workdir.printed(&format!("report {} --out both", all.join(" ")));
+    assert_eq!(fs::read_to_string(workdir.path("both/tables.md")).unwrap(), markdown);
 }
 
 #[test]
 fn shards_of_several_machines_merge_into_the_whole_sweep() {
-    let desk = desk::desk();
-    desk.printed(&format!("sweep run x.toml {AXES} --out whole -q"));
+    let workdir = workdir::workdir();
+    workdir.printed(&format!("sweep run x.toml {AXES} --out whole -q"));
     let mut seen = BTreeSet::new();
     for shard in 1..=3 {
-        desk.printed(&format!("sweep run x.toml {AXES} --shard {shard}/3 --out part-{shard} -q"));
-        for run in runs(&desk.path(&format!("part-{shard}"))) {
+        workdir.printed(&format!("sweep run x.toml {AXES} --shard {shard}/3 --out part-{shard} -q"));
+        for run in runs(&workdir.path(&format!("part-{shard}"))) {
             assert!(seen.insert(run), "two shards share a point");
         }
     }
-    let printed = desk.printed("sweep merge part-1 part-2 --into all");
+    let printed = workdir.printed("sweep merge part-1 part-2 --into all");
     assert!(printed.contains("4 points taken, 0 known") && printed.contains("4 of 6 points"), "{printed}");
-    let printed = desk.printed("sweep merge part-2 part-3 --into all");
+    let printed = workdir.printed("sweep merge part-2 part-3 --into all");
     assert!(printed.contains("2 points taken, 2 known") && printed.contains("6 of 6 points"), "{printed}");
-    assert_eq!(bits(&desk.path("all")), bits(&desk.path("whole")));
+    assert_eq!(bits(&workdir.path("all")), bits(&workdir.path("whole")));
 
-    let said = desk.refusal("sweep run x.toml --shard 4/3");
+    let said = workdir.refusal("sweep run x.toml --shard 4/3");
     assert!(said.contains("1 ≤ i ≤ n"), "{said}");
 }
 
 #[test]
 fn what_does_not_belong_together_is_not_merged() {
-    let desk = desk::desk();
-    desk.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=1 --out a -q");
-    desk.printed("sweep run x.toml --sweep local.batch=5,20 --set rounds=1 --out b -q");
-    let said = desk.refusal("sweep merge a b --into c");
+    let workdir = workdir::workdir();
+    workdir.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=1 --out a -q");
+    workdir.printed("sweep run x.toml --sweep local.batch=5,20 --set rounds=1 --out b -q");
+    let said = workdir.refusal("sweep merge a b --into c");
     assert!(said.contains("different sweeps"), "{said}");
-    assert!(desk.refusal("sweep merge a nowhere --into c").contains("holds no sweep"));
+    assert!(workdir.refusal("sweep merge a nowhere --into c").contains("holds no sweep"));
 
-    desk.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=1 --shard 1/2 --out d -q");
-    let point = desk.path("d").join(&runs(&desk.path("d"))[0]).join("experiment.toml");
+    workdir.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=1 --shard 1/2 --out d -q");
+    let point = workdir.path("d").join(&runs(&workdir.path("d"))[0]).join("experiment.toml");
     let text = fs::read_to_string(&point).unwrap();
     let at = text.find("data_hash = \"").unwrap() + 13;
     fs::write(&point, format!("{}other{}", &text[..at], &text[at + 5..])).unwrap();
-    let said = desk.refusal("sweep merge a d --into c");
-    assert!(said.contains("different data") && !desk.path("c").exists(), "{said}");
+    let said = workdir.refusal("sweep merge a d --into c");
+    assert!(said.contains("different data") && !workdir.path("c").exists(), "{said}");
 
     let lock = fs::File::open(point.with_file_name(".lock")).unwrap();
     lock.lock().unwrap();
-    assert!(desk.refusal("sweep merge a d --into c").contains("a process is training in"));
+    assert!(workdir.refusal("sweep merge a d --into c").contains("a process is training in"));
     drop(lock);
 
     fs::write(&point, text.replace("rounds = 1", "rounds = 2")).unwrap();
-    let said = desk.refusal("sweep merge d --into c");
+    let said = workdir.refusal("sweep merge d --into c");
     assert!(said.contains("named after"), "{said}");
 }
 
 #[cfg(unix)]
 #[test]
 fn killed_again_and_again_a_sweep_ends_with_the_same_bits_and_trains_no_point_twice() {
-    let desk = desk::desk();
+    let workdir = workdir::workdir();
     let sweep = format!("sweep run x.toml {AXES} --set rounds=40 -q --out");
-    desk.printed(&format!("{sweep} whole"));
+    workdir.printed(&format!("{sweep} whole"));
     let summaries = || -> Vec<(String, SystemTime)> {
         let finished = |run: &String| {
-            let summary = desk.path("torn").join(run).join("summary.json");
+            let summary = workdir.path("torn").join(run).join("summary.json");
             Some((run.clone(), fs::metadata(summary).ok()?.modified().unwrap()))
         };
-        if desk.path("torn").exists() {
-            runs(&desk.path("torn")).iter().filter_map(finished).collect()
+        if workdir.path("torn").exists() {
+            runs(&workdir.path("torn")).iter().filter_map(finished).collect()
         } else {
             Vec::new()
         }
     };
     let (mut kills, mut finished) = (0, Vec::new());
     for attempt in 0..200u64 {
-        let mut child = desk.command(&format!("{sweep} torn")).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = workdir.command(&format!("{sweep} torn")).stdout(Stdio::null()).spawn().unwrap();
         // Moments in an order that is fixed but looks like none, growing, so that the sweep comes to its end.
         std::thread::sleep(Duration::from_millis(20 + attempt * 37 % 160 + attempt * 25));
         if let Some(status) = child.try_wait().unwrap() {
@@ -229,70 +229,71 @@ fn killed_again_and_again_a_sweep_ends_with_the_same_bits_and_trains_no_point_tw
     }
     assert!(kills > 2, "the sweep was too fast to be killed: {kills}");
     assert!(finished.iter().all(|summary| summaries().contains(summary)));
-    assert_eq!(bits(&desk.path("whole")), bits(&desk.path("torn")));
+    assert_eq!(bits(&workdir.path("whole")), bits(&workdir.path("torn")));
 }
 
 #[test]
 fn two_processes_on_one_folder_train_each_point_once() {
-    let desk = desk::desk();
+    let workdir = workdir::workdir();
     let sweep = format!("sweep run x.toml {AXES} --out");
-    let start =
-        || desk.command(&format!("{sweep} s")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let start = || {
+        workdir.command(&format!("{sweep} s")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
     for mut child in [start(), start()] {
         assert!(child.wait().unwrap().success());
     }
     // What one passed over because the other held it is finished now.
-    assert!(desk.printed("sweep list s").contains("6 of 6 points finished"));
-    desk.printed(&format!("{sweep} alone -q"));
-    assert_eq!(bits(&desk.path("s")), bits(&desk.path("alone")));
+    assert!(workdir.printed("sweep list s").contains("6 of 6 points finished"));
+    workdir.printed(&format!("{sweep} alone -q"));
+    assert_eq!(bits(&workdir.path("s")), bits(&workdir.path("alone")));
 }
 
 #[test]
 fn a_sweep_that_grows_trains_only_what_is_new() {
-    let desk = desk::desk();
-    desk.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=2 --out s -q");
+    let workdir = workdir::workdir();
+    workdir.printed("sweep run x.toml --sweep local.batch=5,10 --set rounds=2 --out s -q");
     let output =
-        desk.run("sweep run x.toml --sweep local.batch=5,10,20 --sweep cohort=6 --set rounds=2 --out s");
+        workdir.run("sweep run x.toml --sweep local.batch=5,10,20 --sweep cohort=6 --set rounds=2 --out s");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert_eq!(said.matches("of 3 points").count(), 1, "{said}");
-    assert_eq!(runs(&desk.path("s")).len(), 3);
+    assert_eq!(runs(&workdir.path("s")).len(), 3);
 }
 
 #[test]
 fn a_point_that_fails_leaves_the_others_alone() {
-    let desk = desk::desk();
-    let output = desk.run("sweep run x.toml --sweep model.kind=linear,gru --set rounds=1 --out s -q");
+    let workdir = workdir::workdir();
+    let output = workdir.run("sweep run x.toml --sweep model.kind=linear,gru --set rounds=1 --out s -q");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("model.kind=gru failed") && said.contains("does not fit"), "{said}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 of 2 points finished"));
     // A wrong value is refused before anything is trained.
-    let said = desk.refusal("sweep run x.toml --sweep cohort=6,0 --out t");
-    assert!(said.contains("x.toml with cohort=0: invalid value") && !desk.path("t").exists(), "{said}");
+    let said = workdir.refusal("sweep run x.toml --sweep cohort=6,0 --out t");
+    assert!(said.contains("x.toml with cohort=0: invalid value") && !workdir.path("t").exists(), "{said}");
 }
 
 #[cfg(unix)]
 #[test]
 fn the_tasks_of_the_slurm_script_train_the_whole_sweep() {
     use std::os::unix::fs::PermissionsExt;
-    let desk = desk::desk();
-    let printed = desk.printed(&format!("sweep slurm x.toml {AXES} --set rounds=2 --tasks 2 --out s"));
+    let workdir = workdir::workdir();
+    let printed = workdir.printed(&format!("sweep slurm x.toml {AXES} --set rounds=2 --tasks 2 --out s"));
     assert!(printed.contains("sbatch s/sweep.slurm"), "{printed}");
     // `srun` of a cluster with one task: it runs its arguments, behind its one option.
-    fs::create_dir(desk.path("bin")).unwrap();
+    fs::create_dir(workdir.path("bin")).unwrap();
     let shim = |name: &str, text: String| {
-        let path = desk.path("bin").join(name);
+        let path = workdir.path("bin").join(name);
         fs::write(&path, text).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     };
     shim("srun", "#!/bin/sh\nshift\nexec \"$@\"\n".to_owned());
     shim("deltafl", format!("#!/bin/sh\nexec '{}' \"$@\"\n", env!("CARGO_BIN_EXE_deltafl")));
-    let path = format!("{}:{}", desk.path("bin").display(), std::env::var("PATH").unwrap());
+    let path = format!("{}:{}", workdir.path("bin").display(), std::env::var("PATH").unwrap());
     for task in ["1", "2"] {
         let output = Command::new("bash")
             .arg("s/sweep.slurm")
-            .current_dir(desk.path(""))
+            .current_dir(workdir.path(""))
             .env("PATH", &path)
             .env("SLURM_ARRAY_TASK_ID", task)
             .env("SLURM_CPUS_PER_TASK", "1")
@@ -300,5 +301,5 @@ fn the_tasks_of_the_slurm_script_train_the_whole_sweep() {
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    assert!(desk.printed("sweep list s").contains("6 of 6 points finished"));
+    assert!(workdir.printed("sweep list s").contains("6 of 6 points finished"));
 }

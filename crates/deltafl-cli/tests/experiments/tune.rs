@@ -4,13 +4,13 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::desk::{self, Desk, runs};
+use super::workdir::{self, Workdir, runs};
 
 const TUNE: &str = "tune x.toml --rates 0.01,0.1,0.3 --decays 0.5,1 --l2 1e-6,1e-3,1e-1 \
     --set local.decay.factor=1 --set local.decay.every=2 --set rounds=4 --out t";
 
-fn json(desk: &Desk, words: &str) -> Value {
-    serde_json::from_str(&desk.printed(words)).unwrap()
+fn json(workdir: &Workdir, words: &str) -> Value {
+    serde_json::from_str(&workdir.printed(words)).unwrap()
 }
 
 /// The value of an axis of the point whose figure is lowest; of equal ones, the first.
@@ -23,9 +23,9 @@ fn best(points: &Value, axis: &str, figure: impl Fn(&Value) -> f64) -> f64 {
 
 #[test]
 fn the_rate_is_chosen_by_train_loss_and_the_penalty_by_held_out_devices() {
-    let desk = desk::desk();
-    let chosen = json(&desk, &format!("{TUNE} --json"));
-    let rate = json(&desk, "sweep list t/rate --json");
+    let workdir = workdir::workdir();
+    let chosen = json(&workdir, &format!("{TUNE} --json"));
+    let rate = json(&workdir, "sweep list t/rate --json");
     let loss = |point: &Value| point["tracks"][0]["train_loss"]["mean"]["mean"].as_f64().unwrap();
     assert_eq!(rate.as_array().unwrap().len(), 6);
     assert_eq!(rate[0]["tracks"].as_array().unwrap().len(), 1, "FedAvg alone");
@@ -33,17 +33,17 @@ fn the_rate_is_chosen_by_train_loss_and_the_penalty_by_held_out_devices() {
     assert_eq!(chosen["learning_rate"], best(&rate, "local.learning_rate", loss));
     assert_eq!(chosen["decay"], best(&rate, "local.decay.factor", loss));
 
-    let l2 = json(&desk, "sweep list t/l2 --json");
+    let l2 = json(&workdir, "sweep list t/l2 --json");
     for track in 0..3 {
         let p90 = |point: &Value| point["tracks"][track]["validation"]["p90"]["mean"].as_f64().unwrap();
         assert_eq!(chosen["l2"][track]["l2"], best(&l2, "model.l2", p90), "track {track}");
     }
 
     // The file is ready, and says where its values come from.
-    let tuned = fs::read_to_string(desk.path("t/tuned.toml")).unwrap();
+    let tuned = fs::read_to_string(workdir.path("t/tuned.toml")).unwrap();
     assert!(tuned.starts_with("# Tuned by `deltafl tune`") && tuned.contains("held out"), "{tuned}");
-    desk.printed("run t/tuned.toml --set rounds=1 --out r -q");
-    let run = fs::read_to_string(desk.path("r/experiment.toml")).unwrap();
+    workdir.printed("run t/tuned.toml --set rounds=1 --out r -q");
+    let run = fs::read_to_string(workdir.path("r/experiment.toml")).unwrap();
     assert!(
         run.contains(&format!("learning_rate = {:?}", chosen["learning_rate"].as_f64().unwrap())),
         "{run}"
@@ -53,47 +53,47 @@ fn the_rate_is_chosen_by_train_loss_and_the_penalty_by_held_out_devices() {
 
 #[test]
 fn the_heat_maps_show_every_figure_and_a_frame() {
-    let desk = desk::desk();
-    let printed = desk.printed(&format!("{TUNE} -q"));
-    let rate = json(&desk, "sweep list t/rate --json");
-    let svg = fs::read_to_string(desk.path("t/rate.svg")).unwrap();
+    let workdir = workdir::workdir();
+    let printed = workdir.printed(&format!("{TUNE} -q"));
+    let rate = json(&workdir, "sweep list t/rate --json");
+    let svg = fs::read_to_string(workdir.path("t/rate.svg")).unwrap();
     for point in rate.as_array().unwrap() {
         let loss = format!("{:.4}", point["tracks"][0]["train_loss"]["mean"]["mean"].as_f64().unwrap());
         assert!(svg.contains(&loss) && printed.contains(&loss), "{loss}: {printed}");
     }
     assert!(svg.contains("#D55E00"), "the frame of the best");
     for track in ["FedAvg", "θ=0.5", "θ=0.2"] {
-        assert!(fs::read_to_string(desk.path("t/l2.svg")).unwrap().contains(track), "{track}");
+        assert!(fs::read_to_string(workdir.path("t/l2.svg")).unwrap().contains(track), "{track}");
     }
     for name in ["rate", "l2"] {
-        assert!(fs::read(desk.path(&format!("t/{name}.png"))).unwrap().starts_with(b"\x89PNG"));
+        assert!(fs::read(workdir.path(&format!("t/{name}.png"))).unwrap().starts_with(b"\x89PNG"));
     }
 }
 
 #[test]
 fn a_search_goes_on_where_it_was() {
-    let desk = desk::desk();
-    desk.printed(&format!("{TUNE} -q"));
-    let before = fs::read(desk.path("t/tuned.toml")).unwrap();
-    let rate = desk.path("t/rate");
+    let workdir = workdir::workdir();
+    workdir.printed(&format!("{TUNE} -q"));
+    let before = fs::read(workdir.path("t/tuned.toml")).unwrap();
+    let rate = workdir.path("t/rate");
     let written =
         |run: &String| fs::metadata(rate.join(run).join("summary.json")).unwrap().modified().unwrap();
     let mut kept = runs(&rate);
     let lost = kept.remove(2);
     let times: Vec<_> = kept.iter().map(written).collect();
     fs::remove_dir_all(rate.join(&lost)).unwrap();
-    desk.printed(&format!("{TUNE} -q"));
+    workdir.printed(&format!("{TUNE} -q"));
     assert_eq!(kept.iter().map(written).collect::<Vec<_>>(), times, "a finished point was trained again");
     assert!(rate.join(&lost).join("summary.json").exists());
-    assert_eq!(fs::read(desk.path("t/tuned.toml")).unwrap(), before);
+    assert_eq!(fs::read(workdir.path("t/tuned.toml")).unwrap(), before);
 }
 
 #[test]
 fn what_cannot_be_tuned_is_said() {
-    let desk = desk::desk();
-    assert!(desk.refusal("tune x.toml --decays 0.5").contains("does not decay"));
-    assert!(desk.refusal("tune x.toml --rates 0").contains("out of range"));
-    let text = fs::read_to_string(desk.path("x.toml")).unwrap();
-    fs::write(desk.path("unsplit.toml"), text.replace("split = {", "# split = {")).unwrap();
-    assert!(desk.refusal("tune unsplit.toml").contains("--set data.split.train=0.5"));
+    let workdir = workdir::workdir();
+    assert!(workdir.refusal("tune x.toml --decays 0.5").contains("does not decay"));
+    assert!(workdir.refusal("tune x.toml --rates 0").contains("out of range"));
+    let text = fs::read_to_string(workdir.path("x.toml")).unwrap();
+    fs::write(workdir.path("unsplit.toml"), text.replace("split = {", "# split = {")).unwrap();
+    assert!(workdir.refusal("tune unsplit.toml").contains("--set data.split.train=0.5"));
 }

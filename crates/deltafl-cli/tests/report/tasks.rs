@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::browser::Browser;
 use super::run_folders;
-use super::support::Desk;
+use super::support::Workdir;
 
 const REGRESSION: &str = r#"
 name = "houses"
@@ -35,8 +35,8 @@ theta = 0.5
 "#;
 
 /// Towns with prices: one where all cost the same, one with a price of three zeros too many, one that is called markup.
-fn houses() -> Desk {
-    let desk = Desk::with(REGRESSION);
+fn houses() -> Workdir {
+    let workdir = Workdir::with(REGRESSION);
     let mut csv = "\u{feff}town,area,kind,price\r\n".to_owned();
     for town in 0..24 {
         let name = if town == 3 { "</script>".to_owned() } else { format!("town {town}") };
@@ -51,17 +51,17 @@ fn houses() -> Desk {
             let _ = write!(csv, "\"{name}\",{area},{kind},{price}\r\n");
         }
     }
-    fs::write(desk.path("houses.csv"), csv).unwrap();
-    desk.printed("data import csv houses.csv --device town --label price --regression --out houses");
-    desk
+    fs::write(workdir.path("houses.csv"), csv).unwrap();
+    workdir.printed("data import csv houses.csv --device town --label price --regression --out houses");
+    workdir
 }
 
 #[test]
 fn a_regression_is_reported_in_its_own_metrics_and_directions() {
-    let desk = houses();
-    desk.printed("run x.toml --quiet --out r");
-    desk.printed("report r");
-    let tables = fs::read_to_string(desk.path("r/tables.md")).unwrap();
+    let workdir = houses();
+    workdir.printed("run x.toml --quiet --out r");
+    workdir.printed("report r");
+    let tables = fs::read_to_string(workdir.path("r/tables.md")).unwrap();
     assert!(tables.contains("**RMSE over the test devices, every device alike"), "{tables}");
     assert!(tables.contains("**Loss (squared loss) over the train devices"), "{tables}");
     // The tail of a metric that is better high is its low end.
@@ -71,12 +71,12 @@ fn a_regression_is_reported_in_its_own_metrics_and_directions() {
     );
     assert!(!tables.contains('%') && !tables.contains('±'), "no share, and one seed: {tables}");
     for figure in ["test-rmse-p90", "test-r-squared-p10", "test-r-squared-histogram", "train-loss-mean"] {
-        assert!(desk.path(&format!("r/figures/{figure}.svg")).exists(), "{figure}");
+        assert!(workdir.path(&format!("r/figures/{figure}.svg")).exists(), "{figure}");
     }
-    let csv = fs::read_to_string(desk.path("r/tables.csv")).unwrap();
+    let csv = fs::read_to_string(workdir.path("r/tables.csv")).unwrap();
     assert!(csv.contains(",test_r_squared,p10,") && csv.contains(",test_mae,p90,"), "{csv}");
 
-    let Some(mut browser) = Browser::open(&desk.path("r/report.html")) else { return };
+    let Some(mut browser) = Browser::open(&workdir.path("r/report.html")) else { return };
     let measures = browser.value("[...document.querySelectorAll('#measure input')].map((i) => i.value)");
     assert_eq!(measures, json!(["test_rmse", "test_mae", "test_r_squared", "train_loss"]));
     assert!(browser.text("h1").contains("RMSE"), "{}", browser.text("h1"));
@@ -97,19 +97,19 @@ fn a_regression_is_reported_in_its_own_metrics_and_directions() {
 
 #[test]
 fn comparisons_and_searches_read_the_metric_from_the_task() {
-    let desk = houses();
-    let tuned = desk.printed("tune x.toml --rates 0.05,0.1 --l2 1e-6,1e-3 -q --out t");
+    let workdir = houses();
+    let tuned = workdir.printed("tune x.toml --rates 0.05,0.1 --l2 1e-6,1e-3 -q --out t");
     assert!(tuned.contains("90th percentile of the RMSE over held-out train devices"), "{tuned}");
     assert!(!tuned.contains('%'), "{tuned}");
-    desk.printed("run x.toml --quiet --out r");
-    let told = desk.printed("compare r --resamples 50");
+    workdir.printed("run x.toml --quiet --out r");
+    let told = workdir.printed("compare r --resamples 50");
     assert!(told.contains("test RMSE of") && told.contains("train loss of"), "{told}");
 }
 
 #[test]
 fn one_seed_has_no_standard_deviation() {
-    let desk = Desk::with(&super::sample::EXPERIMENT.replace("[1, 2]", "[1]"));
-    let summary = desk.printed("run x.toml --json --out r");
+    let workdir = Workdir::with(&super::sample::EXPERIMENT.replace("[1, 2]", "[1]"));
+    let summary = workdir.printed("run x.toml --json --out r");
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
     for track in summary["tracks"].as_array().unwrap() {
         assert!(track["test"]["p90"]["mean"].is_number() && track["test"]["p90"]["std"].is_null(), "{track}");
@@ -118,47 +118,47 @@ fn one_seed_has_no_standard_deviation() {
             "{track}"
         );
     }
-    desk.printed("report r --no-figures");
-    let mut csv = csv::Reader::from_path(desk.path("r/tables.csv")).unwrap();
+    workdir.printed("report r --no-figures");
+    let mut csv = csv::Reader::from_path(workdir.path("r/tables.csv")).unwrap();
     let at = csv.headers().unwrap().iter().position(|name| name == "std").unwrap();
     assert!(csv.records().all(|row| row.unwrap()[at].is_empty()));
-    assert!(!fs::read_to_string(desk.path("r/tables.md")).unwrap().contains('±'));
+    assert!(!fs::read_to_string(workdir.path("r/tables.md")).unwrap().contains('±'));
 }
 
 #[test]
 fn a_run_that_nobody_evaluated_says_why_and_what_to_do() {
-    let desk = Desk::with(super::sample::EXPERIMENT);
+    let workdir = Workdir::with(super::sample::EXPERIMENT);
     // As a server leaves it: rounds, and no evaluation.
-    desk.printed("run x.toml --quiet --out served");
-    fs::remove_dir_all(desk.path("served/devices")).unwrap();
-    fs::create_dir(desk.path("served/devices")).unwrap();
-    fs::remove_file(desk.path("served/summary.json")).unwrap();
+    workdir.printed("run x.toml --quiet --out served");
+    fs::remove_dir_all(workdir.path("served/devices")).unwrap();
+    fs::create_dir(workdir.path("served/devices")).unwrap();
+    fs::remove_file(workdir.path("served/summary.json")).unwrap();
     for words in ["report served", "compare served"] {
-        let said = desk.refusal(words);
+        let said = workdir.refusal(words);
         assert!(said.contains("served holds no evaluation, though 4 rounds were trained"), "{said}");
         assert!(said.contains("keep their losses and errors to themselves"), "{said}");
         assert!(said.contains("deltafl evaluate served --data DIR"), "{said}");
     }
-    let listed = desk.printed("runs .");
+    let listed = workdir.printed("runs .");
     let row = listed.lines().find(|line| line.starts_with("./served")).unwrap();
     assert!(row.contains("  4  ") && row.contains("no device was evaluated"), "{listed}");
-    desk.printed("data synth glyphs --devices 40 --seed 3 --out others");
-    assert!(desk.printed("evaluate served --data others").contains("Test error in %"));
+    workdir.printed("data synth glyphs --devices 40 --seed 3 --out others");
+    assert!(workdir.printed("evaluate served --data others").contains("Test error in %"));
 
     let experiment = deltafl_data::experiment::Experiment::parse(super::sample::EXPERIMENT).unwrap();
-    RunFolder::create(&desk.path("fresh"), &experiment).unwrap();
-    assert!(desk.refusal("report fresh").contains("fresh holds no evaluation yet"));
+    RunFolder::create(&workdir.path("fresh"), &experiment).unwrap();
+    assert!(workdir.refusal("report fresh").contains("fresh holds no evaluation yet"));
 }
 
 #[test]
 fn the_page_says_how_many_rounds_moved_nothing_and_why() {
-    let desk = Desk::with(super::sample::EXPERIMENT);
-    desk.printed("run x.toml --quiet --set local.learning_rate=1e38 --set seeds=1 --out hot");
-    desk.printed("report hot --no-figures");
-    let page = fs::read_to_string(desk.path("hot/report.html")).unwrap();
+    let workdir = Workdir::with(super::sample::EXPERIMENT);
+    workdir.printed("run x.toml --quiet --set local.learning_rate=1e38 --set seeds=1 --out hot");
+    workdir.printed("report hot --no-figures");
+    let page = fs::read_to_string(workdir.path("hot/report.html")).unwrap();
     let caveat = "of 4 rounds moved nothing: no update was finite in";
     assert!(page.contains(caveat) && page.contains("local.learning_rate = 1e38 is probably too large"));
-    let tables = fs::read_to_string(desk.path("hot/tables.md")).unwrap();
+    let tables = fs::read_to_string(workdir.path("hot/tables.md")).unwrap();
     let listed =
         tables.lines().find(|line| line.starts_with("- FedAvg: ")).unwrap_or_else(|| panic!("{tables}"));
     assert!(listed.contains(caveat), "{listed}");
@@ -174,20 +174,20 @@ fn the_page_says_how_many_rounds_moved_nothing_and_why() {
 
 #[test]
 fn a_federation_without_test_devices_is_reported_by_those_that_trained() {
-    let desk = Desk::with(super::sample::EXPERIMENT);
-    let table = desk.printed("run x.toml --quiet --set data.split.train=1.0 --out r");
+    let workdir = Workdir::with(super::sample::EXPERIMENT);
+    let table = workdir.printed("run x.toml --quiet --set data.split.train=1.0 --out r");
     assert!(table.contains("no test devices"), "{table}");
-    desk.printed("report r --no-figures");
-    let tables = fs::read_to_string(desk.path("r/tables.md")).unwrap();
+    workdir.printed("report r --no-figures");
+    let tables = fs::read_to_string(workdir.path("r/tables.md")).unwrap();
     assert!(tables.contains("**Error in % over the train devices, every device alike"), "{tables}");
-    let page = fs::read_to_string(desk.path("r/report.html")).unwrap();
+    let page = fs::read_to_string(workdir.path("r/report.html")).unwrap();
     assert!(page.contains("The federation has no test devices: these are the devices that trained."));
 }
 
 /// Clinics whose patients are ill or well, by their pulse; a few are of a third outcome with markup in its name.
-fn clinics() -> Desk {
+fn clinics() -> Workdir {
     let experiment = REGRESSION.replace("houses", "clinics");
-    let desk = Desk::with(&experiment);
+    let workdir = Workdir::with(&experiment);
     let mut csv = "clinic,sex,pulse,outcome\n".to_owned();
     for clinic in 0..20 {
         for patient in 0..12 {
@@ -200,15 +200,15 @@ fn clinics() -> Desk {
             let _ = writeln!(csv, "c{clinic},{},{pulse},{outcome}", ["M", "F"][patient % 2]);
         }
     }
-    fs::write(desk.path("clinics.csv"), csv).unwrap();
-    desk.printed("data import csv clinics.csv --device clinic --label outcome --out clinics");
-    desk
+    fs::write(workdir.path("clinics.csv"), csv).unwrap();
+    workdir.printed("data import csv clinics.csv --device clinic --label outcome --out clinics");
+    workdir
 }
 
 #[test]
 fn classes_that_are_words_are_named_in_tables_figures_and_the_page() {
-    let desk = clinics();
-    let table = desk.printed("run x.toml --quiet --out r");
+    let workdir = clinics();
+    let table = workdir.printed("run x.toml --quiet --out r");
     let rows: Vec<&str> = table.split("By class").nth(1).unwrap().lines().map(str::trim_start).collect();
     for (class, examples) in [("ill", "30"), ("un<b>sure", "30"), ("well", "60")] {
         let row =
@@ -217,7 +217,7 @@ fn classes_that_are_words_are_named_in_tables_figures_and_the_page() {
     }
     // Half of the clinics are test devices: each class weighted by its examples is the error over all of them.
     let classes: serde_json::Value =
-        serde_json::from_slice(&fs::read(desk.path("r/classes.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(workdir.path("r/classes.json")).unwrap()).unwrap();
     let classes_of = |key: &str| {
         classes["classes"].as_array().unwrap().iter().map(|class| class[key].clone()).collect::<Vec<_>>()
     };
@@ -227,16 +227,16 @@ fn classes_that_are_words_are_named_in_tables_figures_and_the_page() {
         .map(|(examples, errors)| examples.as_f64().unwrap() * errors[0]["mean"].as_f64().unwrap())
         .sum();
     let summary: serde_json::Value =
-        serde_json::from_slice(&fs::read(desk.path("r/summary.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(workdir.path("r/summary.json")).unwrap()).unwrap();
     let mean = summary["tracks"][0]["test"]["mean"]["mean"].as_f64().unwrap();
     assert!((weighted / 120.0 - mean).abs() < 1e-9, "every clinic has as many patients: {weighted} {mean}");
 
-    desk.printed("report r");
-    let tables = fs::read_to_string(desk.path("r/tables.md")).unwrap();
+    workdir.printed("report r");
+    let tables = fs::read_to_string(workdir.path("r/tables.md")).unwrap();
     assert!(tables.contains("| ill (30) |") && tables.contains("| well (60) |"), "{tables}");
-    assert!(fs::read_to_string(desk.path("r/figures/classes.svg")).unwrap().contains("well"));
-    assert!(desk.printed("evaluate r --data clinics").contains("By class"));
-    let Some(mut browser) = Browser::open(&desk.path("r/report.html")) else { return };
+    assert!(fs::read_to_string(workdir.path("r/figures/classes.svg")).unwrap().contains("well"));
+    assert!(workdir.printed("evaluate r --data clinics").contains("By class"));
+    let Some(mut browser) = Browser::open(&workdir.path("r/report.html")) else { return };
     assert_eq!(browser.value("document.getElementById('classes').hidden"), false);
     let ticks = "[...document.querySelectorAll('#by-class .xtick')].map((tick) => tick.textContent).filter((text) => text)";
     assert_eq!(browser.value(ticks), json!(["ill", "un<b>sure", "well"]));

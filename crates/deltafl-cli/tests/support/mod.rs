@@ -10,12 +10,12 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
 /// A folder with an experiment in it, and the command.
-pub struct Desk {
+pub struct Workdir {
     folder: tempfile::TempDir,
     variables: Vec<(&'static str, &'static str)>,
 }
 
-impl Desk {
+impl Workdir {
     /// With the experiment `x.toml`.
     pub fn with(experiment: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -116,10 +116,10 @@ pub fn wait_for(path: &Path, child: &mut Child) {
 
 /// Starts a command, interrupts it as Ctrl-C does once it has written a file, and returns how it ended.
 #[cfg(unix)]
-pub fn interrupted(desk: &Desk, words: &str, file: &str) -> Output {
-    let mut command = desk.command(words);
+pub fn interrupted(workdir: &Workdir, words: &str, file: &str) -> Output {
+    let mut command = workdir.command(words);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for(&desk.path(file), &mut child);
+    wait_for(&workdir.path(file), &mut child);
     ctrl_c(&child);
     child.wait_with_output().unwrap()
 }

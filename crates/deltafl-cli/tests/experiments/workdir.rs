@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-pub(crate) use crate::support::{Checkpoints, Desk, checkpoints};
+pub(crate) use crate::support::{Checkpoints, Workdir, checkpoints};
 
 const EXPERIMENT: &str = r#"
 name = "tiny"
@@ -33,8 +33,8 @@ theta = [0.5, 0.2]
 "#;
 
 /// A folder with the experiment `x.toml`.
-pub(crate) fn desk() -> Desk {
-    Desk::with(EXPERIMENT)
+pub(crate) fn workdir() -> Workdir {
+    Workdir::with(EXPERIMENT)
 }
 
 /// The names of the folders that hold a run, below a folder.
