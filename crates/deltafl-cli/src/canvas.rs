@@ -3,6 +3,7 @@
 //! The letters of the PNG come from a font that travels inside a crate: a bare machine has none. The PNG is drawn at
 //! four times the size and averaged down to twice the size, because plotters does not smooth thick lines.
 
+use std::ops::Range;
 use std::sync::Once;
 
 use miette::{IntoDiagnostic, Result, miette};
@@ -14,6 +15,10 @@ use plotters::style::register_font;
 const PIXELS: u32 = 2;
 /// Samples per pixel, in each direction.
 const SAMPLES: u32 = 2;
+
+/// Bytes of a row that are looked at together: whole pixels of the PNG.
+const STRETCH: usize = 16 * 3 * SAMPLES as usize;
+const WHITE_SAMPLES: [u8; STRETCH] = [255; STRETCH];
 
 /// What a drawing says.
 pub(crate) type Drawn<DB> = std::result::Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
@@ -93,15 +98,33 @@ fn averaged(samples: &[u8], width: usize) -> Vec<u8> {
     let side = SAMPLES as usize;
     let mut pixels = Vec::with_capacity(samples.len() / (side * side));
     for rows in samples.chunks_exact(3 * width * side) {
-        for x in 0..width / side {
-            for channel in 0..3 {
-                let at = |dx: usize, dy: usize| u32::from(rows[3 * (dy * width + side * x + dx) + channel]);
-                let sum: u32 = (0..side * side).map(|i| at(i % side, i / side)).sum();
-                pixels.push((sum / (SAMPLES * SAMPLES)) as u8);
+        let rows: Vec<&[u8]> = rows.chunks_exact(3 * width).collect();
+        for start in (0..3 * width).step_by(STRETCH) {
+            let stretch = start..(start + STRETCH).min(3 * width);
+            let white = &WHITE_SAMPLES[..stretch.len()];
+            // Most of a figure is white, and a comparison is quicker than a mean.
+            if rows.iter().all(|row| &row[stretch.clone()] == white) {
+                pixels.extend_from_slice(&white[..stretch.len() / side]);
+            } else {
+                average_stretch(&rows, stretch, &mut pixels);
             }
         }
     }
     pixels
+}
+
+fn average_stretch(rows: &[&[u8]], stretch: Range<usize>, pixels: &mut Vec<u8>) {
+    let side = SAMPLES as usize;
+    for pixel in stretch.step_by(3 * side) {
+        for channel in pixel..pixel + 3 {
+            let sum: u32 = rows
+                .iter()
+                .flat_map(|row| row[channel..].iter().step_by(3).take(side))
+                .map(|&s| u32::from(s))
+                .sum();
+            pixels.push((sum / (SAMPLES * SAMPLES)) as u8);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -112,5 +135,18 @@ mod tests {
     fn samples_are_averaged_in_squares() {
         let row = |a: u8, b: u8| [a, a, a, b, b, b];
         assert_eq!(averaged(&[row(0, 4), row(8, 12)].concat(), 2), [6, 6, 6]);
+    }
+
+    #[test]
+    fn white_stretches_stay_white_beside_others() {
+        // Two stretches and a bit, white but for one black sample.
+        let width = 2 * STRETCH / 3 + 4;
+        for black in [0, STRETCH / 3 - 1, STRETCH / 3, width - 1] {
+            let mut samples = vec![255; 3 * width * 2];
+            samples[3 * black..3 * black + 3].fill(0);
+            let expected: Vec<u8> =
+                (0..width / 2).flat_map(|x| [if x == black / 2 { 191 } else { 255 }; 3]).collect();
+            assert_eq!(averaged(&samples, width), expected, "black at {black}");
+        }
     }
 }
