@@ -74,9 +74,11 @@ impl<'a> Found<'a> {
         federation: &'a Federation,
         params: usize,
     ) -> Result<Self, Report> {
-        // Nothing corrects the steps of a GPU: an algorithm that wants it stays on the CPU, unless the GPU is insisted on.
+        // A GPU neither corrects steps nor clips updates: an experiment that wants it stays on the CPU, unless the GPU is
+        // insisted on.
         let corrected = experiment.plan().tracks.iter().any(|track| track.correction.is_some());
-        let gpu = wish.gpu.filter(|_| wish.required || !corrected);
+        let unfit = corrected || experiment.clip.is_some();
+        let gpu = wish.gpu.filter(|_| wish.required || !unfit);
         let Some(ordinal) = gpu else { return Ok(Self::Cpu { why: None }) };
         match opened(experiment, federation, params, ordinal) {
             Ok(gpu) => Ok(Self::Gpu(Box::new(gpu))),

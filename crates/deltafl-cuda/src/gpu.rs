@@ -469,6 +469,10 @@ impl Compute for Gpu<'_> {
             let place = format!("a GPU, for an algorithm with {name}s,");
             return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
         }
+        if key.terms.clip.is_some() {
+            let place = "a GPU, for updates that are clipped,".to_owned();
+            return Err(ComputeError::Unavailable { place, source: "use --compute cpu".into() });
+        }
         self.add_updates(key, tasks, sums).map_err(|error| self.unavailable(error))?;
         Ok(Remembered::new())
     }

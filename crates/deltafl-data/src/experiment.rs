@@ -14,7 +14,7 @@ use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
 use deltafl::memory::Memory;
 use deltafl::selection::Needs;
-use deltafl::terms::{Terms, Weights};
+use deltafl::terms::{Clip, Terms, Weights};
 use deltafl::trainer::Work;
 use deltafl::training::{self, Decay, Plan};
 
@@ -55,6 +55,9 @@ pub struct Experiment {
     pub evaluate_every: NonZeroU64,
     /// What a device counts with.
     pub weights: Weights,
+    /// How long an update may be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip: Option<Clip>,
     /// Whether sums in a simulation go through the real protocol.
     pub secagg: SecureAggregation,
     /// The devices and their examples.
@@ -265,7 +268,7 @@ impl Experiment {
 
     /// On what terms devices answer.
     pub fn terms(&self) -> Terms {
-        Terms { weights: self.weights, apart: !self.is_open() }
+        Terms { weights: self.weights, apart: !self.is_open(), clip: self.clip }
     }
 
     /// What a device counts with where the file does not say: as in the paper where the server sees losses or nobody's loss is

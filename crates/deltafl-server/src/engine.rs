@@ -273,7 +273,8 @@ impl Remote {
         };
         let sums: Vec<Sum> = queries.iter().enumerate().map(part).collect();
         for (query, sum) in queries.iter().zip(&sums) {
-            if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), self.rules.max_step) {
+            let step = plausible::Step { most: self.rules.max_step, clip: round.terms.clip };
+            if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), step) {
                 tracing::error!(round = round.index, %implausible, "a device of the cohort lies");
                 self.line.hub.refusals.count(Refusal::Implausible);
                 current.protocol.end(&self.line);

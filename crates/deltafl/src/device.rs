@@ -91,8 +91,7 @@ impl Member<'_> {
                     let mut next = own.clone();
                     let answer = worker.update(&task, &mut next, &mut stream)?;
                     // A refused update is counted inside the sum: the server learns how many, not who.
-                    if add_update(&UpdateCode::new(key.members as usize), &task, answer, weight * share, sum)?
-                    {
+                    if add_update(&key.code(), &task, answer, weight * share, sum)? {
                         *own = next;
                     }
                 }
@@ -120,6 +119,13 @@ pub(crate) fn add_update(
     let (local, changes) = answer.split_at(params.len());
     if changes.is_empty() {
         return Ok(code.add(params, local, weight, sum).is_ok());
+    }
+    if code.clip().is_some() {
+        return Err(
+            "updates are clipped, and a bound on their length says nothing of what is sent beside w: \
+                    clip with an algorithm that sends w alone"
+                .into(),
+        );
     }
     let zero = vec![0.0; params.len()];
     let mut parts = vec![(local, params)];

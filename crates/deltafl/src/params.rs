@@ -11,12 +11,14 @@
 //! ```
 //!
 //! with ω_k = 1, or g'_ν(F_k − η) ∈ [0, 1] when the tail is smoothed. Half a unit of 2^-24, divided by a
-//! weight of at least one example, is below the rounding of an `f32` parameter near 1.
+//! weight of at least one example, is below the rounding of an `f32` parameter near 1. Where updates are clipped, w_k − w is
+//! multiplied by min(1, C/‖w_k − w‖) first, and the weight is not.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::kernel::{Granted, fixed_point};
+use crate::terms::Clip;
 
 /// Params by their content: what a question names them by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,6 +113,7 @@ const FOOTER: usize = 3;
 pub struct UpdateCode {
     /// Largest magnitude of an entry, so that no sum over the cohort can wrap around.
     limit: f64,
+    clip: Option<Clip>,
 }
 
 /// A device's update is not finite, or too large for the sum.
@@ -124,7 +127,17 @@ pub struct NonFiniteUpdate {
 impl UpdateCode {
     /// The code for a sum over at most `members` devices.
     pub fn new(members: usize) -> Self {
-        Self { limit: 2f64.powi(62) / members.max(1) as f64 }
+        Self { limit: 2f64.powi(62) / members.max(1) as f64, clip: None }
+    }
+
+    /// The same for updates that are clipped.
+    pub fn clipped(self, clip: Option<Clip>) -> Self {
+        Self { clip, ..self }
+    }
+
+    /// How long an update may be.
+    pub fn clip(&self) -> Option<Clip> {
+        self.clip
     }
 
     /// Length of a coded update of d parameters.
@@ -157,7 +170,9 @@ impl UpdateCode {
         sum: &mut [u64],
     ) -> Result<(), NonFiniteUpdate> {
         let (mut update, footer) = sum.split_at_mut(sum.len() - FOOTER);
-        let (scale, kernel) = (weight * 2f64.powi(UPDATE_BITS), Granted::best());
+        let kernel = Granted::best();
+        let factor = self.clip.map_or(1.0, |clip| clip.factor(norm(kernel, parts)));
+        let scale = weight * factor * 2f64.powi(UPDATE_BITS);
         let mut largest = 0.0;
         for (local, params) in parts {
             fixed_point::raise_to_largest(kernel, local, params, scale, &mut largest);
@@ -188,6 +203,15 @@ impl UpdateCode {
         footer[1] = footer[1].wrapping_add(1);
         Ok(())
     }
+}
+
+/// ‖w_k − w‖, in the same order on every machine.
+fn norm(kernel: Granted, parts: &[(&[f32], &[f32])]) -> f64 {
+    let mut squares = 0.0;
+    for (local, params) in parts {
+        fixed_point::add_squares(kernel, local, params, &mut squares);
+    }
+    squares.sqrt()
 }
 
 /// The sum of the updates of a cohort.
@@ -280,6 +304,30 @@ mod tests {
             let sum = sum_of(params.as_slice(), &[(&[1.5, 1.0], 3.0), (&[1.0, bad], 1.0)]);
             assert_eq!(sum.applied_to(&params).unwrap().as_slice(), [1.5, 1.0]);
             assert_eq!((sum.kept(), sum.refused(), sum.weight()), (1, 1, 3.0));
+        }
+    }
+
+    #[test]
+    fn a_long_update_is_shortened_and_counts_as_before() {
+        let params = Params::from(vec![1.0, 1.0]);
+        let clipped = UpdateCode::new(2).clipped(Clip::try_from(2.5).ok());
+        let sum = |updates: &[(&[f32], f64)]| {
+            let mut sum = vec![0; UpdateCode::len(2)];
+            updates.iter().for_each(|(local, weight)| {
+                _ = clipped.add(params.as_slice(), local, *weight, &mut sum);
+            });
+            UpdateSum::new(sum, 2).unwrap()
+        };
+        // (3, 4) has norm 5, and (1.5, 2) the norm 2.5.
+        let long = sum(&[(&[4.0, 5.0], 3.0)]);
+        assert_eq!(long.applied_to(&params).unwrap().as_slice(), [2.5, 3.0]);
+        assert_eq!((long.kept(), long.weight()), (1, 3.0));
+        let short = sum(&[(&[2.5, 3.0], 3.0)]);
+        assert_eq!(long, short, "one that is not too long stays as it is");
+        let far = sum(&[(&[f32::MAX, 1.0], 1.0), (&[1.0, f32::MIN], 1.0)]);
+        assert_eq!(far.applied_to(&params).unwrap().as_slice(), [2.25, -0.25]);
+        for bad in [f32::NAN, f32::INFINITY] {
+            assert_eq!((sum(&[(&[bad, 1.0], 1.0)]).kept(), sum(&[(&[bad, 1.0], 1.0)]).refused()), (0, 1));
         }
     }
 

@@ -5,7 +5,7 @@
 //! that no device can be given a w, an η or a learning rate of its own. Counts and lengths are part of the bytes.
 //!
 //! ```text
-//! version u8 · seed u64 · round u64 · members u32 · terms: weights u8, apart u8 · queries u32 · query …     little-endian
+//! version u8 · seed u64 · round u64 · members u32 · terms: weights u8, apart u8, clip f64 (0 for none) · queries u32 · query …     little-endian
 //! query       params: BLAKE3 32 bytes, entries u64 · tag u8 · …
 //!   tag 0     a histogram: lower f64 · upper f64 · bins u32
 //!   tag 1     a step by means: mu f64 · floor f64
@@ -19,11 +19,11 @@ use crate::params::{Params, ParamsId, UpdateCode};
 use crate::selection::Weighting;
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::private::{Bins, QuantileQuery};
-use crate::terms::{Terms, Weights};
+use crate::terms::{Clip, Terms, Weights};
 use crate::trainer::{Correction, LocalPlan, Work};
 
 /// The first byte of an encoded question.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// The most queries of a question.
 pub const MAX_QUERIES: usize = 64;
 /// The most devices of a cohort.
@@ -42,6 +42,13 @@ pub struct RoundKey {
     pub members: u32,
     /// On what terms they answer.
     pub terms: Terms,
+}
+
+impl RoundKey {
+    /// How a device writes its update as integers.
+    pub fn code(&self) -> UpdateCode {
+        UpdateCode::new(self.members as usize).clipped(self.terms.clip)
+    }
 }
 
 /// What a cohort is asked in one sum. `P` is the params themselves, or their id while a device has still to fetch them.
@@ -218,7 +225,8 @@ impl Parting {
 pub fn encode<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Vec<u8> {
     let mut bytes = Writer(Vec::with_capacity(32 + 128 * queries.len()));
     bytes.u8(VERSION).u64(key.seed).u64(key.round).u32(key.members);
-    bytes.u8(key.terms.weights as u8).u8(key.terms.apart.into()).u32(queries.len() as u32);
+    bytes.u8(key.terms.weights as u8).u8(key.terms.apart.into());
+    bytes.f64(key.terms.clip.map_or(0.0, Clip::get)).u32(queries.len() as u32);
     for query in queries {
         let ParamsId { hash, len } = query.params.id();
         bytes.bytes(hash.as_bytes()).u64(len);
@@ -262,7 +270,11 @@ impl Question<ParamsId> {
         if !(1..=MAX_QUERIES).contains(&count) {
             return Err(malformed("queries"));
         }
-        let queries = (0..count).map(|_| reader.query()).collect::<Result<_, _>>()?;
+        let queries = (0..count).map(|_| reader.query()).collect::<Result<Vec<Query<ParamsId>>, _>>()?;
+        // A bound on the length of an update says nothing of what is sent beside it.
+        if key.terms.clip.is_some() && queries.iter().any(|query| !query.sent.is_empty()) {
+            return Err(malformed("clip"));
+        }
         if reader.0.is_empty() { Ok(Self { key, queries }) } else { Err(malformed("trailing bytes")) }
     }
 
@@ -381,7 +393,12 @@ impl<'a> Reader<'a> {
             1 => true,
             _ => return Err(malformed("apart")),
         };
-        Ok(Terms { weights: *weights.ok_or(malformed("weights"))?, apart })
+        let weights = *weights.ok_or(malformed("weights"))?;
+        let clip = self.f64("clip")?;
+        // One encoding: −0 is not it.
+        let none = clip.to_bits() == 0;
+        let clip = if none { None } else { Some(Clip::try_from(clip).map_err(|_| malformed("clip"))?) };
+        Ok(Terms { weights, apart, clip })
     }
 
     fn query(&mut self) -> Result<Query<ParamsId>, MalformedQuestion> {
@@ -489,7 +506,8 @@ mod tests {
 
     #[test]
     fn a_device_signs_the_question_that_the_server_asked() {
-        let asked = question();
+        let mut asked = question();
+        asked.key.terms.clip = Clip::try_from(0.1).ok();
         let bytes = asked.to_bytes();
         let received = Question::from_bytes(&bytes).unwrap();
         assert_eq!(received.to_bytes(), bytes);
@@ -521,12 +539,14 @@ mod tests {
 
     #[test]
     fn every_part_of_a_question_changes_its_digest() {
-        let changes: [&dyn Fn(&mut Question); 10] = [
+        let changes: [&dyn Fn(&mut Question); 12] = [
             &|q| q.key.seed += 1,
             &|q| q.key.round += 1,
             &|q| q.key.members += 1,
             &|q| q.key.terms.weights = Weights::Bucketed,
             &|q| q.key.terms.apart = true,
+            &|q| q.key.terms.clip = Clip::try_from(1.0).ok(),
+            &|q| q.key.terms.clip = Clip::try_from(1.5).ok(),
             &|q| _ = q.queries.pop(),
             &|q| q.queries[0].params = vec![1.0, -2.5].into(),
             &|q| q.queries[0].params = vec![1.0, -2.0, 0.0].into(),
@@ -593,6 +613,20 @@ mod tests {
         assert_eq!(update(LocalPlan { batch: 0, ..plan() }), "batch");
         assert_eq!(update(LocalPlan { learning_rate: f32::INFINITY, ..plan() }), "learning rate");
         assert_eq!(update(LocalPlan { proximal: f32::NAN, ..plan() }), "proximal");
+        let clip = Clip::try_from(1.0).ok();
+        let corrected = LocalPlan { correction: Some(&CONTROL_VARIATE), ..plan() };
+        let sends_more = |q: &mut Question| {
+            q.key.terms.clip = clip;
+            q.queries[2].ask = Ask::Update { weighting: Weighting::everyone(), plan: corrected };
+            q.queries[2].sent = vec![vec![0.5, 0.25].into()];
+        };
+        assert_eq!(refused(&sends_more), "clip");
+        for wrong in [-0.0, -1.0, f64::NAN, f64::INFINITY] {
+            // Behind version, seed, round, members, weights and apart.
+            let mut bytes = question().to_bytes();
+            bytes[23..31].copy_from_slice(&wrong.to_le_bytes());
+            assert_eq!(Question::from_bytes(&bytes).unwrap_err().field, "clip", "{wrong}");
+        }
         let mut longer = question().to_bytes();
         longer.push(0);
         assert_eq!(Question::from_bytes(&longer).unwrap_err().field, "trailing bytes");

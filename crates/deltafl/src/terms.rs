@@ -4,7 +4,7 @@
 //! once every n_k is known, the weight of a bin of losses names the devices in it. And the tails of two thresholds at one w
 //! differ by the devices between them. In private mode devices therefore count with [`Weights`] that tell little or nothing of
 //! them, and train for one of the tracks that share a w ([`Terms::apart`]). Where the server sees losses anyway, neither is
-//! asked for.
+//! asked for. In either mode devices may be told to bound the length of their updates ([`Clip`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +58,60 @@ impl Weights {
     }
 }
 
+/// C: the largest Euclidean norm of an update w_k − w. A device shortens a longer one to it, before it weighs it.
+///
+/// The mean of updates that were clipped is no longer than C, whatever the weights. A server that knows C throws away a sum
+/// that is longer; a device that lies within the sum is not found (docs/threat-model.md).
+///
+/// ```
+/// use deltafl::terms::Clip;
+///
+/// let clip = Clip::try_from(2.0)?;
+/// assert_eq!([1.0, 2.0, 8.0].map(|norm| clip.factor(norm)), [1.0, 1.0, 0.25]);
+/// assert!(Clip::try_from(0.0).is_err());
+/// # Ok::<(), deltafl::terms::InvalidClip>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Clip(f64);
+
+/// It is finite.
+impl Eq for Clip {}
+
+/// A bound on norms that is none.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("expected a finite number above 0, got {got}")]
+pub struct InvalidClip {
+    /// The number.
+    pub got: f64,
+}
+
+impl Clip {
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+
+    /// What an update of this norm is multiplied by. One that is not a number is left as it is, to be refused.
+    pub fn factor(self, norm: f64) -> f64 {
+        if norm > self.0 { self.0 / norm } else { 1.0 }
+    }
+}
+
+impl TryFrom<f64> for Clip {
+    type Error = InvalidClip;
+
+    fn try_from(got: f64) -> Result<Self, InvalidClip> {
+        if got > 0.0 && got.is_finite() { Ok(Self(got)) } else { Err(InvalidClip { got }) }
+    }
+}
+
+impl From<Clip> for f64 {
+    fn from(clip: Clip) -> Self {
+        clip.0
+    }
+}
+
 /// On what terms devices answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
@@ -67,13 +121,15 @@ pub struct Terms {
     /// first round. Their sums are then over devices that have nothing to do with each other, and no difference of two is the
     /// sum over the devices between two thresholds. Each track learns from its part of the cohort in such a round.
     pub apart: bool,
+    /// How long an update may be; of any length where it is not said.
+    pub clip: Option<Clip>,
 }
 
 impl Terms {
     /// Those of a server that sees losses, and of a simulation of one.
-    pub const OPEN: Self = Self { weights: Weights::Exact, apart: false };
+    pub const OPEN: Self = Self { weights: Weights::Exact, apart: false, clip: None };
     /// Those of a server that sees sums alone.
-    pub const PRIVATE: Self = Self { weights: Weights::Uniform, apart: true };
+    pub const PRIVATE: Self = Self { weights: Weights::Uniform, apart: true, clip: None };
 
     /// Whether they hold for a device whose owner agreed to sums alone.
     pub fn are_private(self) -> bool {

@@ -59,6 +59,8 @@ fn distance(a: &Params, b: &Params) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
+#[path = "algorithms/clipping.rs"]
+mod clipping;
 #[path = "algorithms/scaffold.rs"]
 mod scaffold;
 

@@ -194,6 +194,13 @@ fn run_keys() -> Vec<Key> {
         )
         .symbol("α_k"),
         Key::new(
+            "clip",
+            Kind::Real(POSITIVE),
+            words("no bound"),
+            "The largest Euclidean norm of an update: a device shortens a longer one to it. On the CPU; not with an algorithm that sends more than w.",
+            "1.0",
+        ),
+        Key::new(
             "secagg",
             word(&["plain", "real"]),
             value("\"plain\""),

@@ -14,7 +14,7 @@ use super::{
 };
 use deltafl::algorithm::{self, ALGORITHMS, Algorithm, InvalidOption, OptionSpec, Value};
 use deltafl::cohort::Availability;
-use deltafl::terms::Weights;
+use deltafl::terms::{Clip, Weights};
 
 /// What is wrong with an experiment file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +59,7 @@ struct Sections {
     #[serde(default = "ten")]
     evaluate_every: NonZeroU64,
     weights: Option<Weights>,
+    clip: Option<Clip>,
     #[serde(default)]
     secagg: SecureAggregation,
     data: DataSection,
@@ -105,7 +106,7 @@ impl Experiment {
         let Sections {
             name, seeds, rounds, cohort, with_replacement, evaluate_every, weights, secagg, ..
         } = read;
-        let Sections { data, model, local, availability, resolved, .. } = read;
+        let Sections { clip, data, model, local, availability, resolved, .. } = read;
         let mut experiment = Self {
             name,
             seeds,
@@ -114,6 +115,7 @@ impl Experiment {
             with_replacement,
             evaluate_every,
             weights: Weights::default(),
+            clip,
             secagg,
             data,
             model,
@@ -123,6 +125,15 @@ impl Experiment {
             resolved,
         };
         experiment.weights = weights.unwrap_or_else(|| experiment.usual_weights());
+        if clip.is_some()
+            && let Some(track) = experiment.tracks().iter().find(|track| track.correction.is_some())
+        {
+            let message = format!(
+                "{} sends more than w, and a bound on the length of updates says nothing of it: leave clip out",
+                track.label.algorithm
+            );
+            return Err(InvalidExperiment::new(message, places.at("clip", "")));
+        }
         Ok(experiment)
     }
 }
@@ -295,6 +306,17 @@ mod tests {
         assert_eq!(error(&exact.replace("exact", "round")).0, 1);
         let both = format!("{}{}", tail("histogram"), "[[algorithm]]\nkind = 'delta-fl'\ntheta = 0.1\n");
         assert_eq!(terms(&both), Terms::OPEN, "a server that sees losses for one track sees them");
+    }
+
+    #[test]
+    fn a_bound_on_updates_is_part_of_the_terms_and_no_bound_of_what_is_sent_beside_w() {
+        let fed_avg = format!("clip = 0.5\n{}", with("[[algorithm]]\nkind = 'fedavg'\n"));
+        let experiment = Experiment::parse(&fed_avg).unwrap();
+        assert_eq!(experiment.terms().clip.map(Clip::get), Some(0.5));
+        assert_eq!(Experiment::parse(&experiment.to_toml()).unwrap(), experiment);
+        assert_eq!(error(&fed_avg.replace("0.5", "0")).0, 1);
+        let (line, message) = error(&fed_avg.replace("fedavg", "scaffold"));
+        assert!(line == 1 && message.starts_with("scaffold sends more than w"), "{line} {message}");
     }
 
     #[test]

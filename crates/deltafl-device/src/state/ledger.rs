@@ -6,13 +6,18 @@
 //! that no kill makes it forget. Updates for several thresholds at one w tell of the devices between them: one question may
 //! ask for [`LEVELS`].
 //!
-//! The file holds 36 bytes per note: a hash and four bytes by which a note is known that a kill cut short.
+//! The notes of rounds that lie [`OPEN_ROUNDS`] behind the newest round of their run are thrown away once there are many, and
+//! those rounds are closed: no question about them is answered any more. So whatever was refused stays refused. What is kept
+//! for good is a note for each run and one for each w at which losses were told.
 
-use std::collections::HashSet;
+mod note;
+
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
+use self::note::{HEADER, NOTE, Name, Note, cut};
 use super::StateError;
 
 /// Histograms that a device gives at one w: two levels for a few θ, and a few rounds that came to nothing.
@@ -21,10 +26,10 @@ const RANGES: u32 = 64;
 const LEVELS: usize = 4;
 /// Steps of a quantile by means at one w.
 const MEAN_STEPS: u32 = 512;
-
-/// Bytes of a note: a key, and the beginning of its hash.
-const KEY: usize = 32;
-const NOTE: usize = KEY + 4;
+/// Rounds behind the newest of a run that may still be asked about: a server that was restored from an old state asks them.
+const OPEN_ROUNDS: u64 = 1024;
+/// Fewer notes than these are not worth throwing any away.
+const FEW_NOTES: usize = 16_384;
 
 /// Something that a device is about to answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,6 +49,11 @@ pub(crate) enum Answered {
     Update(u64),
     #[error("one question asks for updates at the same params under more than {LEVELS} thresholds")]
     Levels,
+    #[error(
+        "round {round} of this run is too long ago: this device answers from round {open} on. A run that begins anew wants \
+         another seed"
+    )]
+    Closed { round: u64, open: u64 },
     #[error("this device has told of its loss at these params over this range already")]
     Losses,
     #[error("this device has told of its loss at these params as often as it tells")]
@@ -53,80 +63,187 @@ pub(crate) enum Answered {
 /// The notes of a device, on disk or for as long as the process lives.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    file: Option<(PathBuf, File)>,
-    answered: HashSet<[u8; KEY]>,
+    path: Option<PathBuf>,
+    book: Book,
+    /// Notes in the file, those included that later ones replace.
+    notes: usize,
+    /// How many there were when none could be thrown away.
+    settled: usize,
+}
+
+/// What the notes come to.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Book {
+    /// Seed and round of each answer.
+    answers: HashMap<Name, (u64, u64)>,
+    /// How often losses were told at a w.
+    told: HashMap<Name, u32>,
+    /// The first open round of a run, by its seed.
+    open: HashMap<u64, u64>,
 }
 
 impl Ledger {
     /// The ledger in a file, which is made if it is not there. What a kill left half written at the end is cut off: it was not
     /// answered yet. Damage before a whole note is an error, because whatever it forbade would be answered again.
     pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
-        let io = super::io_error(path);
-        let mut options = OpenOptions::new();
-        let mut file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(&io)?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(&io)?;
-        let mut answered = HashSet::with_capacity(bytes.len() / NOTE);
-        let mut whole = 0;
-        for (i, note) in bytes.chunks_exact(NOTE).enumerate() {
-            let Some(key) = key_of(note) else { continue };
-            if whole != i * NOTE {
-                return Err(StateError::Damaged { path: path.to_owned() });
-            }
-            answered.insert(key);
-            whole += NOTE;
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(source) => return Err(super::io_error(path)(source)),
+        };
+        let mut ledger = Self { path: Some(path.to_owned()), ..Self::default() };
+        if bytes.is_empty() {
+            ledger.rewrite()?;
+            return Ok(ledger);
         }
-        file.set_len(whole as u64).map_err(&io)?;
-        file.seek(SeekFrom::End(0)).map_err(&io)?;
-        Ok(Self { file: Some((path.to_owned(), file)), answered })
+        let damaged = || StateError::Damaged { path: path.to_owned() };
+        let notes = bytes.strip_prefix(&HEADER).ok_or_else(damaged)?;
+        let mut whole = true;
+        for bytes in notes.chunks_exact(NOTE) {
+            match Note::of(bytes) {
+                Some(_) if !whole => return Err(damaged()),
+                Some(note) => {
+                    ledger.book.take(note);
+                    ledger.notes += 1;
+                }
+                None => whole = false,
+            }
+        }
+        if NOTE * (1 + ledger.notes) < bytes.len() {
+            let cut = |file: File| {
+                file.set_len((NOTE * (1 + ledger.notes)) as u64)?;
+                file.sync_data()
+            };
+            let file = OpenOptions::new().write(true).open(path);
+            file.and_then(cut).map_err(super::io_error(path))?;
+        }
+        ledger.settle()?;
+        Ok(ledger)
     }
 
     /// Notes that all of this is about to be answered; or nothing, when part of it was answered before.
     pub(crate) fn claim(&mut self, claims: &[Claim]) -> Result<Result<(), Answered>, StateError> {
-        let new = match self.new_keys(claims) {
+        let new = match self.book.new_notes(claims) {
             Ok(new) => new,
             Err(answered) => return Ok(Err(answered)),
         };
-        let notes: Vec<u8> = new.iter().flat_map(note).collect();
-        if let Some((path, file)) = &mut self.file {
-            append(file, &notes).map_err(super::io_error(path))?;
+        if let Some(path) = &self.path {
+            let bytes: Vec<u8> = new.iter().flat_map(|note| note.to_bytes()).collect();
+            append(path, &bytes).map_err(super::io_error(path))?;
         }
-        self.answered.extend(new);
+        self.notes += new.len();
+        new.into_iter().for_each(|note| self.book.take(note));
+        self.settle()?;
         Ok(Ok(()))
     }
 
-    fn new_keys(&self, claims: &[Claim]) -> Result<Vec<[u8; KEY]>, Answered> {
-        let mut new: Vec<[u8; KEY]> = Vec::with_capacity(2 * claims.len());
+    /// Throws away the notes of rounds long ago, and closes the rounds, if that is worth the work.
+    fn settle(&mut self) -> Result<(), StateError> {
+        if self.notes < FEW_NOTES.max(2 * self.settled) {
+            return Ok(());
+        }
+        self.book.close_old_rounds();
+        self.rewrite()?;
+        self.settled = self.notes;
+        Ok(())
+    }
+
+    /// Writes the file anew, each note once. A kill leaves the old file or the new one.
+    fn rewrite(&mut self) -> Result<(), StateError> {
+        let notes = self.book.notes();
+        self.notes = notes.len();
+        let Some(path) = &self.path else { return Ok(()) };
+        let mut bytes = HEADER.to_vec();
+        notes.iter().for_each(|note| bytes.extend(note.to_bytes()));
+        super::replace(path, &bytes)
+    }
+}
+
+impl Book {
+    /// Takes in a note; one that is taken in twice changes nothing.
+    fn take(&mut self, note: Note) {
+        match note {
+            Note::Answer { name, seed, round } => _ = self.answers.insert(name, (seed, round)),
+            Note::Told { params, times } => {
+                let known = self.told.entry(params).or_default();
+                *known = times.max(*known);
+            }
+            Note::Open { seed, round } => {
+                let known = self.open.entry(seed).or_default();
+                *known = round.max(*known);
+            }
+        }
+    }
+
+    /// The notes of a question that is about to be answered.
+    fn new_notes(&self, claims: &[Claim]) -> Result<Vec<Note>, Answered> {
+        let mut new: Vec<Note> = Vec::with_capacity(2 * claims.len());
         for (i, claim) in claims.iter().enumerate() {
-            let key = claim.key();
-            if new.contains(&key) {
-                let levels = claims[..=i].iter().filter(|other| other.key() == key).count();
+            let (name, (seed, round)) = (claim.name(), claim.run());
+            let note = Note::Answer { name, seed, round };
+            if new.contains(&note) {
+                let levels = claims[..=i].iter().filter(|other| other.name() == name).count();
                 match claim {
                     Claim::Update { .. } if levels > LEVELS => return Err(Answered::Levels),
                     // Tracks that stand at one w ask the same: one answer, told twice in one question.
                     _ => continue,
                 }
             }
-            if self.answered.contains(&key) {
+            let open = self.open.get(&seed).copied().unwrap_or(0);
+            if round < open {
+                return Err(Answered::Closed { round, open });
+            }
+            if self.answers.contains_key(&name) {
                 return Err(match claim {
-                    Claim::Update { round, .. } => Answered::Update(*round),
+                    Claim::Update { .. } => Answered::Update(round),
                     _ => Answered::Losses,
                 });
             }
-            new.push(key);
+            new.push(note);
             if let Some((params, most)) = claim.counted() {
-                let free = (0..most)
-                    .map(|n| count_key(params, n))
-                    .find(|key| !self.answered.contains(key) && !new.contains(key));
-                new.push(free.ok_or(Answered::Ranges)?);
+                let before = |note: &Note| match note {
+                    Note::Told { params: other, times } if *other == params => Some(*times),
+                    _ => None,
+                };
+                let told = new.iter().filter_map(before).chain(self.told.get(&params).copied()).max();
+                let times = told.unwrap_or(0) + 1;
+                if times > most {
+                    return Err(Answered::Ranges);
+                }
+                new.push(Note::Told { params, times });
             }
         }
         Ok(new)
     }
+
+    /// Closes the rounds of each run that lie far behind its newest, and forgets what was answered in them.
+    fn close_old_rounds(&mut self) {
+        let mut newest: HashMap<u64, u64> = HashMap::new();
+        for (seed, round) in self.answers.values() {
+            let known = newest.entry(*seed).or_default();
+            *known = (*round).max(*known);
+        }
+        for (seed, round) in newest {
+            let round = round.saturating_sub(OPEN_ROUNDS);
+            if round > 0 {
+                self.take(Note::Open { seed, round });
+            }
+        }
+        let open = &self.open;
+        self.answers.retain(|_, (seed, round)| open.get(seed).is_none_or(|open| *round >= *open));
+    }
+
+    /// All that is known, each thing once.
+    fn notes(&self) -> Vec<Note> {
+        let open = self.open.iter().map(|(&seed, &round)| Note::Open { seed, round });
+        let told = self.told.iter().map(|(&params, &times)| Note::Told { params, times });
+        let answers = self.answers.iter().map(|(&name, &(seed, round))| Note::Answer { name, seed, round });
+        open.chain(told).chain(answers).collect()
+    }
 }
 
 impl Claim {
-    fn key(&self) -> [u8; KEY] {
+    fn name(&self) -> Name {
         let mut hasher = blake3::Hasher::new_derive_key("deltafl ledger of a device v1");
         match self {
             Self::Update { params, seed, round } => {
@@ -144,46 +261,35 @@ impl Claim {
                 hasher.update(&mu.to_le_bytes()).update(&floor.to_le_bytes());
             }
         }
-        *hasher.finalize().as_bytes()
+        cut(&hasher.finalize())
+    }
+
+    /// Seed and round of the run that it belongs to.
+    fn run(&self) -> (u64, u64) {
+        match *self {
+            Self::Update { seed, round, .. }
+            | Self::Histogram { seed, round, .. }
+            | Self::MeanStep { seed, round, .. } => (seed, round),
+        }
     }
 
     /// The params at which answers of this kind are counted, and how many there may be.
-    fn counted(&self) -> Option<(&blake3::Hash, u32)> {
+    fn counted(&self) -> Option<(Name, u32)> {
         match self {
             Self::Update { .. } => None,
-            Self::Histogram { params, .. } => Some((params, RANGES)),
-            Self::MeanStep { params, .. } => Some((params, MEAN_STEPS)),
+            Self::Histogram { params, .. } => Some((cut(params), RANGES)),
+            Self::MeanStep { params, .. } => Some((cut(params), MEAN_STEPS)),
         }
     }
 }
 
-/// Stands for the n-th answer about losses at these params.
-fn count_key(params: &blake3::Hash, n: u32) -> [u8; KEY] {
-    let mut hasher = blake3::Hasher::new_derive_key("deltafl ledger of a device v1");
-    hasher.update(b"count").update(params.as_bytes()).update(&n.to_le_bytes());
-    *hasher.finalize().as_bytes()
-}
-
-fn note(key: &[u8; KEY]) -> [u8; NOTE] {
-    let mut note = [0; NOTE];
-    note[..KEY].copy_from_slice(key);
-    note[KEY..].copy_from_slice(&blake3::hash(key).as_bytes()[..NOTE - KEY]);
-    note
-}
-
-/// The key of a note that is whole.
-fn key_of(bytes: &[u8]) -> Option<[u8; KEY]> {
-    let key: [u8; KEY] = bytes[..KEY].try_into().ok()?;
-    (note(&key) == bytes).then_some(key)
-}
-
 /// Appends notes; what a full disk took of them is cut off again.
-fn append(file: &mut File, notes: &[u8]) -> io::Result<()> {
-    let before = file.stream_position()?;
+fn append(path: &Path, notes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).open(path)?;
+    let before = file.metadata()?.len();
     let written = file.write_all(notes).and_then(|()| file.sync_data());
     if written.is_err() {
         file.set_len(before)?;
-        file.seek(SeekFrom::Start(before))?;
     }
     written
 }
@@ -244,6 +350,90 @@ mod tests {
         assert_eq!(claimed(&mut ledger, &[histogram(2, 7.0)]), Ok(()));
     }
 
+    /// Answers an update and a histogram at a w of its own in each of these rounds.
+    fn answer(ledger: &mut Ledger, rounds: std::ops::Range<u64>) {
+        for round in rounds {
+            let w = |track: u8| blake3::hash(&[&round.to_le_bytes()[..], &[track]].concat());
+            let claims = [0, 1].map(|track| Claim::Update { params: w(track), seed: 1, round });
+            let losses = Claim::Histogram { params: w(0), seed: 1, round, lower: 0.0, upper: 8.0, bins: 64 };
+            assert_eq!(ledger.book.new_notes(&claims).map(|notes| notes.len()), Ok(2));
+            assert_eq!(claimed(ledger, &claims), Ok(()));
+            assert_eq!(claimed(ledger, &[losses]), Ok(()));
+        }
+    }
+
+    #[test]
+    fn rounds_of_long_ago_are_closed_and_leave_a_note_for_each_w() {
+        let mut ledger = Ledger::default();
+        answer(&mut ledger, 0..20_000);
+        let open = ledger.book.open[&1];
+        assert!((1..20_000 - OPEN_ROUNDS).contains(&open), "{open}");
+        // Every w at which losses were told, and answers of the open rounds, which grow to as many again before they are
+        // thrown away.
+        assert_eq!(ledger.book.told.len(), 20_000);
+        assert!(ledger.notes < 2 * (20_000 + 3 * OPEN_ROUNDS as usize), "{}", ledger.notes);
+        assert_eq!(ledger.book.answers.len() as u64, 3 * (20_000 - open));
+        // As often as the same questions come, they are refused; what came last is asked about as before.
+        let again = |round: u64| Claim::Update {
+            params: blake3::hash(&[&round.to_le_bytes()[..], &[0]].concat()),
+            seed: 1,
+            round,
+        };
+        for round in [0, open - 1] {
+            assert_eq!(claimed(&mut ledger, &[again(round)]), Err(Answered::Closed { round, open }));
+        }
+        assert_eq!(claimed(&mut ledger, &[again(open)]), Err(Answered::Update(open)));
+        assert_eq!(claimed(&mut ledger, &[update(1, 20_000)]), Ok(()));
+        let other_run = Claim::Update { params: params(1), seed: 2, round: 0 };
+        assert_eq!(claimed(&mut ledger, &[other_run]), Ok(()));
+    }
+
+    #[test]
+    fn losses_told_in_a_closed_round_count_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let told = |n: u32, round| Claim::Histogram {
+            params: params(1),
+            seed: 1,
+            round,
+            lower: 0.0,
+            upper: 8.0 + f64::from(n),
+            bins: 64,
+        };
+        let mut ledger = Ledger::open(&path).unwrap();
+        for n in 0..RANGES {
+            assert_eq!(claimed(&mut ledger, &[told(n, 0)]), Ok(()));
+        }
+        assert_eq!(claimed(&mut ledger, &[update(2, 5 * OPEN_ROUNDS)]), Ok(()));
+        let before = std::fs::metadata(&path).unwrap().len();
+        ledger.settled = 0;
+        ledger.notes = FEW_NOTES;
+        ledger.settle().unwrap();
+        let after = std::fs::metadata(&path).unwrap().len();
+        // The header, the closed rounds, w, and the answer of the open round are left.
+        assert_eq!((before, after), (40 * (1 + 2 * 64 + 1), 40 * 4));
+        drop(ledger);
+        let mut ledger = Ledger::open(&path).unwrap();
+        let open = 4 * OPEN_ROUNDS;
+        assert_eq!(claimed(&mut ledger, &[told(0, 0)]), Err(Answered::Closed { round: 0, open }));
+        assert_eq!(claimed(&mut ledger, &[told(0, open)]), Err(Answered::Ranges));
+        assert_eq!(
+            claimed(&mut ledger, &[update(2, 5 * OPEN_ROUNDS)]),
+            Err(Answered::Update(5 * OPEN_ROUNDS))
+        );
+        assert_eq!(claimed(&mut ledger, &[update(2, open)]), Ok(()));
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_not_taken_for_a_ledger() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        for other in [&b"x"[..], &[0; 36], &[7; 400]] {
+            std::fs::write(&path, other).unwrap();
+            assert!(matches!(Ledger::open(&path), Err(StateError::Damaged { .. })));
+        }
+    }
+
     #[test]
     fn a_note_cut_short_is_cut_off_and_a_damaged_one_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
@@ -264,7 +454,7 @@ mod tests {
         );
         drop(ledger);
         let mut damaged = bytes;
-        damaged[3] ^= 1;
+        damaged[NOTE + 7] ^= 1;
         std::fs::write(&path, &damaged).unwrap();
         assert!(matches!(Ledger::open(&path), Err(StateError::Damaged { .. })));
     }

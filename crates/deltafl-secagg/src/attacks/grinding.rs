@@ -9,10 +9,12 @@ use rand_core::SeedableRng;
 
 use super::{SESSION, ZERO};
 use crate::device::{Abort, Adversary, Device, Enrolment, Policy};
-use crate::graph::{Colluding, GraphRule, Permille};
+use crate::graph::{Colluding, GraphRule, Permille, parameters};
 use crate::identity::{DeviceId, Identity, Roster};
 use crate::mask::Suite;
-use crate::message::{DeviceBody, DeviceMessage, DeviceSet, Reveal, ServerBody, ServerMessage};
+use crate::message::{
+    DeviceBody, DeviceMessage, DeviceSet, KeyBundle, REVEAL_LEN, Reveal, ServerBody, ServerMessage,
+};
 use crate::params::{RoundId, RoundParams};
 use crate::server::{Server, ServerConfig, ServerEvent, Verdict};
 use crate::transcript::Digest;
@@ -163,4 +165,20 @@ fn a_list_that_those_that_draw_did_not_sign_is_refused() {
     scene.show(victim, &list).expect("the device cannot know yet");
     let first = scene.drawers.as_slice()[0];
     assert_eq!(shown(&mut scene, victim, reveals), Err(Abort::BadSignature(first)));
+}
+
+#[test]
+fn what_a_device_takes_in_at_once_grows_with_its_neighbours_and_not_with_the_cohort() {
+    let mut scene = committed();
+    let (commitments, victim) = (scene.commitments.clone(), DeviceId(N - 1));
+    let reveals = reveals(&mut scene);
+    scene.show(victim, &commitments).expect("honest so far");
+    let limit = |scene: &Committed| scene.devices[&victim].message_limit();
+    let nonces = limit(&scene);
+    assert!(nonces < N as usize * REVEAL_LEN, "{nonces} bytes of nonces, of the few that draw");
+    shown(&mut scene, victim, reveals).expect("honest so far");
+    let (degree, _) = parameters::against_active(N as usize, 3, N as usize / 5).expect("a sparse graph");
+    let (keys, bundle) = (limit(&scene), KeyBundle::len_for(1));
+    assert!((degree * bundle..(degree + 2) * bundle).contains(&keys), "{keys} bytes of keys");
+    assert!(keys < N as usize * bundle);
 }

@@ -8,6 +8,7 @@ use deltafl::exchange::Sum;
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::superquantile::private::QuantileQuery;
+use deltafl::terms::Clip;
 
 /// The most examples of a device that a sum is believed to hold.
 const MOST_EXAMPLES: f64 = 4_294_967_296.0;
@@ -59,15 +60,31 @@ pub enum Implausible {
     },
 }
 
+/// How far w may move in a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Step {
+    /// The most that the operator allows.
+    pub(super) most: Option<f64>,
+    /// How long the update of a device may be, and so the mean of any.
+    pub(super) clip: Option<Clip>,
+}
+
+impl Step {
+    /// The longest step that so many devices of this weight can make of `params` parameters.
+    fn longest(&self, kept: f64, weight: f64, params: usize) -> Option<f64> {
+        let of_clip = self.clip.map(|clip| {
+            // Each device rounds its weight and each of its entries by half a unit.
+            let rounded = 0.5 * kept / weight;
+            clip.get() * (1.0 + rounded / WEIGHT_UNIT + 1e-9) + (params as f64).sqrt() * rounded / UPDATE_UNIT
+        });
+        [self.most, of_clip].into_iter().flatten().reduce(f64::min)
+    }
+}
+
 /// Checks the sum of the answers to a query; `cohort` devices were asked.
-pub(super) fn check(
-    query: &Query,
-    sum: &Sum,
-    cohort: usize,
-    max_norm: Option<f64>,
-) -> Result<(), Implausible> {
+pub(super) fn check(query: &Query, sum: &Sum, cohort: usize, step: Step) -> Result<(), Implausible> {
     match &query.ask {
-        Ask::Update { .. } => check_update(&query.params, sum, cohort, max_norm),
+        Ask::Update { .. } => check_update(&query.params, sum, cohort, step),
         Ask::Quantile(QuantileQuery::Histogram(_)) => {
             // Each device puts its number of examples into one place.
             let most = sum.answered as f64 * MOST_EXAMPLES;
@@ -78,7 +95,7 @@ pub(super) fn check(
     }
 }
 
-fn check_update(params: &Params, sum: &Sum, cohort: usize, max_norm: Option<f64>) -> Result<(), Implausible> {
+fn check_update(params: &Params, sum: &Sum, cohort: usize, step: Step) -> Result<(), Implausible> {
     // What comes back beside w is bounded as w is; how far w may move is another matter.
     let (update, footer) = sum.values.split_at(sum.values.len().saturating_sub(3));
     let [weight, kept, refused] = footer else { return Err(Implausible::Entry { entry: update.len() }) };
@@ -100,14 +117,14 @@ fn check_update(params: &Params, sum: &Sum, cohort: usize, max_norm: Option<f64>
             return Err(Implausible::Entry { entry });
         }
         if weight > 0.0 {
-            let step = value / UPDATE_UNIT / weight;
-            if !((f64::from(w) + step) as f32).is_finite() {
+            let change = value / UPDATE_UNIT / weight;
+            if !((f64::from(w) + change) as f32).is_finite() {
                 return Err(Implausible::NotFinite { entry });
             }
-            squares += if moves { step * step } else { 0.0 };
+            squares += if moves { change * change } else { 0.0 };
         }
     }
-    match max_norm {
+    match step.longest(kept as f64, weight, params.len()) {
         Some(most) if squares.sqrt() > most => Err(Implausible::Norm { norm: squares.sqrt(), most }),
         _ => Ok(()),
     }
@@ -126,6 +143,10 @@ mod tests {
     const COHORT: usize = 10;
 
     fn checked(values: Vec<u64>, max_norm: Option<f64>) -> Result<(), Implausible> {
+        checked_step(values, Step { most: max_norm, clip: None })
+    }
+
+    fn checked_step(values: Vec<u64>, step: Step) -> Result<(), Implausible> {
         let params = Params::from(vec![0.5, -1.0]);
         let plan = LocalPlan {
             work: Work::Epochs(1),
@@ -137,7 +158,7 @@ mod tests {
         };
         let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
         let sum = Sum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
-        check(&query, &sum, COHORT, max_norm)
+        check(&query, &sum, COHORT, step)
     }
 
     /// The sum of eight devices that all move to (1, 1) with ten examples.
@@ -182,6 +203,31 @@ mod tests {
     }
 
     #[test]
+    fn a_mean_that_is_longer_than_any_clipped_update_is_not_believed() {
+        let clip = Clip::try_from(0.3).ok();
+        let step = Step { most: None, clip };
+        let sum_of = |long: &[(f32, f64)]| {
+            let mut sum = vec![0; UpdateCode::len(2)];
+            for (far, weight) in long {
+                let code = UpdateCode::new(COHORT).clipped(clip);
+                code.add(&[0.5, -1.0], &[0.5 + far, -1.0 + far / 3.0], *weight, &mut sum).unwrap();
+            }
+            sum
+        };
+        // All in one direction, with weights that do not fit into the units.
+        for weight in [1.0, 1.0 / 3.0, 1e-4, 250.7] {
+            assert_eq!(checked_step(sum_of(&[(7.3, weight); 8]), step), Ok(()), "{weight}");
+        }
+        let mut lied = sum_of(&[(7.3, 1.0); 7]);
+        UpdateCode::new(COHORT).add(&[0.5, -1.0], &[1.5, -1.0], 1.0, &mut lied).unwrap();
+        let refused = checked_step(lied, step);
+        assert!(matches!(refused, Err(Implausible::Norm { .. })), "{refused:?}");
+        let mut opposed = sum_of(&[(-7.3, 1.0); 7]);
+        UpdateCode::new(COHORT).add(&[0.5, -1.0], &[1.5, -1.0], 1.0, &mut opposed).unwrap();
+        assert_eq!(checked_step(opposed, step), Ok(()), "a liar uses the room that the others leave");
+    }
+
+    #[test]
     fn a_histogram_that_wraps_is_not_believed() {
         let params = Params::from(vec![0.0]);
         let bins = QuantileQuery::Histogram(Bins::new(0.0, 1.0, 2).unwrap());
@@ -192,8 +238,9 @@ mod tests {
             traffic: Traffic::default(),
             remembered: Vec::new(),
         };
-        assert_eq!(check(&query, &sum(vec![0, 100, 40, 0]), COHORT, None), Ok(()));
-        let wrapped = check(&query, &sum(vec![0, 100, u64::MAX - 3, 0]), COHORT, None);
+        let any = Step::default();
+        assert_eq!(check(&query, &sum(vec![0, 100, 40, 0]), COHORT, any), Ok(()));
+        let wrapped = check(&query, &sum(vec![0, 100, u64::MAX - 3, 0]), COHORT, any);
         assert_eq!(wrapped, Err(Implausible::Entry { entry: 2 }));
     }
 }

@@ -137,7 +137,7 @@ impl Compute for Threads<'_> {
         tasks: &[UpdateTask<'_>],
         sums: &mut [Vec<u64>],
     ) -> Result<Remembered, ComputeError> {
-        let code = UpdateCode::new(key.members as usize);
+        let code = key.code();
         let lens: Vec<usize> = sums.iter().map(Vec::len).collect();
         // A thread has memory only for the sums that it adds to.
         let none = || Own { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };

@@ -7,6 +7,9 @@ use super::dispatch::plain_entry;
 /// Below this magnitude [`add_rounded`] is exact.
 pub(crate) const LARGEST: f64 = (1u64 << 51) as f64;
 
+/// Maxima and sums that do not wait for each other.
+const LANES: usize = 16;
+
 /// 1.5·2^52: added to a number below 2^51, it leaves the nearest integer, ties to even, in the low bits of the sum.
 const ROUNDER: f64 = 6_755_399_441_055_744.0;
 
@@ -20,6 +23,11 @@ plain_entry! {
     pub(crate) fn add_rounded(new: &[f32], old: &[f32], scale: f64, sum: &mut [u64]) = each_rounded
 }
 
+plain_entry! {
+    /// Adds the squares of new − old. Sixteen sums run side by side, in the same order whatever the instruction set.
+    pub(crate) fn add_squares(new: &[f32], old: &[f32], squares: &mut f64) = each_square
+}
+
 /// scale·(new − old).
 #[inline(always)]
 pub(crate) fn scaled(new: f32, old: f32, scale: f64) -> f64 {
@@ -28,8 +36,6 @@ pub(crate) fn scaled(new: f32, old: f32, scale: f64) -> f64 {
 
 #[inline(always)]
 fn each_magnitude(new: &[f32], old: &[f32], scale: f64, largest: &mut f64) {
-    /// Maxima that do not wait for each other.
-    const LANES: usize = 16;
     let magnitude = |(new, old): (&f32, &f32)| {
         let size = scaled(*new, *old, scale).abs();
         if size.is_nan() { f64::INFINITY } else { size }
@@ -45,6 +51,23 @@ fn each_magnitude(new: &[f32], old: &[f32], scale: f64, largest: &mut f64) {
     }
     let rest = new_rest.iter().zip(old_rest).map(magnitude);
     *largest = maxima.into_iter().chain(rest).fold(*largest, f64::max);
+}
+
+#[inline(always)]
+fn each_square(new: &[f32], old: &[f32], squares: &mut f64) {
+    let square = |(new, old): (&f32, &f32)| {
+        let change = scaled(*new, *old, 1.0);
+        change * change
+    };
+    let mut sums = [0.0; LANES];
+    let (new_rows, new_rest) = new.as_chunks::<LANES>();
+    let (old_rows, old_rest) = old.as_chunks::<LANES>();
+    for (new, old) in new_rows.iter().zip(old_rows) {
+        for (sum, pair) in sums.iter_mut().zip(new.iter().zip(old)) {
+            *sum += square(pair);
+        }
+    }
+    *squares += sums.into_iter().chain(new_rest.iter().zip(old_rest).map(square)).sum::<f64>();
 }
 
 #[inline(always)]
@@ -85,6 +108,22 @@ mod tests {
         let new = [0.5, 1.5, -0.5, -2.5, (1u64 << 50) as f32];
         add_rounded(Granted::new(Isa::detect()), &new, &[0.0; 5], 1.0, &mut sum);
         assert_eq!(sum.map(|s| s as i64), [0, 2, 0, -2, 1 << 50]);
+    }
+
+    #[test]
+    fn every_instruction_set_has_the_same_norm_to_the_bit() {
+        let new: Vec<f32> = (0..1003).map(|i| (i as f32 * 0.37).sin() * 10f32.powi(i % 7 - 4)).collect();
+        let old: Vec<f32> = (0..1003).map(|i| (i as f32 * 0.11).cos()).collect();
+        let squares = |isa| {
+            let mut squares = 0.25;
+            add_squares(Granted::new(isa), &new, &old, &mut squares);
+            squares
+        };
+        let exact = 0.25 + new.iter().zip(&old).map(|(a, b)| scaled(*a, *b, 1.0).powi(2)).sum::<f64>();
+        for isa in Isa::available() {
+            assert_eq!(squares(isa).to_bits(), squares(Isa::Portable).to_bits(), "{isa}");
+            assert!((squares(isa) / exact - 1.0).abs() < 1e-13, "{isa}");
+        }
     }
 
     #[test]

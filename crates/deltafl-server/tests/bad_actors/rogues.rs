@@ -1,0 +1,217 @@
+//! Devices that are enrolled, take part in a round, and lie in it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use chacha20::ChaCha20Rng;
+use deltafl::data::FederationIndex;
+use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round, TrainIndex};
+use deltafl::params::Params;
+use deltafl::question::{Ask, Query};
+use deltafl::selection::Weighting;
+use deltafl::terms::Terms;
+use deltafl_secagg::device::{Adversary, DeviceEvent, Enrolment, Policy};
+use deltafl_secagg::graph::Permille;
+use deltafl_secagg::identity::{DeviceId, Identity};
+use deltafl_secagg::message::ServerBody;
+use deltafl_secagg::message::wire::{decode_server, encode_device};
+use deltafl_secagg::ring::RingVector;
+use deltafl_server::Deadlines;
+use deltafl_server::engine::Rules;
+use deltafl_server::refusal::Refusal;
+use deltafl_server::serve::{Host, Limits, Setup};
+use deltafl_wire::proto::{FromDevice, Part, Ready, from_device, from_server};
+use deltafl_wire::roster::{Roster, SignedRoster, session_under};
+use deltafl_wire::{Assembly, parts};
+use rand_core::SeedableRng as _;
+
+use super::fleet::{Records, TestFederation, never, options};
+use super::{EXPERIMENT, Line};
+
+/// What a rogue does that is otherwise as good as any device.
+#[derive(Clone, Copy, PartialEq)]
+enum Rogue {
+    /// Says everything twice.
+    Repeats,
+    /// Sends its answer a byte at a time.
+    Dawdles,
+    /// Hands in numbers that no update has.
+    Lies,
+}
+
+impl Rogue {
+    /// Takes the place of a device, until the server cuts it off.
+    async fn take_part(
+        self,
+        address: SocketAddr,
+        test: &TestFederation,
+        device: FederationIndex,
+        index: u32,
+    ) {
+        let (mut line, mut enrolment) = enrolled(address, test, device, index).await;
+        let (mut assembly, mut protocol, mut bound) = (Assembly::default(), None, Vec::new());
+        while let Ok(Some(message)) = line.incoming.message().await {
+            let part = match message.body {
+                Some(from_server::Body::Part(part)) => part,
+                Some(from_server::Body::Question(question)) => {
+                    bound = blake3::hash(&question.canonical).as_bytes().to_vec();
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some(bytes) = assembly.take(part, 1 << 20).unwrap() else { continue };
+            let message = decode_server(bytes, 1 << 20).unwrap();
+            if let ServerBody::Invite(params) = &message.body {
+                let mut rng = ChaCha20Rng::from_seed([1; 32]);
+                protocol = Some(enrolment.join(params, Duration::ZERO, &mut rng).unwrap());
+            } else {
+                protocol.as_mut().unwrap().handle(Duration::ZERO, message).unwrap();
+            }
+            let protocol = protocol.as_mut().unwrap();
+            let mut answers = false;
+            while let Some(event) = protocol.poll_event() {
+                if let DeviceEvent::InputWanted(request) = event {
+                    let numbers = RingVector::Z64(vec![u64::MAX / 3; request.len as usize]);
+                    protocol.submit(&bound, numbers).unwrap();
+                    answers = true;
+                }
+            }
+            while let Some(message) = protocol.poll_transmit() {
+                let bytes = encode_device(&message);
+                if answers && self == Self::Dawdles {
+                    return drip(&line, &bytes).await;
+                }
+                let times = if self == Self::Repeats { 2 } else { 1 };
+                for part in (0..times).flat_map(|_| parts(bytes.clone())) {
+                    line.say(from_device::Body::Part(part)).await;
+                }
+            }
+        }
+    }
+}
+
+/// The connection of a device that is ready, and what it joins rounds with.
+async fn enrolled(
+    address: SocketAddr,
+    test: &TestFederation,
+    device: FederationIndex,
+    index: u32,
+) -> (Line, Enrolment) {
+    let credentials = test.credentials(device);
+    let identity = Arc::new(Identity::from_secret(DeviceId(index), &credentials.signing));
+    let SignedRoster { bytes, .. } = test.roster(&[]);
+    let hash = blake3::hash(&bytes);
+    let keys = Roster::decode(bytes.clone()).unwrap().keys(&hash, &[0; 64]).unwrap();
+    let mut line = Line::hello(address, &credentials.name).await.unwrap();
+    let from_server::Body::Welcome(welcome) = line.next().await else { panic!("a welcome comes first") };
+    let session = session_under(&welcome.session.as_ref().try_into().unwrap(), &hash);
+    let share = Permille::new(50).unwrap();
+    let adversary = Adversary::HonestButCurious { gamma: share.into(), delta: share };
+    let policy =
+        Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX, max_left_out: None };
+    line.say(from_device::Body::Ready(Ready { roster: Bytes::copy_from_slice(hash.as_bytes()) })).await;
+    (line, Enrolment::new(identity, Arc::new(keys), session, policy))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
+    let test = Arc::new(TestFederation::new(EXPERIMENT));
+    let mut host = test.host().await;
+    let address = host.address();
+    let second = Duration::from_secs(1);
+    let deadlines = Deadlines { setup: second, ..Deadlines::default() };
+    let mut engine = host.engine(Rules { deadlines, ..test.rules() }, never()).unwrap();
+    let mut devices = test.devices();
+    let replayed = engine_first_drawn(&test);
+    let rogue = devices.remove(replayed.place());
+    let _swarm = test.swarm_of(&devices, address, &options());
+    let other = Arc::clone(&test);
+    tokio::spawn(async move {
+        loop {
+            Rogue::Repeats.take_part(address, &other, rogue, replayed.0).await; // cut off, it comes back
+        }
+    });
+    let trained = tokio::task::spawn_blocking(move || {
+        let mut diary = Records::default();
+        test.train(&mut engine, &mut diary).map(|_| diary).unwrap()
+    });
+    let diary = trained.await.unwrap();
+    assert_eq!(diary.states.len(), 2);
+    // A repetition within the phase is dishonest, one behind it is late.
+    assert!(host.refused(Refusal::Dishonest) + host.refused(Refusal::Late) > 0);
+    host.shut_down().await;
+}
+
+/// Sends a message a byte at a time, never as slowly as the server's patience between two parts.
+async fn drip(line: &Line, bytes: &[u8]) {
+    for byte in bytes {
+        let part = Part { total: bytes.len() as u32, data: Bytes::copy_from_slice(&[*byte]) };
+        if line.outgoing.send(FromDevice { body: Some(from_device::Body::Part(part)) }).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The sum of the updates at w = 0 of eight devices, of which the first two are rogues; how many are in it, and the server.
+async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
+    let test = Arc::new(TestFederation::new(EXPERIMENT));
+    let devices: Vec<FederationIndex> = test.devices()[..8].to_vec();
+    let answer = 8 * (test.model.num_params() + 3);
+    // Room for two answers: where two can hold it, nobody else comes in.
+    let patience = Duration::from_millis(500);
+    let limits = Limits { incoming_bytes: 2 * answer + 4096, patience, min_rate: 1 << 20 };
+    let mut host = Host::start(Setup { limits, ..test.setup() }, &test.roster(&[])).await.unwrap();
+    let address = host.address();
+    let second = Duration::from_secs(1);
+    let deadlines = Deadlines { setup: 5 * second, input: 15 * second, unmask: 5 * second };
+    let rules = Rules { deadlines, present: 8, quorum: 3, ..test.rules() };
+    let mut engine = host.engine(rules, never()).unwrap();
+    for index in [0, 1] {
+        let (test, device) = (Arc::clone(&test), devices[index as usize]);
+        tokio::spawn(async move { conduct_of.take_part(address, &test, device, index).await });
+    }
+    let swarm = test.swarm_of(&devices[2..], address, &options());
+    let summed = tokio::task::spawn_blocking(move || {
+        engine.reachable().unwrap();
+        let cohort: Vec<Drawn> =
+            (0..8).map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false }).collect();
+        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
+        let params = Params::from(vec![0.0; test.model.num_params()]);
+        let whole = test.experiment.plan();
+        let plan = whole.local.plan(0, &whole.tracks[0]);
+        let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
+        engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
+    });
+    let summed = summed.await.unwrap();
+    drop(swarm);
+    (summed, host)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_come_a_byte_at_a_time_do_not_keep_the_others_from_their_sum() {
+    let (summed, host) = sum_with_two(Rogue::Dawdles).await;
+    assert_eq!(summed.unwrap(), 6);
+    assert_eq!(host.refused(Refusal::Stalled), 2);
+    host.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sum_that_no_honest_devices_make_is_thrown_away() {
+    let (summed, host) = sum_with_two(Rogue::Lies).await;
+    let refused = format!("{:?}", summed.unwrap_err());
+    assert!(refused.contains("Implausible(Devices"), "{refused}");
+    assert_eq!(host.refused(Refusal::Implausible), 1);
+    host.shut_down().await;
+}
+
+/// The device that the first cohort draws first.
+fn engine_first_drawn(test: &TestFederation) -> TrainIndex {
+    use deltafl::cohort::Draw;
+    use deltafl::exchange::Reachable;
+    let draw = Draw { seed: 1, round: 0, attempt: 0 };
+    let cohort = test.experiment.plan().sampling.cohort(test.devices().len(), draw, &Reachable::Everyone);
+    cohort[0].device
+}
