@@ -135,6 +135,7 @@ pub fn options() -> SwarmOptions {
         threads: 2,
         arrivals: 1000,
         backoff: Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(200) },
+        day: None,
     }
 }
 
