@@ -124,6 +124,9 @@ pub(crate) struct Rounds {
     /// Kilobytes per second at which a device must send its answer, or it is cut off
     #[arg(long, value_name = "KB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     min_rate: u32,
+    /// Seconds for the devices of a round to come back to a server that goes on with it
+    #[arg(long, value_name = "SECONDS", default_value_t = 150)]
+    come_back_deadline: u64,
     /// Cohorts with which a round is begun before it is given up and moves nothing
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     attempts: u32,
@@ -159,6 +162,7 @@ impl Rounds {
             },
             max_step: self.max_step,
             attempts: self.attempts,
+            come_back: Duration::from_secs(self.come_back_deadline),
             guard: self.guard.guard()?,
             ..Rules::new(cohort, devices)
         })
@@ -224,8 +228,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let deployment = runtime.block_on(Deployment::open(&args.deployment, &experiment, &contract, &out))?;
     let state = runtime.block_on(deployment.serve_http(&args.deployment))?;
     let Some(lease) = runtime.block_on(deployment.lead(stop))? else { return Ok(()) };
-    let (host, mut engine) =
+    let (host, engine) =
         runtime.block_on(start(&args, &experiment, &federation, &deployment, rules, Arc::clone(stop)))?;
+    let mut engine = engine.kept_in(deployment.run.journal(&lease));
     if let Some(state) = state {
         let _ = state.refusals.set(host.refusals());
     }
@@ -395,6 +400,7 @@ fn all_seeds(
         if state.round == plan.rounds {
             continue;
         }
+        engine.resume(seed, state.round).map_err(store_error)?;
         match train(engine, plan, &mut state, &mut committer) {
             Ok(Outcome::Finished) => {}
             Ok(Outcome::Stopped) => return Ok(Outcome::Stopped),

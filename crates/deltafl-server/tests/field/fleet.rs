@@ -89,6 +89,7 @@ impl TestFederation {
             present: devices,
             quorum: 3,
             pause: Duration::from_millis(10),
+            come_back: Duration::from_secs(10),
             ..Rules::new(self.experiment.cohort.get(), devices)
         }
     }
