@@ -10,7 +10,7 @@ use deltafl::data::{Federation, Split};
 use deltafl::model::Model;
 use deltafl::terms::Weights;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Outcome, Plan, RoundRecord, State, train};
+use deltafl::training::{Outcome, Plan, RoundRecord, train};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::RunFolder;
 use deltafl_server::Deadlines;
@@ -30,7 +30,7 @@ use crate::error::bad_input;
 use crate::experiment_file;
 use crate::progress::Show;
 use crate::run::Machine;
-use crate::session::{self, folder_error, stop_on_interrupt, warn_thin_tails};
+use crate::session::{self, Seeds, folder_error, stop_on_interrupt, warn_thin_tails};
 use crate::settings::ConfigArgs;
 
 mod deployment;
@@ -390,26 +390,22 @@ fn all_seeds(
     engine: &mut Remote,
     mut committer: RoundCommitter<'_>,
 ) -> Result<Outcome> {
-    for &seed in &experiment.seeds {
-        let saved = committer.begin(seed, model.num_params()).map_err(|error| match error {
+    let seeds = Seeds::new(experiment, &Sgd::new(model), |seed| {
+        committer.begin(seed, model.num_params()).map_err(|error| match error {
             CatchUpError::Store(error) => store_error(error),
             CatchUpError::Folder(error) => folder_error(error),
             error => Report::from_err(error),
-        })?;
-        let mut state = saved.unwrap_or_else(|| State::new(seed, plan.tracks.len(), &Sgd::new(model)));
-        if state.round == plan.rounds {
-            continue;
-        }
-        engine.resume(seed, state.round).map_err(store_error)?;
-        match train(engine, plan, &mut state, &mut committer) {
-            Ok(Outcome::Finished) => {}
-            Ok(Outcome::Stopped) => return Ok(Outcome::Stopped),
+        })
+    })?;
+    let stopped = seeds.work(|state| {
+        engine.resume(state.seed, state.round).map_err(store_error)?;
+        match train(engine, plan, state, &mut committer) {
             // It waited for devices: no further round was begun.
-            Err(_) if committer.stop.load(Ordering::Relaxed) => return Ok(Outcome::Stopped),
-            Err(error) => return Err(Report::from_err(error)),
+            Err(_) if committer.stop.load(Ordering::Relaxed) => Ok(Outcome::Stopped),
+            ended => ended.map_err(Report::from_err),
         }
-    }
-    Ok(Outcome::Finished)
+    })?;
+    Ok(if stopped.is_some() { Outcome::Stopped } else { Outcome::Finished })
 }
 
 fn report_refusals(host: &Host, quiet: bool) {
