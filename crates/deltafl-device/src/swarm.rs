@@ -8,7 +8,7 @@ mod day;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltafl::data::Federation;
+use deltafl::data::{Federation, FederationIndex};
 use deltafl::trainer::LocalTrainer;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -26,7 +26,7 @@ pub struct SimulatedDevice {
     /// Its server.
     pub server: Server,
     /// Its device in the federation.
-    pub data: u32,
+    pub data: FederationIndex,
 }
 
 /// How a swarm behaves.
@@ -64,10 +64,10 @@ impl Swarm {
         let midnight = Instant::now();
         for (i, SimulatedDevice { credentials, server, data }) in (0..).zip(devices) {
             let (tell, presence) = watch::channel(options.day.is_none());
-            let day = options.day.map(|day| day.of(options.seed, u64::from(data)));
+            let day = options.day.map(|day| day.of(options.seed, u64::from(data.0)));
             let device = Device::connect(server, credentials, options.consent.clone())
                 .sharing(Arc::clone(&workers), Arc::clone(&cache))
-                .with_faults(Faults::new(options.misconduct, options.seed, u64::from(data)))
+                .with_faults(Faults::new(options.misconduct, options.seed, u64::from(data.0)))
                 .with_backoff(options.backoff)
                 .with_presence(presence);
             let (trainer, data) = (Arc::clone(trainer), Data::of(Arc::clone(federation), data));
