@@ -195,6 +195,18 @@ fn known(args: &TakePart, address: &str, data: &Data) -> Result<(Credentials, Se
     Ok((Credentials::from(&identity), server))
 }
 
+/// Waits until the owner's conditions are met, before anything is sent, or until the device is to stop.
+async fn wait_until_willing(consent: &Consent, stop: &AtomicBool) {
+    let mut seconds = 0u32;
+    while (consent.willing)().is_err() && !stop.load(Ordering::Relaxed) {
+        if seconds == 2 {
+            eprintln!("the owner's conditions are not met; waiting until they are");
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        seconds = seconds.saturating_add(1);
+    }
+}
+
 /// What the server trains, as soon as it can be reached; `None` if the device is to stop before. A server that does not know the
 /// device yet may be reading the roster that it was just added to.
 async fn first_offer(server: &Server, name: &str, stop: &AtomicBool) -> Result<Option<Offer>> {
@@ -267,6 +279,7 @@ fn take_part(args: TakePart) -> Result<()> {
     let stop = stop_on_interrupt();
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     runtime.block_on(async {
+        wait_until_willing(&consent, stop).await;
         let Some(offer) = first_offer(&server, &credentials.name, stop).await? else { return Ok(()) };
         let spec: ModelSpec = serde_json::from_str(&offer.model).map_err(|e| {
             bad_input(format!("the server trains a model unknown here: {}", offer.model)).because(e)
