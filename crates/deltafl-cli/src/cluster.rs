@@ -1,13 +1,12 @@
 //! `mpirun deltafl run`: a run on the ranks of an MPI job. Every rank trains; rank 0 writes and speaks.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use deltafl::data::Federation;
 use deltafl::model::Model;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Outcome, State, train};
+use deltafl::training::train;
 use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
 use deltafl_mpi::{Masks, World};
@@ -17,8 +16,8 @@ use crate::error::{bad_input, exit_code};
 use crate::gpu::{Found, Wish};
 use crate::progress::{Progress, Show};
 use crate::session::{
-    Ended, Options, Recorder, Stopped, build_model, computing, folder_error, load, open, stop_on_interrupt,
-    tell_classes, warn_before,
+    Ended, Options, Recorder, Seeds, Stopped, build_model, computing, folder_error, load, open,
+    stop_on_interrupt, tell_classes, warn_before,
 };
 
 /// Trains all seeds of an experiment on all ranks.
@@ -105,11 +104,10 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
     let show = if world.is_root() { options.show } else { &Show::Quiet };
     warn_before(&experiment, &federation, show);
     let (stop, folder) = (stop_on_interrupt(), folder.map(Mutex::new));
-    let never = AtomicBool::new(false);
     let labels = experiment.labels();
     let plan = experiment.plan();
 
-    for &seed in &experiment.seeds {
+    let seeds = Seeds::new(&experiment, &trainer, |seed| {
         let saved = folder.as_ref().map(|folder| {
             folder.lock().unwrap_or_else(PoisonError::into_inner).state(seed, model.num_params())
         });
@@ -117,26 +115,25 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         // Only rank 0 reads the run folder; a checkpoint's bytes are the state for the others.
         let saved = saved.map(|state| checkpoint_bytes(&state)).transpose().map_err(Report::from_err)?;
         let saved = Some(world.bytes_of_root(saved.unwrap_or_default())).filter(|bytes| !bytes.is_empty());
-        let saved = saved.map(|bytes| state_of_checkpoint(&bytes)).transpose().map_err(Report::from_err)?;
-        let mut state = saved.unwrap_or_else(|| State::new(seed, labels.len(), &trainer));
-        if state.round == plan.rounds {
-            continue;
-        }
-        let progress = Progress::new(show, &experiment, seed, state.round);
+        saved.map(|bytes| state_of_checkpoint(&bytes)).transpose().map_err(Report::from_err)
+    })?;
+    let stopped = seeds.work(|state| {
+        let progress = Progress::new(show, &experiment, state.seed, state.round);
         let recorder = folder.as_ref().map(|folder| Recorder {
             folder,
             progress: &progress,
             labels: &labels,
-            seed,
-            stop: [stop, &never],
+            seed: state.seed,
+            stop: [stop, seeds.failed()],
             lap: Instant::now(),
         });
-        let outcome = train(&mut exchange, &plan, &mut state, &mut world.observe(recorder));
+        let outcome = train(&mut exchange, &plan, state, &mut world.observe(recorder));
         progress.finish();
-        if outcome.map_err(Report::from_err)? == Outcome::Stopped {
-            let stopped = Stopped::at(options.out, &experiment, &state);
-            return Ok(if world.is_root() { Ended::Interrupted(stopped) } else { Ended::Followed });
-        }
+        outcome.map_err(Report::from_err)
+    })?;
+    if let Some(state) = stopped {
+        let stopped = Stopped::at(options.out, &experiment, &state);
+        return Ok(if world.is_root() { Ended::Interrupted(stopped) } else { Ended::Followed });
     }
     if let Some(throughput) = exchange.throughput().filter(|_| matches!(show, Show::Plain)) {
         eprint!("{throughput}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use deltafl::data::Federation;
 use deltafl::model::ModelSpec;
 use deltafl_device::{
-    Consent, Credentials, Data, Device, DeviceState, Offer, Reason, SessionError, model_trainer, offer,
+    Consent, Credentials, Data, Device, DeviceState, Offer, SessionError, model_trainer, offer,
 };
 use deltafl_device::{DialError, Server, Trust, is_refused_certificate};
 use deltafl_server::engine::Permille;
@@ -24,6 +24,7 @@ use crate::session::stop_on_interrupt;
 use crate::settings::ConfigArgs;
 
 mod audit;
+mod conditions;
 
 /// How often a server may say that it does not know a device that starts.
 const REFUSALS: u32 = 5;
@@ -107,9 +108,8 @@ pub(crate) struct ConsentArgs {
     /// Passes over this device's examples for one question, at most
     #[arg(long, value_name = "N", default_value_t = 100)]
     max_passes: u32,
-    /// Take part only while the machine is on mains power
-    #[arg(long)]
-    on_mains: bool,
+    #[command(flatten)]
+    conditions: conditions::ConditionArgs,
 }
 
 /// Against whom rounds protect their devices: what a server offers and a device insists on.
@@ -153,7 +153,6 @@ fn permille(option: &str, thousandths: f64) -> Result<Permille> {
 impl ConsentArgs {
     fn consent(&self, demonstration: bool) -> Result<Consent> {
         let list = |names: &[String]| (!names.is_empty()).then(|| names.to_vec());
-        let on_mains = self.on_mains;
         Ok(Consent {
             experiments: list(&self.experiments),
             models: list(&self.models),
@@ -168,16 +167,9 @@ impl ConsentArgs {
             drawn_only: self.drawn_only,
             work_per_day: Duration::from_secs(60 * self.work_per_day),
             max_passes: self.max_passes,
-            willing: Arc::new(move || if on_mains && on_battery() { Err(Reason::Battery) } else { Ok(()) }),
+            willing: self.conditions.willing()?,
         })
     }
-}
-
-/// Whether Linux says that a battery is being emptied. A machine without one is on mains.
-fn on_battery() -> bool {
-    let supplies = std::fs::read_dir("/sys/class/power_supply").into_iter().flatten().flatten();
-    let status = supplies.filter_map(|supply| std::fs::read_to_string(supply.path().join("status")).ok());
-    status.into_iter().any(|status| status.trim() == "Discharging")
 }
 
 /// An address to which devices connect, as the user wrote it.
@@ -201,6 +193,18 @@ fn known(args: &TakePart, address: &str, data: &Data) -> Result<(Credentials, Se
     let server = Server::certified(address, &identity)
         .map_err(|e| bad_input("the server cannot be known").because(e))?;
     Ok((Credentials::from(&identity), server))
+}
+
+/// Waits until the owner's conditions are met, before anything is sent, or until the device is to stop.
+async fn wait_until_willing(consent: &Consent, stop: &AtomicBool) {
+    let mut seconds = 0u32;
+    while (consent.willing)().is_err() && !stop.load(Ordering::Relaxed) {
+        if seconds == 2 {
+            eprintln!("the owner's conditions are not met; waiting until they are");
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        seconds = seconds.saturating_add(1);
+    }
 }
 
 /// What the server trains, as soon as it can be reached; `None` if the device is to stop before. A server that does not know the
@@ -275,6 +279,7 @@ fn take_part(args: TakePart) -> Result<()> {
     let stop = stop_on_interrupt();
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     runtime.block_on(async {
+        wait_until_willing(&consent, stop).await;
         let Some(offer) = first_offer(&server, &credentials.name, stop).await? else { return Ok(()) };
         let spec: ModelSpec = serde_json::from_str(&offer.model).map_err(|e| {
             bad_input(format!("the server trains a model unknown here: {}", offer.model)).because(e)

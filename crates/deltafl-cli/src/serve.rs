@@ -10,7 +10,7 @@ use deltafl::data::{Federation, Split};
 use deltafl::model::Model;
 use deltafl::terms::Weights;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Outcome, Plan, RoundRecord, State, train};
+use deltafl::training::{Outcome, Plan, RoundRecord, train};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::RunFolder;
 use deltafl_server::Deadlines;
@@ -30,7 +30,7 @@ use crate::error::bad_input;
 use crate::experiment_file;
 use crate::progress::Show;
 use crate::run::Machine;
-use crate::session::{self, folder_error, stop_on_interrupt, warn_thin_tails};
+use crate::session::{self, Seeds, folder_error, stop_on_interrupt, warn_thin_tails};
 use crate::settings::ConfigArgs;
 
 mod deployment;
@@ -124,6 +124,9 @@ pub(crate) struct Rounds {
     /// Kilobytes per second at which a device must send its answer, or it is cut off
     #[arg(long, value_name = "KB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     min_rate: u32,
+    /// Seconds for the devices of a round to come back to a server that goes on with it
+    #[arg(long, value_name = "SECONDS", default_value_t = 150)]
+    come_back_deadline: u64,
     /// Cohorts with which a round is begun before it is given up and moves nothing
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     attempts: u32,
@@ -159,6 +162,7 @@ impl Rounds {
             },
             max_step: self.max_step,
             attempts: self.attempts,
+            come_back: Duration::from_secs(self.come_back_deadline),
             guard: self.guard.guard()?,
             ..Rules::new(cohort, devices)
         })
@@ -224,8 +228,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let deployment = runtime.block_on(Deployment::open(&args.deployment, &experiment, &contract, &out))?;
     let state = runtime.block_on(deployment.serve_http(&args.deployment))?;
     let Some(lease) = runtime.block_on(deployment.lead(stop))? else { return Ok(()) };
-    let (host, mut engine) =
+    let (host, engine) =
         runtime.block_on(start(&args, &experiment, &federation, &deployment, rules, Arc::clone(stop)))?;
+    let mut engine = engine.kept_in(deployment.run.journal(&lease));
     if let Some(state) = state {
         let _ = state.refusals.set(host.refusals());
     }
@@ -385,25 +390,22 @@ fn all_seeds(
     engine: &mut Remote,
     mut committer: RoundCommitter<'_>,
 ) -> Result<Outcome> {
-    for &seed in &experiment.seeds {
-        let saved = committer.begin(seed, model.num_params()).map_err(|error| match error {
+    let seeds = Seeds::new(experiment, &Sgd::new(model), |seed| {
+        committer.begin(seed, model.num_params()).map_err(|error| match error {
             CatchUpError::Store(error) => store_error(error),
             CatchUpError::Folder(error) => folder_error(error),
             error => Report::from_err(error),
-        })?;
-        let mut state = saved.unwrap_or_else(|| State::new(seed, plan.tracks.len(), &Sgd::new(model)));
-        if state.round == plan.rounds {
-            continue;
-        }
-        match train(engine, plan, &mut state, &mut committer) {
-            Ok(Outcome::Finished) => {}
-            Ok(Outcome::Stopped) => return Ok(Outcome::Stopped),
+        })
+    })?;
+    let stopped = seeds.work(|state| {
+        engine.resume(state.seed, state.round).map_err(store_error)?;
+        match train(engine, plan, state, &mut committer) {
             // It waited for devices: no further round was begun.
-            Err(_) if committer.stop.load(Ordering::Relaxed) => return Ok(Outcome::Stopped),
-            Err(error) => return Err(Report::from_err(error)),
+            Err(_) if committer.stop.load(Ordering::Relaxed) => Ok(Outcome::Stopped),
+            ended => ended.map_err(Report::from_err),
         }
-    }
-    Ok(Outcome::Finished)
+    })?;
+    Ok(if stopped.is_some() { Outcome::Stopped } else { Outcome::Finished })
 }
 
 fn report_refusals(host: &Host, quiet: bool) {

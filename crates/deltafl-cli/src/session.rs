@@ -28,9 +28,11 @@ use crate::error::{BadInput, Busy, bad_input, quoted};
 use crate::gpu::Found;
 use crate::progress::{Progress, Show};
 
+mod local;
 mod seeds;
 
-use seeds::Seeds;
+use local::LocalRun;
+pub(crate) use seeds::Seeds;
 
 /// How to run, beside what the experiment says.
 pub(crate) struct Options<'a> {
@@ -231,10 +233,10 @@ pub(crate) fn run_trainer(
         population: Population::of(federation),
     });
     // What cannot be trained is found before the run folder is made.
-    let exchanges = seeds::exchanges(&experiment, federation, place, options.show)?;
+    let exchanges = local::exchanges(&experiment, federation, place, options.show)?;
     let folder = open(&experiment, options)?;
     warn_before(&experiment, federation, options.show);
-    Seeds::new(&experiment, federation, trainer, folder, options)?.train(exchanges)
+    LocalRun::new(&experiment, federation, trainer, folder, options)?.train(exchanges)
 }
 
 /// Writes how each class fares after the last round, where classes have names.

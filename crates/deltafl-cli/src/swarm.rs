@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use deltafl::cohort::Probability;
 use deltafl::data::{Federation, Split};
 use deltafl::trainer::LocalTrainer;
 use deltafl_device::fault::Misconduct;
-use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
+use deltafl_device::swarm::{Day, SimulatedDevice, Swarm, SwarmOptions};
 use deltafl_device::{Backoff, Consent, Credentials, Server, Trust, model_trainer};
 use deltafl_server::authority::Fleet;
 use deltafl_wire::identity::DeviceIdentity;
@@ -58,6 +59,8 @@ pub(crate) struct Args {
     guard: GuardArgs,
     #[command(flatten)]
     faults: Faults,
+    #[command(flatten)]
+    day: DayArgs,
     /// New connections per second
     #[arg(long, value_name = "N", default_value_t = 500)]
     arrivals: u32,
@@ -83,6 +86,29 @@ struct Faults {
     /// From which faults are drawn
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     fault_seed: u64,
+}
+
+/// When devices are online.
+#[derive(clap::Args, Debug)]
+struct DayArgs {
+    /// Let devices come and go with the hours of a day that takes so many seconds: most are online at night, few at noon
+    #[arg(long = "day", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    length: Option<u32>,
+    /// Seconds for which a device is online or away at least
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, requires = "length", value_parser = clap::value_parser!(u32).range(1..))]
+    stay: u32,
+    /// The share of the devices that is online at noon
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, requires = "length")]
+    noon: f64,
+}
+
+impl DayArgs {
+    fn day(&self) -> Result<Option<Day>> {
+        let Some(length) = self.length else { return Ok(None) };
+        let low = Probability::try_from(self.noon).map_err(|e| bad_input("--noon is no share").because(e))?;
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        Ok(Some(Day { length: seconds(length), stay: seconds(self.stay), low }))
+    }
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
@@ -168,5 +194,6 @@ fn options(args: &Args) -> Result<SwarmOptions> {
         threads,
         arrivals: args.arrivals,
         backoff: Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(10) },
+        day: args.day.day()?,
     })
 }

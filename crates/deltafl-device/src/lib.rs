@@ -25,6 +25,7 @@
 
 mod answer;
 mod cache;
+mod conditions;
 mod consent;
 mod dial;
 pub mod enrolment;
@@ -45,11 +46,13 @@ use deltafl::data::{
 };
 use deltafl::trainer::LocalTrainer;
 use deltafl_wire::contract::DataContract;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 pub use deltafl_wire::identity::Credentials;
 
 pub use self::cache::BlobCache;
+pub use self::conditions::{Conditions, Hook, Hours, InvalidWindow, Root, TimeWindow, Unmet};
 pub use self::consent::{Consent, NotAllowed, Reason, Willing};
 pub use self::dial::{DialError, Server, Trust, is_refused_certificate};
 pub use self::interruptible::model_trainer;
@@ -126,6 +129,7 @@ pub struct Device {
     backoff: Backoff,
     state: DeviceState,
     contract: Option<blake3::Hash>,
+    presence: watch::Receiver<bool>,
 }
 
 /// How long to wait before connecting again.
@@ -157,6 +161,13 @@ fn drawn_below(most: Duration) -> Duration {
     most.mul_f64(drawn as f64 / u64::MAX as f64)
 }
 
+/// Returns when the presence of a device has this value; never, if it has not and nobody decides on it any more.
+async fn becomes(presence: &mut watch::Receiver<bool>, value: bool) {
+    if presence.wait_for(|now| *now == value).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 impl Device {
     /// A device of a federation. Nothing is sent before [`Self::serve`].
     pub fn connect(server: Server, credentials: Credentials, consent: Consent) -> Self {
@@ -170,6 +181,7 @@ impl Device {
             backoff: Backoff::default(),
             state: DeviceState::default(),
             contract: None,
+            presence: watch::channel(true).1,
         }
     }
 
@@ -201,6 +213,13 @@ impl Device {
         self
     }
 
+    /// Connects while the value is true. When it turns false the device leaves at once, whatever it is doing, and remembers.
+    #[must_use]
+    pub fn with_presence(mut self, presence: watch::Receiver<bool>) -> Self {
+        self.presence = presence;
+        self
+    }
+
     /// Waits so before it connects again.
     #[must_use]
     pub fn with_backoff(mut self, backoff: Backoff) -> Self {
@@ -209,12 +228,21 @@ impl Device {
     }
 
     /// Takes part in rounds, through lost connections and restarts of the server, until it is dropped or its owner's
-    /// consent does not cover what the server asks.
+    /// consent does not cover what the server asks. While the owner's conditions are not met it does not connect.
     pub async fn serve(mut self, trainer: Arc<dyn LocalTrainer>, data: Data) -> Result<(), NotAllowed> {
         let mut memory = session::Memory::default();
         let mut failures = 0;
+        let mut presence = self.presence.clone();
         loop {
-            let error = session::attend(&mut self, &trainer, &data, &mut memory).await;
+            becomes(&mut presence, true).await;
+            while (self.consent.willing)().is_err() {
+                // Drawn, because the hours of many owners begin at once.
+                sleep(session::WILLING_EVERY / 2 + drawn_below(session::WILLING_EVERY)).await;
+            }
+            let error = tokio::select! {
+                error = session::attend(&mut self, &trainer, &data, &mut memory) => error,
+                () = becomes(&mut presence, false) => continue,
+            };
             failures = if memory.take_welcomed() { 0 } else { failures + 1 };
             tracing::debug!(%error, failures, "the connection ended");
             let wait = match error {

@@ -39,7 +39,7 @@ const OUTBOX: usize = 2;
 /// Messages that a server has reason to send while a device computes.
 const PENDING: usize = 64;
 /// How often a device asks itself whether it has time.
-const WILLING_EVERY: Duration = Duration::from_secs(15);
+pub(super) const WILLING_EVERY: Duration = Duration::from_secs(15);
 
 /// Attends until the connection ends.
 pub(super) async fn attend(

@@ -3,14 +3,18 @@
 //! Each device is a light task with a connection of its own. They share the mapped data, the trainer, a few threads to
 //! compute on, and the memory of what they fetched; everything else a device does as if it were alone.
 
+mod day;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use deltafl::data::{Federation, FederationIndex};
 use deltafl::trainer::LocalTrainer;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
+pub use self::day::Day;
 use crate::Server;
 use crate::fault::{Faults, Misconduct};
 use crate::{Backoff, BlobCache, Consent, Credentials, Data, Device, NotAllowed, Workers};
@@ -40,6 +44,8 @@ pub struct SwarmOptions {
     pub arrivals: u32,
     /// Waits before connecting again.
     pub backoff: Backoff,
+    /// When devices are online; always without a day.
+    pub day: Option<Day>,
 }
 
 /// Simulated devices that run. Dropping this takes every device off the network.
@@ -55,16 +61,24 @@ impl Swarm {
     ) -> Self {
         let (workers, cache) = (Arc::new(Workers::new(options.threads)), Arc::<BlobCache>::default());
         let mut swarm = JoinSet::new();
+        let midnight = Instant::now();
         for (i, SimulatedDevice { credentials, server, data }) in (0..).zip(devices) {
+            let (tell, presence) = watch::channel(options.day.is_none());
+            let day = options.day.map(|day| day.of(options.seed, u64::from(data.0)));
             let device = Device::connect(server, credentials, options.consent.clone())
                 .sharing(Arc::clone(&workers), Arc::clone(&cache))
                 .with_faults(Faults::new(options.misconduct, options.seed, u64::from(data.0)))
-                .with_backoff(options.backoff);
+                .with_backoff(options.backoff)
+                .with_presence(presence);
             let (trainer, data) = (Arc::clone(trainer), Data::of(Arc::clone(federation), data));
             let arrival = Duration::from_secs(1) / options.arrivals.max(1) * i;
             swarm.spawn(async move {
                 sleep(arrival).await;
-                device.serve(trainer, data).await
+                let Some(day) = day else { return device.serve(trainer, data).await };
+                tokio::select! {
+                    ended = device.serve(trainer, data) => ended,
+                    never = day.follow(midnight, tell) => match never {},
+                }
             });
         }
         Self(swarm)

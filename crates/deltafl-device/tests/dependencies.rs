@@ -1,4 +1,4 @@
-//! What a device links, and what it does not.
+//! What a device links, what it does not, and how large it is.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -22,4 +22,24 @@ fn a_device_links_no_database_no_http_server_and_no_certificate_authority() {
         let found = linked.iter().find(|linked| linked.starts_with(name));
         assert_eq!(found, None, "deltafl-device links {name}");
     }
+}
+
+/// Bytes of a device that is its own program, without debug information.
+const MOST_BYTES: u64 = 8_000_000;
+
+#[test]
+fn a_stripped_device_has_at_most_eight_megabytes() {
+    // Beside this program: target/PROFILE/deps and target/PROFILE/examples.
+    let program = std::env::current_exe().unwrap();
+    let example = program.parent().unwrap().with_file_name("examples").join("own_trainer");
+    let folder = tempfile::tempdir().unwrap();
+    let stripped = folder.path().join("own_trainer");
+    let strip = Command::new("strip").arg("-o").arg(&stripped).arg(&example).status();
+    if !example.exists() || strip.is_err() {
+        eprintln!("skipped: {} is not built, or there is no strip", example.display());
+        return;
+    }
+    assert!(strip.unwrap().success());
+    let bytes = std::fs::metadata(&stripped).unwrap().len();
+    assert!(bytes <= MOST_BYTES, "{bytes} bytes");
 }

@@ -18,6 +18,7 @@ use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::FederationName;
 use tokio::runtime::Handle;
 
+use crate::engine::RoundJournal;
 use crate::live::{Fresh, Live, Role};
 use crate::serve::{Host, Phase};
 use crate::store::{Commit, Lease, LossPercentiles, RoundLosses, Store, StoreError};
@@ -98,6 +99,11 @@ impl RunStore {
             self.live.role(Role::Leading);
         }
         Ok(lease)
+    }
+
+    /// Where the leader keeps the round under way.
+    pub fn journal(&self, lease: &Lease) -> RoundJournal {
+        RoundJournal::new(self.store.clone(), lease)
     }
 
     /// Takes in what another server has committed, so that the page of one that stands by is true; `read` counts the rounds of

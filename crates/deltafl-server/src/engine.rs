@@ -4,8 +4,10 @@
 //! bits are those of a simulation. What the server learns of one device, and under which settings, docs/threat-model.md says.
 
 mod plausible;
+mod under_way;
+mod waiting;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -34,11 +36,15 @@ use deltafl_wire::roster::session_under;
 use tokio::time::Instant;
 
 pub use self::plausible::Implausible;
+pub use self::under_way::RoundJournal;
+use self::under_way::{BegunOtherwise, UnderWay};
+use self::waiting::GLANCE;
 
 use crate::hub::{Address, Event, Purpose, Status, What};
 use crate::refusal::Refusal;
 
 use crate::round::{Deadlines, Invitation, Line, Protocol, shared};
+use crate::store::{Slot, SlotKey, StoreError};
 
 /// How rounds are run with devices that come and go.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +66,9 @@ pub struct Rules {
     /// Cohorts with which a round is begun before it is given up: devices answer nothing twice, so that where most have
     /// answered no cohort comes to a sum. A round that is given up moves nothing, and the next one asks anew.
     pub attempts: u32,
+    /// How long a round waits for the devices of its cohort to come back to a server that goes on with it, and for devices that
+    /// it has not asked when it is begun anew.
+    pub come_back: Duration,
     /// The longest step ‖Δ‖ that a round may take; `None` sets no bound.
     pub max_step: Option<f64>,
 }
@@ -73,6 +82,12 @@ enum Failed {
     /// It came, and is not to be believed.
     #[error("the sum is not to be believed: {0}")]
     Implausible(#[from] Implausible),
+    /// A server before this one asked something else.
+    #[error(transparent)]
+    Begun(#[from] BegunOtherwise),
+    /// The round under way cannot be kept, so that nothing is asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 impl Rules {
@@ -88,6 +103,7 @@ impl Rules {
             deadlines: Deadlines::default(),
             pause: Duration::from_secs(1),
             attempts: 5,
+            come_back: Duration::from_secs(150),
             max_step: None,
         }
     }
@@ -108,6 +124,9 @@ pub struct Remote {
     chain: Option<Chain>,
     /// The round that was begun last without coming to its end, and how many cohorts came to no sum.
     failed: ((u64, u64), u32),
+    under_way: UnderWay,
+    /// Where the round under way is kept.
+    journal: Option<RoundJournal>,
 }
 
 /// The key set-up of the present round.
@@ -130,7 +149,41 @@ pub struct DrawnTwice(pub u32);
 
 impl Remote {
     pub(crate) fn new(line: Line, rules: Rules, stop: Arc<AtomicBool>) -> Self {
-        Self { line, rules, stop, setups: 0, asked: 0, current: None, chain: None, failed: ((0, 0), 0) }
+        Self {
+            line,
+            rules,
+            stop,
+            setups: 0,
+            asked: 0,
+            current: None,
+            chain: None,
+            failed: ((0, 0), 0),
+            under_way: UnderWay::default(),
+            journal: None,
+        }
+    }
+
+    /// Keeps the round under way, so that the server that follows this one goes on with it.
+    #[must_use]
+    pub fn kept_in(self, journal: RoundJournal) -> Self {
+        Self { journal: Some(journal), ..self }
+    }
+
+    /// Reads what a server before this one left of a round that is not committed: training goes on with it.
+    pub fn resume(&mut self, seed: u64, round: u64) -> Result<(), StoreError> {
+        if let Some(journal) = &self.journal {
+            let slots = journal.slots(&self.line.runtime, seed, round)?;
+            if !slots.is_empty() {
+                tracing::info!(
+                    seed,
+                    round,
+                    questions = slots.len(),
+                    "a server before this one began the round"
+                );
+            }
+            self.under_way = UnderWay::resumed((seed, round), slots);
+        }
+        Ok(())
     }
 
     /// Draws cohorts by this chain wherever the roster names its commitment.
@@ -177,8 +230,14 @@ impl Remote {
     }
 
     /// Whether a round was begun with as many cohorts as it gets.
-    fn is_given_up(&self, round: &Round<'_>) -> bool {
-        self.failed.0 == (round.seed, round.index) && self.failed.1 >= self.rules.attempts
+    fn is_given_up(&self, round: (u64, u64)) -> bool {
+        self.failed.0 == round && self.failed.1 >= self.rules.attempts
+    }
+
+    /// Gives the round under way up.
+    fn give_up(&mut self) {
+        self.failed = (self.under_way.round(), self.rules.attempts);
+        tracing::error!(round = self.under_way.round().1, "the round is given up and moves nothing");
     }
 
     /// Notes that a cohort came to no sum.
@@ -187,9 +246,10 @@ impl Remote {
         let before = if self.failed.0 == key { self.failed.1 } else { 0 };
         self.failed = (key, before + 1);
         tracing::warn!(round = round.index, attempt = before + 1, %failed, "the cohort came to no sum");
-        if self.is_given_up(round) {
-            tracing::error!(round = round.index, "the round is given up and moves nothing");
+        if self.is_given_up(key) {
+            self.give_up();
         }
+        self.under_way.begin_anew();
         self.line.hub.status.send_modify(Status::fail);
     }
 
@@ -236,16 +296,43 @@ impl Remote {
         Ok(Current { round: key, protocol, slots_left: SLOTS })
     }
 
+    /// Notes who is about to be asked, where the round is kept.
+    fn keep_asked(
+        &mut self,
+        cohort: BTreeSet<u32>,
+        asked: &DeviceSet,
+        question: blake3::Hash,
+    ) -> Result<SlotKey, StoreError> {
+        let asked: BTreeSet<u32> = asked.iter().map(|id| id.0).collect();
+        let key = self.under_way.ask(asked.iter().copied());
+        if let Some(journal) = &self.journal {
+            journal.asked(&self.line.runtime, key, &Slot { question, cohort, asked, sums: None })?;
+        }
+        Ok(key)
+    }
+
     fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
+        let key = (round.seed, round.index);
+        let canonical = encode(&round.key(), queries);
+        let signed = blake3::hash(&canonical);
+        let cohort: BTreeSet<u32> = round.cohort.iter().map(|drawn| drawn.device.0).collect();
+        self.under_way.turn_to(key);
+        if let Some(known) = self.under_way.known(&cohort, &signed)? {
+            return Ok(known);
+        }
         self.line.hub.blobs.keep_params(queries.iter().flat_map(Query::named));
         let mut current = self.ready(round)?;
         current.slots_left -= 1;
-        let key = (round.seed, round.index);
+        let kept = match self.keep_asked(cohort, current.protocol.active(), signed) {
+            Ok(kept) => kept,
+            Err(error) => {
+                current.protocol.end(&self.line);
+                return Err(error.into());
+            }
+        };
         self.line.hub.status.send_modify(|status| status.turn_to(key, purpose(queries)));
         let len: usize = queries.iter().map(Query::answer_len).sum();
         let len = u32::try_from(len).expect("parameters are far below 2^32");
-        let canonical = encode(&round.key(), queries);
-        let signed = blake3::hash(&canonical);
         let question = proto::Question { canonical: canonical.into() };
         let sum = current.protocol.sum(&mut self.line, &question, len, signed.as_bytes());
         let sum = match sum {
@@ -282,6 +369,9 @@ impl Remote {
             }
         }
         self.current = Some(current);
+        if let Some(journal) = &self.journal {
+            journal.summed(&self.line.runtime, kept, &sums)?;
+        }
         Ok(sums)
     }
 }
@@ -321,11 +411,24 @@ impl Exchange for Remote {
     /// Waits until as many devices are ready as a round needs. Here alone a server that is to stop does so: a round that has
     /// begun is finished, because devices would not answer its questions again.
     fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
+        if let Some(cohort) = self.under_way.left_cohort().cloned() {
+            if self.comes_back(&cohort)? {
+                let places = 0..self.devices() as u32;
+                return Ok(Reachable::Some(places.map(|place| cohort.contains(&place)).collect()));
+            }
+            self.under_way.begin_anew();
+        }
+        if self.under_way.take_again() {
+            if self.is_given_up(self.under_way.round()) {
+                return Ok(Reachable::Everyone);
+            }
+            if !self.under_way.is_untouched() {
+                return self.others();
+            }
+        }
         loop {
             self.check_stop()?;
-            // Now and then, to see whether the server is to stop.
-            let for_now = Instant::now() + Duration::from_millis(200);
-            if self.line.wait_for(self.rules.present, for_now) {
+            if self.line.wait_for(self.rules.present, Instant::now() + GLANCE) {
                 return Ok(Reachable::Some(self.drawn(self.line.hub.ready())));
             }
         }
@@ -337,7 +440,7 @@ impl Exchange for Remote {
         tracks: &[&Params],
     ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
         Self::check_cohort(round)?;
-        if self.is_given_up(round) {
+        if self.is_given_up((round.seed, round.index)) {
             return Ok(vec![Vec::new(); tracks.len()]);
         }
         Ok(self.open_losses(round, tracks))
@@ -345,13 +448,19 @@ impl Exchange for Remote {
 
     fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
         Self::check_cohort(round)?;
-        if self.is_given_up(round) {
+        if self.is_given_up((round.seed, round.index)) {
             return Ok(queries.iter().map(nothing).collect());
         }
-        self.slot(round, queries).map_err(|failed| {
-            self.fail(round, &failed);
-            std::thread::sleep(self.rules.pause);
-            ExchangeError::NoSum { source: Box::new(failed) }
+        self.slot(round, queries).map_err(|failed| match failed {
+            Failed::Store(error) => ExchangeError::Transport {
+                context: "the round under way cannot be kept",
+                source: error.into(),
+            },
+            failed => {
+                self.fail(round, &failed);
+                std::thread::sleep(self.rules.pause);
+                ExchangeError::NoSum { source: Box::new(failed) }
+            }
         })
     }
 

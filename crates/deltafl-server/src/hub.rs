@@ -306,6 +306,17 @@ impl Hub {
         }
     }
 
+    /// Waits until `enough` holds of those who can be drawn.
+    pub(crate) async fn until(&self, enough: impl Fn(&[bool]) -> bool) {
+        loop {
+            let arrival = self.arrivals.notified();
+            if enough(&self.ready()) {
+                return;
+            }
+            arrival.await;
+        }
+    }
+
     /// Where a device is, if it can be drawn.
     pub(crate) fn address(&self, device: u32) -> Option<Address> {
         let connected = self.connected();

@@ -71,11 +71,22 @@ impl Line {
     /// Waits until `devices` devices are ready. Returns false if the deadline passes first. Events that come between rounds
     /// are dropped: they are late messages, or devices that left.
     pub(crate) fn wait_for(&mut self, devices: usize, deadline: Instant) -> bool {
-        let Self { hub, events, runtime } = self;
+        let hub = Arc::clone(&self.hub);
+        self.wait(async || hub.enough(devices).await, deadline)
+    }
+
+    /// Waits until `enough` holds of those who are ready. Returns false if the deadline passes first. Events are dropped, too.
+    pub(crate) fn wait_until(&mut self, enough: impl Fn(&[bool]) -> bool, deadline: Instant) -> bool {
+        let hub = Arc::clone(&self.hub);
+        self.wait(async || hub.until(&enough).await, deadline)
+    }
+
+    fn wait(&mut self, come: impl AsyncFn(), deadline: Instant) -> bool {
+        let Self { events, runtime, .. } = self;
         runtime.block_on(async {
             loop {
                 tokio::select! {
-                    () = hub.enough(devices) => return true,
+                    () = come() => return true,
                     () = sleep_until(deadline) => return false,
                     Some(_) = events.recv() => {}
                 }

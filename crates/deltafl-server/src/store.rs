@@ -24,15 +24,17 @@ mod migrations;
 mod models;
 mod retry;
 mod rosters;
+mod slots;
 mod tokens;
 
 pub use blobs::BlobHash;
 pub use commit::{Commit, CommittedRound};
 pub use devices::{EnrolledDevice, NewDevice};
 pub use federations::FederationRow;
-pub use lease::Lease;
+pub use lease::{Fence, Lease};
 pub use losses::{KnownLosses, LossPercentiles, RoundLosses};
 pub use models::ModelRow;
+pub use slots::{Slot, SlotKey};
 
 use blobs::Blobs;
 use database::Database;

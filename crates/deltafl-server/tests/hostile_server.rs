@@ -237,13 +237,17 @@ impl Asking {
 
     /// The sum over these devices of their updates at w = 0 in a round, under each of these thresholds; how many answered.
     async fn updates(&mut self, round: u64, devices: std::ops::Range<u32>, etas: &[f64]) -> Option<u64> {
+        // An honest engine would not ask anybody twice: this one does not ask it whom to ask.
+        let host = self.host.as_ref().unwrap();
+        while host.presence().1 < self.test.devices().len() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         let mut engine = self.engine.take().unwrap();
         let params = Params::from(vec![0.0; self.test.model.num_params()]);
         let whole = self.test.experiment.plan();
         let plan = whole.local.plan(0, &whole.tracks[0]);
         let etas = etas.to_vec();
         let summed = tokio::task::spawn_blocking(move || {
-            engine.reachable().unwrap();
             let cohort: Vec<Drawn> = devices
                 .map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false })
                 .collect();

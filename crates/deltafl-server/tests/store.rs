@@ -5,12 +5,14 @@ mod support;
 
 use std::time::Duration;
 
+use deltafl::exchange::{Sum, Traffic};
 use deltafl_data::run_folder::checkpoint_bytes;
 use sha2::{Digest as _, Sha256};
 
 use deltafl_server::authority::Authority;
 use deltafl_server::store::{
-    BlobHash, Commit, LossPercentiles, NewDevice, RoundLosses, Store, StoreError, StoreSettings,
+    BlobHash, Commit, LossPercentiles, NewDevice, RoundLosses, Slot, SlotKey, Store, StoreError,
+    StoreSettings,
 };
 use deltafl_wire::identity::{Fingerprint, Token};
 use deltafl_wire::params_file::read_params;
@@ -139,6 +141,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_loses_nothing
         "DROP TABLE losses",
         "DROP TABLE rosters",
         "DROP TABLE draws",
+        "DROP TABLE slots",
         "DELETE FROM schema_version WHERE version > 1",
         "UPDATE rounds SET timeline = NULL",
     ] {
@@ -312,5 +315,46 @@ async fn a_database_of_a_newer_version_and_places_that_are_none_are_refused() {
     for database in ["", "sqlite:", "sqlite::memory:", "mysql://x", "/tmp/x"] {
         let refused = Store::open(&StoreSettings::new(database.to_owned(), settings.blobs.clone())).await;
         assert!(matches!(refused, Err(StoreError::Place { .. })), "{database}: {refused:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_round_under_way_is_kept_until_it_is_committed_and_by_the_leader_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    for settings in settings(folder.path()) {
+        let store = Store::open(&settings).await.unwrap();
+        let federation = federation(&store).await;
+        let lease = store.lead(&federation, "a").await.unwrap();
+        let fence = lease.to_fence();
+        let key = |number| SlotKey { seed: 1, round: 0, number };
+        let slot = |question: &[u8]| Slot {
+            question: blake3::hash(question),
+            cohort: [3, 1, 4].into(),
+            asked: [4, 1].into(),
+            sums: None,
+        };
+        let traffic = Traffic { sums: 1, messages: 12, bytes_up: 300, bytes_down: 400 };
+        let sum = Sum { values: vec![7, u64::MAX], answered: 2, traffic, remembered: Vec::new() };
+        store.keep_asked(&fence, key(0), &slot(b"losses")).await.unwrap();
+        store.keep_sums(&fence, key(0), std::slice::from_ref(&sum)).await.unwrap();
+        store.keep_asked(&fence, key(1), &slot(b"updates")).await.unwrap();
+        store.keep_asked(&fence, SlotKey { round: 1, ..key(0) }, &slot(b"next")).await.unwrap();
+
+        let again = Store::open(&settings).await.unwrap();
+        let kept = again.slots(&federation, 1, 0).await.unwrap();
+        assert_eq!(kept, [Slot { sums: Some(vec![sum]), ..slot(b"losses") }, slot(b"updates")]);
+        assert!(again.slots(&federation, 2, 0).await.unwrap().is_empty(), "another seed");
+
+        let (one, lines) = (state(1), lines(0));
+        store.commit(&lease, &commit(&one, &labels(), &lines, false)).await.unwrap();
+        assert!(store.slots(&federation, 1, 0).await.unwrap().is_empty());
+        assert_eq!(store.slots(&federation, 1, 1).await.unwrap(), [slot(b"next")], "it is not committed");
+
+        lease.release().await.unwrap();
+        let _other = store.lead(&federation, "b").await.unwrap();
+        let refused = store.keep_asked(&fence, key(2), &slot(b"late")).await;
+        assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
+        let refused = store.keep_sums(&fence, SlotKey { round: 1, ..key(0) }, &[]).await;
+        assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
     }
 }

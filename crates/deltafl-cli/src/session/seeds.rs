@@ -1,68 +1,18 @@
-//! The seeds of a run: one after another on the CPU, side by side on a GPU.
+//! The seeds of an experiment: one driver for `run`, for MPI ranks and for `serve`.
 //!
-//! A round on a GPU ends with its largest device while the rest of the GPU has nothing to do; the rounds of other seeds fill
-//! it. Every seed has a round loop, a thread and a stream of the GPU of its own, and they share the run folder. None of them
-//! sees the others, so the bits are those of one seed after another.
+//! Where a seed goes on from, and over which exchange it is trained, the caller says. Seeds are taken one after another, by one
+//! worker or by several at once. None of them sees the others, so the bits are those of one seed after another.
 
-use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread::ScopedJoinHandle;
-use std::time::Instant;
 
-use deltafl::algorithm::TrackLabel;
-use deltafl::data::Federation;
-use deltafl::exchange::Exchange;
 use deltafl::trainer::LocalTrainer;
-use deltafl::training::{Outcome, Plan, State, train};
+use deltafl::training::{Outcome, State};
 use deltafl_data::experiment::Experiment;
-use deltafl_data::run_folder::RunFolder;
 use miette::Report;
 
-use super::{
-    Computing, Ended, Options, Recorder, Stopped, exchange, folder_error, stop_on_interrupt, tell_classes,
-};
-use crate::error::bad_input;
-use crate::progress::{Progress, Show};
-
-/// Seeds side by side on a GPU: as many as have a queue of their own there.
-const BESIDE: usize = 8;
-
-/// The exchange of one seed at a time.
-type SeedExchange<'a> = Box<dyn Exchange + Send + 'a>;
-
-/// The exchanges of the seeds that are trained at once. A dashboard and a listener follow one seed, so with them seeds
-/// take turns.
-pub(super) fn exchanges<'a>(
-    experiment: &Experiment,
-    federation: &'a Federation,
-    place: Computing<'a>,
-    show: &Show<'_>,
-) -> Result<Vec<SeedExchange<'a>>, Report> {
-    let gpu = match place {
-        Computing::Cpu(compute) => return Ok(vec![exchange(experiment, compute, federation)?]),
-        Computing::Gpu(gpu) => gpu,
-    };
-    let seeds = if matches!(show, Show::Dashboard(_) | Show::Listener(_)) {
-        1
-    } else {
-        experiment.seeds.iter().len()
-    };
-    let gpus =
-        gpu.split(seeds.min(BESIDE)).map_err(|e| bad_input("the seeds do not fit on the GPU").because(e));
-    gpus?.into_iter().map(|gpu| exchange(experiment, Box::new(gpu), federation)).collect()
-}
-
-/// The seeds of a run, and what they share.
-pub(super) struct Seeds<'a> {
-    experiment: &'a Experiment,
-    federation: &'a Federation,
-    trainer: &'a dyn LocalTrainer,
-    options: &'a Options<'a>,
-    plan: Plan,
-    labels: Vec<TrackLabel>,
-    folder: Mutex<RunFolder>,
-    /// The states of the seeds that are not finished, where they begin or go on.
+/// The seeds of an experiment that are not finished.
+pub(crate) struct Seeds {
+    /// Their states, where they begin or go on.
     pending: Vec<State>,
     /// The first of them that nobody has taken.
     next: AtomicUsize,
@@ -70,117 +20,129 @@ pub(super) struct Seeds<'a> {
     failed: AtomicBool,
 }
 
-impl<'a> Seeds<'a> {
-    /// Reads where each seed of the run is.
-    pub(super) fn new(
-        experiment: &'a Experiment,
-        federation: &'a Federation,
-        trainer: &'a dyn LocalTrainer,
-        folder: RunFolder,
-        options: &'a Options<'a>,
+impl Seeds {
+    /// Finds out where each seed is: `saved` is the state that it goes on from, if it was begun before.
+    pub(crate) fn new(
+        experiment: &Experiment,
+        trainer: &dyn LocalTrainer,
+        mut saved: impl FnMut(u64) -> Result<Option<State>, Report>,
     ) -> Result<Self, Report> {
-        let (plan, labels) = (experiment.plan(), experiment.labels());
+        let tracks = experiment.labels().len();
         let mut pending = Vec::new();
         for &seed in &experiment.seeds {
-            let saved = folder.state(seed, trainer.num_params()).map_err(folder_error)?;
-            let state = saved.unwrap_or_else(|| State::new(seed, labels.len(), trainer));
-            if state.round < plan.rounds {
+            let state = saved(seed)?.unwrap_or_else(|| State::new(seed, tracks, trainer));
+            if state.round < experiment.rounds.get() {
                 pending.push(state);
             }
         }
-        let (folder, next, failed) = (Mutex::new(folder), AtomicUsize::new(0), AtomicBool::new(false));
-        Ok(Self { experiment, federation, trainer, options, plan, labels, folder, pending, next, failed })
+        Ok(Self { pending, next: AtomicUsize::new(0), failed: AtomicBool::new(false) })
     }
 
-    /// Trains the seeds, as many at once as there are exchanges.
-    pub(super) fn train(self, mut exchanges: Vec<SeedExchange<'_>>) -> Result<Ended, Report> {
-        exchanges.truncate(self.pending.len());
-        if exchanges.len() < 2 {
-            let stopped = match exchanges.first_mut() {
-                Some(exchange) => self.work(&mut **exchange, self.options.show)?,
-                None => None,
-            };
-            return self.ended(stopped.into_iter().collect());
-        }
-        let show = self.options.show.over_seeds(self.experiment, &self.pending);
-        let ended: Vec<Result<Option<State>, Report>> = std::thread::scope(|scope| {
-            let (seeds, show) = (&self, &show);
-            let work = |mut exchange: SeedExchange<'_>| seeds.work(&mut *exchange, show);
-            let runs: Vec<_> =
-                exchanges.into_iter().map(|exchange| scope.spawn(move || work(exchange))).collect();
-            let ended =
-                |run: ScopedJoinHandle<'_, _>| run.join().unwrap_or_else(|panic| resume_unwind(panic));
-            runs.into_iter().map(ended).collect()
-        });
-        if let (Show::Plain, Show::Shared(bar)) = (self.options.show, &show) {
-            bar.finish_and_clear();
-        }
-        let stopped = ended.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
-        folder.sort_rounds(self.experiment.seeds.as_slice()).map_err(folder_error)?;
-        drop(folder);
-        self.ended(stopped.into_iter().flatten().collect())
+    /// Where the seeds that are not finished are when training begins.
+    pub(crate) fn pending(&self) -> &[State] {
+        &self.pending
     }
 
-    /// Trains seeds that nobody has taken until there are none left; where it was stopped, when the user asks for it.
-    fn work(&self, exchange: &mut dyn Exchange, show: &Show<'_>) -> Result<Option<State>, Report> {
+    /// Raised when a seed has failed.
+    pub(crate) fn failed(&self) -> &AtomicBool {
+        &self.failed
+    }
+
+    /// Trains seeds that nobody has taken until none is left. Returns the state of the seed in which training was stopped.
+    pub(crate) fn work(
+        &self,
+        mut train: impl FnMut(&mut State) -> Result<Outcome, Report>,
+    ) -> Result<Option<State>, Report> {
         while let Some(state) = self.pending.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            let stopped = self.seed(exchange, state.clone(), show);
-            if stopped.is_err() {
-                self.failed.store(true, Ordering::Relaxed);
-            }
-            if let Some(stopped) = stopped? {
-                return Ok(Some(stopped));
+            let mut state = state.clone();
+            match train(&mut state) {
+                Ok(Outcome::Finished) => {}
+                Ok(Outcome::Stopped) => return Ok(Some(state)),
+                Err(report) => {
+                    self.failed.store(true, Ordering::Relaxed);
+                    return Err(report);
+                }
             }
         }
         Ok(None)
     }
 
-    /// Trains a seed to its end; the state in which it was stopped, if it was.
-    fn seed(
-        &self,
-        exchange: &mut dyn Exchange,
-        mut state: State,
-        show: &Show<'_>,
-    ) -> Result<Option<State>, Report> {
-        let progress = Progress::new(show, self.experiment, state.seed, state.round);
-        let mut recorder = Recorder {
-            folder: &self.folder,
-            progress: &progress,
-            labels: &self.labels,
-            seed: state.seed,
-            stop: [self.stop(), &self.failed],
-            lap: Instant::now(),
-        };
-        let outcome = train(exchange, &self.plan, &mut state, &mut recorder);
-        progress.finish();
-        Ok((outcome.map_err(Report::from_err)? == Outcome::Stopped).then_some(state))
-    }
-
-    /// The flag that ends the run with its round.
-    fn stop(&self) -> &AtomicBool {
-        match self.options.show {
-            Show::Listener(listener) => listener.stop(),
-            _ => stop_on_interrupt(),
-        }
-    }
-
-    /// The summary, or where the run was stopped.
-    fn ended(self, mut stopped: Vec<State>) -> Result<Ended, Report> {
-        let (folder, experiment) = (self.options.out, self.experiment);
-        stopped.sort_by_key(|state| experiment.seeds.iter().position(|&seed| seed == state.seed));
-        let Some(first) = stopped.first() else {
-            let folder = self.folder.into_inner().unwrap_or_else(PoisonError::into_inner);
-            tell_classes(&folder, experiment, self.trainer, self.federation, self.options.threads)?;
-            return Ok(Ended::Finished(folder.summarise().map_err(folder_error)?));
-        };
+    /// The seeds of the experiment that are finished when all workers have ended, some of them stopped in these states.
+    pub(crate) fn finished(&self, experiment: &Experiment, stopped: &[State]) -> Vec<u64> {
         // Seeds that were taken and did not stop are finished; the rest was not taken.
-        let taken = self.next.into_inner().min(self.pending.len());
-        let open = |seed: u64| {
-            stopped.iter().any(|state| state.seed == seed)
-                || self.pending[taken..].iter().any(|state| state.seed == seed)
+        let taken = self.next.load(Ordering::Relaxed).min(self.pending.len());
+        let open = |seed: u64| stopped.iter().chain(&self.pending[taken..]).any(|state| state.seed == seed);
+        experiment.seeds.iter().copied().filter(|&seed| !open(seed)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::kernel::Isa;
+    use deltafl::trainer::Sgd;
+
+    use super::*;
+
+    const EXPERIMENT: &str = r#"
+        name = "seeds"
+        rounds = 5
+        seeds = [1, 2, 3, 4]
+        cohort = 2
+        data = { source = { kind = "glyphs", devices = 4, seed = 3 } }
+        model = { kind = "linear" }
+        local = { steps = 1, batch = 10, learning_rate = 0.1 }
+        algorithm = [{ kind = "fedavg" }]
+    "#;
+
+    /// Seeds of which the second is finished and the third has two rounds behind it.
+    fn seeds(experiment: &Experiment) -> Seeds {
+        let federation = experiment.data.load().unwrap();
+        let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+        let trainer = Sgd::new(&*model);
+        let saved = |seed: u64| {
+            let at = |round| State { round, ..State::new(seed, 1, &trainer) };
+            Ok(match seed {
+                2 => Some(at(5)),
+                3 => Some(at(2)),
+                _ => None,
+            })
         };
-        let finished = experiment.seeds.iter().copied().filter(|&seed| !open(seed)).collect();
-        Ok(Ended::Interrupted(Stopped { seeds_finished: finished, ..Stopped::at(folder, experiment, first) }))
+        Seeds::new(experiment, &trainer, saved).unwrap()
+    }
+
+    #[test]
+    fn finished_seeds_are_passed_over_and_begun_ones_go_on() {
+        let experiment = Experiment::parse(EXPERIMENT).unwrap();
+        let (seeds, mut trained) = (seeds(&experiment), Vec::new());
+        let stopped = seeds.work(|state| {
+            trained.push((state.seed, state.round));
+            state.round = 5;
+            Ok(Outcome::Finished)
+        });
+        assert!(stopped.unwrap().is_none());
+        assert_eq!(trained, [(1, 0), (3, 2), (4, 0)]);
+        assert_eq!(seeds.finished(&experiment, &[]), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_seed_that_is_stopped_ends_the_work_and_those_behind_it_are_not_finished() {
+        let experiment = Experiment::parse(EXPERIMENT).unwrap();
+        let seeds = seeds(&experiment);
+        let stopped = seeds.work(|state| {
+            let stops = state.seed == 3;
+            state.round += 1;
+            Ok(if stops { Outcome::Stopped } else { Outcome::Finished })
+        });
+        let stopped = stopped.unwrap().unwrap();
+        assert_eq!((stopped.seed, stopped.round), (3, 3));
+        assert_eq!(seeds.finished(&experiment, &[stopped]), [1, 2]);
+    }
+
+    #[test]
+    fn a_seed_that_fails_tells_the_others() {
+        let experiment = Experiment::parse(EXPERIMENT).unwrap();
+        let seeds = seeds(&experiment);
+        assert!(seeds.work(|_| Err(miette::miette!("a full disk"))).is_err());
+        assert!(seeds.failed().load(Ordering::Relaxed));
     }
 }

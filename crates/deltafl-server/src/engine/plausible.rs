@@ -21,20 +21,20 @@ const UPDATE_UNIT: f64 = 16_777_216.0;
 #[non_exhaustive]
 pub enum Implausible {
     /// More devices than answered.
-    #[error("{kept} devices in the tail and {refused} left out are more than the {answered} that answered")]
+    #[error("{tail} devices in the tail and {refused} left out are more than the {answered} that answered")]
     Devices {
         /// In the tail.
-        kept: u64,
+        tail: u64,
         /// Left out by themselves.
         refused: u64,
         /// That answered.
         answered: u64,
     },
     /// A weight that these devices cannot have.
-    #[error("{kept} devices cannot weigh {weight}")]
+    #[error("{tail} devices cannot weigh {weight}")]
     Weight {
         /// In the tail.
-        kept: u64,
+        tail: u64,
         /// Their weight.
         weight: f64,
     },
@@ -98,17 +98,17 @@ pub(super) fn check(query: &Query, sum: &Sum, cohort: usize, step: Step) -> Resu
 fn check_update(params: &Params, sum: &Sum, cohort: usize, step: Step) -> Result<(), Implausible> {
     // What comes back beside w is bounded as w is; how far w may move is another matter.
     let (update, footer) = sum.values.split_at(sum.values.len().saturating_sub(3));
-    let [weight, kept, refused] = footer else { return Err(Implausible::Entry { entry: update.len() }) };
-    let (kept, refused, answered) = (*kept, *refused, sum.answered);
-    if kept.checked_add(refused).is_none_or(|devices| devices > answered) {
-        return Err(Implausible::Devices { kept, refused, answered });
+    let [weight, tail, refused] = footer else { return Err(Implausible::Entry { entry: update.len() }) };
+    let (tail, refused, answered) = (*tail, *refused, sum.answered);
+    if tail.checked_add(refused).is_none_or(|devices| devices > answered) {
+        return Err(Implausible::Devices { tail, refused, answered });
     }
     let weight = *weight as f64 / WEIGHT_UNIT;
-    if weight > kept as f64 * MOST_EXAMPLES || (kept == 0 && weight > 0.0) {
-        return Err(Implausible::Weight { kept, weight });
+    if weight > tail as f64 * MOST_EXAMPLES || (tail == 0 && weight > 0.0) {
+        return Err(Implausible::Weight { tail, weight });
     }
     // A device leaves out what is above 2^62 / cohort, and rounds by half a unit.
-    let most = kept as f64 * (2f64.powi(62) / cohort.max(1) as f64 + 1.0);
+    let most = tail as f64 * (2f64.powi(62) / cohort.max(1) as f64 + 1.0);
     let mut squares = 0.0;
     let at = params.as_slice().iter().map(|&w| (w, true)).chain(std::iter::repeat((0.0, false)));
     for (entry, (&value, (w, moves))) in update.iter().zip(at).enumerate() {
@@ -189,9 +189,9 @@ mod tests {
             change(&mut sum);
             checked(sum, None)
         };
-        assert!(matches!(with(|sum| sum[3] = 9), Err(Implausible::Devices { kept: 9, .. })));
+        assert!(matches!(with(|sum| sum[3] = 9), Err(Implausible::Devices { tail: 9, .. })));
         assert!(matches!(with(|sum| sum[4] = u64::MAX), Err(Implausible::Devices { .. })));
-        assert!(matches!(with(|sum| sum[3] = 0), Err(Implausible::Weight { kept: 0, .. })));
+        assert!(matches!(with(|sum| sum[3] = 0), Err(Implausible::Weight { tail: 0, .. })));
         assert!(matches!(with(|sum| sum[2] = u64::MAX), Err(Implausible::Weight { .. })));
         assert_eq!(with(|sum| sum[1] = i64::MIN as u64), Err(Implausible::Entry { entry: 1 }));
         // Hardly any weight behind a large entry: w would leave the numbers.

@@ -279,8 +279,8 @@ impl Store {
         Ok(rounds)
     }
 
-    /// Forgets params that nobody can ask for any more: neither published nor of the last two states. A failure leaves
-    /// only rubbish behind.
+    /// Forgets the questions of committed rounds, and params that nobody can ask for any more: neither published nor of the
+    /// last two states. A failure leaves only rubbish behind.
     async fn prune(&self, federation: &FederationName, state: &State) {
         if let Err(error) = self.try_prune(federation, state).await {
             tracing::warn!(%error, "old params could not be removed");
@@ -288,6 +288,7 @@ impl Store {
     }
 
     async fn try_prune(&self, federation: &FederationName, state: &State) -> Result<(), StoreError> {
+        self.prune_slots(federation, state.seed, state.round).await?;
         let before: Option<i64> = sqlx::query_scalar(
             "SELECT MAX(round) FROM models WHERE federation = $1 AND seed = $2 AND round < $3",
         )

@@ -33,6 +33,13 @@ pub struct Lease {
     _lock: Option<Arc<File>>,
 }
 
+/// Which leader of a federation writes: a number that the next leader exceeds. Holding one does not keep the lease.
+#[derive(Clone, Debug)]
+pub struct Fence {
+    federation: FederationName,
+    number: i64,
+}
+
 impl Store {
     /// Waits until this server leads the federation. `holder` names it to people who look.
     pub async fn lead(&self, federation: &FederationName, holder: &str) -> Result<Lease, StoreError> {
@@ -143,11 +150,28 @@ impl Lease {
         self.store.extend(&self.federation, self.fence, -1).await.map(|_| ())
     }
 
+    /// What later writes of this leader are checked against, for as long as they come.
+    pub fn to_fence(&self) -> Fence {
+        Fence { federation: self.federation.clone(), number: self.fence }
+    }
+
     /// Refuses unless this lease is in force; holds a takeover off until the transaction ends.
+    pub(super) async fn check(&self, transaction: &mut Transaction<'static, Any>) -> Result<(), StoreError> {
+        self.to_fence().check(transaction).await
+    }
+}
+
+impl Fence {
+    /// The federation.
+    pub fn federation(&self) -> &FederationName {
+        &self.federation
+    }
+
+    /// Refuses if another server has taken over; holds a takeover off until the transaction ends.
     pub(super) async fn check(&self, transaction: &mut Transaction<'static, Any>) -> Result<(), StoreError> {
         let in_force = sqlx::query("UPDATE leases SET fence = fence WHERE federation = $1 AND fence = $2")
             .bind(self.federation.as_str())
-            .bind(self.fence)
+            .bind(self.number)
             .execute(&mut **transaction)
             .await?;
         if in_force.rows_affected() == 1 {

@@ -89,6 +89,7 @@ impl TestFederation {
             present: devices,
             quorum: 3,
             pause: Duration::from_millis(10),
+            come_back: Duration::from_secs(10),
             ..Rules::new(self.experiment.cohort.get(), devices)
         }
     }
@@ -140,6 +141,7 @@ pub fn options() -> SwarmOptions {
         threads: 2,
         arrivals: 1000,
         backoff: Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(200) },
+        day: None,
     }
 }
 

@@ -1,0 +1,204 @@
+//! The round under way: whom it has asked, and what a server before this one has summed of it.
+//!
+//! A server that died is followed by one that reads the questions of the round from the store. Where the last of them has its
+//! sum, the round goes on: the same cohort, the sums that are known, and the next question under new keys. Where a question
+//! was sent and came to no sum, its devices do not answer it again, so the round is begun anew with devices that it has not
+//! asked anything. The same holds when a cohort comes to no sum while the server lives. No device is asked the same question
+//! of secure aggregation twice.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use deltafl::exchange::Sum;
+use tokio::runtime::Handle;
+
+use crate::store::{Fence, Lease, Slot, SlotKey, Store, StoreError};
+
+/// Keeps the questions of the round under way in the store, and their sums as soon as they are known.
+#[derive(Clone, Debug)]
+pub struct RoundJournal {
+    store: Store,
+    fence: Fence,
+}
+
+impl RoundJournal {
+    /// For the server that holds this lease. Once another one has taken over, nothing is kept any more.
+    pub fn new(store: Store, lease: &Lease) -> Self {
+        Self { store, fence: lease.to_fence() }
+    }
+
+    pub(super) fn slots(&self, runtime: &Handle, seed: u64, round: u64) -> Result<Vec<Slot>, StoreError> {
+        runtime.block_on(self.store.slots(self.fence.federation(), seed, round))
+    }
+
+    pub(super) fn asked(&self, runtime: &Handle, key: SlotKey, slot: &Slot) -> Result<(), StoreError> {
+        runtime.block_on(self.store.keep_asked(&self.fence, key, slot))
+    }
+
+    pub(super) fn summed(&self, runtime: &Handle, key: SlotKey, sums: &[Sum]) -> Result<(), StoreError> {
+        runtime.block_on(self.store.keep_sums(&self.fence, key, sums))
+    }
+}
+
+/// The server before this one asked this cohort, or this round, something else: the experiment or the options have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the round was begun with another cohort or with other questions")]
+pub(super) struct BegunOtherwise;
+
+/// What is known of the round under way.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay {
+    /// Seed and t.
+    round: (u64, u64),
+    /// Questions asked so far, over all cohorts.
+    questions: u64,
+    /// The devices that were asked any of them.
+    asked: BTreeSet<u32>,
+    /// What a server before this one left, until all of it is used.
+    left: Option<Left>,
+    /// Whether the next cohort is another one for the same round.
+    again: bool,
+}
+
+/// What a server left of a round.
+#[derive(Debug)]
+struct Left {
+    cohort: BTreeSet<u32>,
+    sums: VecDeque<(blake3::Hash, Vec<Sum>)>,
+}
+
+impl UnderWay {
+    /// The round of which a server before this one asked these questions.
+    pub(super) fn resumed(round: (u64, u64), slots: Vec<Slot>) -> Self {
+        let questions = slots.len() as u64;
+        let asked = slots.iter().flat_map(|slot| slot.asked.iter().copied()).collect();
+        let last = slots.last().map(|slot| (slot.cohort.clone(), slot.sums.is_some()));
+        let left = match &last {
+            Some((cohort, true)) => {
+                let sums = slots.into_iter().filter(|slot| slot.cohort == *cohort);
+                let sums = sums.filter_map(|slot| Some((slot.question, slot.sums?))).collect();
+                Some(Left { cohort: cohort.clone(), sums })
+            }
+            _ => None,
+        };
+        let again = last.is_some_and(|(_, summed)| !summed);
+        Self { round, questions, asked, left, again }
+    }
+
+    /// Turns to the round that is asked about; another one than before is new.
+    pub(super) fn turn_to(&mut self, round: (u64, u64)) {
+        if self.round != round {
+            *self = Self { round, ..Self::default() };
+        }
+    }
+
+    /// Seed and t.
+    pub(super) fn round(&self) -> (u64, u64) {
+        self.round
+    }
+
+    /// The cohort with which a server before this one began the round, while something that it summed is not used yet.
+    pub(super) fn left_cohort(&self) -> Option<&BTreeSet<u32>> {
+        self.left.as_ref().map(|left| &left.cohort)
+    }
+
+    /// The next cohort is another one for this round.
+    pub(super) fn begin_anew(&mut self) {
+        (self.left, self.again) = (None, true);
+    }
+
+    /// Whether the next cohort is another one for this round, which is noted as drawn.
+    pub(super) fn take_again(&mut self) -> bool {
+        std::mem::take(&mut self.again)
+    }
+
+    /// Whether nobody was asked anything yet.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Whether a device was asked something in this round.
+    pub(super) fn has_asked(&self, device: u32) -> bool {
+        self.asked.contains(&device)
+    }
+
+    /// The sums of a question that a server before this one asked of this cohort; `None` if the question is a new one.
+    pub(super) fn known(
+        &mut self,
+        cohort: &BTreeSet<u32>,
+        question: &blake3::Hash,
+    ) -> Result<Option<Vec<Sum>>, BegunOtherwise> {
+        let Some(left) = &mut self.left else { return Ok(None) };
+        let next = left.sums.pop_front().filter(|(known, _)| known == question && left.cohort == *cohort);
+        if left.sums.is_empty() || next.is_none() {
+            self.left = None;
+        }
+        next.map(|(_, sums)| Some(sums)).ok_or(BegunOtherwise)
+    }
+
+    /// Notes that these devices are asked, and returns what the question is kept under.
+    pub(super) fn ask(&mut self, devices: impl IntoIterator<Item = u32>) -> SlotKey {
+        let (seed, round) = self.round;
+        let key = SlotKey { seed, round, number: self.questions };
+        self.questions += 1;
+        self.asked.extend(devices);
+        key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::exchange::Traffic;
+
+    use super::*;
+
+    fn question(n: u8) -> blake3::Hash {
+        blake3::hash(&[n])
+    }
+
+    fn sums(n: u64) -> Vec<Sum> {
+        vec![Sum { values: vec![n], answered: 3, traffic: Traffic::default(), remembered: Vec::new() }]
+    }
+
+    fn slot(n: u8, cohort: [u32; 3], summed: bool) -> Slot {
+        let cohort = BTreeSet::from(cohort);
+        Slot { question: question(n), asked: cohort.clone(), cohort, sums: summed.then(|| sums(n.into())) }
+    }
+
+    #[test]
+    fn a_round_whose_last_question_has_its_sum_goes_on_with_its_cohort() {
+        let slots = vec![slot(0, [1, 2, 3], false), slot(0, [4, 5, 6], true), slot(1, [4, 5, 6], true)];
+        let mut round = UnderWay::resumed((1, 7), slots);
+        let cohort = BTreeSet::from([4, 5, 6]);
+        assert_eq!(round.left_cohort(), Some(&cohort));
+        assert!(!round.take_again());
+        round.turn_to((1, 7));
+        assert_eq!(round.known(&cohort, &question(0)), Ok(Some(sums(0))));
+        assert_eq!(round.known(&cohort, &question(1)), Ok(Some(sums(1))));
+        assert_eq!(round.left_cohort(), None);
+        assert_eq!(round.known(&cohort, &question(2)), Ok(None));
+        assert_eq!(round.ask([4, 5]), SlotKey { seed: 1, round: 7, number: 3 });
+        assert!([1, 2, 3, 4, 5, 6].iter().all(|&device| round.has_asked(device)));
+    }
+
+    #[test]
+    fn a_round_whose_last_question_has_no_sum_is_begun_anew_without_its_devices() {
+        let slots = vec![slot(0, [1, 2, 3], true), slot(1, [1, 2, 3], false)];
+        let mut round = UnderWay::resumed((1, 7), slots);
+        assert_eq!(round.left_cohort(), None);
+        assert!(round.take_again() && !round.take_again());
+        assert_eq!((round.has_asked(3), round.has_asked(4)), (true, false));
+        assert_eq!(round.known(&BTreeSet::from([7, 8, 9]), &question(0)), Ok(None));
+        round.turn_to((1, 8));
+        assert!(round.is_untouched(), "the next round may ask everybody");
+    }
+
+    #[test]
+    fn sums_are_not_taken_for_those_of_another_cohort_or_question() {
+        let cohort = BTreeSet::from([1, 2, 3]);
+        let round = || UnderWay::resumed((1, 7), vec![slot(0, [1, 2, 3], true), slot(1, [1, 2, 3], true)]);
+        assert_eq!(round().known(&BTreeSet::from([1, 2, 4]), &question(0)), Err(BegunOtherwise));
+        let mut other = round();
+        assert_eq!(other.known(&cohort, &question(1)), Err(BegunOtherwise));
+        assert_eq!(other.left_cohort(), None);
+    }
+}

@@ -1,0 +1,70 @@
+//! Waiting for the devices of a round that was begun before.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use deltafl::exchange::{ExchangeError, Reachable};
+use tokio::time::Instant;
+
+use super::Remote;
+
+/// How often a server that waits looks whether it is to stop.
+pub(super) const GLANCE: Duration = Duration::from_millis(200);
+
+impl Remote {
+    /// Waits for the cohort with which a server before this one began the round. Returns whether enough of it are there to go
+    /// on; those that are missing count as vanished.
+    pub(super) fn comes_back(&mut self, cohort: &BTreeSet<u32>) -> Result<bool, ExchangeError> {
+        // Where cohorts are drawn, each key set-up has a draw of its own.
+        if self.opening(self.setups + 1).is_some() {
+            return Ok(false);
+        }
+        let there = |ready: &[bool]| cohort.iter().filter(|&&place| is_ready(ready, place)).count();
+        let ready = self.wait_until(|ready| there(ready) == cohort.len())?;
+        Ok(there(&ready) >= self.rules.quorum)
+    }
+
+    /// Waits for devices that this round has not asked anything, and gives the round up if there are too few.
+    pub(super) fn others(&mut self) -> Result<Reachable, ExchangeError> {
+        let known = self.line.hub.known();
+        let fresh: Vec<bool> = (0..)
+            .zip(known.roster.entries())
+            .map(|(place, entry)| !entry.revoked && !self.under_way.has_asked(place))
+            .collect();
+        let both = |ready: &[bool]| -> Vec<bool> {
+            ready.iter().zip(&fresh).map(|(&ready, &fresh)| ready && fresh).collect()
+        };
+        let enrolled = count(&fresh);
+        let wanted = self.rules.present.max(self.rules.cohort).min(enrolled);
+        let mut ready = Vec::new();
+        if enrolled >= self.rules.quorum {
+            ready = both(&self.wait_until(|ready| count(&both(ready)) >= wanted)?);
+        }
+        if count(&ready) < self.rules.quorum {
+            tracing::warn!(enrolled, ready = count(&ready), "too few devices were not asked in this round");
+            self.give_up();
+            return Ok(Reachable::Everyone);
+        }
+        Ok(Reachable::Some(self.drawn(ready)))
+    }
+
+    /// Waits until `enough` holds of those who are ready, [`Rules::come_back`] at most. Returns who is ready then.
+    fn wait_until(&mut self, enough: impl Fn(&[bool]) -> bool) -> Result<Vec<bool>, ExchangeError> {
+        let deadline = Instant::now() + self.rules.come_back;
+        loop {
+            self.check_stop()?;
+            let now = Instant::now();
+            if self.line.wait_until(&enough, deadline.min(now + GLANCE)) || now >= deadline {
+                return Ok(self.line.hub.ready());
+            }
+        }
+    }
+}
+
+fn is_ready(ready: &[bool], place: u32) -> bool {
+    ready.get(place as usize).copied().unwrap_or(false)
+}
+
+fn count(devices: &[bool]) -> usize {
+    devices.iter().filter(|&&device| device).count()
+}

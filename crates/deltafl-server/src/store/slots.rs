@@ -1,0 +1,236 @@
+//! The questions of the round under way and their sums, so that a server that dies is followed by one that goes on with the
+//! round.
+//!
+//! Who is asked is stored before the question is sent, and a sum as soon as it is known. What a commit makes permanent is
+//! forgotten here.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use deltafl::exchange::{Sum, Traffic};
+use deltafl_wire::identity::FederationName;
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+
+use super::blobs::BlobHash;
+use super::commit::signed;
+use super::lease::Fence;
+use super::retry::patiently;
+use super::{Store, StoreError};
+
+/// The first byte of stored sums.
+const VERSION: u8 = 1;
+
+/// A question of a round that is not committed yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slot {
+    /// BLAKE3 of its canonical bytes.
+    pub question: blake3::Hash,
+    /// S_t, by place on the roster.
+    pub cohort: BTreeSet<u32>,
+    /// The devices that the question was sent to.
+    pub asked: BTreeSet<u32>,
+    /// A sum per query, once they are known.
+    pub sums: Option<Vec<Sum>>,
+}
+
+/// A question by its seed, its round and its number in that round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotKey {
+    /// The seed of the run.
+    pub seed: u64,
+    /// t.
+    pub round: u64,
+    /// Counted from 0, over all cohorts with which the round was begun.
+    pub number: u64,
+}
+
+impl Store {
+    /// Notes that a question is about to be sent. It is stored when this returns; a leader that was deposed is refused.
+    pub async fn keep_asked(&self, fence: &Fence, key: SlotKey, slot: &Slot) -> Result<(), StoreError> {
+        patiently!(self, self.try_keep_asked(fence, key, slot))
+    }
+
+    /// Stores the sums of a question that was asked.
+    pub async fn keep_sums(&self, fence: &Fence, key: SlotKey, sums: &[Sum]) -> Result<(), StoreError> {
+        let blob = self.put_blob(&Bytes::from(to_bytes(sums))).await?;
+        patiently!(self, self.try_keep_sums(fence, key, &blob))
+    }
+
+    /// The questions of a round that is not committed yet, in order.
+    pub async fn slots(
+        &self,
+        federation: &FederationName,
+        seed: u64,
+        round: u64,
+    ) -> Result<Vec<Slot>, StoreError> {
+        patiently!(self, self.try_slots(federation, seed, round))
+    }
+
+    async fn try_keep_asked(&self, fence: &Fence, key: SlotKey, slot: &Slot) -> Result<(), StoreError> {
+        let json = |devices: &BTreeSet<u32>| {
+            serde_json::to_string(devices).map_err(|_| StoreError::Damaged { what: "question to keep" })
+        };
+        let mut transaction = self.database().begin().await?;
+        fence.check(&mut transaction).await?;
+        // The answer to an earlier attempt may have been lost on its way.
+        sqlx::query(
+            "INSERT INTO slots (federation, seed, round, number, question, cohort, asked) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
+        )
+        .bind(fence.federation().as_str())
+        .bind(key.seed.to_string())
+        .bind(signed(key.round))
+        .bind(signed(key.number))
+        .bind(slot.question.to_hex().to_string())
+        .bind(json(&slot.cohort)?)
+        .bind(json(&slot.asked)?)
+        .execute(&mut *transaction)
+        .await?;
+        Ok(transaction.commit().await?)
+    }
+
+    async fn try_keep_sums(&self, fence: &Fence, key: SlotKey, blob: &BlobHash) -> Result<(), StoreError> {
+        let mut transaction = self.database().begin().await?;
+        fence.check(&mut transaction).await?;
+        sqlx::query(
+            "UPDATE slots SET sums = $5 WHERE federation = $1 AND seed = $2 AND round = $3 AND number = $4",
+        )
+        .bind(fence.federation().as_str())
+        .bind(key.seed.to_string())
+        .bind(signed(key.round))
+        .bind(signed(key.number))
+        .bind(blob.as_str())
+        .execute(&mut *transaction)
+        .await?;
+        Ok(transaction.commit().await?)
+    }
+
+    async fn try_slots(
+        &self,
+        federation: &FederationName,
+        seed: u64,
+        round: u64,
+    ) -> Result<Vec<Slot>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT question, cohort, asked, sums FROM slots \
+             WHERE federation = $1 AND seed = $2 AND round = $3 ORDER BY number",
+        )
+        .bind(federation.as_str())
+        .bind(seed.to_string())
+        .bind(signed(round))
+        .fetch_all(self.database().pool())
+        .await?;
+        let mut slots = Vec::with_capacity(rows.len());
+        for row in rows {
+            slots.push(self.slot(&row).await?);
+        }
+        Ok(slots)
+    }
+
+    async fn slot(&self, row: &AnyRow) -> Result<Slot, StoreError> {
+        let damaged = || StoreError::Damaged { what: "question of a round" };
+        let devices = |text: String| serde_json::from_str(&text).map_err(|_| damaged());
+        let sums = match row.try_get::<Option<String>, _>(3)? {
+            Some(hash) => {
+                let hash = BlobHash::parse(&hash).ok_or_else(damaged)?;
+                Some(from_bytes(&self.blob(&hash).await?).ok_or_else(damaged)?)
+            }
+            None => None,
+        };
+        Ok(Slot {
+            question: blake3::Hash::from_hex(row.try_get::<String, _>(0)?).map_err(|_| damaged())?,
+            cohort: devices(row.try_get(1)?)?,
+            asked: devices(row.try_get(2)?)?,
+            sums,
+        })
+    }
+
+    /// Forgets the questions of committed rounds.
+    pub(super) async fn prune_slots(
+        &self,
+        federation: &FederationName,
+        seed: u64,
+        rounds: u64,
+    ) -> Result<(), StoreError> {
+        let mut transaction = self.database().begin().await?;
+        let rows = sqlx::query(
+            "DELETE FROM slots WHERE federation = $1 AND seed = $2 AND round < $3 RETURNING sums",
+        )
+        .bind(federation.as_str())
+        .bind(seed.to_string())
+        .bind(signed(rounds))
+        .fetch_all(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        for row in rows {
+            let blob: Option<String> = row.try_get(0)?;
+            if let Some(hash) = blob.as_deref().and_then(BlobHash::parse) {
+                self.delete_sums(&hash).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the blob of sums unless another round has the same.
+    async fn delete_sums(&self, hash: &BlobHash) -> Result<(), StoreError> {
+        let used: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM slots WHERE sums = $1")
+            .bind(hash.as_str())
+            .fetch_one(self.database().pool())
+            .await?;
+        if used == 0 { self.delete_blob(hash).await } else { Ok(()) }
+    }
+}
+
+/// A version, then for each sum: answered, the four numbers of its traffic, how many values, the values; little-endian.
+fn to_bytes(sums: &[Sum]) -> Vec<u8> {
+    let mut bytes = vec![VERSION];
+    for sum in sums {
+        let Traffic { sums, messages, bytes_up, bytes_down } = sum.traffic;
+        let header = [sum.answered, sums, messages, bytes_up, bytes_down, sum.values.len() as u64];
+        bytes.extend(header.iter().chain(&sum.values).flat_map(|number| number.to_le_bytes()));
+    }
+    bytes
+}
+
+fn from_bytes(bytes: &[u8]) -> Option<Vec<Sum>> {
+    let (&VERSION, mut rest) = bytes.split_first()? else { return None };
+    let mut sums = Vec::new();
+    while !rest.is_empty() {
+        let mut number = || {
+            let (number, behind) = rest.split_first_chunk::<8>()?;
+            rest = behind;
+            Some(u64::from_le_bytes(*number))
+        };
+        let answered = number()?;
+        let traffic =
+            Traffic { sums: number()?, messages: number()?, bytes_up: number()?, bytes_down: number()? };
+        let len = usize::try_from(number()?).ok()?;
+        let values = rest.get(..len.checked_mul(8)?)?;
+        rest = &rest[values.len()..];
+        let values =
+            values.chunks_exact(8).filter_map(|value| Some(u64::from_le_bytes(value.try_into().ok()?)));
+        sums.push(Sum { values: values.collect(), answered, traffic, remembered: Vec::new() });
+    }
+    Some(sums)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_come_back_and_cut_or_longer_bytes_do_not() {
+        let traffic = Traffic { sums: 1, messages: 20, bytes_up: 300, bytes_down: 4000 };
+        let sum = |values: Vec<u64>| Sum { values, answered: 9, traffic, remembered: Vec::new() };
+        let sums = vec![sum(vec![1, u64::MAX, 3]), sum(vec![]), sum(vec![7])];
+        let bytes = to_bytes(&sums);
+        assert_eq!(from_bytes(&bytes), Some(sums));
+        assert!((1..48).all(|cut| from_bytes(&bytes[..bytes.len() - cut]).is_none()));
+        assert_eq!(from_bytes(&[&bytes[..], &[0]].concat()), None);
+        assert_eq!(from_bytes(&[]), None);
+        let mut longer = bytes;
+        longer[41..49].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(from_bytes(&longer), None, "a length beyond the bytes");
+    }
+}

@@ -1,0 +1,347 @@
+//! A server that dies in the middle of a round: the next one goes on with it.
+//!
+//! The server is this test program itself, started again to play one (`play_a_server`); it aborts where it is told to. The devices stay
+//! with the test.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "field/fleet.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod fleet;
+
+use std::collections::HashSet;
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use deltafl::compute::Threads;
+use deltafl::data::Split;
+use deltafl::exchange::{Direct, Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
+use deltafl::params::Params;
+use deltafl::question::{Ask, Query};
+use deltafl::superquantile::{DeviceLoss, LossDistribution};
+use deltafl::trainer::Sgd;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
+use deltafl_data::run_folder::RunFolder;
+use deltafl_server::committer::{RoundCommitter, RunStore};
+use deltafl_server::engine::Rules;
+use deltafl_server::live::{About, Live};
+use deltafl_server::serve::{Host, Purpose, Setup};
+use deltafl_server::store::{Store, StoreSettings};
+use deltafl_wire::identity::FederationName;
+use fleet::{Records, TestFederation, never, options};
+
+const EXPERIMENT: &str = r#"
+    name = "resume"
+    rounds = 4
+    cohort = 10
+    data = { source = { kind = "glyphs", devices = 40, seed = 3, train = 1.0 } }
+    model = { kind = "linear" }
+    local = { steps = 2, batch = 10, learning_rate = 0.1 }
+    algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]
+"#;
+
+/// The round in which servers die.
+const ROUND: u64 = 2;
+
+/// Where a server dies in that round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Dies {
+    Never,
+    /// Before it asks for the updates, with the sums of the losses behind it.
+    BeforeUpdates,
+    /// When the first device has answered for its update.
+    InUpdates,
+    /// When the first device has answered for its loss.
+    InLosses,
+    /// With all sums of the round, before it is committed.
+    BeforeCommit,
+}
+
+impl Dies {
+    const ALL: [Self; 5] =
+        [Self::Never, Self::BeforeUpdates, Self::InUpdates, Self::InLosses, Self::BeforeCommit];
+
+    fn named(name: &str) -> Self {
+        Self::ALL.into_iter().find(|dies| format!("{dies:?}") == name).unwrap()
+    }
+}
+
+fn federation() -> FederationName {
+    "resume".parse().unwrap()
+}
+
+fn server(folder: &Path, address: SocketAddr, dies: Dies) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "play_a_server", "--ignored", "--nocapture", "--test-threads=1"])
+        .env("PLAY_FOLDER", folder)
+        .env("PLAY_ADDRESS", address.to_string())
+        .env("PLAY_DIES", format!("{dies:?}"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Where a server that has just been started listens.
+fn address(server: &mut Child) -> SocketAddr {
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let told = lines.into_iter().find_map(|line| line.strip_prefix("listening on ").map(str::to_owned));
+    told.unwrap().parse().unwrap()
+}
+
+#[test]
+#[ignore = "the other tests start it as a process of its own"]
+fn play_a_server() {
+    let told = |name: &str| std::env::var(name).unwrap();
+    let (folder, dies) = (std::path::PathBuf::from(told("PLAY_FOLDER")), Dies::named(&told("PLAY_DIES")));
+    let test = TestFederation::new(EXPERIMENT);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut setup = Setup { address: told("PLAY_ADDRESS").parse().unwrap(), ..test.setup() };
+    // Each process has a session of its own: devices join no round of a session twice.
+    getrandom::fill(&mut setup.introduction.session).unwrap();
+    let (store, lease, mut host) = runtime.block_on(async {
+        let store = Store::open(&StoreSettings::in_folder(&folder)).await.unwrap();
+        store.create_federation(&federation()).await.unwrap();
+        let lease = store.lead(&federation(), "child").await.unwrap();
+        (store, lease, Host::start(setup, &test.roster(&[])).await.unwrap())
+    });
+    println!("\nlistening on {}", host.address());
+    let about = About {
+        federation: federation().to_string(),
+        experiment: test.experiment.name.clone(),
+        model: "linear".to_owned(),
+        open: false,
+        rounds: 4,
+        cohort: 10,
+        tracks: test.experiment.labels(),
+    };
+    let run = RunStore::new(store, federation(), Live::new(about), &test.experiment, None);
+    let out = folder.join("run");
+    let begun = out.join("experiment.toml").exists();
+    let opened = if begun { RunFolder::resume } else { RunFolder::create };
+    let mut folder = opened(&out, &test.experiment).unwrap();
+    let rules = Rules { come_back: Duration::from_secs(120), ..test.rules() };
+    let engine = {
+        let _entered = runtime.enter();
+        host.engine(rules, never()).unwrap()
+    };
+    let mut engine = Mortal { inner: engine.kept_in(run.journal(&lease)), dies };
+    runtime.spawn(die_in_a_question(host.status(), dies));
+    let stop = never();
+    let committer = RoundCommitter::new(&run, &lease, &host, runtime.handle(), &mut folder, &stop);
+    let mut committer = Uncommitted { inner: committer, dies };
+    let saved = committer.inner.begin(1, test.model.num_params()).unwrap();
+    let mut state = saved.unwrap_or_else(|| State::new(1, 2, &Sgd::new(&*test.model)));
+    engine.inner.resume(1, state.round).unwrap();
+    train(&mut engine, &test.experiment.plan(), &mut state, &mut committer).unwrap();
+}
+
+/// Aborts this process when a device has answered a question of the round.
+async fn die_in_a_question(
+    mut status: tokio::sync::watch::Receiver<deltafl_server::serve::Status>,
+    dies: Dies,
+) {
+    let purpose = match dies {
+        Dies::InUpdates => Purpose::Updates,
+        Dies::InLosses => Purpose::Losses,
+        _ => return,
+    };
+    let answers = status.wait_for(|status| {
+        (status.round, status.purpose, status.phase) == (ROUND, purpose, "masked answers")
+            && status.answered > 0
+    });
+    if answers.await.is_ok() {
+        std::process::abort();
+    }
+}
+
+/// Aborts this process before the updates are asked for.
+struct Mortal<E> {
+    inner: E,
+    dies: Dies,
+}
+
+impl<E: Exchange> Exchange for Mortal<E> {
+    fn devices(&self) -> usize {
+        self.inner.devices()
+    }
+
+    fn attempts(&self) -> u64 {
+        self.inner.attempts()
+    }
+
+    fn announce(&mut self, next: &[Drawn]) {
+        self.inner.announce(next);
+    }
+
+    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
+        self.inner.reachable()
+    }
+
+    fn losses(
+        &mut self,
+        round: &Round<'_>,
+        params: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+        self.inner.losses(round, params)
+    }
+
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+        let updates = queries.iter().any(|query| matches!(query.ask, Ask::Update { .. }));
+        if self.dies == Dies::BeforeUpdates && round.index == ROUND && updates {
+            std::process::abort();
+        }
+        self.inner.secure_sum(round, queries)
+    }
+
+    fn evaluate(
+        &mut self,
+        split: Split,
+        params: &[&Params],
+    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
+        self.inner.evaluate(split, params)
+    }
+}
+
+/// Aborts this process before the round is committed.
+struct Uncommitted<'a> {
+    inner: RoundCommitter<'a>,
+    dies: Dies,
+}
+
+impl Observer for Uncommitted<'_> {
+    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+        if self.dies == Dies::BeforeCommit && records[0].round == ROUND {
+            std::process::abort();
+        }
+        self.inner.round(records)
+    }
+
+    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        self.inner.evaluation(round, splits)
+    }
+
+    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
+        self.inner.checkpoint(state)
+    }
+
+    fn every_round(&self) -> bool {
+        self.inner.every_round()
+    }
+
+    fn survey(&self, round: u64) -> Survey {
+        self.inner.survey(round)
+    }
+
+    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
+        self.inner.losses(round, tracks)
+    }
+}
+
+/// Lets a server die, and another one train to the end: the committed state, and the cohort and drop-outs of each round.
+async fn trained_by_two(dies: Dies) -> (State, Vec<(u64, u64)>) {
+    let folder = tempfile::tempdir().unwrap();
+    let test = TestFederation::new(EXPERIMENT);
+    let mut first = server(folder.path(), SocketAddr::from(([127, 0, 0, 1], 0)), dies);
+    let address = address(&mut first);
+    let _swarm = test.swarm(address, &options());
+    let ended = |mut child: Child| tokio::task::spawn_blocking(move || child.wait().unwrap());
+    assert!(!ended(first).await.unwrap().success(), "it died");
+    let store = Store::open(&StoreSettings::in_folder(folder.path())).await.unwrap();
+    let committed = store.state(&federation(), 1).await.unwrap().unwrap();
+    assert_eq!(committed.round, ROUND, "in the middle of the round");
+    assert!(!store.slots(&federation(), 1, ROUND).await.unwrap().is_empty(), "which was under way");
+    assert!(ended(server(folder.path(), address, Dies::Never)).await.unwrap().success());
+    let rounds = store.rounds(&federation(), 1, 0, 10).await.unwrap();
+    assert!(rounds.iter().map(|round| round.round).eq(0..4), "every round is committed once");
+    for round in 0..4 {
+        assert!(store.slots(&federation(), 1, round).await.unwrap().is_empty(), "nothing is left of {round}");
+    }
+    let told = rounds.iter().map(|round| &round.lines[0].record);
+    let told = told.map(|record| (record.cohort, record.dropped)).collect();
+    (store.state(&federation(), 1).await.unwrap().unwrap(), told)
+}
+
+/// A simulation in which some devices cannot be reached in the round.
+struct WithoutFirstCohort<E> {
+    inner: E,
+    away: HashSet<u32>,
+    round: u64,
+}
+
+impl<E: Exchange> Exchange for WithoutFirstCohort<E> {
+    fn devices(&self) -> usize {
+        self.inner.devices()
+    }
+
+    fn attempts(&self) -> u64 {
+        self.inner.attempts()
+    }
+
+    fn announce(&mut self, next: &[Drawn]) {
+        self.inner.announce(next);
+    }
+
+    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
+        let round = self.round;
+        self.round += 1;
+        if round != ROUND {
+            return Ok(Reachable::Everyone);
+        }
+        let reachable = (0..self.devices() as u32).map(|device| !self.away.contains(&device));
+        Ok(Reachable::Some(reachable.collect()))
+    }
+
+    fn losses(
+        &mut self,
+        round: &Round<'_>,
+        params: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+        self.inner.losses(round, params)
+    }
+
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+        self.inner.secure_sum(round, queries)
+    }
+
+    fn evaluate(
+        &mut self,
+        split: Split,
+        params: &[&Params],
+    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
+        self.inner.evaluate(split, params)
+    }
+}
+
+/// The simulation in which the cohort of the round is one of devices that were not drawn for it first.
+fn simulated_with_another_cohort(test: &TestFederation) -> State {
+    let trainer = Sgd::new(&*test.model);
+    let compute = Threads::new(&trainer, &test.federation, 2).unwrap();
+    let inner = Direct::new(compute, &test.federation).unwrap();
+    let draw = deltafl::cohort::Draw { seed: 1, round: ROUND, attempt: 0 };
+    let drawn = test.experiment.plan().sampling.cohort(inner.devices(), draw, &Reachable::Everyone);
+    let away = drawn.iter().map(|drawn| drawn.device.0).collect();
+    test.train(&mut WithoutFirstCohort { inner, away, round: 0 }, &mut Records::default()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_killed_between_two_sums_is_followed_to_the_bits_of_the_simulation() {
+    let expected = TestFederation::new(EXPERIMENT).simulate(&mut Records::default());
+    for dies in [Dies::BeforeUpdates, Dies::BeforeCommit] {
+        let (state, told) = trained_by_two(dies).await;
+        assert_eq!(told, [(10, 0); 4], "{dies:?}: nobody was asked twice");
+        assert_eq!(state, expected, "{dies:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_killed_in_a_sum_goes_on_with_devices_that_were_not_asked() {
+    let expected = simulated_with_another_cohort(&TestFederation::new(EXPERIMENT));
+    for dies in [Dies::InLosses, Dies::InUpdates] {
+        let (state, told) = trained_by_two(dies).await;
+        assert_eq!(told, [(10, 0); 4], "{dies:?}: nobody was asked twice");
+        assert_eq!(state, expected, "{dies:?}");
+    }
+}
