@@ -110,6 +110,9 @@ pub(crate) struct ConsentArgs {
     max_passes: u32,
     #[command(flatten)]
     conditions: conditions::ConditionArgs,
+    /// Do not tell how models serve the examples that this device holds out, not even inside sums
+    #[arg(long)]
+    no_evaluation: bool,
 }
 
 /// Against whom rounds protect their devices: what a server offers and a device insists on.
@@ -167,6 +170,7 @@ impl ConsentArgs {
             drawn_only: self.drawn_only,
             work_per_day: Duration::from_secs(60 * self.work_per_day),
             max_passes: self.max_passes,
+            evaluate: !self.no_evaluation,
             willing: self.conditions.willing()?,
         })
     }
@@ -296,7 +300,10 @@ fn take_part(args: TakePart) -> Result<()> {
         let model = spec
             .build(&federation, args.machine.kernel())
             .map_err(|e| bad_input("the server's model does not fit this data").because(e))?;
-        let data = data.within(federation);
+        let data = data.within(&federation).ok_or_else(|| {
+            let examples = "the federation is for devices with more examples than";
+            bad_input(format!("{examples} {} has in {}", data.name(), folder.display()))
+        })?;
         eprintln!("{} takes part in {} ({})", data.name(), offer.experiment, spec.name());
         let device = Device::connect(server, credentials, consent).with_state(state).with_contract(&contract);
         let trainer = Arc::new(model_trainer(model.into()));

@@ -206,6 +206,7 @@ fn summary(
             seeds: states.len(),
             rounds: states.iter().map(|state| state.round).min().unwrap_or(0),
             idle_rounds: IdleRounds::default(),
+            held_out: Vec::new(),
         }
     };
     Summary {

@@ -39,7 +39,7 @@ pub(crate) enum ModelCommand {
         #[arg(long, value_name = "FILE", default_value = "model.safetensors")]
         out: PathBuf,
     },
-    /// Evaluate every level on this device's own data, here, and say which θ serves it best
+    /// Evaluate every level on the examples that this device holds out, here, and say which θ serves it best
     #[command(
         after_help = "Example:\n  deltafl model try --data data/mine --server https://fl.example.org:7780 --identity identity"
     )]
@@ -131,6 +131,10 @@ struct Tried {
     metric: &'static str,
     /// Its value; a share as a fraction.
     value: f64,
+    /// Examples that it was tried on.
+    examples: u64,
+    /// Whether they are those that the device holds out. Where it holds none out, it may have trained on them.
+    held_out: bool,
     #[serde(skip)]
     shown: &'static Metric,
     /// What is known of the losses of others under it.
@@ -184,8 +188,15 @@ fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -
         let (median, high) = (level.percentile(50), level.percentile(90));
         println!("{theta:>9}  {:>8.4}  {value:>8}  {median:>13}  {high:>13}{mark}", level.loss);
     }
+    let examples = best.examples;
+    match best.held_out {
+        true => println!("\nloss, {heading}: on {examples} examples of this device that never trained"),
+        false => println!(
+            "\nloss, {heading}: on {examples} examples of this device; it may have trained on them, as the federation holds none out"
+        ),
+    }
     if tried.iter().any(|level| level.others.measured().is_some()) {
-        println!("\nmedian, 90th: percentiles of the losses of a cohort, from the model cards");
+        println!("median, 90th: percentiles of the losses of a cohort, from the model cards");
     }
     println!("\nGet it:  deltafl model pull --theta {} {}", best.theta, source.typed());
     Ok(())
@@ -199,7 +210,8 @@ fn fitted(data: &Path, contract: Option<&DataContract>) -> Result<Federation> {
     Ok(contract.fit(federation).map_err(refused)?)
 }
 
-/// Mean loss and the task's metric over this device's examples. Nothing leaves the machine.
+/// Mean loss and the task's metric over the examples that the device holds out, or over all of them where it holds none out.
+/// Nothing leaves the machine.
 fn evaluate(
     card: &Card,
     about: &ModelAbout,
@@ -218,7 +230,9 @@ fn evaluate(
         Threads::new(&trainer, federation, machine.threads).map_err(|e| bad_input(refused).because(e))?;
     let mut exchange = Direct::new(compute, federation).map_err(|e| bad_input(refused).because(e))?;
     let (mut loss, mut value, mut examples) = (0.0, 0.0, 0.0);
-    for split in [Split::Train, Split::Validation, Split::Test] {
+    let held_out = federation.held_out().iter().any(Option::is_some);
+    let splits = [Split::Test, Split::Train, Split::Validation];
+    for &split in &splits[..if held_out { 1 } else { splits.len() }] {
         let evaluated = exchange.evaluate(split, &[params]).map_err(Report::from_err)?;
         let Some(evaluated) = evaluated else { continue };
         for (device, evaluation) in evaluated.devices.iter().zip(&evaluated.tracks[0]) {
@@ -229,14 +243,16 @@ fn evaluate(
         }
     }
     let (theta, algorithm, version) = (card.theta, card.algorithm.clone(), card.version);
-    let (loss, value, shown) = (loss / examples, value / examples, trainer.task().primary());
+    let (mean_loss, value, shown) = (loss / examples, value / examples, trainer.task().primary());
     Ok(Tried {
         theta,
         algorithm,
         version,
-        loss,
+        loss: mean_loss,
         metric: shown.name,
         value,
+        examples: examples as u64,
+        held_out,
         shown,
         others: card.losses.clone(),
     })

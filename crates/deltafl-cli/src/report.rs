@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use deltafl_data::experiment::Experiment;
 use miette::{Context, IntoDiagnostic};
 
+mod cohorts;
 mod figures;
 mod headline;
 mod measure;

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use deltafl::metrics::FiguresOverSeeds;
-use deltafl_data::run_folder::{self, IdleRounds, RunFolderError, Summary};
+use deltafl::superquantile::Bounds;
+use deltafl::task::{Metric, Unit};
+use deltafl_data::run_folder::{self, HeldOutSummary, IdleRounds, RunFolderError, Summary};
 use miette::{IntoDiagnostic, WrapErr};
 use serde::Serialize;
 
@@ -141,7 +143,11 @@ fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
     let infos = tracks(&experiment);
     let metric = summary.task.primary();
     let headline = |track: usize| {
-        let FiguresOverSeeds { mean, p90, .. } = summary.tracks.get(track)?.test?;
+        let of_track = summary.tracks.get(track)?;
+        if let Some(told) = of_track.held_out.first() {
+            return between(&infos[track].label, metric, told);
+        }
+        let FiguresOverSeeds { mean, p90, .. } = of_track.test?;
         let digits = table::decimals(metric, [mean.mean, p90.mean]);
         Some(Headline {
             track: infos[track].label.clone(),
@@ -160,6 +166,22 @@ fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
     let others = (0..infos.len()).filter(|&track| track != base).filter_map(headline);
     run.best = others.min_by(|a, b| metric.cost(a.p90).total_cmp(&metric.cost(b.p90)));
     Ok(())
+}
+
+/// What the last cohort of a deployed run told: the middles of what is known, shown by its ends.
+fn between(track: &str, metric: &'static Metric, told: &HeldOutSummary) -> Option<Headline> {
+    let figures = told.measures.get(metric.name)?;
+    let ends = |bounds: &Bounds| Some((bounds.lower?, bounds.upper?));
+    let (mean, p90) = (ends(&figures.mean)?, ends(&figures.p90)?);
+    let digits = if metric.unit == Unit::Share { 1 } else { table::decimals(metric, [mean.0, p90.0]) };
+    let number = |x: f64| table::number(metric.shown(x), digits);
+    Some(Headline {
+        track: track.to_owned(),
+        metric: metric.name,
+        mean: mean.0.midpoint(mean.1),
+        p90: p90.0.midpoint(p90.1),
+        shown: [mean, p90].map(|(lower, upper)| format!("{}–{}", number(lower), number(upper))).join(" / "),
+    })
 }
 
 fn rendered(runs: &[Run]) -> String {

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use deltafl::data::{Federation, Split};
 use deltafl::model::Model;
+use deltafl::task::Task;
 use deltafl::terms::Weights;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Outcome, Plan, RoundRecord, train};
-use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation};
-use deltafl_data::run_folder::RunFolder;
+use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation, SplitSection};
+use deltafl_data::run_folder::{RunFolder, RunFolderError};
 use deltafl_server::Deadlines;
 use deltafl_server::committer::{CatchUpError, RoundCommitter};
 use deltafl_server::engine::{Remote, Rules};
@@ -136,6 +137,9 @@ pub(crate) struct Rounds {
     /// Ask for no histogram of losses that training does not need: the card of a level without a threshold then has none
     #[arg(long)]
     no_survey: bool,
+    /// Do not ask cohorts how the models serve the examples that devices hold out: nothing is then known of the error
+    #[arg(long)]
+    no_evaluation: bool,
 }
 
 impl Rounds {
@@ -173,7 +177,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     args.logs.start();
     let mut experiment = experiment_file::read(&args.experiment, &args.overrides)?;
     if args.print_contract {
-        let contract = DataContract::of(&session::load(&experiment)?);
+        let (_, contract) = declared(&args, &experiment)?;
         println!("{}", serde_json::to_string_pretty(&contract).into_diagnostic()?);
         return Ok(());
     }
@@ -219,6 +223,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
     let mut folder = open(&out, &experiment)?;
     let mut plan = experiment.plan();
+    plan.held_out = held_out(&args, &contract, &*model);
     // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
     let devices = if args.insecure { federation.split(Split::Train).len() } else { usize::MAX };
     let rules = args.rounds.rules(&mut plan, devices)?;
@@ -254,6 +259,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let ended = all_seeds(&experiment, &plan, &*model, &mut engine, committer);
     if matches!(ended, Ok(Outcome::Finished)) {
         deployment.live.role(Role::Finished);
+    }
+    if plan.held_out.is_some() && matches!(ended, Ok(Outcome::Finished)) {
+        match folder.summarise() {
+            // No device holds examples out.
+            Ok(_) | Err(RunFolderError::NotEvaluated { .. }) => {}
+            Err(error) => eprintln!("summary.json could not be written: {error}"),
+        }
     }
     report_refusals(&host, args.quiet);
     if args.deployment.stay && matches!(ended, Ok(Outcome::Finished)) {
@@ -306,18 +318,42 @@ fn check_levels(experiment: &Experiment) -> Result<()> {
     Ok(())
 }
 
-/// The shape of the data and its contract: as a file declares it, or as the experiment's data has it.
+/// What cohorts are asked about the examples that their devices hold out.
+fn held_out(args: &Args, contract: &DataContract, model: &dyn Model) -> Option<Task> {
+    if contract.split.is_none() && !args.rounds.no_evaluation && !args.quiet {
+        eprintln!(
+            "devices hold no examples out, and nothing will be known of their error: under [data] write split = {{ within = {{ train = 0.8 }} }}"
+        );
+    }
+    (contract.split.is_some() && !args.rounds.no_evaluation).then(|| model.task())
+}
+
+/// The shape of the data and its contract: as a file declares it, or as the experiment's data has it. How devices split their own
+/// examples the experiment says, or the file.
 fn declared(args: &Args, experiment: &Experiment) -> Result<(Federation, DataContract)> {
+    let within = match &experiment.data.split {
+        Some(SplitSection::Within(within)) => Some(*within),
+        _ => None,
+    };
     let Some(path) = &args.contract else {
         let federation = session::load(experiment)?;
-        let contract = DataContract::of(&federation);
+        let contract = DataContract { split: within, ..DataContract::of(&federation) };
         return Ok((federation, contract));
     };
     let refused = || bad_input(format!("{} holds no contract of the data", path.display()));
     let bytes = std::fs::read(path).map_err(|e| refused().because(e))?;
-    let contract = DataContract::from_bytes(&bytes).map_err(|e| {
+    let mut contract = DataContract::from_bytes(&bytes).map_err(|e| {
         refused().help("deltafl serve EXPERIMENT --print-contract prints one to start from").because(e)
     })?;
+    if within.is_some() && contract.split.is_some() && contract.split != within {
+        return Err(bad_input(format!(
+            "{} splits the examples of devices otherwise than the experiment",
+            path.display()
+        ))
+        .help("leave \"split\" out of the one, or data.split out of the other")
+        .into());
+    }
+    contract.split = contract.split.or(within);
     Ok((contract.shape(), contract))
 }
 

@@ -373,7 +373,8 @@ fn not_evaluated(run: &Path) -> BadInput {
         );
     }
     bad_input(format!("{} holds no evaluation, though {rounds} rounds were trained", run.display())).help(format!(
-        "devices of a served run keep their losses and errors to themselves, so that a server cannot evaluate them.\n\
+        "devices of a served run keep their losses and errors to themselves. Where they hold examples out (under [data] split = {{ within = \
+         {{ train = 0.8 }} }}) their cohorts tell a server histograms.\n\
          Its models can be evaluated on examples that are at hand:\n  deltafl evaluate {name} --data DIR\n\
          and by each device on its own: deltafl model try"
     ))

@@ -22,6 +22,7 @@ weights = "uniform"
 [data]
 source = "data"
 normalise = "mean-ratio"
+split = { within = { train = 0.8 } }
 [model]
 kind = "linear"
 [local]
@@ -102,6 +103,23 @@ fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulat
         .printed(&format!("model try --data data --server http://{http} --federation normalised --json"));
     let tried: serde_json::Value = serde_json::from_str(&tried).unwrap();
     assert!(tried[0]["loss"].as_f64().is_some_and(f64::is_finite), "{tried}");
+    let held_out = data.len() as u64 + data.devices().map(|k| data.count(k) / 5).sum::<u64>();
+    assert!(tried[0]["held_out"] == true && tried[0]["examples"].as_u64() <= Some(held_out), "{tried}");
+
+    // The server knows how models serve these examples between bounds, and a report draws it.
+    let summary = std::fs::read_to_string(workdir.path("deployed/summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    let told = &summary["tracks"][0]["held_out"][0];
+    assert_eq!((told["version"].as_u64(), told["devices"].as_u64()), (Some(2), Some(6)), "{summary}");
+    let mean = &told["measures"]["error"]["mean"];
+    // What the simulation knows of the same devices, one by one, lies in between.
+    let simulated = std::fs::read_to_string(workdir.path("simulated/summary.json")).unwrap();
+    let simulated: serde_json::Value = serde_json::from_str(&simulated).unwrap();
+    let exact = simulated["tracks"][0]["test"]["mean"]["mean"].as_f64();
+    assert!(mean["lower"].as_f64() <= exact && exact <= mean["upper"].as_f64(), "{mean} {exact:?}");
+    workdir.printed("report deployed --no-figures");
+    let table = std::fs::read_to_string(workdir.path("deployed/tables.md")).unwrap();
+    assert!(table.contains("from secure sums over cohorts") && table.contains('–'), "{table}");
 }
 
 #[test]

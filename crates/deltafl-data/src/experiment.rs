@@ -243,6 +243,7 @@ impl Experiment {
                 decay: self.local.decay.map(|d| Decay { factor: d.factor.get(), every: d.every.get() }),
             },
             evaluate_every: self.evaluate_every.get(),
+            held_out: None,
             terms: self.terms(),
             tracks: self.tracks(),
         }

@@ -38,7 +38,7 @@ pub use checkpoint::{CheckpointError, decode as state_of_checkpoint, encode as c
 pub use classes::{ClassFigures, Classes};
 pub use devices::{DevicesError, EvaluationFile};
 pub use idle::{IdleCause, IdleRounds};
-pub use summary::{Summary, TrackSummary};
+pub use summary::{HeldOutSummary, Summary, TrackSummary};
 
 /// Why a run folder cannot be written or read.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! A device's answer to a question: the code of every exchange, on this device's data.
 
-use deltafl::device::{Member, stream_key};
+use deltafl::device::{HeldOut, Member, stream_key};
 use deltafl::memory::Memory;
 use deltafl::params::Params;
 use deltafl::question::{Parting, Query, Question};
@@ -24,13 +24,17 @@ pub(super) struct Answer {
 /// Everything that a device needs to answer a question.
 pub(super) struct Task<'a> {
     pub(super) data: &'a Data,
+    /// What its trainer predicts.
+    pub(super) task: deltafl::task::Task,
 }
 
 impl Task<'_> {
-    /// The answers to all queries, one behind the other. `own` is what the device remembers, per query.
+    /// The answers to all queries, one behind the other. `own` is what the device remembers, per query; to those that are
+    /// `silent` it adds nothing.
     pub(super) fn answer(
         &self,
         question: &Question,
+        silent: &[usize],
         losses: &mut Losses,
         own: &mut [Memory],
         worker: &mut dyn Worker,
@@ -42,7 +46,7 @@ impl Task<'_> {
         for (i, query) in question.queries.iter().enumerate() {
             let start = values.len();
             values.resize(start + query.answer_len(), 0);
-            if !parting.answers(i, member.key) {
+            if silent.contains(&i) || !parting.answers(i, member.key) {
                 continue;
             }
             let loss = match query.needs_loss() {
@@ -65,8 +69,9 @@ impl Task<'_> {
     }
 
     fn member(&self) -> Member<'_> {
-        let Data { federation, device } = self.data;
-        Member { examples: federation.examples(*device), key: stream_key(self.data.name()) }
+        let Data { federation, device, held_out } = self.data;
+        let held_out = held_out.map(|k| HeldOut { examples: federation.examples(k), task: self.task });
+        Member { examples: federation.examples(*device), key: stream_key(self.data.name()), held_out }
     }
 }
 

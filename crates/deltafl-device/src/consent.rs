@@ -128,6 +128,8 @@ pub struct Consent {
     /// Passes over its own examples that the device makes for one question, at most. One that asks for more is refused before
     /// any of it is done.
     pub max_passes: u32,
+    /// Whether the device tells how models serve the examples that it holds out, inside sums.
+    pub evaluate: bool,
     /// Whether the device has time now.
     pub willing: Willing,
 }
@@ -145,6 +147,7 @@ impl Default for Consent {
             drawn_only: false,
             work_per_day: DAY,
             max_passes: 100,
+            evaluate: true,
             willing: Arc::new(|| Ok(())),
         }
     }

@@ -69,6 +69,8 @@ use crate::fault::Faults;
 pub struct Data {
     federation: Arc<Federation>,
     device: FederationIndex,
+    /// Where its examples lie that never train.
+    held_out: Option<FederationIndex>,
 }
 
 impl Data {
@@ -78,19 +80,31 @@ impl Data {
     /// When the federation has no such device.
     pub fn of(federation: Arc<Federation>, device: FederationIndex) -> Self {
         assert!(device.place() < federation.len(), "a device of the federation");
-        Self { federation, device }
+        let held_out = federation.held_out()[device.place()];
+        Self { federation, device, held_out }
+    }
+
+    /// The same where the places of [`Federation::held_out`] are known, so that thousands of devices look for them once.
+    pub(crate) fn holding_out(
+        federation: &Arc<Federation>,
+        device: FederationIndex,
+        held_out: &[Option<FederationIndex>],
+    ) -> Self {
+        let held_out = held_out.get(device.place()).copied().flatten();
+        Self { federation: Arc::clone(federation), device, held_out }
     }
 
     /// The one device that trains in a federation; `None` where there are others.
     pub fn only_device(federation: &Arc<Federation>) -> Option<Self> {
         let [device] = federation.split(Split::Train)[..] else { return None };
-        Some(Self { federation: Arc::clone(federation), device })
+        Some(Self::of(Arc::clone(federation), device))
     }
 
-    /// The device of this name.
+    /// The device of this name: where its examples are split, with those that train.
     pub fn named(federation: &Arc<Federation>, name: &str) -> Option<Self> {
-        let device = federation.devices().find(|&k| federation.id(k) == name)?;
-        Some(Self { federation: Arc::clone(federation), device })
+        let mut named = federation.devices().filter(|&k| federation.id(k) == name);
+        let device = named.clone().find(|&k| federation.split_of(k) == Split::Train).or(named.next())?;
+        Some(Self::of(Arc::clone(federation), device))
     }
 
     /// So many examples that the trainer holds itself: the library knows their number, and asks the trainer about ranges of
@@ -100,16 +114,13 @@ impl Data {
         let mut builder = FederationBuilder::of_values(name, InputKind::Dense { dim: 1 });
         let nothing = vec![0.0; examples];
         builder.push(name, Split::Train, DeviceExamples::Dense(&nothing), &nothing)?;
-        Ok(Self { federation: Arc::new(builder.build()), device: FederationIndex(0) })
+        Ok(Self { federation: Arc::new(builder.build()), device: FederationIndex(0), held_out: None })
     }
 
-    /// The same device in the same data, prepared otherwise.
-    ///
-    /// # Panics
-    /// When the federation has no such device.
+    /// The same device in the same data, prepared otherwise; `None` where that leaves it out.
     #[must_use]
-    pub fn within(&self, federation: Arc<Federation>) -> Self {
-        Self::of(federation, self.device)
+    pub fn within(&self, federation: &Arc<Federation>) -> Option<Self> {
+        Self::named(federation, self.name())
     }
 
     /// The name of the device.

@@ -60,7 +60,7 @@ impl Swarm {
         options: &SwarmOptions,
     ) -> Self {
         let (workers, cache) = (Arc::new(Workers::new(options.threads)), Arc::<BlobCache>::default());
-        let mut swarm = JoinSet::new();
+        let (mut swarm, held_out) = (JoinSet::new(), federation.held_out());
         let midnight = Instant::now();
         for (i, SimulatedDevice { credentials, server, data }) in (0..).zip(devices) {
             let (tell, presence) = watch::channel(options.day.is_none());
@@ -70,7 +70,7 @@ impl Swarm {
                 .with_faults(Faults::new(options.misconduct, options.seed, u64::from(data.0)))
                 .with_backoff(options.backoff)
                 .with_presence(presence);
-            let (trainer, data) = (Arc::clone(trainer), Data::of(Arc::clone(federation), data));
+            let (trainer, data) = (Arc::clone(trainer), Data::holding_out(federation, data, &held_out));
             let arrival = Duration::from_secs(1) / options.arrivals.max(1) * i;
             swarm.spawn(async move {
                 sleep(arrival).await;

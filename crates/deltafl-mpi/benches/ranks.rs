@@ -133,6 +133,7 @@ fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model,
         },
         local: Local { work: Work::Epochs(1), batch: 16, learning_rate: 0.1, decay: None },
         evaluate_every: u64::MAX,
+        held_out: None,
         terms: Terms::OPEN,
         tracks: vec![Track::fed_avg(), Tail::new(theta).into()],
     };

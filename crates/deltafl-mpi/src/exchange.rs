@@ -39,7 +39,7 @@ pub struct MpiExchange<'a> {
 }
 
 enum Kind<'a> {
-    Direct(Direct<'a, AnyCompute<'a>, Ranks<'a>>),
+    Direct(Box<Direct<'a, AnyCompute<'a>, Ranks<'a>>>),
     Masked(Box<Masked<'a, AnyCompute<'a>, Ranks<'a>>>),
 }
 
@@ -52,7 +52,7 @@ impl<'a> MpiExchange<'a> {
     ) -> Result<Self, ExchangeError> {
         let fleet = Fleet::new(compute, federation, Ranks::new(world))?;
         let ranks = match masks {
-            Masks::None => Kind::Direct(Direct::of(fleet)),
+            Masks::None => Kind::Direct(Box::new(Direct::of(fleet))),
             Masks::Real { drop_out } => Kind::Masked(Box::new(Masked::of(fleet, drop_out))),
         };
         Ok(Self { world, ranks, answering: Duration::ZERO })
@@ -71,14 +71,14 @@ impl<'a> MpiExchange<'a> {
 
     fn inner(&self) -> &dyn Exchange {
         match &self.ranks {
-            Kind::Direct(direct) => direct,
+            Kind::Direct(direct) => &**direct,
             Kind::Masked(masked) => &**masked,
         }
     }
 
     fn inner_mut(&mut self) -> &mut (dyn Exchange + 'a) {
         match &mut self.ranks {
-            Kind::Direct(direct) => direct,
+            Kind::Direct(direct) => &mut **direct,
             Kind::Masked(masked) => &mut **masked,
         }
     }

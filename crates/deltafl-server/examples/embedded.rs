@@ -27,6 +27,7 @@ pub(crate) fn serve(
         sampling: Sampling { cohort_size: 4, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(5), batch: 1, learning_rate: 0.1, decay: None },
         evaluate_every: 20,
+        held_out: None,
         terms: Terms::PRIVATE,
         tracks: vec![Track::fed_avg(), tail.into()],
     };

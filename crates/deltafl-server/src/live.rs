@@ -14,8 +14,10 @@ use tokio::sync::watch;
 use crate::serve::{Phase, Purpose, Status};
 use crate::store::{CommittedRound, LossPercentiles};
 
+mod held_out;
 mod page;
 
+pub use held_out::HeldOutFigures;
 pub(crate) use page::{events, federations, page, rounds, script, snapshot, style};
 
 /// Rounds that the page shows.
@@ -111,6 +113,8 @@ pub struct Shown {
     pub phases: Vec<Phase>,
     /// How the losses of the cohort lay at w_t, per track, where they were asked for.
     pub losses: Vec<Option<LossPercentiles>>,
+    /// How models served the examples that the cohort holds out, per track.
+    pub held_out: Vec<Vec<HeldOutFigures>>,
 }
 
 /// A round that was just committed.
@@ -143,6 +147,7 @@ impl Shown {
             idle: records().map(IdleCause::of).collect(),
             phases: phases.to_vec(),
             losses: losses.to_vec(),
+            held_out: HeldOutFigures::of(lines),
         })
     }
 }

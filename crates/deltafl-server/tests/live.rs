@@ -14,7 +14,7 @@ use deltafl_server::http::Access;
 use deltafl_server::live::{Fresh, Role};
 use deltafl_server::serve::{Purpose, Status};
 use deltafl_server::store::LossPercentiles;
-use support::{TestServerOptions, host, lines, losses, phases};
+use support::{TestServerOptions, held_out, host, lines, losses, phases};
 
 /// Waits until an element says something.
 fn wait_for(browser: &mut Browser, selector: &str, text: &str) {
@@ -38,6 +38,9 @@ async fn the_page_follows_a_federation_on_any_screen() {
             line.seconds = 1.4 + (round % 4) as f64 * 0.3;
             // The last level comes to nothing in three rounds.
             line.record.tail = if i == 2 && round < 5 { 0 } else { line.record.tail.max(1) };
+            if round % 5 == 0 {
+                line.record.evaluations = vec![held_out(round, i)];
+            }
             line.record.eta = (i > 0).then(|| (2.0 + i as f64) / (1.0 + 0.1 * round as f64));
         }
         let known: Vec<_> =
@@ -76,6 +79,15 @@ async fn the_page_follows_a_federation_on_any_screen() {
         let median = browser.value(line);
         browser.value("document.querySelectorAll('#which input')[2].click()");
         assert_ne!(browser.value(line), median, "the 90th percentile is another line");
+
+        // The error on examples held out, of every level.
+        assert_eq!(browser.value("document.getElementById('error-section').hidden"), false);
+        assert_eq!(browser.value("document.querySelectorAll('#error path.line').length"), 3);
+        assert!(
+            browser.text("#error-note").contains("90th percentile of the error"),
+            "{}",
+            browser.text("#error-note")
+        );
 
         // The phases of a round, and where devices dropped out.
         browser.value("document.querySelector('#timeline summary').click()");

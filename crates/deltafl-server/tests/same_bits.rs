@@ -53,6 +53,26 @@ async fn private_training_deployed_has_the_bits_of_the_simulation() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_tell_of_held_out_examples_what_the_simulation_tells() {
+    for quantile in ["histogram", "open"] {
+        let within = PRIVATE
+            .replace("seed = 3 } }", "seed = 3 }, split = { within = { train = 0.7 } } }")
+            .replace("rounds = 3", "rounds = 3\n    evaluate_every = 2")
+            .replace("histogram", quantile);
+        let (simulated, deployed) = both(&within).await;
+        assert_eq!(simulated.states, deployed.states);
+        for (simulated, deployed) in simulated.records.iter().zip(&deployed.records) {
+            assert_eq!(simulated.evaluations, deployed.evaluations);
+            let versions: Vec<u64> = deployed.evaluations.iter().map(|told| told.version).collect();
+            let expected: &[u64] = [&[0][..], &[], &[2, 3]][deployed.round as usize];
+            assert_eq!(versions, expected, "round {}", deployed.round);
+            assert!(deployed.evaluations.iter().all(|told| told.devices() == 8), "the whole cohort told");
+        }
+        assert_eq!(deployed.evaluations, 0, "device by device nothing is told");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_training_deployed_has_the_bits_of_the_simulation() {
     let (simulated, deployed) = both(&PRIVATE.replace("histogram", "open")).await;
     assert_eq!(simulated.states, deployed.states);

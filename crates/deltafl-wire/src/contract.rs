@@ -4,7 +4,9 @@
 //! it: a model that was trained on normalised features is worth nothing on others. Names of columns, categories and classes
 //! are compared where both sides have them, so that a device whose table was coded otherwise stays away and says why.
 
-use deltafl::data::{FeatureColumn, Federation, FederationBuilder, InputKind, TargetKind};
+use deltafl::data::{
+    FeatureColumn, Federation, FederationBuilder, InputKind, InvalidSplit, TargetKind, WithinSplit,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{Malformed, malformed};
@@ -35,6 +37,10 @@ pub struct DataContract {
     /// BLAKE3 of the words of the vocabulary and of their vectors, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<String>,
+    /// Which of its own examples a device trains on; on the rest it says how models serve it. All of them train where there
+    /// is no split.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<WithinSplit>,
 }
 
 /// x'_j = scale_j · x_j + shift_j, a pair per feature. Of grey levels the scale holds the 1/255.
@@ -119,10 +125,23 @@ pub enum Misfit {
         /// Of the data.
         expected: usize,
     },
+    /// No device with enough examples.
+    #[error(
+        "the contract is for devices with more than {min_points} examples, and the largest here has {largest}"
+    )]
+    TooFew {
+        /// Of the contract.
+        min_points: u64,
+        /// Of the data.
+        largest: u64,
+    },
+    /// Shares that are none.
+    #[error("the contract splits examples into shares that do not come to 1")]
+    Split,
 }
 
 impl DataContract {
-    /// The contract that a federation meets, normalised as it is.
+    /// The contract that a federation meets, normalised as it is. How examples are split it does not say.
     pub fn of(federation: &Federation) -> Self {
         let normalisation = federation
             .affine()
@@ -135,6 +154,7 @@ impl DataContract {
             normalisation,
             symbols: federation.symbols().map(str::to_owned),
             vocabulary: vocabulary(federation),
+            split: None,
         }
     }
 
@@ -150,7 +170,8 @@ impl DataContract {
             let finite = scale.iter().chain(shift).all(|x| x.is_finite());
             finite && scale.len() == shift.len() && Some(scale.len()) == features(contract.inputs)
         });
-        if sound { Ok(contract) } else { Err(malformed("contract")) }
+        let shares = contract.split.is_none_or(|split| split.train.get() + split.validation.get() <= 1.0);
+        if sound && shares { Ok(contract) } else { Err(malformed("contract")) }
     }
 
     /// BLAKE3 of the contract as it travels.
@@ -169,9 +190,19 @@ impl DataContract {
         builder.build()
     }
 
-    /// The same data as the contract has it: checked, and normalised by its constants.
+    /// The same data as the contract has it: checked, split, and normalised by its constants. Data whose owner has split it
+    /// already stays as it is.
     pub fn fit(&self, federation: Federation) -> Result<Federation, Misfit> {
         self.check(&federation)?;
+        let federation = match &self.split {
+            Some(split) if federation.held_out().iter().all(Option::is_none) => {
+                federation.split_within(split).map_err(|invalid| match invalid {
+                    InvalidSplit::NoDevices { min_points, largest } => Misfit::TooFew { min_points, largest },
+                    _ => Misfit::Split,
+                })?
+            }
+            _ => federation,
+        };
         let Some(Normalisation { scale, shift }) = &self.normalisation else { return Ok(federation) };
         let expected = features(federation.kind()).unwrap_or(0);
         let found = scale.len();
@@ -249,7 +280,7 @@ fn vocabulary(federation: &Federation) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use deltafl::data::{DeviceExamples, Normalise, Split};
+    use deltafl::data::{DeviceExamples, FederationIndex, Normalise, Split};
 
     use super::*;
 
@@ -298,6 +329,27 @@ mod tests {
         assert_eq!(swapped, r#"column 1 of its table is "weight", and the contract has "age" there"#);
         let other = said(&[column("age", &[]), column("city", &["Rome", "Oslo"])]);
         assert!(other.starts_with(r#"column "city" has the categories ["Rome", "Oslo"]"#), "{other}");
+    }
+
+    #[test]
+    fn a_device_holds_out_what_the_simulation_holds_out() {
+        let whole = table(&[0.0; 20], &["no", "yes"]);
+        let split = WithinSplit::default();
+        let mut contract = DataContract::of(&whole);
+        contract.split = Some(split);
+        let read = DataContract::from_bytes(&contract.to_bytes()).unwrap();
+        let fitted = read.fit(whole.clone()).unwrap();
+        assert_eq!(fitted.hash(), whole.split_within(&split).unwrap().hash());
+        let [trains, held_out] = [0, 1].map(FederationIndex);
+        assert_eq!(fitted.held_out(), [Some(held_out), None]);
+        assert_eq!((fitted.count(trains), fitted.count(held_out)), (9, 1));
+        let again = read.fit(fitted.clone()).unwrap();
+        assert_eq!(again.hash(), fitted.hash(), "what its owner split stays");
+        contract.split = Some(WithinSplit { min_points: 10, ..split });
+        let refused = contract.fit(table(&[0.0; 20], &["no", "yes"])).unwrap_err();
+        assert_eq!(refused, Misfit::TooFew { min_points: 10, largest: 10 });
+        contract.split = Some(WithinSplit { validation: split.train, ..split });
+        assert!(DataContract::from_bytes(&contract.to_bytes()).is_err());
     }
 
     #[test]

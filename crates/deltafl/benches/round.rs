@@ -57,6 +57,7 @@ fn rounds(criterion: &mut Criterion, name: &str, model: &ModelSpec, classes: u32
             sampling: sampling(),
             local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.01, decay: None },
             evaluate_every: u64::MAX,
+            held_out: None,
             terms: Terms::OPEN,
             tracks: vec![Track::fed_avg(), Tail::new(half).into()],
         };

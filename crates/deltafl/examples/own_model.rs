@@ -187,6 +187,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         },
         local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
         evaluate_every: 5,
+        held_out: None,
         terms: Terms::OPEN,
         tracks: vec![Track::fed_avg(), Tail::new(Conformity::try_from(0.5)?).into()],
     };

@@ -11,6 +11,7 @@
 //! ```
 
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 
 use crate::kernel::prefetch;
@@ -285,6 +286,28 @@ impl Federation {
     pub fn split(&self, split: Split) -> Vec<FederationIndex> {
         let (wanted, splits) = (split as u8, &self.devices.split[..]);
         self.devices().filter(|&k| splits[k.place()] == wanted).collect()
+    }
+
+    /// By index, where the examples lie that each train device holds out: a device of its identity in the test split, as
+    /// [`Federation::split_within`] makes one.
+    ///
+    /// ```
+    /// use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, Split};
+    /// let mut builder = FederationBuilder::new("tiny", InputKind::Bytes { dim: 1 }, 2);
+    /// builder.push("a", Split::Train, DeviceExamples::Bytes(&[1, 2]), &[0, 1]).unwrap();
+    /// builder.push("a", Split::Test, DeviceExamples::Bytes(&[3]), &[0]).unwrap();
+    /// builder.push("b", Split::Train, DeviceExamples::Bytes(&[4]), &[0]).unwrap();
+    /// let places: Vec<_> = builder.build().held_out().iter().map(|k| k.map(|k| k.place())).collect();
+    /// assert_eq!(places, [Some(1), None, None]);
+    /// ```
+    pub fn held_out(&self) -> Vec<Option<FederationIndex>> {
+        let test: HashMap<&str, FederationIndex> =
+            self.split(Split::Test).into_iter().map(|k| (self.id(k), k)).collect();
+        let of_device = |k: FederationIndex| match self.split_of(k) {
+            Split::Train if !test.is_empty() => test.get(self.id(k)).copied(),
+            _ => None,
+        };
+        self.devices().map(of_device).collect()
     }
 
     /// The identity of a device.

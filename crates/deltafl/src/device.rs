@@ -6,12 +6,15 @@
 use std::ops::Range;
 
 use crate::data::Examples;
+use crate::evaluation;
+use crate::exchange::Evaluation;
 use crate::memory::Memory;
 use crate::model::Score;
 use crate::params::{Params, UpdateCode};
 use crate::question::{Ask, Query, RoundKey};
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::DeviceLoss;
+use crate::task::Task;
 use crate::trainer::{LocalTask, TrainerError, Worker};
 
 /// Examples per block of a forward pass. A device's loss is the sum of its blocks, in order, so that the
@@ -42,16 +45,23 @@ pub struct Member<'a> {
     pub examples: Examples<'a>,
     /// What its random numbers depend on beside the seed and the round: see [`stream_key`].
     pub key: u64,
+    /// The examples that never train; `None` where it holds none out, or tells nothing of them.
+    pub held_out: Option<HeldOut<'a>>,
+}
+
+/// The examples of a device that never train.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldOut<'a> {
+    /// One at least.
+    pub examples: Examples<'a>,
+    /// What is predicted of them.
+    pub task: Task,
 }
 
 impl Member<'_> {
     /// F_k(w): the mean data loss over all examples of the device (Algorithm 2, line 4).
     pub fn loss(&self, params: &Params, worker: &mut dyn Worker) -> Result<f64, TrainerError> {
-        worker.load(params.as_slice());
-        let mut total = Score::default();
-        for block in blocks(self.examples.len()) {
-            total += worker.score(&self.examples, block)?;
-        }
+        let total = score(&self.examples, params, worker)?;
         Ok(total.loss / self.examples.len() as f64)
     }
 
@@ -96,9 +106,26 @@ impl Member<'_> {
                     }
                 }
             }
+            Ask::Evaluation(measures) => {
+                if let Some(HeldOut { examples, task }) = self.held_out {
+                    let score = score(&examples, &query.params, worker)?;
+                    let evaluation = Evaluation::new(task, &score, examples.len() as u64);
+                    evaluation::answer(measures, task, &evaluation, sum);
+                }
+            }
         }
         Ok(())
     }
+}
+
+/// Loss and figures over examples, block by block in order.
+fn score(examples: &Examples<'_>, params: &Params, worker: &mut dyn Worker) -> Result<Score, TrainerError> {
+    worker.load(params.as_slice());
+    let mut total = Score::default();
+    for block in blocks(examples.len()) {
+        total += worker.score(examples, block)?;
+    }
+    Ok(total)
 }
 
 /// Adds the answer of a worker to `sum`: w_k, and the changes to what was sent beside w. Whether it is in the sum; an update

@@ -25,6 +25,7 @@
 //!     local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
 //!     evaluate_every: 2,
 //!     terms: Terms::OPEN,
+//!     held_out: None,
 //!     tracks: vec![Track::fed_avg(), Tail::new(Conformity::try_from(0.5)?).into()],
 //! };
 //! let federation = Glyphs { devices: 12.try_into()?, ..Glyphs::default() }.build();
@@ -55,6 +56,7 @@
 //! | [`task`] | what is predicted, and which figures say how well |
 //! | [`data`] | federations: columns in memory or lent by a mapped file; synthetic ones |
 //! | [`metrics`], [`illustration`] | the figures of the tables; figure 3 in numbers |
+//! | [`evaluation`] | the same figures between bounds, from secure sums |
 //!
 //! The library is pure: no clock, no socket, no file, no printing. What leaves it leaves through an
 //! [`Observer`](training::Observer).
@@ -67,6 +69,7 @@ pub mod cohort;
 pub mod compute;
 pub mod data;
 pub mod device;
+pub mod evaluation;
 pub mod exchange;
 pub mod illustration;
 pub mod kernel;

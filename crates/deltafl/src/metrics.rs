@@ -99,7 +99,9 @@ fn interpolated(sorted: &[f64], tau: f64) -> f64 {
     let rank = tau * (sorted.len() - 1) as f64;
     let below = rank.floor() as usize;
     let above = (below + 1).min(sorted.len() - 1);
-    sorted[below] + (rank - rank.floor()) * (sorted[above] - sorted[below])
+    let between = rank - rank.floor();
+    // Nothing times an infinite value is no number.
+    if between > 0.0 { sorted[below] + between * (sorted[above] - sorted[below]) } else { sorted[below] }
 }
 
 /// The smallest value whose cumulative weight reaches τ %, in exact integers.

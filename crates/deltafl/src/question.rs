@@ -12,9 +12,11 @@
 //!   tag 2     an update: weighting: length u8, name, count u8, f64 … · work: tag u8, u32 · batch u32
 //!             · learning rate f32 · l2 f32 · proximal f32 · correction: length u8 (0 for none), name
 //!             · what is sent beside w: BLAKE3 32 bytes, entries u64 … as many as the correction says
+//!   tag 3     an evaluation: measures u8 · name of a measure: length u8, name …
 //! ```
 
 use crate::algorithm;
+use crate::evaluation::{self, Measure};
 use crate::params::{Params, ParamsId, UpdateCode};
 use crate::selection::Weighting;
 use crate::stream::{Purpose, Stream};
@@ -28,6 +30,8 @@ const VERSION: u8 = 3;
 pub const MAX_QUERIES: usize = 64;
 /// The most devices of a cohort.
 pub const MAX_MEMBERS: u32 = 1 << 20;
+/// The most measures of an evaluation.
+const MAX_MEASURES: usize = 16;
 /// The longest batch that a device is asked to step on.
 pub const MAX_BATCH: usize = 1 << 20;
 
@@ -95,6 +99,8 @@ pub enum Ask {
         /// How it trains.
         plan: LocalPlan,
     },
+    /// Histograms of how w serves the device on the examples that it holds out. Training needs none of them.
+    Evaluation(Vec<Measure>),
 }
 
 impl Ask {
@@ -103,13 +109,15 @@ impl Ask {
         match self {
             Self::Quantile(_) => true,
             Self::Update { weighting, .. } => weighting.needs_loss(),
+            // Its own examples are others than those of F_k.
+            Self::Evaluation(_) => false,
         }
     }
 
     /// How devices weigh themselves in an update.
     pub fn weighting(&self) -> Option<&Weighting> {
         match self {
-            Self::Quantile(_) => None,
+            Self::Quantile(_) | Self::Evaluation(_) => None,
             Self::Update { weighting, .. } => Some(weighting),
         }
     }
@@ -119,6 +127,7 @@ impl Ask {
         match self {
             Self::Quantile(query) => query.len(),
             Self::Update { plan, .. } => UpdateCode::len(params * (1 + plan.sent())),
+            Self::Evaluation(measures) => evaluation::answer_len(measures),
         }
     }
 }
@@ -347,6 +356,12 @@ impl Writer {
                 let correction = plan.correction.map_or("", |correction| correction.name);
                 self.u8(correction.len() as u8).bytes(correction.as_bytes());
             }
+            Ask::Evaluation(measures) => {
+                self.u8(3).u8(measures.len() as u8);
+                for name in measures.iter().map(|measure| measure.name()) {
+                    self.u8(name.len() as u8).bytes(name.as_bytes());
+                }
+            }
         }
     }
 }
@@ -417,10 +432,11 @@ impl<'a> Reader<'a> {
                 Ask::Quantile(QuantileQuery::MeanStep { mu, floor })
             }
             2 => Ask::Update { weighting: self.weighting()?, plan: self.plan()? },
+            3 => Ask::Evaluation(self.measures()?),
             _ => return Err(malformed("query")),
         };
         let sent = match &ask {
-            Ask::Quantile(_) => 0,
+            Ask::Quantile(_) | Ask::Evaluation(_) => 0,
             Ask::Update { plan, .. } => plan.sent(),
         };
         let sent = (0..sent).map(|_| self.params()).collect::<Result<Vec<_>, _>>()?;
@@ -442,6 +458,25 @@ impl<'a> Reader<'a> {
         let count = self.u8("weighting")?;
         let numbers = (0..count).map(|_| self.f64("weighting")).collect::<Result<Vec<f64>, _>>()?;
         Weighting::new(kind, &numbers).ok_or(malformed("weighting"))
+    }
+
+    /// The measures of an evaluation, none twice: a second answer about one w would tell no more, and cost as much.
+    fn measures(&mut self) -> Result<Vec<Measure>, MalformedQuestion> {
+        let count = usize::from(self.u8("measures")?);
+        if !(1..=MAX_MEASURES).contains(&count) {
+            return Err(malformed("measures"));
+        }
+        let mut measures = Vec::with_capacity(count);
+        for _ in 0..count {
+            let len = self.u8("measures")?.into();
+            let name = std::str::from_utf8(self.bytes(len, "measures")?);
+            let measure = name.ok().and_then(Measure::named).ok_or(malformed("measures"))?;
+            if measures.contains(&measure) {
+                return Err(malformed("measures"));
+            }
+            measures.push(measure);
+        }
+        Ok(measures)
     }
 
     fn correction(&mut self) -> Result<Option<&'static Correction>, MalformedQuestion> {
@@ -478,6 +513,7 @@ mod tests {
     use super::*;
     use crate::algorithm::CONTROL_VARIATE;
     use crate::superquantile::smooth::Smoothing;
+    use crate::task::Task;
 
     fn plan() -> LocalPlan {
         LocalPlan {
@@ -499,6 +535,7 @@ mod tests {
             Ask::Update { weighting: Weighting::everyone(), plan: plan() },
             Ask::Update { weighting: Weighting::tail(2.5), plan: plan() },
             Ask::Update { weighting: Weighting::smooth_tail(2.5, nu), plan: plan() },
+            Ask::Evaluation(Measure::of_task(Task::NextSymbol)),
         ];
         let queries = asks.map(|ask| Query::new(params.clone(), ask)).to_vec();
         Question { key: RoundKey { seed: 5, round: 6, members: 4, terms: Terms::OPEN }, queries }
@@ -539,7 +576,7 @@ mod tests {
 
     #[test]
     fn every_part_of_a_question_changes_its_digest() {
-        let changes: [&dyn Fn(&mut Question); 12] = [
+        let changes: [&dyn Fn(&mut Question); 13] = [
             &|q| q.key.seed += 1,
             &|q| q.key.round += 1,
             &|q| q.key.members += 1,
@@ -548,6 +585,7 @@ mod tests {
             &|q| q.key.terms.clip = Clip::try_from(1.0).ok(),
             &|q| q.key.terms.clip = Clip::try_from(1.5).ok(),
             &|q| _ = q.queries.pop(),
+            &|q| q.queries[5].ask = Ask::Evaluation(vec![Measure::Loss]),
             &|q| q.queries[0].params = vec![1.0, -2.5].into(),
             &|q| q.queries[0].params = vec![1.0, -2.0, 0.0].into(),
             &|q| q.queries[3].ask = Ask::Update { weighting: Weighting::tail(2.6), plan: plan() },
@@ -572,15 +610,15 @@ mod tests {
         let mut asked = question();
         asked.key.terms = Terms::PRIVATE;
         let parting = Parting::of(&asked.key, &asked.queries);
-        assert_eq!((0..5).map(|q| parting.among(q)).collect::<Vec<_>>(), [1, 1, 3, 3, 3]);
-        let mut devices = [0; 5];
+        assert_eq!((0..6).map(|q| parting.among(q)).collect::<Vec<_>>(), [1, 1, 3, 3, 3, 1]);
+        let mut devices = [0; 6];
         for device in 0..3000 {
-            let answers: Vec<bool> = (0..5).map(|q| parting.answers(q, device)).collect();
-            assert_eq!(answers[2..].iter().filter(|answers| **answers).count(), 1);
+            let answers: Vec<bool> = (0..6).map(|q| parting.answers(q, device)).collect();
+            assert_eq!(answers[2..5].iter().filter(|answers| **answers).count(), 1);
             devices.iter_mut().zip(&answers).for_each(|(devices, &answers)| *devices += u32::from(answers));
         }
-        assert_eq!(devices[..2], [3000, 3000]);
-        assert!(devices[2..].iter().all(|&devices| (900..1100).contains(&devices)), "{devices:?}");
+        assert_eq!((devices[0], devices[1], devices[5]), (3000, 3000, 3000));
+        assert!(devices[2..5].iter().all(|&devices| (900..1100).contains(&devices)), "{devices:?}");
     }
 
     #[test]
@@ -627,6 +665,10 @@ mod tests {
             bytes[23..31].copy_from_slice(&wrong.to_le_bytes());
             assert_eq!(Question::from_bytes(&bytes).unwrap_err().field, "clip", "{wrong}");
         }
+        let evaluation =
+            |measures: Vec<Measure>| refused(&|q| q.queries[5].ask = Ask::Evaluation(measures.clone()));
+        assert_eq!(evaluation(Vec::new()), "measures");
+        assert_eq!(evaluation(vec![Measure::Loss, Measure::Loss]), "measures");
         let mut longer = question().to_bytes();
         longer.push(0);
         assert_eq!(Question::from_bytes(&longer).unwrap_err().field, "trailing bytes");

@@ -96,7 +96,15 @@ pub enum Direction {
     Higher,
 }
 
+/// Every metric that a task has.
+static METRICS: [Metric; 5] = [ERROR, PERPLEXITY, RMSE, MAE, R_SQUARED];
+
 impl Metric {
+    /// The metric of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        METRICS.iter().find(|metric| metric.name == name)
+    }
+
     /// A value as tables show it: a share in percent, others as they are.
     pub fn shown(&self, value: f64) -> f64 {
         if self.unit == Unit::Share { 100.0 * value } else { value }
@@ -321,6 +329,10 @@ mod tests {
         for task in [Task::Classes, Task::Binary, Task::NextSymbol, Task::Regression(RegressionLoss::Squared)]
         {
             assert!((1..=Task::METRICS).contains(&task.metrics().len()), "{task:?}");
+            assert!(
+                task.metrics().iter().all(|metric| Metric::named(metric.name) == Some(metric)),
+                "{task:?}"
+            );
             let json = serde_json::to_string(&task).unwrap();
             assert_eq!(serde_json::from_str::<Task>(&json).unwrap(), task);
         }

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::algorithm::Track;
 use crate::cohort::{Draw, Sampling};
 use crate::data::Split;
-use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation};
+use crate::evaluation::CohortEvaluation;
+use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Traffic};
 use crate::memory::{DeviceMemories, Memory};
 use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
@@ -22,12 +23,15 @@ use crate::server_step::Applied;
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
+use crate::task::Task;
 use crate::terms::Terms;
 use crate::trainer::{LocalPlan, LocalTrainer, Work};
 
+mod held_out;
 mod learning;
 mod records;
 
+use self::held_out::HeldOut;
 use self::learning::{Note, learn};
 pub use self::records::Records;
 
@@ -43,6 +47,9 @@ pub struct Plan {
     pub evaluate_every: u64,
     /// On what terms devices answer.
     pub terms: Terms,
+    /// What the devices predict, where they keep their figures to themselves and cohorts are asked about the examples that
+    /// they hold out, as often as the run evaluates; `None` asks nobody.
+    pub held_out: Option<Task>,
     /// The models, one per track.
     pub tracks: Vec<Track>,
 }
@@ -167,6 +174,9 @@ pub struct RoundRecord {
     pub bytes_up: u64,
     /// Bytes to the devices.
     pub bytes_down: u64,
+    /// What the cohort told of the examples that it holds out: at w_t, and in the last round at the params that it ended with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<CohortEvaluation>,
 }
 
 /// An error of an observer, from the world outside: a full disk, say.
@@ -350,14 +360,17 @@ fn one_round(
 ) -> Result<Finished, TrainingError> {
     let round = Round { seed: state.seed, index: state.round, cohort, terms: plan.terms, own: &[] };
 
+    let evaluates = state.round.is_multiple_of(plan.evaluate_every);
+    let mut held_out = HeldOut::of(plan, &state.tracks, evaluates);
+
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
-    let mut notes = learn(exchange, plan, state, &round, survey)?;
+    let mut notes = learn(exchange, plan, state, &round, survey, &mut held_out)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
     let queries = update_queries(plan, state);
     let parting = Parting::of(&round.key(), &queries);
     let own: Vec<DeviceMemories> = state.tracks.iter().map(|at| at.devices.clone()).collect();
-    let updates = exchange.secure_sum(&Round { own: &own, ..round }, &queries)?;
+    let updates = held_out.with(exchange, &Round { own: &own, ..round }, queries.clone())?;
     let devices = exchange.devices();
     let mut records = Vec::with_capacity(plan.tracks.len());
     for (i, update) in updates.into_iter().enumerate() {
@@ -379,6 +392,11 @@ fn one_round(
         records.push(record(&round, i, track, &at.memory, &sum, &notes[i]));
     }
     state.round += 1;
+    let last = held_out::after_the_last(exchange, plan, state, &round)?;
+    for (i, record) in records.iter_mut().enumerate() {
+        record.tell(held_out.told(round.index, plan.held_out, i));
+        record.tell(last.told(state.round, plan.held_out, i));
+    }
     Ok(Finished { records, losses: notes.into_iter().map(Note::distribution).collect() })
 }
 
@@ -420,6 +438,18 @@ fn record(
         messages: note.traffic.messages,
         bytes_up: note.traffic.bytes_up,
         bytes_down: note.traffic.bytes_down,
+        evaluations: Vec::new(),
+    }
+}
+
+impl RoundRecord {
+    /// Adds what the cohort told of the examples that it holds out, and what it cost.
+    fn tell(&mut self, (told, cost): (Option<CohortEvaluation>, Traffic)) {
+        self.evaluations.extend(told);
+        self.sums += cost.sums;
+        self.messages += cost.messages;
+        self.bytes_up += cost.bytes_up;
+        self.bytes_down += cost.bytes_down;
     }
 }
 

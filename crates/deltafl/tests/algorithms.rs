@@ -33,6 +33,7 @@ fn plan(tracks: Vec<Track>) -> Plan {
         sampling: Sampling { cohort_size: 6, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(2), batch: 10, learning_rate: 0.1, decay: None },
         evaluate_every: 5,
+        held_out: None,
         terms: Terms::OPEN,
         tracks,
     }

@@ -40,6 +40,7 @@ fn plan(tracks: Vec<Track>) -> Plan {
         sampling: Sampling { cohort_size: 6, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
         evaluate_every: 2,
+        held_out: None,
         terms: Terms::OPEN,
         tracks: tracks.into_iter().map(|track| Track { l2: 1e-4, ..track }).collect(),
     }

@@ -97,6 +97,7 @@ fn trained(spec: &ModelSpec) -> (Vec<f32>, SplitEvaluation) {
         sampling: Sampling { cohort_size: 5, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(1), batch: 5, learning_rate: 0.1, decay: None },
         evaluate_every: 60,
+        held_out: None,
         terms: Terms::OPEN,
         tracks: vec![Track::fed_avg()],
     };

@@ -114,6 +114,7 @@ impl<'a> Rounds<'a> {
                 decay: None,
             },
             evaluate_every: u64::MAX,
+            held_out: None,
             terms: Terms::OPEN,
             tracks: vec![Track { l2: case.l2, ..Tail::new(half).into() }],
         };

@@ -195,7 +195,8 @@ fn shown(value: f64, measured: &Measured) -> String {
 fn caveat(run: &RunResults, track: Option<usize>) -> Option<String> {
     let primary = run.primary();
     let spread = || spread(primary.last(run.baseline), primary.last(track?), &primary.measure.tail());
-    unfinished(run).or_else(spread)
+    let overlap = || overlap(primary.last(run.baseline), primary.last(track?), &primary.measure.tail());
+    unfinished(run).or_else(overlap).or_else(spread)
 }
 
 fn unfinished(run: &RunResults) -> Option<String> {
@@ -206,6 +207,13 @@ fn unfinished(run: &RunResults) -> Option<String> {
             run.rounds_done()
         )
     })
+}
+
+/// Says so when what is known of two percentiles of the tail does not tell them apart.
+fn overlap(baseline: &Distribution, track: &Distribution, tail: &str) -> Option<String> {
+    let ((a, b), (c, d)) = (baseline.between(1 + TAIL)?, track.between(1 + TAIL)?);
+    (a.max(c) < b.min(d))
+        .then(|| format!("The bounds of the two {tail}s overlap: the sums do not tell them apart."))
 }
 
 /// Says so when the seeds do not tell two percentiles of the tail apart: less than two standard errors of the paired

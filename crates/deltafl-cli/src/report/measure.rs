@@ -31,7 +31,17 @@ impl Measure {
 
     /// The loss of the train devices, which is what training lowers.
     pub(super) fn train_loss(task: Task) -> Self {
-        Self { split: Split::Train, kind: Kind::Loss(task) }
+        Self::loss(Split::Train, task)
+    }
+
+    /// The loss of the devices of a split.
+    pub(super) fn loss(split: Split, task: Task) -> Self {
+        Self { split, kind: Kind::Loss(task) }
+    }
+
+    /// Whether it is this metric.
+    pub(super) fn is(self, wanted: &Metric) -> bool {
+        matches!(self.kind, Kind::Metric { metric, .. } if metric == wanted)
     }
 
     /// The devices.
@@ -44,9 +54,9 @@ impl Measure {
         matches!(self.kind, Kind::Loss(_))
     }
 
-    /// Whether devices count by their points, as they do in the loss, or alike.
+    /// Whether devices count by their points, as they do in the loss that training lowers, or alike.
     pub(super) fn weighted(self) -> bool {
-        self.is_loss()
+        self.is_loss() && self.split == Split::Train
     }
 
     /// Whether values are shares, shown in per cent.

@@ -93,7 +93,8 @@ fn headlines(runs: &[RunResults]) -> String {
         if let Some(price) = headline.price {
             let _ = writeln!(html, "<p class=\"meta price\">{}</p>", escaped(&price));
         }
-        let caveats = headline.caveat.into_iter().chain(untested(run)).chain(idle_rounds(run));
+        let caveats =
+            headline.caveat.into_iter().chain(untested(run)).chain(deployed(run)).chain(idle_rounds(run));
         for caveat in caveats {
             let _ = writeln!(html, "<p class=\"caveat\">{}</p>", escaped(&caveat));
         }
@@ -102,8 +103,12 @@ fn headlines(runs: &[RunResults]) -> String {
     html
 }
 
-/// How many devices of each split were evaluated, those that are reported first.
+/// How many devices of each split were evaluated, those that are reported first; or how many of a cohort told.
 fn devices(run: &RunResults) -> Vec<String> {
+    if let Some((fewest, most)) = run.cohorts {
+        let devices = if fewest == most { fewest.to_string() } else { format!("{fewest} to {most}") };
+        return vec![format!("deployed, cohorts of {devices} devices")];
+    }
     let mut splits: Vec<(Split, usize)> = Vec::new();
     for measured in &run.measured {
         let split = measured.measure.split();
@@ -118,6 +123,14 @@ fn untested(run: &RunResults) -> Option<String> {
     let said = "The federation has no test devices: these are the devices that trained. Hold some back with [data.split] in \
                 the experiment, or with `deltafl data split`.";
     (!run.tested()).then(|| said.to_owned())
+}
+
+/// What is known of devices that keep their figures to themselves.
+fn deployed(run: &RunResults) -> Option<String> {
+    let said = "Deployed: the cohorts of some rounds told secure sums of histograms of how the models serve examples that never \
+                trained, and no device told its figures. What is drawn stands in the middle of what is known; bands, ranges and \
+                tables give its bounds. Another cohort told in each round.";
+    run.cohorts.map(|_| said.to_owned())
 }
 
 /// A sentence per track with rounds that moved nothing, and what is behind it where most did.

@@ -15,6 +15,7 @@ use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, Classes, EvaluationFile, IdleRounds, RoundLine, RunFolderError};
 use miette::{IntoDiagnostic, WrapErr, miette};
 
+use super::cohorts;
 use super::measure::Measure;
 use super::tracks::{TrackInfo, baseline, tracks};
 use crate::session::folder_error;
@@ -47,11 +48,24 @@ pub(super) struct RunResults {
     pub(super) classes: Option<Classes>,
     /// For each track, the rounds that moved nothing, over all seeds.
     pub(super) idle: Vec<IdleRounds>,
+    /// The fewest and the most devices of a cohort that told how models serve them, where no device told its figures.
+    pub(super) cohorts: Option<(u64, u64)>,
+}
+
+/// What was evaluated of a run.
+pub(super) struct Evaluated {
+    pub(super) seeds: Vec<u64>,
+    /// Rounds done at each frame.
+    pub(super) rounds: Vec<u64>,
+    pub(super) even: bool,
+    pub(super) measured: Vec<Measured>,
+    pub(super) cohorts: Option<(u64, u64)>,
 }
 
 /// A measure of the devices of a split over the frames.
 pub(super) struct Measured {
     pub(super) measure: Measure,
+    /// Empty where devices told nothing but sums.
     pub(super) devices: Arc<[EvaluatedDevice]>,
     /// Devices of which these are a sample.
     pub(super) population: Option<usize>,
@@ -66,8 +80,17 @@ pub(super) struct Distribution {
     pub(super) figures: Vec<Figures>,
     /// F_θ(w) for each seed; only of train devices, whose objective it is.
     pub(super) objectives: Vec<f64>,
-    /// A value per device, seed after seed.
+    /// A value per device, seed after seed. Of a cohort whose devices have no names, in the order of the values.
     pub(super) values: Vec<f32>,
+    /// Between which figures those of each seed lie; empty where they are exact.
+    pub(super) between: Vec<FiguresBetween>,
+}
+
+/// Between which figures those of a cohort lie. What is not known is infinite, or no number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FiguresBetween {
+    pub(super) lower: Figures,
+    pub(super) upper: Figures,
 }
 
 /// Devices kept in a round: the mean, the fewest and the most over the seeds. In a window of several rounds, the mean of
@@ -90,6 +113,10 @@ impl Measured {
     /// Decimals of its figures in the last frame.
     pub(super) fn decimals(&self) -> usize {
         let tracks = 0..self.frames[self.frames.len() - 1].len();
+        if self.devices.is_empty() && self.measure.percent() {
+            // The bins of a share are a point wide: a hundredth of a point would pretend to more.
+            return 1;
+        }
         let figures = tracks.flat_map(|track| {
             let figures = self.last(track).over_seeds();
             [figures.mean.mean, figures.p90.mean]
@@ -127,6 +154,17 @@ impl Distribution {
         self.figure(|figures| if column == 0 { figures.mean } else { figures.percentiles[column - 1] })
     }
 
+    /// Between which numbers the figure in a column of the tables lies, mean over seeds; `None` where it is exact.
+    pub(super) fn between(&self, column: usize) -> Option<(f64, f64)> {
+        let figure =
+            |figures: &Figures| if column == 0 { figures.mean } else { figures.percentiles[column - 1] };
+        let mean = |end: fn(&FiguresBetween) -> &Figures| {
+            let ends = self.between.iter().map(|between| figure(end(between)));
+            ends.sum::<f64>() / self.between.len() as f64
+        };
+        (!self.between.is_empty()).then(|| (mean(|between| &between.lower), mean(|between| &between.upper)))
+    }
+
     /// F_θ(w) over seeds; `None` of other devices than train devices, and where a loss was not finite.
     pub(super) fn objective(&self) -> Option<OverSeeds> {
         if self.objectives.len() < self.figures.len() {
@@ -156,27 +194,26 @@ impl RunResults {
     fn read_checked(folder: &Path) -> miette::Result<Self> {
         let experiment = run_folder::read_experiment(folder).into_diagnostic()?;
         let tracks = tracks(&experiment);
-        let by_seed = by_seed(run_folder::evaluations(folder).into_diagnostic()?);
-        if by_seed.is_empty() {
-            return Err(folder_error(RunFolderError::NotEvaluated { path: folder.to_owned() }));
-        }
-        let frames = frames(&by_seed);
-        let mut measured = read_measured(&frames, &thetas(&tracks)?)?;
+        let lines = run_folder::read_rounds(folder).into_diagnostic()?;
+        let evaluated = match device_by_device(folder, &tracks)? {
+            Some(evaluated) => evaluated,
+            None => cohorts::read(&lines, tracks.len())
+                .ok_or_else(|| folder_error(RunFolderError::NotEvaluated { path: folder.to_owned() }))?,
+        };
+        let Evaluated { seeds, rounds, even, mut measured, cohorts } = evaluated;
         if let Some(population) = experiment.resolved.as_ref().and_then(|resolved| resolved.population) {
             measured.iter_mut().for_each(|measured| {
                 measured.population = Some(population.devices(measured.measure.split()));
             });
         }
-        let rounds: Vec<u64> = frames.iter().map(|frame| frame.round).collect();
-        let lines = run_folder::read_rounds(folder).into_diagnostic()?;
-        let last_rounds = || by_seed.iter().filter_map(|files| files.last()).map(|file| file.round);
         Ok(Self {
             name: experiment.name.clone(),
             dataset: experiment.data.name(),
             model: experiment.model.spec().name().to_owned(),
             baseline: baseline(&tracks),
-            seeds: by_seed.iter().map(|files| files[0].seed).collect(),
-            even: last_rounds().max() == last_rounds().min(),
+            seeds,
+            even,
+            cohorts,
             measured,
             classes: run_folder::read_classes(folder)
                 .into_diagnostic()?
@@ -214,6 +251,23 @@ impl RunResults {
     pub(super) fn rounds_done(&self) -> u64 {
         self.rounds[self.rounds.len() - 1]
     }
+}
+
+/// The evaluations in which every device told its figures; `None` where there is none.
+fn device_by_device(folder: &Path, tracks: &[TrackInfo]) -> miette::Result<Option<Evaluated>> {
+    let by_seed = by_seed(run_folder::evaluations(folder).into_diagnostic()?);
+    if by_seed.is_empty() {
+        return Ok(None);
+    }
+    let frames = frames(&by_seed);
+    let last_rounds = || by_seed.iter().filter_map(|files| files.last()).map(|file| file.round);
+    Ok(Some(Evaluated {
+        seeds: by_seed.iter().map(|files| files[0].seed).collect(),
+        rounds: frames.iter().map(|frame| frame.round).collect(),
+        even: last_rounds().max() == last_rounds().min(),
+        measured: read_measured(&frames, &thetas(tracks)?)?,
+        cohorts: None,
+    }))
 }
 
 /// An evaluation of every seed.
@@ -425,6 +479,7 @@ mod tests {
             messages: 0,
             bytes_up: 0,
             bytes_down: 0,
+            evaluations: Vec::new(),
         };
         RoundLine { record, seconds: 0.0 }
     }

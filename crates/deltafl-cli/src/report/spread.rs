@@ -8,7 +8,7 @@ use deltafl::metrics::Figures;
 
 use super::figures::bins::Bins;
 use super::measure::TAIL;
-use super::results::Measured;
+use super::results::{Distribution, Measured};
 
 /// Devices under one model, mean over seeds.
 pub(super) struct Spread {
@@ -21,6 +21,9 @@ pub(super) struct Spread {
 impl Spread {
     /// Of a track in a frame.
     pub(super) fn new(measured: &Measured, frame: usize, track: usize) -> Self {
+        if measured.devices.is_empty() {
+            return Self::of_cohorts(measured, &measured.frames[frame][track]);
+        }
         let values = measured.frames[frame][track].device_means();
         let examples = || measured.devices.iter().map(|device| device.examples);
         let figures = measured.measure.figures_of(values.iter().copied().zip(examples()));
@@ -33,6 +36,16 @@ impl Spread {
         let values = values.into_iter().map(|value| if value.is_nan() { worst } else { value });
         let devices = values.zip(examples().map(height)).collect();
         Self { devices, figures: figures.expect("a measure in a report is of devices with points") }
+    }
+
+    /// Of cohorts whose devices have no names, so that none can be averaged over the seeds: a cohort of every seed, each device
+    /// with its share of a bar.
+    fn of_cohorts(measured: &Measured, distribution: &Distribution) -> Self {
+        let values = || distribution.values.iter().map(|&value| f64::from(value));
+        let height = 1.0 / distribution.figures.len().max(1) as f64;
+        let figures = measured.measure.figures_of(values().map(|value| (value, 1)));
+        let figures = figures.expect("a cohort in a report has devices");
+        Self { devices: values().map(|value| (value, height)).collect(), figures }
     }
 
     /// The value of each device.
@@ -55,7 +68,6 @@ impl Spread {
 mod tests {
     use super::*;
     use crate::report::measure::Measure;
-    use crate::report::results::Distribution;
     use deltafl::data::Split;
     use deltafl::exchange::EvaluatedDevice;
     use deltafl::task::Task;
@@ -70,8 +82,8 @@ mod tests {
         let figures = Figures::unweighted(&[0.0]).unwrap();
         let distribution = Distribution {
             figures: vec![figures; 2],
-            objectives: Vec::new(),
             values: vec![0.0, 0.5, 1.0, 0.5],
+            ..Distribution::default()
         };
         Measured {
             measure,

@@ -43,21 +43,38 @@ pub(super) struct Row {
     pub(super) label: String,
     /// A cell per column.
     pub(super) cells: Vec<OverSeeds>,
+    /// Between which numbers each of them lies; empty where they are exact.
+    pub(super) between: Vec<(f64, f64)>,
+}
+
+impl Row {
+    /// The least and the greatest that a cell can be.
+    fn ends(&self, column: usize) -> (f64, f64) {
+        let exact = self.cells[column].mean;
+        self.between.get(column).copied().unwrap_or((exact, exact))
+    }
 }
 
 impl Table {
     /// Whether the cell is the best of those that it is compared with.
     pub(super) fn is_best(&self, row: usize, column: usize) -> bool {
-        let cost = |cell: &OverSeeds| self.measure.cost(cell.mean);
-        let own = cost(&self.rows[row].cells[column]);
+        // The least and the greatest cost: where they are bounds, the best is better in any case.
+        let costs = |row: &Row, column: usize| {
+            let (lower, upper) = row.ends(column);
+            let (a, b) = (self.measure.cost(lower), self.measure.cost(upper));
+            (a.min(b), a.max(b))
+        };
+        let (_, own) = costs(&self.rows[row], column);
         match self.compared {
             Compared::Columns(columns) => {
-                let mut others = self.rows.iter().map(|other| cost(&other.cells[column]));
-                column < columns && self.rows.len() > 1 && others.all(|other| other >= own)
+                let mut others = self.rows.iter().enumerate().filter(|(other, _)| *other != row);
+                column < columns
+                    && self.rows.len() > 1
+                    && others.all(|(_, other)| costs(other, column).0 >= own)
             }
             Compared::Rows => {
-                let cells = &self.rows[row].cells;
-                cells.len() > 1 && cells.iter().all(|other| cost(other) >= own)
+                let (row, columns) = (&self.rows[row], self.rows[row].cells.len());
+                columns > 1 && (0..columns).all(|other| other == column || costs(row, other).0 >= own)
             }
         }
     }
@@ -66,7 +83,19 @@ impl Table {
     pub(super) fn cell(&self, row: usize, column: usize) -> (String, Option<String>) {
         let shown = |x: f64| number(x * self.measure.shown(), self.decimals);
         let OverSeeds { mean, std } = self.rows[row].cells[column];
-        (shown(mean), std.map(shown))
+        match self.rows[row].between.get(column) {
+            None => (shown(mean), std.map(shown)),
+            Some(&(lower, upper)) => {
+                let text = match (lower.is_finite(), upper.is_finite()) {
+                    (true, true) if shown(lower) == shown(upper) => shown(lower),
+                    (true, true) => format!("{}–{}", shown(lower), shown(upper)),
+                    (true, false) => format!("≥ {}", shown(lower)),
+                    (false, true) => format!("≤ {}", shown(upper)),
+                    (false, false) => "?".to_owned(),
+                };
+                (text, None)
+            }
+        }
     }
 }
 
@@ -114,7 +143,8 @@ fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
             let distribution = measured.last(t);
             errors.extend(measured.sample_error(t));
             objectives.push(distribution.objective());
-            rows.push(Row { label, cells: cells(&distribution.over_seeds()).to_vec() });
+            let between = (0..COMPARED).filter_map(|column| distribution.between(column)).collect();
+            rows.push(Row { label, cells: cells(&distribution.over_seeds()).to_vec(), between });
         }
     }
     let mut columns = measure.columns();
@@ -127,8 +157,12 @@ fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
     let (dataset, model) = (&group[0].dataset, &group[0].model);
     let decimals =
         measure.decimals(rows.iter().flat_map(|row| [row.cells[0].mean, row.cells[1 + TAIL].mean]));
+    let bounded = rows.iter().any(|row| !row.between.is_empty());
+    // The bins of a share are a point wide: a hundredth of a point would pretend to more.
+    let decimals = if bounded && measure.percent() { 1 } else { decimals };
+    let known = if bounded { "; from secure sums over cohorts: the bounds of what is known" } else { "" };
     let caption = format!(
-        "{} ({dataset}, {model}): mean and percentiles{objective}{}",
+        "{} ({dataset}, {model}): mean and percentiles{objective}{}{known}",
         measure.caption(),
         sampled(&errors, measure, decimals)
     );
@@ -148,6 +182,7 @@ fn by_class(run: &RunResults, several: bool) -> Option<Table> {
     let row = |class: &ClassFigures| Row {
         label: format!("{} ({})", class.name, class.examples),
         cells: class.errors.clone(),
+        between: Vec::new(),
     };
     let name = if several { format!("{}, ", run.name) } else { String::new() };
     Some(Table {
@@ -270,6 +305,8 @@ pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
         "seeds",
         "rounds",
         "idle_rounds",
+        "lower",
+        "upper",
     ];
     writer.write_record(header).into_diagnostic()?;
     for run in runs {
@@ -279,7 +316,10 @@ pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
                 let distribution = measured.last(t);
                 let figures = statistics.iter().cloned().zip(cells(&distribution.over_seeds()));
                 let objective = distribution.objective().map(|over| ("objective".to_owned(), over));
-                for (statistic, OverSeeds { mean, std }) in figures.chain(objective) {
+                for (column, (statistic, OverSeeds { mean, std })) in figures.chain(objective).enumerate() {
+                    let (lower, upper) = distribution
+                        .between(column.min(COMPARED - 1))
+                        .map_or_else(Default::default, |(l, u)| (finite(l), finite(u)));
                     writer
                         .write_record([
                             &run.name,
@@ -296,6 +336,8 @@ pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
                             &distribution.figures.len().to_string(),
                             &run.rounds_done().to_string(),
                             &run.idle[t].idle().to_string(),
+                            &lower,
+                            &upper,
                         ])
                         .into_diagnostic()?;
                 }
@@ -304,6 +346,11 @@ pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
     }
     let bytes = writer.into_inner().into_diagnostic()?;
     String::from_utf8(bytes).into_diagnostic()
+}
+
+/// A number; nothing where it is not known.
+fn finite(number: f64) -> String {
+    if number.is_finite() { number.to_string() } else { String::new() }
 }
 
 fn markdown_escaped(text: &str) -> String {
@@ -344,6 +391,7 @@ mod tests {
         let row = |label: &str, mean: f64| Row {
             label: label.to_owned(),
             cells: vec![OverSeeds { mean, std: Some(0.0125) }; COMPARED + 1],
+            between: Vec::new(),
         };
         let rows = vec![row("FedAvg", 0.5), row("Δ-FL θ=0.5", 0.25)];
         let columns = [measure.columns(), vec!["F_θ".to_owned()]].concat();
@@ -362,6 +410,17 @@ mod tests {
         let text = markdown(&[table()]);
         assert!(text.contains("| FedAvg | 50.00 ± 1.25 |"), "{text}");
         assert!(text.contains("| Δ-FL θ=0.5 | **25.00 ± 1.25** |"), "{text}");
+    }
+
+    #[test]
+    fn bounds_are_shown_and_the_best_is_bold_only_where_it_is_better_in_any_case() {
+        let mut bounded = table();
+        bounded.columns.truncate(2);
+        bounded.rows[0].between = vec![(0.4, 0.5), (0.3, 0.35)];
+        bounded.rows[1].between = vec![(0.2, 0.4), (0.25, f64::INFINITY)];
+        let text = markdown(&[bounded]);
+        assert!(text.contains("| FedAvg | 40.00–50.00 | 30.00–35.00 |"), "{text}");
+        assert!(text.contains("| Δ-FL θ=0.5 | **20.00–40.00** | ≥ 25.00 |"), "{text}");
     }
 
     #[test]

@@ -197,6 +197,49 @@ fn the_scrubber_moves_every_figure_to_its_round() {
 }
 
 #[test]
+fn the_page_of_a_deployed_run_shows_bounds_and_no_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("deployed");
+    let summary = run_folders::deployed(&run);
+    printed(&["report", text(&run)]);
+    let listed = printed(&["runs", text(folder.path())]);
+    assert!(listed.contains("FedAvg ") && listed.contains('–'), "{listed}");
+    assert!(!run.join("figures/test-error-points.svg").exists(), "nobody's points are known");
+    assert!(
+        run.join("figures/test-error-p90.svg").exists() && run.join("figures/test-loss-mean.svg").exists()
+    );
+
+    let Some(mut browser) = Browser::open(&run.join("report.html")) else { return };
+    let knob = "document.getElementById('theta')";
+    browser.value(&format!("{knob}.value = 2; {knob}.dispatchEvent(new Event('input'))"));
+    browser.settle();
+    let shown = browser
+        .value("[...document.querySelectorAll('[data-figure^=track]')].map((cell) => cell.textContent)");
+    let told = &summary.tracks[2].held_out[0];
+    assert_eq!((told.version, told.devices), (20, 20));
+    let expected: Vec<String> = told.measures["error"]
+        .columns()
+        .iter()
+        .map(|bounds| format!("{:.1}–{:.1}", 100.0 * bounds.lower.unwrap(), 100.0 * bounds.upper.unwrap()))
+        .collect();
+    assert_eq!(shown, json!(expected));
+    assert!(browser.text("header").contains("deployed, cohorts of 20 devices"), "{}", browser.text("header"));
+    assert!(browser.text("header").contains("no device told its figures"));
+    let hidden = "['gains', 'points'].map((id) => document.getElementById(id).hidden)";
+    assert_eq!(browser.value(hidden), json!([true, true]));
+    assert_eq!(
+        browser.value("document.getElementById('curves').data.length"),
+        9,
+        "a band and a line per track"
+    );
+    assert!(browser.text("#curves-lead").contains("the band between its bounds"));
+    assert_eq!(browser.value("document.getElementById('frame').max"), "5", "0, 4, 8, 12, 16 and 20 rounds");
+    browser.screen(1280, 900);
+    keep("deployed", &browser.picture());
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
 fn a_page_of_two_thousand_devices_stays_below_eight_megabytes_and_opens() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");

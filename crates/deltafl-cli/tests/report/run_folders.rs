@@ -13,7 +13,7 @@ use deltafl::stream::{Purpose, Stream};
 use deltafl::superquantile::LossDistribution;
 use deltafl::task::Task;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
+use deltafl::training::{Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved};
 use deltafl_data::run_folder::{RunFolder, Summary};
 
@@ -42,12 +42,33 @@ pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary
     let trainer = Sgd::new(&*model);
     let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
     let plan = experiment.plan();
-    let mut scribe = Scribe { seed: 0, folder: RunFolder::create(folder, &experiment).unwrap() };
+    let mut scribe =
+        Scribe { seed: 0, folder: RunFolder::create(folder, &experiment).unwrap(), deployed: false };
     for &seed in &experiment.seeds {
         scribe.seed = seed;
         let mut state = State::new(seed, plan.tracks.len(), &trainer);
         train(&mut exchange, &plan, &mut state, &mut scribe).unwrap();
     }
+    scribe.folder.summarise().unwrap()
+}
+
+/// What a server leaves behind whose cohorts tell of the examples that they hold out: no device told its figures.
+pub(crate) fn deployed(folder: &Path) -> Summary {
+    let experiment = experiment(
+        "name = 'deployed'\nrounds = 20\ncohort = 20\nevaluate_every = 4\n\
+         [data]\nsource = { kind = 'glyphs', devices = 60, seed = 3 }\nsplit = { within = { train = 0.7 } }\n\
+         [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 0.05\n[[algorithm]]\nkind = 'fedavg'\n\
+         [[algorithm]]\nkind = 'delta-fl'\ntheta = [0.8, 0.5]\nquantile = 'histogram'\n",
+    );
+    let federation = experiment.data.load().unwrap();
+    let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+    let trainer = Sgd::new(&*model);
+    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+    let plan = Plan { held_out: Some(model.task()), ..experiment.plan() };
+    let mut scribe =
+        Scribe { seed: 1, folder: RunFolder::create(folder, &experiment).unwrap(), deployed: true };
+    let mut state = State::new(1, plan.tracks.len(), &trainer);
+    train(&mut exchange, &plan, &mut state, &mut scribe).unwrap();
     scribe.folder.summarise().unwrap()
 }
 
@@ -88,6 +109,7 @@ pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summar
                 messages: 200,
                 bytes_up: 8,
                 bytes_down: 8,
+                evaluations: Vec::new(),
             })
             .collect();
         run.append(&records, 0.0).unwrap();
@@ -134,6 +156,8 @@ fn experiment(text: &str) -> Experiment {
 struct Scribe {
     seed: u64,
     folder: RunFolder,
+    /// Whether devices keep their figures to themselves.
+    deployed: bool,
 }
 
 impl Observer for Scribe {
@@ -143,6 +167,9 @@ impl Observer for Scribe {
     }
 
     fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
+        if self.deployed {
+            return Ok(());
+        }
         Ok(self.folder.evaluation(self.seed, round, splits)?)
     }
 

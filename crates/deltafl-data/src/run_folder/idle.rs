@@ -137,6 +137,7 @@ mod tests {
             messages: 0,
             bytes_up: 0,
             bytes_down: 0,
+            evaluations: Vec::new(),
         }
     }
 

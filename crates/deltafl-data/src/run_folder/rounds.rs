@@ -88,6 +88,7 @@ mod tests {
             messages: 6,
             bytes_up: 8,
             bytes_down: 4,
+            evaluations: Vec::new(),
         };
         serde_json::to_string(&RoundLine { record, seconds: 0.25 }).unwrap()
     }

@@ -1,5 +1,6 @@
 //! `summary.json`: the figures of the paper's tables, mean and standard deviation over seeds.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,7 @@ use super::{EvaluationFile, IdleRounds, RunFolderError, devices, read_experiment
 use crate::experiment::Experiment;
 use deltafl::algorithm::TrackLabel;
 use deltafl::data::Split;
+use deltafl::evaluation::{CohortEvaluation, FigureBounds, MeasureHistogram};
 use deltafl::exchange::SplitEvaluation;
 use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, objective};
 use deltafl::superquantile::Conformity;
@@ -67,6 +69,32 @@ pub struct TrackSummary {
     /// Rounds that moved nothing, over all seeds.
     #[serde(default)]
     pub idle_rounds: IdleRounds,
+    /// What the last cohort of each seed told of the examples that its devices hold out, where they keep their figures to
+    /// themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_out: Vec<HeldOutSummary>,
+}
+
+/// What a cohort told of the examples that its devices hold out, from secure sums.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeldOutSummary {
+    /// The seed.
+    pub seed: u64,
+    /// Rounds behind the params.
+    pub version: u64,
+    /// Devices that told.
+    pub devices: u64,
+    /// Between which numbers mean and percentiles of each measure lie, every device alike.
+    pub measures: BTreeMap<String, FigureBounds>,
+}
+
+impl HeldOutSummary {
+    fn new(seed: u64, told: &CohortEvaluation) -> Self {
+        let bounds =
+            |histogram: &MeasureHistogram| Some((histogram.measure.name().to_owned(), histogram.figures()?));
+        let measures = told.measures.iter().filter_map(bounds).collect();
+        Self { seed, version: told.version, devices: told.devices(), measures }
+    }
 }
 
 impl Summary {
@@ -93,6 +121,9 @@ impl Summary {
             lines.extend(read_rounds(folder)?.into_iter().filter(|line| new(line.record.seed)));
         }
         let Some(rounds) = last.iter().map(|file| file.round).min() else {
+            if let Some(summary) = Self::of_cohorts(&experiment, folders)? {
+                return Ok(summary);
+            }
             let path = folders.first().map_or_else(Default::default, |folder| folder.to_path_buf());
             return Err(RunFolderError::NotEvaluated { path });
         };
@@ -144,6 +175,7 @@ impl Summary {
             seeds: last.len(),
             rounds,
             idle_rounds: idle[t],
+            held_out: Vec::new(),
         };
         Ok(Self {
             name: experiment.name.clone(),
@@ -153,5 +185,49 @@ impl Summary {
             reported,
             tracks: labels.iter().enumerate().map(of_track).collect(),
         })
+    }
+
+    /// What runs came to of which cohorts told sums alone; `None` where they told nothing.
+    fn of_cohorts(experiment: &Experiment, folders: &[&Path]) -> Result<Option<Self>, RunFolderError> {
+        let mut lines = Vec::new();
+        for folder in folders {
+            lines.extend(read_rounds(folder)?);
+        }
+        let labels = experiment.labels();
+        let idle = IdleRounds::per_track(lines.iter().map(|line| &line.record), labels.len());
+        // Behind the rounds of a seed stands what it told last.
+        let mut last: BTreeMap<(usize, u64), &CohortEvaluation> = BTreeMap::new();
+        for record in lines.iter().map(|line| &line.record) {
+            last.extend(record.evaluations.iter().map(|told| ((record.track, record.seed), told)));
+        }
+        let Some(task) = last.values().next().map(|told| told.task) else { return Ok(None) };
+        let of_track = |(t, label): (usize, &TrackLabel)| {
+            let told = last.iter().filter(|((track, _), _)| *track == t);
+            let held_out: Vec<HeldOutSummary> =
+                told.map(|((_, seed), told)| HeldOutSummary::new(*seed, told)).collect();
+            TrackSummary {
+                name: label.name.clone(),
+                algorithm: label.algorithm.clone(),
+                theta: label.theta,
+                test: None,
+                test_sample: None,
+                validation: None,
+                train_loss: None,
+                train_loss_sample: None,
+                objective: None,
+                seeds: held_out.len(),
+                rounds: held_out.iter().map(|told| told.version).min().unwrap_or(0),
+                idle_rounds: idle[t],
+                held_out,
+            }
+        };
+        Ok(Some(Self {
+            name: experiment.name.clone(),
+            dataset: experiment.data.name(),
+            model: experiment.model.spec().name().to_owned(),
+            task,
+            reported: Split::Test,
+            tracks: labels.iter().enumerate().map(of_track).collect(),
+        }))
     }
 }

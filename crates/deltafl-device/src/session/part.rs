@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
+use deltafl::evaluation::Measure;
 use deltafl::params::{Params, ParamsId};
 use deltafl::question::{Ask, Query, Question};
 use deltafl::superquantile::private::QuantileQuery;
@@ -126,6 +127,7 @@ impl Session<'_> {
             self.record_refusal(&refused)?;
             return self.sit_out(Reason::Answered).await;
         }
+        let silent = self.silent(&question)?;
         let blobs: Vec<BlobId> = question.named().map(|id| blob_of_id(&id)).collect();
         let params = self.fetch_params(&blobs).await?;
         let question = question.with_params(&params).ok_or_else(|| malformed("params"))?;
@@ -133,11 +135,12 @@ impl Session<'_> {
         let mut own = before.clone();
         let workers = Arc::clone(&self.device.workers);
         let _room = workers.room().await;
-        let data = self.data.clone();
+        let (data, task) = (self.data.clone(), self.trainer.task());
         let mut losses = std::mem::take(&mut self.memory.losses);
         let begun = Instant::now();
         let computed = workers.compute(Arc::clone(self.trainer), move |worker| {
-            let answer = Task { data: &data }.answer(&question, &mut losses, &mut own, worker)?;
+            let answer =
+                Task { data: &data, task }.answer(&question, &silent, &mut losses, &mut own, worker)?;
             let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
             Ok((submitted, protocol, losses, own))
         });
@@ -158,6 +161,27 @@ impl Session<'_> {
                 self.sit_out(Reason::Unable).await
             }
         }
+    }
+
+    /// The queries about the examples that the device holds out to which it adds nothing, because its owner did not agree or
+    /// because it has told how their params serve it before. It answers the others all the same: training needs none of these.
+    fn silent(&mut self, question: &Question<ParamsId>) -> Result<Vec<usize>, SessionError> {
+        let state = &mut self.device.state;
+        let asked: Vec<(usize, Vec<Claim>)> = evaluations(question);
+        if !self.device.consent.evaluate {
+            return Ok(asked.into_iter().map(|(query, _)| query).collect());
+        }
+        let all: Vec<Claim> = asked.iter().flat_map(|(_, claims)| claims).copied().collect();
+        if all.is_empty() || state.claim(&all)?.is_ok() {
+            return Ok(Vec::new());
+        }
+        let mut silent = Vec::new();
+        for (query, claims) in asked {
+            if state.claim(&claims)?.is_err() {
+                silent.push(query);
+            }
+        }
+        Ok(silent)
     }
 
     /// What a computation comes to; `None` when the server says that the round is over before it ends. It ends with the
@@ -189,12 +213,11 @@ impl Session<'_> {
         }
         let blobs = question.params.into_iter().map(|blob| BlobId::from_wire(Some(blob)));
         let params = self.fetch_params(&blobs.collect::<Result<Vec<_>, _>>()?).await?;
-        let data = self.data.clone();
+        let (data, task) = (self.data.clone(), self.trainer.task());
         let begun = Instant::now();
-        let computed = self
-            .device
-            .workers
-            .compute(Arc::clone(self.trainer), move |worker| Task { data: &data }.losses(&params, worker));
+        let computed = self.device.workers.compute(Arc::clone(self.trainer), move |worker| {
+            Task { data: &data, task }.losses(&params, worker)
+        });
         let losses = computed.await?;
         self.memory.ledger.spend(begun.elapsed());
         let examples = self.data.federation.count(self.data.device);
@@ -286,23 +309,36 @@ fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question<Par
     }
 }
 
-/// What a device gives away by answering a question.
+/// What a device gives away of the examples that it holds out, query by query.
+fn evaluations(question: &Question<ParamsId>) -> Vec<(usize, Vec<Claim>)> {
+    let (seed, round) = (question.key.seed, question.key.round);
+    let of_query = |(i, query): (usize, &Query<ParamsId>)| {
+        let Ask::Evaluation(measures) = &query.ask else { return None };
+        let params = query.params.hash;
+        let claim = |measure: &Measure| Claim::Evaluation { params, seed, round, measure: measure.name() };
+        Some((i, measures.iter().map(claim).collect()))
+    };
+    question.queries.iter().enumerate().filter_map(of_query).collect()
+}
+
+/// What a device gives away by answering a question, but for the examples that it holds out.
 fn claims(question: &Question<ParamsId>) -> Vec<Claim> {
     let (seed, round) = (question.key.seed, question.key.round);
     let of_query = |query: &Query<ParamsId>| {
         let params = query.params.hash;
         match &query.ask {
-            Ask::Update { .. } => Claim::Update { params, seed, round },
+            Ask::Update { .. } => Some(Claim::Update { params, seed, round }),
             Ask::Quantile(QuantileQuery::Histogram(bins)) => {
                 let (lower, upper, bins) = (bins.lower(), bins.upper(), bins.places() as u32);
-                Claim::Histogram { params, seed, round, lower, upper, bins }
+                Some(Claim::Histogram { params, seed, round, lower, upper, bins })
             }
             Ask::Quantile(QuantileQuery::MeanStep { mu, floor }) => {
-                Claim::MeanStep { params, seed, round, mu: *mu, floor: *floor }
+                Some(Claim::MeanStep { params, seed, round, mu: *mu, floor: *floor })
             }
+            Ask::Evaluation(_) => None,
         }
     };
-    question.queries.iter().map(of_query).collect()
+    question.queries.iter().filter_map(of_query).collect()
 }
 
 /// The session and the number of a key set-up.

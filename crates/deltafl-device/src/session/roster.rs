@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use deltafl::evaluation;
 use deltafl::params::UpdateCode;
 use deltafl_secagg::device::Enrolment;
 use deltafl_secagg::identity::{DeviceId, Identity};
@@ -48,7 +49,7 @@ pub(super) fn enrolment(
     params: usize,
 ) -> Result<Enrolment, SessionError> {
     let identity = identity(device, roster, index)?;
-    let longest = MAX_QUERIES * UpdateCode::len(params);
+    let longest = MAX_QUERIES * UpdateCode::len(params).max(evaluation::LONGEST);
     let policy = device.consent.policy(u32::try_from(longest).unwrap_or(u32::MAX), roster.roster.is_drawn());
     let session = session_under(session, &roster.hash);
     let last = device.state.last_round(&session);

@@ -2,7 +2,7 @@
 //!
 //! A server that asks the same thing of two cohorts that differ in one device reads that device off the difference of the sums. So
 //! a device answers for updates at one w in one question of a round, once over a range about its losses, and at one w about its
-//! losses no more than [`RANGES`] times, ever. It notes what it is about to answer on disk before it computes the answer, so
+//! losses no more than [`RANGES`] times, ever. Of the examples that it holds out it tells each measure once at one w, ever. It notes what it is about to answer on disk before it computes the answer, so
 //! that no kill makes it forget. Updates for several thresholds at one w tell of the devices between them: one question may
 //! ask for [`LEVELS`].
 //!
@@ -38,6 +38,8 @@ pub(crate) enum Claim {
     Update { params: blake3::Hash, seed: u64, round: u64 },
     /// A histogram of losses at w in round t of a run.
     Histogram { params: blake3::Hash, seed: u64, round: u64, lower: f64, upper: f64, bins: u32 },
+    /// A histogram of a measure of the examples that it holds out, at w in round t of a run.
+    Evaluation { params: blake3::Hash, seed: u64, round: u64, measure: &'static str },
     /// A step of a quantile by means at w in round t of a run.
     MeanStep { params: blake3::Hash, seed: u64, round: u64, mu: f64, floor: f64 },
 }
@@ -56,6 +58,8 @@ pub(crate) enum Answered {
     Closed { round: u64, open: u64 },
     #[error("this device has told of its loss at these params over this range already")]
     Losses,
+    #[error("this device has told how these params serve it already")]
+    Evaluation,
     #[error("this device has told of its loss at these params as often as it tells")]
     Ranges,
 }
@@ -196,6 +200,7 @@ impl Book {
             if self.answers.contains_key(&name) {
                 return Err(match claim {
                     Claim::Update { .. } => Answered::Update(round),
+                    Claim::Evaluation { .. } => Answered::Evaluation,
                     _ => Answered::Losses,
                 });
             }
@@ -255,6 +260,10 @@ impl Claim {
                 hasher.update(&seed.to_le_bytes()).update(&round.to_le_bytes());
                 hasher.update(&lower.to_le_bytes()).update(&upper.to_le_bytes()).update(&bins.to_le_bytes());
             }
+            // Once at one w, in whatever round.
+            Self::Evaluation { params, measure, .. } => {
+                hasher.update(b"evaluation").update(params.as_bytes()).update(measure.as_bytes());
+            }
             Self::MeanStep { params, seed, round, mu, floor } => {
                 hasher.update(b"mean step").update(params.as_bytes());
                 hasher.update(&seed.to_le_bytes()).update(&round.to_le_bytes());
@@ -269,6 +278,7 @@ impl Claim {
         match *self {
             Self::Update { seed, round, .. }
             | Self::Histogram { seed, round, .. }
+            | Self::Evaluation { seed, round, .. }
             | Self::MeanStep { seed, round, .. } => (seed, round),
         }
     }
@@ -277,6 +287,8 @@ impl Claim {
     fn counted(&self) -> Option<(Name, u32)> {
         match self {
             Self::Update { .. } => None,
+            // Its name is kept when its round is closed: a later round may be asked at the same w.
+            Self::Evaluation { .. } => Some((self.name(), 1)),
             Self::Histogram { params, .. } => Some((cut(params), RANGES)),
             Self::MeanStep { params, .. } => Some((cut(params), MEAN_STEPS)),
         }
@@ -326,6 +338,17 @@ mod tests {
         assert_eq!(claimed(&mut ledger, &[update(2, 0)]), Err(Answered::Update(0)));
         assert_eq!(claimed(&mut ledger, &[histogram(1, 8.0)]), Err(Answered::Losses));
         assert_eq!(claimed(&mut ledger, &[update(2, 1), histogram(1, 4.0)]), Ok(()));
+    }
+
+    #[test]
+    fn each_measure_of_held_out_examples_is_told_once_at_one_w() {
+        let evaluation = |n: u8, measure| Claim::Evaluation { params: params(n), seed: 1, round: n.into(), measure };
+        let mut ledger = Ledger::default();
+        assert_eq!(claimed(&mut ledger, &[evaluation(1, "error"), evaluation(1, "loss")]), Ok(()));
+        assert_eq!(claimed(&mut ledger, &[evaluation(1, "error")]), Err(Answered::Evaluation));
+        let beside = [evaluation(1, "mae"), evaluation(1, "loss")];
+        assert_eq!(claimed(&mut ledger, &beside), Err(Answered::Evaluation));
+        assert_eq!(claimed(&mut ledger, &[evaluation(1, "mae"), evaluation(2, "loss")]), Ok(()));
     }
 
     #[test]

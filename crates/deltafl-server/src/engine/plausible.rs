@@ -4,6 +4,7 @@
 //! without devices, entries that no device may hand in, parameters that are no longer numbers. Such a sum moves nothing: the
 //! round is given up and begun anew. A poisoner that stays within these bounds is not found here (docs/threat-model.md).
 
+use deltafl::evaluation::Measure;
 use deltafl::exchange::Sum;
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
@@ -92,7 +93,22 @@ pub(super) fn check(query: &Query, sum: &Sum, cohort: usize, step: Step) -> Resu
             over.map_or(Ok(()), |entry| Err(Implausible::Entry { entry }))
         }
         Ask::Quantile(_) => Ok(()),
+        Ask::Evaluation(measures) => check_evaluation(measures, sum),
     }
+}
+
+/// Each device puts 1 into one place of each measure.
+fn check_evaluation(measures: &[Measure], sum: &Sum) -> Result<(), Implausible> {
+    let mut start = 0;
+    for measure in measures {
+        let mut devices = 0u64;
+        for entry in start..start + measure.places() {
+            let added = sum.values.get(entry).and_then(|&value| devices.checked_add(value));
+            devices = added.filter(|&devices| devices <= sum.answered).ok_or(Implausible::Entry { entry })?;
+        }
+        start += measure.places();
+    }
+    Ok(())
 }
 
 fn check_update(params: &Params, sum: &Sum, cohort: usize, step: Step) -> Result<(), Implausible> {
@@ -225,6 +241,26 @@ mod tests {
         let mut opposed = sum_of(&[(-7.3, 1.0); 7]);
         UpdateCode::new(COHORT).add(&[0.5, -1.0], &[1.5, -1.0], 1.0, &mut opposed).unwrap();
         assert_eq!(checked_step(opposed, step), Ok(()), "a liar uses the room that the others leave");
+    }
+
+    #[test]
+    fn an_evaluation_in_which_devices_count_twice_is_not_believed() {
+        let measures = vec![Measure::named("error").unwrap(), Measure::Loss];
+        let query = Query::new(Params::from(vec![0.0]), Ask::Evaluation(measures.clone()));
+        let checked = |entries: &[(usize, u64)]| {
+            let mut values = vec![0; query.answer_len()];
+            entries.iter().for_each(|&(entry, devices)| values[entry] = devices);
+            let sum = Sum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
+            check(&query, &sum, COHORT, Step { most: None, clip: None })
+        };
+        let loss = measures[0].places();
+        assert_eq!(checked(&[(3, 5), (7, 3), (loss + 2, 8)]), Ok(()));
+        assert_eq!(checked(&[]), Ok(()), "nobody holds examples out");
+        assert_eq!(checked(&[(3, 5), (7, 4)]), Err(Implausible::Entry { entry: 7 }));
+        assert_eq!(
+            checked(&[(loss + 2, u64::MAX), (loss + 3, 2)]),
+            Err(Implausible::Entry { entry: loss + 2 })
+        );
     }
 
     #[test]

@@ -286,9 +286,23 @@ function drawLosses() {
   );
 }
 
+/** How models serve the examples that the cohorts hold out: the 90th percentile of the metric, between its bounds. */
+function drawError() {
+  const last = (round, i) => (round.held_out[i] ?? []).at(-1);
+  const newest = state.rounds.flatMap((round) => state.about.tracks.map((_, i) => last(round, i)).filter(Boolean)).at(-1);
+  at("error-section").hidden = !newest;
+  if (!newest) return;
+  const values = (round) => state.about.tracks.map((_, i) => (last(round, i) ? ends(last(round, i).p90) : null));
+  at("error-note").textContent =
+    `The 90th percentile of the ${newest.measure} over a cohort, from secure sums of histograms, as wide as its bins leave it uncertain. These examples never train, and no device's ${newest.measure} is known.`;
+  chart("error", values, `90th percentile of the ${newest.measure} on examples that devices hold out, a line per level`);
+  legend("error-legend", values);
+}
+
 function drawRounds() {
   drawSpread();
   drawLosses();
+  drawError();
   chart("eta", (round) => round.eta, "threshold η by round, a line per level");
   legend("legend", (round) => round.eta);
   legend("losses-legend", (round) => round.losses);

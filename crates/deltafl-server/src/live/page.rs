@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt as _};
 
+use super::held_out::PublicRound;
 use super::{About, Now, Shown};
 use crate::http::{Access, HttpState, Problem};
-use crate::store::CommittedRound;
 
 /// Pages that listen at once.
 const LISTENERS: usize = 200;
@@ -73,13 +73,14 @@ pub(crate) async fn rounds(
     State(state): State<Arc<HttpState>>,
     Path(federation): Path<String>,
     Query(wanted): Query<From>,
-) -> Result<Json<Vec<CommittedRound>>, Problem> {
+) -> Result<Json<Vec<PublicRound>>, Problem> {
     known(&state, &federation)?;
     let seed = match wanted.seed {
         Some(seed) => seed,
         None => first_seed(&state).await?,
     };
-    Ok(Json(state.store.rounds(&state.federation, seed, wanted.from, MOST_ROUNDS).await?))
+    let rounds = state.store.rounds(&state.federation, seed, wanted.from, MOST_ROUNDS).await?;
+    Ok(Json(rounds.into_iter().map(PublicRound::of).collect()))
 }
 
 async fn first_seed(state: &HttpState) -> Result<u64, Problem> {

@@ -14,7 +14,7 @@ use deltafl::model::Model;
 use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, TrainingError, train};
-use deltafl_data::experiment::Experiment;
+use deltafl_data::experiment::{Experiment, SplitSection};
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
 use deltafl_device::{Backoff, Consent, Credentials, Server, Trust, model_trainer};
@@ -126,7 +126,11 @@ impl TestFederation {
         exchange: &mut dyn Exchange,
         diary: &mut dyn Observer,
     ) -> Result<State, TrainingError> {
-        let plan = self.experiment.plan();
+        let mut plan = self.experiment.plan();
+        // As `deltafl serve` does.
+        if matches!(self.experiment.data.split, Some(SplitSection::Within(_))) {
+            plan.held_out = Some(self.model.task());
+        }
         let seed = *self.experiment.seeds.iter().next().unwrap();
         let mut state = State::new(seed, plan.tracks.len(), &Sgd::new(&*self.model));
         train(exchange, &plan, &mut state, diary).map(|_| state)

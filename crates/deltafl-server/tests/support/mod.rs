@@ -4,10 +4,13 @@
 use std::path::Path;
 
 use deltafl::algorithm::TrackLabel;
+use deltafl::evaluation::{CohortEvaluation, Measure, answer, answer_len};
+use deltafl::exchange::Evaluation;
 use deltafl::memory::Memory;
 use deltafl::model::ModelSpec;
 use deltafl::superquantile::private::Bins;
 use deltafl::superquantile::{Conformity, Histogram, LossDistribution};
+use deltafl::task::Task;
 use deltafl::training::{RoundRecord, State, TrackState};
 use deltafl_data::run_folder::RoundLine;
 use deltafl_server::serve::{Phase, Purpose};
@@ -85,6 +88,7 @@ pub fn lines(round: u64) -> Vec<RoundLine> {
             messages: 100,
             bytes_up: 1000,
             bytes_down: 2000,
+            evaluations: Vec::new(),
         },
         seconds: 0.5,
     };
@@ -104,6 +108,18 @@ pub fn losses(round: u64) -> Vec<Option<LossDistribution>> {
         LossDistribution::private(vec![Histogram::new(bins, 38, &sum)])
     };
     vec![None, of(1), of(2)]
+}
+
+/// What the cohort of round t told of the examples that it holds out.
+pub fn held_out(round: u64, track: usize) -> CohortEvaluation {
+    let asked = Measure::of_task(Task::Classes);
+    let mut sum = vec![0; answer_len(&asked)];
+    for device in 0..38 {
+        let error =
+            (0.1 + 0.02 * f64::from(device)) * (20.0 / (20.0 + round as f64)) / (1.0 + 0.1 * track as f64);
+        answer(&asked, Task::Classes, &Evaluation::of_primary(2.0 * error, error), &mut sum);
+    }
+    CohortEvaluation::new(round, Task::Classes, &sum).unwrap()
 }
 
 /// The phases of a round from which two devices vanished.

@@ -85,7 +85,7 @@ fn traffic(round: &Round<'_>, query: &Query) -> Traffic {
     let answering = round.answering();
     let asked = round.cohort.len() as u64;
     let question = match query.ask {
-        Ask::Quantile(_) => 24,
+        Ask::Quantile(_) | Ask::Evaluation(_) => 24,
         Ask::Update { .. } => 4 * query.params.len() as u64,
     };
     Traffic {

@@ -14,6 +14,7 @@ use super::{
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
 use crate::device::{blocks, stream_key};
+use crate::evaluation;
 use crate::memory::Memory;
 use crate::model::Score;
 use crate::params::Params;
@@ -30,6 +31,8 @@ pub struct Fleet<'a, C, P> {
     counts: Vec<u64>,
     peers: P,
     losses: LossCache,
+    /// By federation index, where each device has the examples that it holds out; found when somebody first asks.
+    held_out: Option<Vec<Option<FederationIndex>>>,
     /// The cohort of the next round.
     next: Vec<Drawn>,
     share: Share,
@@ -87,7 +90,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
         let counts = train.iter().map(|&k| federation.count(k)).collect();
         let (losses, next, share) = (LossCache::default(), Vec::new(), Share::default());
-        Ok(Self { compute, federation, train, counts, peers, losses, next, share })
+        Ok(Self { compute, federation, train, counts, peers, losses, held_out: None, next, share })
     }
 
     /// How many devices train.
@@ -142,9 +145,14 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         owed.retain(|_| owners.next() == Some(self.peers.rank()));
         let mut sums: Vec<Vec<u64>> = queries.iter().map(|query| vec![0; query.answer_len()]).collect();
         let recalled = self.update(round, queries, &owed, |owed| owed.query, &mut sums)?;
+        let everybody: Vec<usize> = (0..round.cohort.len()).collect();
+        let told = self.held_out_scores(round, queries, &everybody)?;
         if self.peers.rank() == 0 {
             for (query, sum) in queries.iter().zip(&mut sums) {
-                (0..round.cohort.len()).for_each(|member| self.add_quantile(round, query, member, sum));
+                for &member in &everybody {
+                    self.add_quantile(round, query, member, sum);
+                    self.add_evaluation(round, query, told.at(query, member), member, sum);
+                }
             }
         }
         self.meet(round, queries, Answers { values: sums, recalled })
@@ -170,10 +178,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             members.iter().flat_map(|_| lens.iter().map(|&len| vec![0; len])).collect();
         let part = |owed: &Owed| place(owed).unwrap_or(0) * queries.len() + owed.query;
         let mut recalled = self.update(round, queries, &owed, part, &mut parts)?;
+        let told = self.held_out_scores(round, queries, members)?;
         if self.peers.rank() == 0 {
             for (part, values) in parts.iter_mut().enumerate() {
-                let (query, member) = (&queries[part % queries.len()], members[part / queries.len()]);
-                self.add_quantile(round, query, member, values);
+                let (query, place) = (&queries[part % queries.len()], part / queries.len());
+                self.add_quantile(round, query, members[place], values);
+                self.add_evaluation(round, query, told.at(query, place), members[place], values);
             }
         }
         // Each process holds what it computed, and zeros elsewhere: the sum over all of them puts the parts together.
@@ -360,6 +370,51 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
     }
 
+    /// What some members score on the examples that they hold out, at the params of each evaluation that is asked for.
+    fn held_out_scores(
+        &mut self,
+        round: &Round<'_>,
+        queries: &[Query],
+        members: &[usize],
+    ) -> Result<HeldOutScores, ExchangeError> {
+        let asked = queries.iter().filter(|query| matches!(query.ask, Ask::Evaluation(_)));
+        let mut params: Vec<&Params> = Vec::new();
+        asked.for_each(|query| _ = position_of(&query.params, &mut params));
+        if params.is_empty() {
+            return Ok(HeldOutScores::default());
+        }
+        let federation = self.federation;
+        let held_out = self.held_out.get_or_insert_with(|| federation.held_out());
+        let device = |&member: &usize| held_out[self.train[round.cohort[member].device.place()].place()];
+        let of_members: Vec<Option<FederationIndex>> = members.iter().map(device).collect();
+        let devices: Vec<FederationIndex> = of_members.iter().flatten().copied().collect();
+        let scores = self.scores(&devices, &params)?;
+        let by_member = |scores: Vec<Score>| {
+            let mut scores = scores.into_iter();
+            of_members.iter().map(|device| device.and_then(|device| Some((scores.next()?, device)))).collect()
+        };
+        let params: Vec<Params> = params.into_iter().cloned().collect();
+        Ok(HeldOutScores { by_params: params.into_iter().zip(scores.into_iter().map(by_member)).collect() })
+    }
+
+    /// Adds what a member tells of the examples that it holds out.
+    fn add_evaluation(
+        &self,
+        round: &Round<'_>,
+        query: &Query,
+        told: HeldOutScore,
+        member: usize,
+        sum: &mut [u64],
+    ) {
+        if let (Ask::Evaluation(measures), Some((score, device)), false) =
+            (&query.ask, told, round.cohort[member].dropped)
+        {
+            let task = self.compute.task();
+            let evaluation = Evaluation::new(task, &score, self.federation.count(device));
+            evaluation::answer(measures, task, &evaluation, sum);
+        }
+    }
+
     /// The sums over all processes. They travel as one vector; while others still train, the examples of the next cohort
     /// are read from the disk.
     fn meet(
@@ -408,6 +463,23 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             let costs = devices.iter().map(|&k| self.federation.count(k));
             devices[cut(costs, self.peers.size())[self.peers.rank()].clone()].to_vec()
         }
+    }
+}
+
+/// What a member scores on the examples that it holds out, with the device that has them.
+type HeldOutScore = Option<(Score, FederationIndex)>;
+
+/// What members score on the examples that they hold out.
+#[derive(Default)]
+struct HeldOutScores {
+    by_params: Vec<(Params, Vec<HeldOutScore>)>,
+}
+
+impl HeldOutScores {
+    /// Of the member at this place, at the params of a query.
+    fn at(&self, query: &Query, place: usize) -> HeldOutScore {
+        let (_, members) = self.by_params.iter().find(|(params, _)| params.is_same(&query.params))?;
+        members.get(place).copied().flatten()
     }
 }
 

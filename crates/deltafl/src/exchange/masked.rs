@@ -269,7 +269,7 @@ impl<C: Compute, P: Peers> Exchange for Masked<'_, C, P> {
 /// Bytes of the params that the protocol itself does not carry: once per round, to every device of the cohort.
 fn params_down(round: &Round<'_>, query: &Query) -> u64 {
     match query.ask {
-        Ask::Quantile(_) => 0,
+        Ask::Quantile(_) | Ask::Evaluation(_) => 0,
         Ask::Update { .. } => round.cohort.len() as u64 * 4 * query.params.len() as u64,
     }
 }

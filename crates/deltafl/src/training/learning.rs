@@ -1,6 +1,7 @@
 //! The first half of a round: what each selection must learn of the losses (Algorithm 2, lines 3–5; Algorithm 3,
 //! line 5).
 
+use super::held_out::HeldOut;
 use super::{Plan, State, Survey, TrainingError};
 use crate::exchange::{Exchange, Round, Traffic};
 use crate::params::Params;
@@ -35,6 +36,7 @@ pub(super) fn learn(
     state: &mut State,
     round: &Round<'_>,
     survey: Survey,
+    held_out: &mut HeldOut,
 ) -> Result<Vec<Note>, TrainingError> {
     let mut notes = vec![Note::default(); plan.tracks.len()];
     let (mut open, mut searches, mut idle) = (Vec::new(), Vec::new(), Vec::new());
@@ -67,7 +69,8 @@ pub(super) fn learn(
             notes[i].known = (survey != Survey::None).then(|| LossDistribution::open(losses)).flatten();
         }
     }
-    search_privately(exchange, state, round, &mut searches, &mut notes, survey)?;
+    let mut asked = Asked { searches: &mut searches, notes: &mut notes, survey, held_out };
+    search_privately(exchange, state, round, &mut asked)?;
     for (i, search) in searches.iter().take(searching) {
         let memory = &mut state.tracks[*i].memory;
         plan.tracks[*i].selection.learn(round.index, Learned::Quantile(search), memory);
@@ -81,14 +84,21 @@ fn survey_of(range: &LossRange) -> Search {
     Search::new(PrivateQuantile::TwoLevel, half, None, range)
 }
 
+/// What is asked in secure sums of losses, and what is noted of them.
+struct Asked<'a> {
+    /// The track of each search.
+    searches: &'a mut [(usize, Search)],
+    notes: &'a mut [Note],
+    survey: Survey,
+    held_out: &'a mut HeldOut,
+}
+
 /// Runs the private quantiles of all tracks side by side: one secure sum serves one step of each.
 fn search_privately(
     exchange: &mut dyn Exchange,
     state: &State,
     round: &Round<'_>,
-    searches: &mut [(usize, Search)],
-    notes: &mut [Note],
-    survey: Survey,
+    Asked { searches, notes, survey, held_out }: &mut Asked<'_>,
 ) -> Result<(), TrainingError> {
     loop {
         let mut asking = Vec::new();
@@ -103,10 +113,10 @@ fn search_privately(
         if queries.is_empty() {
             return Ok(());
         }
-        for (s, sum) in asking.into_iter().zip(exchange.secure_sum(round, &queries)?) {
+        for (s, sum) in asking.into_iter().zip(held_out.with(exchange, round, queries)?) {
             let (i, search) = &mut searches[s];
             notes[*i].traffic += sum.traffic;
-            if let (Some(QuantileQuery::Histogram(bins)), true) = (search.query(), survey != Survey::None) {
+            if let (Some(QuantileQuery::Histogram(bins)), true) = (search.query(), *survey != Survey::None) {
                 notes[*i].histograms.push(Histogram::new(bins, sum.answered, &sum.values));
             }
             search

@@ -58,6 +58,9 @@ fn both(run: &RunResults) -> impl Iterator<Item = &Measured> {
 
 /// Both against the points of a device, for the level that serves best.
 fn points(run: &RunResults) -> Vec<Chart> {
+    if run.cohorts.is_some() {
+        return Vec::new();
+    }
     let best = best_level(run);
     both(run).map(|measured| against_points_of(run, measured, best)).collect()
 }

@@ -29,11 +29,13 @@ pub(super) fn of_run(run: &RunResults) -> Vec<Plan> {
         }
         if measured.frames.iter().flatten().all(|distribution| distribution.objective().is_some()) {
             let what = "objective F_θ, each track at its own θ";
-            let chart = over_calls(run, measured, what, |d| d.objective().unwrap_or(UNKNOWN));
+            let chart = over_calls(run, measured, what, |d| d.objective().unwrap_or(UNKNOWN), |_| None);
             plans.push(stack("objective".to_owned(), vec![chart]));
         }
         plans.push(stack(format!("{key}-histogram"), histograms(run, measured)));
-        plans.push(stack(format!("{key}-points"), against_points(run, measured)));
+        if run.cohorts.is_none() {
+            plans.push(stack(format!("{key}-points"), against_points(run, measured)));
+        }
     }
     plans.extend(
         run.classes.as_ref().map(|classes| stack("classes".to_owned(), vec![by_class(run, classes)])),
@@ -59,15 +61,18 @@ const UNKNOWN: OverSeeds = OverSeeds { mean: f64::NAN, std: None };
 /// A figure of the tables against the calls of secure aggregation.
 pub(super) fn curve_over_calls(run: &RunResults, measured: &Measured, column: usize) -> Chart {
     let what = &measured.measure.statistics()[column];
-    over_calls(run, measured, what, |distribution| distribution.column(column))
+    let number = |distribution: &Distribution| distribution.column(column);
+    over_calls(run, measured, what, number, |distribution| distribution.between(column))
 }
 
-/// A number against the calls of secure aggregation, with a band of one standard deviation over seeds.
+/// A number against the calls of secure aggregation, with a band of one standard deviation over seeds, or between what is known
+/// of it.
 fn over_calls(
     run: &RunResults,
     measured: &Measured,
     what: &str,
     number: impl Fn(&Distribution) -> OverSeeds,
+    ends: impl Fn(&Distribution) -> Option<(f64, f64)>,
 ) -> Chart {
     let shown = measured.measure.shown();
     // The untrained model would squeeze the rest of the curve into a strip.
@@ -77,8 +82,18 @@ fn over_calls(
         let look = look_of(run, track);
         let frames = measured.frames.iter().enumerate().skip(first);
         let points: Vec<(f64, OverSeeds)> =
-            frames.map(|(f, tracks)| (run.calls[track][f], number(&tracks[track]))).collect();
-        let edges: Option<Vec<_>> = points.iter().map(|&(x, over)| edges(x, over, shown)).collect();
+            frames.clone().map(|(f, tracks)| (run.calls[track][f], number(&tracks[track]))).collect();
+        let known = frames.map(|(f, tracks)| {
+            let (lower, upper) = ends(&tracks[track])?;
+            (lower.is_finite() && upper.is_finite()).then_some((
+                run.calls[track][f],
+                lower * shown,
+                upper * shown,
+            ))
+        });
+        let edges: Option<Vec<_>> = known
+            .collect::<Option<Vec<_>>>()
+            .or_else(|| points.iter().map(|&(x, over)| edges(x, over, shown)).collect());
         bands.extend(edges.map(|points| Layer::Band { colour: look.colour, points }));
         let points = points.iter().map(|&(x, over)| (x, over.mean * shown)).collect();
         lines.push(Layer::Line { name: Some(run.tracks[track].label.clone()), look, points });

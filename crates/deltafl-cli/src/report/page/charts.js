@@ -94,6 +94,7 @@ function drawHistogram({ run, measure, track, frame }) {
 }
 
 function drawScatter({ run, measure, track, frame, device }) {
+  if (run.cohorts) return;
   const kept = keptFrame(measure, frame);
   const before = valuesAt(run, measure, kept, run.baseline);
   const after = valuesAt(run, measure, kept, track);
@@ -137,15 +138,21 @@ function drawCurves({ run, measure, track, frame, figure, axis }) {
     const name = asMarkup(run.tracks[t].label);
     const at = run.rounds.map((_, f) => figureAt(run, measure, f, t, figure));
     const mean = at.map((a) => drawn(measure, a.mean));
-    if (run.seeds > 1) {
+    const known = measure.bounds && run.rounds.map((_, f) => boundsAt(run, measure, f, t, figure));
+    if (known) {
+      const edge = (end) => known.map((bounds) => drawn(measure, bounds[end]));
+      const band = { type: "scatter", mode: "lines", x: xs(t), line: { width: 0 }, hoverinfo: "skip", showlegend: false, legendgroup: name };
+      traces.push({ ...band, y: edge("lower") }, { ...band, y: edge("upper"), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
+    } else if (run.seeds > 1) {
       const edge = (sign) => at.map((a) => drawn(measure, a.mean + sign * a.std));
       const band = { type: "scatter", mode: "lines", x: xs(t), line: { width: 0 }, hoverinfo: "skip", showlegend: false, legendgroup: name };
       traces.push({ ...band, y: edge(-1) }, { ...band, y: edge(1), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
     }
     traces.push({
-      type: "scatter", mode: "lines", name, legendgroup: name, x: xs(t), y: mean, customdata: run.rounds,
+      type: "scatter", mode: "lines", name, legendgroup: name, x: xs(t), y: mean,
+      customdata: known ? known.map((bounds) => range(bounds, (value) => number(measure, value))) : run.rounds,
       line: { color: look.colour, dash: look.dash, width: t === track ? 3.2 : 1.8 },
-      hovertemplate: `%{y:.${measure.decimals}f}<extra>${name}</extra>`,
+      hovertemplate: known ? `%{customdata}<extra>${name}</extra>` : `%{y:.${measure.decimals}f}<extra>${name}</extra>`,
     });
   }
   const here = axis === "calls" ? xs(track)[frame] : run.rounds[frame];
@@ -165,6 +172,7 @@ function drawCurves({ run, measure, track, frame, figure, axis }) {
 }
 
 function drawSizes({ run, measure, track, frame, device }) {
+  if (run.cohorts) return;
   const kept = keptFrame(measure, frame);
   const { ids, examples } = measure.devices;
   const trace = (t, symbol, opacity) => {

@@ -24,8 +24,10 @@ function controls(page) {
     waiting.delete(id);
     CHARTS[id](state);
     // Plotly gives an element its events once it has drawn in it.
-    if (clicked[id]) byId(id).on("plotly_click", clicked[id]);
-    delete clicked[id];
+    if (clicked[id] && byId(id).on) {
+      byId(id).on("plotly_click", clicked[id]);
+      delete clicked[id];
+    }
   };
   const next = () => {
     if (!window.Plotly) return void requestAnimationFrame(next);
@@ -118,7 +120,8 @@ function controls(page) {
     figures();
     document.querySelectorAll(".headline").forEach((part) => { part.hidden = page.runs[Number(part.dataset.run)] !== run; });
     const band = run.seeds > 1 ? `The line is the mean over ${run.seeds} seeds, the band one standard deviation. ` : "One seed: its line as it is. ";
-    byId("curves-lead").textContent = `${band}Click in the chart to move to a round.`;
+    const between = "The line stands in the middle of what is known, the band between its bounds. ";
+    byId("curves-lead").textContent = `${run.cohorts ? between : band}Click in the chart to move to a round.`;
     const over = run.seeds > 1 ? ` The line is the mean over ${run.seeds} seeds, the band runs from the fewest to the most.` : "";
     const windows = run.kept_width > 1 ? ` Every point averages ${run.kept_width} rounds.` : "";
     byId("kept-lead").textContent = `Of ${run.cohort} devices drawn in a round, those with a loss of at least η.${over}${windows}`;

@@ -3,6 +3,7 @@
 //! Curves and histograms are kept of every frame, the value of each device of as many as there is room for
 //! ([`super::devices`]).
 
+use deltafl::metrics::PERCENTILES;
 use deltafl_data::run_folder::Classes;
 use serde::Serialize;
 
@@ -41,6 +42,8 @@ struct Run {
     measures: Vec<Measure>,
     /// How each class fares, where classes have names.
     classes: Option<Classes>,
+    /// Fewest and most devices of a cohort that told, where devices keep their figures to themselves.
+    cohorts: Option<(u64, u64)>,
     /// Devices kept: for each track, (round, mean, min, max) after each other.
     kept: Vec<Array>,
     /// Rounds in a window of `kept`.
@@ -72,6 +75,8 @@ struct Measure {
     objective: bool,
     /// Frame by track by (mean, percentiles…, F_θ) by (mean, std over seeds).
     figures: Array,
+    /// Frame by track by (mean, percentiles…) by (lower, upper), where figures are known between bounds.
+    bounds: Option<Array>,
     histogram: Histogram,
     devices: Devices,
 }
@@ -125,6 +130,7 @@ fn run_data(run: &RunResults, budget: usize, numbers: &mut Numbers) -> Run {
         cohort: run.experiment.cohort.get(),
         measures: run.measured.iter().map(|measured| measure_data(measured, budget, numbers)).collect(),
         classes: run.classes.clone(),
+        cohorts: run.cohorts,
         kept: run.kept.iter().map(|track| numbers.f64s(&kept(track))).collect(),
         kept_width: run.kept.iter().find_map(|track| Some(track.get(1)?.round - track[0].round)).unwrap_or(1),
     }
@@ -135,6 +141,7 @@ fn measure_data(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Me
     let distributions = || measured.frames.iter().flatten();
     let objective = distributions().all(|distribution| distribution.objective().is_some());
     let figures: Vec<f64> = distributions().flat_map(|d| figures_of(d, objective)).collect();
+    let bounds: Vec<f64> = distributions().flat_map(bounds_of).collect();
     let tracks = measured.frames[0].len();
     let spreads: Vec<Spread> = (0..measured.frames.len())
         .flat_map(|frame| (0..tracks).map(move |track| Spread::new(measured, frame, track)))
@@ -155,6 +162,7 @@ fn measure_data(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Me
         statistics: measure.statistics(),
         objective,
         figures: numbers.f64s(&figures),
+        bounds: (!bounds.is_empty()).then(|| numbers.f64s(&bounds)),
         histogram: Histogram {
             from: bins.from,
             step: bins.step,
@@ -167,6 +175,12 @@ fn measure_data(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Me
         },
         devices: Devices::of(measured, budget, numbers),
     }
+}
+
+/// Nothing where figures are exact.
+fn bounds_of(distribution: &Distribution) -> Vec<f64> {
+    let columns = (0..=PERCENTILES.len()).filter_map(|column| distribution.between(column));
+    columns.flat_map(|(lower, upper)| [lower, upper]).collect()
 }
 
 /// What is not known is NaN: the standard deviation over one seed.

@@ -12,17 +12,24 @@ function tellSpread({ run, measure, track, frame }) {
   body.replaceChildren(...ordinals(measure).map((ordinal, figure) => {
     const [from, to] = [run.baseline, track].map((t) => figureAt(run, measure, frame, t, figure).mean);
     const row = element("tr", figure === TAIL ? { class: "key" } : {}, element("th", { scope: "row" }, ordinal));
-    row.append(element("td", { "data-figure": `baseline-${figure}` }, number(measure, from)));
-    row.append(element("td", { "data-figure": `track-${figure}` }, alone ? "" : number(measure, to)));
+    const [before, after] = [run.baseline, track].map((t) => boundsAt(run, measure, frame, t, figure));
+    const shown = (bounds, value) => (bounds ? range(bounds, (end) => number(measure, end)) : number(measure, value));
+    row.append(element("td", { "data-figure": `baseline-${figure}` }, shown(before, from)));
+    row.append(element("td", { "data-figure": `track-${figure}` }, alone ? "" : shown(after, to)));
+    if (before) {
+      row.append(changeBetween(measure, before, alone ? null : after));
+      return row;
+    }
     // The objectives of two levels are two functions: their difference says nothing.
     const told = !alone && figure !== OBJECTIVE;
     row.append(element("td", { class: told ? changeClass(measure, to - from) : "" }, told ? change(measure, to - from) : ""));
     return row;
   }));
   const lead = document.getElementById("spread-lead");
-  const devices = `${measure.split[0].toUpperCase()}${measure.split.slice(1)} devices`;
+  const cohort = run.cohorts && "The devices of a cohort, each at the middle of what is known of it,";
+  const devices = cohort || `${measure.split[0].toUpperCase()}${measure.split.slice(1)} devices`;
   const kind = `${devices} by their ${measure.axis.slice(measure.split.length + 1)}${measure.weighted ? ", weighted by their points" : ""}`;
-  const over = run.seeds > 1 ? `, each averaged over ${run.seeds} seeds before it is counted` : "";
+  const over = run.seeds > 1 && !cohort ? `, each averaged over ${run.seeds} seeds before it is counted` : "";
   const marks = run.seeds > 1
     ? ` Dotted lines are means and dashed lines ${measure.statistics[TAIL]}s of what the bars show; the table averages the figures of the seeds.`
     : ` Dotted lines are means, dashed lines ${measure.statistics[TAIL]}s.`;
@@ -31,16 +38,30 @@ function tellSpread({ run, measure, track, frame }) {
     : `${kind}${over}: bars for ${run.tracks[track].label}, the line for ${run.tracks[run.baseline].label}.${marks}`;
 }
 
+// By how much a figure changed, as far as its bounds tell.
+function changeBetween(measure, before, after) {
+  if (!after) return element("td", {}, "");
+  const [least, most] = [after.lower - before.upper, after.upper - before.lower];
+  if (!Number.isFinite(least) || !Number.isFinite(most)) return element("td", {}, "");
+  const sure = least > 0 || most < 0;
+  return element("td", { class: sure ? changeClass(measure, least) : "" }, `${change(measure, least)} to ${change(measure, most)}`);
+}
+
 // How each device changed against the baseline.
 function changes({ run, measure, track, frame }) {
+  if (run.cohorts) return null;
   const kept = keptFrame(measure, frame);
   const before = valuesAt(run, measure, kept, run.baseline);
   const after = valuesAt(run, measure, kept, track);
   return { before, after, change: after.map((value, k) => value - before[k]), round: run.rounds[measure.devices.frames[kept]] };
 }
 
-function tellGains(state, { before, change: moved, round }) {
+function tellGains(state, moves) {
   const { run, measure, track } = state;
+  // Devices that told nothing but sums have no name, and no change of their own.
+  document.getElementById("gains").hidden = document.getElementById("points").hidden = !moves;
+  if (!moves) return;
+  const { before, change: moved, round } = moves;
   const lead = document.getElementById("gains-lead");
   if (track === run.baseline) {
     lead.textContent = run.tracks.length > 1
@@ -65,7 +86,9 @@ function tellGains(state, { before, change: moved, round }) {
   );
 }
 
-function listDevices(state, { before, after, change: moved }, choose) {
+function listDevices(state, moves, choose) {
+  if (!moves) return [];
+  const { before, after, change: moved } = moves;
   const { measure, query, order, device, run, track } = state;
   const { ids, names } = measure.devices;
   const wanted = query.trim().toLowerCase();

@@ -28,8 +28,24 @@ pub(super) struct Devices {
 }
 
 impl Devices {
+    /// Of devices that told nothing but sums.
+    fn unknown(numbers: &mut Numbers) -> Self {
+        Self {
+            all: 0,
+            ids: Vec::new(),
+            examples: Vec::new(),
+            frames: vec![0],
+            low: 0.0,
+            scale: 1.0,
+            values: numbers.f32s(&[]),
+        }
+    }
+
     /// Of a measure, within a budget of values.
     pub(super) fn of(measured: &Measured, budget: usize, numbers: &mut Numbers) -> Self {
+        if measured.devices.is_empty() {
+            return Self::unknown(numbers);
+        }
         let tracks = measured.frames[0].len();
         let sample = (measured.devices.len() * tracks).div_ceil(budget);
         let sampled: Vec<_> = measured.devices.iter().step_by(sample).collect();

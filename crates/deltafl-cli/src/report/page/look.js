@@ -39,6 +39,12 @@ const number = (measure, value) => written(drawn(measure, value), measure.decima
 const written = (value, decimals) => (Math.abs(value) >= 1e7 ? value.toExponential(3).replace("+", "") : value.toFixed(decimals));
 // A change as a cost: below 0 is better, whichever way the measure counts.
 const cost = (measure, value) => (measure.lower_is_better ? value : -value);
+// A range, as far as its ends are known.
+function range({ lower, upper }, text) {
+  if (!Number.isFinite(upper)) return Number.isFinite(lower) ? `≥ ${text(lower)}` : "?";
+  if (!Number.isFinite(lower)) return `≤ ${text(upper)}`;
+  return text(lower) === text(upper) ? text(lower) : `${text(lower)}–${text(upper)}`;
+}
 const withUnit = (measure, value) => number(measure, value) + (measure.percent ? " %" : "");
 
 // A change with its sign; a true minus, as long as the plus.

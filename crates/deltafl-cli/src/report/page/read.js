@@ -17,6 +17,7 @@ async function readPage() {
     run.knob.sort((a, b) => (b === run.baseline) - (a === run.baseline) || run.tracks[b].theta - run.tracks[a].theta || a - b);
     for (const measure of run.measures) {
       measure.figures = array(measure.figures);
+      measure.bounds = measure.bounds && array(measure.bounds);
       measure.histogram.heights = array(measure.histogram.heights);
       measure.histogram.marks = array(measure.histogram.marks);
       const devices = measure.devices;
@@ -36,6 +37,14 @@ function figureAt(run, measure, frame, track, figure) {
   const figures = measure.figures.length / run.rounds.length / run.tracks.length;
   const at = (frame * run.tracks.length + track) * figures + 2 * figure;
   return { mean: measure.figures[at], std: measure.figures[at + 1] };
+}
+
+// Between which numbers a figure lies: { lower, upper }, not finite where an end is not known; null where it is exact.
+function boundsAt(run, measure, frame, track, figure) {
+  if (!measure.bounds) return null;
+  const columns = measure.bounds.length / run.rounds.length / run.tracks.length;
+  const [lower, upper] = measure.bounds.subarray((frame * run.tracks.length + track) * columns + 2 * figure);
+  return { lower, upper };
 }
 
 // The height of each bar: devices, or their share of the points, each device averaged over seeds first.

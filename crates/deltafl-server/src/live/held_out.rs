@@ -1,0 +1,102 @@
+//! What may be shown of how models serve the examples that devices hold out: bounds of figures over a cohort, and no bin.
+
+use deltafl::evaluation::{CohortEvaluation, FigureBounds};
+use deltafl_data::run_folder::RoundLine;
+use deltafl_wire::card::FEWEST_SHOWN;
+use serde::Serialize;
+
+use crate::store::CommittedRound;
+
+/// Between which numbers the metric that tables report lies over a cohort.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HeldOutFigures {
+    /// Rounds behind the params.
+    pub version: u64,
+    /// Devices that told.
+    pub devices: u64,
+    /// The metric.
+    pub measure: &'static str,
+    /// Mean and percentiles.
+    #[serde(flatten)]
+    pub figures: FigureBounds,
+}
+
+impl HeldOutFigures {
+    /// What the cohort of a round told under each track; nothing where too few devices told.
+    pub(super) fn of(lines: &[RoundLine]) -> Vec<Vec<Self>> {
+        let figures = |told: &CohortEvaluation| {
+            let primary = told.primary().filter(|_| told.devices() >= FEWEST_SHOWN)?;
+            let (version, devices, measure) = (told.version, told.devices(), primary.measure.name());
+            Some(Self { version, devices, measure, figures: primary.figures()? })
+        };
+        lines.iter().map(|line| line.record.evaluations.iter().filter_map(figures).collect()).collect()
+    }
+}
+
+/// A committed round, for anybody who asks.
+#[derive(Serialize)]
+pub(crate) struct PublicRound {
+    #[serde(flatten)]
+    round: CommittedRound,
+    /// Per track.
+    held_out: Vec<Vec<HeldOutFigures>>,
+}
+
+impl PublicRound {
+    /// The round without the histograms that its cohort told.
+    pub(super) fn of(mut round: CommittedRound) -> Self {
+        let held_out = HeldOutFigures::of(&round.lines);
+        round.lines.iter_mut().for_each(|line| line.record.evaluations.clear());
+        Self { round, held_out }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deltafl::evaluation::{Measure, answer, answer_len};
+    use deltafl::exchange::Evaluation;
+    use deltafl::task::Task;
+    use deltafl::training::RoundRecord;
+
+    use super::*;
+
+    fn round(devices: usize) -> CommittedRound {
+        let asked = Measure::of_task(Task::Classes);
+        let mut sum = vec![0; answer_len(&asked)];
+        for k in 0..devices {
+            answer(&asked, Task::Classes, &Evaluation::of_primary(1.0, 0.105 + 0.1 * k as f64), &mut sum);
+        }
+        let record = RoundRecord {
+            seed: 1,
+            track: 0,
+            name: "FedAvg".to_owned(),
+            round: 4,
+            eta: None,
+            eta_age: None,
+            loss: None,
+            cohort: devices as u64,
+            dropped: 0,
+            tail: 1,
+            weight: 1.0,
+            refused: 0,
+            sums: 1,
+            messages: 0,
+            bytes_up: 0,
+            bytes_down: 0,
+            evaluations: CohortEvaluation::new(4, Task::Classes, &sum).into_iter().collect(),
+        };
+        let lines = vec![RoundLine { record, seconds: 0.5 }];
+        CommittedRound { round: 4, lines, timeline: Vec::new(), losses: vec![None], committed_at: 0 }
+    }
+
+    #[test]
+    fn anybody_sees_bounds_and_no_bin() {
+        let shown = serde_json::to_value(PublicRound::of(round(5))).unwrap();
+        let figures = &shown["held_out"][0][0];
+        assert_eq!((&figures["measure"], figures["devices"].as_u64()), (&"error".into(), Some(5)), "{shown}");
+        assert!(figures["p50"]["lower"].as_f64() < figures["p50"]["upper"].as_f64(), "{shown}");
+        assert!(!shown.to_string().contains("bins"), "{shown}");
+        let few = serde_json::to_value(PublicRound::of(round(4))).unwrap();
+        assert_eq!(few["held_out"][0].as_array().map(Vec::len), Some(0), "{few}");
+    }
+}

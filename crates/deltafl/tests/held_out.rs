@@ -1,0 +1,181 @@
+//! What cohorts tell of the examples that their devices hold out, against the same devices' figures in the open.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashMap;
+
+use deltafl::algorithm::{Quantile, Tail, Track};
+use deltafl::cohort::{Availability, Draw, Sampling};
+use deltafl::compute::Threads;
+use deltafl::data::synthetic::{Glyphs, Share, Spec};
+use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split, WithinSplit};
+use deltafl::evaluation::Measure;
+use deltafl::exchange::{Direct, Evaluation, Exchange, Masked, Reachable, SplitEvaluation};
+use deltafl::kernel::Isa;
+use deltafl::metrics::Figures;
+use deltafl::model::{Model, ModelSpec};
+use deltafl::stream::{Purpose, Stream};
+use deltafl::superquantile::Conformity;
+use deltafl::superquantile::private::PrivateQuantile;
+use deltafl::terms::Terms;
+use deltafl::trainer::{Sgd, Work};
+use deltafl::training::{Local, Plan, Records, RoundRecord, State, train};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+const SEED: u64 = 7;
+const ROUNDS: u64 = 5;
+
+/// y = 2a − b + noise, with another noise on every device; 2 to 21 examples each.
+fn planes(devices: u32, seed: u64) -> Federation {
+    let mut builder = FederationBuilder::of_values("planes", InputKind::Dense { dim: 2 });
+    for k in 0..devices {
+        let stream = &mut Stream::new(seed, Purpose::Synthesis, 0, u64::from(k));
+        let noise = stream.uniform(0.0, 4.0);
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        for _ in 0..2 + stream.below(20) {
+            let (a, b) = (stream.normal(), stream.normal());
+            x.extend([a as f32, b as f32]);
+            y.push((2.0 * a - b + noise * stream.normal()) as f32);
+        }
+        builder.push(&format!("d{k}"), Split::Train, DeviceExamples::Dense(&x), &y).unwrap();
+    }
+    builder.build()
+}
+
+fn glyphs(devices: u32, seed: u64) -> Federation {
+    let spec: Glyphs = toml::from_str(&format!("devices = {devices}\nseed = {seed}")).unwrap();
+    Spec::Glyphs(spec).build()
+}
+
+/// A federation of which every device holds some of its examples out.
+fn split(federation: Federation, train: f64, seed: u64) -> Federation {
+    let train = Share::new(train).unwrap();
+    federation.split_within(&WithinSplit { train, seed, ..WithinSplit::default() }).unwrap()
+}
+
+/// FedAvg, and a level whose η is found in secure sums or in the open.
+fn plan(model: &dyn Model, cohort: usize, quantile: Quantile, drop_out: f64) -> Plan {
+    let tail = Tail { quantile, ..Tail::new(Conformity::try_from(0.5).unwrap()) };
+    let availability: Availability = toml::from_str(&format!("drop_out = {drop_out:?}")).unwrap();
+    Plan {
+        rounds: ROUNDS,
+        sampling: Sampling { cohort_size: cohort, with_replacement: false, availability },
+        local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.05, decay: None },
+        evaluate_every: 2,
+        held_out: Some(model.task()),
+        terms: Terms::PRIVATE,
+        tracks: vec![Track::fed_avg(), tail.into()],
+    }
+}
+
+fn run(exchange: &mut dyn Exchange, plan: &Plan, model: &dyn Model) -> Records {
+    let mut state = State::new(SEED, plan.tracks.len(), &Sgd::new(model));
+    let mut records = Records::default();
+    train(exchange, plan, &mut state, &mut records).unwrap();
+    records
+}
+
+fn simulated(federation: &Federation, plan: &Plan, model: &dyn Model) -> Records {
+    let trainer = Sgd::new(model);
+    let compute = Threads::new(&trainer, federation, 2).unwrap();
+    run(&mut Direct::new(compute, federation).unwrap(), plan, model)
+}
+
+/// What the devices of a cohort come to under a track, told in the open.
+fn open(
+    federation: &Federation,
+    plan: &Plan,
+    round: u64,
+    split: &SplitEvaluation,
+    track: usize,
+) -> Vec<Evaluation> {
+    let train = federation.split(Split::Train);
+    let draw = Draw { seed: SEED, round, attempt: 0 };
+    let cohort = plan.sampling.cohort(train.len(), draw, &Reachable::Everyone);
+    let known: HashMap<&str, &Evaluation> =
+        split.devices.iter().map(|device| device.id.as_str()).zip(&split.tracks[track]).collect();
+    let answering = cohort.iter().filter(|drawn| !drawn.dropped);
+    let told = |place: usize| known.get(federation.id(train[place])).map(|&&evaluation| evaluation);
+    answering.filter_map(|drawn| told(drawn.device.place())).collect()
+}
+
+/// Holds every evaluation of a run against the figures of the same devices.
+fn check(federation: &Federation, plan: &Plan, records: &Records) -> TestCaseResult {
+    let task = plan.held_out.unwrap();
+    let mut versions = Vec::new();
+    for RoundRecord { round, track, evaluations, .. } in &records.rounds {
+        for told in evaluations {
+            let (_, splits) = records.evaluations.iter().find(|(done, _)| *done == told.version).unwrap();
+            let test = splits.iter().find(|split| split.split == Split::Test).unwrap();
+            let devices = open(federation, plan, *round, test, *track);
+            prop_assert_eq!(told.devices(), devices.len() as u64);
+            prop_assert_eq!(told.measures.len(), Measure::of_task(task).len());
+            for histogram in &told.measures {
+                let values = devices.iter().map(|device| histogram.measure.value(task, device).unwrap());
+                let exact = Figures::unweighted(&values.collect::<Vec<_>>()).unwrap();
+                let exact = std::iter::once(exact.mean).chain(exact.percentiles);
+                for (value, bounds) in exact.zip(histogram.figures().unwrap().columns()) {
+                    let rounding = 1e-9 * value.abs();
+                    let within = bounds.lower.is_some_and(|lower| lower <= value + rounding)
+                        && bounds.upper.is_some_and(|upper| value <= upper + rounding);
+                    prop_assert!(within, "{:?} of {:?} in {:?}", value, histogram.measure, bounds);
+                }
+            }
+            versions.push((told.version, *track));
+        }
+    }
+    prop_assert_eq!(versions, [(0, 0), (0, 1), (2, 0), (2, 1), (4, 0), (5, 0), (4, 1), (5, 1)]);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn bounds_from_secure_sums_hold_the_figures_of_the_same_devices(
+        devices in 8u32..30, cohort in 3usize..12, seed in 0u64..1000, train in 0.3..0.9, private: bool, classes: bool,
+        drop_out in prop::sample::select(vec![0.0, 0.3]),
+    ) {
+        let federation = split(if classes { glyphs(devices, seed) } else { planes(devices, seed) }, train, seed);
+        let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
+        let quantile = if private { Quantile::Private(PrivateQuantile::TwoLevel) } else { Quantile::Open };
+        let plan = plan(&*model, cohort, quantile, drop_out);
+        check(&federation, &plan, &simulated(&federation, &plan, &*model))?;
+    }
+}
+
+#[test]
+fn masked_cohorts_tell_the_same_and_neither_changes_a_bit_of_training() {
+    let federation = split(glyphs(20, 3), 0.8, 1);
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
+    let trainer = Sgd::new(&*model);
+    let plan = plan(&*model, 8, Quantile::Private(PrivateQuantile::TwoLevel), 0.0);
+    let compute = Threads::new(&trainer, &federation, 2).unwrap();
+    let masked = run(&mut Masked::new(compute, &federation, 0.0).unwrap(), &plan, &*model);
+    let direct = simulated(&federation, &plan, &*model);
+    check(&federation, &plan, &masked).unwrap();
+    let told = |records: &Records| -> Vec<_> {
+        records.rounds.iter().map(|record| record.evaluations.clone()).collect()
+    };
+    assert_eq!(told(&masked), told(&direct));
+    let silent = simulated(&federation, &Plan { held_out: None, ..plan }, &*model);
+    assert_eq!(silent.checkpoint, direct.checkpoint);
+    assert_eq!(silent.checkpoint, masked.checkpoint);
+    assert!(silent.rounds.iter().all(|record| record.evaluations.is_empty()));
+    // Riding along costs no call; the params after the last round cost one.
+    let calls = |records: &Records| -> Vec<u64> {
+        (0..ROUNDS).map(|t| records.rounds.iter().filter(|r| r.round == t).map(|r| r.sums).sum()).collect()
+    };
+    let (asked, not_asked) = (calls(&direct), calls(&silent));
+    assert_eq!(asked[..4], not_asked[..4]);
+    assert_eq!(asked[4], not_asked[4] + 2, "one more for each track");
+}
+
+#[test]
+fn devices_that_hold_nothing_out_tell_nothing() {
+    let federation = glyphs(12, 3);
+    let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
+    let plan = plan(&*model, 5, Quantile::Open, 0.0);
+    let records = simulated(&federation, &plan, &*model);
+    assert!(records.rounds.iter().all(|record| record.evaluations.is_empty()));
+}
