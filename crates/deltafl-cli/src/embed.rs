@@ -19,6 +19,10 @@ use crate::progress::Show;
 use crate::session::{self, Computing, Ended, Options, Start};
 use crate::{error, experiment_file, idle, report, table};
 
+#[cfg(feature = "net")]
+pub mod deployed;
+pub mod sweep;
+
 /// Columns of a message.
 const WIDTH: usize = 120;
 

@@ -108,6 +108,11 @@ impl Data {
         Self::of(federation, self.device)
     }
 
+    /// The federation that the device is of.
+    pub fn federation(&self) -> &Federation {
+        &self.federation
+    }
+
     /// The name of the device.
     pub fn name(&self) -> &str {
         self.federation.id(self.device)

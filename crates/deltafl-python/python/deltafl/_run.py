@@ -221,8 +221,22 @@ class Track:
         return f"Track {self.name!r} of {self._run.path}"
 
 
+def filled(
+    experiment: Mapping[str, Any], federation: Federation | None, trainer: Trainer | None
+) -> dict[str, Any]:
+    """An experiment with a model and data that are brought, where it names none."""
+    filled = dict(experiment)
+    if trainer is not None:
+        filled.setdefault("model", {"kind": "external", "l2": trainer.l2})
+    if federation is not None or trainer is not None:
+        filled.setdefault("data", {"source": f"memory:{federation.name if federation else 'devices'}"})
+    return filled
+
+
 def _plain(value: Any) -> Any:
-    """Without None, which TOML has not, and with lists for tuples."""
+    """Without None, which TOML has not, with lists for tuples, and algorithms, models and SGD as their sections."""
+    if callable(getattr(value, "section", None)):
+        return _plain(value.section())
     if isinstance(value, Mapping):
         return {str(key): _plain(below) for key, below in value.items() if below is not None}
     if isinstance(value, (list, tuple)):
