@@ -47,7 +47,7 @@ def test_a_notebook_runs(root: Path, tmp_path: Path, notebook: str, needs: str) 
     program = "import json, sys\nfrom test_docs import run_cells\nrun_cells(json.load(sys.stdin))\n"
     done = subprocess.run(
         [sys.executable, "-c", program], input=json.dumps(code), text=True, capture_output=True, check=False,
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     )
     assert done.returncode == 0, done.stderr
 

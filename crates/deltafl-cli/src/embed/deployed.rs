@@ -166,17 +166,3 @@ impl Audience for Heard<'_> {
         warn_thin_tails(experiment, &Show::Listener(self.0));
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_option_that_there_is_not_is_named() {
-        let words = ["--server", "localhost:1", "--insecure", "--data", "x", "--min-cohorts", "3"];
-        let refused = parsed::<DeviceWords>(words.map(OsString::from).to_vec()).err().unwrap();
-        assert_eq!(refused.kind, super::super::FailureKind::BadInput);
-        assert!(refused.message.contains("unexpected argument '--min-cohorts'"), "{}", refused.message);
-        assert!(!refused.message.contains("Usage"), "{}", refused.message);
-    }
-}

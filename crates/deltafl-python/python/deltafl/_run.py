@@ -127,10 +127,10 @@ class Run:
         """A row per seed, model and round: η, loss, cohort, tail, bytes, seconds."""
         return Table(_deltafl.rounds(self.path))
 
-    def report(self, out: str | PathLike[str] | None = None) -> Report:
-        """Writes tables, figures and one interactive page, into the run folder or ``out``."""
+    def report(self, out: str | PathLike[str] | None = None, *, figures: bool = True) -> Report:
+        """Writes tables, figures and one interactive page, into the run folder or ``out``. Without figures it is quicker."""
         folder = self.path if out is None else Path(out)
-        return Report(Path(_deltafl.report([self.path], folder)))
+        return Report(Path(_deltafl.report([self.path], folder, figures)))
 
     @property
     def tracks(self) -> list[Track]:
@@ -154,7 +154,7 @@ class Run:
     def _repr_html_(self) -> str:
         table = f"<pre>{html.escape(repr(self))}</pre>"
         try:
-            page = self.report().path
+            page = self.report(figures=False).path
         except InvalidInput as refused:
             return f"{table}<p>{html.escape(str(refused))}</p>"
         if page.stat().st_size > _LARGEST_PAGE:

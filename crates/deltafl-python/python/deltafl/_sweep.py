@@ -112,10 +112,10 @@ class Sweep:
         results: list[dict[str, Any]] = json.loads(_deltafl.sweep_results(self.path)[1])
         return results
 
-    def report(self, out: str | PathLike[str] | None = None) -> Report:
-        """Writes tables, figures and one page of all finished points, into the folder or ``out``."""
+    def report(self, out: str | PathLike[str] | None = None, *, figures: bool = True) -> Report:
+        """Writes tables, figures and one page of all finished points, into the folder or ``out``. Without figures it is quicker."""
         runs = [point.path for point in self if point.standing == "finished"]
-        return Report(Path(_deltafl.report(runs, self.path if out is None else Path(out))))
+        return Report(Path(_deltafl.report(runs, self.path if out is None else Path(out), figures)))
 
     def __iter__(self) -> Iterator[Point]:
         return iter(self.points)
