@@ -10,7 +10,7 @@ use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::trainer::LocalTrainer;
 use deltafl_device::{
-    Consent, Credentials, Data, Device, DeviceState, ModelTrainer, Offer, Reason, SessionError, offer,
+    Consent, Credentials, Data, Device, DeviceState, Offer, Reason, SessionError, model_trainer, offer,
 };
 use deltafl_device::{DialError, Server, Trust, is_refused_certificate};
 use deltafl_server::engine::Permille;
@@ -57,7 +57,7 @@ pub(crate) struct TakePart {
     #[command(flatten)]
     _config: ConfigArgs,
     /// The server
-    #[arg(long, value_name = "HOST:PORT", required = true)]
+    #[arg(long, value_name = "HOST:PORT", required = true, value_parser = host_and_port)]
     server: Option<String>,
     /// The federation folder that holds this device's examples
     #[arg(long, value_name = "DIR", required = true)]
@@ -180,6 +180,17 @@ fn on_battery() -> bool {
     let supplies = std::fs::read_dir("/sys/class/power_supply").into_iter().flatten().flatten();
     let status = supplies.filter_map(|supply| std::fs::read_to_string(supply.path().join("status")).ok());
     status.into_iter().any(|status| status.trim() == "Discharging")
+}
+
+/// An address to which devices connect, as the user wrote it.
+pub(crate) fn host_and_port(text: &str) -> std::result::Result<String, String> {
+    if let Some((scheme, rest)) = text.split_once("://") {
+        return Err(format!("devices speak a protocol of their own: without {scheme}://, as in {rest}"));
+    }
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err("host:port is expected, as in localhost:7700".to_owned()),
+    }
 }
 
 /// Who this device is, and how it knows its server.
@@ -307,7 +318,7 @@ pub(crate) fn take_part_with(
         };
         let (trainer, trained) = match brought {
             Some(trainer) => (trainer, "a trainer of its own".to_owned()),
-            None => model_trainer(&offer, &data, args.machine.kernel())?,
+            None => offered_trainer(&offer, &data, args.machine.kernel())?,
         };
         (watched.say)(&format!("{} takes part in {} ({trained})", data.name(), offer.experiment));
         let ended = device.serve(trainer, data).await;
@@ -327,12 +338,28 @@ pub(crate) fn take_part_with(
 }
 
 /// The server's model as a trainer, and its name.
-fn model_trainer(offer: &Offer, data: &Data, kernel: Isa) -> Result<(Arc<dyn LocalTrainer>, String)> {
+fn offered_trainer(offer: &Offer, data: &Data, kernel: Isa) -> Result<(Arc<dyn LocalTrainer>, String)> {
     let spec: ModelSpec = serde_json::from_str(&offer.model).map_err(|e| {
         bad_input(format!("the server trains a model unknown here: {}", offer.model)).because(e)
     })?;
     let model = spec
         .build(data.federation(), kernel)
         .map_err(|e| bad_input("the server's model does not fit this data").because(e))?;
-    Ok((Arc::new(ModelTrainer::new(model.into())), spec.name().to_owned()))
+    Ok((Arc::new(model_trainer(model.into())), spec.name().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_and_a_port() {
+        assert_eq!(host_and_port("[::1]:7700").unwrap(), "[::1]:7700");
+        assert!(
+            host_and_port("http://fl.example.org:7700").unwrap_err().ends_with("as in fl.example.org:7700")
+        );
+        for text in ["localhost", "localhost:", ":7700", "localhost:70000", ""] {
+            assert!(host_and_port(text).unwrap_err().contains("host:port is expected"), "{text}");
+        }
+    }
 }

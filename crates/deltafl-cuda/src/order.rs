@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use deltafl::data::Federation;
+use deltafl::data::{Federation, FederationIndex};
 use deltafl::device::{stream_key, update_stream};
 use deltafl::question::RoundKey;
 use deltafl::trainer::{LocalPlan, Work};
@@ -103,7 +103,7 @@ pub(crate) fn write_all(round: &RoundKey, orders: &[Order<'_>], host: &mut [u32]
 pub(crate) struct Orders {
     /// Seed, round, and how devices train; `None` when nothing has been drawn.
     of: Option<(u64, u64, Work, usize)>,
-    places: HashMap<u32, Range<usize>>,
+    places: HashMap<FederationIndex, Range<usize>>,
     /// Counted from the first example of each device.
     entries: Vec<u32>,
 }
@@ -115,7 +115,7 @@ impl Orders {
         federation: &Federation,
         round: &RoundKey,
         plan: &LocalPlan,
-        devices: &[u32],
+        devices: &[FederationIndex],
     ) {
         self.of = Some((round.seed, round.round, plan.work, plan.batch));
         self.places.clear();
@@ -134,7 +134,7 @@ impl Orders {
     }
 
     /// The order of a device, where it has been drawn.
-    pub(crate) fn get(&self, round: &RoundKey, plan: &LocalPlan, device: u32) -> Option<&[u32]> {
+    pub(crate) fn get(&self, round: &RoundKey, plan: &LocalPlan, device: FederationIndex) -> Option<&[u32]> {
         let wanted = (round.seed, round.round, plan.work, plan.batch);
         let place = self.places.get(&device).filter(|_| self.of == Some(wanted))?;
         Some(&self.entries[place.clone()])
@@ -206,14 +206,17 @@ mod tests {
         }
         let (federation, plan) = (builder.build(), plan(Work::Epochs(2)));
         let mut orders = Orders::default();
-        assert_eq!(orders.get(&ROUND, &plan, 1), None);
-        orders.draw(&federation, &ROUND, &plan, &[1, 1]);
+        assert_eq!(orders.get(&ROUND, &plan, FederationIndex(1)), None);
+        orders.draw(&federation, &ROUND, &plan, &[FederationIndex(1), FederationIndex(1)]);
         let mut expected = vec![0; 18];
         Draws { key: stream_key("b"), examples: 9, offset: 0 }.write(&ROUND, &plan, &mut expected);
-        assert_eq!(orders.get(&ROUND, &plan, 1), Some(expected.as_slice()));
-        assert_eq!(orders.get(&ROUND, &plan, 0), None, "it was not announced");
-        assert_eq!(orders.get(&RoundKey { round: 10, ..ROUND }, &plan, 1), None);
-        assert_eq!(orders.get(&RoundKey { seed: 6, ..ROUND }, &plan, 1), None);
-        assert_eq!(orders.get(&ROUND, &LocalPlan { work: Work::Epochs(1), ..plan }, 1), None);
+        assert_eq!(orders.get(&ROUND, &plan, FederationIndex(1)), Some(expected.as_slice()));
+        assert_eq!(orders.get(&ROUND, &plan, FederationIndex(0)), None, "it was not announced");
+        assert_eq!(orders.get(&RoundKey { round: 10, ..ROUND }, &plan, FederationIndex(1)), None);
+        assert_eq!(orders.get(&RoundKey { seed: 6, ..ROUND }, &plan, FederationIndex(1)), None);
+        assert_eq!(
+            orders.get(&ROUND, &LocalPlan { work: Work::Epochs(1), ..plan }, FederationIndex(1)),
+            None
+        );
     }
 }
