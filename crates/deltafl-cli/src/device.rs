@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use deltafl::data::Federation;
+use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
+use deltafl::trainer::LocalTrainer;
 use deltafl_device::{
     Consent, Credentials, Data, Device, DeviceState, Offer, SessionError, model_trainer, offer,
 };
@@ -199,26 +201,26 @@ fn known(args: &TakePart, address: &str, data: &Data) -> Result<(Credentials, Se
     Ok((Credentials::from(&identity), server))
 }
 
-/// Waits until the owner's conditions are met, before anything is sent, or until the device is to stop.
-async fn wait_until_willing(consent: &Consent, stop: &AtomicBool) {
+/// Waits until the owner's conditions are met, before anything is sent.
+async fn wait_until_willing(consent: &Consent, say: &(dyn Fn(&str) + Sync)) {
     let mut seconds = 0u32;
-    while (consent.willing)().is_err() && !stop.load(Ordering::Relaxed) {
+    while (consent.willing)().is_err() {
         if seconds == 2 {
-            eprintln!("the owner's conditions are not met; waiting until they are");
+            say("the owner's conditions are not met; waiting until they are");
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         seconds = seconds.saturating_add(1);
     }
 }
 
-/// What the server trains, as soon as it can be reached; `None` if the device is to stop before. A server that does not know the
-/// device yet may be reading the roster that it was just added to.
-async fn first_offer(server: &Server, name: &str, stop: &AtomicBool) -> Result<Option<Offer>> {
+/// What the server trains, as soon as it can be reached. A server that does not know the device yet may be reading the roster
+/// that it was just added to.
+async fn first_offer(server: &Server, name: &str, say: &(dyn Fn(&str) + Sync)) -> Result<Offer> {
     let mut refused = 0;
     let mut wait = Duration::from_secs(1);
-    while !stop.load(Ordering::Relaxed) {
+    loop {
         let error = match offer(server, name).await {
-            Ok(offer) => return Ok(Some(offer)),
+            Ok(offer) => return Ok(offer),
             Err(error) => error,
         };
         match &error {
@@ -228,7 +230,7 @@ async fn first_offer(server: &Server, name: &str, stop: &AtomicBool) -> Result<O
                     .into());
             }
             SessionError::Dial(DialError::Transport(_)) => {
-                eprintln!("{} cannot be reached; trying again in {} s", server.address, wait.as_secs());
+                say(&format!("{} cannot be reached; trying again in {} s", server.address, wait.as_secs()));
             }
             SessionError::Status(_) if refused < REFUSALS => {
                 refused += 1;
@@ -239,7 +241,6 @@ async fn first_offer(server: &Server, name: &str, stop: &AtomicBool) -> Result<O
         tokio::time::sleep(wait).await;
         wait = (2 * wait).min(LONGEST_WAIT);
     }
-    Ok(None)
 }
 
 /// What the device remembers, from its folder.
@@ -270,55 +271,93 @@ fn data(name: Option<&str>, folder: &Path, federation: &Arc<Federation>) -> Resu
 }
 
 fn take_part(args: TakePart) -> Result<()> {
-    // Clap has asked for both: they may be missing before a subcommand alone.
-    let (Some(address), Some(folder)) = (&args.server, &args.data) else {
+    // Clap has asked for it: it may be missing before a subcommand alone.
+    let Some(folder) = &args.data else {
         return Err(bad_input("a device needs --server and --data").into());
     };
     let federation = deltafl_data::open(folder)
         .map_err(|e| bad_input(format!("cannot open the federation {}", folder.display())).because(e))?;
-    let federation = Arc::new(federation);
-    let data = data(args.name.as_deref(), folder, &federation)?;
-    let (credentials, server) = known(&args, address, &data)?;
-    let (state, consent) = (state(&args)?, args.consent.consent(args.insecure)?);
     let stop = stop_on_interrupt();
+    let watched = Watched { ended: &|| stop.load(Ordering::Relaxed), say: &|text| eprintln!("{text}") };
+    take_part_with(&args, Arc::new(federation), None, &watched)
+}
+
+/// What a program that holds a device does beside it.
+pub(crate) struct Watched<'a> {
+    /// Whether the device is to end; asked ten times a second.
+    pub(crate) ended: &'a (dyn Fn() -> bool + Sync),
+    /// Hears what a person should know.
+    pub(crate) say: &'a (dyn Fn(&str) + Sync),
+}
+
+/// Takes part with examples that were opened, by the server's model or by a trainer that is brought, until it is to end.
+pub(crate) fn take_part_with(
+    args: &TakePart,
+    federation: Arc<Federation>,
+    brought: Option<Arc<dyn LocalTrainer>>,
+    watched: &Watched<'_>,
+) -> Result<()> {
+    let (Some(address), Some(folder)) = (&args.server, &args.data) else {
+        return Err(bad_input("a device needs --server and --data").into());
+    };
+    let data = data(args.name.as_deref(), folder, &federation)?;
+    let (credentials, server) = known(args, address, &data)?;
+    let (state, consent) = (state(args)?, args.consent.consent(args.insecure)?);
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
-    runtime.block_on(async {
-        wait_until_willing(&consent, stop).await;
-        let Some(offer) = first_offer(&server, &credentials.name, stop).await? else { return Ok(()) };
-        let spec: ModelSpec = serde_json::from_str(&offer.model).map_err(|e| {
-            bad_input(format!("the server trains a model unknown here: {}", offer.model)).because(e)
-        })?;
-        let contract = offer.contract.ok_or_else(|| {
-            bad_input(
-                "the server names no contract of the data: it is for devices that bring their own trainer",
-            )
-        })?;
-        let federation = contract.fit(Federation::clone(&federation)).map_err(|e| {
-            bad_input(format!("the data in {} does not fit the federation", folder.display())).because(e)
-        })?;
-        let federation = Arc::new(federation);
-        let model = spec
-            .build(&federation, args.machine.kernel())
-            .map_err(|e| bad_input("the server's model does not fit this data").because(e))?;
-        let data = data.within(&federation).ok_or_else(|| {
-            let examples = "the federation is for devices with more examples than";
-            bad_input(format!("{examples} {} has in {}", data.name(), folder.display()))
-        })?;
-        eprintln!("{} takes part in {} ({})", data.name(), offer.experiment, spec.name());
-        let device = Device::connect(server, credentials, consent).with_state(state).with_contract(&contract);
-        let trainer = Arc::new(model_trainer(model.into()));
-        let stopped = async {
-            while !stop.load(Ordering::Relaxed) {
-                tokio::time::sleep(Duration::from_millis(100)).await;
+    let taking_part = async {
+        wait_until_willing(&consent, watched.say).await;
+        let offer = first_offer(&server, &credentials.name, watched.say).await?;
+        let mut device = Device::connect(server, credentials, consent).with_state(state);
+        let data = match &offer.contract {
+            Some(contract) => {
+                let fitted = contract.fit(Federation::clone(&federation)).map_err(|e| {
+                    bad_input(format!("the data in {} does not fit the federation", folder.display()))
+                        .because(e)
+                })?;
+                device = device.with_contract(contract);
+                data.within(&Arc::new(fitted)).ok_or_else(|| {
+                    let examples = "the federation is for devices with more examples than";
+                    bad_input(format!("{examples} {} has in {}", data.name(), folder.display()))
+                })?
+            }
+            None if brought.is_some() => data,
+            None => {
+                return Err(bad_input(
+                    "the server names no contract of the data: it is for devices that bring their own trainer",
+                )
+                .into());
             }
         };
+        let (trainer, trained) = match brought {
+            Some(trainer) => (trainer, "a trainer of its own".to_owned()),
+            None => offered_trainer(&offer, &data, args.machine.kernel())?,
+        };
+        (watched.say)(&format!("{} takes part in {} ({trained})", data.name(), offer.experiment));
+        let ended = device.serve(trainer, data).await;
+        ended.map_err(|reason| bad_input("this device does not take part").because(reason).into())
+    };
+    let stopped = async {
+        while !(watched.ended)() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    runtime.block_on(async {
         tokio::select! {
-            ended = device.serve(trainer, data) => {
-                ended.map_err(|reason| bad_input("this device does not take part").because(reason).into())
-            }
+            ended = taking_part => ended,
             () = stopped => Ok(()),
         }
     })
+}
+
+/// The server's model as a trainer, and its name.
+fn offered_trainer(offer: &Offer, data: &Data, kernel: Isa) -> Result<(Arc<dyn LocalTrainer>, String)> {
+    let spec: ModelSpec = serde_json::from_str(&offer.model).map_err(|e| {
+        bad_input(format!("the server trains a model unknown here: {}", offer.model)).because(e)
+    })?;
+    let model = spec
+        .build(data.federation(), kernel)
+        .map_err(|e| bad_input("the server's model does not fit this data").because(e))?;
+    Ok((Arc::new(model_trainer(model.into())), spec.name().to_owned()))
 }
 
 #[cfg(test)]

@@ -19,6 +19,10 @@ use crate::progress::Show;
 use crate::session::{self, Computing, Ended, Options, Start};
 use crate::{error, experiment_file, idle, report, table};
 
+#[cfg(feature = "net")]
+pub mod deployed;
+pub mod sweep;
+
 /// Columns of a message.
 const WIDTH: usize = 120;
 
@@ -192,7 +196,7 @@ pub fn table(summary: &Summary) -> String {
     table::render(summary)
 }
 
-/// Writes tables, figures and the page of runs into a folder; returns the page.
-pub fn write_report(runs: &[&Path], out: &Path) -> Result<PathBuf, Failure> {
-    Ok(report::write_report(runs, out)?.page)
+/// Writes tables, figures where they are wanted, and the page of runs into a folder; returns the page.
+pub fn write_report(runs: &[&Path], out: &Path, figures: bool) -> Result<PathBuf, Failure> {
+    Ok(report::write_parts(runs, out, figures)?.page)
 }

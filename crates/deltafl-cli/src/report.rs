@@ -85,7 +85,8 @@ pub(crate) fn write_report(runs: &[&Path], out: &Path) -> miette::Result<ReportP
     write_parts(runs, out, true)
 }
 
-fn write_parts(runs: &[&Path], out: &Path, draw: bool) -> miette::Result<ReportPaths> {
+/// The same, with figures or without.
+pub(crate) fn write_parts(runs: &[&Path], out: &Path, draw: bool) -> miette::Result<ReportPaths> {
     let folders = runs;
     let mut runs = runs.iter().map(|run| RunResults::read(run)).collect::<miette::Result<Vec<_>>>()?;
     let named: Vec<(&Path, &Experiment)> =

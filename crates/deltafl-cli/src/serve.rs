@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deltafl::data::{Federation, Split};
+use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::task::Task;
 use deltafl::terms::Weights;
-use deltafl::trainer::Sgd;
+use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Outcome, Plan, RoundRecord, train};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation, SplitSection};
 use deltafl_data::run_folder::{RunFolder, RunFolderError};
@@ -29,14 +30,16 @@ use miette::{IntoDiagnostic, Report, Result};
 use crate::device::GuardArgs;
 use crate::error::bad_input;
 use crate::experiment_file;
-use crate::progress::Show;
 use crate::run::Machine;
-use crate::session::{self, Seeds, folder_error, stop_on_interrupt, warn_thin_tails};
+use crate::session::{self, Seeds, folder_error, stop_on_interrupt};
 use crate::settings::ConfigArgs;
 
+mod audience;
 mod deployment;
 mod logs;
 
+pub(crate) use audience::Audience;
+use audience::Console;
 use deployment::{Deployment, DeploymentArgs};
 pub(crate) use deployment::{StoreArgs, renewal_error, store_error};
 
@@ -94,6 +97,18 @@ pub(crate) struct Args {
     /// Say nothing about rounds
     #[arg(long, short)]
     quiet: bool,
+}
+
+impl Args {
+    /// The instruction set of the kernels.
+    pub(crate) fn kernel(&self) -> Isa {
+        self.machine.kernel()
+    }
+
+    /// Whether there are no certificates.
+    pub(crate) fn is_insecure(&self) -> bool {
+        self.insecure
+    }
 }
 
 /// How rounds are run with devices that come and go.
@@ -175,12 +190,138 @@ impl Rounds {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     args.logs.start();
-    let mut experiment = experiment_file::read(&args.experiment, &args.overrides)?;
+    let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
     if args.print_contract {
         let (_, contract) = declared(&args, &experiment)?;
         println!("{}", serde_json::to_string_pretty(&contract).into_diagnostic()?);
         return Ok(());
     }
+    check(&args, &experiment)?;
+    let (federation, contract) = declared(&args, &experiment)?;
+    let model = session::build_model(&experiment, &federation, args.machine.kernel())?;
+    let served = Served {
+        trainer: &Sgd::new(&*model),
+        data_hash: match &args.contract {
+            Some(_) => contract.hash().to_hex().to_string(),
+            None => federation.hash().to_owned(),
+        },
+        contract: Some(contract),
+        devices: train_devices(&federation),
+    };
+    let quiet = args.quiet;
+    let out = out(&args, &experiment);
+    match serve(&args, experiment, &served, &Console { quiet }, stop_on_interrupt())? {
+        Outcome::Stopped => eprintln!("stopped; every finished round is kept in {}", out.display()),
+        Outcome::Finished => println!("Run folder: {}", out.display()),
+    }
+    Ok(())
+}
+
+/// What a server trains, and with whom.
+pub(crate) struct Served<'a> {
+    /// Names w and where it starts; the devices train by their own.
+    pub(crate) trainer: &'a dyn LocalTrainer,
+    /// The contract of the data; none where devices bring their own trainer.
+    pub(crate) contract: Option<DataContract>,
+    /// What the run folder records of the data.
+    pub(crate) data_hash: String,
+    /// The devices of a server without certificates, by name.
+    pub(crate) devices: Vec<String>,
+}
+
+/// Trains an experiment with devices that connect, until all seeds are done or `stop` is raised.
+pub(crate) fn serve(
+    args: &Args,
+    mut experiment: Experiment,
+    served: &Served<'_>,
+    audience: &dyn Audience,
+    stop: &Arc<AtomicBool>,
+) -> Result<Outcome> {
+    // Deployed, sums are always secure.
+    experiment.secagg = SecureAggregation::Real;
+    experiment.resolved = Some(Resolved {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        data_hash: served.data_hash.clone(),
+        kernel: args.machine.kernel(),
+        compute: ComputedOn::default(),
+        params: served.trainer.num_params(),
+        population: None, // Devices keep their figures to themselves.
+    });
+    audience.warn(&experiment);
+    let out = out(args, &experiment);
+    let mut folder = open(&out, &experiment)?;
+    let mut plan = experiment.plan();
+    plan.held_out = held_out(args, served, audience);
+    // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
+    let devices = if args.insecure { served.devices.len() } else { usize::MAX };
+    let rules = args.rounds.rules(&mut plan, devices)?;
+
+    let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
+    let contract = served.contract.as_ref();
+    let deployment = runtime.block_on(Deployment::open(&args.deployment, &experiment, contract, &out))?;
+    let http = runtime.block_on(deployment.serve_http(&args.deployment))?;
+    if let Some((_, url)) = &http {
+        audience.page(url);
+    }
+    let Some(lease) = runtime.block_on(deployment.lead(stop))? else { return Ok(Outcome::Stopped) };
+    let (host, engine) =
+        runtime.block_on(start(args, &experiment, &served.devices, &deployment, rules, Arc::clone(stop)))?;
+    let mut engine = engine.kept_in(deployment.run.journal(&lease));
+    if let Some((state, _)) = http {
+        let _ = state.refusals.set(host.refusals());
+    }
+    audience.listening(host.address(), rules.present);
+    let host = Arc::new(host);
+    let following = {
+        let _entered = runtime.enter();
+        deployment.follow(&host)
+    };
+    let heard = |record: &RoundRecord, seconds: f64| audience.round(record, seconds);
+    let mut committer =
+        RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
+    (committer.survey, committer.heard) = (!args.rounds.no_survey, &heard);
+    let ended = all_seeds(&experiment, &plan, served.trainer, &mut engine, committer, audience);
+    if matches!(ended, Ok(Outcome::Finished)) {
+        deployment.live.role(Role::Finished);
+    }
+    if plan.held_out.is_some() && matches!(ended, Ok(Outcome::Finished)) {
+        match folder.summarise() {
+            // No device holds examples out.
+            Ok(_) | Err(RunFolderError::NotEvaluated { .. }) => {}
+            Err(error) => audience.say(&format!("summary.json could not be written: {error}")),
+        }
+    }
+    report_refusals(&host, audience);
+    if args.deployment.stay && matches!(ended, Ok(Outcome::Finished)) {
+        audience.say("all rounds are done; serving the models until stopped");
+        while !stop.load(Ordering::Relaxed) && lease.is_held() {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+    runtime.block_on(async {
+        following.abort();
+        let _ = following.await;
+        if let Some(host) = Arc::into_inner(host) {
+            host.shut_down().await;
+        }
+        // The next server need not wait; if the database is gone, it waits for the lease to run out.
+        let _ = lease.release().await;
+    });
+    ended
+}
+
+/// The run folder.
+fn out(args: &Args, experiment: &Experiment) -> PathBuf {
+    args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name))
+}
+
+/// The devices of a federation that train, by name.
+pub(crate) fn train_devices(federation: &Federation) -> Vec<String> {
+    federation.split(Split::Train).into_iter().map(|k| federation.id(k).to_owned()).collect()
+}
+
+/// Refuses what must not be deployed.
+pub(crate) fn check(args: &Args, experiment: &Experiment) -> Result<()> {
     if !args.insecure && args.deployment.certs.is_none() {
         return Err(bad_input("a server needs --certs DIR, or --insecure on a loopback address")
             .help("deltafl certs init and deltafl certs server make the folder")
@@ -202,91 +343,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             .into());
     }
     if !args.insecure && !args.allow_close_levels {
-        check_levels(&experiment)?;
-    }
-    let (federation, contract) = declared(&args, &experiment)?;
-    let model = session::build_model(&experiment, &federation, args.machine.kernel())?;
-    // Deployed, sums are always secure.
-    experiment.secagg = SecureAggregation::Real;
-    experiment.resolved = Some(Resolved {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        data_hash: match &args.contract {
-            Some(_) => contract.hash().to_hex().to_string(),
-            None => federation.hash().to_owned(),
-        },
-        kernel: args.machine.kernel(),
-        compute: ComputedOn::default(),
-        params: model.num_params(),
-        population: None, // Devices keep their figures to themselves.
-    });
-    warn_thin_tails(&experiment, &Show::unless(args.quiet));
-    let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
-    let mut folder = open(&out, &experiment)?;
-    let mut plan = experiment.plan();
-    plan.held_out = held_out(&args, &contract, &*model);
-    // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
-    let devices = if args.insecure { federation.split(Split::Train).len() } else { usize::MAX };
-    let rules = args.rounds.rules(&mut plan, devices)?;
-
-    let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
-    let stop = stop_on_interrupt();
-    let deployment = runtime.block_on(Deployment::open(&args.deployment, &experiment, &contract, &out))?;
-    let state = runtime.block_on(deployment.serve_http(&args.deployment))?;
-    let Some(lease) = runtime.block_on(deployment.lead(stop))? else { return Ok(()) };
-    let (host, engine) =
-        runtime.block_on(start(&args, &experiment, &federation, &deployment, rules, Arc::clone(stop)))?;
-    let mut engine = engine.kept_in(deployment.run.journal(&lease));
-    if let Some(state) = state {
-        let _ = state.refusals.set(host.refusals());
-    }
-    eprintln!("listening on {}; waiting for {} devices", host.address(), rules.present);
-    let host = Arc::new(host);
-    let following = {
-        let _entered = runtime.enter();
-        deployment.follow(&host)
-    };
-    let quiet = args.quiet;
-    let heard = move |record: &RoundRecord, seconds: f64| {
-        let RoundRecord { seed, round, cohort, dropped, .. } = record;
-        if !quiet {
-            let stayed = cohort - dropped;
-            eprintln!("seed {seed}, round {}: {stayed} of {cohort} devices, {seconds:.1} s", round + 1);
-        }
-    };
-    let mut committer =
-        RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
-    (committer.survey, committer.heard) = (!args.rounds.no_survey, &heard);
-    let ended = all_seeds(&experiment, &plan, &*model, &mut engine, committer);
-    if matches!(ended, Ok(Outcome::Finished)) {
-        deployment.live.role(Role::Finished);
-    }
-    if plan.held_out.is_some() && matches!(ended, Ok(Outcome::Finished)) {
-        match folder.summarise() {
-            // No device holds examples out.
-            Ok(_) | Err(RunFolderError::NotEvaluated { .. }) => {}
-            Err(error) => eprintln!("summary.json could not be written: {error}"),
-        }
-    }
-    report_refusals(&host, args.quiet);
-    if args.deployment.stay && matches!(ended, Ok(Outcome::Finished)) {
-        eprintln!("all rounds are done; serving the models until stopped");
-        while !stop.load(Ordering::Relaxed) && lease.is_held() {
-            std::thread::sleep(Duration::from_millis(200));
-        }
-    }
-    runtime.block_on(async {
-        following.abort();
-        let _ = following.await;
-        if let Some(host) = Arc::into_inner(host) {
-            host.shut_down().await;
-        }
-        // The next server need not wait; if the database is gone, it waits for the lease to run out.
-        let _ = lease.release().await;
-    });
-    if ended? == Outcome::Stopped {
-        eprintln!("stopped; every finished round is kept in {}", out.display());
-    } else {
-        println!("Run folder: {}", out.display());
+        check_levels(experiment)?;
     }
     Ok(())
 }
@@ -319,13 +376,14 @@ fn check_levels(experiment: &Experiment) -> Result<()> {
 }
 
 /// What cohorts are asked about the examples that their devices hold out.
-fn held_out(args: &Args, contract: &DataContract, model: &dyn Model) -> Option<Task> {
-    if contract.split.is_none() && !args.rounds.no_evaluation && !args.quiet {
-        eprintln!(
-            "devices hold no examples out, and nothing will be known of their error: under [data] write split = {{ within = {{ train = 0.8 }} }}"
+fn held_out(args: &Args, served: &Served<'_>, audience: &dyn Audience) -> Option<Task> {
+    let contract = served.contract.as_ref().filter(|_| !args.rounds.no_evaluation)?;
+    if contract.split.is_none() {
+        audience.note(
+            "devices hold no examples out, and nothing will be known of their error: under [data] write split = { within = { train = 0.8 } }",
         );
     }
-    (contract.split.is_some() && !args.rounds.no_evaluation).then(|| model.task())
+    contract.split.map(|_| served.trainer.task())
 }
 
 /// The shape of the data and its contract: as a file declares it, or as the experiment's data has it. How devices split their own
@@ -381,16 +439,16 @@ fn open(out: &Path, experiment: &Experiment) -> Result<RunFolder> {
 async fn start(
     args: &Args,
     experiment: &Experiment,
-    federation: &Federation,
+    devices: &[String],
     deployment: &Deployment,
     rules: Rules,
     stop: Arc<AtomicBool>,
 ) -> Result<(Host, Remote)> {
-    let devices = federation.split(Split::Train);
     let roster = match deployment.roster().await? {
         Some(roster) => roster,
-        None => loopback::roster(LOOPBACK, devices.iter().map(|&k| federation.id(k)), |_| false)
-            .into_diagnostic()?,
+        None => {
+            loopback::roster(LOOPBACK, devices.iter().map(String::as_str), |_| false).into_diagnostic()?
+        }
     };
     let mut session = [0; 16];
     getrandom::fill(&mut session).map_err(|e| miette::miette!("no randomness: {e}"))?;
@@ -406,7 +464,7 @@ async fn start(
             model: serde_json::to_string(&experiment.model.spec()).into_diagnostic()?,
             params: experiment.resolved.as_ref().map_or(0, |resolved| resolved.params),
             open: experiment.is_open(),
-            contract: Some(deployment.contract.clone()),
+            contract: deployment.contract.clone(),
         },
     };
     let mut host =
@@ -422,18 +480,20 @@ async fn start(
 fn all_seeds(
     experiment: &Experiment,
     plan: &Plan,
-    model: &dyn Model,
+    trainer: &dyn LocalTrainer,
     engine: &mut Remote,
     mut committer: RoundCommitter<'_>,
+    audience: &dyn Audience,
 ) -> Result<Outcome> {
-    let seeds = Seeds::new(experiment, &Sgd::new(model), |seed| {
-        committer.begin(seed, model.num_params()).map_err(|error| match error {
+    let seeds = Seeds::new(experiment, trainer, |seed| {
+        committer.begin(seed, trainer.num_params()).map_err(|error| match error {
             CatchUpError::Store(error) => store_error(error),
             CatchUpError::Folder(error) => folder_error(error),
             error => Report::from_err(error),
         })
     })?;
     let stopped = seeds.work(|state| {
+        audience.begin(experiment, state.seed, state.round);
         engine.resume(state.seed, state.round).map_err(store_error)?;
         match train(engine, plan, state, &mut committer) {
             // It waited for devices: no further round was begun.
@@ -444,14 +504,14 @@ fn all_seeds(
     Ok(if stopped.is_some() { Outcome::Stopped } else { Outcome::Finished })
 }
 
-fn report_refusals(host: &Host, quiet: bool) {
+fn report_refusals(host: &Host, audience: &dyn Audience) {
     let counted = Refusal::ALL.map(|refusal| (refusal.name(), host.refused(refusal)));
     let told: Vec<String> = counted
         .iter()
         .filter(|(_, count)| *count > 0)
         .map(|(name, count)| format!("{name} {count}"))
         .collect();
-    if !quiet && !told.is_empty() {
-        eprintln!("refused: {}", told.join(", "));
+    if !told.is_empty() {
+        audience.refused(&told.join(", "));
     }
 }

@@ -7,7 +7,7 @@ use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
 pub(crate) mod axes;
 pub(crate) mod folder;
-mod listing;
+pub(crate) mod listing;
 mod merge;
 pub(crate) mod points;
 mod slurm;

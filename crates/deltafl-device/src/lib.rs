@@ -123,6 +123,11 @@ impl Data {
         Self::named(federation, self.name())
     }
 
+    /// The federation that the device is of.
+    pub fn federation(&self) -> &Federation {
+        &self.federation
+    }
+
     /// The name of the device.
     pub fn name(&self) -> &str {
         self.federation.id(self.device)

@@ -3,9 +3,11 @@
 //! ```text
 //! federation     devices in arrays that Python lends, or in a folder
 //! run            an experiment, trained into its run folder
+//! deployed       a device and a server of a deployed federation
 //! trainer        a trainer written in Python, as a LocalTrainer of the round loop
-//! listener       progress and Ctrl-C
+//! listener       progress and Ctrl-C; logs are records of `logging`
 //! results        what a run left behind, as Arrow tables
+//! sweep          the points of a sweep, and their results
 //! superquantile  the superquantile by itself
 //! ```
 //!
@@ -14,14 +16,17 @@
 use pyo3::prelude::*;
 
 mod algorithms;
+mod deployed;
 mod failure;
 mod federation;
 mod lent;
 mod listener;
+mod logs;
 mod results;
 mod run;
 mod state;
 mod superquantile;
+mod sweep;
 mod table;
 mod trainer;
 mod writer;
@@ -36,6 +41,8 @@ fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::FederationWriter>()?;
     module.add_function(wrap_pyfunction!(algorithms::algorithms, module)?)?;
     module.add_function(wrap_pyfunction!(command, module)?)?;
+    module.add_function(wrap_pyfunction!(deployed::serve, module)?)?;
+    module.add_function(wrap_pyfunction!(deployed::take_part, module)?)?;
     module.add_function(wrap_pyfunction!(run::experiment_of_file, module)?)?;
     module.add_function(wrap_pyfunction!(run::experiment_of_json, module)?)?;
     module.add_function(wrap_pyfunction!(run::experiment_of_run, module)?)?;
@@ -54,6 +61,9 @@ fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(superquantile::smoothed_mixture, module)?)?;
     module.add_function(wrap_pyfunction!(superquantile::superquantile, module)?)?;
     module.add_function(wrap_pyfunction!(superquantile::worst_case, module)?)?;
+    module.add_function(wrap_pyfunction!(sweep::sweep_open, module)?)?;
+    module.add_function(wrap_pyfunction!(sweep::sweep_plan, module)?)?;
+    module.add_function(wrap_pyfunction!(sweep::sweep_results, module)?)?;
     Ok(())
 }
 

@@ -25,13 +25,20 @@ impl Stop {
     }
 
     /// Ends the run after its round.
-    fn set(&self) {
+    pub(crate) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
     /// Whether the run is to end.
-    fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Stop {
+    /// The flag, shared.
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
     }
 }
 
@@ -60,7 +67,8 @@ impl PyListener {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn tell(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>) {
+    /// Calls the object; an exception ends the run.
+    pub(crate) fn tell(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>) {
         Python::attach(|py| {
             // Handlers of signals run here, that of Ctrl-C among them, when this is the main thread.
             if let Err(raised) = py.check_signals().and_then(|()| call(self.progress.bind(py))) {

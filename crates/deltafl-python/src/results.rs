@@ -133,7 +133,7 @@ pub(crate) fn text(py: Python<'_>, folder: PathBuf) -> PyResult<String> {
 
 /// Writes the report of runs into a folder; returns the page.
 #[pyfunction]
-pub(crate) fn report(py: Python<'_>, runs: Vec<PathBuf>, out: PathBuf) -> PyResult<PathBuf> {
+pub(crate) fn report(py: Python<'_>, runs: Vec<PathBuf>, out: PathBuf, figures: bool) -> PyResult<PathBuf> {
     let runs: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();
-    py.detach(|| embed::write_report(&runs, &out)).map_err(|e| exception(py, &e))
+    py.detach(|| embed::write_report(&runs, &out, figures)).map_err(|e| exception(py, &e))
 }

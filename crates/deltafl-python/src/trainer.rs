@@ -5,7 +5,7 @@
 //! Python runs.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deltafl::data::{BatchBuffer, Examples};
 use deltafl::memory::Memory;
@@ -14,6 +14,7 @@ use deltafl::stream::Stream;
 use deltafl::task::{RegressionLoss, Task};
 use deltafl::trainer::{LocalPlan, LocalTask, LocalTrainer, TrainerError, Work, Worker};
 use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
@@ -25,6 +26,8 @@ pub(crate) struct PyTrainer {
     bridge: Py<PyAny>,
     num_params: usize,
     task: Task,
+    /// Copies for a thread that no worker has now: a module is copied once per thread, and not once per round.
+    spare: Mutex<Vec<Py<PyAny>>>,
     /// The first exception.
     failed: Mutex<Option<PyErr>>,
 }
@@ -45,12 +48,12 @@ impl PyTrainer {
                 return Err(invalid(py, format!("task must be {known}, not {other:?}")));
             }
         };
-        Ok(Self { bridge, num_params, task, failed: Mutex::default() })
+        Ok(Self { bridge, num_params, task, spare: Mutex::default(), failed: Mutex::default() })
     }
 
     /// The exception of a run that failed in the trainer: its own class tells so, the user's exception is its cause.
     pub(crate) fn raised(&self, py: Python<'_>, message: &str) -> Option<PyErr> {
-        let cause = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let cause = self.failed().take()?;
         if cause.is_instance_of::<PyKeyboardInterrupt>(py) {
             return Some(cause);
         }
@@ -59,18 +62,41 @@ impl PyTrainer {
         Some(error)
     }
 
+    /// The same for a trainer of one device, or of none: the message begins with what was computed.
+    pub(crate) fn failure(&self, py: Python<'_>, what: &str) -> Option<PyErr> {
+        let said = self.said()?;
+        self.raised(py, &format!("{what}: {said}"))
+    }
+
+    /// Whether the trainer raised.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed().is_some()
+    }
+
+    /// The first exception in a line.
+    fn said(&self) -> Option<String> {
+        self.failed().as_ref().map(PyErr::to_string)
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Option<PyErr>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Py<PyAny>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Keeps an exception, and says it in a line.
     fn fail(&self, py: Python<'_>, error: PyErr) -> TrainerError {
         let said = error.to_string();
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.get_or_insert_with(|| error.clone_ref(py));
+        self.failed().get_or_insert_with(|| error.clone_ref(py));
         said.into()
     }
 
     /// An exception from a place that could return none.
     fn earlier(&self) -> Result<(), TrainerError> {
-        match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(error) => Err(error.to_string().into()),
+        match self.said() {
+            Some(said) => Err(said.into()),
             None => Ok(()),
         }
     }
@@ -99,16 +125,19 @@ impl LocalTrainer for PyTrainer {
     }
 
     fn worker(&self) -> Box<dyn Worker + '_> {
-        let object = Python::attach(|py| match self.bridge.call_method0(py, "worker") {
-            Ok(object) => object,
-            Err(error) => {
-                drop(self.fail(py, error));
-                self.bridge.clone_ref(py)
-            }
+        let spare = self.spare().pop();
+        let object = spare.unwrap_or_else(|| {
+            Python::attach(|py| match self.bridge.call_method0(py, "worker") {
+                Ok(object) => object,
+                Err(error) => {
+                    drop(self.fail(py, error));
+                    self.bridge.clone_ref(py)
+                }
+            })
         });
         Box::new(PyWorker {
             trainer: self,
-            object,
+            object: Some(object),
             params: None,
             local: Vec::new(),
             batch: BatchBuffer::default(),
@@ -119,10 +148,31 @@ impl LocalTrainer for PyTrainer {
 /// A thread's own copy of the trainer.
 struct PyWorker<'a> {
     trainer: &'a PyTrainer,
-    object: Py<PyAny>,
+    /// `None` only while it is dropped.
+    object: Option<Py<PyAny>>,
     params: Option<Py<PyArray1<f32>>>,
     local: Vec<f32>,
     batch: BatchBuffer,
+}
+
+impl PyWorker<'_> {
+    fn call<'py>(
+        &self,
+        method: &str,
+        py: Python<'py>,
+        args: impl PyCallArgs<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let object = self.object.as_ref().expect("there until it is dropped");
+        object.bind(py).call_method1(method, args)
+    }
+}
+
+impl Drop for PyWorker<'_> {
+    fn drop(&mut self) {
+        if let Some(object) = self.object.take() {
+            self.trainer.spare().push(object);
+        }
+    }
 }
 
 impl Worker for PyWorker<'_> {
@@ -135,9 +185,7 @@ impl Worker for PyWorker<'_> {
         Python::attach(|py| {
             let params = self.params.as_ref().map(|params| params.bind(py));
             let scored = gathered(py, &mut self.batch, examples, block)
-                .and_then(|(inputs, targets)| {
-                    self.object.bind(py).call_method1("score", (params, inputs, targets))
-                })
+                .and_then(|(inputs, targets)| self.call("score", py, (params, inputs, targets)))
                 .and_then(|scored| scored.extract::<(f64, [f64; Score::SUMS])>());
             scored.map(|(loss, sums)| Score { loss, sums }).map_err(|e| self.trainer.fail(py, e))
         })
@@ -171,7 +219,7 @@ impl Worker for PyWorker<'_> {
             let updated = gathered(py, &mut self.batch, examples, 0..examples.len())
                 .and_then(|(inputs, targets)| {
                     let params = PyArray1::from_slice(py, params);
-                    self.object.bind(py).call_method1("update", (params, inputs, targets, local))
+                    self.call("update", py, (params, inputs, targets, local))
                 })
                 .and_then(|updated| entries(&updated, params.len()));
             self.local = updated.map_err(|e| self.trainer.fail(py, e))?;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,52 @@ def test_threads_of_modules_come_to_the_same_bits(federation: dfl.Federation) ->
         for threads in (1, 2)
     )
     assert np.array_equal(one, two)
+
+
+def test_threads_of_modules_that_draw_random_numbers_come_to_the_same_bits(federation: dfl.Federation) -> None:
+    class Sometimes(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        """Draws in its later calls alone."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.drop = torch.nn.Linear(5, 2), torch.nn.Dropout(0.5)
+
+        def forward(self, rows: Any) -> Any:
+            # The first weights of every round are those of the start in the first round alone.
+            return self.fc(self.drop(rows) if bool(self.fc.bias.abs().max() > 0.05) else rows)
+
+    torch.manual_seed(0)
+    always = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(5, 2))
+    sometimes = Sometimes()
+    torch.nn.init.zeros_(sometimes.fc.bias)
+    keywords = {**SHORT, "cohort": 8, "rounds": 6, "evaluate_every": 6}
+    for net in (always, sometimes):
+        found = [
+            dfl.train(federation, dfl_torch.Module(net, device="cpu"), dfl.FedAvg(), threads=threads, **keywords)
+            .tracks[0]
+            .params()
+            for threads in (1, 3, 3)
+        ]
+        assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+
+
+def test_a_module_takes_part_in_a_deployed_federation(federation: dfl.Federation) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.2), torch.nn.Linear(5, 2))
+    algorithms = [dfl.FedAvg(), dfl.DeltaFL(theta=0.5, quantile="histogram")]
+    experiment = {"name": "wards", "rounds": 2, "cohort": 6, "local": SHORT["local"], "algorithm": algorithms}
+    names = federation.split("train")
+    module = dfl_torch.Module(net, device="cpu")
+    with dfl.Server(experiment, trainer=module, devices=names, wait_for=8, progress=False) as server:
+        with contextlib.ExitStack() as stack:
+            for name in names:
+                trainer = dfl_torch.Module(net, device="cpu")
+                stack.enter_context(dfl.Device(server, name=name).start(trainer, federation))
+            deployed = server.wait()
+    simulated = dfl.train(federation, module, algorithms, **{**SHORT, "rounds": 2, "cohort": 6})
+    for got, wanted in zip(deployed, simulated):
+        assert np.array_equal(got.params(), wanted.params())
+    net.load_state_dict(deployed["theta=0.5"].state_dict())
 
 
 @pytest.mark.parametrize("buffers", ["average", "fixed"])

@@ -77,7 +77,7 @@ pub(crate) struct DeploymentArgs {
 pub(super) struct Deployment {
     pub(super) federation: FederationName,
     pub(super) live: Live,
-    pub(super) contract: DataContract,
+    pub(super) contract: Option<DataContract>,
     pub(super) run: RunStore,
     store: Store,
     server: Option<ServerIdentity>,
@@ -92,7 +92,7 @@ impl Deployment {
     pub(super) async fn open(
         args: &DeploymentArgs,
         experiment: &Experiment,
-        contract: &DataContract,
+        contract: Option<&DataContract>,
         out: &Path,
     ) -> Result<Self> {
         let Certificates { federation, server, authority } = match &args.certs {
@@ -123,17 +123,12 @@ impl Deployment {
             Some(_) => RosterRenewal::new(store.clone(), federation.clone(), authority),
             None => RosterRenewal::loopback(store.clone(), federation.clone()),
         };
-        let run = RunStore::new(
-            store.clone(),
-            federation.clone(),
-            live.clone(),
-            experiment,
-            Some(contract.clone()),
-        );
+        let run =
+            RunStore::new(store.clone(), federation.clone(), live.clone(), experiment, contract.cloned());
         Ok(Self {
             federation,
             live,
-            contract: contract.clone(),
+            contract: contract.cloned(),
             run,
             store,
             server,
@@ -169,8 +164,9 @@ impl Deployment {
         Ok(Some(roster))
     }
 
-    /// Serves HTTP until the process ends: before this server leads, too, so that whoever asks learns that it stands by.
-    pub(super) async fn serve_http(&self, args: &DeploymentArgs) -> Result<Option<Arc<HttpState>>> {
+    /// Serves HTTP until the runtime ends: before this server leads, too, so that whoever asks learns that it stands by. Returns
+    /// what it shows, and where.
+    pub(super) async fn serve_http(&self, args: &DeploymentArgs) -> Result<Option<(Arc<HttpState>, String)>> {
         let Some(address) = args.http else { return Ok(None) };
         if self.server.is_none() && !address.ip().is_loopback() {
             return Err(bad_input("--insecure serves HTTP on a loopback address only").into());
@@ -194,7 +190,7 @@ impl Deployment {
             live: self.live.clone(),
             refusals: OnceLock::new(),
             enrolment,
-            contract: Some(self.contract.hash().to_hex().to_string()),
+            contract: self.contract.as_ref().map(|contract| contract.hash().to_hex().to_string()),
             access: if public { Access::Anyone } else { Access::Devices },
             answered: http::Answered::default(),
         });
@@ -202,10 +198,10 @@ impl Deployment {
             .await
             .map_err(|e| bad_input(format!("cannot listen on {address}")).because(e))?;
         let scheme = if tls.is_some() { "https" } else { "http" };
-        eprintln!("live page: {scheme}://{}", listener.local_addr().into_diagnostic()?);
+        let url = format!("{scheme}://{}", listener.local_addr().into_diagnostic()?);
         let shown = Arc::clone(&state);
         tokio::spawn(http::serve(listener, tls, shown, HttpLimits::default(), std::future::pending()));
-        Ok(Some(state))
+        Ok(Some((state, url)))
     }
 
     /// Waits until this server leads; `None` if it is to stop before.

@@ -342,7 +342,8 @@ mod tests {
 
     #[test]
     fn each_measure_of_held_out_examples_is_told_once_at_one_w() {
-        let evaluation = |n: u8, measure| Claim::Evaluation { params: params(n), seed: 1, round: n.into(), measure };
+        let evaluation =
+            |n: u8, measure| Claim::Evaluation { params: params(n), seed: 1, round: n.into(), measure };
         let mut ledger = Ledger::default();
         assert_eq!(claimed(&mut ledger, &[evaluation(1, "error"), evaluation(1, "loss")]), Ok(()));
         assert_eq!(claimed(&mut ledger, &[evaluation(1, "error")]), Err(Answered::Evaluation));

@@ -127,10 +127,10 @@ class Run:
         """A row per seed, model and round: η, loss, cohort, tail, bytes, seconds."""
         return Table(_deltafl.rounds(self.path))
 
-    def report(self, out: str | PathLike[str] | None = None) -> Report:
-        """Writes tables, figures and one interactive page, into the run folder or ``out``."""
+    def report(self, out: str | PathLike[str] | None = None, *, figures: bool = True) -> Report:
+        """Writes tables, figures and one interactive page, into the run folder or ``out``. Without figures it is quicker."""
         folder = self.path if out is None else Path(out)
-        return Report(Path(_deltafl.report([self.path], folder)))
+        return Report(Path(_deltafl.report([self.path], folder, figures)))
 
     @property
     def tracks(self) -> list[Track]:
@@ -154,7 +154,7 @@ class Run:
     def _repr_html_(self) -> str:
         table = f"<pre>{html.escape(repr(self))}</pre>"
         try:
-            page = self.report().path
+            page = self.report(figures=False).path
         except InvalidInput as refused:
             return f"{table}<p>{html.escape(str(refused))}</p>"
         if page.stat().st_size > _LARGEST_PAGE:
@@ -221,8 +221,22 @@ class Track:
         return f"Track {self.name!r} of {self._run.path}"
 
 
+def filled(
+    experiment: Mapping[str, Any], federation: Federation | None, trainer: Trainer | None
+) -> dict[str, Any]:
+    """An experiment with a model and data that are brought, where it names none."""
+    filled = dict(experiment)
+    if trainer is not None:
+        filled.setdefault("model", {"kind": "external", "l2": trainer.l2})
+    if federation is not None or trainer is not None:
+        filled.setdefault("data", {"source": f"memory:{federation.name if federation else 'devices'}"})
+    return filled
+
+
 def _plain(value: Any) -> Any:
-    """Without None, which TOML has not, and with lists for tuples."""
+    """Without None, which TOML has not, with lists for tuples, and algorithms, models and SGD as their sections."""
+    if callable(getattr(value, "section", None)):
+        return _plain(value.section())
     if isinstance(value, Mapping):
         return {str(key): _plain(below) for key, below in value.items() if below is not None}
     if isinstance(value, (list, tuple)):

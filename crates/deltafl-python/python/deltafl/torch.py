@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -77,6 +79,8 @@ class Module(Trainer):
         }
         self._tensors = {name: self._find(name) for name in [*self._trained, *self._carried]}
         self._num_params = sum(value.numel() for value in self._tensors.values())
+        #: Whether an update draws random numbers; None before the first.
+        self._draws: bool | None = None
 
     def _find(self, name: str) -> Any:
         owner, _, last = name.rpartition(".")
@@ -90,7 +94,7 @@ class Module(Trainer):
     def init(self, rng: np.random.Generator) -> NDArray[Any]:
         """w₀."""
         if self._init == "reset":
-            with _seeded(int(rng.integers(2**63))):
+            with _TURNS.alone(), _seeded(int(rng.integers(2**63))):
                 for layer in self._net.modules():
                     reset = getattr(layer, "reset_parameters", None)
                     if callable(reset):
@@ -156,19 +160,36 @@ class Module(Trainer):
         self, params: NDArray[Any], inputs: NDArray[Any], targets: NDArray[Any], local: Local
     ) -> NDArray[Any]:
         """Epochs or steps of SGD."""
+        if self._draws is False:
+            # Threads share torch's random numbers. A module that draws none runs beside others; should it draw after all, the
+            # update is made again where nobody else draws.
+            with _TURNS.beside_others():
+                before = _random_state()
+                updated = self._updated(params, inputs, targets, local)
+                self._draws = _random_state() != before
+            if not self._draws:
+                return updated
+        with _TURNS.alone(), _seeded(local.seed):
+            before = _random_state()
+            updated = self._updated(params, inputs, targets, local)
+            self._draws = bool(self._draws) or _random_state() != before
+        return updated
+
+    def _updated(
+        self, params: NDArray[Any], inputs: NDArray[Any], targets: NDArray[Any], local: Local
+    ) -> NDArray[Any]:
         self._load(params)
         self._net.train()
         all_inputs, all_targets = self._batch(inputs), self._targets(targets)
         weights = [self._tensors[name] for name in self._trained]
         centre = [weight.detach().clone() for weight in weights] if local.proximal else None
         optimizer = None if self._optimizer is None else self._optimizer(weights, local)
-        with _seeded(local.seed):
-            for batch in local.batches():
-                indices = torch.from_numpy(batch).to(self._device)
-                output = self._net(all_inputs[indices])
-                loss = self._loss(output, all_targets[indices])
-                gradient = list(torch.autograd.grad(loss, weights))
-                self._step(weights, gradient, centre, local, optimizer)
+        for batch in local.batches():
+            indices = torch.from_numpy(batch).to(self._device)
+            output = self._net(all_inputs[indices])
+            loss = self._loss(output, all_targets[indices])
+            gradient = list(torch.autograd.grad(loss, weights))
+            self._step(weights, gradient, centre, local, optimizer)
         return self._store()
 
     @torch.no_grad()
@@ -209,6 +230,50 @@ def _default_loss(task: str) -> Loss:
             output.reshape(-1), wanted
         )
     return torch.nn.functional.cross_entropy
+
+
+class _Turns:
+    """Who may use the random numbers of the process: one that draws them alone, or any number that draw none."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._beside, self._waiting, self._alone = 0, 0, False
+
+    @contextmanager
+    def beside_others(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone and not self._waiting)
+            self._beside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._beside -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._alone and not self._beside)
+            finally:
+                self._waiting -= 1
+            self._alone = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._alone = False
+                self._changed.notify_all()
+
+
+_TURNS = _Turns()
+
+
+def _random_state() -> tuple[object, ...]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return (torch.get_rng_state().numpy().tobytes(), random.getstate(), *(state.numpy().tobytes() for state in cuda))
 
 
 class _seeded:

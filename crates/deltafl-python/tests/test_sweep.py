@@ -1,0 +1,84 @@
+"""Sweeps from Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_run import TINY, bits, command
+from test_trainer import Array, Softmax
+
+import deltafl as dfl
+
+AXES = {"local.learning_rate": [0.1, 0.3], "seeds": [[1], [2]]}
+
+
+def test_a_sweep_has_the_points_and_bits_of_the_command(tmp_path: Path) -> None:
+    mine = dfl.sweep(TINY, AXES, out="mine", rounds=2, progress=False)
+    assert [point.settings for point in mine] == [
+        {"local.learning_rate": rate, "seeds": seeds} for rate in (0.1, 0.3) for seeds in ([1], [2])
+    ]
+    done = command("sweep", "run", str(mine.path / "sweep.toml"), "--out", "theirs", "--quiet")
+    assert done.returncode == 0, done.stderr
+    for point in mine:
+        assert point.standing == "finished"
+        assert bits(point.path) == bits(Path("theirs") / point.path.name)
+    listed = command("sweep", "list", "mine", "--json")
+    assert json.loads(listed.stdout) == mine.results()
+    assert command("sweep", "list", "theirs").stdout.startswith(repr(mine).rsplit("\n", 1)[0])
+    assert mine.report(figures=False).path.is_file()
+
+
+def test_a_sweep_grows_and_trains_what_is_new_alone() -> None:
+    first = dfl.sweep(TINY, {"local.learning_rate": [0.1]}, rounds=2, progress=False)
+    written = (first.points[0].path / "summary.json").stat().st_mtime_ns
+    grown = dfl.sweep(TINY, {"local.learning_rate": [0.1, 0.3]}, rounds=2, progress=False)
+    assert grown.path == first.path and len(grown) == 2
+    assert (grown.points[0].path / "summary.json").stat().st_mtime_ns == written
+    with pytest.raises(dfl.InvalidInput, match="holds another sweep"):
+        dfl.sweep(TINY, {"local.batch": [5]}, rounds=2, progress=False)
+
+
+class Failing(Softmax):
+    """Raises at its n-th update."""
+
+    left = 6
+
+    def update(self, params: Array, inputs: Array, targets: Array, local: dfl.Local) -> Array:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("no room")
+        return super().update(params, inputs, targets, local)
+
+
+def test_a_sweep_of_a_trainer_of_your_own_is_resumed_after_it_raised(federation: dfl.Federation) -> None:
+    experiment: dict[str, Any] = {
+        "name": "mine",
+        "rounds": 3,
+        "cohort": 4,
+        "evaluate_every": 1,
+        "local": dfl.SGD(lr=0.1, batch=8),
+        "algorithm": [dfl.FedAvg()],
+    }
+    over = {"local.learning_rate": [0.1, 0.2]}
+    keywords: dict[str, Any] = {"federation": federation, "progress": False}
+    with pytest.raises(dfl.TrainerError, match=r"device ward-\d+: RuntimeError: no room"):
+        dfl.sweep(experiment, over, trainer=Failing(5, 2), **keywords)
+    assert [point.standing for point in dfl.Sweep("sweeps/mine")] == ["begun", "missing"]
+    done = dfl.sweep(experiment, over, trainer=Softmax(5, 2), **keywords)
+    for point in done:
+        rate = point.settings["local.learning_rate"]
+        alone = dfl.train(
+            federation, Softmax(5, 2), dfl.FedAvg(), rounds=3, cohort=4, local=dfl.SGD(lr=rate, batch=8),
+            evaluate_every=1, progress=False,
+        )
+        assert np.array_equal(point.run["fedavg"].params(), alone["fedavg"].params())
+        assert point.run["fedavg"].arrays().keys() == {"fc.weight"}
+
+
+def test_values_that_are_no_list_are_refused() -> None:
+    with pytest.raises(dfl.InvalidInput, match="a list"):
+        dfl.sweep(TINY, {"local.learning_rate": "0.1"})
