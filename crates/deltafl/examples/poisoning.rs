@@ -243,6 +243,7 @@ impl Case {
             sampling: Sampling { cohort_size: 50, with_replacement: false, availability },
             local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
             evaluate_every: ROUNDS,
+            held_out: None,
             terms: Terms { clip, ..Terms::PRIVATE },
             tracks,
         };

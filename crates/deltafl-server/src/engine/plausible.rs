@@ -140,7 +140,7 @@ fn check_update(params: &Params, sum: &Sum, cohort: usize, step: Step) -> Result
             squares += if moves { change * change } else { 0.0 };
         }
     }
-    match step.longest(kept as f64, weight, params.len()) {
+    match step.longest(tail as f64, weight, params.len()) {
         Some(most) if squares.sqrt() > most => Err(Implausible::Norm { norm: squares.sqrt(), most }),
         _ => Ok(()),
     }

@@ -65,7 +65,11 @@ fn masked_sums_and_a_device_on_its_own_clip_alike() {
     let query = Query::new(start.tracks[0].params.clone(), ask);
     let mut sum = vec![0; UpdateCode::len(query.params.len())];
     for device in federation.split(Split::Train) {
-        let member = Member { examples: federation.examples(device), key: stream_key(federation.id(device)) };
+        let member = Member {
+            examples: federation.examples(device),
+            key: stream_key(federation.id(device)),
+            held_out: None,
+        };
         let (mut worker, mut own) = (trainer.worker(), Memory::default());
         member.answer(&key, &query, None, &mut *worker, &mut own, &mut sum).unwrap();
     }
