@@ -58,11 +58,11 @@ fn killed_again_and_again_the_server_finishes_every_round() {
     let page: serde_json::Value = serde_json::from_str(&page).unwrap();
     let rounds = page["rounds"].as_array().unwrap();
     assert_eq!(rounds.len(), 8, "four rounds of two seeds");
-    for round in rounds {
-        let names: Vec<_> =
-            round["phases"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
-        assert!(names.starts_with(&["advertise keys"]), "{round}");
-    }
+    // A round that was interrupted has none where the next server asked nobody: it had all sums, or too few were left to ask.
+    let phases = |round: &serde_json::Value| round["phases"].as_array().unwrap().clone();
+    let shown: Vec<_> = rounds.iter().map(phases).filter(|phases| !phases.is_empty()).collect();
+    assert!(shown.len() >= rounds.len() - 3, "three servers were killed: {page}");
+    assert!(shown.iter().all(|phases| phases[0]["name"] == "advertise keys"), "{page}");
 }
 
 #[test]
