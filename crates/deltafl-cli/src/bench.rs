@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use clap::Parser;
-use deltafl::data::{BatchBuffer, Federation};
+use deltafl::data::{BatchBuffer, Federation, FederationIndex};
 use deltafl::kernel::{self, Aligned, Isa};
 use deltafl::model::{Model, Step};
 use deltafl::stream::{Purpose, Stream};
@@ -234,7 +234,7 @@ fn take_steps(case: &Case, isa: Isa, steps: u32) -> Result<()> {
     let step = Step { learning_rate: case.learning_rate, l2: case.l2, proximal: None, drift: None };
     let mut buffer = BatchBuffer::default();
     for _ in 0..steps {
-        let batch = buffer.gather(&federation.examples(0), 0..case.batch);
+        let batch = buffer.gather(&federation.examples(FederationIndex(0)), 0..case.batch);
         model.step(&mut working, batch, step, &mut scratch);
     }
     black_box(&working);
@@ -302,17 +302,17 @@ impl<'a> Worker<'a> {
     /// Examples per second of each repeat.
     fn rates(&mut self, measure: Measure, pass: Pass) -> Vec<f64> {
         let _flush = kernel::flush_denormals();
-        self.pass(pass, 0);
-        let mut devices = (0..self.race.federation.len() as u32).cycle();
+        self.pass(pass, FederationIndex(0));
+        let mut devices = self.race.federation.devices().cycle();
         let mut next = || {
-            let device = devices.next().unwrap_or(0);
+            let device = devices.next().unwrap_or(FederationIndex(0));
             self.pass(pass, device);
             self.race.federation.count(device)
         };
         (0..REPEATS).map(|_| measure.rate(&mut next)).collect()
     }
 
-    fn pass(&mut self, pass: Pass, device: u32) {
+    fn pass(&mut self, pass: Pass, device: FederationIndex) {
         match pass {
             Pass::Train => self.train(device),
             Pass::Evaluate => self.evaluate(device),
@@ -320,12 +320,12 @@ impl<'a> Worker<'a> {
     }
 
     /// One epoch of a device from the common parameters.
-    fn train(&mut self, device: u32) {
+    fn train(&mut self, device: FederationIndex) {
         let Race { case, federation, model, params, .. } = *self.race;
         let examples = federation.examples(device);
         self.order.clear();
         self.order.extend(0..examples.len());
-        Stream::new(1, Purpose::LocalUpdate, 0, u64::from(device)).shuffle(&mut self.order);
+        Stream::new(1, Purpose::LocalUpdate, 0, u64::from(device.0)).shuffle(&mut self.order);
         model.load(params, &mut self.working);
         let step = Step { learning_rate: case.learning_rate, l2: case.l2, proximal: None, drift: None };
         for indices in self.order.chunks(case.batch) {
@@ -337,7 +337,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Loss and errors of a device.
-    fn evaluate(&mut self, device: u32) {
+    fn evaluate(&mut self, device: FederationIndex) {
         let examples = self.race.federation.examples(device);
         for start in (0..examples.len()).step_by(EVALUATION_BLOCK) {
             let block = start..(start + EVALUATION_BLOCK).min(examples.len());

@@ -4,7 +4,9 @@
 //! any other. Numbers of classes that have no names say little, and there may be thousands: they are left out.
 
 use deltafl::compute::Threads;
-use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split, TargetKind};
+use deltafl::data::{
+    DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, Split, TargetKind,
+};
 use deltafl::exchange::{Direct, Exchange as _, SplitEvaluation};
 use deltafl::metrics::OverSeeds;
 use deltafl::params::Params;
@@ -72,7 +74,7 @@ struct Rows {
 
 impl Rows {
     /// Adds the examples of a class that a device holds.
-    fn take(&mut self, federation: &Federation, device: u32, class: u32) {
+    fn take(&mut self, federation: &Federation, device: FederationIndex, class: u32) {
         let examples = federation.examples(device);
         let of_class = (0..examples.len()).filter(|&i| examples.label(i) == class);
         for i in of_class {
@@ -150,8 +152,8 @@ mod tests {
         let federation = builder.build();
         let by_class = by_class(&federation, Split::Test).unwrap().unwrap();
         let told: Vec<(&str, u64)> =
-            (0..by_class.len() as u32).map(|class| (by_class.id(class), by_class.count(class))).collect();
+            by_class.devices().map(|class| (by_class.id(class), by_class.count(class))).collect();
         assert_eq!(told, [("ill", 2), ("well", 2)], "nobody is lost");
-        assert!(matches!(by_class.stored_inputs(1), DeviceExamples::Dense([2.0, 4.0])));
+        assert!(matches!(by_class.stored_inputs(FederationIndex(1)), DeviceExamples::Dense([2.0, 4.0])));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use deltafl::data::Federation;
 use deltafl::model::ModelSpec;
 use deltafl_device::{
-    Consent, Credentials, Data, Device, DeviceState, ModelTrainer, Offer, Reason, SessionError, offer,
+    Consent, Credentials, Data, Device, DeviceState, Offer, Reason, SessionError, model_trainer, offer,
 };
 use deltafl_device::{DialError, Server, Trust, is_refused_certificate};
 use deltafl_server::engine::Permille;
@@ -55,7 +55,7 @@ pub(crate) struct TakePart {
     #[command(flatten)]
     _config: ConfigArgs,
     /// The server
-    #[arg(long, value_name = "HOST:PORT", required = true)]
+    #[arg(long, value_name = "HOST:PORT", required = true, value_parser = host_and_port)]
     server: Option<String>,
     /// The federation folder that holds this device's examples
     #[arg(long, value_name = "DIR", required = true)]
@@ -180,6 +180,17 @@ fn on_battery() -> bool {
     status.into_iter().any(|status| status.trim() == "Discharging")
 }
 
+/// An address to which devices connect, as the user wrote it.
+pub(crate) fn host_and_port(text: &str) -> std::result::Result<String, String> {
+    if let Some((scheme, rest)) = text.split_once("://") {
+        return Err(format!("devices speak a protocol of their own: without {scheme}://, as in {rest}"));
+    }
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err("host:port is expected, as in localhost:7700".to_owned()),
+    }
+}
+
 /// Who this device is, and how it knows its server.
 fn known(args: &TakePart, address: &str, data: &Data) -> Result<(Credentials, Server)> {
     let Some(folder) = &args.identity else {
@@ -283,7 +294,7 @@ fn take_part(args: TakePart) -> Result<()> {
         let data = data.within(federation);
         eprintln!("{} takes part in {} ({})", data.name(), offer.experiment, spec.name());
         let device = Device::connect(server, credentials, consent).with_state(state).with_contract(&contract);
-        let trainer = Arc::new(ModelTrainer::new(model.into()));
+        let trainer = Arc::new(model_trainer(model.into()));
         let stopped = async {
             while !stop.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -296,4 +307,20 @@ fn take_part(args: TakePart) -> Result<()> {
             () = stopped => Ok(()),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_and_a_port() {
+        assert_eq!(host_and_port("[::1]:7700").unwrap(), "[::1]:7700");
+        assert!(
+            host_and_port("http://fl.example.org:7700").unwrap_err().ends_with("as in fl.example.org:7700")
+        );
+        for text in ["localhost", "localhost:", ":7700", "localhost:70000", ""] {
+            assert!(host_and_port(text).unwrap_err().contains("host:port is expected"), "{text}");
+        }
+    }
 }

@@ -9,13 +9,13 @@ use deltafl::data::{Federation, Split};
 use deltafl::trainer::LocalTrainer;
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
-use deltafl_device::{Backoff, Consent, Credentials, ModelTrainer, Server, Trust};
+use deltafl_device::{Backoff, Consent, Credentials, Server, Trust, model_trainer};
 use deltafl_server::authority::Fleet;
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::loopback;
 use miette::{IntoDiagnostic, Result};
 
-use crate::device::GuardArgs;
+use crate::device::{GuardArgs, host_and_port};
 use crate::error::bad_input;
 use crate::experiment_file;
 use crate::run::Machine;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// The server
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700", value_parser = host_and_port)]
     server: String,
     /// How many devices, the first of the federation [default: all that train]
     #[arg(long, value_name = "N")]
@@ -89,7 +89,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
     let (federation, model) = load(&experiment, &args.machine)?;
     let federation: Arc<Federation> = Arc::new(federation);
-    let trainer: Arc<dyn LocalTrainer> = Arc::new(ModelTrainer::new(model.into()));
+    let trainer: Arc<dyn LocalTrainer> = Arc::new(model_trainer(model.into()));
     let devices = devices(&args, &federation)?;
     let options = options(&args)?;
     eprintln!("{} devices on their way to {}", devices.len(), args.server);
@@ -137,7 +137,7 @@ fn devices(args: &Args, federation: &Federation) -> Result<Vec<SimulatedDevice>>
     devices.truncate(args.devices.unwrap_or(devices.len()));
     let Some(path) = &args.fleet else {
         let server = Server { address: args.server.clone(), trust: Trust::Loopback };
-        let device = |data: u32| {
+        let device = |data| {
             let credentials = loopback::credentials(federation.id(data));
             SimulatedDevice { credentials, server: server.clone(), data }
         };

@@ -87,7 +87,7 @@ fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulat
     let data = deltafl_data::open(workdir.path("data")).unwrap();
     let device =
         |k| workdir.start(&format!("device --insecure --server {address} --data data --name {}", data.id(k)));
-    let _devices: Vec<Running> = (0..data.len() as u32).map(device).collect();
+    let _devices: Vec<Running> = data.devices().map(device).collect();
     serving.hear("all rounds are done");
     let trained = |run: &str| checkpoints(&workdir.path(run));
     assert!(trained("deployed") == trained("simulated"));

@@ -7,7 +7,9 @@
 use std::time::{Duration, Instant};
 
 use deltafl::compute::{Block, Compute, UpdateTask};
-use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split, WordVectors};
+use deltafl::data::{
+    DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, Split, WordVectors,
+};
 use deltafl::device::blocks;
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
@@ -91,8 +93,8 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     let federation = &cohort.federation;
     let params = initial(&cohort.spec, federation);
     let mut gpu = Gpu::new(device, federation, &cohort.spec, params.len(), Options::default())?;
-    let devices: Vec<(u32, f64)> =
-        (0..federation.len() as u32).map(|k| (k, federation.count(k) as f64)).collect();
+    let devices: Vec<(FederationIndex, f64)> =
+        federation.devices().map(|k| (k, federation.count(k) as f64)).collect();
     let plan = LocalPlan {
         work: Work::Epochs(1),
         batch: cohort.batch,
@@ -103,10 +105,10 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     };
     // w moves from round to round, so that nothing is there before it is sent.
     let moved: Params = params.as_slice().iter().map(|w| w + 1e-3).collect::<Vec<f32>>().into();
-    let ids: Vec<u32> = devices.iter().map(|&(k, _)| k).collect();
+    let ids: Vec<FederationIndex> = devices.iter().map(|&(k, _)| k).collect();
     let all = blocks_of(federation, &ids);
     let tasks_at = |params| {
-        let task = |&(device, weight): &(u32, f64)| UpdateTask {
+        let task = |&(device, weight): &(FederationIndex, f64)| UpdateTask {
             device,
             params,
             sent: &[],
@@ -156,7 +158,7 @@ fn evaluation(device: &Device) -> Result<(), Failure> {
     let (spec, federation) = (ModelSpec::Gru { hidden: 128, embedding: 0 }, texts(1121, |_| 3827));
     let params = initial(&spec, &federation);
     let mut gpu = Gpu::new(device, &federation, &spec, params.len(), Options::default())?;
-    let devices: Vec<u32> = (0..federation.len() as u32).collect();
+    let devices: Vec<FederationIndex> = federation.devices().collect();
     let four = [&params, &params, &params, &params];
     let all = blocks_of(&federation, &devices);
     gpu.scores(&all[..100], &four)?;
@@ -165,8 +167,8 @@ fn evaluation(device: &Device) -> Result<(), Failure> {
     Ok(())
 }
 
-fn blocks_of(federation: &Federation, devices: &[u32]) -> Vec<Block> {
-    let of_device = |&device: &u32| {
+fn blocks_of(federation: &Federation, devices: &[FederationIndex]) -> Vec<Block> {
+    let of_device = |&device: &FederationIndex| {
         let blocks = blocks(federation.count(device) as usize);
         blocks.map(move |examples| Block { device, examples })
     };

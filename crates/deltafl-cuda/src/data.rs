@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
-use deltafl::data::{Federation, InputColumn, InputKind, TargetColumn};
+use deltafl::data::{Federation, FederationIndex, InputColumn, InputKind, TargetColumn};
 
 use crate::GpuError;
 use crate::device::{Device, Kernel};
@@ -62,12 +62,12 @@ pub(crate) struct Placed<'a> {
 pub(crate) enum Offsets<'a> {
     /// Every device, where it begins in the federation.
     Resident(&'a Federation),
-    Streamed(HashMap<u32, u64>),
+    Streamed(HashMap<FederationIndex, u64>),
 }
 
 impl Offsets<'_> {
     /// Where a device begins; `None` where it is not in the columns.
-    pub(crate) fn get(&self, device: u32) -> Option<u64> {
+    pub(crate) fn get(&self, device: FederationIndex) -> Option<u64> {
         match self {
             Self::Resident(federation) => Some(federation.offset(device)),
             Self::Streamed(offsets) => offsets.get(&device).copied(),
@@ -77,7 +77,7 @@ impl Offsets<'_> {
 
 impl Placed<'_> {
     /// Whether all of these devices are among them.
-    pub(crate) fn holds(&self, devices: &[u32]) -> bool {
+    pub(crate) fn holds(&self, devices: &[FederationIndex]) -> bool {
         devices.iter().all(|&device| self.offsets.get(device).is_some())
     }
 }
@@ -117,7 +117,7 @@ impl<'a> Data<'a> {
     }
 
     /// Consecutive parts of a list of devices, each of which fits.
-    pub(crate) fn parts(&self, devices: &[u32]) -> Vec<Range<usize>> {
+    pub(crate) fn parts(&self, devices: &[FederationIndex]) -> Vec<Range<usize>> {
         if self.is_resident() {
             return std::iter::once(0..devices.len()).collect();
         }
@@ -125,12 +125,12 @@ impl<'a> Data<'a> {
     }
 
     /// Whether these devices are one part.
-    pub(crate) fn is_one_part(&self, devices: &[u32]) -> bool {
+    pub(crate) fn is_one_part(&self, devices: &[FederationIndex]) -> bool {
         self.sizes(devices).sum::<u64>() <= self.stretch()
     }
 
     /// Bytes of the columns of each device.
-    fn sizes(&self, devices: &[u32]) -> impl Iterator<Item = u64> {
+    fn sizes(&self, devices: &[FederationIndex]) -> impl Iterator<Item = u64> {
         devices.iter().map(|&k| Ranges::of(self.federation, k).bytes(self.federation))
     }
 
@@ -140,13 +140,13 @@ impl<'a> Data<'a> {
     }
 
     /// Brings the columns of these devices into the GPU's memory.
-    pub(crate) fn place(&self, devices: &[u32]) -> Result<Placed<'a>, GpuError> {
+    pub(crate) fn place(&self, devices: &[FederationIndex]) -> Result<Placed<'a>, GpuError> {
         if self.is_resident() {
             return Ok(Placed { streamed: None, offsets: Offsets::Resident(self.federation) });
         }
         let ranges: Vec<Ranges> = devices.iter().map(|&k| Ranges::of(self.federation, k)).collect();
         let mut next = 0;
-        let offset = |(&k, range): (&u32, &Ranges)| {
+        let offset = |(&k, range): (&FederationIndex, &Ranges)| {
             let rows = range.examples.end - range.examples.start;
             next += rows;
             (k, next - rows)
@@ -285,7 +285,7 @@ impl Ranges {
         Self { examples: 0..entries / width.max(1), width }
     }
 
-    fn of(federation: &Federation, device: u32) -> Self {
+    fn of(federation: &Federation, device: FederationIndex) -> Self {
         let (start, count) = (federation.offset(device), federation.count(device));
         let rows = match federation.kind() {
             InputKind::Windows { len, .. } => count + len as u64,
@@ -378,9 +378,9 @@ mod tests {
         builder.push("a", Split::Train, DeviceExamples::Text(&[0, 1, 2, 3]), Targets::IN_TEXT).unwrap();
         builder.push("b", Split::Train, DeviceExamples::Text(&[4, 4, 1]), Targets::IN_TEXT).unwrap();
         let federation = builder.build();
-        assert_eq!(Ranges::of(&federation, 1).entries(), 4..7);
+        assert_eq!(Ranges::of(&federation, FederationIndex(1)).entries(), 4..7);
         assert_eq!(Ranges::whole(&federation).entries(), 0..7);
-        assert_eq!(Ranges::of(&federation, 0).bytes(&federation), 4);
+        assert_eq!(Ranges::of(&federation, FederationIndex(0)).bytes(&federation), 4);
     }
 
     #[test]
@@ -389,7 +389,7 @@ mod tests {
         builder.push("a", Split::Train, DeviceExamples::Dense(&[1.0, 5.0, 3.0, 5.0]), &[0, 1]).unwrap();
         builder.push("b", Split::Test, DeviceExamples::Dense(&[100.0, 5.0]), &[1]).unwrap();
         let federation = builder.build();
-        assert_eq!(Ranges::of(&federation, 1).entries(), 4..6);
-        assert_eq!(Ranges::of(&federation, 0).bytes(&federation), 2 * (2 * 4 + 2));
+        assert_eq!(Ranges::of(&federation, FederationIndex(1)).entries(), 4..6);
+        assert_eq!(Ranges::of(&federation, FederationIndex(0)).bytes(&federation), 2 * (2 * 4 + 2));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use deltafl::compute::{Block, Compute, ComputeError, Remembered, UpdateTask};
-use deltafl::data::Federation;
+use deltafl::data::{Federation, FederationIndex};
 use deltafl::device::stream_key;
 use deltafl::kernel::Isa;
 use deltafl::model::{ModelSpec, Score};
@@ -59,7 +59,7 @@ pub struct Gpu<'a> {
     losses: Mirror<f64>,
     errors: Mirror<u32>,
     /// The cohort of the next round, until it has been prepared.
-    next: Vec<u32>,
+    next: Vec<FederationIndex>,
     /// Orders of the next round.
     ahead: Orders,
     /// The columns of a cohort that was uploaded before it was asked for.
@@ -147,7 +147,7 @@ impl<'a> Gpu<'a> {
 
     /// Whether these devices were uploaded before they were asked for.
     #[doc(hidden)]
-    pub fn has_ready(&self, devices: &[u32]) -> bool {
+    pub fn has_ready(&self, devices: &[FederationIndex]) -> bool {
         self.ready.as_ref().is_some_and(|ready| ready.holds(devices))
     }
 
@@ -197,7 +197,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// Consecutive parts of a list of devices, each of which fits; one where all have been uploaded.
-    fn parts(&self, devices: &[u32]) -> Vec<Range<usize>> {
+    fn parts(&self, devices: &[FederationIndex]) -> Vec<Range<usize>> {
         if self.has_ready(devices) {
             return std::iter::once(0..devices.len()).collect();
         }
@@ -205,7 +205,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// These devices in the GPU's memory.
-    fn placed(&self, devices: &[u32]) -> Result<Arc<Placed<'a>>, GpuError> {
+    fn placed(&self, devices: &[FederationIndex]) -> Result<Arc<Placed<'a>>, GpuError> {
         match &self.ready {
             Some(ready) if ready.holds(devices) => Ok(ready.clone()),
             _ => Ok(Arc::new(self.data.place(devices)?)),
@@ -402,7 +402,7 @@ impl<'a> Gpu<'a> {
         offsets: &Offsets<'_>,
     ) -> Result<Vec<Task>, GpuError> {
         self.ahead.wait();
-        let mut known: HashMap<(u32, u32, u32), u64> = HashMap::new();
+        let mut known: HashMap<(FederationIndex, u32, u32), u64> = HashMap::new();
         let mut orders: Vec<Order<'_>> = Vec::new();
         let (mut tasks, mut total) = (Vec::with_capacity(wave.len()), 0);
         for (slot, Wanted { task, vector }) in wave.iter().enumerate() {
@@ -446,7 +446,7 @@ impl<'a> Gpu<'a> {
 }
 
 /// Where a device begins that has been placed.
-fn offset(offsets: &Offsets<'_>, device: u32) -> u64 {
+fn offset(offsets: &Offsets<'_>, device: FederationIndex) -> u64 {
     offsets.get(device).expect("a wave holds devices that have been placed")
 }
 
@@ -460,7 +460,7 @@ impl Compute for Gpu<'_> {
     }
 
     /// Remembers them: the next round is prepared while the GPU works on this one.
-    fn prefetch(&mut self, devices: &[u32]) {
+    fn prefetch(&mut self, devices: &[FederationIndex]) {
         self.next = devices.to_vec();
     }
 

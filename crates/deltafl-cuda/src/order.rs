@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use deltafl::data::Federation;
+use deltafl::data::{Federation, FederationIndex};
 use deltafl::device::{stream_key, update_stream};
 use deltafl::question::RoundKey;
 use deltafl::trainer::{LocalPlan, Work};
@@ -123,7 +123,7 @@ pub(crate) fn write_all(round: &RoundKey, orders: &[Order<'_>], host: &mut [u32]
 pub(crate) struct Orders {
     /// Seed, round, and how devices train; `None` when nothing has been drawn.
     of: Option<(u64, u64, Work, usize)>,
-    places: HashMap<u32, Range<usize>>,
+    places: HashMap<FederationIndex, Range<usize>>,
     /// Counted from the first example of each device.
     entries: Vec<u32>,
     thread: Option<Drawer>,
@@ -138,7 +138,7 @@ impl Orders {
         federation: &Federation,
         round: &RoundKey,
         plan: &LocalPlan,
-        devices: &[u32],
+        devices: &[FederationIndex],
     ) {
         self.wait();
         self.of = Some((round.seed, round.round, plan.work, plan.batch));
@@ -176,7 +176,7 @@ impl Orders {
     }
 
     /// The order of a device, where it has been drawn; [`Self::wait`] comes before.
-    pub(crate) fn get(&self, round: &RoundKey, plan: &LocalPlan, device: u32) -> Option<&[u32]> {
+    pub(crate) fn get(&self, round: &RoundKey, plan: &LocalPlan, device: FederationIndex) -> Option<&[u32]> {
         let wanted = (round.seed, round.round, plan.work, plan.batch);
         let place = self.places.get(&device).filter(|_| self.of == Some(wanted))?;
         self.entries.get(place.clone())
@@ -304,10 +304,13 @@ mod tests {
         orders.wait();
         let mut expected = vec![0; 18];
         Draws { key: stream_key("b"), examples: 9, offset: 0 }.write(&ROUND, &plan, &mut expected);
-        assert_eq!(orders.get(&ROUND, &plan, 1), Some(expected.as_slice()));
-        assert_eq!(orders.get(&ROUND, &plan, 0), None, "it was not announced");
-        assert_eq!(orders.get(&RoundKey { round: 10, ..ROUND }, &plan, 1), None);
-        assert_eq!(orders.get(&RoundKey { seed: 6, ..ROUND }, &plan, 1), None);
-        assert_eq!(orders.get(&ROUND, &LocalPlan { work: Work::Epochs(1), ..plan }, 1), None);
+        assert_eq!(orders.get(&ROUND, &plan, FederationIndex(1)), Some(expected.as_slice()));
+        assert_eq!(orders.get(&ROUND, &plan, FederationIndex(0)), None, "it was not announced");
+        assert_eq!(orders.get(&RoundKey { round: 10, ..ROUND }, &plan, FederationIndex(1)), None);
+        assert_eq!(orders.get(&RoundKey { seed: 6, ..ROUND }, &plan, FederationIndex(1)), None);
+        assert_eq!(
+            orders.get(&ROUND, &LocalPlan { work: Work::Epochs(1), ..plan }, FederationIndex(1)),
+            None
+        );
     }
 }

@@ -50,6 +50,7 @@ pub(crate) fn distinct<T: Copy + Eq + std::hash::Hash>(values: impl Iterator<Ite
 #[cfg(test)]
 mod tests {
     use super::*;
+    use deltafl::data::FederationIndex;
     use deltafl::trainer::{LocalPlan, Work};
 
     #[test]
@@ -63,8 +64,15 @@ mod tests {
             proximal: 0.0,
             correction: None,
         };
-        let task =
-            |params| UpdateTask { device: 0, params, sent: &[], own: None, plan: &plan, weight: 1.0, sum: 0 };
+        let task = |params| UpdateTask {
+            device: FederationIndex(0),
+            params,
+            sent: &[],
+            own: None,
+            plan: &plan,
+            weight: 1.0,
+            sum: 0,
+        };
         let (params, vectors) = shared_params(&[task(&a), task(&b), task(&a)]);
         assert_eq!((params.len(), vectors), (2, vec![0, 1, 0]));
         let sent = [Params::from(vec![2.0]), Params::from(vec![3.0]), a.clone()];

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use deltafl::data::{DeviceExamples, Federation, InputKind, Source, Split, TargetKind};
+use deltafl::data::{DeviceExamples, Federation, FederationIndex, InputKind, Source, Split, TargetKind};
 use deltafl::stream::{Purpose, Stream};
 
 use super::{FederationWriter, Heading, Manifest, SaveError};
@@ -186,10 +186,9 @@ pub fn partition(
         return Err(PartitionError::Windows);
     }
     // Examples by device: (device, index among its own).
-    let places: Vec<(u32, usize)> = (0..federation.len() as u32)
-        .flat_map(|k| (0..federation.examples(k).len()).map(move |i| (k, i)))
-        .collect();
-    let examples = |k: u32| federation.examples(k);
+    let places: Vec<(FederationIndex, usize)> =
+        federation.devices().flat_map(|k| (0..federation.examples(k).len()).map(move |i| (k, i))).collect();
+    let examples = |k: FederationIndex| federation.examples(k);
     // Real numbers are dealt as if they were of one class.
     let labels: Vec<u32> = places.iter().map(|&(k, i)| examples(k).label(i)).collect();
     let dealt = plan.deal(&labels)?;
@@ -204,7 +203,7 @@ pub fn partition(
         writer.words(federation.word_list(vectors), vectors)?;
     }
     for (k, examples) in dealt.iter().enumerate().filter(|(_, examples)| !examples.is_empty()) {
-        let rows: Vec<(u32, usize)> = examples.iter().map(|&example| places[example]).collect();
+        let rows: Vec<(FederationIndex, usize)> = examples.iter().map(|&example| places[example]).collect();
         push_rows(federation, &mut writer, &format!("device-{k}"), &rows)?;
     }
     Ok(writer.finish()?)
@@ -226,7 +225,7 @@ fn push_rows(
     federation: &Federation,
     writer: &mut FederationWriter,
     id: &str,
-    rows: &[(u32, usize)],
+    rows: &[(FederationIndex, usize)],
 ) -> Result<(), SaveError> {
     let (mut bytes, mut dense, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
     for &(device, i) in rows {
@@ -349,7 +348,9 @@ mod tests {
         let federation = crate::open(dir.path().join("f")).unwrap();
         assert_eq!(federation.len(), 4);
         for k in 0..4 {
-            let (DeviceExamples::Bytes(values), targets) = federation.stored(k) else { panic!("bytes") };
+            let (DeviceExamples::Bytes(values), targets) = federation.stored(FederationIndex(k)) else {
+                panic!("bytes")
+            };
             for (pair, &label) in values.chunks_exact(2).zip(targets.lent().classes()) {
                 assert_eq!((pair[1], u32::from(pair[0]) % 6), (pair[0] + 1, label));
             }

@@ -268,7 +268,7 @@ pub fn save(federation: &Federation, target: impl AsRef<Path>) -> Result<Manifes
     if let Some(vectors) = federation.vectors() {
         writer.words(federation.word_list(vectors), vectors)?;
     }
-    for k in 0..federation.len() as u32 {
+    for k in federation.devices() {
         let (inputs, targets) = federation.stored(k);
         writer.push(federation.id(k), federation.split_of(k), inputs, targets.lent())?;
     }

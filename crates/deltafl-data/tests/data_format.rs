@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use deltafl::data::{
-    BatchBuffer, DeviceExamples, DeviceSplit, Federation, FederationBuilder, InputKind, Split, TargetKind,
-    Unverified, WordVectors,
+    BatchBuffer, DeviceExamples, DeviceSplit, Federation, FederationBuilder, FederationIndex, InputKind,
+    Split, TargetKind, Unverified, WordVectors,
 };
 use deltafl::task::Targets;
 use deltafl_data::{FederationWriter, Heading, Manifest, OpenError, SaveError};
@@ -49,7 +49,8 @@ fn text() -> Federation {
 
 /// Everything a model could see of a federation.
 fn contents(federation: &Federation) -> Vec<String> {
-    (0..federation.len() as u32)
+    federation
+        .devices()
         .map(|k| {
             let examples = federation.examples(k);
             let mut buffer = BatchBuffer::default();
@@ -198,7 +199,10 @@ fn a_label_out_of_range_reads_as_the_highest_class() {
     bytes[at + 1] = 0xff;
     fs::write(&path, &bytes).unwrap();
     let opened = deltafl_data::open(damage.folder()).unwrap();
-    assert_eq!((opened.examples(0).label(0), opened.examples(0).label(1)), (9, 9));
+    assert_eq!(
+        (opened.examples(FederationIndex(0)).label(0), opened.examples(FederationIndex(0)).label(1)),
+        (9, 9)
+    );
     assert!(matches!(opened.verify(), Err(Unverified::Device(_))));
 }
 

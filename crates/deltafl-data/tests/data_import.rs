@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray, StructArray};
 use arrow_schema::{DataType, Field};
-use deltafl::data::{BatchBuffer, Federation, InputKind};
+use deltafl::data::{BatchBuffer, Federation, FederationIndex, InputKind};
 use deltafl_data::import::{
     Features, Imported, Target, emnist, idx, leaf, npz, parquet, sent140, shakespeare, table,
 };
@@ -44,10 +44,10 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 fn devices(imported: &Imported) -> Vec<String> {
     let federation = imported.open().unwrap();
     federation.verify().unwrap();
-    (0..federation.len() as u32).map(|k| device(&federation, k)).collect()
+    federation.devices().map(|k| device(&federation, k)).collect()
 }
 
-fn device(federation: &Federation, k: u32) -> String {
+fn device(federation: &Federation, k: FederationIndex) -> String {
     let examples = federation.examples(k);
     let mut buffer = BatchBuffer::default();
     let batch = buffer.gather(&examples, 0..examples.len());
@@ -258,12 +258,15 @@ fn nists_images_are_matched_shrunk_and_the_first_one_is_there_twice() {
     let imported = emnist::import(&folder("by_write"), &folder("by_class"), &workdir.target()).unwrap();
     let federation = imported.open().unwrap();
     federation.verify().unwrap();
-    assert_eq!((federation.id(0), federation.id(1)), ("f0000_14", "f0001_41"));
+    assert_eq!(
+        (federation.id(FederationIndex(0)), federation.id(FederationIndex(1))),
+        ("f0000_14", "f0001_41")
+    );
     let labels =
         |k| (0..federation.count(k) as usize).map(|i| federation.examples(k).label(i)).collect::<Vec<_>>();
-    assert_eq!((labels(0), labels(1)), (vec![4, 4, 19], vec![61, 61]));
+    assert_eq!((labels(FederationIndex(0)), labels(FederationIndex(1))), (vec![4, 4, 19], vec![61, 61]));
     let mut buffer = BatchBuffer::default();
-    let jay = buffer.gather(&federation.examples(0), [2].into_iter()).inputs.dense();
+    let jay = buffer.gather(&federation.examples(FederationIndex(0)), [2].into_iter()).inputs.dense();
     assert_eq!((jay.len(), jay[0], jay[783]), (784, 50.0 * (1.0 / 255.0), 1.0));
     assert_eq!(imported.manifest.source.unwrap().dropped[0].count, 1);
 
@@ -302,7 +305,7 @@ fn tweets_become_their_first_twenty_words() {
     assert_eq!(words, ["", "good", "bad", "!"]);
     assert_eq!(federation.kind(), InputKind::Tokens { len: 20, vocabulary: 4 });
     let mut buffer = BatchBuffer::default();
-    let ann = buffer.gather(&federation.examples(0), 0..2);
+    let ann = buffer.gather(&federation.examples(FederationIndex(0)), 0..2);
     assert_eq!(ann.inputs.tokens()[..6], [1, 0, 1, 3, 0, 0]);
     assert_eq!(ann.inputs.tokens()[20..], [0; 20]);
     assert_eq!(ann.targets.classes(), [1, 0]);
@@ -343,10 +346,13 @@ fn shakespeares_roles_become_windows() {
     assert_eq!(imported.manifest.input, InputKind::Windows { len: 20, alphabet: 53 });
     let federation = imported.open().unwrap();
     federation.verify().unwrap();
-    assert_eq!((federation.id(0), federation.id(1)), ("TITLE_ANNE", "TITLE_BOB"));
+    assert_eq!(
+        (federation.id(FederationIndex(0)), federation.id(FederationIndex(1))),
+        ("TITLE_ANNE", "TITLE_BOB")
+    );
     let length = "Speak the speech, I pray you, as I pronounced it to you. ".len() as u64;
-    assert_eq!(federation.count(0), length - 20);
-    assert_eq!(federation.examples(0).label(0), u32::from(shakespeare::symbol('p')));
+    assert_eq!(federation.count(FederationIndex(0)), length - 20);
+    assert_eq!(federation.examples(FederationIndex(0)).label(0), u32::from(shakespeare::symbol('p')));
 }
 
 #[test]

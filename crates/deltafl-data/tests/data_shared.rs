@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use deltafl::data::{Federation, InputKind};
+use deltafl::data::{Federation, FederationIndex, InputKind};
 use deltafl_data::import::{Features, Target, idx, leaf, sent140, shakespeare};
 use tempfile::TempDir;
 
@@ -29,7 +29,7 @@ fn target(dir: &TempDir, min_points: u64) -> Target {
 
 /// Smallest, median and largest number of examples.
 fn spread(federation: &Federation) -> (u64, u64, u64) {
-    let mut counts: Vec<u64> = (0..federation.len() as u32).map(|k| federation.count(k)).collect();
+    let mut counts: Vec<u64> = federation.devices().map(|k| federation.count(k)).collect();
     counts.sort_unstable();
     (counts[0], counts[counts.len() / 2], counts[counts.len() - 1])
 }
@@ -73,14 +73,14 @@ fn leaf_shards_hold_the_images_of_the_idx_files() {
         leaf::import(&[shard("train"), shard("test")], Features::Auto, &target(&other, 0)).unwrap();
     let shards = imported.open().unwrap();
     assert_eq!((shards.len(), shards.kind()), (5, InputKind::Bytes { dim: 784 }));
-    for k in 0..shards.len() as u32 {
-        let same = (0..all.len() as u32).find(|&j| all.id(j) == shards.id(k)).unwrap();
+    for k in shards.devices() {
+        let same = all.devices().find(|&j| all.id(j) == shards.id(k)).unwrap();
         assert_eq!(contents(&shards, k), contents(&all, same), "{}", shards.id(k));
     }
 }
 
 /// What a model sees of a device.
-fn contents(federation: &Federation, device: u32) -> String {
+fn contents(federation: &Federation, device: FederationIndex) -> String {
     let examples = federation.examples(device);
     let mut buffer = deltafl::data::BatchBuffer::default();
     format!("{:?}", buffer.gather(&examples, 0..examples.len()))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
-use deltafl::data::{BatchBuffer, FeatureColumn, Federation, InputKind, Split, TargetKind};
+use deltafl::data::{BatchBuffer, FeatureColumn, Federation, FederationIndex, InputKind, Split, TargetKind};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl_data::import::{Features, Imported, Target, leaf, npz, parquet, table};
@@ -49,7 +49,7 @@ fn csv_error(text: impl AsRef<[u8]>, columns: &table::Columns) -> String {
 }
 
 /// The inputs of a device.
-fn inputs(federation: &Federation, k: u32) -> Vec<f32> {
+fn inputs(federation: &Federation, k: FederationIndex) -> Vec<f32> {
     let examples = federation.examples(k);
     BatchBuffer::default().gather(&examples, 0..examples.len()).inputs.dense().to_vec()
 }
@@ -69,8 +69,8 @@ fn check_patients(federation: &Federation) {
     let age = FeatureColumn { name: "age".into(), categories: Vec::new() };
     assert_eq!(federation.feature_columns(), [sex, age]);
     // Device "north": F and M, one feature each, then the age.
-    assert_eq!(inputs(federation, 0), [1.0, 0.0, 61.0, 0.0, 1.0, 35.0]);
-    let labels: Vec<u32> = (0..2).map(|i| federation.examples(0).label(i)).collect();
+    assert_eq!(inputs(federation, FederationIndex(0)), [1.0, 0.0, 61.0, 0.0, 1.0, 35.0]);
+    let labels: Vec<u32> = (0..2).map(|i| federation.examples(FederationIndex(0)).label(i)).collect();
     assert_eq!(labels, [0, 1]);
 }
 
@@ -110,7 +110,7 @@ fn a_column_of_numbers_can_be_read_as_words() {
     let text = "clinic,ward,y\na,7,0\na,12,1\na,annex,0\n";
     let federation = opened(&csv(&Folder::new(), text, &columns));
     assert_eq!(federation.feature_columns()[0].categories, ["12", "7", "annex"]);
-    assert_eq!(inputs(&federation, 0), [0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+    assert_eq!(inputs(&federation, FederationIndex(0)), [0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
 }
 
 #[test]
@@ -173,7 +173,10 @@ fn numbers_to_predict_stay_numbers() {
         table::import(&file, table::Dialect::Csv, &columns("city", "price"), Features::Auto, &target);
     let federation = opened(&imported.unwrap());
     assert_eq!(federation.targets(), TargetKind::Values);
-    assert_eq!((federation.examples(0).value(1), federation.examples(1).value(0)), (180.0, -1000.0));
+    assert_eq!(
+        (federation.examples(FederationIndex(0)).value(1), federation.examples(FederationIndex(1)).value(0)),
+        (180.0, -1000.0)
+    );
     let error = csv_error("city,rooms,price\na,3,250.5\n", &columns("city", "price"));
     assert!(error.ends_with("numbers to predict are imported with --regression"), "{error}");
 }
@@ -183,7 +186,10 @@ fn more_than_65536_classes_survive_the_folder() {
     let rows: String = (0..66_000).map(|i| format!("{i},0.5\n")).collect();
     let columns = table::Columns { label: "y".into(), ..table::Columns::default() };
     let federation = opened(&csv(&Folder::new(), format!("y,x\n{rows}"), &columns));
-    assert_eq!((federation.classes(), federation.examples(0).label(65_999)), (66_000, 65_999));
+    assert_eq!(
+        (federation.classes(), federation.examples(FederationIndex(0)).label(65_999)),
+        (66_000, 65_999)
+    );
 }
 
 fn write_parquet(path: &Path, columns: Vec<(&str, ArrayRef)>) {
@@ -260,7 +266,10 @@ fn an_array_in_fortran_order_is_the_same_array() {
         let folder = Folder::new();
         let file = folder.file("a.npz", npz_file(order, x));
         let arrays = npz::Arrays { x: "x".into(), y: "y".into(), device: None };
-        inputs(&opened(&npz::import(&file, &arrays, Features::Dense, &folder.target()).unwrap()), 0)
+        inputs(
+            &opened(&npz::import(&file, &arrays, Features::Dense, &folder.target()).unwrap()),
+            FederationIndex(0),
+        )
     };
     let rows = read("False", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     assert_eq!(read("True", [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]), rows);

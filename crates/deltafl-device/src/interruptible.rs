@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use deltafl::data::Examples;
 use deltafl::memory::Memory;
-use deltafl::model::{Batch, Model, Score, Step, Tensor};
+use deltafl::model::{Model, Score};
 use deltafl::stream::Stream;
-use deltafl::task::Task;
-use deltafl::trainer::{LocalTask, TrainerError, Worker};
+use deltafl::trainer::{LocalTask, Sgd, TrainerError, Worker};
 
 thread_local! {
     /// Whether what this thread computes is over.
@@ -90,58 +89,7 @@ impl Worker for GuardedWorker<'_> {
     }
 }
 
-/// A model whose computation ends between two batches.
-pub(crate) struct Interruptible(pub(crate) Arc<dyn Model>);
-
-impl Model for Interruptible {
-    fn num_params(&self) -> usize {
-        self.0.num_params()
-    }
-
-    fn init(&self, stream: &mut Stream, params: &mut [f32]) {
-        self.0.init(stream, params);
-    }
-
-    fn scratch_len(&self, batch: usize) -> usize {
-        self.0.scratch_len(batch)
-    }
-
-    fn gradient(&self, params: &[f32], batch: Batch<'_>, gradient: &mut [f32], scratch: &mut [f32]) -> f64 {
-        check();
-        self.0.gradient(params, batch, gradient, scratch)
-    }
-
-    fn task(&self) -> Task {
-        self.0.task()
-    }
-
-    fn tensors(&self) -> Vec<Tensor> {
-        self.0.tensors()
-    }
-
-    fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
-        check();
-        self.0.evaluate(working, batch, scratch)
-    }
-
-    fn working_len(&self) -> usize {
-        self.0.working_len()
-    }
-
-    fn load(&self, params: &[f32], working: &mut [f32]) {
-        self.0.load(params, working);
-    }
-
-    fn store(&self, working: &[f32], params: &mut [f32]) {
-        self.0.store(working, params);
-    }
-
-    fn step_scratch_len(&self, batch: usize) -> usize {
-        self.0.step_scratch_len(batch)
-    }
-
-    fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
-        check();
-        self.0.step(working, batch, step, scratch);
-    }
+/// Stochastic gradient descent on a model, on a device: it ends between two batches when nobody waits for it.
+pub fn model_trainer(model: Arc<dyn Model>) -> Sgd<Arc<dyn Model>> {
+    Sgd::new(model).before_step(check)
 }

@@ -2,19 +2,19 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use deltafl_device::{Consent, Credentials, Data, Device, ModelTrainer, Server, Trust};
+//! use deltafl_device::{Consent, Credentials, Data, Device, Server, Trust, model_trainer};
 //! # use deltafl::{data::Federation, kernel::Isa, model::ModelSpec};
 //! # async fn app(credentials: Credentials, trust: Trust, data: Arc<Federation>) -> Result<(), Box<dyn std::error::Error>> {
 //! let model = ModelSpec::LINEAR.build(&data, Isa::detect())?;
 //! let server = Server { address: "fl.example.org:7700".into(), trust };
 //! Device::connect(server, credentials, Consent::default())
-//!     .serve(Arc::new(ModelTrainer::new(model.into())), Data::only_device(&data).ok_or("one device is expected")?)
+//!     .serve(Arc::new(model_trainer(model.into())), Data::only_device(&data).ok_or("one device is expected")?)
 //!     .await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`ModelTrainer`] trains the library's models; anything that is a [`LocalTrainer`] takes its place (`examples/own_trainer.rs`).
+//! [`model_trainer`] trains the library's models; anything that is a [`LocalTrainer`] takes its place (`examples/own_trainer.rs`).
 //! The examples are a federation of one device: from a folder that `deltafl-data` opened, or built in memory with
 //! [`FederationBuilder`](deltafl::data::FederationBuilder).
 //!
@@ -35,13 +35,14 @@ mod offer;
 mod session;
 mod state;
 pub mod swarm;
-mod trainer;
 mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, InvalidDevice, Split};
+use deltafl::data::{
+    DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, InvalidDevice, Split,
+};
 use deltafl::trainer::LocalTrainer;
 use deltafl_wire::contract::DataContract;
 use tokio::time::sleep;
@@ -51,12 +52,12 @@ pub use deltafl_wire::identity::Credentials;
 pub use self::cache::BlobCache;
 pub use self::consent::{Consent, NotAllowed, Reason, Willing};
 pub use self::dial::{DialError, Server, Trust, is_refused_certificate};
+pub use self::interruptible::model_trainer;
 pub use self::offer::{Offer, offer};
 pub use self::session::SessionError;
 pub use self::state::{
     Conflict, DeviceState, Digest, Event, StateError, Transcript, TranscriptError, conflicts,
 };
-pub use self::trainer::ModelTrainer;
 pub use self::workers::Workers;
 use crate::fault::Faults;
 
@@ -64,7 +65,7 @@ use crate::fault::Faults;
 #[derive(Clone)]
 pub struct Data {
     federation: Arc<Federation>,
-    device: u32,
+    device: FederationIndex,
 }
 
 impl Data {
@@ -72,8 +73,8 @@ impl Data {
     ///
     /// # Panics
     /// When the federation has no such device.
-    pub fn of(federation: Arc<Federation>, device: u32) -> Self {
-        assert!((device as usize) < federation.len(), "a device of the federation");
+    pub fn of(federation: Arc<Federation>, device: FederationIndex) -> Self {
+        assert!(device.place() < federation.len(), "a device of the federation");
         Self { federation, device }
     }
 
@@ -85,7 +86,7 @@ impl Data {
 
     /// The device of this name.
     pub fn named(federation: &Arc<Federation>, name: &str) -> Option<Self> {
-        let device = (0..federation.len() as u32).find(|&k| federation.id(k) == name)?;
+        let device = federation.devices().find(|&k| federation.id(k) == name)?;
         Some(Self { federation: Arc::clone(federation), device })
     }
 
@@ -96,7 +97,7 @@ impl Data {
         let mut builder = FederationBuilder::of_values(name, InputKind::Dense { dim: 1 });
         let nothing = vec![0.0; examples];
         builder.push(name, Split::Train, DeviceExamples::Dense(&nothing), &nothing)?;
-        Ok(Self { federation: Arc::new(builder.build()), device: 0 })
+        Ok(Self { federation: Arc::new(builder.build()), device: FederationIndex(0) })
     }
 
     /// The same device in the same data, prepared otherwise.

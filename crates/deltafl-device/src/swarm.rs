@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltafl::data::Federation;
+use deltafl::data::{Federation, FederationIndex};
 use deltafl::trainer::LocalTrainer;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -22,7 +22,7 @@ pub struct SimulatedDevice {
     /// Its server.
     pub server: Server,
     /// Its device in the federation.
-    pub data: u32,
+    pub data: FederationIndex,
 }
 
 /// How a swarm behaves.
@@ -58,7 +58,7 @@ impl Swarm {
         for (i, SimulatedDevice { credentials, server, data }) in (0..).zip(devices) {
             let device = Device::connect(server, credentials, options.consent.clone())
                 .sharing(Arc::clone(&workers), Arc::clone(&cache))
-                .with_faults(Faults::new(options.misconduct, options.seed, u64::from(data)))
+                .with_faults(Faults::new(options.misconduct, options.seed, u64::from(data.0)))
                 .with_backoff(options.backoff);
             let (trainer, data) = (Arc::clone(trainer), Data::of(Arc::clone(federation), data));
             let arrival = Duration::from_secs(1) / options.arrivals.max(1) * i;

@@ -57,6 +57,7 @@ impl Workers {
 
 #[cfg(test)]
 mod tests {
+    use deltafl::data::FederationIndex;
     use deltafl::data::synthetic::Glyphs;
     use deltafl::kernel::Isa;
     use deltafl::memory::Memory;
@@ -66,14 +67,14 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::ModelTrainer;
+    use crate::model_trainer;
 
     #[tokio::test]
     async fn training_that_nobody_waits_for_ends() {
         let federation = Arc::new(Glyphs { devices: 2.try_into().unwrap(), ..Glyphs::default() }.build());
         let model: Arc<dyn Model> = Arc::from(ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap());
         let (workers, len) = (Workers::new(1), model.num_params());
-        let trainer = Arc::new(ModelTrainer::new(model));
+        let trainer = Arc::new(model_trainer(model));
         let (begun, begins) = oneshot::channel();
         // Dropped with the task, whether it ends or is left.
         let (alive, ended) = oneshot::channel::<()>();
@@ -90,7 +91,7 @@ mod tests {
             };
             let params = vec![0.0; len];
             let mut stream = Stream::new(1, Purpose::LocalUpdate, 0, 0);
-            let examples = federation.examples(0);
+            let examples = federation.examples(FederationIndex(0));
             let task = LocalTask { params: &params, sent: &[], examples: &examples, plan: &plan };
             worker.update(&task, &mut Memory::default(), &mut stream).map(<[f32]>::len)
         });

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use deltafl::data::{
-    self, BatchBuffer, Columns, ContentHash, DeviceExamples, DeviceTable, Examples, InputColumn, InputKind,
-    InvalidDevice, Shape, Split, TargetBuffer, TargetKind, synthetic,
+    self, BatchBuffer, Columns, ContentHash, DeviceExamples, DeviceTable, Examples, FederationIndex,
+    InputColumn, InputKind, InvalidDevice, Shape, Split, TargetBuffer, TargetKind, synthetic,
 };
 use deltafl::model::Inputs;
 use deltafl::task::Targets;
@@ -141,9 +141,10 @@ impl Federation {
 
     /// Identity, split and number of examples of every device.
     fn devices(&self) -> Vec<(String, &'static str, u64)> {
-        let of_device =
-            |k: u32| (self.inner.id(k).to_owned(), self.inner.split_of(k).name(), self.inner.count(k));
-        (0..self.inner.len() as u32).map(of_device).collect()
+        let of_device = |k: FederationIndex| {
+            (self.inner.id(k).to_owned(), self.inner.split_of(k).name(), self.inner.count(k))
+        };
+        self.inner.devices().map(of_device).collect()
     }
 
     /// Inputs and targets of a device, as a model sees them.
@@ -155,7 +156,7 @@ impl Federation {
         if device as usize >= self.inner.len() {
             return Err(invalid(py, format!("there is no device {device}")));
         }
-        let examples = self.inner.examples(device);
+        let examples = self.inner.examples(FederationIndex(device));
         let all = 0..examples.len();
         gathered(py, &mut BatchBuffer::default(), &examples, all)
     }

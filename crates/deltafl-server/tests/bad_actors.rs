@@ -19,6 +19,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use certified::Certified;
 use chacha20::ChaCha20Rng;
+use deltafl::data::FederationIndex;
 use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
@@ -272,7 +273,7 @@ async fn a_device_that_connects_again_and_again_is_told_to_wait() {
 }
 
 /// Takes the place of a device, and says everything twice.
-async fn parrot(address: SocketAddr, test: &TestFederation, device: u32, index: u32) {
+async fn parrot(address: SocketAddr, test: &TestFederation, device: FederationIndex, index: u32) {
     let credentials = test.credentials(device);
     let identity = Arc::new(Identity::from_secret(DeviceId(index), &credentials.signing));
     let SignedRoster { bytes, .. } = test.roster(&[]);
@@ -316,12 +317,12 @@ async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
     let mut engine = host.engine(Rules { deadlines, ..test.rules() }, never()).unwrap();
     let mut devices = test.devices();
     let replayed = engine_first_drawn(&test);
-    let rogue = devices.remove(replayed as usize);
+    let rogue = devices.remove(replayed.place());
     let _swarm = test.swarm_of(&devices, address, &options());
     let other = Arc::clone(&test);
     tokio::spawn(async move {
         loop {
-            parrot(address, &other, rogue, replayed).await; // shown the connections, it comes back
+            parrot(address, &other, rogue, replayed.0).await; // shown the connections, it comes back
         }
     });
     let trained = tokio::task::spawn_blocking(move || {
@@ -345,7 +346,13 @@ enum Rogue {
 }
 
 /// Takes the place of a device, and keeps to the protocol up to its answer.
-async fn rogue(options: Rogue, address: SocketAddr, test: &TestFederation, device: u32, index: u32) {
+async fn rogue(
+    options: Rogue,
+    address: SocketAddr,
+    test: &TestFederation,
+    device: FederationIndex,
+    index: u32,
+) {
     let credentials = test.credentials(device);
     let identity = Arc::new(Identity::from_secret(DeviceId(index), &credentials.signing));
     let SignedRoster { bytes, .. } = test.roster(&[]);
@@ -418,7 +425,7 @@ async fn drip(line: &Line, bytes: &[u8]) {
 /// The sum of the updates at w = 0 of eight devices, of which the first two are rogues; how many are in it, and the server.
 async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let test = Arc::new(TestFederation::new(EXPERIMENT));
-    let devices: Vec<u32> = test.devices()[..8].to_vec();
+    let devices: Vec<FederationIndex> = test.devices()[..8].to_vec();
     let answer = 8 * (test.model.num_params() + 3);
     // Room for two answers: where two can hold it, nobody else comes in.
     let patience = Duration::from_millis(500);
@@ -468,12 +475,12 @@ async fn a_sum_that_no_honest_devices_make_is_thrown_away() {
 }
 
 /// The device that the first cohort draws first.
-fn engine_first_drawn(test: &TestFederation) -> u32 {
+fn engine_first_drawn(test: &TestFederation) -> TrainIndex {
     use deltafl::cohort::Draw;
     use deltafl::exchange::Reachable;
     let draw = Draw { seed: 1, round: 0, attempt: 0 };
     let cohort = test.experiment.plan().sampling.cohort(test.devices().len(), draw, &Reachable::Everyone);
-    cohort[0].device.0
+    cohort[0].device
 }
 
 /// Connects as TLS does, or not; a device of `fleet` under this name.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use deltafl::data::FederationIndex;
 use deltafl::exchange::{Exchange as _, SplitEvaluation};
 use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::Sgd;
@@ -130,7 +131,7 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
 async fn nobody_waits_for_a_device_that_dawdles() {
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
-    let (slow, quick) = test.devices().into_iter().partition::<Vec<u32>, _>(|k| k % 8 == 1);
+    let (slow, quick) = test.devices().into_iter().partition::<Vec<FederationIndex>, _>(|k| k.0 % 8 == 1);
     let misconduct = Misconduct { delay_ms: 3_600_000, ..Misconduct::default() };
     let _slow = test.swarm_of(&slow, host.address(), &SwarmOptions { misconduct, ..options() });
     let _quick = test.swarm_of(&quick, host.address(), &options());

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use deltafl::data::FederationIndex;
 use deltafl::exchange::{Drawn, Exchange as _, Reachable, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
@@ -65,12 +66,12 @@ fn experiment(test: &TestFederation) -> proto::Experiment {
 }
 
 /// A device of a test that remembers in a folder.
-fn device(test: &TestFederation, k: u32, server: &Hostile, state: DeviceState) -> JoinHandle<()> {
+fn device(test: &TestFederation, k: FederationIndex, server: &Hostile, state: DeviceState) -> JoinHandle<()> {
     let address = server.address.to_string();
     spawn(test, k, address, state)
 }
 
-fn spawn(test: &TestFederation, k: u32, address: String, state: DeviceState) -> JoinHandle<()> {
+fn spawn(test: &TestFederation, k: FederationIndex, address: String, state: DeviceState) -> JoinHandle<()> {
     let options = options();
     let device =
         Device::connect(Server { address, trust: Trust::Loopback }, test.credentials(k), options.consent)

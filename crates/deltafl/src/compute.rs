@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use crate::data::FederationIndex;
 use crate::memory::Memory;
 use crate::model::Score;
 use crate::params::Params;
@@ -20,8 +21,8 @@ pub use threads::Threads;
 /// Some examples of a device, at most [`BLOCK`](crate::device::BLOCK) of them: the unit of a forward pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The device, by its index in the federation.
-    pub device: u32,
+    /// The device.
+    pub device: FederationIndex,
     /// Which of its examples.
     pub examples: Range<usize>,
 }
@@ -29,8 +30,8 @@ pub struct Block {
 /// A local update that a device owes.
 #[derive(Clone, Copy, Debug)]
 pub struct UpdateTask<'a> {
-    /// The device, by its index in the federation.
-    pub device: u32,
+    /// The device.
+    pub device: FederationIndex,
     /// w.
     pub params: &'a Params,
     /// What the server sends beside w.
@@ -79,8 +80,8 @@ pub trait Compute {
     /// What is predicted: which metrics the scores come to.
     fn task(&self) -> Task;
 
-    /// Tells which devices (federation indices) will be asked for soon.
-    fn prefetch(&mut self, devices: &[u32]);
+    /// Tells which devices will be asked for soon.
+    fn prefetch(&mut self, devices: &[FederationIndex]);
 
     /// Loss and figures of each block, for each of the params.
     fn scores(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, ComputeError>;
@@ -105,7 +106,7 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
         (**self).task()
     }
 
-    fn prefetch(&mut self, devices: &[u32]) {
+    fn prefetch(&mut self, devices: &[FederationIndex]) {
         (**self).prefetch(devices);
     }
 

@@ -47,6 +47,17 @@ pub(crate) use targets::DeviceTargets;
 pub use targets::{FeatureColumn, StoredTargets, TargetBuffer, TargetColumn, TargetKind};
 pub use verify::Unverified;
 
+/// A device, by its place in the table of its federation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FederationIndex(pub u32);
+
+impl FederationIndex {
+    /// Where it stands in a list of all devices.
+    pub fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// Which part of the population a device belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -263,20 +274,27 @@ impl Federation {
         self.len() == 0
     }
 
+    /// All devices, in the order of the table.
+    pub fn devices(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = FederationIndex> + ExactSizeIterator + Clone + use<> {
+        (0..self.len() as u32).map(FederationIndex)
+    }
+
     /// The devices of a split, in the order of the table.
-    pub fn split(&self, split: Split) -> Vec<u32> {
+    pub fn split(&self, split: Split) -> Vec<FederationIndex> {
         let (wanted, splits) = (split as u8, &self.devices.split[..]);
-        (0..self.len() as u32).filter(|&k| splits[k as usize] == wanted).collect()
+        self.devices().filter(|&k| splits[k.place()] == wanted).collect()
     }
 
     /// The identity of a device.
-    pub fn id(&self, device: u32) -> &str {
-        self.devices.ids.value(device as usize)
+    pub fn id(&self, device: FederationIndex) -> &str {
+        self.devices.ids.value(device.place())
     }
 
     /// Which split a device belongs to.
-    pub fn split_of(&self, device: u32) -> Split {
-        match self.devices.split[device as usize] {
+    pub fn split_of(&self, device: FederationIndex) -> Split {
+        match self.devices.split[device.place()] {
             0 => Split::Train,
             1 => Split::Test,
             _ => Split::Validation,
@@ -284,21 +302,21 @@ impl Federation {
     }
 
     /// n_k, the number of examples of a device: its weight α_k, unnormalised.
-    pub fn count(&self, device: u32) -> u64 {
-        self.devices.count[device as usize]
+    pub fn count(&self, device: FederationIndex) -> u64 {
+        self.devices.count[device.place()]
     }
 
     /// Asks for the row of a device in the table to be brought near, without waiting for it.
-    pub(crate) fn prefetch_row(&self, device: u32) {
-        let k = device as usize;
+    pub(crate) fn prefetch_row(&self, device: FederationIndex) {
+        let k = device.place();
         prefetch(self.devices.ids.offset(k));
         prefetch(&self.devices.offset[k..][..1]);
         prefetch(&self.devices.count[k..][..1]);
     }
 
     /// Asks for the name and the examples of a device to be brought near, without waiting for them.
-    pub(crate) fn prefetch(&self, device: u32) {
-        prefetch(self.devices.ids.value_bytes(device as usize));
+    pub(crate) fn prefetch(&self, device: FederationIndex) {
+        prefetch(self.devices.ids.value_bytes(device.place()));
         let examples = self.examples(device);
         match examples.inputs {
             DeviceInputs::Bytes { values, .. } => prefetch(values),
@@ -315,9 +333,9 @@ impl Federation {
     }
 
     /// The examples of a device, in O(1).
-    pub fn examples(&self, device: u32) -> Examples<'_> {
-        let start = self.devices.offset[device as usize] as usize;
-        let len = self.devices.count[device as usize] as usize;
+    pub fn examples(&self, device: FederationIndex) -> Examples<'_> {
+        let start = self.devices.offset[device.place()] as usize;
+        let len = self.devices.count[device.place()] as usize;
         let inputs = match (&self.inputs, self.kind) {
             (InputColumn::Bytes(values), InputKind::Bytes { dim }) => {
                 DeviceInputs::Bytes { values: &values[start * dim..(start + len) * dim], dim }

@@ -4,7 +4,9 @@
 //! that one device after the other is computed in. [`Sgd`] trains our models and is what every simulation runs; a trainer
 //! of the user implements the same two traits and keeps the round loop, the secure sums and the run folder.
 
-use std::ops::Range;
+use std::mem;
+use std::ops::{Deref, Range};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -137,25 +139,34 @@ pub struct LocalTask<'a> {
     pub plan: &'a LocalPlan,
 }
 
-/// Stochastic gradient descent on a [`Model`].
-#[derive(Clone, Copy)]
-pub struct Sgd<'a> {
-    model: &'a dyn Model,
+/// Stochastic gradient descent on a [`Model`], which it borrows, shares or owns. A worker leaves its memory to the next one, so
+/// that thousands of devices in a process cost no more than the threads they compute on.
+pub struct Sgd<M> {
+    model: M,
+    before_step: fn(),
+    spare: Mutex<Vec<Workspace>>,
 }
 
-impl<'a> Sgd<'a> {
+impl<M> Sgd<M> {
     /// Trains this model.
-    pub fn new(model: &'a dyn Model) -> Self {
-        Self { model }
+    pub fn new(model: M) -> Self {
+        Self { model, before_step: || (), spare: Mutex::default() }
     }
 
-    /// A worker in memory that another one has left.
-    pub fn worker_in(&self, memory: Workspace) -> SgdWorker<'a> {
-        SgdWorker { model: self.model, memory }
+    /// Calls a function before every step, which may leave the update by unwinding: a device that nobody waits for any longer
+    /// does.
+    #[must_use]
+    pub fn before_step(self, before_step: fn()) -> Self {
+        Self { before_step, ..self }
     }
 }
 
-impl LocalTrainer for Sgd<'_> {
+fn unlocked(spare: &Mutex<Vec<Workspace>>) -> MutexGuard<'_, Vec<Workspace>> {
+    // What a thread left that panicked is memory as good as any.
+    spare.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<M: Deref<Target: Model> + Send + Sync> LocalTrainer for Sgd<M> {
     fn num_params(&self) -> usize {
         self.model.num_params()
     }
@@ -173,26 +184,29 @@ impl LocalTrainer for Sgd<'_> {
     }
 
     fn worker(&self) -> Box<dyn Worker + '_> {
-        Box::new(self.worker_in(Workspace::default()))
+        let memory = unlocked(&self.spare).pop().unwrap_or_default();
+        Box::new(SgdWorker { model: &*self.model, before_step: self.before_step, spare: &self.spare, memory })
     }
 }
 
 /// A model, with the memory that it trains in.
-pub struct SgdWorker<'a> {
-    model: &'a dyn Model,
+struct SgdWorker<'a, T: Model + ?Sized> {
+    model: &'a T,
+    before_step: fn(),
+    spare: &'a Mutex<Vec<Workspace>>,
     memory: Workspace,
 }
 
-impl SgdWorker<'_> {
-    /// The memory, for the next worker.
-    pub fn into_workspace(self) -> Workspace {
-        self.memory
+impl<T: Model + ?Sized> Drop for SgdWorker<'_, T> {
+    fn drop(&mut self) {
+        let memory = mem::take(&mut self.memory);
+        unlocked(self.spare).push(memory);
     }
 }
 
 /// Memory in which a device trains and evaluates, reused from device to device.
 #[derive(Debug, Default)]
-pub struct Workspace {
+struct Workspace {
     working: Aligned,
     /// w_t in working form, where there is a proximal term; or the drift, where there is a correction.
     centre: Aligned,
@@ -202,7 +216,7 @@ pub struct Workspace {
     batch: BatchBuffer,
 }
 
-impl Worker for SgdWorker<'_> {
+impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
     fn load(&mut self, params: &[f32]) {
         let Workspace { working, scratch, .. } = &mut self.memory;
         working.resize(self.model.working_len());
@@ -249,7 +263,7 @@ impl Worker for SgdWorker<'_> {
     }
 }
 
-impl SgdWorker<'_> {
+impl<T: Model + ?Sized> SgdWorker<'_, T> {
     /// What every step is pulled towards, in working form: w_t, the drift, or w_t moved so that the proximal term holds the
     /// drift too, as μ(w − w_t) + drift = μ(w − (w_t − drift/μ)).
     fn set_centre(&mut self, task: &LocalTask<'_>, own: &Memory) {
@@ -276,7 +290,7 @@ impl SgdWorker<'_> {
     }
 }
 
-impl SgdWorker<'_> {
+impl<T: Model + ?Sized> SgdWorker<'_, T> {
     /// One pass over a shuffle of the examples.
     fn epoch(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
         let Workspace { working, centre, scratch, order, batch, .. } = &mut self.memory;
@@ -284,6 +298,7 @@ impl SgdWorker<'_> {
         order.extend(0..examples.len() as u32);
         stream.shuffle(order);
         for indices in order.chunks(plan.batch) {
+            (self.before_step)();
             let batch = batch.gather(examples, indices.iter().map(|&i| i as usize));
             self.model.step(working, batch, step(plan, centre), scratch);
         }
@@ -291,6 +306,7 @@ impl SgdWorker<'_> {
 
     /// One step on ξ ~ q_k.
     fn drawn_step(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
+        (self.before_step)();
         let Workspace { working, centre, scratch, order, batch, .. } = &mut self.memory;
         order.clear();
         order.extend((0..plan.batch).map(|_| stream.below(examples.len() as u64) as u32));

@@ -20,7 +20,7 @@ use deltafl::stream::Stream;
 use deltafl::superquantile::private::PrivateQuantile;
 use deltafl::superquantile::{Conformity, DeviceLoss, LossDistribution};
 use deltafl::terms::Terms;
-use deltafl::trainer::{Sgd, Work};
+use deltafl::trainer::{LocalTrainer, Sgd, Work};
 use deltafl::training::{
     Local, Observer, ObserverError, Outcome, Plan, Records, RoundRecord, State, Survey, TrainingError, train,
 };
@@ -57,7 +57,7 @@ fn run(federation: &Federation, plan: &Plan, threads: usize) -> Records {
     run_on(&mut Direct::new(compute, federation).unwrap(), plan, &trainer)
 }
 
-fn run_on(exchange: &mut dyn Exchange, plan: &Plan, trainer: &Sgd<'_>) -> Records {
+fn run_on(exchange: &mut dyn Exchange, plan: &Plan, trainer: &dyn LocalTrainer) -> Records {
     let mut state = State::new(7, plan.tracks.len(), trainer);
     let mut records = Records::default();
     assert_eq!(train(exchange, plan, &mut state, &mut records).unwrap(), Outcome::Finished);

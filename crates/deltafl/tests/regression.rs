@@ -4,7 +4,7 @@
 use deltafl::algorithm::Track;
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
-use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
+use deltafl::data::{DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, Split};
 use deltafl::exchange::{Direct, SplitEvaluation};
 use deltafl::kernel::{Aligned, Isa};
 use deltafl::model::{Batch, Inputs, Model, ModelMismatch, ModelSpec, Proximal, Regression, Step};
@@ -139,7 +139,10 @@ fn more_than_65536_classes_keep_their_labels() {
     let mut builder = FederationBuilder::new("wide", InputKind::Dense { dim: 1 }, 70_000);
     builder.push("a", Split::Train, DeviceExamples::Dense(&[1.0, 2.0]), &[69_999, 3]).unwrap();
     let federation = builder.build();
-    assert_eq!((federation.examples(0).label(0), federation.examples(0).label(1)), (69_999, 3));
+    assert_eq!(
+        (federation.examples(FederationIndex(0)).label(0), federation.examples(FederationIndex(0)).label(1)),
+        (69_999, 3)
+    );
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     assert_eq!((model.num_params(), model.task()), (70_000, Task::Classes));
     let params = vec![0.0; 70_000];

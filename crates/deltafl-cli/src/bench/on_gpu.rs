@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use deltafl::compute::{Block, Compute, UpdateTask};
-use deltafl::data::Federation;
+use deltafl::data::{Federation, FederationIndex};
 use deltafl::device::blocks;
 use deltafl::kernel::Isa;
 use deltafl::params::{Params, UpdateCode};
@@ -59,13 +59,13 @@ pub(super) fn measure(case: &Case, device: &Device, cohort: usize) -> Result<Gpu
         proximal: 0.0,
         correction: None,
     };
-    let devices = 0..federation.len() as u32;
+    let devices = federation.devices();
     let task = |device| {
         let weight = federation.count(device) as f64;
         UpdateTask { device, params: &params, sent: &[], own: None, plan: &plan, weight, sum: 0 }
     };
     let tasks: Vec<UpdateTask<'_>> = devices.clone().map(task).collect();
-    let cohort_devices: Vec<u32> = devices.clone().collect();
+    let cohort_devices: Vec<FederationIndex> = devices.clone().collect();
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let round_seconds = timed(|round| {
         let key = RoundKey { seed: 1, round, members: cohort as u32, terms: Terms::OPEN };
@@ -75,7 +75,7 @@ pub(super) fn measure(case: &Case, device: &Device, cohort: usize) -> Result<Gpu
     })?;
     let all: Vec<Block> = devices.flat_map(|device| blocks_of(&federation, device)).collect();
     let losses_seconds = timed(|_| gpu.scores(&all, &[&params]).map(|_| ()).into_diagnostic())?;
-    let examples: u64 = (0..federation.len() as u32).map(|device| federation.count(device)).sum();
+    let examples: u64 = federation.devices().map(|device| federation.count(device)).sum();
     let (train, eval) = (examples as f64 / round_seconds, examples as f64 / losses_seconds);
     Ok(GpuFigures {
         model: case.name,
@@ -91,7 +91,7 @@ pub(super) fn measure(case: &Case, device: &Device, cohort: usize) -> Result<Gpu
     })
 }
 
-fn blocks_of(federation: &Federation, device: u32) -> impl Iterator<Item = Block> + use<> {
+fn blocks_of(federation: &Federation, device: FederationIndex) -> impl Iterator<Item = Block> + use<> {
     blocks(federation.count(device) as usize).map(move |examples| Block { device, examples })
 }
 

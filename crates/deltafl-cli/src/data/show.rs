@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use deltafl::data::synthetic::Spec;
-use deltafl::data::{Federation, InputKind, Split};
+use deltafl::data::{Federation, FederationIndex, InputKind, Split};
 use miette::Result;
 
 use self::sheet::Sheet;
@@ -69,16 +69,19 @@ fn load_source(source: &str, seed: Option<i64>) -> Result<Federation> {
 }
 
 /// `n` devices, evenly from the smallest distance to the largest.
-fn spread(distances: &[f64], n: usize) -> Vec<(u32, f64)> {
-    let mut ranked: Vec<(u32, f64)> =
-        distances.iter().enumerate().map(|(device, &distance)| (device as u32, distance)).collect();
+fn spread(distances: &[f64], n: usize) -> Vec<(FederationIndex, f64)> {
+    let mut ranked: Vec<(FederationIndex, f64)> = distances
+        .iter()
+        .enumerate()
+        .map(|(device, &distance)| (FederationIndex(device as u32), distance))
+        .collect();
     ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
     let n = n.min(ranked.len());
     let last = ranked.len().saturating_sub(1);
     (0..n).map(|i| ranked[if n > 1 { i * last / (n - 1) } else { 0 }]).collect()
 }
 
-fn heading(federation: &Federation, row: usize, device: u32, distance: f64) -> String {
+fn heading(federation: &Federation, row: usize, device: FederationIndex, distance: f64) -> String {
     let split = match federation.split_of(device) {
         Split::Train => "train",
         Split::Test => "test",
@@ -95,7 +98,7 @@ mod tests {
     #[test]
     fn devices_are_shown_from_the_most_usual_to_the_least() {
         let devices =
-            |n| spread(&[3.0, 1.0, 2.0, 5.0, 4.0], n).iter().map(|shown| shown.0).collect::<Vec<_>>();
+            |n| spread(&[3.0, 1.0, 2.0, 5.0, 4.0], n).iter().map(|shown| shown.0.0).collect::<Vec<_>>();
         assert_eq!(devices(3), [1, 0, 3]);
         assert_eq!(devices(9), [1, 2, 0, 4, 3]);
         assert_eq!(devices(1), [1]);

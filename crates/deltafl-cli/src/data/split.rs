@@ -36,7 +36,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let federation = deltafl_data::open(&args.federation).map_err(|error| bad_input(error.to_string()))?;
     let plan = args.split.plan(0.5, 0);
     let all: Vec<(String, u64)> =
-        (0..federation.len() as u32).map(|k| (federation.id(k).to_owned(), federation.count(k))).collect();
+        federation.devices().map(|k| (federation.id(k).to_owned(), federation.count(k))).collect();
     let split = match args.within {
         false => federation.split_devices(&plan),
         true => federation.split_within(&within(&args.split)?),

@@ -91,7 +91,7 @@ impl Pace {
         let Some((counted, seconds)) = stopwatch.counted() else { return Ok(None) };
         let example = seconds / cohorts.examples(counted.start as u64 + 1..counted.end as u64 + 1);
 
-        let all: u64 = (0..federation.len() as u32).map(|k| federation.count(k)).sum();
+        let all: u64 = federation.devices().map(|k| federation.count(k)).sum();
         Ok(Some(Self {
             round: Duration::from_secs_f64(example * cohorts.examples_of_a_full_one()),
             evaluation: Duration::from_secs_f64(forward * all as f64 * tracks as f64),

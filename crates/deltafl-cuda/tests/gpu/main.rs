@@ -8,6 +8,7 @@ mod reference;
 
 use cases::{Case, device, every_case};
 use deltafl::compute::{Block, Compute, UpdateTask};
+use deltafl::data::FederationIndex;
 use deltafl::device::blocks;
 use deltafl::model::Score;
 use deltafl::params::{Params, UpdateCode};
@@ -27,9 +28,9 @@ fn plan(case: &Case, work: Work) -> LocalPlan {
 }
 
 /// The coded sum of a cohort's updates.
-fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(u32, f64)]) -> Vec<u64> {
+fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(FederationIndex, f64)]) -> Vec<u64> {
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
-    let task = |&(device, weight): &(u32, f64)| UpdateTask {
+    let task = |&(device, weight): &(FederationIndex, f64)| UpdateTask {
         device,
         params,
         sent: &[],
@@ -45,8 +46,13 @@ fn sum(gpu: &mut Gpu<'_>, params: &Params, plan: &LocalPlan, devices: &[(u32, f6
 }
 
 /// Scores of whole devices, params by params.
-fn scores(case: &Case, gpu: &mut Gpu<'_>, devices: &[u32], params: &[&Params]) -> Vec<Vec<Score>> {
-    let of_device = |&device: &u32| {
+fn scores(
+    case: &Case,
+    gpu: &mut Gpu<'_>,
+    devices: &[FederationIndex],
+    params: &[&Params],
+) -> Vec<Vec<Score>> {
+    let of_device = |&device: &FederationIndex| {
         let blocks = blocks(case.federation.count(device) as usize);
         blocks.map(move |examples| Block { device, examples })
     };
@@ -66,7 +72,7 @@ fn train(
     gpu: &mut Gpu<'_>,
     params: &Params,
     plan: &LocalPlan,
-    devices: &[(u32, f64)],
+    devices: &[(FederationIndex, f64)],
 ) -> (Vec<u64>, Vec<Vec<f32>>) {
     let sum = sum(gpu, params, plan, devices);
     let local = gpu.last_local(devices.len()).unwrap();
@@ -74,9 +80,9 @@ fn train(
 }
 
 /// The devices with their weights, in the order of the slots: largest first, as they are scheduled.
-fn cohort(case: &Case) -> Vec<(u32, f64)> {
-    let mut cohort: Vec<(u32, f64)> =
-        (0..case.federation.len() as u32).map(|k| (k, case.federation.count(k) as f64)).collect();
+fn cohort(case: &Case) -> Vec<(FederationIndex, f64)> {
+    let mut cohort: Vec<(FederationIndex, f64)> =
+        case.federation.devices().map(|k| (k, case.federation.count(k) as f64)).collect();
     cohort.sort_by_key(|&(k, _)| std::cmp::Reverse(case.federation.count(k)));
     cohort
 }
@@ -90,7 +96,7 @@ fn on_gpu(case: &Case, options: Options) -> Option<Gpu<'_>> {
 fn errors(case: &Case, gpu: &mut Gpu<'_>, plan: &LocalPlan) -> Vec<f64> {
     let cohort = cohort(case);
     let (_, locals) = train(gpu, &case.params, plan, &cohort);
-    let of_device = |(&(k, _), local): (&(u32, f64), &Vec<f32>)| {
+    let of_device = |(&(k, _), local): (&(FederationIndex, f64), &Vec<f32>)| {
         let expected = cpu_local(case, k, plan, &round(cohort.len()));
         distance(local, &expected, case.params.as_slice())
     };
@@ -101,7 +107,7 @@ fn errors(case: &Case, gpu: &mut Gpu<'_>, plan: &LocalPlan) -> Vec<f64> {
 fn losses_agree_with_the_cpu() {
     for case in every_case() {
         let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
-        let devices: Vec<u32> = (0..case.federation.len() as u32).rev().collect();
+        let devices: Vec<FederationIndex> = case.federation.devices().rev().collect();
         let other = case.other_params();
         let scores = scores(&case, &mut gpu, &devices, &[&case.params, &other]);
         let (mut worst, mut missed) = (0.0f64, 0.0);
@@ -173,7 +179,8 @@ fn smaller_batches_agree_with_the_cpu() {
 fn the_sum_is_the_cpus_code_of_the_same_local_parameters() {
     for case in every_case() {
         let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
-        let cohort: Vec<(u32, f64)> = cohort(&case).iter().map(|&(k, weight)| (k, weight * 0.37)).collect();
+        let cohort: Vec<(FederationIndex, f64)> =
+            cohort(&case).iter().map(|&(k, weight)| (k, weight * 0.37)).collect();
         // The last rate sends parameters to infinity: those devices are refused and counted.
         for rate in [case.rate, 1e38] {
             let mut plan = plan(&case, Work::Steps(3));
@@ -197,7 +204,7 @@ fn the_bits_are_the_same_whatever_runs_beside() {
         let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
         let (cohort, other) = (cohort(&case), case.other_params());
         let plan = plan(&case, Work::Epochs(1));
-        let devices: Vec<u32> = cohort.iter().map(|&(k, _)| k).collect();
+        let devices: Vec<FederationIndex> = cohort.iter().map(|&(k, _)| k).collect();
         let (expected, locals) = train(&mut gpu, &case.params, &plan, &cohort);
         let losses = scores(&case, &mut gpu, &devices, &[&case.params]);
         let mut beside = gpu.beside().unwrap();
@@ -229,7 +236,7 @@ fn a_federation_larger_than_the_memory_is_streamed_with_the_same_bits() {
         let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
         let mut small = on_gpu(&case, Options { memory: Some(1) }).unwrap();
         assert!(gpu.is_resident() && !small.is_resident(), "{}", case.name);
-        let devices: Vec<u32> = (0..case.federation.len() as u32).collect();
+        let devices: Vec<FederationIndex> = case.federation.devices().collect();
         let all = |gpu: &mut Gpu<'_>| scores(&case, gpu, &devices, &[&case.params]);
         assert_eq!(all(&mut gpu), all(&mut small), "{}", case.name);
         let (plan, cohort) = (plan(&case, Work::Epochs(1)), cohort(&case));
@@ -244,10 +251,10 @@ fn sum_in(
     gpu: &mut Gpu<'_>,
     params: &Params,
     plan: &LocalPlan,
-    devices: &[(u32, f64)],
+    devices: &[(FederationIndex, f64)],
 ) -> Vec<u64> {
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
-    let task = |&(device, weight): &(u32, f64)| UpdateTask {
+    let task = |&(device, weight): &(FederationIndex, f64)| UpdateTask {
         device,
         params,
         sent: &[],
@@ -273,7 +280,7 @@ fn a_round_that_was_prepared_ahead_has_the_same_bits() {
             sizes.map(|options| on_gpu(&case, options).unwrap()).find(|gpu| !gpu.is_resident()).unwrap();
         let all = cohort(&case);
         let few = &all[all.len() - 3..];
-        let announced: Vec<u32> = few.iter().map(|&(device, _)| device).collect();
+        let announced: Vec<FederationIndex> = few.iter().map(|&(device, _)| device).collect();
         for work in [Work::Epochs(2), Work::Steps(3)] {
             let plan = plan(&case, work);
             let expected = sum_in(4, &mut gpu, &case.params, &plan, few);
@@ -294,10 +301,10 @@ fn a_round_that_was_prepared_ahead_has_the_same_bits() {
 }
 
 /// Scores where nothing is ready: the devices of the last announcement are not among them all.
-fn scores_among_all(case: &Case, gpu: &mut Gpu<'_>, devices: &[u32]) -> Vec<Vec<Score>> {
-    let all: Vec<u32> = (0..case.federation.len() as u32).collect();
+fn scores_among_all(case: &Case, gpu: &mut Gpu<'_>, devices: &[FederationIndex]) -> Vec<Vec<Score>> {
+    let all: Vec<FederationIndex> = case.federation.devices().collect();
     let whole = scores(case, gpu, &all, &[&case.params]);
-    whole.iter().map(|scores| devices.iter().map(|&k| scores[k as usize]).collect()).collect()
+    whole.iter().map(|scores| devices.iter().map(|&k| scores[k.place()]).collect()).collect()
 }
 
 #[test]
@@ -311,7 +318,7 @@ fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
         let parts = std::thread::scope(|scope| {
             let work = |(gpu, part): (_, usize)| {
                 let (case, cohort, plan) = (&case, &cohort, &plan);
-                let task = move |&(device, weight): &(u32, f64)| UpdateTask {
+                let task = move |&(device, weight): &(FederationIndex, f64)| UpdateTask {
                     device,
                     params: &case.params,
                     sent: &[],
@@ -357,7 +364,7 @@ fn several_sums_are_kept_apart() {
         let mut tasks: Vec<UpdateTask<'_>> =
             cohort.iter().map(|&device| task(&case.params, device, 0)).collect();
         tasks.extend(cohort[..2].iter().map(|&device| task(&other, device, 1)));
-        tasks.push(task(&other, (0, f64::NAN), 1));
+        tasks.push(task(&other, (FederationIndex(0), f64::NAN), 1));
         gpu.updates(&round(cohort.len()), &tasks, &mut sums).unwrap();
         let first: Vec<u64> =
             sum(&mut gpu, &case.params, &plan, &cohort).iter().map(|sum| sum.wrapping_add(5)).collect();

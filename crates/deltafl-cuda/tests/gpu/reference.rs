@@ -1,6 +1,6 @@
 //! The CPU's side: losses and local updates from `Model::gradient`, step by step.
 
-use deltafl::data::BatchBuffer;
+use deltafl::data::{BatchBuffer, FederationIndex};
 use deltafl::device::{blocks, stream_key, update_stream};
 use deltafl::model::Score;
 use deltafl::params::Params;
@@ -10,7 +10,7 @@ use deltafl::trainer::{LocalPlan, LocalTrainer, Sgd, Work};
 use crate::cases::Case;
 
 /// The loss of a device.
-pub(crate) fn cpu_scores(case: &Case, device: u32, params: &Params) -> Score {
+pub(crate) fn cpu_scores(case: &Case, device: FederationIndex, params: &Params) -> Score {
     let examples = case.federation.examples(device);
     let trainer = Sgd::new(&*case.model);
     let mut worker = trainer.worker();
@@ -23,7 +23,12 @@ pub(crate) fn cpu_scores(case: &Case, device: u32, params: &Params) -> Score {
 }
 
 /// w ← w − γ(∇f + λw + μ(w − w_t)), in f64 between gradients.
-pub(crate) fn cpu_local(case: &Case, device: u32, plan: &LocalPlan, round: &RoundKey) -> Vec<f32> {
+pub(crate) fn cpu_local(
+    case: &Case,
+    device: FederationIndex,
+    plan: &LocalPlan,
+    round: &RoundKey,
+) -> Vec<f32> {
     let examples = case.federation.examples(device);
     let mut stream = update_stream(round, stream_key(case.federation.id(device)));
     let start: Vec<f64> = case.params.as_slice().iter().map(|&w| f64::from(w)).collect();

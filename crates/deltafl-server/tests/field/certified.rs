@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use deltafl::data::FederationIndex;
 use deltafl_device::Credentials;
 use deltafl_device::Server;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
@@ -61,11 +62,12 @@ impl Certified {
 
     /// Every device of the test, at large with its certificate.
     pub fn swarm(&self, test: &TestFederation, address: SocketAddr, options: &SwarmOptions) -> Swarm {
-        let device = |(identity, data): (&deltafl_wire::identity::DeviceIdentity, u32)| SimulatedDevice {
-            credentials: Credentials::from(identity),
-            server: Server::certified(&address.to_string(), identity).unwrap(),
-            data,
-        };
+        let device =
+            |(identity, data): (&deltafl_wire::identity::DeviceIdentity, FederationIndex)| SimulatedDevice {
+                credentials: Credentials::from(identity),
+                server: Server::certified(&address.to_string(), identity).unwrap(),
+                data,
+            };
         let devices = self.fleet.devices.iter().zip(test.devices()).map(device).collect();
         Swarm::start(devices, &test.trainer(), &test.federation, options)
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use deltafl::compute::Threads;
-use deltafl::data::{Federation, Split};
+use deltafl::data::{Federation, FederationIndex, Split};
 use deltafl::exchange::{Direct, Exchange, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
@@ -17,7 +17,7 @@ use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, Tra
 use deltafl_data::experiment::Experiment;
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
-use deltafl_device::{Backoff, Consent, Credentials, ModelTrainer, Server, Trust};
+use deltafl_device::{Backoff, Consent, Credentials, Server, Trust, model_trainer};
 use deltafl_server::engine::Rules;
 use deltafl_server::listener::{ConnectionLimits, Protection};
 use deltafl_server::serve::{Host, Introduction, Limits, Setup};
@@ -41,19 +41,19 @@ impl TestFederation {
 
     /// The model, as devices train it.
     pub fn trainer(&self) -> Arc<dyn LocalTrainer> {
-        Arc::new(ModelTrainer::new(Arc::clone(&self.model)))
+        Arc::new(model_trainer(Arc::clone(&self.model)))
     }
 
-    pub fn devices(&self) -> Vec<u32> {
+    pub fn devices(&self) -> Vec<FederationIndex> {
         self.federation.split(Split::Train)
     }
 
-    pub fn credentials(&self, device: u32) -> Credentials {
+    pub fn credentials(&self, device: FederationIndex) -> Credentials {
         loopback::credentials(self.federation.id(device))
     }
 
     /// The roster, with these devices revoked.
-    pub fn roster(&self, revoked: &[u32]) -> SignedRoster {
+    pub fn roster(&self, revoked: &[FederationIndex]) -> SignedRoster {
         let devices = self.devices();
         let names = devices.iter().map(|&k| self.federation.id(k));
         let edition = Edition { version: 1 + revoked.len() as u64, expires: u64::MAX };
@@ -99,8 +99,13 @@ impl TestFederation {
     }
 
     /// Some devices of the federation, at large.
-    pub fn swarm_of(&self, devices: &[u32], address: SocketAddr, options: &SwarmOptions) -> Swarm {
-        let device = |&data: &u32| {
+    pub fn swarm_of(
+        &self,
+        devices: &[FederationIndex],
+        address: SocketAddr,
+        options: &SwarmOptions,
+    ) -> Swarm {
+        let device = |&data: &FederationIndex| {
             let server = Server { address: address.to_string(), trust: Trust::Loopback };
             SimulatedDevice { credentials: self.credentials(data), server, data }
         };

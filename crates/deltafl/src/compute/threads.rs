@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::{Block, Compute, ComputeError, Remembered, UpdateTask};
-use crate::data::Federation;
+use crate::data::{Federation, FederationIndex};
 use crate::device::{add_update, stream_key, update_stream};
 use crate::kernel;
 use crate::model::Score;
@@ -48,14 +48,14 @@ impl<'a> Threads<'a> {
         &self,
         tasks: usize,
         state: impl Fn() -> S + Sync,
-        task: impl Fn(usize, &Cell<u32>, &mut dyn Worker, &mut S) -> Result<(), TrainerError> + Sync,
+        task: impl Fn(usize, &Cell<FederationIndex>, &mut dyn Worker, &mut S) -> Result<(), TrainerError> + Sync,
     ) -> Result<Vec<S>, ComputeError> {
         let next = AtomicUsize::new(0);
         let work = |worker: usize| {
             let _flushed = kernel::flush_denormals();
             let mut worker = self.workers[worker].lock().unwrap_or_else(PoisonError::into_inner);
             let mut state = state();
-            let at = Cell::new(0);
+            let at = Cell::new(FederationIndex(0));
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 if i >= tasks {
@@ -96,7 +96,7 @@ impl Compute for Threads<'_> {
 
     /// Brings near all that the devices will need. In a large federation they lie far apart, and each would be waited
     /// for in turn. What leads to an address is asked for first, for all of them.
-    fn prefetch(&mut self, devices: &[u32]) {
+    fn prefetch(&mut self, devices: &[FederationIndex]) {
         devices.iter().for_each(|&device| self.federation.prefetch_row(device));
         devices.iter().for_each(|&device| self.federation.prefetch(device));
     }
@@ -107,21 +107,23 @@ impl Compute for Threads<'_> {
         let tasks = blocks.len() * params.len();
         let turn = tasks.div_ceil(self.workers.len() * 64).clamp(1, 64);
         let turns: Vec<_> = (0..tasks).step_by(turn).map(|t| t..(t + turn).min(tasks)).collect();
-        let score_turn = |t: usize, at: &Cell<u32>, worker: &mut dyn Worker, done: &mut Vec<_>| {
-            let mut loaded = None;
-            let mut scores = Vec::with_capacity(turn);
-            for task in turns[t].clone() {
-                let (p, block) = (task / blocks.len(), &blocks[task % blocks.len()]);
-                at.set(block.device);
-                if loaded != Some(p) {
-                    worker.load(params[p].as_slice());
-                    loaded = Some(p);
+        let score_turn =
+            |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, done: &mut Vec<_>| {
+                let mut loaded = None;
+                let mut scores = Vec::with_capacity(turn);
+                for task in turns[t].clone() {
+                    let (p, block) = (task / blocks.len(), &blocks[task % blocks.len()]);
+                    at.set(block.device);
+                    if loaded != Some(p) {
+                        worker.load(params[p].as_slice());
+                        loaded = Some(p);
+                    }
+                    scores
+                        .push(worker.score(&self.federation.examples(block.device), block.examples.clone())?);
                 }
-                scores.push(worker.score(&self.federation.examples(block.device), block.examples.clone())?);
-            }
-            done.push((t, scores));
-            Ok(())
-        };
+                done.push((t, scores));
+                Ok(())
+            };
         let done = self.share(turns.len(), Vec::new, score_turn)?;
         let mut by_turn: Vec<(usize, Vec<Score>)> = done.into_iter().flatten().collect();
         by_turn.sort_unstable_by_key(|(t, _)| *t);
@@ -139,7 +141,7 @@ impl Compute for Threads<'_> {
         let lens: Vec<usize> = sums.iter().map(Vec::len).collect();
         // A thread has memory only for the sums that it adds to.
         let none = || Own { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
-        let update = |t: usize, at: &Cell<u32>, worker: &mut dyn Worker, thread: &mut Own| {
+        let update = |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, thread: &mut Own| {
             let UpdateTask { device, params, sent, own, plan, weight, sum } = tasks[t];
             at.set(device);
             thread.sums[sum].resize(lens[sum], 0);

@@ -174,6 +174,7 @@ impl FederationBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::FederationIndex;
 
     #[test]
     fn a_refused_device_leaves_the_federation_as_it_was() {
@@ -187,7 +188,10 @@ mod tests {
         assert!(matches!(push(&mut builder, "b", &[1], &[0]), InvalidDevice::Shape { .. }));
         assert!(matches!(push(&mut builder, "b", &[1, 2], &[2]), InvalidDevice::Label { label: 2, .. }));
         let federation = builder.build();
-        assert_eq!((federation.len(), federation.count(0), federation.id(0)), (1, 1, "a"));
+        assert_eq!(
+            (federation.len(), federation.count(FederationIndex(0)), federation.id(FederationIndex(0))),
+            (1, 1, "a")
+        );
     }
 
     #[test]
@@ -200,7 +204,10 @@ mod tests {
         let refused = builder.push("b", Split::Test, DeviceExamples::Dense(&[1.0]), &[1u32]).unwrap_err();
         assert_eq!(refused, InvalidDevice::Targets { id: "b".into() });
         let federation = builder.build();
-        assert_eq!((federation.targets(), federation.examples(1).value(0)), (TargetKind::Values, 0.5));
+        assert_eq!(
+            (federation.targets(), federation.examples(FederationIndex(1)).value(0)),
+            (TargetKind::Values, 0.5)
+        );
         federation.verify().unwrap();
     }
 
@@ -210,7 +217,13 @@ mod tests {
         builder.push("a", Split::Train, DeviceExamples::Text(&[0, 1, 2, 3]), Targets::IN_TEXT).unwrap();
         builder.push("b", Split::Train, DeviceExamples::Text(&[4, 4, 1]), Targets::IN_TEXT).unwrap();
         let federation = builder.build();
-        assert_eq!((federation.count(0), federation.count(1)), (2, 1));
-        assert_eq!((federation.examples(0).label(1), federation.examples(1).label(0)), (3, 1));
+        assert_eq!((federation.count(FederationIndex(0)), federation.count(FederationIndex(1))), (2, 1));
+        assert_eq!(
+            (
+                federation.examples(FederationIndex(0)).label(1),
+                federation.examples(FederationIndex(1)).label(0)
+            ),
+            (3, 1)
+        );
     }
 }

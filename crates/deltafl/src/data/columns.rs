@@ -1,6 +1,6 @@
 //! The columns of a federation as they lie in memory, for who copies them whole: to a GPU, say.
 
-use super::{Affine, Federation, InputColumn, TargetColumn};
+use super::{Affine, Federation, FederationIndex, InputColumn, TargetColumn};
 
 impl Federation {
     /// The inputs of all devices, one after the other. Nothing in them has been checked since the federation was mapped.
@@ -14,8 +14,8 @@ impl Federation {
     }
 
     /// Where the examples of a device begin: an example of the columns, or a symbol of the text.
-    pub fn offset(&self, device: u32) -> u64 {
-        self.devices.offset[device as usize]
+    pub fn offset(&self, device: FederationIndex) -> u64 {
+        self.devices.offset[device.place()]
     }
 
     /// How dense features are normalised, if they are.

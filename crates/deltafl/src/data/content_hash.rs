@@ -62,8 +62,8 @@ impl Federation {
     /// BLAKE3 over the kind, the device table and the columns: reads everything.
     pub(crate) fn content_hash(&self) -> String {
         let mut hash = ContentHash::default();
-        for k in 0..self.len() as u32 {
-            hash.device(self.id(k), self.devices.split[k as usize], self.count(k));
+        for k in self.devices() {
+            hash.device(self.id(k), self.devices.split[k.place()], self.count(k));
         }
         for run in self.runs() {
             hash.inputs(&self.inputs.bytes()[run.inputs]);

@@ -195,7 +195,7 @@ impl DeviceTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{DeviceExamples, FederationBuilder, InputKind};
+    use crate::data::{DeviceExamples, FederationBuilder, FederationIndex, InputKind};
 
     /// Device k has k + 1 examples.
     fn growing(n: usize) -> Federation {
@@ -217,9 +217,9 @@ mod tests {
     fn a_device_with_exactly_the_bound_is_left_out() {
         let plan = DeviceSplit { min_points: 3, ..DeviceSplit::default() };
         let split = growing(6).split_devices(&plan).unwrap();
-        let ids: Vec<&str> = (0..split.len() as u32).map(|k| split.id(k)).collect();
+        let ids: Vec<&str> = split.devices().map(|k| split.id(k)).collect();
         assert_eq!(ids, ["3", "4", "5"]);
-        assert_eq!(split.examples(0).len(), 4);
+        assert_eq!(split.examples(FederationIndex(0)).len(), 4);
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
     fn a_sample_is_a_random_half_of_the_devices_with_enough_examples() {
         let plan = |sample, seed| DeviceSplit { min_points: 10, sample, seed, ..DeviceSplit::default() };
         let ids = |federation: &Federation| -> Vec<u32> {
-            (0..federation.len() as u32).map(|k| federation.id(k).parse().unwrap()).collect()
+            federation.devices().map(|k| federation.id(k).parse().unwrap()).collect()
         };
         let half = growing(51).split_devices(&plan(0.5, 1)).unwrap();
         let kept = ids(&half);

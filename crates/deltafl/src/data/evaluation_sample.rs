@@ -6,7 +6,7 @@
 
 use std::num::NonZeroUsize;
 
-use super::{Federation, Split};
+use super::{Federation, FederationIndex, Split};
 use crate::stream::{Purpose, Stream};
 
 /// The seed of the sample: it belongs to no run.
@@ -27,7 +27,7 @@ impl Federation {
     }
 
     /// The devices of a split that are evaluated, in their order.
-    pub fn evaluated(&self, split: Split) -> Vec<u32> {
+    pub fn evaluated(&self, split: Split) -> Vec<FederationIndex> {
         let mut devices = self.split(split);
         let Some(most) = self.evaluation_sample.filter(|most| most.get() < devices.len()) else {
             return devices;
@@ -59,7 +59,7 @@ mod tests {
         let sampled = federation(100).evaluating(NonZeroUsize::new(20));
         let test = sampled.evaluated(Split::Test);
         assert_eq!(test.len(), 20);
-        assert!(test.is_sorted() && test.iter().all(|k| k % 2 == 1), "{test:?}");
+        assert!(test.is_sorted() && test.iter().all(|k| k.0 % 2 == 1), "{test:?}");
         assert_eq!(test, federation(100).evaluating(NonZeroUsize::new(20)).evaluated(Split::Test));
         assert_ne!(test, federation(100).split(Split::Test)[..20]);
         assert!(sampled.evaluates_a_sample());

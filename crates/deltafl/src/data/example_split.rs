@@ -9,7 +9,10 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::synthetic::Share;
-use super::{DeviceExamples, Federation, FederationBuilder, InputKind, InvalidSplit, Split, StoredTargets};
+use super::{
+    DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, InvalidSplit, Split,
+    StoredTargets,
+};
 use crate::device::stream_key;
 use crate::stream::{Purpose, Stream};
 
@@ -69,7 +72,7 @@ impl Federation {
         }
         let mut builder = FederationBuilder::with_target(&self.name, self.kind, self.target);
         let mut largest = 0;
-        for k in 0..self.len() as u32 {
+        for k in self.devices() {
             largest = largest.max(self.count(k));
             if self.count(k) > plan.min_points {
                 self.push_parts(k, plan, &mut builder)?;
@@ -93,7 +96,7 @@ impl Federation {
 
     fn push_parts(
         &self,
-        device: u32,
+        device: FederationIndex,
         plan: &WithinSplit,
         builder: &mut FederationBuilder,
     ) -> Result<(), InvalidSplit> {
@@ -123,7 +126,7 @@ impl Federation {
     /// Adds some examples of a device, in their order; those of a text are consecutive.
     fn push_picked(
         &self,
-        device: u32,
+        device: FederationIndex,
         split: Split,
         examples: &[usize],
         targets: &StoredTargets,
@@ -191,7 +194,7 @@ impl Federation {
     /// Whether no device stands in two splits.
     pub(super) fn check_ids_are_unique(&self) -> Result<(), InvalidSplit> {
         let mut seen = HashSet::with_capacity(self.len());
-        match (0..self.len() as u32).find(|&k| !seen.insert(self.id(k))) {
+        match self.devices().find(|&k| !seen.insert(self.id(k))) {
             None => Ok(()),
             Some(k) => Err(InvalidSplit::Held { id: self.id(k).to_owned() }),
         }
@@ -225,7 +228,7 @@ mod tests {
         let split = growing(30).split_within(&plan).unwrap();
         split.verify().unwrap();
         let mut of_device: HashMap<String, Vec<u8>> = HashMap::new();
-        for k in 0..split.len() as u32 {
+        for k in split.devices() {
             let (DeviceExamples::Bytes(values), targets) = split.stored(k) else { panic!("bytes") };
             for (value, &label) in values.iter().zip(targets.lent().classes()) {
                 assert_eq!(u32::from(*value) % 2, label);
@@ -258,9 +261,10 @@ mod tests {
             .unwrap();
         let plan = WithinSplit { train: share(0.6), ..WithinSplit::default() };
         let split = builder.build().split_within(&plan).unwrap();
-        let labels =
-            |k: u32| (0..split.examples(k).len()).map(|i| split.examples(k).label(i)).collect::<Vec<_>>();
-        assert_eq!((labels(0), labels(1)), (vec![2, 3, 4], vec![5, 6]));
+        let labels = |k: FederationIndex| {
+            (0..split.examples(k).len()).map(|i| split.examples(k).label(i)).collect::<Vec<_>>()
+        };
+        assert_eq!((labels(FederationIndex(0)), labels(FederationIndex(1))), (vec![2, 3, 4], vec![5, 6]));
     }
 
     #[test]

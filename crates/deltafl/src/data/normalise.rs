@@ -138,7 +138,7 @@ impl Moments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{BatchBuffer, DeviceExamples, FederationBuilder};
+    use crate::data::{BatchBuffer, DeviceExamples, FederationBuilder, FederationIndex};
 
     fn two_devices() -> Federation {
         let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 2 }, 2);
@@ -147,7 +147,7 @@ mod tests {
         builder.build()
     }
 
-    fn features(federation: &Federation, device: u32) -> Vec<f32> {
+    fn features(federation: &Federation, device: FederationIndex) -> Vec<f32> {
         let examples = federation.examples(device);
         let mut buffer = BatchBuffer::default();
         buffer.gather(&examples, 0..examples.len()).inputs.dense().to_vec()
@@ -156,13 +156,13 @@ mod tests {
     #[test]
     fn mean_ratio_uses_the_train_devices_only() {
         let federation = two_devices().normalised(Normalise::MeanRatio);
-        assert_eq!(features(&federation, 0), [-0.5, 0.0, 0.5, 0.0]);
-        assert_eq!(features(&federation, 1), [49.0, 0.0]);
+        assert_eq!(features(&federation, FederationIndex(0)), [-0.5, 0.0, 0.5, 0.0]);
+        assert_eq!(features(&federation, FederationIndex(1)), [49.0, 0.0]);
     }
 
     #[test]
     fn a_constant_feature_is_not_divided_by_zero() {
         let federation = two_devices().normalised(Normalise::Standard);
-        assert_eq!(features(&federation, 0), [-1.0, 0.0, 1.0, 0.0]);
+        assert_eq!(features(&federation, FederationIndex(0)), [-1.0, 0.0, 1.0, 0.0]);
     }
 }

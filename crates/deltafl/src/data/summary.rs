@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Federation, InputKind, Source, Split, TargetKind};
+use super::{Federation, FederationIndex, InputKind, Source, Split, TargetKind};
 
 /// What there is to know about a federation without training on it.
 #[derive(Clone, Debug, Serialize)]
@@ -80,15 +80,15 @@ pub struct Bin {
 impl Summary {
     /// Reads the labels of all devices.
     pub fn of(federation: &Federation) -> Self {
-        let counts: Vec<u64> = (0..federation.len() as u32).map(|k| federation.count(k)).collect();
+        let counts: Vec<u64> = federation.devices().map(|k| federation.count(k)).collect();
         let mut labels = vec![0; federation.classes()];
-        for k in 0..federation.len() as u32 {
+        for k in federation.devices() {
             label_counts(federation, k).iter().for_each(|&(class, count)| labels[class] += count);
         }
         let examples = counts.iter().sum();
-        let devices = (0..federation.len() as u32).map(|k| {
+        let devices = federation.devices().map(|k| {
             let mine = label_counts(federation, k);
-            (mine.len() as f64, skew(&mine, counts[k as usize], &labels, examples))
+            (mine.len() as f64, skew(&mine, counts[k.place()], &labels, examples))
         });
         let (occurring, skews): (Vec<f64>, Vec<f64>) = devices.unzip();
         let in_split = |split| federation.split(split).len();
@@ -118,16 +118,16 @@ impl Summary {
 
 /// How the targets lie, where they are real numbers.
 fn values(federation: &Federation) -> Option<Spread> {
-    let of_device = |k: u32| {
+    let of_device = |k: FederationIndex| {
         let examples = federation.examples(k);
         (0..examples.len()).map(move |i| f64::from(examples.value(i)))
     };
     let valued = federation.targets() == TargetKind::Values;
-    valued.then(|| Spread::of((0..federation.len() as u32).flat_map(of_device).collect()))
+    valued.then(|| Spread::of(federation.devices().flat_map(of_device).collect()))
 }
 
 /// The classes that occur on a device and how often.
-fn label_counts(federation: &Federation, device: u32) -> Vec<(usize, u64)> {
+fn label_counts(federation: &Federation, device: FederationIndex) -> Vec<(usize, u64)> {
     if federation.targets() == TargetKind::Values {
         return Vec::new();
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::check::{DeviceExamples, InvalidDevice, Shape};
-use super::{DeviceInputs, DeviceTargets, Federation, StoredTargets};
+use super::{DeviceInputs, DeviceTargets, Federation, FederationIndex, StoredTargets};
 
 /// Why the contents of a federation are not what they should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ impl Federation {
     pub fn verify(&self) -> Result<(), Unverified> {
         let shape = Shape { kind: self.kind, targets: self.target };
         let mut seen = HashSet::with_capacity(self.len());
-        for k in 0..self.len() as u32 {
+        for k in self.devices() {
             let (inputs, targets) = self.stored(k);
             shape.count(self.id(k), inputs, targets.lent())?;
             if !seen.insert((self.id(k), self.split_of(k))) {
@@ -39,7 +39,7 @@ impl Federation {
     }
 
     /// What the columns hold of a device, as it was pushed: its inputs and its targets.
-    pub fn stored(&self, device: u32) -> (DeviceExamples<'_>, StoredTargets) {
+    pub fn stored(&self, device: FederationIndex) -> (DeviceExamples<'_>, StoredTargets) {
         let targets = match self.examples(device).targets {
             DeviceTargets::Few(labels) => StoredTargets::Classes(labels.iter().map(|&y| y.into()).collect()),
             DeviceTargets::Many(labels) => StoredTargets::Classes(labels.to_vec()),
@@ -50,7 +50,7 @@ impl Federation {
     }
 
     /// The inputs of a device, as they were pushed.
-    pub fn stored_inputs(&self, device: u32) -> DeviceExamples<'_> {
+    pub fn stored_inputs(&self, device: FederationIndex) -> DeviceExamples<'_> {
         match self.examples(device).inputs {
             DeviceInputs::Bytes { values, .. } => DeviceExamples::Bytes(values),
             DeviceInputs::Dense { values, .. } => DeviceExamples::Dense(values),

@@ -12,7 +12,7 @@ use super::{
     Drawn, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation, TrainIndex,
 };
 use crate::compute::{Block, Compute, UpdateTask};
-use crate::data::{Federation, Split};
+use crate::data::{Federation, FederationIndex, Split};
 use crate::device::{blocks, stream_key};
 use crate::memory::Memory;
 use crate::model::Score;
@@ -25,7 +25,7 @@ pub struct Fleet<'a, C, P> {
     compute: C,
     federation: &'a Federation,
     /// Federation index of each train device.
-    train: Vec<u32>,
+    train: Vec<FederationIndex>,
     /// n_k of the train devices.
     counts: Vec<u64>,
     peers: P,
@@ -203,12 +203,13 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             .scores(&devices, &distinct)?
             .iter()
             .map(|scores| {
-                let of_device =
-                    |(score, &k): (&Score, &u32)| Evaluation::new(task, score, self.federation.count(k));
+                let of_device = |(score, &k): (&Score, &FederationIndex)| {
+                    Evaluation::new(task, score, self.federation.count(k))
+                };
                 scores.iter().zip(&devices).map(of_device).collect()
             })
             .collect();
-        let named = |&k: &u32| EvaluatedDevice {
+        let named = |&k: &FederationIndex| EvaluatedDevice {
             id: self.federation.id(k).to_owned(),
             examples: self.federation.count(k),
         };
@@ -220,7 +221,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         })
     }
 
-    fn federation_indices(&self, cohort: &[Drawn]) -> Vec<u32> {
+    fn federation_indices(&self, cohort: &[Drawn]) -> Vec<FederationIndex> {
         cohort.iter().map(|drawn| self.train[drawn.device.place()]).collect()
     }
 
@@ -250,16 +251,20 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let devices = self.federation_indices(round.cohort);
         let scores = self.scores(&devices, &unknown)?;
         for (params, scores) in unknown.into_iter().zip(scores) {
-            let mean = |(score, &k): (&Score, &u32)| score.loss / self.federation.count(k) as f64;
+            let mean = |(score, &k): (&Score, &FederationIndex)| score.loss / self.federation.count(k) as f64;
             let losses = scores.iter().zip(&devices).map(mean).collect();
             self.losses.by_params.push((params.clone(), losses));
         }
         Ok(())
     }
 
-    /// Loss and figures of devices (federation indices), at each of the params: forward passes only.
-    fn scores(&mut self, devices: &[u32], params: &[&Params]) -> Result<Vec<Vec<Score>>, ExchangeError> {
-        let of_device = |(i, &device): (usize, &u32)| {
+    /// Loss and figures of devices, at each of the params: forward passes only.
+    fn scores(
+        &mut self,
+        devices: &[FederationIndex],
+        params: &[&Params],
+    ) -> Result<Vec<Vec<Score>>, ExchangeError> {
+        let of_device = |(i, &device): (usize, &FederationIndex)| {
             let count = self.federation.count(device) as usize;
             blocks(count).map(move |examples| (i, Block { device, examples }))
         };
@@ -385,10 +390,10 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(Answers { values, recalled })
     }
 
-    /// The devices (federation indices) with which this process begins the next round, if that round goes as
+    /// The devices with which this process begins the next round, if that round goes as
     /// this one did: the losses of a cut of the cohort, or the updates it owns. Nobody, unless this is the long
     /// sum at the end of a round.
-    fn expected(&self, round: &Round<'_>, queries: &[Query]) -> Vec<u32> {
+    fn expected(&self, round: &Round<'_>, queries: &[Query]) -> Vec<FederationIndex> {
         if !queries.iter().any(|query| matches!(query.ask, Ask::Update { .. })) {
             return Vec::new();
         }

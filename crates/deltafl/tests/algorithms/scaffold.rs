@@ -1,6 +1,6 @@
 //! SCAFFOLD against a plain reference in `f64`, written after option II of the paper (Karimireddy et al., 2020, Algorithm 1).
 
-use deltafl::data::BatchBuffer;
+use deltafl::data::{BatchBuffer, FederationIndex};
 use deltafl::device::{stream_key, update_stream};
 use deltafl::question::RoundKey;
 
@@ -17,7 +17,7 @@ struct Device {
 }
 
 impl Device {
-    fn of(federation: &Federation, device: u32) -> Self {
+    fn of(federation: &Federation, device: FederationIndex) -> Self {
         let (examples, mut buffer) = (federation.examples(device), BatchBuffer::default());
         let batch = buffer.gather(&examples, 0..examples.len());
         let rows = batch.inputs.dense().chunks(INPUTS);

@@ -34,17 +34,21 @@ fn from_class_means(federation: &Federation, dim: usize) -> Vec<f64> {
         let squared: f64 = x.iter().zip(mean).map(|(&x, mean)| (f64::from(x) - mean).powi(2)).sum();
         distances[device] += squared / dim as f64;
     });
-    distances.iter().zip(0..).map(|(sum, device)| sum / federation.count(device) as f64).collect()
+    distances
+        .iter()
+        .zip(federation.devices())
+        .map(|(sum, device)| sum / federation.count(device) as f64)
+        .collect()
 }
 
 /// Calls `f` with the device, the label and the features of every example.
 fn for_each_example(federation: &Federation, mut f: impl FnMut(usize, usize, &[f32])) {
     let mut buffer = BatchBuffer::default();
-    for device in 0..federation.len() as u32 {
+    for device in federation.devices() {
         let examples = federation.examples(device);
         for i in 0..examples.len() {
             let batch = buffer.gather(&examples, i..i + 1);
-            f(device as usize, examples.label(i) as usize, batch.inputs.dense());
+            f(device.place(), examples.label(i) as usize, batch.inputs.dense());
         }
     }
 }
@@ -53,7 +57,7 @@ fn from_use_of_symbols(federation: &Federation, symbols: usize) -> Vec<f64> {
     let mut buffer = BatchBuffer::default();
     let mut population = vec![0.0; symbols];
     let mut uses = Vec::with_capacity(federation.len());
-    for device in 0..federation.len() as u32 {
+    for device in federation.devices() {
         let examples = federation.examples(device);
         let mut used = vec![0.0; symbols];
         for i in 0..examples.len() {

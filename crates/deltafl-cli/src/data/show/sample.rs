@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use deltafl::data::{BatchBuffer, Examples, Federation, InputKind};
+use deltafl::data::{BatchBuffer, Examples, Federation, FederationIndex, InputKind};
 
 /// Messages shown of a device.
 const MESSAGES: usize = 3;
@@ -11,7 +11,7 @@ const MESSAGES: usize = 3;
 const SYMBOLS: usize = 160;
 
 /// Prints what a person can read of a device's examples; nothing for images.
-pub(super) fn print(federation: &Federation, device: u32) {
+pub(super) fn print(federation: &Federation, device: FederationIndex) {
     let examples = federation.examples(device);
     match federation.kind() {
         InputKind::Bytes { .. } => {}
@@ -98,14 +98,14 @@ mod tests {
         builder.symbols(" ab");
         builder.push("x", Split::Train, DeviceExamples::Text(&[1, 2, 0, 1, 1, 2]), Targets::IN_TEXT).unwrap();
         let federation = builder.build();
-        assert_eq!(text(&federation, &federation.examples(0), 2), "ab a");
+        assert_eq!(text(&federation, &federation.examples(FederationIndex(0)), 2), "ab a");
     }
 
     #[test]
     fn messages_of_every_class_are_shown() {
         let mut builder = FederationBuilder::new("t", InputKind::Tokens { len: 1, vocabulary: 2 }, 2);
         builder.push("x", Split::Train, DeviceExamples::Tokens(&[1; 6]), &[0, 0, 0, 0, 1, 0]).unwrap();
-        assert_eq!(of_all_classes(&builder.build().examples(0), 3), [0, 4, 1]);
+        assert_eq!(of_all_classes(&builder.build().examples(FederationIndex(0)), 3), [0, 4, 1]);
     }
 
     #[test]
@@ -113,6 +113,6 @@ mod tests {
         let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 1 }, 3);
         builder.push("x", Split::Train, DeviceExamples::Dense(&[0.0, 0.0, 0.0]), &[2, 0, 2]).unwrap();
         let federation = builder.build();
-        assert!(label_counts(&federation, &federation.examples(0)).ends_with("0: 1  2: 2"));
+        assert!(label_counts(&federation, &federation.examples(FederationIndex(0))).ends_with("0: 1  2: 2"));
     }
 }

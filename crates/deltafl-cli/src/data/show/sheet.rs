@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
-use deltafl::data::{BatchBuffer, Federation};
+use deltafl::data::{BatchBuffer, Federation, FederationIndex};
 use miette::{IntoDiagnostic, Result, WrapErr};
 
 /// Columns to fill at least, where there are few classes.
@@ -25,7 +25,11 @@ pub(super) struct Sheet {
 
 impl Sheet {
     /// The sheet of these devices; `None` when the inputs are not square images.
-    pub(super) fn new(federation: &Federation, dim: usize, devices: &[(u32, f64)]) -> Option<Self> {
+    pub(super) fn new(
+        federation: &Federation,
+        dim: usize,
+        devices: &[(FederationIndex, f64)],
+    ) -> Option<Self> {
         let side = dim.isqrt();
         if side * side != dim || devices.is_empty() {
             return None;
@@ -85,7 +89,8 @@ mod tests {
         let mut builder = FederationBuilder::new("t", InputKind::Bytes { dim: 4 }, 40);
         builder.push("a", Split::Train, DeviceExamples::Bytes(&[9; 4]), &[0]).unwrap();
         builder.push("b", Split::Test, DeviceExamples::Bytes(&[7; 4]), &[39]).unwrap();
-        let sheet = Sheet::new(&builder.build(), 4, &[(0, 0.0), (1, 0.0)]).unwrap();
+        let sheet =
+            Sheet::new(&builder.build(), 4, &[(FederationIndex(0), 0.0), (FederationIndex(1), 0.0)]).unwrap();
         assert_eq!((sheet.width, sheet.height), (40 * 4 + 2, 2 * 4 + 2));
         let at = |x: usize, y: usize| sheet.pixels[y * sheet.width + x];
         assert_eq!((at(2, 2), at(3, 3), at(4, 4)), (9, 9, BLANK));
@@ -96,6 +101,6 @@ mod tests {
     fn inputs_that_are_not_square_make_no_sheet() {
         let mut builder = FederationBuilder::new("t", InputKind::Bytes { dim: 3 }, 1);
         builder.push("a", Split::Train, DeviceExamples::Bytes(&[9; 3]), &[0]).unwrap();
-        assert!(Sheet::new(&builder.build(), 3, &[(0, 0.0)]).is_none());
+        assert!(Sheet::new(&builder.build(), 3, &[(FederationIndex(0), 0.0)]).is_none());
     }
 }

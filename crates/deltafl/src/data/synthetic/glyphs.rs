@@ -102,14 +102,14 @@ fn labels(count: usize, stream: &mut Stream) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::BatchBuffer;
+    use crate::data::{BatchBuffer, FederationIndex};
 
     fn small() -> Glyphs {
         Glyphs { devices: NonZeroU32::new(60).unwrap(), ..Glyphs::default() }
     }
 
     /// The images of a writer, 1 for paper and 0 for ink, with their labels.
-    fn images(federation: &Federation, device: u32) -> (Vec<f32>, Vec<u32>) {
+    fn images(federation: &Federation, device: FederationIndex) -> (Vec<f32>, Vec<u32>) {
         let examples = federation.examples(device);
         let mut buffer = BatchBuffer::default();
         let batch = buffer.gather(&examples, 0..examples.len());
@@ -141,15 +141,15 @@ mod tests {
     fn the_first_writers_are_the_same_however_many_follow() {
         let few = Glyphs { devices: NonZeroU32::new(5).unwrap(), ..small() }.build();
         let many = small().build();
-        assert_eq!(few.id(4), many.id(4));
-        assert_eq!(images(&few, 4), images(&many, 4));
+        assert_eq!(few.id(FederationIndex(4)), many.id(FederationIndex(4)));
+        assert_eq!(images(&few, FederationIndex(4)), images(&many, FederationIndex(4)));
     }
 
     #[test]
     fn every_class_appears_and_half_of_the_images_are_digits() {
         let federation = small().build();
         let mut counts = [0u32; CLASSES];
-        for device in 0..federation.len() as u32 {
+        for device in federation.devices() {
             images(&federation, device).1.iter().for_each(|&label| counts[label as usize] += 1);
         }
         assert!(counts.iter().all(|&count| count > 0), "{counts:?}");
@@ -161,16 +161,16 @@ mod tests {
     #[test]
     fn every_image_has_ink_inside_white_margins() {
         let federation = small().build();
-        for device in 0..federation.len() as u32 {
+        for device in federation.devices() {
             let (images, labels) = images(&federation, device);
             for (image, label) in images.chunks_exact(SIDE * SIDE).zip(labels) {
                 let ink: f32 = image.iter().map(|paper| 1.0 - paper).sum::<f32>() / (SIDE * SIDE) as f32;
-                assert!((0.003..0.3).contains(&ink), "{device}, class {label}: ink {ink}");
+                assert!((0.003..0.3).contains(&ink), "{device:?}, class {label}: ink {ink}");
                 let border =
                     |i: usize| i / SIDE < 2 || i / SIDE >= SIDE - 2 || i % SIDE < 2 || i % SIDE >= SIDE - 2;
                 assert!(
                     image.iter().enumerate().all(|(i, &x)| !border(i) || x > 0.99),
-                    "{device}, class {label}"
+                    "{device:?}, class {label}"
                 );
             }
         }
@@ -187,7 +187,7 @@ mod tests {
                 |(image, label): (&[f32], u32)| (label < 10).then(|| (image.to_vec(), label as usize));
             images.chunks_exact(SIDE * SIDE).zip(labels).filter_map(digits).collect::<Vec<_>>()
         };
-        for (image, label) in (0..federation.len() as u32).flat_map(digits) {
+        for (image, label) in federation.devices().flat_map(digits) {
             counts[label] += 1.0;
             sums[label].iter_mut().zip(&image).for_each(|(sum, x)| *sum += x);
         }
@@ -199,9 +199,11 @@ mod tests {
             };
             digits.iter().map(squared).sum::<f32>() / digits.len() as f32
         };
-        let (odd, usual): (Vec<u32>, Vec<u32>) =
-            (0..federation.len() as u32).partition(|&device| federation.id(device).contains('-'));
-        let mean = |devices: &[u32]| devices.iter().map(|&k| distance(k)).sum::<f32>() / devices.len() as f32;
+        let (odd, usual): (Vec<FederationIndex>, Vec<FederationIndex>) =
+            federation.devices().partition(|&device| federation.id(device).contains('-'));
+        let mean = |devices: &[FederationIndex]| {
+            devices.iter().map(|&k| distance(k)).sum::<f32>() / devices.len() as f32
+        };
         assert_eq!(odd.len(), 9);
         assert!(mean(&odd) > 1.15 * mean(&usual), "{} {}", mean(&odd), mean(&usual));
     }

@@ -117,7 +117,7 @@ mod tests {
             let mean = |j| rows.iter().skip(j).step_by(FEATURES).map(|&x| f64::from(x)).sum::<f64>();
             (0..FEATURES).map(|j| mean(j) / examples.len() as f64).collect()
         };
-        (0..federation.len() as u32).map(&mut centre).collect()
+        federation.devices().map(&mut centre).collect()
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
     fn devices_disagree_about_the_classes() {
         let federation = Logistic::default().build();
         let mut seen = [false; CLASSES];
-        for device in 0..federation.len() as u32 {
+        for device in federation.devices() {
             let examples = federation.examples(device);
             (0..examples.len()).for_each(|i| seen[examples.label(i) as usize] = true);
         }

@@ -137,7 +137,7 @@ fn shifted_vowel(letter: char) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::BatchBuffer;
+    use crate::data::{BatchBuffer, FederationIndex};
 
     fn small() -> Federation {
         Roles { devices: NonZeroU32::new(20).unwrap(), ..Roles::default() }.build()
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn windows_hold_symbols_of_the_alphabet_and_are_labelled_by_the_next_one() {
         let federation = small();
-        let examples = federation.examples(0);
+        let examples = federation.examples(FederationIndex(0));
         let mut buffer = BatchBuffer::default();
         let next = buffer.gather(&examples, 1..2).inputs.tokens()[WINDOW - 1];
         let batch = buffer.gather(&examples, 0..1);
@@ -175,6 +175,6 @@ mod tests {
     #[test]
     fn a_role_has_as_many_windows_as_it_was_given() {
         let federation = small();
-        assert!((0..20).all(|role| (101..=8000).contains(&federation.count(role))));
+        assert!((0..20).all(|role| (101..=8000).contains(&federation.count(FederationIndex(role)))));
     }
 }

@@ -148,14 +148,14 @@ impl Lexicon {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::BatchBuffer;
+    use crate::data::{BatchBuffer, FederationIndex};
 
     fn small() -> Federation {
         Tweets { devices: NonZeroU32::new(40).unwrap(), ..Tweets::default() }.build()
     }
 
     /// Words of a user, padding left out.
-    fn written(federation: &Federation, user: u32) -> Vec<u32> {
+    fn written(federation: &Federation, user: FederationIndex) -> Vec<u32> {
         let examples = federation.examples(user);
         let mut buffer = BatchBuffer::default();
         let batch = buffer.gather(&examples, 0..examples.len());
@@ -169,20 +169,20 @@ mod tests {
         let vectors = federation.vectors().unwrap();
         assert_eq!((vectors.dim, vectors.values.len()), (DIM, vocabulary * DIM));
         assert!(vectors.values[..DIM].iter().all(|x| x.to_bits() == 0));
-        assert!(
-            (0..40).all(|user| written(&federation, user).iter().all(|&word| (word as usize) < vocabulary))
-        );
+        assert!((0..40).all(|user| {
+            written(&federation, FederationIndex(user)).iter().all(|&word| (word as usize) < vocabulary)
+        }));
     }
 
     #[test]
     fn slang_is_written_by_the_minority() {
         let federation = small();
         for user in 0..40 {
-            let words = written(&federation, user);
+            let words = written(&federation, FederationIndex(user));
             let slang =
                 words.iter().filter(|&&word| word as usize > COMMON).count() as f64 / words.len() as f64;
-            let writes_slang = federation.id(user).ends_with("-slang");
-            assert_eq!(slang > 0.5, writes_slang, "{}: {slang}", federation.id(user));
+            let writes_slang = federation.id(FederationIndex(user)).ends_with("-slang");
+            assert_eq!(slang > 0.5, writes_slang, "{}: {slang}", federation.id(FederationIndex(user)));
         }
     }
 
@@ -193,7 +193,7 @@ mod tests {
             let examples = federation.examples(user);
             (0..examples.len()).map(|i| f64::from(examples.label(i))).sum::<f64>() / examples.len() as f64
         };
-        let shares: Vec<f64> = (0..40).map(happy).collect();
+        let shares: Vec<f64> = federation.devices().map(happy).collect();
         assert!(
             shares.iter().any(|&share| share < 0.35) && shares.iter().any(|&share| share > 0.65),
             "{shares:?}"
