@@ -298,9 +298,10 @@ mod tests {
         }
         let (federation, plan) = (builder.build(), plan(Work::Epochs(2)));
         let mut orders = Orders::default();
-        assert_eq!(orders.get(&ROUND, &plan, 1), None);
-        orders.draw(&federation, &RoundKey { round: 3, ..ROUND }, &plan, &[0]);
-        orders.draw(&federation, &ROUND, &plan, &[1, 1]);
+        let (first, second) = (FederationIndex(0), FederationIndex(1));
+        assert_eq!(orders.get(&ROUND, &plan, second), None);
+        orders.draw(&federation, &RoundKey { round: 3, ..ROUND }, &plan, &[first]);
+        orders.draw(&federation, &ROUND, &plan, &[second, second]);
         orders.wait();
         let mut expected = vec![0; 18];
         Draws { key: stream_key("b"), examples: 9, offset: 0 }.write(&ROUND, &plan, &mut expected);
