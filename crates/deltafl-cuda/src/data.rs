@@ -52,17 +52,33 @@ pub(crate) struct Data<'a> {
 }
 
 /// Devices whose columns are in the GPU's memory, for one wave of work.
-pub(crate) struct Placed {
+pub(crate) struct Placed<'a> {
     /// The columns, unless they are the resident ones.
     streamed: Option<Columns>,
-    /// Where each device begins.
-    pub(crate) offsets: HashMap<FederationIndex, u64>,
+    pub(crate) offsets: Offsets<'a>,
 }
 
-impl Placed {
+/// Where devices begin in the columns.
+pub(crate) enum Offsets<'a> {
+    /// Every device, where it begins in the federation.
+    Resident(&'a Federation),
+    Streamed(HashMap<FederationIndex, u64>),
+}
+
+impl Offsets<'_> {
+    /// Where a device begins; `None` where it is not in the columns.
+    pub(crate) fn get(&self, device: FederationIndex) -> Option<u64> {
+        match self {
+            Self::Resident(federation) => Some(federation.offset(device)),
+            Self::Streamed(offsets) => offsets.get(&device).copied(),
+        }
+    }
+}
+
+impl Placed<'_> {
     /// Whether all of these devices are among them.
     pub(crate) fn holds(&self, devices: &[FederationIndex]) -> bool {
-        devices.iter().all(|device| self.offsets.contains_key(device))
+        devices.iter().all(|&device| self.offsets.get(device).is_some())
     }
 }
 
@@ -124,10 +140,9 @@ impl<'a> Data<'a> {
     }
 
     /// Brings the columns of these devices into the GPU's memory.
-    pub(crate) fn place(&self, devices: &[FederationIndex]) -> Result<Placed, GpuError> {
+    pub(crate) fn place(&self, devices: &[FederationIndex]) -> Result<Placed<'a>, GpuError> {
         if self.is_resident() {
-            let offsets = devices.iter().map(|&k| (k, self.federation.offset(k))).collect();
-            return Ok(Placed { streamed: None, offsets });
+            return Ok(Placed { streamed: None, offsets: Offsets::Resident(self.federation) });
         }
         let ranges: Vec<Ranges> = devices.iter().map(|&k| Ranges::of(self.federation, k)).collect();
         let mut next = 0;
@@ -136,12 +151,12 @@ impl<'a> Data<'a> {
             next += rows;
             (k, next - rows)
         };
-        let offsets = devices.iter().zip(&ranges).map(offset).collect();
+        let offsets = Offsets::Streamed(devices.iter().zip(&ranges).map(offset).collect());
         Ok(Placed { streamed: Some(self.upload(&ranges)?), offsets })
     }
 
     /// The columns in which devices were placed.
-    pub(crate) fn columns<'c>(&'c self, placed: &'c Placed) -> &'c Columns {
+    pub(crate) fn columns<'c>(&'c self, placed: &'c Placed<'_>) -> &'c Columns {
         match (&placed.streamed, &self.resident) {
             (Some(columns), _) | (None, Some(columns)) => columns,
             (None, None) => {

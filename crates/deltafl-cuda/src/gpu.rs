@@ -14,7 +14,7 @@ use deltafl::model::{ModelSpec, Score};
 use deltafl::params::{Params, UpdateCode, add_wrapping};
 use deltafl::question::RoundKey;
 
-use crate::data::{Columns, Data, Placed};
+use crate::data::{Columns, Data, Offsets, Placed};
 use crate::memory::{Buffer, Mirror};
 use crate::model::{Scorer, Scores, Setup, Trainer, Updates};
 use crate::order::{self, Draws, Order, Orders};
@@ -63,7 +63,7 @@ pub struct Gpu<'a> {
     /// Orders of the next round.
     ahead: Orders,
     /// The columns of a cohort that was uploaded before it was asked for.
-    ready: Option<Arc<Placed>>,
+    ready: Option<Arc<Placed<'a>>>,
 }
 
 impl<'a> Gpu<'a> {
@@ -205,7 +205,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// These devices in the GPU's memory.
-    fn placed(&self, devices: &[FederationIndex]) -> Result<Arc<Placed>, GpuError> {
+    fn placed(&self, devices: &[FederationIndex]) -> Result<Arc<Placed<'a>>, GpuError> {
         match &self.ready {
             Some(ready) if ready.holds(devices) => Ok(ready.clone()),
             _ => Ok(Arc::new(self.data.place(devices)?)),
@@ -222,7 +222,7 @@ impl<'a> Gpu<'a> {
             let placed = self.placed(&devices[part])?;
             let offsets = &placed.offsets;
             // The blocks of a device stand together as a rule; where they do not, the device is placed again.
-            let here = rest.iter().take_while(|block| offsets.contains_key(&block.device)).count();
+            let here = rest.iter().take_while(|block| offsets.get(block.device).is_some()).count();
             let (now, later) = rest.split_at(here);
             rest = later;
             self.score_placed(now, offsets, data.columns(&placed), &mut scores)?;
@@ -239,13 +239,13 @@ impl<'a> Gpu<'a> {
     fn score_placed(
         &mut self,
         blocks: &[Block],
-        offsets: &HashMap<FederationIndex, u64>,
+        offsets: &Offsets<'_>,
         columns: &Columns,
         scores: &mut [Vec<Score>],
     ) -> Result<(), GpuError> {
         for blocks in blocks.chunks(ITEMS) {
             let item = |block: &Block| Item {
-                first: offsets[&block.device] + block.examples.start as u64,
+                first: offset(offsets, block.device) + block.examples.start as u64,
                 count: block.examples.len() as u32,
                 unused: 0,
             };
@@ -266,7 +266,7 @@ impl<'a> Gpu<'a> {
                 errors: self.errors.arg(),
             };
             self.scorer.as_mut().expect("the scorer was built with the rest").score(&pass)?;
-            let (losses, errors) = (self.losses.receive(len)?, self.errors.receive(len)?);
+            let (losses, errors) = self.losses.receive_with(&mut self.errors, len)?;
             let mut parts = losses.chunks_exact(items.len()).zip(errors.chunks_exact(items.len()));
             for scores in &mut *scores {
                 let Some((losses, errors)) = parts.next() else { break };
@@ -314,7 +314,7 @@ impl<'a> Gpu<'a> {
             let devices = distinct(rest.iter().map(|wanted| wanted.task.device));
             for part in self.parts(&devices) {
                 let placed = self.placed(&devices[part])?;
-                let here = |wanted: &Wanted<'_>| placed.offsets.contains_key(&wanted.task.device);
+                let here = |wanted: &Wanted<'_>| placed.offsets.get(wanted.task.device).is_some();
                 let (here, later): (Vec<_>, Vec<_>) = rest.into_iter().partition(here);
                 rest = later;
                 for wave in here.chunks(self.wave()) {
@@ -341,7 +341,7 @@ impl<'a> Gpu<'a> {
         &mut self,
         key: &RoundKey,
         tasks: &[UpdateTask<'_>],
-    ) -> Result<Option<Arc<Placed>>, GpuError> {
+    ) -> Result<Option<Arc<Placed<'a>>>, GpuError> {
         let next = std::mem::take(&mut self.next);
         let (Some(task), false) = (tasks.first(), next.is_empty()) else { return Ok(None) };
         let round = RoundKey { round: key.round + 1, ..*key };
@@ -364,7 +364,7 @@ impl<'a> Gpu<'a> {
         &mut self,
         key: &RoundKey,
         wave: &[Wanted<'_>],
-        offsets: &HashMap<FederationIndex, u64>,
+        offsets: &Offsets<'_>,
         columns: &Columns,
         limit: f64,
     ) -> Result<(), GpuError> {
@@ -399,8 +399,9 @@ impl<'a> Gpu<'a> {
         &mut self,
         key: &RoundKey,
         wave: &[Wanted<'_>],
-        offsets: &HashMap<FederationIndex, u64>,
+        offsets: &Offsets<'_>,
     ) -> Result<Vec<Task>, GpuError> {
+        self.ahead.wait();
         let mut known: HashMap<(FederationIndex, u32, u32), u64> = HashMap::new();
         let mut orders: Vec<Order<'_>> = Vec::new();
         let (mut tasks, mut total) = (Vec::with_capacity(wave.len()), 0);
@@ -408,10 +409,16 @@ impl<'a> Gpu<'a> {
             let (plan, examples) = (task.plan, self.federation.count(task.device) as u32);
             let (draws, passes) = order::passes(plan, examples);
             let first = *known.entry((task.device, draws, passes)).or_insert_with(|| {
-                let stream = stream_key(self.federation.id(task.device));
-                let draws = Draws { key: stream, examples, offset: offsets[&task.device] as u32 };
-                let len = draws.len(plan);
-                orders.push(Order { draws, plan, len, ready: self.ahead.get(key, plan, task.device) });
+                let offset = offset(offsets, task.device) as u32;
+                let (order, len) = match self.ahead.get(key, plan, task.device) {
+                    Some(drawn) => (Order::Drawn { drawn, offset }, drawn.len()),
+                    None => {
+                        let key = stream_key(self.federation.id(task.device));
+                        let draws = Draws { key, examples, offset };
+                        (Order::ToDraw { draws, plan }, draws.len(plan))
+                    }
+                };
+                orders.push(order);
                 total += len;
                 (total - len) as u64
             });
@@ -436,6 +443,11 @@ impl<'a> Gpu<'a> {
     fn unavailable(&self, error: GpuError) -> ComputeError {
         ComputeError::Unavailable { place: self.device.name().to_owned(), source: error.into() }
     }
+}
+
+/// Where a device begins that has been placed.
+fn offset(offsets: &Offsets<'_>, device: FederationIndex) -> u64 {
+    offsets.get(device).expect("a wave holds devices that have been placed")
 }
 
 impl Compute for Gpu<'_> {

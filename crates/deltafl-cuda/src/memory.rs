@@ -55,13 +55,16 @@ impl<T: DeviceRepr + ValidAsZeroBits> Buffer<T> {
 pub(crate) struct Mirror<T> {
     host: PinnedHostSlice<T>,
     buffer: Buffer<T>,
-    /// The last copy out of the twin.
-    sent: Option<CudaEvent>,
+    /// Comes behind the last copy out of the twin.
+    sent: CudaEvent,
+    /// Whether that copy has not been waited for.
+    sending: bool,
 }
 
 impl<T: DeviceRepr + ValidAsZeroBits + Copy> Mirror<T> {
     pub(crate) fn new(stream: &Arc<CudaStream>) -> Result<Self, GpuError> {
-        Ok(Self { host: pinned(stream, 1)?, buffer: Buffer::new(stream)?, sent: None })
+        let sent = stream.context().new_event(None)?;
+        Ok(Self { host: pinned(stream, 1)?, buffer: Buffer::new(stream)?, sent, sending: false })
     }
 
     /// Has `write` fill so many entries on the host, and sends them.
@@ -74,19 +77,36 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Mirror<T> {
             let host = unsafe { std::slice::from_raw_parts(host.as_ptr(), len) };
             let stream = self.buffer.stream.clone();
             stream.memcpy_htod(host, &mut self.buffer.slice.slice_mut(..len))?;
-            self.sent = Some(stream.record_event(None)?);
+            self.sending = true;
+            self.sent.record(&stream)?;
         }
         Ok(())
     }
 
     /// Fetches so many entries, and waits for them.
     pub(crate) fn receive(&mut self, len: usize) -> Result<&[T], GpuError> {
-        self.reserve(len)?;
-        let stream = self.buffer.stream.clone();
-        self.wait()?;
-        stream.memcpy_dtoh(&self.buffer.slice.slice(..len), &mut self.host.as_mut_slice()?[..len])?;
-        stream.synchronize()?;
+        self.fetch(len)?;
+        self.buffer.stream.synchronize()?;
         Ok(&self.host.as_slice()?[..len])
+    }
+
+    /// Fetches so many entries of each, and waits for them once. Both are of one stream.
+    pub(crate) fn receive_with<'m, U: DeviceRepr + ValidAsZeroBits + Copy>(
+        &'m mut self,
+        other: &'m mut Mirror<U>,
+        len: usize,
+    ) -> Result<(&'m [T], &'m [U]), GpuError> {
+        self.fetch(len)?;
+        let second = other.receive(len)?;
+        Ok((&self.host.as_slice()?[..len], second))
+    }
+
+    /// Starts to fetch so many entries.
+    fn fetch(&mut self, len: usize) -> Result<(), GpuError> {
+        self.reserve(len)?;
+        self.wait()?;
+        let stream = self.buffer.stream.clone();
+        Ok(stream.memcpy_dtoh(&self.buffer.slice.slice(..len), &mut self.host.as_mut_slice()?[..len])?)
     }
 
     /// Makes room for so many entries; what was there may be lost where it has to grow.
@@ -115,10 +135,10 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Mirror<T> {
 
 impl<T> Mirror<T> {
     fn wait(&mut self) -> Result<(), GpuError> {
-        match self.sent.take() {
-            Some(event) => Ok(event.synchronize()?),
-            None => Ok(()),
+        if std::mem::take(&mut self.sending) {
+            self.sent.synchronize()?;
         }
+        Ok(())
     }
 }
 

@@ -61,8 +61,8 @@ const MODELS: &[Entry] = &[
     Entry {
         name: "linear",
         capability: (8, 0),
-        trainer: linear::trainer,
-        scorer: linear::scorer,
+        trainer: |setup, batch| linear::KERNELS.trainer(setup, batch),
+        scorer: |setup| linear::KERNELS.scorer(setup),
         sources: linear::sources,
     },
     Entry {
@@ -75,15 +75,15 @@ const MODELS: &[Entry] = &[
     Entry {
         name: "perceptron",
         capability: (8, 0),
-        trainer: perceptron::trainer,
-        scorer: perceptron::scorer,
+        trainer: |setup, batch| perceptron::KERNELS.trainer(setup, batch),
+        scorer: |setup| perceptron::KERNELS.scorer(setup),
         sources: perceptron::sources,
     },
     Entry {
         name: "logistic",
         capability: (8, 0),
-        trainer: logistic::trainer,
-        scorer: logistic::scorer,
+        trainer: |setup, batch| logistic::KERNELS.trainer(setup, batch),
+        scorer: |setup| logistic::KERNELS.scorer(setup),
         sources: logistic::sources,
     },
 ];
@@ -175,6 +175,14 @@ impl<'a> Setup<'a> {
     /// There are no kernels for this shape.
     fn unsupported(&self, shape: impl Into<String>) -> GpuError {
         GpuError::Unsupported { model: self.spec.name(), shape: shape.into() }
+    }
+
+    /// Refuses batches that are larger than the kernels take.
+    fn check_batch(&self, batch: usize, most: usize) -> Result<(), GpuError> {
+        if batch > most {
+            return Err(self.unsupported(format!("with batches of {batch}: the kernels take at most {most}")));
+        }
+        Ok(())
     }
 
     /// Loads a source and takes a kernel of it, with the shared memory that the source asks for.

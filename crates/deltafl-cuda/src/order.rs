@@ -1,10 +1,11 @@
 //! The order in which a device passes over its examples: the draws of the CPU, from the same keyed stream.
 //!
-//! An order depends on the seed, the round and the device, not on w: those of the next cohort are drawn while the GPU trains
-//! this one ([`Orders`]).
+//! An order depends on the seed, the round and the device, not on w: those of the next cohort are drawn by a thread of their
+//! own while the GPU trains this one ([`Orders`]).
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use deltafl::data::{Federation, FederationIndex};
 use deltafl::device::{stream_key, update_stream};
@@ -13,7 +14,7 @@ use deltafl::trainer::{LocalPlan, Work};
 use rayon::prelude::*;
 
 /// Draws that cost about as much as waking a thread.
-const WORTH_A_THREAD: usize = 1 << 14;
+const WORTH_A_THREAD: usize = 1 << 12;
 
 /// A device's draws in a round.
 #[derive(Clone, Copy, Debug)]
@@ -61,20 +62,38 @@ impl Draws {
 }
 
 /// A device's order within the orders of a wave.
-pub(crate) struct Order<'a> {
-    pub(crate) draws: Draws,
-    pub(crate) plan: &'a LocalPlan,
-    /// Entries.
-    pub(crate) len: usize,
-    /// The order counted from the device's first example, where it has been drawn ahead.
-    pub(crate) ready: Option<&'a [u32]>,
+pub(crate) enum Order<'a> {
+    /// Drawn ahead, counted from the device's first example.
+    Drawn {
+        drawn: &'a [u32],
+        offset: u32,
+    },
+    ToDraw {
+        draws: Draws,
+        plan: &'a LocalPlan,
+    },
 }
 
 impl Order<'_> {
+    /// Entries.
+    fn len(&self) -> usize {
+        match self {
+            Self::Drawn { drawn, .. } => drawn.len(),
+            Self::ToDraw { draws, plan } => draws.len(plan),
+        }
+    }
+
+    /// Entries that have still to be drawn.
+    fn to_draw(&self) -> usize {
+        if matches!(self, Self::ToDraw { .. }) { self.len() } else { 0 }
+    }
+
     fn write(&self, round: &RoundKey, order: &mut [u32]) {
-        match self.ready {
-            Some(ready) => order.iter_mut().zip(ready).for_each(|(entry, i)| *entry = i + self.draws.offset),
-            None => self.draws.write(round, self.plan, order),
+        match self {
+            Self::Drawn { drawn, offset } => {
+                order.iter_mut().zip(*drawn).for_each(|(entry, i)| *entry = i + offset);
+            }
+            Self::ToDraw { draws, plan } => draws.write(round, plan, order),
         }
     }
 }
@@ -85,10 +104,10 @@ pub(crate) fn write_all(round: &RoundKey, orders: &[Order<'_>], host: &mut [u32]
     let mut parts = Vec::with_capacity(orders.len());
     let mut to_draw = 0;
     for order in orders {
-        let (part, after) = rest.split_at_mut(order.len);
+        let (part, after) = rest.split_at_mut(order.len());
         rest = after;
         parts.push((order, part));
-        to_draw += if order.ready.is_some() { 0 } else { order.len };
+        to_draw += order.to_draw();
     }
     if to_draw <= WORTH_A_THREAD {
         parts.into_iter().for_each(|(order, part)| order.write(round, part));
@@ -98,7 +117,8 @@ pub(crate) fn write_all(round: &RoundKey, orders: &[Order<'_>], host: &mut [u32]
     }
 }
 
-/// Orders that were drawn before they were asked for: those of some devices in one round.
+/// Orders that were drawn before they were asked for: those of some devices in one round. A thread draws them, since that
+/// may take longer than the GPU needs for a round.
 #[derive(Default)]
 pub(crate) struct Orders {
     /// Seed, round, and how devices train; `None` when nothing has been drawn.
@@ -106,10 +126,13 @@ pub(crate) struct Orders {
     places: HashMap<FederationIndex, Range<usize>>,
     /// Counted from the first example of each device.
     entries: Vec<u32>,
+    thread: Option<Drawer>,
+    /// Whether the thread has the entries.
+    drawing: bool,
 }
 
 impl Orders {
-    /// Draws the orders of some devices; those of before are forgotten.
+    /// Begins to draw the orders of some devices; those of before are forgotten.
     pub(crate) fn draw(
         &mut self,
         federation: &Federation,
@@ -117,27 +140,96 @@ impl Orders {
         plan: &LocalPlan,
         devices: &[FederationIndex],
     ) {
+        self.wait();
         self.of = Some((round.seed, round.round, plan.work, plan.batch));
         self.places.clear();
-        self.entries.clear();
+        let (mut all, mut len) = (Vec::with_capacity(devices.len()), 0);
         for &device in devices {
             let examples = federation.count(device) as u32;
-            let draws = Draws { key: stream_key(federation.id(device)), examples, offset: 0 };
-            let start = self.entries.len();
             if self.places.contains_key(&device) || examples == 0 {
                 continue;
             }
-            self.entries.resize(start + draws.len(plan), 0);
-            draws.write(round, plan, &mut self.entries[start..]);
-            self.places.insert(device, start..self.entries.len());
+            let draws = Draws { key: stream_key(federation.id(device)), examples, offset: 0 };
+            let place = len..len + draws.len(plan);
+            len = place.end;
+            self.places.insert(device, place);
+            all.push(draws);
+        }
+        let job = Job { round: *round, plan: *plan, draws: all, entries: std::mem::take(&mut self.entries) };
+        self.thread = self.thread.take().or_else(Drawer::start);
+        match &self.thread {
+            Some(thread) => {
+                self.drawing = true;
+                thread.send(job);
+            }
+            None => self.entries = job.done(),
         }
     }
 
-    /// The order of a device, where it has been drawn.
+    /// Waits until the orders have been drawn.
+    pub(crate) fn wait(&mut self) {
+        if std::mem::take(&mut self.drawing)
+            && let Some(thread) = &self.thread
+        {
+            self.entries = thread.receive();
+        }
+    }
+
+    /// The order of a device, where it has been drawn; [`Self::wait`] comes before.
     pub(crate) fn get(&self, round: &RoundKey, plan: &LocalPlan, device: FederationIndex) -> Option<&[u32]> {
         let wanted = (round.seed, round.round, plan.work, plan.batch);
         let place = self.places.get(&device).filter(|_| self.of == Some(wanted))?;
-        Some(&self.entries[place.clone()])
+        self.entries.get(place.clone())
+    }
+}
+
+/// Orders to draw, one behind the other.
+struct Job {
+    round: RoundKey,
+    plan: LocalPlan,
+    draws: Vec<Draws>,
+    entries: Vec<u32>,
+}
+
+impl Job {
+    fn done(mut self) -> Vec<u32> {
+        let len = self.draws.iter().map(|draws| draws.len(&self.plan)).sum();
+        self.entries.resize(len, 0);
+        let orders: Vec<Order<'_>> =
+            self.draws.iter().map(|&draws| Order::ToDraw { draws, plan: &self.plan }).collect();
+        write_all(&self.round, &orders, &mut self.entries);
+        self.entries
+    }
+}
+
+/// A thread that draws; it ends when this is dropped.
+struct Drawer {
+    jobs: Sender<Job>,
+    drawn: Receiver<Vec<u32>>,
+}
+
+impl Drawer {
+    /// `None` where there can be no further thread.
+    fn start() -> Option<Self> {
+        let (jobs, jobs_of_thread) = channel::<Job>();
+        let (drawn_of_thread, drawn) = channel();
+        let work = move || {
+            for job in jobs_of_thread {
+                if drawn_of_thread.send(job.done()).is_err() {
+                    break;
+                }
+            }
+        };
+        std::thread::Builder::new().name("orders".to_owned()).spawn(work).ok()?;
+        Some(Self { jobs, drawn })
+    }
+
+    fn send(&self, job: Job) {
+        self.jobs.send(job).expect("the thread lives as long as this");
+    }
+
+    fn receive(&self) -> Vec<u32> {
+        self.drawn.recv().expect("the thread answers every job")
     }
 }
 
@@ -181,18 +273,18 @@ mod tests {
     #[test]
     fn orders_stand_one_behind_the_other_drawn_ahead_or_not() {
         let (plan, key) = (plan(Work::Epochs(2)), |device: u64| device * 11);
-        let order = |k, examples, offset, ready| {
+        let order = |k, examples, offset| {
             let draws = Draws { key: key(k), examples, offset };
-            Order { draws, plan: &plan, len: draws.len(&plan), ready }
+            Order::ToDraw { draws, plan: &plan }
         };
-        let mut ready = vec![0; 6];
-        Draws { key: key(2), examples: 3, offset: 0 }.write(&ROUND, &plan, &mut ready);
-        for second in [None, Some(ready.as_slice())] {
+        let mut drawn = vec![0; 6];
+        Draws { key: key(2), examples: 3, offset: 0 }.write(&ROUND, &plan, &mut drawn);
+        for second in [order(2, 3, 40), Order::Drawn { drawn: &drawn, offset: 40 }] {
             let mut together = vec![0; 16];
-            write_all(&ROUND, &[order(1, 5, 0, None), order(2, 3, 40, second)], &mut together);
+            write_all(&ROUND, &[order(1, 5, 0), second], &mut together);
             let mut alone = (vec![0; 10], vec![0; 6]);
-            order(1, 5, 0, None).write(&ROUND, &mut alone.0);
-            order(2, 3, 40, None).write(&ROUND, &mut alone.1);
+            order(1, 5, 0).write(&ROUND, &mut alone.0);
+            order(2, 3, 40).write(&ROUND, &mut alone.1);
             assert_eq!(together, [alone.0, alone.1].concat());
         }
     }
@@ -206,8 +298,11 @@ mod tests {
         }
         let (federation, plan) = (builder.build(), plan(Work::Epochs(2)));
         let mut orders = Orders::default();
-        assert_eq!(orders.get(&ROUND, &plan, FederationIndex(1)), None);
-        orders.draw(&federation, &ROUND, &plan, &[FederationIndex(1), FederationIndex(1)]);
+        let (first, second) = (FederationIndex(0), FederationIndex(1));
+        assert_eq!(orders.get(&ROUND, &plan, second), None);
+        orders.draw(&federation, &RoundKey { round: 3, ..ROUND }, &plan, &[first]);
+        orders.draw(&federation, &ROUND, &plan, &[second, second]);
+        orders.wait();
         let mut expected = vec![0; 18];
         Draws { key: stream_key("b"), examples: 9, offset: 0 }.write(&ROUND, &plan, &mut expected);
         assert_eq!(orders.get(&ROUND, &plan, FederationIndex(1)), Some(expected.as_slice()));

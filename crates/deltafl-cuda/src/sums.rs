@@ -21,8 +21,8 @@ pub(crate) fn source() -> Source {
 
 /// The sums of a call: one per query.
 pub(crate) struct Sums {
-    find_refused: Kernel,
     add_updates: Kernel,
+    take_refused_back: Kernel,
     trained: Mirror<Trained>,
     refused: Buffer<u32>,
     sums: Mirror<u64>,
@@ -35,8 +35,8 @@ impl Sums {
     pub(crate) fn new(device: &Device, stream: &Arc<CudaStream>, params: usize) -> Result<Self, GpuError> {
         let module = device.load(&source(), stream)?;
         Ok(Self {
-            find_refused: module.kernel("find_refused", 0)?,
             add_updates: module.kernel("add_updates", 0)?,
+            take_refused_back: module.kernel("take_refused_back", 0)?,
             trained: Mirror::new(stream)?,
             refused: Buffer::new(stream)?,
             sums: Mirror::new(stream)?,
@@ -64,20 +64,22 @@ impl Sums {
         let (count, len) = (trained.len(), Arg::U32(self.params as u32));
         self.trained.send(count, |host| host.copy_from_slice(trained))?;
         self.refused.reserve(count)?.clear(count)?;
-        let blocks = (self.params.div_ceil(256 * 8) as u32, count as u32);
-        let args = [self.trained.arg(), params, local, len, Arg::F64(limit), self.refused.arg()];
-        launch(&self.stream, &self.find_refused, Grid { blocks, threads: 256 }, &args)?;
         let blocks = (UpdateCode::len(self.params).div_ceil(256) as u32, (count as u32).div_ceil(PER_BLOCK));
         let args = [
             self.trained.arg(),
             Arg::U32(count as u32),
-            self.refused.arg(),
             params,
             local,
             len,
+            Arg::F64(limit),
             self.sums.arg(),
+            self.refused.arg(),
         ];
-        launch(&self.stream, &self.add_updates, Grid { blocks, threads: 256 }, &args)
+        launch(&self.stream, &self.add_updates, Grid { blocks, threads: 256 }, &args)?;
+        // Hardly ever is there one: few blocks, which look at a number and end.
+        let blocks = (4, count as u32);
+        let args = [self.trained.arg(), self.refused.arg(), params, local, len, self.sums.arg()];
+        launch(&self.stream, &self.take_refused_back, Grid { blocks, threads: 256 }, &args)
     }
 
     /// Waits for the sums.

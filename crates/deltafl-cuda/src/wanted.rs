@@ -27,9 +27,18 @@ pub(crate) fn shared_params<'a>(tasks: &[UpdateTask<'a>]) -> (Vec<&'a Params>, V
 }
 
 /// Which of the vectors in the GPU's memory each task starts from; `None` where one is not there.
-pub(crate) fn positions(tasks: &[UpdateTask<'_>], sent: &[Params]) -> Option<Vec<u32>> {
-    let position = |task: &UpdateTask<'_>| sent.iter().position(|known| known.is_same(task.params));
-    tasks.iter().map(|task| position(task).map(|position| position as u32)).collect()
+pub(crate) fn positions<'a>(tasks: &[UpdateTask<'a>], sent: &[Params]) -> Option<Vec<u32>> {
+    let mut last: Option<(&'a Params, u32)> = None;
+    let position = |task: &UpdateTask<'a>| match last {
+        // The tasks of a track stand together: vectors are compared once for each.
+        Some((params, position)) if std::ptr::eq(params, task.params) => Some(position),
+        _ => {
+            let position = sent.iter().position(|known| known.is_same(task.params))? as u32;
+            last = Some((task.params, position));
+            Some(position)
+        }
+    };
+    tasks.iter().map(position).collect()
 }
 
 /// The distinct values, in the order of their first appearance.

@@ -26,11 +26,12 @@ struct Memory {
   u8 slopes[2][SLOPE_PART];
   float last[UNITS * LAST];
   float full[64], residuals[EXAMPLES];
+  alignas(16) float4 recalled[3][BATCH * UNITS / 2]; // gates of a time step, cells of the one before
   double losses[EXAMPLES];
   u32 words[2][LEN * BATCH], errors[EXAMPLES];
 };
 extern "C" __device__ u32 memory_bytes = sizeof(Memory);
-constexpr u32 KEPT = LEN * 5 * 1024 * 4, KEPT_STATES = LEN * PAIR, MASTER = TILES * FETCHING * 16;
+constexpr u32 KEPT = LEN * 3 * THREADS * 16, KEPT_STATES = LEN * PAIR, MASTER = TILES * FETCHING * 16;
 extern "C" __device__ u32 scratch_bytes = KEPT + KEPT_STATES + MASTER;
 
 /// Word vectors in two parts: [word][part][64], entry 50 is one.
@@ -101,40 +102,38 @@ struct Block {
 
   /// The forward pass; `between(t)` is for the warps that fetch. Keeps gates and cells when `kept` is given.
   template <class Between>
-  __device__ void forward(int stage, float* kept, Between between) {
+  __device__ void forward(int stage, float4* kept, Between between) {
     const u32 rows = (row + tile_row + (tile & 1) * 8) * 144 + (tile >> 1) * 16, columns = ((tile >> 1) * 8 + tile_row) * 144 + (tile & 1) * 16;
     fetch_vectors(stage, 0);
     fetch_vectors(stage, 1);
-    u32 wh[4][4], wl[4][4], uh[4][4], ul[4][4];
+    u32 wh[4][4], uh[4][4]; // the small parts are read again in every time step: there is no room for them
     if (computing)
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        load_tiles(wh[k], shared_address(m.input[0]) + rows + k * 32), load_tiles(wl[k], shared_address(m.input[1]) + rows + k * 32);
-        load_tiles(uh[k], shared_address(m.recurrent[0]) + rows + k * 32), load_tiles(ul[k], shared_address(m.recurrent[1]) + rows + k * 32);
+        load_tiles(wh[k], shared_address(m.input[0]) + rows + k * 32);
+        load_tiles(uh[k], shared_address(m.recurrent[0]) + rows + k * 32);
       }
     c[0] = c[1] = 0.f;
     wait_for_copies();
     __syncthreads();
     for (int t = 0; t < LEN; t++) {
       if (computing) {
-        float a[3][2][4];
-#pragma unroll
-        for (int i = 0; i < 24; i++) a[i >> 3][(i >> 2) & 1][i & 3] = 0.f;
+        float a[2][2][4] = {}; // the large products, the small ones
         const u32 x = shared_address(m.x[t % 3]) + columns, h = shared_address(m.h[(t + 1) & 1]) + columns;
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-          u32 p[4], q[4];
-          load_tiles(p, x + k * 32), load_tiles(q, x + ROWS + k * 32);
+          u32 p[4], q[4], wl[4];
+          load_tiles(p, x + k * 32), load_tiles(q, x + ROWS + k * 32), load_tiles(wl, shared_address(m.input[1]) + rows + k * 32);
 #pragma unroll
-          for (int e = 0; e < 2; e++) multiply_add(a[0][e], wh[k], p + 2 * e), multiply_add(a[1][e], wl[k], p + 2 * e), multiply_add(a[2][e], wh[k], q + 2 * e);
+          for (int e = 0; e < 2; e++) multiply_add(a[0][e], wh[k], p + 2 * e), multiply_add(a[1][e], wl, p + 2 * e), multiply_add(a[1][e], wh[k], q + 2 * e);
         }
         if (t > 0)
 #pragma unroll
           for (int k = 0; k < 4; k++) {
-            u32 p[4], q[4];
-            load_tiles(p, h + k * 32), load_tiles(q, h + ROWS + k * 32);
+            u32 p[4], q[4], ul[4];
+            load_tiles(p, h + k * 32), load_tiles(q, h + ROWS + k * 32), load_tiles(ul, shared_address(m.recurrent[1]) + rows + k * 32);
 #pragma unroll
-            for (int e = 0; e < 2; e++) multiply_add(a[0][e], uh[k], p + 2 * e), multiply_add(a[1][e], ul[k], p + 2 * e), multiply_add(a[2][e], uh[k], q + 2 * e);
+            for (int e = 0; e < 2; e++) multiply_add(a[0][e], uh[k], p + 2 * e), multiply_add(a[1][e], ul, p + 2 * e), multiply_add(a[1][e], uh[k], q + 2 * e);
           }
         add_parts(a, m.sums + (row + g) * PITCH, 1.f / (STATE_SCALE * WEIGHT_SCALE));
       } else {
@@ -161,8 +160,8 @@ struct Block {
         *(u32*)to = hi, *(u32*)(to + ROWS) = lo;
         if (kept) {
 #pragma unroll
-          for (int k = 0; k < 4; k++) __stcg((float2*)(kept + (t * 5 + k) * 1024), make_float2(q[k][0], q[k][1]));
-          __stcg((float2*)(kept + (t * 5 + 4) * 1024), make_float2(c[0], c[1]));
+          for (int k = 0; k < 2; k++) __stcg(kept + (t * 3 + k) * THREADS, make_float4(q[2 * k][0], q[2 * k][1], q[2 * k + 1][0], q[2 * k + 1][1]));
+          __stcg((float2*)(kept + (t * 3 + 2) * THREADS), make_float2(c[0], c[1]));
         }
         if (t == LEN - 1) m.last[unit * LAST + example] = h[0], m.last[(unit + 1) * LAST + example] = h[1];
       }
@@ -170,14 +169,14 @@ struct Block {
     }
   }
 
-  /// Writes sums of 16 rows × 16 examples: the large products, then both small ones.
-  __device__ static void add_parts(const float (&a)[3][2][4], float* to, float scale) {
+  /// Writes sums of 16 rows × 16 examples.
+  __device__ static void add_parts(const float (&a)[2][2][4], float* to, float scale) {
     const int t4 = threadIdx.x & 3;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
       float v[4];
 #pragma unroll
-      for (int i = 0; i < 4; i++) v[i] = (a[0][e][i] + (a[1][e][i] + a[2][e][i])) * scale;
+      for (int i = 0; i < 4; i++) v[i] = (a[0][e][i] + a[1][e][i]) * scale;
       *(float2*)(to + e * 8 + 2 * t4) = make_float2(v[0], v[1]);
       *(float2*)(to + 8 * PITCH + e * 8 + 2 * t4) = make_float2(v[2], v[3]);
     }
@@ -201,7 +200,7 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
   scratch += (size_t)blockIdx.x * scratch_bytes;
   Block block(m, params + (size_t)task.params * PARAMS, vectors);
   const int tid = block.tid, lane = block.lane, warp = block.warp, g = block.g, t4 = block.t4, tile = block.tile, tile_row = block.tile_row, unit = block.unit, example = block.example;
-  float* kept = (float*)scratch + tid * 2;
+  float4* kept = (float4*)scratch + tid;
   u8* states = scratch + KEPT;
   float4* master = (float4*)(scratch + KEPT + KEPT_STATES) + tid;
   block.load();
@@ -233,13 +232,14 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
     // Back through time.
     float dh[2] = {0, 0}, dc[2] = {0, 0};
     if (block.item) dh[0] = m.full[unit] * m.residuals[example], dh[1] = m.full[unit + 1] * m.residuals[example];
-    float2 gi, gf, gg, go, cell, before;
+    // Gates of a time step and the cell before it travel through shared memory: registers would have to wait for them.
     const auto recall = [&](int t) {
-      if (!block.item) return;
-      const float* from = kept + t * 5 * 1024;
-      gi = __ldcg((const float2*)from), gf = __ldcg((const float2*)(from + 1024)), gg = __ldcg((const float2*)(from + 2048)), go = __ldcg((const float2*)(from + 3072));
-      cell = __ldcg((const float2*)(from + 4096)), before = t > 0 ? __ldcg((const float2*)(from - 1024)) : make_float2(0, 0);
+      if (!block.item || t < 0) return;
+#pragma unroll
+      for (int k = 0; k < 2; k++) copy_async_16(shared_address(&m.recalled[k][tid]), kept + (t * 3 + k) * THREADS);
+      if (t > 0) copy_async_16(shared_address(&m.recalled[2][tid]), kept + (t * 3 - 1) * THREADS);
     };
+    float2 before = make_float2(block.c[0], block.c[1]);
     recall(LEN - 1);
     float gradient[TILES][4];
 #pragma unroll
@@ -254,7 +254,11 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
 #pragma unroll
           for (int k = 0; k < 4; k++) dh[0] += m.sums[(k * 64 + unit) * PITCH + example], dh[1] += m.sums[(k * 64 + unit + 1) * PITCH + example];
         }
-        const float i_[2] = {gi.x, gi.y}, f_[2] = {gf.x, gf.y}, g_[2] = {gg.x, gg.y}, o_[2] = {go.x, go.y}, c_[2] = {cell.x, cell.y}, p_[2] = {before.x, before.y};
+        wait_for_copies();
+        const float4 first = m.recalled[0][tid], second = m.recalled[1][tid];
+        const float2 cell = before;
+        before = t > 0 ? *(const float2*)&m.recalled[2][tid] : make_float2(0, 0);
+        const float i_[2] = {first.x, first.y}, f_[2] = {first.z, first.w}, g_[2] = {second.x, second.y}, o_[2] = {second.z, second.w}, c_[2] = {cell.x, cell.y}, p_[2] = {before.x, before.y};
         float d[4][2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
@@ -273,7 +277,7 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
           u8* to = m.slopes[0] + example * SLOPE_ROW + (k * UNITS + unit) * 2;
           *(u32*)to = hi, *(u32*)(to + SLOPE_PART) = lo;
         }
-        if (t > 0) recall(t - 1);
+        recall(t - 1);
       }
       if (block.fetching) wait_for_copies();
       __syncthreads();
@@ -283,9 +287,7 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
           for (int i = tid - FETCHING; i < PAIR / 16; i += FETCHERS) copy_async_16(shared_address(m.h[t & 1]) + i * 16, states + (t - 2) * PAIR + i * 16);
       }
       if (t > 0) {
-        float a[3][2][4];
-#pragma unroll
-        for (int i = 0; i < 24; i++) a[i >> 3][(i >> 2) & 1][i & 3] = 0.f;
+        float a[2][2][4] = {}; // the large products, the small ones
         const int first = part ? 1 + 3 * part : 0; // 13 tiles of gates: four, three, three, three
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -295,7 +297,7 @@ update(const Task* tasks, const float* params, const u32* order, const u32* inpu
           load_tiles(p, shared_address(m.slopes[0]) + down_columns + k * 32), load_tiles(q, shared_address(m.slopes[1]) + down_columns + k * 32);
           load_transposed(ah, shared_address(m.recurrent[0]) + down_rows + k * 16 * 144), load_transposed(al, shared_address(m.recurrent[1]) + down_rows + k * 16 * 144);
 #pragma unroll
-          for (int e = 0; e < 2; e++) multiply_add(a[0][e], ah, p + 2 * e), multiply_add(a[1][e], al, p + 2 * e), multiply_add(a[2][e], ah, q + 2 * e);
+          for (int e = 0; e < 2; e++) multiply_add(a[0][e], ah, p + 2 * e), multiply_add(a[1][e], al, p + 2 * e), multiply_add(a[1][e], ah, q + 2 * e);
         }
         Block::add_parts(a, m.sums + (part * 64 + down + g) * PITCH, 1.f / (WEIGHT_SCALE * SLOPE_SCALE));
       }

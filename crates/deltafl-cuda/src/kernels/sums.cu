@@ -18,39 +18,43 @@ __device__ __forceinline__ double scaled(float local, float start, double weight
   return ((double)local - (double)start) * (weight * 16777216.0);
 }
 
-/// refused[k] = 1 where an entry is not finite or too large for the sum.
-extern "C" __global__ void find_refused(const Trained* trained, const float* params, const float* local, u32 len, double limit, u32* refused) {
-  const Trained t = trained[blockIdx.y];
-  const float *start = params + (size_t)t.params * len, *end = local + (size_t)t.slot * len;
-  bool bad = false;
-  for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < len; i += gridDim.x * blockDim.x) {
-    const double size = fabs(scaled(end[i], start[i], t.weight));
-    bad |= !(size <= limit);
+/// Entry `i` of the code of an update: those of w_k − w, then weight, kept and refused.
+__device__ __forceinline__ u64 coded(const Trained& t, const float* params, const float* local, u32 len, u32 i, double limit, bool& bad) {
+  if (i < len) {
+    const double entry = ((double)local[(size_t)t.slot * len + i] - (double)params[(size_t)t.params * len + i]) * (t.weight * 16777216.0);
+    bad = !(fabs(entry) <= limit);
+    return (u64)__double2ll_rn(entry);
   }
-  if (__syncthreads_or(bad) && threadIdx.x == 0) refused[blockIdx.y] = 1;
+  return i == len ? (u64)__double2ll_rn(t.weight * 65536.0) : i == len + 1;
 }
 
-/// Adds the updates of PER_BLOCK tasks to their sums: entries, then weight, kept and refused.
-extern "C" __global__ void add_updates(const Trained* trained, u32 count, const u32* refused, const float* params, const float* local, u32 len, u64* sums) {
+/// Adds the updates of PER_BLOCK tasks to their sums. refused[k] = 1 where an entry is not finite or too large for the sum.
+extern "C" __global__ void add_updates(const Trained* __restrict__ trained, u32 count, const float* __restrict__ params, const float* __restrict__ local, u32 len, double limit, u64* __restrict__ sums, u32* __restrict__ refused) {
   const u32 i = blockIdx.x * blockDim.x + threadIdx.x, first = blockIdx.y * PER_BLOCK, last = min(first + PER_BLOCK, count);
   if (i >= len + 3) return;
   u64 sum = 0;
+#pragma unroll 4 // entries of several updates on their way at once
   for (u32 k = first; k < last; k++) {
     const Trained t = trained[k];
-    if (refused[k]) {
-      sum += i == len + 2;
-    } else if (i < len) {
-      sum += (u64)__double2ll_rn(scaled(local[(size_t)t.slot * len + i], params[(size_t)t.params * len + i], t.weight));
-    } else if (i == len) {
-      sum += (u64)__double2ll_rn(t.weight * 65536.0);
-    } else if (i == len + 1) {
-      sum += 1;
-    }
+    bool bad = false;
+    sum += coded(t, params, local, len, i, limit, bad);
+    if (bad) refused[k] = 1;
     // Tasks come query by query.
     if (k + 1 == last || trained[k + 1].query != t.query) {
       if (sum) atomicAdd(&sums[(size_t)t.query * (len + 3) + i], sum);
       sum = 0;
     }
+  }
+}
+
+/// Takes updates that were refused out of their sums again, which is exact modulo 2^64, and counts them.
+extern "C" __global__ void take_refused_back(const Trained* trained, const u32* refused, const float* params, const float* local, u32 len, u64* sums) {
+  if (!refused[blockIdx.y]) return;
+  const Trained t = trained[blockIdx.y];
+  for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < len + 3; i += gridDim.x * blockDim.x) {
+    bool bad;
+    const u64 added = coded(t, params, local, len, i, 0., bad);
+    atomicAdd(&sums[(size_t)t.query * (len + 3) + i], i == len + 2 ? 1ull : 0ull - added);
   }
 }
 

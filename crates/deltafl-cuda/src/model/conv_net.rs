@@ -27,9 +27,7 @@ pub(super) fn sources() -> Vec<Source> {
 }
 
 pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
-    if batch > BATCH {
-        return Err(setup.unsupported(format!("with batches of {batch}: the kernels take at most {BATCH}")));
-    }
+    setup.check_batch(batch, BATCH)?;
     Ok(Box::new(ConvTrainer {
         kernels: Kernels::new(setup)?,
         starts: Buffer::new(setup.stream)?,

@@ -81,11 +81,7 @@ pub(super) fn sources() -> Vec<Source> {
 
 pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
     let sizes = Sizes::of(setup)?;
-    if batch > MOST_BATCH {
-        return Err(
-            setup.unsupported(format!("with batches of {batch}: the kernels take at most {MOST_BATCH}"))
-        );
-    }
+    setup.check_batch(batch, MOST_BATCH)?;
     Ok(Box::new(Clusters::new(setup, sizes)?))
 }
 

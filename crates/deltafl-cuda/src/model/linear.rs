@@ -1,26 +1,47 @@
-//! Softmax regression (`kernels/linear.cu`).
+//! Softmax regression: on grey levels by tensor cores (`kernels/linear_grey.cu`), on other features, and where those do not
+//! fit, by plain fp32 (`kernels/linear.cu`).
 
-use deltafl::data::InputKind;
+use deltafl::data::{Federation, InputKind};
 
-use super::per_block::PerBlock;
-use super::{Scorer, Setup, Trainer};
+use super::Setup;
+use super::per_block::PerBlockModel;
 use crate::GpuError;
 use crate::compile::Source;
+use crate::device::Kernel;
 
 const THREADS: u32 = 512;
 /// Parameters that a thread holds in registers.
 const PER_THREAD: usize = 104;
-/// Examples in flight in a forward pass.
+/// Examples in flight in a forward pass; on tensor cores in an update too, at most.
 const SCORED: usize = 16;
+/// The largest |x| that the tensor cores take.
+const LARGEST_FEATURE: f32 = 60.0;
 
-pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
-    let kernel = setup.kernel(&checked_source(setup, batch)?, "update")?;
-    Ok(Box::new(PerBlock { kernel, threads: THREADS }))
+pub(super) const KERNELS: PerBlockModel = PerBlockModel { threads: THREADS, scored: SCORED, kernel };
+
+/// A kernel of either source: which of them depends on the federation, the batch and the kind of GPU alone.
+fn kernel(setup: &Setup<'_>, batch: usize, name: &str) -> Result<Kernel, GpuError> {
+    let classes = setup.federation.classes();
+    if batch <= SCORED && classes <= 128 && largest_grey(setup.federation) < LARGEST_FEATURE {
+        match setup.kernel(&grey_source(dim(setup.federation.kind()), classes, batch), name) {
+            // Too large for the shared memory.
+            Err(GpuError::Unsupported { .. }) => {}
+            kernel => return kernel,
+        }
+    }
+    setup.kernel(&checked_source(setup, batch)?, name)
 }
 
-pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
-    let kernel = setup.kernel(&checked_source(setup, SCORED)?, "score")?;
-    Ok(Box::new(PerBlock { kernel, threads: THREADS }))
+/// The largest magnitude that a grey level can have after normalisation; infinite where features are none.
+fn largest_grey(federation: &Federation) -> f32 {
+    match (federation.kind(), federation.affine()) {
+        (InputKind::Bytes { .. }, None) => 1.0,
+        (InputKind::Bytes { .. }, Some(affine)) => {
+            let ends = |(&scale, &shift): (&f32, &f32)| shift.abs().max((255.0 * scale + shift).abs());
+            affine.scale().iter().zip(affine.shift()).map(ends).fold(0.0, f32::max)
+        }
+        _ => f32::INFINITY,
+    }
 }
 
 pub(super) fn sources() -> Vec<Source> {
@@ -33,7 +54,13 @@ pub(super) fn sources() -> Vec<Source> {
     ]
     .into_iter()
     .map(|(kind, classes, batch)| source(kind, classes, batch))
+    .chain([grey_source(784, 62, 10), grey_source(77, 5, 16), grey_source(33, 100, 7)])
     .collect()
+}
+
+fn grey_source(inputs: usize, classes: usize, batch: usize) -> Source {
+    let sizes = vec![("INPUTS", inputs), ("CLASSES", classes), ("BATCH", batch)];
+    Source { name: "linear_grey.cu", text: include_str!("../kernels/linear_grey.cu"), sizes }
 }
 
 fn checked_source(setup: &Setup<'_>, batch: usize) -> Result<Source, GpuError> {
@@ -73,6 +100,25 @@ fn parameters_per_thread(inputs: usize, classes: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use deltafl::data::{DeviceExamples, FederationBuilder, Normalise, Split};
+
+    #[test]
+    fn grey_levels_that_normalisation_makes_large_are_not_for_the_tensor_cores() {
+        let federation = |kind, examples: DeviceExamples<'_>| {
+            let mut builder = FederationBuilder::new("t", kind, 2);
+            builder.push("a", Split::Train, examples, &[0, 1]).unwrap();
+            builder.build()
+        };
+        let grey = |bytes: &[u8]| federation(InputKind::Bytes { dim: 2 }, DeviceExamples::Bytes(bytes));
+        assert!((largest_grey(&grey(&[1, 2, 3, 4])) - 1.0).abs() < 1e-6);
+        // Means 1/255 and 128/255: the first feature can be 255 − 1 times its mean away from it.
+        let unlike = grey(&[0, 1, 2, 255]).normalised(Normalise::MeanRatio);
+        assert!((largest_grey(&unlike) - 254.0).abs() < 0.1);
+        let alike = grey(&[200, 100, 220, 255]).normalised(Normalise::MeanRatio);
+        assert!(largest_grey(&alike) < 2.0);
+        let dense = federation(InputKind::Dense { dim: 2 }, DeviceExamples::Dense(&[0.0; 4]));
+        assert!(largest_grey(&dense).is_infinite());
+    }
 
     #[test]
     fn the_parameters_of_the_paper_fit_into_registers() {

@@ -2,24 +2,20 @@
 
 use deltafl::data::InputKind;
 
+use super::Setup;
 use super::linear::dim;
-use super::per_block::PerBlock;
-use super::{Scorer, Setup, Trainer};
+use super::per_block::PerBlockModel;
 use crate::GpuError;
 use crate::compile::Source;
 
 /// Features that a warp holds in registers.
 const MOST_INPUTS: usize = 4096;
 
-pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
-    let kernel = setup.kernel(&checked_source(setup, batch)?, "update")?;
-    Ok(Box::new(PerBlock { kernel, threads: 32 }))
-}
-
-pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
-    let kernel = setup.kernel(&checked_source(setup, 1)?, "score")?;
-    Ok(Box::new(PerBlock { kernel, threads: 32 }))
-}
+pub(super) const KERNELS: PerBlockModel = PerBlockModel {
+    threads: 32,
+    scored: 1,
+    kernel: |setup, batch, name| setup.kernel(&checked_source(setup, batch)?, name),
+};
 
 pub(super) fn sources() -> Vec<Source> {
     vec![source(InputKind::Dense { dim: 50 }, 10), source(InputKind::Bytes { dim: 785 }, 16)]

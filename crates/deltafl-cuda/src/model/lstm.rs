@@ -19,11 +19,7 @@ pub(super) fn sources() -> Vec<Source> {
 }
 
 pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
-    if batch > MOST_BATCH {
-        return Err(
-            setup.unsupported(format!("with batches of {batch}: the kernels take at most {MOST_BATCH}"))
-        );
-    }
+    setup.check_batch(batch, MOST_BATCH)?;
     let source = source(checked_len(setup)?, batch);
     let scratch_bytes = setup.device.load(&source, setup.stream)?.constant("scratch_bytes")? as usize;
     Ok(Box::new(LstmTrainer {

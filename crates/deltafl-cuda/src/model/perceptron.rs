@@ -3,25 +3,17 @@
 use deltafl::data::InputKind;
 use deltafl::model::ModelSpec;
 
+use super::Setup;
 use super::linear::dim;
-use super::per_block::PerBlock;
-use super::{Scorer, Setup, Trainer};
+use super::per_block::PerBlockModel;
 use crate::GpuError;
 use crate::compile::Source;
 
-const THREADS: u32 = 256;
-/// Examples in flight in a forward pass.
-const SCORED: usize = 8;
-
-pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
-    let kernel = setup.kernel(&checked_source(setup, batch)?, "update")?;
-    Ok(Box::new(PerBlock { kernel, threads: THREADS }))
-}
-
-pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
-    let kernel = setup.kernel(&checked_source(setup, SCORED)?, "score")?;
-    Ok(Box::new(PerBlock { kernel, threads: THREADS }))
-}
+pub(super) const KERNELS: PerBlockModel = PerBlockModel {
+    threads: 256,
+    scored: 8,
+    kernel: |setup, batch, name| setup.kernel(&checked_source(setup, batch)?, name),
+};
 
 pub(super) fn sources() -> Vec<Source> {
     vec![source(InputKind::Bytes { dim: 784 }, 100, 62, 10), source(InputKind::Dense { dim: 3 }, 7, 2, 32)]

@@ -128,6 +128,8 @@ pub(crate) fn every_case() -> Vec<Case> {
             16,
             0.05,
         ),
+        Case::new("linear, images of many classes", images(100, 100), ModelSpec::LINEAR, 16, 0.05),
+        Case::new("linear, images in large batches", images(784, 62), ModelSpec::LINEAR, 20, 0.05),
         Case::new("linear, tables", tables(61, 10), ModelSpec::LINEAR, 8, 0.05),
         Case::new("perceptron, images", images(784, 62), ModelSpec::Perceptron { hidden: 100 }, 10, 0.1),
         Case::new("perceptron, tables", tables(13, 3), ModelSpec::Perceptron { hidden: 33 }, 16, 0.5),
