@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deltafl::data::{Federation, Split};
+use deltafl::data::{Federation, Split, WithinSplit};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::task::Task;
@@ -386,18 +386,27 @@ fn held_out(args: &Args, served: &Served<'_>, audience: &dyn Audience) -> Option
     contract.split.map(|_| served.trainer.task())
 }
 
+/// The contract of data as a federation has it, and as the experiment says that devices split their own examples.
+pub(crate) fn contract_of(federation: &Federation, experiment: &Experiment) -> DataContract {
+    DataContract { split: split_within(experiment), ..DataContract::of(federation) }
+}
+
+fn split_within(experiment: &Experiment) -> Option<WithinSplit> {
+    match &experiment.data.split {
+        Some(SplitSection::Within(within)) => Some(*within),
+        _ => None,
+    }
+}
+
 /// The shape of the data and its contract: as a file declares it, or as the experiment's data has it. How devices split their own
 /// examples the experiment says, or the file.
 fn declared(args: &Args, experiment: &Experiment) -> Result<(Federation, DataContract)> {
-    let within = match &experiment.data.split {
-        Some(SplitSection::Within(within)) => Some(*within),
-        _ => None,
-    };
     let Some(path) = &args.contract else {
         let federation = session::load(experiment)?;
-        let contract = DataContract { split: within, ..DataContract::of(&federation) };
+        let contract = contract_of(&federation, experiment);
         return Ok((federation, contract));
     };
+    let within = split_within(experiment);
     let refused = || bad_input(format!("{} holds no contract of the data", path.display()));
     let bytes = std::fs::read(path).map_err(|e| refused().because(e))?;
     let mut contract = DataContract::from_bytes(&bytes).map_err(|e| {

@@ -315,12 +315,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::superquantile::private::Bins;
-    use crate::terms::Weights;
-    use crate::trainer::Work;
     use crate::algorithm::CONTROL_VARIATE;
+    use crate::superquantile::private::Bins;
     use crate::superquantile::smooth::Smoothing;
     use crate::task::Task;
+    use crate::terms::Weights;
+    use crate::trainer::Work;
 
     fn plan() -> LocalPlan {
         LocalPlan {

@@ -12,7 +12,6 @@ use deltafl::data::Federation;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Outcome, RoundRecord};
 use deltafl_data::experiment::Experiment;
-use deltafl_wire::contract::DataContract;
 
 use super::{Failure, Listener};
 use crate::device::{TakePart, Watched, take_part_with};
@@ -120,7 +119,7 @@ pub fn serve(
     if named.is_empty() && args.is_insecure() {
         return Err(bad_input("a server without certificates needs the names of its devices").into());
     }
-    let contract = prepared.as_ref().map(DataContract::of);
+    let contract = prepared.as_ref().map(|federation| serve::contract_of(federation, &experiment));
     let data_hash = match &contract {
         Some(contract) => contract.hash().to_hex().to_string(),
         None => String::new(),
