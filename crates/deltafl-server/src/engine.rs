@@ -169,8 +169,10 @@ impl Remote {
         Self { journal: Some(journal), ..self }
     }
 
-    /// Reads what a server before this one left of a round that is not committed: training goes on with it.
+    /// Reads what a server before this one left of a round that is not committed: training goes on with it. To be called before
+    /// each seed is trained.
     pub fn resume(&mut self, seed: u64, round: u64) -> Result<(), StoreError> {
+        self.under_way = UnderWay::default();
         if let Some(journal) = &self.journal {
             let slots = journal.slots(&self.line.runtime, seed, round)?;
             if !slots.is_empty() {
