@@ -12,16 +12,17 @@ pub(crate) struct TrackInfo {
     pub(crate) theta: f64,
     /// T_η.
     pub(crate) eta_every: u64,
+    /// Whether η stays for T_η rounds whatever it keeps, by the letter of the paper.
+    pub(crate) eta_fixed: bool,
 }
 
 /// The tracks of an experiment, in its order.
 pub(crate) fn tracks(experiment: &Experiment) -> Vec<TrackInfo> {
     let points = experiment.algorithm.iter().flat_map(AlgorithmSection::points);
+    let has = |options: &Options, name| options.iter().any(|(spec, _)| spec.name == name);
     let info = |(label, options): (TrackLabel, Options)| TrackInfo {
-        eta_every: options
-            .iter()
-            .find(|(spec, _)| spec.name == "eta_every")
-            .map_or(1, |(spec, _)| options.whole(spec.name)),
+        eta_every: if has(&options, "eta_every") { options.whole("eta_every") } else { 1 },
+        eta_fixed: has(&options, "eta_rule") && options.word("eta_rule") == "fixed",
         label: label.name,
         algorithm: label.algorithm,
         theta: label.theta.get(),

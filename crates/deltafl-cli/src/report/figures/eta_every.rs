@@ -18,9 +18,11 @@ struct Entry<'a> {
     track: usize,
 }
 
-/// Tracks of one level θ.
+/// Tracks of one level θ and one rule for η.
 struct Level<'a> {
     theta: f64,
+    /// By the letter of the paper; else watched.
+    fixed: bool,
     entries: Vec<Entry<'a>>,
 }
 
@@ -44,16 +46,25 @@ fn of_measure(runs: &[RunResults], measure: Measure) -> Option<Plan> {
     (!levels.is_empty()).then(|| Plan { name, layout: Layout::Stack(vec![chart]) })
 }
 
-/// The levels that tracks of several T_η share, from the greatest.
+/// The levels that tracks of several T_η share, from the greatest; η kept by the letter apart from η watched. With T_η = 1
+/// there is nothing to watch, so such a track belongs to both.
 fn levels(runs: &[RunResults], measure: Measure) -> Vec<Level<'_>> {
     let mut levels: Vec<Level<'_>> = Vec::new();
     for run in runs {
         let Some(measured) = run.of_measure(measure) else { continue };
         for (t, track) in run.tracks.iter().enumerate().filter(|(t, _)| *t != run.baseline) {
-            let entry = Entry { every: track.eta_every, measured, track: t };
-            match levels.iter_mut().find(|level| level.theta.total_cmp(&track.theta).is_eq()) {
-                Some(level) => level.entries.push(entry),
-                None => levels.push(Level { theta: track.theta, entries: vec![entry] }),
+            for fixed in [false, true] {
+                if track.eta_every > 1 && track.eta_fixed != fixed {
+                    continue;
+                }
+                let entry = Entry { every: track.eta_every, measured, track: t };
+                let same = |level: &&mut Level<'_>| {
+                    level.theta.total_cmp(&track.theta).is_eq() && level.fixed == fixed
+                };
+                match levels.iter_mut().find(same) {
+                    Some(level) => level.entries.push(entry),
+                    None => levels.push(Level { theta: track.theta, fixed, entries: vec![entry] }),
+                }
             }
         }
     }
@@ -66,11 +77,12 @@ fn levels(runs: &[RunResults], measure: Measure) -> Vec<Level<'_>> {
 /// A column of the tables of a level, with a band of one standard deviation where there are seeds enough for one.
 fn curve(level: &Level<'_>, column: usize, look: Look, measure: Measure) -> Vec<Layer> {
     let shown = measure.shown();
+    let rule = if level.fixed { ", fixed" } else { "" };
     let over = |entry: &Entry<'_>| (entry.every as f64, entry.measured.last(entry.track).column(column));
     let points: Vec<(f64, OverSeeds)> = level.entries.iter().map(over).collect();
     let band: Option<Vec<_>> = points.iter().map(|&(x, over)| edges(x, over, shown)).collect();
     let line = Layer::Line {
-        name: Some(format!("θ={}, {}", level.theta, measure.statistics()[column])),
+        name: Some(format!("θ={}{}, {}", level.theta, rule, measure.statistics()[column])),
         look,
         points: points.iter().map(|(x, over)| (*x, over.mean * shown)).collect(),
     };
