@@ -64,6 +64,22 @@ fn the_tables_say_what_the_summary_says() {
 }
 
 #[test]
+fn a_fixed_eta_is_drawn_apart_from_a_watched_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, out) = (folder.path().join("run"), folder.path().join("report"));
+    let track = |settings| format!("[[algorithm]]\nkind = 'delta-fl'\ntheta = 0.5\n{settings}\n");
+    let algorithms =
+        ["eta_every = 1", "eta_every = 5", "eta_every = 5\neta_rule = 'fixed'"].map(track).concat();
+    run_folders::trained_as(&run, "rules", &format!("[[algorithm]]\nkind = 'fedavg'\n{algorithms}"));
+    fs::create_dir(&out).unwrap();
+    printed(&["report", text(&run), "--out", text(&out)]);
+    let figure = fs::read_to_string(out.join("figures/eta-every-test-error.svg")).unwrap();
+    for curve in ["θ=0.5, mean", "θ=0.5, fixed, mean"] {
+        assert!(figure.contains(curve), "{curve}");
+    }
+}
+
+#[test]
 fn runs_that_differ_in_the_rounds_between_settings_of_eta_get_a_figure_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let [one, five] = [1, 5].map(|every| {

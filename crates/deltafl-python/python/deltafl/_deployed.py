@@ -57,7 +57,9 @@ class _Background:
         if self._thread is None:
             raise Error(f"{self._what} was not started")
         with interruptible(self._stop):
-            self._thread.join()
+            # A signal that comes just before a wait without an end would be heard after it only.
+            while self._thread.is_alive():
+                self._thread.join(0.2)
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised
