@@ -105,7 +105,11 @@ impl<'a> Found<'a> {
         Ok(found)
     }
 
-    /// For the run folder.
+    /// For the run folder of ranks.
+    #[cfg_attr(
+        not(feature = "mpi"),
+        expect(dead_code, reason = "other runs ask the place where they compute")
+    )]
     pub(crate) fn recorded(&self) -> ComputedOn {
         match self {
             Self::Cpu { .. } => ComputedOn::Cpu,
