@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chacha20::ChaCha20Rng;
 use deltafl::data::FederationIndex;
 use deltafl::exchange::{Drawn, Exchange as _, Reachable, Round, TrainIndex};
 use deltafl::params::Params;
@@ -23,15 +24,22 @@ use deltafl::trainer::{LocalPlan, Work};
 use deltafl_device::swarm::Swarm;
 use deltafl_device::{Data, Device, DeviceState, Event, Transcript, conflicts};
 use deltafl_device::{Server, Trust};
+use deltafl_secagg::device::{self as secagg, Abort, Device as Member, Enrolment, Policy};
+use deltafl_secagg::graph::{GraphRule, Permille};
+use deltafl_secagg::identity::{DeviceId, Identity};
+use deltafl_secagg::mask::Suite;
+use deltafl_secagg::message::{DeviceBody, DeviceMessage, KeyBundle, ServerBody, ServerMessage};
+use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_server::Deadlines;
 use deltafl_server::engine::{Chain, Remote, Rules};
 use deltafl_server::serve::Host;
 use deltafl_wire::guard::{Adversary, Guard};
 use deltafl_wire::loopback;
 use deltafl_wire::proto;
-use deltafl_wire::roster::{Edition, Roster, SignedRoster};
+use deltafl_wire::roster::{Edition, Entry, Roster, SignedRoster, session_under};
 use fleet::{Records, TestFederation, never, options};
 use hostile::{Heard, Hostile};
+use rand_core::SeedableRng as _;
 use tokio::task::JoinHandle;
 
 const EXPERIMENT: &str = r#"
@@ -370,4 +378,56 @@ async fn a_cohort_that_was_drawn_comes_to_a_sum_and_one_that_the_server_chose_do
     // A chain of its own, made after the roster was signed.
     let (_, answered) = run_drawn(|_| Some(Chain::new([9; 32]))).await;
     assert_eq!(answered, 0);
+}
+
+/// A device that joins round 0 of a session under a roster, and the keys that it signs for it.
+fn joined(roster: &Roster, device: u32) -> (Member, KeyBundle) {
+    let hash = blake3::hash(&roster.encode());
+    let session = session_under(&[7; 16], &hash);
+    let params = RoundParams {
+        id: RoundId { session, round: 0 },
+        suite: Suite::default(),
+        cohort: roster.entries().len() as u32,
+        graph: GraphRule::Full { threshold: 2 },
+        slots: 1,
+        draw: None,
+    };
+    let none = Permille::default();
+    let policy = Policy {
+        min_members: 2,
+        adversary: secagg::Adversary::HonestButCurious { gamma: none.into(), delta: none },
+        max_len: 1,
+        patience: Duration::MAX,
+        max_left_out: None,
+    };
+    let keys = Arc::new(roster.keys(&hash, &[0; 64]).unwrap());
+    let identity = Arc::new(identity_of(device));
+    let mut rng = ChaCha20Rng::seed_from_u64(device.into());
+    let mut enrolment = Enrolment::new(identity, keys, session, policy);
+    let mut member = enrolment.join(&params, Duration::ZERO, &mut rng).unwrap();
+    let Some(DeviceMessage { body: DeviceBody::Advertise(bundle), .. }) = member.poll_transmit() else {
+        panic!("a device that joins says its keys");
+    };
+    (member, bundle)
+}
+
+fn identity_of(device: u32) -> Identity {
+    Identity::from_secret(DeviceId(device), &[1 + device as u8; 32])
+}
+
+#[test]
+fn keys_that_were_signed_under_one_roster_are_refused_under_another() {
+    let entry =
+        |device| Entry { name: format!("d{device}"), key: identity_of(device).public(), revoked: false };
+    let edition = |version| Roster::new(later(version), (0..3).map(entry).collect()).unwrap();
+    let (first, second) = (edition(1), edition(2));
+    let told = |replayed: Option<u32>| {
+        let of = |device| if replayed == Some(device) { &first } else { &second };
+        let keys = (0..3).map(|device| (DeviceId(device), joined(of(device), device).1)).collect();
+        let (mut victim, _) = joined(&second, 0);
+        let round = RoundId { session: session_under(&[7; 16], &blake3::hash(&second.encode())), round: 0 };
+        victim.handle(Duration::ZERO, ServerMessage { round, body: ServerBody::Keys(keys) })
+    };
+    told(None).unwrap();
+    assert!(matches!(told(Some(1)), Err(Abort::BadSignature(DeviceId(1)))));
 }
