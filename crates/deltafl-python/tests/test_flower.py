@@ -14,6 +14,7 @@ import pytest
 
 import deltafl as dfl
 
+tomllib = pytest.importorskip("tomllib")
 pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict  # noqa: E402
 from flwr.serverapp.strategy import FedAvg  # noqa: E402
@@ -153,25 +154,21 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
         DeltaFL(**wrong)
 
 
-class AppGrid:
-    """Clients of an app in this process."""
+def app_in_this_process(root: Path, monkeypatch: pytest.MonkeyPatch, name: str, overrides: dict[str, Any]) -> Path:
+    """Runs an app with four clients; the folder of its results."""
+    from flwr.app import Context
 
-    def __init__(self, app: Any, config: dict[str, Any], clients: int) -> None:
-        from flwr.app import Context
-
-        self._app = app
-        self._contexts = {
-            node: Context(
-                run_id=1, node_id=node, node_config={"partition-id": node - 1}, state=RecordDict(), run_config=config
-            )
-            for node in range(1, clients + 1)
-        }
-
-    def get_node_ids(self) -> list[int]:
-        return list(self._contexts)
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        return [self._app(message, self._contexts[message.metadata.dst_node_id]) for message in messages]
+    apps = root / "integrations" / "flower"
+    for app in ("emnist", name):
+        monkeypatch.syspath_prepend(str(apps / app))
+    local = importlib.import_module("deltafl_emnist.local")
+    client = importlib.import_module(f"deltafl_{name}.client_app")
+    server = importlib.import_module(f"deltafl_{name}.server_app")
+    config = tomllib.loads((apps / name / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    config.update(overrides)
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    server.app(local.Grid(client.app, config, 4), context)
+    return Path(config["out"])
 
 
 @pytest.mark.parametrize(("name", "needs"), [("sklearn", "sklearn"), ("emnist", "torch")])
@@ -179,19 +176,37 @@ def test_the_apps_train_every_level(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, needs: str
 ) -> None:
     pytest.importorskip(needs)
-    from flwr.app import Context
-
-    folder = root / "integrations" / "flower" / name
-    monkeypatch.syspath_prepend(str(folder))
-    client = importlib.import_module(f"deltafl_{name}.client_app")
-    server = importlib.import_module(f"deltafl_{name}.server_app")
-    tomllib = pytest.importorskip("tomllib")
-    config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    config.update({"num-server-rounds": 2, "out": str(tmp_path / "out")})
-    if name == "emnist":
-        config["writers"] = 8
-    grid = AppGrid(client.app, config, 4)
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    server.app(grid, context)
-    figures = json.loads((tmp_path / "out" / "evaluate.json").read_text())["2"]
+    overrides = {"num-server-rounds": 2, "out": str(tmp_path / "out")} | ({"writers": 8} if name == "emnist" else {})
+    out = app_in_this_process(root, monkeypatch, name, overrides)
+    figures = json.loads((out / "evaluate.json").read_text())["2"]
     assert {"theta=1/error", "theta=0.5/error-p90", "theta=0.5/superquantile"} <= set(figures)
+
+
+def test_the_app_at_full_conformity_has_the_model_of_flowers_fedavg(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    models = []
+    for strategy in ("delta-fl", "fedavg"):
+        out = tmp_path / strategy
+        overrides = {"strategy": strategy, "theta": "1.0", "num-server-rounds": 5, "writers": 8, "out": str(out)}
+        app_in_this_process(root, monkeypatch, "emnist", overrides)
+        (file,) = out.glob("*.npz")
+        with np.load(file) as arrays:
+            models.append(arrays["fc.weight"])
+    mine, theirs = models
+    assert np.abs(theirs).max() > 1e-3, "the model has moved"
+    assert np.abs(mine - theirs).max() <= 1e-6
+
+
+def test_words_of_the_command_line_keep_the_types_of_their_keys(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(root / "integrations" / "flower" / "emnist"))
+    overridden = importlib.import_module("deltafl_emnist.local").overridden
+    assert overridden({"rounds": 1, "rate": 0.1, "out": ""}, ["rounds=7", "out=a=b"]) == {
+        "rounds": 7, "rate": 0.1, "out": "a=b",
+    }
+    for wrong, said in (("rouns=7", "no key 'rouns'"), ("rounds=x", "rounds is int")):
+        with pytest.raises(SystemExit, match=said):
+            overridden({"rounds": 1}, [wrong])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import re
+import threading
 from collections import Counter
 from typing import Any
 
@@ -104,17 +108,19 @@ class Failing(Softmax):
         return super().update(params, inputs, targets, local)
 
 
+@pytest.mark.parametrize("secagg", ["plain", "real"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_trainer_that_raises_names_the_device_and_loses_nothing(
-    federation: dfl.Federation, threads: int
+    federation: dfl.Federation, threads: int, secagg: str
 ) -> None:
     failing = Failing(5, 2)
     failing.left = 12
+    how = {"name": "broken", "threads": threads, "secagg": secagg}
     with pytest.raises(dfl.TrainerError, match=r"device ward-\d+: RuntimeError: the disk") as raised:
-        trained(federation, failing, name="broken", threads=threads)
+        trained(federation, failing, **how)
     assert isinstance(raised.value.__cause__, RuntimeError)
     assert raised.value.__cause__.__traceback__ is not None
-    resumed = trained(federation, Softmax(5, 2), name="broken", resume=True, threads=threads)
+    resumed = trained(federation, Softmax(5, 2), resume=True, **how)
     whole = trained(federation, Softmax(5, 2))
     assert np.array_equal(resumed["fedavg"].params(), whole["fedavg"].params())
 
@@ -159,6 +165,53 @@ def test_an_update_that_is_not_finite_is_left_out_and_counted(federation: dfl.Fe
     rounds = pyarrow.table(out.rounds())
     assert set(rounds["refused"].to_pylist()) >= {4}
     assert not out["fedavg"].params().any(), "nothing moved"
+
+
+def test_a_loss_that_is_not_finite_is_left_out_and_the_others_train(federation: dfl.Federation) -> None:
+    class Blind(Softmax):
+        """One ward has a NaN for its loss."""
+
+        def loss(self, params: Array, inputs: Array, targets: Array) -> tuple[float, Array]:
+            loss, predicted = super().loss(params, inputs, targets)
+            return (np.nan if np.array_equal(inputs, federation["ward-1"][0]) else loss), predicted
+
+    out = trained(federation, Blind(5, 2), cohort=8)
+    assert np.isfinite(out["theta=0.5"].params()).all() and out["theta=0.5"].params().any()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_trainer_trains_in_a_child_that_was_forked_and_in_a_thread_to_the_same_bits(federation: dfl.Federation) -> None:
+    def train(name: str) -> None:
+        trained(federation, Softmax(5, 2), name=name, threads=2)
+
+    train("parent")
+    child = multiprocessing.get_context("fork").Process(target=train, args=("child",))
+    child.start()
+    thread = threading.Thread(target=train, args=("thread",))
+    thread.start()
+    thread.join()
+    child.join(timeout=120)
+    assert child.exitcode == 0
+    expected = dfl.Run("runs/parent")["theta=0.5"].params()
+    for name in ("child", "thread"):
+        assert np.array_equal(dfl.Run(f"runs/{name}")["theta=0.5"].params(), expected)
+
+
+def test_an_exception_of_a_trainer_is_raised_in_the_thread_that_trains(federation: dfl.Federation) -> None:
+    raised: list[BaseException] = []
+
+    def train() -> None:
+        try:
+            trained(federation, Failing(5, 2), name="broken")
+        except dfl.TrainerError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    (error,) = raised
+    assert re.match(r"device ward-\d+: RuntimeError: the disk", str(error))
 
 
 def test_a_trainer_of_real_numbers_has_the_metrics_of_a_regression() -> None:

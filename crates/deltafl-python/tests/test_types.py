@@ -14,7 +14,7 @@ import pytest
 import deltafl
 
 PACKAGE = Path(deltafl.__file__).parent
-PLAIN = ["_federation", "_superquantile", "_trainer", "_deployed", "_sweep", "_run", "_train", "_progress", "_table", "errors", "models", "_algorithms", "_cli", "__init__"]
+PLAIN = ["_federation", "_superquantile", "_trainer", "_experiment", "_deployed", "_sweep", "_run", "_train", "_progress", "_table", "errors", "models", "_algorithms", "_cli", "__init__"]
 
 USE = """
 import numpy as np

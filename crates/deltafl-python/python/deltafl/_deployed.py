@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -13,9 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from . import _deltafl
+from ._experiment import Brought, text
 from ._federation import Federation
 from ._progress import Progress, interruptible
-from ._run import Run, _plain, filled
+from ._run import Run
 from ._trainer import Bridge, Trainer
 from .errors import Error, InvalidInput
 
@@ -233,9 +233,9 @@ class Server(_Background):
         progress: bool | None = None,
         **options: Any,
     ) -> None:
+        brought = Brought(like, trainer)
         if isinstance(experiment, Mapping):
-            whole = _plain(filled(experiment, like, trainer))
-            name, self._text = _deltafl.experiment_of_json(json.dumps(whole), [])
+            name, self._text = _deltafl.experiment_of_json(text(brought.filled(experiment)), [])
         else:
             name, self._text = _deltafl.experiment_of_file(Path(experiment), [])
         super().__init__(f"server {name}")
@@ -246,8 +246,8 @@ class Server(_Background):
         words += ["--insecure"] if certs is None else ["--certs", str(certs)]
         self._served = _Served(
             [*words, *_words(options)],
-            None if like is None else like._inner,
-            None if trainer is None else Bridge(trainer),
+            brought.inner,
+            brought.bridge(),
             None if devices is None else list(devices),
         )
         self._shown, self._heard = progress, cast("_Heard | None", None)

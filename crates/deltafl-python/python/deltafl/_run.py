@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _deltafl
+from ._experiment import Brought, assignments, text
 from ._progress import Progress, interruptible
 from ._table import Table
 from .errors import Interrupted, InvalidInput
@@ -49,14 +50,14 @@ def run(
     ``resume=True`` goes on. ``threads`` is 0 for one per core, ``compute`` is "cpu", "cuda", "cuda:N" or "auto".
     ``progress`` is shown in a terminal and in a notebook unless it is False.
     """
-    assigned = _assignments(overrides)
+    assigned = assignments(overrides)
     if isinstance(experiment, Mapping):
-        name, text = _deltafl.experiment_of_json(json.dumps(_plain(experiment)), assigned)
+        name, toml = _deltafl.experiment_of_json(text(experiment), assigned)
     else:
-        name, text = _deltafl.experiment_of_file(Path(experiment), assigned)
+        name, toml = _deltafl.experiment_of_file(Path(experiment), assigned)
     folder = Path("runs") / name if out is None else Path(out)
     how = How(folder, resume, threads, kernel, compute)
-    return trained(text, how, progress=progress)
+    return trained(toml, how, Brought(), progress=progress)
 
 
 @dataclass(frozen=True)
@@ -70,26 +71,17 @@ class How:
     compute: str
 
 
-def trained(
-    experiment: str,
-    how: How,
-    *,
-    progress: bool | None,
-    federation: Federation | None = None,
-    trainer: Trainer | None = None,
-    bridge: object | None = None,
-) -> Run:
+def trained(experiment: str, how: How, brought: Brought, *, progress: bool | None) -> Run:
     """Trains an experiment in its TOML, and opens the run."""
     stop, shown = _deltafl.Stop(), Progress(progress)
-    inner = None if federation is None else federation._inner
     try:
         with interruptible(stop):
-            stopped = _deltafl.train(experiment, inner, bridge, how, stop, shown)
+            stopped = _deltafl.train(experiment, brought.inner, brought.bridge(), how, stop, shown)
     finally:
         shown.clear()
     if stopped is not None:
         raise Interrupted(how.out, *stopped)
-    return Run(how.out, federation=federation, trainer=trainer)
+    return Run(how.out, federation=brought.federation, trainer=brought.trainer)
 
 
 class Run:
@@ -107,8 +99,7 @@ class Run:
     ) -> None:
         self.path = Path(folder)
         self.experiment: dict[str, Any] = json.loads(_deltafl.experiment_of_run(self.path))
-        self._federation = federation
-        self._trainer = trainer
+        self._brought = Brought(federation, trainer)
 
     def summary(self) -> dict[str, Any]:
         """The figures of the last evaluation of each seed: what ``summary.json`` holds."""
@@ -206,10 +197,10 @@ class Track:
 
     def arrays(self, seed: int | None = None) -> dict[str, NDArray[Any]]:
         """w by name, in PyTorch's layouts, as numpy arrays."""
-        if self._run._trainer is not None:
-            return self._run._trainer.arrays(self.params(seed))
-        inner = None if self._run._federation is None else self._run._federation._inner
-        return dict(_deltafl.state_dict(self._run.path, self._index, self._seed(seed), inner))
+        brought = self._run._brought
+        if brought.trainer is not None:
+            return brought.trainer.arrays(self.params(seed))
+        return dict(_deltafl.state_dict(self._run.path, self._index, self._seed(seed), brought.inner))
 
     def state_dict(self, seed: int | None = None) -> dict[str, Any]:
         """w by name, as torch tensors: ``module.load_state_dict(track.state_dict())``."""
@@ -219,39 +210,3 @@ class Track:
 
     def __repr__(self) -> str:
         return f"Track {self.name!r} of {self._run.path}"
-
-
-def filled(
-    experiment: Mapping[str, Any], federation: Federation | None, trainer: Trainer | None
-) -> dict[str, Any]:
-    """An experiment with a model and data that are brought, where it names none."""
-    filled = dict(experiment)
-    if trainer is not None:
-        filled.setdefault("model", {"kind": "external", "l2": trainer.l2})
-    if federation is not None or trainer is not None:
-        filled.setdefault("data", {"source": f"memory:{federation.name if federation else 'devices'}"})
-    return filled
-
-
-def _plain(value: Any) -> Any:
-    """Without None, which TOML has not, with lists for tuples, and algorithms, models and SGD as their sections."""
-    if callable(getattr(value, "section", None)):
-        return _plain(value.section())
-    if isinstance(value, Mapping):
-        return {str(key): _plain(below) for key, below in value.items() if below is not None}
-    if isinstance(value, (list, tuple)):
-        return [_plain(below) for below in value]
-    if isinstance(value, PathLike):
-        return str(value)
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _assignments(overrides: Mapping[str, Any], above: str = "") -> list[str]:
-    """``KEY=VALUE`` for every override; tables become dotted keys."""
-    assigned: list[str] = []
-    for key, value in overrides.items():
-        if isinstance(value, Mapping):
-            assigned += _assignments(value, f"{above}{key}.")
-        elif value is not None:
-            assigned.append(f"{above}{key}={json.dumps(_plain(value), ensure_ascii=False)}")
-    return assigned

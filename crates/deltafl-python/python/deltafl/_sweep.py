@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from . import _deltafl
+from ._experiment import Brought, assignments, plain, text
 from ._federation import Federation
-from ._run import How, Report, Run, _assignments, _plain, filled, trained
-from ._trainer import Bridge, Trainer
+from ._run import How, Report, Run, trained
+from ._trainer import Trainer
 from .errors import InvalidInput
 
 __all__ = ["Point", "Sweep", "sweep"]
@@ -42,32 +43,25 @@ def sweep(
     Points are trained one after the other.
     """
     axes = [f"{key}={_values(key, values)}" for key, values in (over or {}).items()]
-    assigned = _assignments(overrides)
+    assigned = assignments(overrides)
     place = None if out is None else Path(out)
+    brought = Brought(federation, trainer)
     if isinstance(experiment, Mapping):
-        text = json.dumps(_plain(filled(experiment, federation, trainer)))
-        folder, points = _deltafl.sweep_plan(None, text, assigned, axes, place)
+        whole = text(brought.filled(experiment))
+        folder, points = _deltafl.sweep_plan(None, whole, assigned, axes, place)
     else:
         folder, points = _deltafl.sweep_plan(Path(experiment), None, assigned, axes, place)
-    workers = threads if threads is not None else int(trainer is not None)
     for _, toml, run, standing in points:
-        if standing == "finished":
-            continue
-        trained(
-            toml,
-            How(Path(run), standing == "begun", workers, kernel, compute),
-            progress=progress,
-            federation=federation,
-            trainer=trainer,
-            bridge=None if trainer is None else Bridge(trainer),
-        )
+        if standing != "finished":
+            how = How(Path(run), standing == "begun", brought.threads(threads), kernel, compute)
+            trained(toml, how, brought, progress=progress)
     return Sweep(folder, federation=federation, trainer=trainer)
 
 
 def _values(key: str, values: Sequence[Any]) -> str:
     if isinstance(values, (str, bytes)) or not len(values):
         raise InvalidInput(f"the values of {key} are a list, not {values!r}")
-    return ",".join(json.dumps(_plain(value), ensure_ascii=False) for value in values)
+    return ",".join(json.dumps(plain(value), ensure_ascii=False) for value in values)
 
 
 @dataclass(frozen=True)
@@ -80,13 +74,12 @@ class Point:
     standing: str
     #: The run folder.
     path: Path
-    _federation: Federation | None
-    _trainer: Trainer | None
+    _brought: Brought
 
     @property
     def run(self) -> Run:
         """Its run."""
-        return Run(self.path, federation=self._federation, trainer=self._trainer)
+        return Run(self.path, federation=self._brought.federation, trainer=self._brought.trainer)
 
 
 class Sweep:
@@ -101,9 +94,10 @@ class Sweep:
     ) -> None:
         self.path = Path(folder)
         found = _deltafl.sweep_open(self.path)[1]
+        brought = Brought(federation, trainer)
         #: Every combination; the last key turns fastest.
         self.points = [
-            Point(json.loads(settings), standing, Path(run), federation, trainer)
+            Point(json.loads(settings), standing, Path(run), brought)
             for settings, _, run, standing in found
         ]
 

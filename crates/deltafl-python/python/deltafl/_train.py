@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -15,9 +14,10 @@ from numpy.typing import NDArray
 
 from . import _deltafl
 from ._algorithms import Algorithm
+from ._experiment import Brought, text
 from ._federation import Federation
-from ._run import How, Run, _plain, trained
-from ._trainer import Bridge, Trainer
+from ._run import How, Run, trained
+from ._trainer import Trainer
 from .errors import InvalidInput
 from .models import Model
 
@@ -85,7 +85,7 @@ def train(
     if resume and out is None and name is None:
         raise InvalidInput("resume=True needs the folder (out=) or the name (name=) of the run to go on with")
     name = name or datetime.now(timezone.utc).strftime("train-%Y%m%d-%H%M%S-%f")
-    is_brought = isinstance(model, Trainer)
+    brought = Brought(federation, model if isinstance(model, Trainer) else None)
     sections = [algorithms] if isinstance(algorithms, Algorithm) else list(algorithms)
     experiment = {
         "name": name,
@@ -101,24 +101,20 @@ def train(
             "normalise": normalise,
             "evaluate_sample": evaluate_sample,
         },
-        "model": {"kind": "external", "l2": model.l2} if isinstance(model, Trainer) else model.section(),
-        "local": local.section(),
+        "model": None if isinstance(model, Trainer) else model,
+        "local": local,
         "availability": availability,
-        "algorithm": [algorithm.section() for algorithm in sections],
+        "algorithm": sections,
     }
-    _, text = _deltafl.experiment_of_json(json.dumps(_plain(experiment)), [])
+    _, toml = _deltafl.experiment_of_json(text(brought.filled(experiment)), [])
     how = How(
         out=Path("runs") / name if out is None else Path(out),
         resume=resume,
-        threads=threads if threads is not None else int(is_brought),
+        threads=brought.threads(threads),
         kernel=kernel,
         compute=compute,
     )
-    if not isinstance(model, Trainer):
-        return trained(text, how, progress=progress, federation=federation)
-    return trained(
-        text, how, progress=progress, federation=federation, trainer=model, bridge=Bridge(model)
-    )
+    return trained(toml, how, brought, progress=progress)
 
 
 def initial(model: Model, federation: Federation, *, seed: int = 1) -> dict[str, NDArray[np.float32]]:
@@ -128,9 +124,9 @@ def initial(model: Model, federation: Federation, *, seed: int = 1) -> dict[str,
         "rounds": 1,
         "cohort": 1,
         "data": {"source": f"memory:{federation.name}"},
-        "model": model.section(),
-        "local": SGD(lr=1.0, batch=1).section(),
+        "model": model,
+        "local": SGD(lr=1.0, batch=1),
         "algorithm": [{"kind": "fedavg"}],
     }
-    _, text = _deltafl.experiment_of_json(json.dumps(_plain(experiment)), [])
-    return dict(_deltafl.initial(text, federation._inner, seed))
+    _, toml = _deltafl.experiment_of_json(text(experiment), [])
+    return dict(_deltafl.initial(toml, federation._inner, seed))

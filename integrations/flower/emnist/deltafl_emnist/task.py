@@ -55,7 +55,12 @@ def writers(config: Mapping[str, Any]) -> dfl.Federation:
 
 def examples(config: Mapping[str, Any], split: str, partition: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Images and classes of the writer of a client."""
-    fed = writers(config)
+    return _tensors(writers(config), split, partition)
+
+
+@lru_cache(maxsize=512)
+def _tensors(fed: dfl.Federation, split: str, partition: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A process that plays several clients, round after round, reads each of them once."""
     ids = fed.split(split)
     inputs, targets = fed[ids[partition % len(ids)]]
     # (x − mean)/mean of white paper would need the other writers; 0 is ink and 1 is paper here.
