@@ -18,12 +18,13 @@ use deltafl::trainer::Sgd;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::SwarmOptions;
-use deltafl_device::{Consent, Reason};
+use deltafl_device::{BlobCache, Consent, Data, Device, Reason, Server, Trust, Workers};
 use deltafl_server::Deadlines;
 use deltafl_server::engine::{Permille, Rules};
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Purpose, Setup};
 use fleet::{Records, TestFederation, never, options};
+use tokio::sync::watch;
 
 const EXPERIMENT: &str = r#"
     name = "faults"
@@ -187,6 +188,55 @@ async fn devices_without_time_are_not_drawn_and_careful_ones_stay_out() {
     let diary = trained.await.unwrap();
     // Twenty devices train; two have no time, and two others find the cohort too small.
     assert!(diary.records.iter().all(|record| (record.cohort, record.dropped) == (18, 2)));
+    host.shut_down().await;
+}
+
+/// Waits until so many devices are online, all of them ready.
+async fn until_ready(host: &Host, devices: usize) {
+    while host.presence() != (devices, devices) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_was_away_holds_the_newest_params_before_it_can_be_drawn() {
+    let test = TestFederation::new(EXPERIMENT);
+    let host = test.host().await;
+    let after = |round: u16| {
+        let mut state = State::new(1, 2, &Sgd::new(&*test.model));
+        for (track, value) in state.tracks.iter_mut().zip([0.25, 0.5]) {
+            track.params = vec![f32::from(round) + value; test.model.num_params()].into();
+        }
+        state
+    };
+    let cache = Arc::<BlobCache>::default();
+    let holds = |round| after(round).tracks.iter().all(|track| cache.holds(&track.params.hash()));
+    let (tell, presence) = watch::channel(true);
+    let (k, options) = (test.devices()[0], options());
+    let server = Server { address: host.address().to_string(), trust: Trust::Loopback };
+    let device = Device::connect(server, test.credentials(k), options.consent)
+        .sharing(Arc::new(Workers::new(1)), Arc::clone(&cache))
+        .with_backoff(options.backoff)
+        .with_presence(presence);
+    host.set_newest(&after(0));
+    let (trainer, data) = (test.trainer(), Data::of(Arc::clone(&test.federation), k));
+    let running = tokio::spawn(device.serve(trainer, data));
+    until_ready(&host, 1).await;
+    assert!(holds(0));
+
+    // It stays while a round is finished, and says that it is ready once more: idle devices fetch nothing.
+    host.set_newest(&after(1));
+    host.change_roster(&test.roster(&[])).unwrap();
+    until_ready(&host, 1).await;
+    assert!(!holds(1));
+
+    tell.send(false).unwrap();
+    until_ready(&host, 0).await;
+    host.set_newest(&after(2));
+    tell.send(true).unwrap();
+    until_ready(&host, 1).await;
+    assert!(holds(2));
+    running.abort();
     host.shut_down().await;
 }
 

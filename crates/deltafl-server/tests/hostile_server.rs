@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use chacha20::ChaCha20Rng;
 use deltafl::data::FederationIndex;
 use deltafl::exchange::{Drawn, Exchange as _, Reachable, Round, TrainIndex};
@@ -34,9 +35,9 @@ use deltafl_server::Deadlines;
 use deltafl_server::engine::{Chain, Remote, Rules};
 use deltafl_server::serve::Host;
 use deltafl_wire::guard::{Adversary, Guard};
-use deltafl_wire::loopback;
-use deltafl_wire::proto;
+use deltafl_wire::proto::from_device;
 use deltafl_wire::roster::{Edition, Entry, Roster, SignedRoster, session_under};
+use deltafl_wire::{BlobId, loopback, proto};
 use fleet::{Records, TestFederation, never, options};
 use hostile::{Heard, Hostile};
 use rand_core::SeedableRng as _;
@@ -140,6 +141,66 @@ async fn another_roster_of_the_same_version_is_not_taken() {
     assert_eq!(server.ready().await.unwrap(), hash(&one));
     server.push(other);
     assert_eq!(server.ready().await, None);
+}
+
+/// A server that shows a device of the test a roster, and knows no newest params yet.
+async fn alone(test: &TestFederation) -> Hostile {
+    Hostile::start(experiment(test), roster(test, later(4), 10)).await
+}
+
+/// Params of a model of the test, as the newest that a server names.
+fn newest(test: &TestFederation, value: f32) -> (blake3::Hash, Bytes, proto::Blob) {
+    let bytes: Bytes = value.to_le_bytes().repeat(test.model.num_params()).into();
+    let id = BlobId::of(&bytes);
+    (id.hash, bytes, id.to_wire())
+}
+
+#[tokio::test]
+async fn a_device_fetches_the_newest_params_before_it_is_ready() {
+    let test = TestFederation::new(EXPERIMENT);
+    let mut server = alone(&test).await;
+    let (hash, bytes, blob) = newest(&test, 0.5);
+    server.hand_out(hash, bytes);
+    server.say_newest(vec![blob]);
+    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    loop {
+        match server.next().await {
+            Heard::Fetched(fetched) if fetched == hash => break,
+            Heard::Said(from_device::Body::Ready(_)) => panic!("it is ready without them"),
+            _ => {}
+        }
+    }
+    assert!(server.ready().await.is_some());
+}
+
+#[tokio::test]
+async fn newest_params_that_are_too_many_of_another_size_or_other_bytes_send_a_device_away() {
+    let test = TestFederation::new(EXPERIMENT);
+    let (hash, bytes, blob) = newest(&test, 0.5);
+    let huge = proto::Blob { len: u64::MAX, ..blob.clone() };
+    let short = proto::Blob { len: blob.len - 4, ..blob.clone() };
+    let nameless = proto::Blob { hash: Bytes::from_static(b"short"), ..blob.clone() };
+    for told in [vec![blob.clone(); 65], vec![huge], vec![short], vec![nameless]] {
+        let mut server = alone(&test).await;
+        server.hand_out(hash, bytes.clone());
+        server.say_newest(told);
+        let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+        assert_eq!(server.ready().await, None);
+    }
+    let mut server = alone(&test).await;
+    server.hand_out(hash, newest(&test, 0.25).1);
+    server.say_newest(vec![blob]);
+    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    assert_eq!(server.ready().await, None, "other bytes than the hash says");
+}
+
+#[tokio::test]
+async fn newest_params_that_are_never_there_do_not_keep_a_device_for_ever() {
+    let test = TestFederation::new(EXPERIMENT);
+    let mut server = alone(&test).await;
+    server.say_newest(vec![newest(&test, 0.5).2]);
+    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    assert!(server.ready().await.is_some(), "it goes on without them");
 }
 
 fn transcript(folder: &Path) -> Vec<Event> {

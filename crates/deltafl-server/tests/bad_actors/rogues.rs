@@ -181,7 +181,8 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let answer = 8 * (test.model.num_params() + 3);
     // Room for two answers: where two can hold it, nobody else comes in.
     let patience = Duration::from_millis(500);
-    let limits = Limits { incoming_bytes: 2 * answer + 4096, patience, min_rate: 1 << 20 };
+    let limits =
+        Limits { incoming_bytes: 2 * answer + 4096, patience, min_rate: 1 << 20, ..Limits::default() };
     let mut host = Host::start(Setup { limits, ..test.setup() }, &test.roster(&[])).await.unwrap();
     let address = host.address();
     let second = Duration::from_secs(1);
