@@ -209,7 +209,8 @@ async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_await
     let devices = test.devices();
     let (honest, rogues) = devices.split_at(devices.len() - CONCURRENT);
     // Room for no more than a round needs, and nobody is cut off for being slow: what is held is held for good.
-    let limits = Limits { incoming_bytes: 0, patience: Duration::from_secs(3600), min_rate: 1 };
+    let limits =
+        Limits { incoming_bytes: 0, patience: Duration::from_secs(3600), min_rate: 1, ..Limits::default() };
     let mut host = Host::start(Setup { limits, ..test.setup() }, &test.roster(&[])).await.unwrap();
     let address = host.address();
     let deadline = Duration::from_secs(5);
