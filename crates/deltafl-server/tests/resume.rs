@@ -163,7 +163,8 @@ fn hashes(state: &State) -> Vec<blake3::Hash> {
     hashes
 }
 
-/// Deadlines that a machine that stands still for a minute does not miss: here devices are to be lost by a kill alone.
+/// Deadlines that a machine that stands still for a minute does not miss: here devices are to be lost by a kill alone. With the usual
+/// half minute for a key set-up, devices vanish from the round in which both ends are stopped for longer than that.
 fn patient() -> Deadlines {
     let long = Duration::from_secs(600);
     Deadlines { setup: long, input: long, unmask: long }
