@@ -6,11 +6,11 @@ use deltafl::compute::Threads;
 use deltafl::data::{Federation, Split};
 use deltafl::exchange::{Direct, Exchange as _};
 use deltafl::params::Params;
-use deltafl::superquantile::Conformity;
+use deltafl::superquantile::{Bounds, Conformity};
 use deltafl::task::Metric;
 use deltafl::trainer::{LocalTrainer as _, Sgd};
 use deltafl_device::enrolment::{AskError, Knob};
-use deltafl_wire::card::{Card, CardLosses};
+use deltafl_wire::card::{Card, CardLosses, HeldOutFigures};
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::params_file::{ModelAbout, read_params};
@@ -139,22 +139,33 @@ struct Tried {
     shown: &'static Metric,
     /// What is known of the losses of others under it.
     others: CardLosses,
+    /// What is known of it on the examples that others hold out.
+    others_held_out: Vec<HeldOutFigures>,
 }
 
 impl Tried {
-    /// Where a percentile of the others' losses lies, as far as it is known.
-    fn percentile(&self, percent: u8) -> String {
-        let known = self.others.measured();
-        let found = known.and_then(|known| known.percentiles.iter().find(|p| p.percentile == percent));
-        match found.map(|found| (found.bounds.lower, found.bounds.upper)) {
-            Some((Some(lower), Some(upper))) => {
-                let (lower, upper) = (format!("{lower:.3}"), format!("{upper:.3}"));
-                if lower == upper { lower } else { format!("{lower}–{upper}") }
-            }
-            Some((Some(lower), None)) => format!("≥ {lower:.3}"),
-            Some((None, Some(upper))) => format!("< {upper:.3}"),
-            _ => "–".to_owned(),
-        }
+    /// Median and 90th percentile of the metric over others, on examples that they hold out.
+    fn metric_of_others(&self) -> Option<[Bounds; 2]> {
+        let of_metric = |figures: &&HeldOutFigures| figures.measure.name() == self.metric;
+        self.others_held_out.iter().find(of_metric).map(|told| [told.figures.p50, told.figures.p90])
+    }
+
+    /// Median and 90th percentile of the others' losses.
+    fn losses_of_others(&self) -> Option<[Bounds; 2]> {
+        let known = &self.others.measured()?.percentiles;
+        let at = |percent: u8| known.iter().find(|p| p.percentile == percent).map(|p| p.bounds);
+        Some([at(50)?, at(90)?])
+    }
+}
+
+/// Where a figure lies, as far as it is known, each end as `number` writes it.
+fn between(bounds: Bounds, number: impl Fn(f64) -> String) -> String {
+    match (bounds.lower.map(&number), bounds.upper.map(&number)) {
+        (Some(lower), Some(upper)) if lower == upper => lower,
+        (Some(lower), Some(upper)) => format!("{lower}–{upper}"),
+        (Some(lower), None) => format!("≥ {lower}"),
+        (None, Some(upper)) => format!("< {upper}"),
+        (None, None) => "–".to_owned(),
     }
 }
 
@@ -178,6 +189,8 @@ fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -
         println!("{}", serde_json::to_string_pretty(&tried).into_diagnostic()?);
         return Ok(());
     }
+    // What others told of held-out examples is in the terms of this device's own figure; their losses are of the examples that train.
+    let held_out = tried.iter().any(|level| level.metric_of_others().is_some());
     let heading = best.shown.heading();
     let digits = table::decimals(best.shown, tried.iter().map(|level| level.value));
     println!("{:>9}  {:>8}  {heading:>8}  {:>13}  {:>13}", "θ", "loss", "median", "90th");
@@ -185,7 +198,16 @@ fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -
         let mark = if level.theta == best.theta { "  ← serves this device best" } else { "" };
         let theta = level.theta.to_string();
         let value = table::number(level.shown.shown(level.value), digits);
-        let (median, high) = (level.percentile(50), level.percentile(90));
+        let [median, high] = match held_out {
+            true => level
+                .metric_of_others()
+                .unwrap_or_default()
+                .map(|bounds| between(bounds, |value| table::number(level.shown.shown(value), digits))),
+            false => level
+                .losses_of_others()
+                .unwrap_or_default()
+                .map(|bounds| between(bounds, |value| format!("{value:.3}"))),
+        };
         println!("{theta:>9}  {:>8.4}  {value:>8}  {median:>13}  {high:>13}{mark}", level.loss);
     }
     let examples = best.examples;
@@ -195,7 +217,11 @@ fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -
             "\nloss, {heading}: on {examples} examples of this device; it may have trained on them, as the federation holds none out"
         ),
     }
-    if tried.iter().any(|level| level.others.measured().is_some()) {
+    if held_out {
+        println!(
+            "median, 90th: percentiles of {heading} over a cohort, on examples that never trained, from the model cards"
+        );
+    } else if tried.iter().any(|level| level.others.measured().is_some()) {
         println!("median, 90th: percentiles of the losses of a cohort, from the model cards");
     }
     println!("\nGet it:  deltafl model pull --theta {} {}", best.theta, source.typed());
@@ -255,6 +281,7 @@ fn evaluate(
         held_out,
         shown,
         others: card.losses.clone(),
+        others_held_out: card.held_out.clone(),
     })
 }
 

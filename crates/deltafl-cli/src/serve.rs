@@ -6,28 +6,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deltafl::data::{Federation, Split, WithinSplit};
+use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::task::Task;
-use deltafl::terms::Weights;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Outcome, Plan, RoundRecord, train};
-use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation, SplitSection};
+use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, RunFolderError};
-use deltafl_server::Deadlines;
 use deltafl_server::committer::{CatchUpError, RoundCommitter};
 use deltafl_server::engine::{Remote, Rules};
 use deltafl_server::listener::ConnectionLimits;
 use deltafl_server::live::Role;
 use deltafl_server::refusal::Refusal;
-use deltafl_server::serve::{Host, Introduction, Limits, Setup};
+use deltafl_server::serve::{Host, Introduction, Setup};
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::loopback;
 use deltafl_wire::roster::Edition;
 use miette::{IntoDiagnostic, Report, Result};
 
-use crate::device::GuardArgs;
 use crate::error::bad_input;
 use crate::experiment_file;
 use crate::run::Machine;
@@ -35,16 +32,20 @@ use crate::session::{self, Seeds, folder_error, stop_on_interrupt};
 use crate::settings::ConfigArgs;
 
 mod audience;
+mod checks;
+mod contract;
 mod deployment;
 mod logs;
+mod rounds;
 
 pub(crate) use audience::Audience;
 use audience::Console;
+pub(crate) use checks::check;
+pub(crate) use contract::contract_of;
+use contract::declared;
 use deployment::{Deployment, DeploymentArgs};
 pub(crate) use deployment::{StoreArgs, renewal_error, store_error};
-
-/// Devices of a cohort by which two levels must differ.
-const APART: f64 = 10.0;
+use rounds::Rounds;
 
 /// The roster of a server without certificates is that of its data, and does not change.
 const LOOPBACK: Edition = Edition { version: 1, expires: u64::MAX };
@@ -108,83 +109,6 @@ impl Args {
     /// Whether there are no certificates.
     pub(crate) fn is_insecure(&self) -> bool {
         self.insecure
-    }
-}
-
-/// How rounds are run with devices that come and go.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Rounds {
-    /// Devices that must be there before a round begins [default: a cohort]
-    #[arg(long, value_name = "N")]
-    wait_for: Option<usize>,
-    /// Devices invited beyond the cohort, as a share of it; the first to come take part
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    over_select: f64,
-    /// The share of the cohort that must stay for a sum
-    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
-    quorum: f64,
-    /// The share of the cohort that may drop out, for which keys are shared
-    #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
-    drop_out: f64,
-    #[command(flatten)]
-    guard: GuardArgs,
-    /// Seconds for each step of the key set-up
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    setup_deadline: u64,
-    /// Seconds to fetch parameters, train and answer
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    answer_deadline: u64,
-    /// Seconds for the consistency check, and for the unmasking
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    unmask_deadline: u64,
-    /// Kilobytes per second at which a device must send its answer, or it is cut off
-    #[arg(long, value_name = "KB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    min_rate: u32,
-    /// Seconds for the devices of a round to come back to a server that goes on with it
-    #[arg(long, value_name = "SECONDS", default_value_t = 150)]
-    come_back_deadline: u64,
-    /// Cohorts with which a round is begun before it is given up and moves nothing
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    attempts: u32,
-    /// The longest step that a round may take, as the norm of the change of the params; a longer one is given up
-    #[arg(long, value_name = "NORM")]
-    max_step: Option<f64>,
-    /// Ask for no histogram of losses that training does not need: the card of a level without a threshold then has none
-    #[arg(long)]
-    no_survey: bool,
-    /// Do not ask cohorts how the models serve the examples that devices hold out: nothing is then known of the error
-    #[arg(long)]
-    no_evaluation: bool,
-}
-
-impl Rounds {
-    /// The plan with more devices to invite, and the rules for `devices` devices.
-    fn rules(&self, plan: &mut Plan, devices: usize) -> Result<Rules> {
-        let share = |option: &str, value: f64, most: f64| {
-            let fits = (0.0..=most).contains(&value);
-            fits.then_some(value).ok_or_else(|| bad_input(format!("--{option} {value} is not in 0..={most}")))
-        };
-        let cohort = plan.sampling.cohort_size.min(devices);
-        // Where the server may lie, more than half of those invited must stay (docs/threat-model.md).
-        let extra = share("over-select", self.over_select, 0.5)? * cohort as f64;
-        plan.sampling.cohort_size += extra.ceil() as usize;
-        let quorum = (share("quorum", self.quorum, 1.0)? * cohort as f64).ceil() as usize;
-        let dropping = (1000.0 * share("drop-out", self.drop_out, 0.5)?) as u16;
-        Ok(Rules {
-            present: self.wait_for.unwrap_or(cohort).min(devices),
-            quorum: quorum.max(2),
-            dropping: deltafl_server::engine::Permille::new(dropping).unwrap_or_default(),
-            deadlines: Deadlines {
-                setup: Duration::from_secs(self.setup_deadline),
-                input: Duration::from_secs(self.answer_deadline),
-                unmask: Duration::from_secs(self.unmask_deadline),
-            },
-            max_step: self.max_step,
-            attempts: self.attempts,
-            come_back: Duration::from_secs(self.come_back_deadline),
-            guard: self.guard.guard()?,
-            ..Rules::new(cohort, devices)
-        })
     }
 }
 
@@ -264,8 +188,13 @@ pub(crate) fn serve(
         audience.page(url);
     }
     let Some(lease) = runtime.block_on(deployment.lead(stop))? else { return Ok(Outcome::Stopped) };
+    let seeds = Seeds::new(&experiment, served.trainer, |seed| {
+        let params = served.trainer.num_params();
+        deployment.run.begin(runtime.handle(), &mut folder, seed, params).map_err(catch_up_error)
+    })?;
+    let setup = setup(args, &experiment, &deployment, &seeds)?;
     let (host, engine) =
-        runtime.block_on(start(args, &experiment, &served.devices, &deployment, rules, Arc::clone(stop)))?;
+        runtime.block_on(start(setup, &served.devices, &deployment, rules, Arc::clone(stop)))?;
     let mut engine = engine.kept_in(deployment.run.journal(&lease));
     if let Some((state, _)) = http {
         let _ = state.refusals.set(host.refusals());
@@ -280,7 +209,7 @@ pub(crate) fn serve(
     let mut committer =
         RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
     (committer.survey, committer.heard) = (!args.rounds.no_survey, &heard);
-    let ended = all_seeds(&experiment, &plan, served.trainer, &mut engine, committer, audience);
+    let ended = train_all(&experiment, &plan, &seeds, &mut engine, committer, audience);
     if matches!(ended, Ok(Outcome::Finished)) {
         deployment.live.role(Role::Finished);
     }
@@ -320,61 +249,6 @@ pub(crate) fn train_devices(federation: &Federation) -> Vec<String> {
     federation.split(Split::Train).into_iter().map(|k| federation.id(k).to_owned()).collect()
 }
 
-/// Refuses what must not be deployed.
-pub(crate) fn check(args: &Args, experiment: &Experiment) -> Result<()> {
-    if !args.insecure && args.deployment.certs.is_none() {
-        return Err(bad_input("a server needs --certs DIR, or --insecure on a loopback address")
-            .help("deltafl certs init and deltafl certs server make the folder")
-            .into());
-    }
-    if experiment.is_open() && !args.open {
-        return Err(bad_input("the experiment finds η in open mode: devices would tell their losses one by one")
-            .help("private mode: --set algorithm.N.quantile=histogram, counted from 0; or choose the open mode with --open")
-            .into());
-    }
-    if !experiment.is_open() && experiment.weights == Weights::Exact {
-        return Err(bad_input("devices do not tell how many examples they have")
-            .help("write weights = \"uniform\" or \"bucketed\" into the experiment, or --set weights=uniform")
-            .into());
-    }
-    if experiment.with_replacement {
-        return Err(bad_input("the experiment draws cohorts with replacement, which a deployment refuses")
-            .help("a device that counts twice could be read off a sum: remove with_replacement, or --set with_replacement=false")
-            .into());
-    }
-    if !args.insecure && !args.allow_close_levels {
-        check_levels(experiment)?;
-    }
-    Ok(())
-}
-
-/// Refuses levels whose tails differ by a few devices: where two tracks stand at one w, as all do in round 0, the difference of
-/// their sums is the sum over those few.
-fn check_levels(experiment: &Experiment) -> Result<()> {
-    let cohort = experiment.cohort.get();
-    let mut levels: Vec<f64> = experiment.tracks().into_iter().map(|track| track.label.theta.get()).collect();
-    levels.sort_by(f64::total_cmp);
-    levels.dedup();
-    for pair in levels.windows(2) {
-        let apart = (pair[1] - pair[0]) * cohort as f64;
-        if apart < APART - 1e-6 {
-            let (low, high) = (pair[0], pair[1]);
-            let what = format!("θ = {low} and {high} are {apart:.1} devices apart in a cohort of {cohort}");
-            return Err(bad_input(what)
-                .help("what lies between is the sum over those: take larger cohorts or levels further apart, or --allow-close-levels")
-                .into());
-        }
-    }
-    let parts = levels.len();
-    if parts > 1 && (cohort as f64) < APART * parts as f64 {
-        let what = format!("{parts} levels part a cohort of {cohort} into fewer than ten devices each");
-        return Err(bad_input(what)
-            .help("all levels start at one w, and there a device trains for one of them: take larger cohorts or fewer levels, or --allow-close-levels")
-            .into());
-    }
-    Ok(())
-}
-
 /// What cohorts are asked about the examples that their devices hold out.
 fn held_out(args: &Args, served: &Served<'_>, audience: &dyn Audience) -> Option<Task> {
     let contract = served.contract.as_ref().filter(|_| !args.rounds.no_evaluation)?;
@@ -384,44 +258,6 @@ fn held_out(args: &Args, served: &Served<'_>, audience: &dyn Audience) -> Option
         );
     }
     contract.split.map(|_| served.trainer.task())
-}
-
-/// The contract of data as a federation has it, and as the experiment says that devices split their own examples.
-pub(crate) fn contract_of(federation: &Federation, experiment: &Experiment) -> DataContract {
-    DataContract { split: split_within(experiment), ..DataContract::of(federation) }
-}
-
-fn split_within(experiment: &Experiment) -> Option<WithinSplit> {
-    match &experiment.data.split {
-        Some(SplitSection::Within(within)) => Some(*within),
-        _ => None,
-    }
-}
-
-/// The shape of the data and its contract: as a file declares it, or as the experiment's data has it. How devices split their own
-/// examples the experiment says, or the file.
-fn declared(args: &Args, experiment: &Experiment) -> Result<(Federation, DataContract)> {
-    let Some(path) = &args.contract else {
-        let federation = session::load(experiment)?;
-        let contract = contract_of(&federation, experiment);
-        return Ok((federation, contract));
-    };
-    let within = split_within(experiment);
-    let refused = || bad_input(format!("{} holds no contract of the data", path.display()));
-    let bytes = std::fs::read(path).map_err(|e| refused().because(e))?;
-    let mut contract = DataContract::from_bytes(&bytes).map_err(|e| {
-        refused().help("deltafl serve EXPERIMENT --print-contract prints one to start from").because(e)
-    })?;
-    if within.is_some() && contract.split.is_some() && contract.split != within {
-        return Err(bad_input(format!(
-            "{} splits the examples of devices otherwise than the experiment",
-            path.display()
-        ))
-        .help("leave \"split\" out of the one, or data.split out of the other")
-        .into());
-    }
-    contract.split = contract.split.or(within);
-    Ok((contract.shape(), contract))
 }
 
 /// The shape of the data and the model for it.
@@ -445,9 +281,31 @@ fn open(out: &Path, experiment: &Experiment) -> Result<RunFolder> {
     folder.map_err(folder_error)
 }
 
+/// How the server is set up, and what it tells devices that come.
+fn setup(args: &Args, experiment: &Experiment, deployment: &Deployment, seeds: &Seeds) -> Result<Setup> {
+    let mut session = [0; 16];
+    getrandom::fill(&mut session).map_err(|e| miette::miette!("no randomness: {e}"))?;
+    let tracks = seeds.pending().iter().take(1).flat_map(|state| &state.tracks);
+    Ok(Setup {
+        address: args.listen,
+        protection: deployment.protection()?,
+        connections: ConnectionLimits::default(),
+        limits: args.rounds.limits(),
+        introduction: Introduction {
+            federation: deployment.federation.to_string(),
+            session,
+            experiment: experiment.name.clone(),
+            model: serde_json::to_string(&experiment.model.spec()).into_diagnostic()?,
+            params: experiment.resolved.as_ref().map_or(0, |resolved| resolved.params),
+            open: experiment.is_open(),
+            contract: deployment.contract.clone(),
+        },
+        newest: tracks.map(|track| track.params.clone()).collect(),
+    })
+}
+
 async fn start(
-    args: &Args,
-    experiment: &Experiment,
+    setup: Setup,
     devices: &[String],
     deployment: &Deployment,
     rules: Rules,
@@ -459,23 +317,6 @@ async fn start(
             loopback::roster(LOOPBACK, devices.iter().map(String::as_str), |_| false).into_diagnostic()?
         }
     };
-    let mut session = [0; 16];
-    getrandom::fill(&mut session).map_err(|e| miette::miette!("no randomness: {e}"))?;
-    let setup = Setup {
-        address: args.listen,
-        protection: deployment.protection()?,
-        connections: ConnectionLimits::default(),
-        limits: Limits { min_rate: 1000 * args.rounds.min_rate, ..Limits::default() },
-        introduction: Introduction {
-            federation: deployment.federation.to_string(),
-            session,
-            experiment: experiment.name.clone(),
-            model: serde_json::to_string(&experiment.model.spec()).into_diagnostic()?,
-            params: experiment.resolved.as_ref().map_or(0, |resolved| resolved.params),
-            open: experiment.is_open(),
-            contract: deployment.contract.clone(),
-        },
-    };
     let mut host =
         Host::start(setup, &roster).await.map_err(|e| bad_input("the server cannot start").because(e))?;
     let engine = host.engine(rules, stop).expect("asked for once");
@@ -486,24 +327,17 @@ async fn start(
 }
 
 /// Trains all seeds that are not done.
-fn all_seeds(
+fn train_all(
     experiment: &Experiment,
     plan: &Plan,
-    trainer: &dyn LocalTrainer,
+    seeds: &Seeds,
     engine: &mut Remote,
     mut committer: RoundCommitter<'_>,
     audience: &dyn Audience,
 ) -> Result<Outcome> {
-    let seeds = Seeds::new(experiment, trainer, |seed| {
-        committer.begin(seed, trainer.num_params()).map_err(|error| match error {
-            CatchUpError::Store(error) => store_error(error),
-            CatchUpError::Folder(error) => folder_error(error),
-            error => Report::from_err(error),
-        })
-    })?;
     let stopped = seeds.work(|state| {
         audience.begin(experiment, state.seed, state.round);
-        engine.resume(state.seed, state.round).map_err(store_error)?;
+        engine.resume(state).map_err(store_error)?;
         match train(engine, plan, state, &mut committer) {
             // It waited for devices: no further round was begun.
             Err(_) if committer.stop.load(Ordering::Relaxed) => Ok(Outcome::Stopped),
@@ -511,6 +345,14 @@ fn all_seeds(
         }
     })?;
     Ok(if stopped.is_some() { Outcome::Stopped } else { Outcome::Finished })
+}
+
+fn catch_up_error(error: CatchUpError) -> Report {
+    match error {
+        CatchUpError::Store(error) => store_error(error),
+        CatchUpError::Folder(error) => folder_error(error),
+        error => Report::from_err(error),
+    }
 }
 
 fn report_refusals(host: &Host, audience: &dyn Audience) {

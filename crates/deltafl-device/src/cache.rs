@@ -8,7 +8,7 @@ use deltafl_secagg::identity::Roster as Keys;
 use deltafl_wire::roster::Roster;
 
 /// Parameter vectors that are kept: those of the tracks of a question, usually.
-const KEPT: usize = 8;
+pub(super) const KEPT: usize = 8;
 
 /// A roster that the authority signed.
 #[derive(Debug)]
@@ -26,6 +26,11 @@ pub struct BlobCache {
 }
 
 impl BlobCache {
+    /// Whether the parameters of this hash are kept.
+    pub fn holds(&self, hash: &blake3::Hash) -> bool {
+        self.params(hash).is_some()
+    }
+
     /// The parameters of this hash.
     pub(super) fn params(&self, hash: &blake3::Hash) -> Option<Params> {
         let params = self.params.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,6 +2,7 @@
 
 mod ended;
 mod memory;
+mod newest;
 mod part;
 mod roster;
 
@@ -73,6 +74,8 @@ struct Session<'d> {
     enrolment: Enrolment,
     /// Whether the server may draw this device.
     available: bool,
+    /// Whether the device was away since it last learned the newest params.
+    was_away: bool,
     assembly: Assembly,
     protocol: Option<Protocol>,
     question: Option<Question<ParamsId>>,
@@ -120,6 +123,7 @@ impl<'d> Session<'d> {
             roster,
             enrolment,
             available: false,
+            was_away: true,
             assembly: Assembly::default(),
             protocol: None,
             question: None,
@@ -174,11 +178,22 @@ impl<'d> Session<'d> {
         if willing.is_ok() == self.available {
             return Ok(());
         }
-        self.available = willing.is_ok();
         match willing {
-            Ok(()) => self.say_ready().await,
-            Err(reason) => send(&self.outgoing, from_device::Body::Decline(reason.to_wire())).await,
+            Ok(()) => {
+                if std::mem::take(&mut self.was_away) {
+                    self.learn_newest().await?;
+                }
+                self.available = true;
+                self.say_ready().await
+            }
+            Err(reason) => self.decline(reason).await,
         }
+    }
+
+    /// Does not take part until the device has time again.
+    async fn decline(&mut self, reason: Reason) -> Result<(), SessionError> {
+        (self.available, self.was_away) = (false, true);
+        send(&self.outgoing, from_device::Body::Decline(reason.to_wire())).await
     }
 
     fn willing(&mut self) -> Result<(), Reason> {

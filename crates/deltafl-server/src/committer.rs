@@ -144,6 +144,18 @@ impl RunStore {
         Ok(Some(state))
     }
 
+    /// The state of a seed from which training goes on, as [`Self::catch_up`] finds it; `None` at its beginning. It blocks.
+    pub fn begin(
+        &self,
+        runtime: &Handle,
+        folder: &mut RunFolder,
+        seed: u64,
+        params: usize,
+    ) -> Result<Option<State>, CatchUpError> {
+        let saved = folder.state(seed, params)?;
+        runtime.block_on(self.catch_up(folder, seed, saved))
+    }
+
     /// Whether the params after so many rounds become a version that devices can pull.
     fn publishes(&self, rounds: u64) -> bool {
         rounds == self.rounds || rounds.is_multiple_of(self.publish_every)
@@ -224,14 +236,6 @@ impl<'a> RoundCommitter<'a> {
         let (observed, lap) = (Observed::default(), Instant::now());
         Self { run, lease, host, runtime, folder, stop, survey: true, heard: &|_, _| {}, observed, lap }
     }
-
-    /// The state of a seed from which training goes on; `None` at its beginning.
-    pub fn begin(&mut self, seed: u64, params: usize) -> Result<Option<State>, CatchUpError> {
-        let saved = self.folder.state(seed, params)?;
-        let state = self.runtime.block_on(self.run.catch_up(self.folder, seed, saved))?;
-        self.lap = Instant::now();
-        Ok(state)
-    }
 }
 
 impl Observer for RoundCommitter<'_> {
@@ -256,6 +260,7 @@ impl Observer for RoundCommitter<'_> {
         let phases = self.host.status().borrow().phases.clone();
         self.runtime.block_on(self.run.commit(self.lease, state, &self.observed, &phases))?;
         self.observed = Observed::default();
+        self.host.set_newest(state);
         Ok(self.folder.checkpoint(state)?)
     }
 

@@ -3,11 +3,13 @@
 //! The round loop runs on a thread of its own and asks as it asks any engine; the answers are the same integers, so the
 //! bits are those of a simulation. What the server learns of one device, and under which settings, docs/threat-model.md says.
 
+mod open_losses;
 mod plausible;
+mod rules;
 mod under_way;
 mod waiting;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,6 +21,7 @@ use deltafl::exchange::{
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query, encode};
 use deltafl::superquantile::DeviceLoss;
+use deltafl::training::State;
 pub use deltafl_secagg::draw::Chain;
 use deltafl_secagg::draw::{self, Draws, Opening};
 pub use deltafl_secagg::graph::Permille;
@@ -29,49 +32,20 @@ use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::RingVector;
 use deltafl_secagg::server::{ServerConfig, Verdict};
 use deltafl_wire::blob_of;
-use deltafl_wire::guard::Guard;
 use deltafl_wire::proto;
-use deltafl_wire::proto::from_server;
 use deltafl_wire::roster::session_under;
 use tokio::time::Instant;
 
 pub use self::plausible::Implausible;
+pub use self::rules::Rules;
 pub use self::under_way::RoundJournal;
 use self::under_way::{BegunOtherwise, UnderWay};
 use self::waiting::GLANCE;
 
-use crate::hub::{Address, Event, Purpose, Status, What};
+use crate::hub::{Purpose, Status};
 use crate::refusal::Refusal;
-
-use crate::round::{Deadlines, Invitation, Line, Protocol, shared};
+use crate::round::{Invitation, Line, Protocol};
 use crate::store::{Slot, SlotKey, StoreError};
-
-/// How rounds are run with devices that come and go.
-#[derive(Clone, Copy, Debug)]
-pub struct Rules {
-    /// m: the devices that are enough for a round. More may be drawn, and the invitation closes when so many have come.
-    pub cohort: usize,
-    /// Devices that must be there before a round begins.
-    pub present: usize,
-    /// The fewest devices in a sum.
-    pub quorum: usize,
-    /// Against whom rounds protect their devices.
-    pub guard: Guard,
-    /// δ, the share that may drop out, in thousandths.
-    pub dropping: Permille,
-    /// How long devices may take.
-    pub deadlines: Deadlines,
-    /// The longest wait between two attempts when a round came to nothing.
-    pub pause: Duration,
-    /// Cohorts with which a round is begun before it is given up: devices answer nothing twice, so that where most have
-    /// answered no cohort comes to a sum. A round that is given up moves nothing, and the next one asks anew.
-    pub attempts: u32,
-    /// How long a round waits for the devices of its cohort to come back to a server that goes on with it, and for devices that
-    /// it has not asked when it is begun anew.
-    pub come_back: Duration,
-    /// The longest step ‖Δ‖ that a round may take; `None` sets no bound.
-    pub max_step: Option<f64>,
-}
 
 /// Why a cohort came to no sum.
 #[derive(Debug, thiserror::Error)]
@@ -88,25 +62,6 @@ enum Failed {
     /// The round under way cannot be kept, so that nothing is asked.
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-impl Rules {
-    /// The rules for cohorts of m of so many devices: half of a cohort makes a sum, 5 % may collude with a server that lies.
-    pub fn new(cohort: usize, devices: usize) -> Self {
-        let cohort = cohort.min(devices);
-        Self {
-            cohort,
-            present: cohort,
-            quorum: cohort.div_ceil(2).max(2),
-            guard: Guard::default(),
-            dropping: Permille::new(200).expect("at most one half"),
-            deadlines: Deadlines::default(),
-            pause: Duration::from_secs(1),
-            attempts: 5,
-            come_back: Duration::from_secs(150),
-            max_step: None,
-        }
-    }
 }
 
 /// The devices of a federation, online or not.
@@ -169,9 +124,11 @@ impl Remote {
         Self { journal: Some(journal), ..self }
     }
 
-    /// Reads what a server before this one left of a round that is not committed: training goes on with it. To be called before
-    /// each seed is trained.
-    pub fn resume(&mut self, seed: u64, round: u64) -> Result<(), StoreError> {
+    /// Begins or goes on with the seed of this state: tells devices its params, and reads what a server before this one left of a
+    /// round that is not committed. To be called before each seed is trained.
+    pub fn resume(&mut self, state: &State) -> Result<(), StoreError> {
+        let (seed, round) = (state.seed, state.round);
+        self.line.hub.set_newest(state);
         self.under_way = UnderWay::default();
         if let Some(journal) = &self.journal {
             let slots = journal.slots(&self.line.runtime, seed, round)?;
@@ -469,62 +426,5 @@ impl Exchange for Remote {
     /// Nothing: what a device makes of a model stays on the device.
     fn evaluate(&mut self, _: Split, _: &[&Params]) -> Result<Option<SplitEvaluation>, ExchangeError> {
         Ok(None)
-    }
-}
-
-impl Remote {
-    /// F_k(w) of each cohort device that tells, per track, in the order of the cohort.
-    fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<DeviceLoss>> {
-        self.asked += 1;
-        self.line.hub.blobs.keep_params(tracks.iter().copied());
-        let params = tracks.iter().map(|params| blob_of(params).to_wire()).collect();
-        let question =
-            shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
-        let mut awaited: HashMap<Address, Drawn> = HashMap::new();
-        for drawn in round.cohort.iter().filter(|drawn| !drawn.dropped) {
-            if let Some(address) = self.line.hub.address(drawn.device.0)
-                && self.line.hub.send(address, &question)
-            {
-                awaited.insert(address, *drawn);
-            }
-        }
-        self.line.hub.status.send_modify(|status| {
-            status.turn_to((round.seed, round.index), Purpose::Losses);
-            status.enter("tell losses", awaited.len());
-        });
-        let told = self.hear_losses(awaited, tracks.len());
-        self.line.hub.status.send_modify(Status::rest);
-        let of_track = |track: usize| {
-            let of_device = |drawn: &Drawn| {
-                let losses = told.get(&drawn.device.0)?;
-                let weight = round.terms.weights.of(losses.examples) as f64;
-                DeviceLoss::new(losses.losses[track], weight).ok()
-            };
-            round.cohort.iter().filter_map(of_device).collect()
-        };
-        (0..tracks.len()).map(of_track).collect()
-    }
-
-    fn hear_losses(
-        &mut self,
-        mut awaited: HashMap<Address, Drawn>,
-        tracks: usize,
-    ) -> HashMap<u32, proto::Losses> {
-        let deadline = Instant::now() + self.rules.deadlines.input;
-        let mut told = HashMap::new();
-        while !awaited.is_empty() {
-            let Some(Event { from, what }) = self.line.next(deadline) else { break };
-            match what {
-                What::Losses(losses) if losses.id == self.asked && losses.losses.len() == tracks => {
-                    if awaited.remove(&from).is_some() {
-                        told.insert(from.device, losses);
-                        self.line.hub.status.send_modify(Status::heard);
-                    }
-                }
-                What::Gone => drop(awaited.remove(&from)),
-                What::Losses(_) | What::Message { .. } => self.line.hub.refusals.count(Refusal::Late),
-            }
-        }
-        told
     }
 }

@@ -10,7 +10,8 @@ use deltafl_wire::identity::{
     CertificateDer, DeviceName, DeviceRequest, FederationName, Token, Validity, from_bytes_hex, from_pem,
 };
 use deltafl_wire::proto::{
-    Chunk, FetchRequest, FromDevice, FromServer, Losses, Part, Question, from_device, from_server,
+    Chunk, FetchRequest, FromDevice, FromServer, Losses, NewestParams, NewestRequest, Part, Question,
+    from_device, from_server,
 };
 use deltafl_wire::roster::Roster;
 use deltafl_wire::{Assembly, BlobId, hash, question as checked};
@@ -68,12 +69,20 @@ pub fn roster(data: &[u8]) {
     }
 }
 
-/// Any bytes as a request for a blob, and as a piece of one.
+/// Any bytes as a request for a blob or for the newest params, and as what is answered.
 pub fn fetch(data: &[u8]) {
     if let Some(request) = read_again::<FetchRequest>(data) {
         let _ = hash(&request.hash);
     }
     read_again::<Chunk>(data);
+    if let Some(request) = read_again::<NewestRequest>(data) {
+        let _ = request.held.iter().map(|held| hash(held)).collect::<Result<Vec<_>, _>>();
+    }
+    if let Some(told) = read_again::<NewestParams>(data) {
+        for blob in told.missing {
+            let _ = BlobId::from_wire(Some(blob));
+        }
+    }
 }
 
 /// Any bytes as the parts of messages that a device sends one behind the other.

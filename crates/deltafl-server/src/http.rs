@@ -175,7 +175,10 @@ async fn finish(State(state): State<Arc<HttpState>>, request: Request, next: Nex
 mod tests {
     use std::collections::BTreeSet;
 
-    use deltafl_wire::card::{Card, CardLosses};
+    use deltafl::evaluation::{CohortEvaluation, Measure, answer, answer_len};
+    use deltafl::exchange::Evaluation;
+    use deltafl::task::Task;
+    use deltafl_wire::card::{Card, CardLosses, FEWEST_SHOWN, HeldOutFigures};
     use deltafl_wire::enrolment::{EnrolAnswer, EnrolRequest};
     use serde::Serialize;
     use serde_json::Value;
@@ -225,6 +228,14 @@ mod tests {
 
     #[test]
     fn the_schemas_have_the_fields_of_what_is_sent() {
+        let mut sum = vec![0; answer_len(&Measure::of_task(Task::Classes))];
+        for _ in 0..FEWEST_SHOWN {
+            let device = Evaluation::of_primary(1.0, 0.5);
+            answer(&Measure::of_task(Task::Classes), Task::Classes, &device, &mut sum);
+        }
+        let held_out = HeldOutFigures::of(&CohortEvaluation::new(20, Task::Classes, &sum).unwrap());
+        check("HeldOut", &held_out[0]);
+        check("Bounds", &held_out[0].figures.mean);
         check(
             "Card",
             &Card {
@@ -238,6 +249,7 @@ mod tests {
                 eta: None,
                 contract: Some(String::new()),
                 losses: CardLosses::of(None),
+                held_out,
             },
         );
         let (token, name) = (String::new(), "ward-1".parse().unwrap());

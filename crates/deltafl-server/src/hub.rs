@@ -6,6 +6,7 @@
 mod blobs;
 mod session;
 mod status;
+mod turns;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use deltafl::training::State;
 use deltafl_secagg::identity::Roster as Keys;
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::proto;
@@ -25,6 +27,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 pub(crate) use self::blobs::Blobs;
 pub(crate) use self::session::SessionEnd;
 pub use self::status::{Phase, Purpose, Status};
+use self::turns::Turns;
 use crate::refusal::{Refusal, Refusals};
 
 /// Messages that wait for a device to read them: a round sends it a few dozen, and long ones in parts.
@@ -56,7 +59,7 @@ pub struct Introduction {
     pub contract: Option<DataContract>,
 }
 
-/// Bounds on what devices can make the server hold.
+/// Bounds on what devices can make the server hold and send.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of long messages that are coming in, over all devices. Where [`CONCURRENT`] of the longest messages of a round
@@ -66,6 +69,9 @@ pub struct Limits {
     pub patience: Duration,
     /// Bytes per second at which a long message must come in, all of it, beside one `patience`.
     pub min_rate: u32,
+    /// Bytes per second of newest params for devices that come, which wait for them before they can be drawn. With 0 they fetch
+    /// params when they are asked.
+    pub newest_rate: u64,
 }
 
 /// The longest messages of a round that can come in at once: no few devices can take all of the room.
@@ -73,7 +79,12 @@ pub const CONCURRENT: usize = 16;
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { incoming_bytes: 64 << 20, patience: Duration::from_secs(20), min_rate: 64 << 10 }
+        Self {
+            incoming_bytes: 64 << 20,
+            patience: Duration::from_secs(20),
+            min_rate: 64 << 10,
+            newest_rate: 100_000_000,
+        }
     }
 }
 
@@ -126,6 +137,8 @@ pub(crate) struct Hub {
     arrivals: Notify,
     events: mpsc::Sender<Event>,
     pub(crate) blobs: Blobs,
+    /// Of devices that want the newest params.
+    turns: Turns,
     /// Kibibytes of long messages that may still come in.
     room: Arc<Semaphore>,
     /// Kibibytes of `room` when nothing comes in.
@@ -214,6 +227,7 @@ impl Hub {
             arrivals: Notify::new(),
             events,
             blobs,
+            turns: Turns::new(limits.newest_rate),
             longest: AtomicUsize::new(0),
             refusals: Arc::default(),
             status: watch::Sender::default(),
@@ -293,6 +307,29 @@ impl Hub {
     pub(crate) fn presence(&self) -> (usize, usize) {
         let connected = self.connected();
         (connected.devices.len(), connected.ready)
+    }
+
+    /// The params that the tracks have now.
+    pub(crate) fn set_newest(&self, state: &State) {
+        self.blobs.keep_newest(state.tracks.iter().map(|track| &track.params));
+    }
+
+    /// The newest params that a device does not hold, when it is its turn. It has one turn for each round, so that nobody delays
+    /// the others by asking again.
+    pub(crate) async fn newest(&self, held: &[blake3::Hash], device: u32) -> Vec<BlobId> {
+        if self.limits.newest_rate == 0 {
+            return Vec::new();
+        }
+        let missing = || {
+            let (generation, mut newest) = self.blobs.newest();
+            newest.retain(|blob| !held.contains(&blob.hash));
+            (generation, newest)
+        };
+        let (generation, wanted) = missing();
+        if !wanted.is_empty() && self.turns.is_first(device, generation) {
+            self.turns.wait(wanted.iter().map(|blob| blob.len).sum()).await;
+        }
+        missing().1 // a round may have been finished meanwhile
     }
 
     /// Waits until so many can be drawn.

@@ -9,7 +9,7 @@ use axum::extract::{Extension, Json, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use deltafl::superquantile::Conformity;
-use deltafl_wire::card::{Card, CardLosses};
+use deltafl_wire::card::{Card, CardLosses, HeldOutFigures};
 use serde::Deserialize;
 
 use crate::http::{Access, Client, HttpState, Problem};
@@ -46,6 +46,7 @@ fn card_of(state: &HttpState, row: &ModelRow) -> Card {
         eta: row.eta,
         contract: state.contract.clone(),
         losses: CardLosses::of(losses),
+        held_out: row.held_out.as_ref().map(HeldOutFigures::of).unwrap_or_default(),
     }
 }
 
@@ -147,6 +148,7 @@ mod tests {
             },
             eta: None,
             losses: None,
+            held_out: None,
             blob: BlobHash::of(&[round as u8]),
             bytes: 1,
         };

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use deltafl::algorithm::TrackLabel;
 use deltafl_data::run_folder::{IdleCause, RoundLine};
+use deltafl_wire::card::HeldOutFigures;
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -17,7 +18,6 @@ use crate::store::{CommittedRound, LossPercentiles};
 mod held_out;
 mod page;
 
-pub use held_out::HeldOutFigures;
 pub(crate) use page::{events, federations, page, rounds, script, snapshot, style};
 
 /// Rounds that the page shows.
@@ -147,7 +147,7 @@ impl Shown {
             idle: records().map(IdleCause::of).collect(),
             phases: phases.to_vec(),
             losses: losses.to_vec(),
-            held_out: HeldOutFigures::of(lines),
+            held_out: held_out::primary(lines),
         })
     }
 }

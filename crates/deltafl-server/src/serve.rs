@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::http::Request;
+use deltafl::params::Params;
+use deltafl::training::State;
 use deltafl_wire::proto::federation_server::FederationServer;
 use deltafl_wire::roster::{RosterError, SignedRoster};
 use deltafl_wire::{MAX_MESSAGE, MAX_SAID};
@@ -44,6 +46,8 @@ pub struct Setup {
     pub limits: Limits,
     /// What it tells the devices.
     pub introduction: Introduction,
+    /// The params from which training goes on, for devices that come before it does; may be empty.
+    pub newest: Vec<Params>,
 }
 
 impl Setup {
@@ -55,6 +59,7 @@ impl Setup {
             connections: ConnectionLimits::default(),
             limits: Limits::default(),
             introduction,
+            newest: Vec::new(),
         }
     }
 }
@@ -86,8 +91,9 @@ pub struct Host {
 impl Host {
     /// Starts to listen, on the present runtime.
     pub async fn start(setup: Setup, roster: &SignedRoster) -> Result<Self, StartError> {
-        let Setup { address, protection, connections, limits, introduction } = setup;
+        let Setup { address, protection, connections, limits, introduction, newest } = setup;
         let (hub, events) = Hub::new(introduction, limits, roster)?;
+        hub.blobs.keep_newest(newest.iter());
         let listener = Listener::bind(address, protection, connections).await?;
         let address = listener.address()?;
         let (stop, stopped) = oneshot::channel::<()>();
@@ -145,6 +151,12 @@ impl Host {
     /// Puts another roster in force.
     pub fn change_roster(&self, roster: &SignedRoster) -> Result<(), RosterError> {
         self.hub.change_roster(roster)
+    }
+
+    /// The params that the tracks have now: a device that was away fetches them before it can be drawn. A
+    /// [`RoundCommitter`](crate::committer::RoundCommitter) calls this after every round.
+    pub fn set_newest(&self, state: &State) {
+        self.hub.set_newest(state);
     }
 
     /// The devices as an engine, once. It blocks: the round loop runs on a thread outside of the runtime. `stop` ends the

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use deltafl_wire::proto::federation_server::Federation;
-use deltafl_wire::proto::{Chunk, FetchRequest, FromDevice, FromServer, Hello, from_device};
-use deltafl_wire::{CHUNK, hash};
+use deltafl_wire::proto::{
+    Chunk, FetchRequest, FromDevice, FromServer, Hello, NewestParams, NewestRequest, from_device,
+};
+use deltafl_wire::{BlobId, CHUNK, MAX_QUERIES, hash};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt, iter};
@@ -39,7 +41,7 @@ impl Federation for FederationService {
         };
         match opened {
             Ok((session, outgoing)) => {
-                caller.set_identified();
+                caller.set_identified(session.device());
                 tokio::spawn(async move {
                     if session.listen(incoming).await == SessionEnd::Expelled {
                         caller.disconnect();
@@ -56,19 +58,36 @@ impl Federation for FederationService {
     }
 
     async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
-        if !caller(&request)?.is_identified() {
-            self.0.refusals.count(Refusal::Silent);
-            return Err(Status::unauthenticated("say Hello in Attend first"));
-        }
+        self.identified(&request)?;
         let FetchRequest { hash: wanted, offset } = request.into_inner();
         let found = hash(&wanted).ok().and_then(|hash| self.0.blobs.find(&hash));
         let blob = found.ok_or_else(|| Status::not_found("no such blob now"))?;
         let offset = usize::try_from(offset).unwrap_or(usize::MAX).min(blob.len());
         Ok(Response::new(Box::pin(iter(chunks(blob.slice(offset..)).map(Ok)))))
     }
+
+    async fn newest(&self, request: Request<NewestRequest>) -> Result<Response<NewestParams>, Status> {
+        let device = self.identified(&request)?;
+        let held = request.into_inner().held;
+        let hashes = held.iter().map(|held| hash(held)).collect::<Result<Vec<_>, _>>();
+        let Some(held) = hashes.ok().filter(|held| held.len() <= MAX_QUERIES) else {
+            self.0.refusals.count(Refusal::Malformed);
+            return Err(Status::invalid_argument("at most 64 hashes of 32 bytes are expected"));
+        };
+        let missing = self.0.newest(&held, device).await;
+        Ok(Response::new(NewestParams { missing: missing.into_iter().map(BlobId::to_wire).collect() }))
+    }
 }
 
 impl FederationService {
+    /// The device that calls, if it has said who it is.
+    fn identified<T>(&self, request: &Request<T>) -> Result<u32, Status> {
+        caller(request)?.identified().ok_or_else(|| {
+            self.0.refusals.count(Refusal::Silent);
+            Status::unauthenticated("say Hello in Attend first")
+        })
+    }
+
     async fn first_message(&self, incoming: &mut Streaming<FromDevice>) -> Result<Hello, Refusal> {
         let first = timeout(self.0.patience(), incoming.message()).await;
         match first.map_err(|_| Refusal::Silent)? {

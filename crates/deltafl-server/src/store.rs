@@ -17,6 +17,7 @@ mod commit;
 mod database;
 mod devices;
 mod draws;
+mod evaluations;
 mod federations;
 mod lease;
 mod losses;

@@ -11,19 +11,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deltafl::data::FederationIndex;
-use deltafl::exchange::{Exchange as _, SplitEvaluation};
-use deltafl::superquantile::LossDistribution;
+use deltafl::data::{FederationIndex, Split};
+use deltafl::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
+use deltafl::params::Params;
+use deltafl::question::Query;
+use deltafl::superquantile::{DeviceLoss, LossDistribution};
 use deltafl::trainer::Sgd;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::SwarmOptions;
-use deltafl_device::{Consent, Reason};
+use deltafl_device::{BlobCache, Consent, Data, Device, Reason, Server, Trust, Workers};
 use deltafl_server::Deadlines;
 use deltafl_server::engine::{Permille, Rules};
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Purpose, Setup};
+use deltafl_wire::loopback;
+use deltafl_wire::roster::Edition;
 use fleet::{Records, TestFederation, never, options};
+use tokio::sync::watch;
 
 const EXPERIMENT: &str = r#"
     name = "faults"
@@ -187,6 +192,122 @@ async fn devices_without_time_are_not_drawn_and_careful_ones_stay_out() {
     let diary = trained.await.unwrap();
     // Twenty devices train; two have no time, and two others find the cohort too small.
     assert!(diary.records.iter().all(|record| (record.cohort, record.dropped) == (18, 2)));
+    host.shut_down().await;
+}
+
+/// An exchange that does something when it is first asked who can be reached, behind the first draws.
+struct Meanwhile<E, F> {
+    inner: E,
+    once: Option<F>,
+}
+
+impl<E: Exchange, F: FnOnce()> Exchange for Meanwhile<E, F> {
+    fn devices(&self) -> usize {
+        self.inner.devices()
+    }
+
+    fn attempts(&self) -> u64 {
+        self.inner.attempts()
+    }
+
+    fn announce(&mut self, next: &[Drawn]) {
+        self.inner.announce(next);
+    }
+
+    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
+        if let Some(once) = self.once.take() {
+            once();
+        }
+        self.inner.reachable()
+    }
+
+    fn losses(
+        &mut self,
+        round: &Round<'_>,
+        params: &[&Params],
+    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
+        self.inner.losses(round, params)
+    }
+
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+        self.inner.secure_sum(round, queries)
+    }
+
+    fn evaluate(
+        &mut self,
+        split: Split,
+        params: &[&Params],
+    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
+        self.inner.evaluate(split, params)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_starts_before_its_devices_are_enrolled_begins_no_round_in_vain() {
+    let test = Arc::new(TestFederation::new(EXPERIMENT));
+    let nobody =
+        loopback::roster(Edition { version: 1, expires: u64::MAX }, std::iter::empty(), |_| false).unwrap();
+    let mut host = Host::start(test.setup(), &nobody).await.unwrap();
+    let _swarm = test.swarm(host.address(), &options());
+    let engine = host.engine(test.rules(), never()).unwrap();
+    let (status, host) = (host.status(), Arc::new(host));
+    let (enrols, trains) = (Arc::clone(&host), Arc::clone(&test));
+    let trained = tokio::task::spawn_blocking(move || {
+        let roster = trains.roster(&[]);
+        let once = Some(move || enrols.change_roster(&roster).unwrap());
+        trains.train(&mut Meanwhile { inner: engine, once }, &mut Records::default()).unwrap()
+    });
+    assert_eq!(trained.await.unwrap(), test.simulate(&mut Records::default()));
+    assert_eq!(status.borrow().setups, 6, "a key set-up for each round");
+    Arc::into_inner(host).unwrap().shut_down().await;
+}
+
+/// Waits until so many devices are online, all of them ready.
+async fn until_ready(host: &Host, devices: usize) {
+    while host.presence() != (devices, devices) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_was_away_holds_the_newest_params_before_it_can_be_drawn() {
+    let test = TestFederation::new(EXPERIMENT);
+    let host = test.host().await;
+    let after = |round: u16| {
+        let mut state = State::new(1, 2, &Sgd::new(&*test.model));
+        for (track, value) in state.tracks.iter_mut().zip([0.25, 0.5]) {
+            track.params = vec![f32::from(round) + value; test.model.num_params()].into();
+        }
+        state
+    };
+    let cache = Arc::<BlobCache>::default();
+    let holds = |round| after(round).tracks.iter().all(|track| cache.holds(&track.params.hash()));
+    let (tell, presence) = watch::channel(true);
+    let (k, options) = (test.devices()[0], options());
+    let server = Server { address: host.address().to_string(), trust: Trust::Loopback };
+    let device = Device::connect(server, test.credentials(k), options.consent)
+        .sharing(Arc::new(Workers::new(1)), Arc::clone(&cache))
+        .with_backoff(options.backoff)
+        .with_presence(presence);
+    host.set_newest(&after(0));
+    let (trainer, data) = (test.trainer(), Data::of(Arc::clone(&test.federation), k));
+    let running = tokio::spawn(device.serve(trainer, data));
+    until_ready(&host, 1).await;
+    assert!(holds(0));
+
+    // It stays while a round is finished, and says that it is ready once more: idle devices fetch nothing.
+    host.set_newest(&after(1));
+    host.change_roster(&test.roster(&[])).unwrap();
+    until_ready(&host, 1).await;
+    assert!(!holds(1));
+
+    tell.send(false).unwrap();
+    until_ready(&host, 0).await;
+    host.set_newest(&after(2));
+    tell.send(true).unwrap();
+    until_ready(&host, 1).await;
+    assert!(holds(2));
+    running.abort();
     host.shut_down().await;
 }
 

@@ -13,6 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use chacha20::ChaCha20Rng;
 use deltafl::data::FederationIndex;
 use deltafl::exchange::{Drawn, Exchange as _, Reachable, Round, TrainIndex};
 use deltafl::params::Params;
@@ -23,15 +25,22 @@ use deltafl::trainer::{LocalPlan, Work};
 use deltafl_device::swarm::Swarm;
 use deltafl_device::{Data, Device, DeviceState, Event, Transcript, conflicts};
 use deltafl_device::{Server, Trust};
+use deltafl_secagg::device::{self as secagg, Abort, Device as Member, Enrolment, Policy};
+use deltafl_secagg::graph::{GraphRule, Permille};
+use deltafl_secagg::identity::{DeviceId, Identity};
+use deltafl_secagg::mask::Suite;
+use deltafl_secagg::message::{DeviceBody, DeviceMessage, KeyBundle, ServerBody, ServerMessage};
+use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_server::Deadlines;
 use deltafl_server::engine::{Chain, Remote, Rules};
 use deltafl_server::serve::Host;
 use deltafl_wire::guard::{Adversary, Guard};
-use deltafl_wire::loopback;
-use deltafl_wire::proto;
-use deltafl_wire::roster::{Edition, Roster, SignedRoster};
+use deltafl_wire::proto::from_device;
+use deltafl_wire::roster::{Edition, Entry, Roster, SignedRoster, session_under};
+use deltafl_wire::{BlobId, loopback, proto};
 use fleet::{Records, TestFederation, never, options};
 use hostile::{Heard, Hostile};
+use rand_core::SeedableRng as _;
 use tokio::task::JoinHandle;
 
 const EXPERIMENT: &str = r#"
@@ -132,6 +141,66 @@ async fn another_roster_of_the_same_version_is_not_taken() {
     assert_eq!(server.ready().await.unwrap(), hash(&one));
     server.push(other);
     assert_eq!(server.ready().await, None);
+}
+
+/// A server that shows a device of the test a roster, and knows no newest params yet.
+async fn alone(test: &TestFederation) -> Hostile {
+    Hostile::start(experiment(test), roster(test, later(4), 10)).await
+}
+
+/// Params of a model of the test, as the newest that a server names.
+fn newest(test: &TestFederation, value: f32) -> (blake3::Hash, Bytes, proto::Blob) {
+    let bytes: Bytes = value.to_le_bytes().repeat(test.model.num_params()).into();
+    let id = BlobId::of(&bytes);
+    (id.hash, bytes, id.to_wire())
+}
+
+#[tokio::test]
+async fn a_device_fetches_the_newest_params_before_it_is_ready() {
+    let test = TestFederation::new(EXPERIMENT);
+    let mut server = alone(&test).await;
+    let (hash, bytes, blob) = newest(&test, 0.5);
+    server.hand_out(hash, bytes);
+    server.say_newest(vec![blob]);
+    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    loop {
+        match server.next().await {
+            Heard::Fetched(fetched) if fetched == hash => break,
+            Heard::Said(from_device::Body::Ready(_)) => panic!("it is ready without them"),
+            _ => {}
+        }
+    }
+    assert!(server.ready().await.is_some());
+}
+
+#[tokio::test]
+async fn newest_params_that_are_too_many_of_another_size_or_other_bytes_send_a_device_away() {
+    let test = TestFederation::new(EXPERIMENT);
+    let (hash, bytes, blob) = newest(&test, 0.5);
+    let huge = proto::Blob { len: u64::MAX, ..blob.clone() };
+    let short = proto::Blob { len: blob.len - 4, ..blob.clone() };
+    let nameless = proto::Blob { hash: Bytes::from_static(b"short"), ..blob.clone() };
+    for told in [vec![blob.clone(); 65], vec![huge], vec![short], vec![nameless]] {
+        let mut server = alone(&test).await;
+        server.hand_out(hash, bytes.clone());
+        server.say_newest(told);
+        let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+        assert_eq!(server.ready().await, None);
+    }
+    let mut server = alone(&test).await;
+    server.hand_out(hash, newest(&test, 0.25).1);
+    server.say_newest(vec![blob]);
+    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    assert_eq!(server.ready().await, None, "other bytes than the hash says");
+}
+
+#[tokio::test]
+async fn newest_params_that_are_never_there_do_not_keep_a_device_for_ever() {
+    let test = TestFederation::new(EXPERIMENT);
+    let mut server = alone(&test).await;
+    server.say_newest(vec![newest(&test, 0.5).2]);
+    let _running = device(&test, test.devices()[0], &server, DeviceState::default());
+    assert!(server.ready().await.is_some(), "it goes on without them");
 }
 
 fn transcript(folder: &Path) -> Vec<Event> {
@@ -370,4 +439,56 @@ async fn a_cohort_that_was_drawn_comes_to_a_sum_and_one_that_the_server_chose_do
     // A chain of its own, made after the roster was signed.
     let (_, answered) = run_drawn(|_| Some(Chain::new([9; 32]))).await;
     assert_eq!(answered, 0);
+}
+
+/// A device that joins round 0 of a session under a roster, and the keys that it signs for it.
+fn joined(roster: &Roster, device: u32) -> (Member, KeyBundle) {
+    let hash = blake3::hash(&roster.encode());
+    let session = session_under(&[7; 16], &hash);
+    let params = RoundParams {
+        id: RoundId { session, round: 0 },
+        suite: Suite::default(),
+        cohort: roster.entries().len() as u32,
+        graph: GraphRule::Full { threshold: 2 },
+        slots: 1,
+        draw: None,
+    };
+    let none = Permille::default();
+    let policy = Policy {
+        min_members: 2,
+        adversary: secagg::Adversary::HonestButCurious { gamma: none.into(), delta: none },
+        max_len: 1,
+        patience: Duration::MAX,
+        max_left_out: None,
+    };
+    let keys = Arc::new(roster.keys(&hash, &[0; 64]).unwrap());
+    let identity = Arc::new(identity_of(device));
+    let mut rng = ChaCha20Rng::seed_from_u64(device.into());
+    let mut enrolment = Enrolment::new(identity, keys, session, policy);
+    let mut member = enrolment.join(&params, Duration::ZERO, &mut rng).unwrap();
+    let Some(DeviceMessage { body: DeviceBody::Advertise(bundle), .. }) = member.poll_transmit() else {
+        panic!("a device that joins says its keys");
+    };
+    (member, bundle)
+}
+
+fn identity_of(device: u32) -> Identity {
+    Identity::from_secret(DeviceId(device), &[1 + device as u8; 32])
+}
+
+#[test]
+fn keys_that_were_signed_under_one_roster_are_refused_under_another() {
+    let entry =
+        |device| Entry { name: format!("d{device}"), key: identity_of(device).public(), revoked: false };
+    let edition = |version| Roster::new(later(version), (0..3).map(entry).collect()).unwrap();
+    let (first, second) = (edition(1), edition(2));
+    let told = |replayed: Option<u32>| {
+        let of = |device| if replayed == Some(device) { &first } else { &second };
+        let keys = (0..3).map(|device| (DeviceId(device), joined(of(device), device).1)).collect();
+        let (mut victim, _) = joined(&second, 0);
+        let round = RoundId { session: session_under(&[7; 16], &blake3::hash(&second.encode())), round: 0 };
+        victim.handle(Duration::ZERO, ServerMessage { round, body: ServerBody::Keys(keys) })
+    };
+    told(None).unwrap();
+    assert!(matches!(told(Some(1)), Err(Abort::BadSignature(DeviceId(1)))));
 }

@@ -7,6 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use deltafl::metrics::Figures;
 use deltafl_device::enrolment::{AskError, Knob, enrol};
 use deltafl_server::authority::Authority;
 use deltafl_server::http::{Access, HttpLimits};
@@ -71,6 +72,22 @@ async fn a_device_pulls_the_model_of_the_nearest_level() {
         assert!(median.lower < median.upper && median.upper < Some(4.0), "{median:?}");
         let whole: f64 = histograms[0].bins.iter().map(|bin| bin.share).sum();
         assert!((whole - 1.0).abs() < 0.02, "{whole}");
+
+        assert_eq!(cards.iter().map(|card| card.held_out.len()).collect::<Vec<_>>(), [2; 6], "error and loss");
+        let error = |theta| knob.card(theta).unwrap().held_out.remove(0);
+        let (everyone, tail) = (error(1.0), error(0.5));
+        assert_eq!((everyone.measure.name(), everyone.version, everyone.devices), ("error", 0, 38), "as last told");
+        // Errors of 0.10, 0.12 … 0.84, and a tenth better.
+        let open: Vec<f64> = (0..38).map(|k| 0.1 + 0.02 * f64::from(k)).collect();
+        for (told, better) in [(&everyone, 1.0), (&tail, 1.1)] {
+            let open: Vec<f64> = open.iter().map(|error| error / better).collect();
+            let open = Figures::unweighted(&open).unwrap();
+            let exact = std::iter::once(open.mean).chain(open.percentiles);
+            for (value, bounds) in exact.zip(told.figures.columns()) {
+                let (lower, upper) = (bounds.lower.unwrap(), bounds.upper.unwrap());
+                assert!(lower - 1e-9 <= value && value <= upper + 1e-9 && upper - lower < 0.011, "{value} {bounds:?}");
+            }
+        }
 
         let old = cards.iter().find(|card| card.version == 1).unwrap();
         assert_eq!(read_params(&knob.params(old).unwrap()).unwrap().1, state(1).tracks[0].params);

@@ -17,7 +17,7 @@ use deltafl_server::store::{
 use deltafl_wire::identity::{Fingerprint, Token};
 use deltafl_wire::params_file::read_params;
 use deltafl_wire::roster::SignedRoster;
-use support::{commit, federation, labels, lines, losses, phases, settings, state};
+use support::{commit, federation, held_out, labels, lines, losses, phases, settings, state};
 
 fn new_device(name: &str, seed: u8) -> NewDevice {
     let mut bytes = [seed; 32];
@@ -90,7 +90,7 @@ fn walk(folder: &std::path::Path) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn phases_and_losses_come_back_with_their_round_and_losses_with_the_nearest_version() {
+async fn phases_come_back_with_their_round_losses_and_evaluations_with_the_nearest_version() {
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
         let store = Store::open(&settings).await.unwrap();
@@ -98,7 +98,11 @@ async fn phases_and_losses_come_back_with_their_round_and_losses_with_the_neares
         let lease = store.lead(&federation, "a").await.unwrap();
         let (phases, labels) = (phases(), labels());
         for round in 1..=4 {
-            let (state, lines) = (state(round), lines(round - 1));
+            let (state, mut lines) = (state(round), lines(round - 1));
+            // The second track was evaluated at versions 0 and 1; of version 1 a later cohort told again.
+            if round <= 3 {
+                lines[1].record.evaluations.push(held_out((round - 1).min(1), round as usize));
+            }
             let known = [RoundLosses { round: round - 1, tracks: losses(round - 1) }];
             // The losses of the third round, at version 2, were not asked for.
             let known = if round == 3 { &[] } else { &known[..] };
@@ -124,6 +128,13 @@ async fn phases_and_losses_come_back_with_their_round_and_losses_with_the_neares
         assert_eq!(known(0, 4), None, "FedAvg was never asked");
         assert_eq!(known(1, 4), Some((3, losses(3)[1].clone().unwrap())));
         assert_eq!(known(2, 2), Some((1, losses(1)[2].clone().unwrap())), "nothing is known at version 2");
+        let told: Vec<_> = models.iter().map(|row| row.held_out.clone()).collect();
+        let first = Some(held_out(1, 2));
+        assert_eq!(
+            told,
+            [None, first.clone(), None, None, first, None],
+            "versions 4 and 2, three tracks each"
+        );
     }
 }
 
@@ -142,6 +153,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_loses_nothing
         "DROP TABLE rosters",
         "DROP TABLE draws",
         "DROP TABLE slots",
+        "DROP TABLE evaluations",
         "DELETE FROM schema_version WHERE version > 1",
         "UPDATE rounds SET timeline = NULL",
     ] {

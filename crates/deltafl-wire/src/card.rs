@@ -1,5 +1,6 @@
 //! Model cards: what is known of a model, as far as privacy allows.
 
+use deltafl::evaluation::{CohortEvaluation, FigureBounds, Measure};
 use deltafl::superquantile::{Bounds, Conformity, Histogram, LossDistribution};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,38 @@ pub struct Card {
     pub contract: Option<String>,
     /// How the losses of devices lie under it.
     pub losses: CardLosses,
+    /// How it serves the examples that devices hold out: a list of the task's metrics, the primary one first, and the loss. Empty
+    /// where no cohort was asked, or too few devices told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_out: Vec<HeldOutFigures>,
+}
+
+/// Between which numbers a measure lies over the devices of a cohort, on examples that they hold out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeldOutFigures {
+    /// Rounds behind the params that the cohort was asked about.
+    pub version: u64,
+    /// Devices that told.
+    pub devices: u64,
+    /// What is measured.
+    pub measure: Measure,
+    /// Mean and percentiles over devices.
+    #[serde(flatten)]
+    pub figures: FigureBounds,
+}
+
+impl HeldOutFigures {
+    /// What may be shown of what a cohort told: figures of every measure, the primary metric first; nothing where too few
+    /// devices told.
+    pub fn of(told: &CohortEvaluation) -> Vec<Self> {
+        let (version, devices) = (told.version, told.devices());
+        if devices < FEWEST_SHOWN {
+            return Vec::new();
+        }
+        let measures = told.measures.iter();
+        let figures = measures.filter_map(|histogram| Some((histogram.measure, histogram.figures()?)));
+        figures.map(|(measure, figures)| Self { version, devices, measure, figures }).collect()
+    }
 }
 
 /// The losses of a cohort, weighted by the devices' numbers of examples.
@@ -149,8 +182,11 @@ impl CardHistogram {
 
 #[cfg(test)]
 mod tests {
+    use deltafl::evaluation::{answer, answer_len};
+    use deltafl::exchange::Evaluation;
     use deltafl::superquantile::DeviceLoss;
     use deltafl::superquantile::private::Bins;
+    use deltafl::task::Task;
     use serde_json::json;
 
     use super::*;
@@ -180,6 +216,35 @@ mod tests {
         let distribution = LossDistribution::open(&told).unwrap();
         let losses = CardLosses::of(Some((7, &distribution)));
         assert!(matches!(losses, CardLosses::None { reason } if reason.contains("fewer than 5")));
+    }
+
+    /// What so many devices told: errors of 0.105, 0.205 and so on, and twice that as losses.
+    fn told(devices: u32) -> CohortEvaluation {
+        let asked = Measure::of_task(Task::Classes);
+        let mut sum = vec![0; answer_len(&asked)];
+        for k in 0..devices {
+            let error = 0.105 + 0.1 * f64::from(k);
+            answer(&asked, Task::Classes, &Evaluation::of_primary(2.0 * error, error), &mut sum);
+        }
+        CohortEvaluation::new(4, Task::Classes, &sum).unwrap()
+    }
+
+    #[test]
+    fn the_metrics_of_a_cohort_are_shown_between_bounds_and_those_of_a_few_devices_are_not() {
+        let shown = HeldOutFigures::of(&told(5));
+        let names: Vec<&str> = shown.iter().map(|figures| figures.measure.name()).collect();
+        assert_eq!(names, ["error", "loss"]);
+        let value = serde_json::to_value(&shown[0]).unwrap();
+        assert_eq!(
+            (&value["measure"], &value["devices"], &value["version"]),
+            (&json!("error"), &json!(5), &json!(4))
+        );
+        // The third of five errors.
+        let (lower, upper) =
+            (value["p50"]["lower"].as_f64().unwrap(), value["p50"]["upper"].as_f64().unwrap());
+        assert!(lower <= 0.305 && 0.305 <= upper && upper - lower < 0.011, "{value}");
+        assert_eq!(serde_json::from_value::<HeldOutFigures>(value).unwrap(), shown[0]);
+        assert!(HeldOutFigures::of(&told(4)).is_empty());
     }
 
     #[test]

@@ -280,7 +280,7 @@ pub fn train(
     while state.round < plan.rounds {
         // Line 2, a round ahead: whoever waits for a sum can prepare the next cohort.
         let next = first_cohort(exchange, plan, state, state.round + 1);
-        exchange.announce(&next);
+        exchange.announce(&next.cohort);
         let survey = observer.survey(state.round);
         let Finished { records, losses } = finished_round(exchange, plan, state, announced, survey)?;
         announced = next;
@@ -304,12 +304,16 @@ pub fn train(
 }
 
 /// The cohort of a round when everybody can be reached.
-fn first_cohort(exchange: &dyn Exchange, plan: &Plan, state: &State, round: u64) -> Vec<Drawn> {
-    plan.sampling.cohort(
-        exchange.devices(),
-        Draw { seed: state.seed, round, attempt: 0 },
-        &Reachable::Everyone,
-    )
+fn first_cohort(exchange: &dyn Exchange, plan: &Plan, state: &State, round: u64) -> Announced {
+    let (devices, draw) = (exchange.devices(), Draw { seed: state.seed, round, attempt: 0 });
+    Announced { cohort: plan.sampling.cohort(devices, draw, &Reachable::Everyone), devices }
+}
+
+/// A cohort that was drawn ahead.
+struct Announced {
+    cohort: Vec<Drawn>,
+    /// How many devices there were then.
+    devices: usize,
 }
 
 /// What a round leaves behind, per track.
@@ -318,21 +322,22 @@ struct Finished {
     losses: Vec<Option<LossDistribution>>,
 }
 
-/// A round, begun with the cohort announced if all of it can be reached, and begun anew with another whenever one came
-/// to no sum.
+/// A round, begun with the cohort announced if all of it can be reached and no device was enrolled since, and begun anew with
+/// another whenever one came to no sum.
 fn finished_round(
     exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
-    announced: Vec<Drawn>,
+    announced: Announced,
     survey: Survey,
 ) -> Result<Finished, TrainingError> {
     let before = state.tracks.clone();
-    let mut cohort = announced;
+    let Announced { mut cohort, devices } = announced;
     let mut attempt = 0;
     loop {
         let present = exchange.reachable()?;
-        if attempt > 0 || !cohort.iter().all(|drawn| present.contains(drawn.device)) {
+        let reached = || cohort.iter().all(|drawn| present.contains(drawn.device));
+        if attempt > 0 || exchange.devices() != devices || !reached() {
             let draw = Draw { seed: state.seed, round: state.round, attempt };
             cohort = plan.sampling.cohort(exchange.devices(), draw, &present);
         }

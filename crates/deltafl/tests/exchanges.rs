@@ -1,8 +1,10 @@
 //! Every exchange, any number of threads, interrupted or not: the same bits.
 #![allow(clippy::unwrap_used)]
 
+#[path = "exchanges/peers.rs"]
+mod peers;
+
 use std::ops::ControlFlow;
-use std::sync::{Barrier, Mutex};
 
 use deltafl::algorithm::{EtaRule, Options, Quantile, SCAFFOLD, Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
@@ -10,7 +12,7 @@ use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
 use deltafl::exchange::{
-    Direct, Drawn, Exchange, ExchangeError, Fleet, Masked, Peers, Reachable, Round, SplitEvaluation, Sum,
+    Direct, Drawn, Exchange, ExchangeError, Fleet, Masked, Reachable, Round, SplitEvaluation, Sum,
 };
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
@@ -24,6 +26,7 @@ use deltafl::trainer::{LocalTrainer, Sgd, Work};
 use deltafl::training::{
     Local, Observer, ObserverError, Outcome, Plan, Records, RoundRecord, State, Survey, TrainingError, train,
 };
+use peers::{AtTable, Table};
 
 fn federation() -> Federation {
     let spec: Glyphs = toml::from_str("devices = 24\nseed = 3").unwrap();
@@ -158,54 +161,6 @@ fn asking_everybody_for_losses_changes_no_bit_of_training() {
     }
 }
 
-/// Peers that are threads of this process: what each brings lies on a table until all have seen it.
-struct AtTable<'a> {
-    rank: usize,
-    table: &'a Table,
-}
-
-struct Table {
-    scores: Mutex<Vec<Vec<Score>>>,
-    sums: Mutex<Vec<Vec<u64>>>,
-    all: Barrier,
-}
-
-impl AtTable<'_> {
-    fn meet<T: Clone + Default>(&self, seats: &Mutex<Vec<T>>, mine: T) -> Vec<T> {
-        seats.lock().unwrap()[self.rank] = mine;
-        self.table.all.wait();
-        let everyone = seats.lock().unwrap().clone();
-        self.table.all.wait();
-        everyone
-    }
-}
-
-impl Peers for AtTable<'_> {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn size(&self) -> usize {
-        self.table.sums.lock().unwrap().len()
-    }
-
-    fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, ExchangeError> {
-        assert_eq!(part.len(), lengths[self.rank]);
-        Ok(self.meet(&self.table.scores, part).concat())
-    }
-
-    fn sum(
-        &mut self,
-        values: Vec<u64>,
-        meanwhile: &mut dyn FnMut() -> bool,
-    ) -> Result<Vec<u64>, ExchangeError> {
-        while meanwhile() {}
-        let everyone = self.meet(&self.table.sums, values);
-        let entry = |i: usize| everyone.iter().fold(0u64, |sum, values| sum.wrapping_add(values[i]));
-        Ok((0..everyone[0].len()).map(entry).collect())
-    }
-}
-
 fn direct<'a>(fleet: Fleet<'a, Threads<'a>, AtTable<'a>>) -> Box<dyn Exchange + 'a> {
     Box::new(Direct::of(fleet))
 }
@@ -223,11 +178,7 @@ fn at_table(
 ) -> Vec<Records> {
     let model = linear(federation);
     let trainer = Sgd::new(&*model);
-    let table = Table {
-        scores: Mutex::new(vec![Vec::new(); size]),
-        sums: Mutex::new(vec![Vec::new(); size]),
-        all: Barrier::new(size),
-    };
+    let table = Table::new(size);
     let part = |rank| {
         let compute = Threads::new(&trainer, federation, 1).unwrap();
         let fleet = Fleet::new(compute, federation, AtTable { rank, table: &table }).unwrap();

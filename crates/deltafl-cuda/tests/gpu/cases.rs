@@ -116,8 +116,18 @@ fn words(len: usize, vocabulary: usize, classes: usize) -> Federation {
     builder.build()
 }
 
-/// Every case that has kernels.
+/// Every case that has kernels; of these, where `DELTAFL_GPU_CASES` is set, those whose names begin with one of its
+/// words, between commas: a checker of memory takes minutes for all of them.
 pub(crate) fn every_case() -> Vec<Case> {
+    let mut cases = all_cases();
+    if let Ok(words) = std::env::var("DELTAFL_GPU_CASES") {
+        cases.retain(|case| words.split(',').any(|word| case.name.starts_with(word)));
+        assert!(!cases.is_empty(), "DELTAFL_GPU_CASES={words} names no case");
+    }
+    cases
+}
+
+fn all_cases() -> Vec<Case> {
     let gru = |embedding| ModelSpec::Gru { hidden: 128, embedding };
     vec![
         Case::new("linear, images", images(784, 62), ModelSpec::LINEAR, 10, 0.05),

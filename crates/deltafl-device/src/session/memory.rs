@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use deltafl_wire::MAX_QUERIES;
 
 use crate::answer::Losses;
+use crate::cache::BlobCache;
 use crate::consent::Ledger;
 use crate::fetch::Partial;
 
@@ -23,6 +24,11 @@ impl Memory {
     /// Whether a server welcomed the device since this was last asked.
     pub(crate) fn take_welcomed(&mut self) -> bool {
         std::mem::take(&mut self.welcomed)
+    }
+
+    /// The params that this device has fetched and that are still kept.
+    pub(super) fn held<'m>(&'m self, cache: &'m BlobCache) -> impl Iterator<Item = &'m blake3::Hash> {
+        self.fetched.iter().filter(|hash| cache.holds(hash))
     }
 
     /// Whether this device has not fetched this hash before; it counts as fetched from now on.

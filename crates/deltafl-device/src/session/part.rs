@@ -66,8 +66,7 @@ impl Session<'_> {
     async fn join(&mut self, params: &RoundParams) -> Result<(), SessionError> {
         (self.protocol, self.question) = (None, None);
         if let Err(reason) = self.willing() {
-            self.available = false;
-            return send(&self.outgoing, from_device::Body::Decline(reason.to_wire())).await;
+            return self.decline(reason).await;
         }
         if !self.device.consent.guard.accepts(params.graph, params.cohort) {
             let refused = RefusedRound::Unsafe;
@@ -198,12 +197,40 @@ impl Session<'_> {
                     let message = message?.ok_or(SessionError::Closed)?;
                     match message.body.ok_or(malformed("body"))? {
                         from_server::Body::Over(_) => return Ok(None),
-                        _ if self.pending.len() == PENDING => return Err(malformed("body").into()),
-                        body => self.pending.push_back(body),
+                        body => self.keep_for_later(body)?,
                     }
                 }
             }
         }
+    }
+
+    /// What something comes to that the device waits for. Messages of the server are kept for later, but for the one that it
+    /// stops, behind which nothing comes.
+    pub(super) async fn while_listening<T>(
+        &mut self,
+        waiting: impl Future<Output = T>,
+    ) -> Result<T, SessionError> {
+        tokio::pin!(waiting);
+        loop {
+            tokio::select! {
+                came = &mut waiting => return Ok(came),
+                message = self.incoming.message() => {
+                    let message = message?.ok_or(SessionError::Closed)?;
+                    match message.body.ok_or(malformed("body"))? {
+                        from_server::Body::Drain(drain) => return Err(SessionError::Drained { within: drain.within }),
+                        body => self.keep_for_later(body)?,
+                    }
+                }
+            }
+        }
+    }
+
+    fn keep_for_later(&mut self, body: from_server::Body) -> Result<(), SessionError> {
+        if self.pending.len() == PENDING {
+            return Err(malformed("body").into());
+        }
+        self.pending.push_back(body);
+        Ok(())
     }
 
     /// Open mode: F_k at the parameters asked about.
@@ -226,7 +253,7 @@ impl Session<'_> {
     }
 
     /// The parameters of some hashes, each fetched once.
-    async fn fetch_params(&mut self, blobs: &[BlobId]) -> Result<Vec<Params>, SessionError> {
+    pub(super) async fn fetch_params(&mut self, blobs: &[BlobId]) -> Result<Vec<Params>, SessionError> {
         let mut fetched: Vec<Params> = Vec::with_capacity(blobs.len());
         for (i, &blob) in blobs.iter().enumerate() {
             let params = match blobs[..i].iter().position(|earlier| *earlier == blob) {

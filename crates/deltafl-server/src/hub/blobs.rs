@@ -1,4 +1,5 @@
-//! What devices fetch: the roster, the contract of the data, and the parameters of the present round, by their hash.
+//! What devices fetch: the roster, the contract of the data, and the params of the present question and of the last finished
+//! round, by their hash.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +15,12 @@ pub(crate) struct Blobs(Mutex<Shelves>);
 struct Shelves {
     roster: Option<(blake3::Hash, Bytes)>,
     contract: Option<(blake3::Hash, Bytes)>,
+    /// Of the present question.
     params: Vec<(blake3::Hash, Bytes)>,
+    /// After the last finished round.
+    newest: Vec<(blake3::Hash, Bytes)>,
+    /// Counts how often there were newer ones.
+    generation: u64,
 }
 
 impl Blobs {
@@ -33,27 +39,49 @@ impl Blobs {
     /// Keeps exactly these parameters, until the next call.
     pub(crate) fn keep_params<'p>(&self, params: impl Iterator<Item = &'p Params>) {
         let mut shelves = self.shelves();
+        shelves.params = shelves.with_bytes(params);
+    }
+
+    /// Keeps these as the newest parameters, in place of those before.
+    pub(crate) fn keep_newest<'p>(&self, params: impl Iterator<Item = &'p Params>) {
+        let mut shelves = self.shelves();
+        shelves.newest = shelves.with_bytes(params);
+        shelves.generation += 1;
+    }
+
+    /// The newest parameters, and a number that grows whenever there are newer ones.
+    pub(crate) fn newest(&self) -> (u64, Vec<BlobId>) {
+        let shelves = self.shelves();
+        let id = |(hash, bytes): &(blake3::Hash, Bytes)| BlobId { hash: *hash, len: bytes.len() as u64 };
+        (shelves.generation, shelves.newest.iter().map(id).collect())
+    }
+
+    /// The bytes of a hash.
+    pub(crate) fn find(&self, hash: &blake3::Hash) -> Option<Bytes> {
+        let shelves = self.shelves();
+        let others = shelves.roster.iter().chain(&shelves.contract);
+        let mut all = others.chain(&shelves.params).chain(&shelves.newest);
+        all.find(|(known, _)| known == hash).map(|(_, bytes)| bytes.clone())
+    }
+
+    fn shelves(&self) -> MutexGuard<'_, Shelves> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shelves {
+    /// Some parameters with their bytes, each vector once; bytes that are kept already are shared.
+    fn with_bytes<'p>(&self, params: impl Iterator<Item = &'p Params>) -> Vec<(blake3::Hash, Bytes)> {
         let mut kept: Vec<(blake3::Hash, Bytes)> = Vec::new();
         for params in params {
             let hash = params.hash();
             if kept.iter().any(|(known, _)| *known == hash) {
                 continue;
             }
-            let shelved = shelves.params.iter().find(|(known, _)| *known == hash);
+            let shelved = self.params.iter().chain(&self.newest).find(|(known, _)| *known == hash);
             kept.push(shelved.cloned().unwrap_or_else(|| (hash, little_endian(params))));
         }
-        shelves.params = kept;
-    }
-
-    /// The bytes of a hash.
-    pub(crate) fn find(&self, hash: &blake3::Hash) -> Option<Bytes> {
-        let shelves = self.shelves();
-        let mut all = shelves.roster.iter().chain(&shelves.contract).chain(&shelves.params);
-        all.find(|(known, _)| known == hash).map(|(_, bytes)| bytes.clone())
-    }
-
-    fn shelves(&self) -> MutexGuard<'_, Shelves> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        kept
     }
 }
 
@@ -76,5 +104,23 @@ mod tests {
         assert_eq!(blake3::hash(&bytes), first.hash());
         blobs.keep_params([&second].into_iter());
         assert_eq!((blobs.find(&first.hash()), blobs.find(&second.hash()).unwrap().len()), (None, 4));
+    }
+
+    #[test]
+    fn the_newest_parameters_are_found_whatever_is_asked_and_give_way_to_newer_ones() {
+        let (first, second) = (Params::from(vec![1.5, -2.0]), Params::from(vec![3.0]));
+        let blobs = Blobs::default();
+        blobs.keep_newest([&first, &first].into_iter());
+        let (generation, newest) = blobs.newest();
+        assert_eq!(
+            newest,
+            [BlobId { hash: first.hash(), len: 8 }],
+            "a vector that two tracks share is named once"
+        );
+        blobs.keep_params([&second].into_iter());
+        assert!(blobs.find(&first.hash()).is_some());
+        blobs.keep_newest([&second].into_iter());
+        assert_eq!(blobs.find(&first.hash()), None);
+        assert_eq!(blobs.newest(), (generation + 1, vec![BlobId { hash: second.hash(), len: 4 }]));
     }
 }

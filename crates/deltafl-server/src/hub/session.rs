@@ -118,6 +118,11 @@ impl Incoming {
 }
 
 impl Session {
+    /// The device, by its place on the roster.
+    pub(crate) fn device(&self) -> u32 {
+        self.address.device
+    }
+
     /// Reads the messages of the device until it leaves or the server ends the session.
     pub(crate) async fn listen(self, mut stream: Streaming<FromDevice>) -> SessionEnd {
         let mut incoming = Incoming::default();

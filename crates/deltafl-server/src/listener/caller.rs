@@ -1,7 +1,7 @@
 //! What the service knows about the connection of a request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Waker};
 
 /// The other end of a connection.
@@ -15,7 +15,8 @@ pub(crate) struct Caller {
 /// What the service knows of the connection.
 #[derive(Debug, Default)]
 struct ConnectionState {
-    identified: AtomicBool,
+    /// The device that it said it is, by its place on the roster.
+    device: OnceLock<u32>,
     disconnected: AtomicBool,
     /// Whoever reads from the connection, to be woken when the caller is disconnected.
     reader: Mutex<Option<Waker>>,
@@ -32,13 +33,14 @@ impl Caller {
     }
 
     /// Notes that the device said who it is; until then the connection has a deadline.
-    pub(crate) fn set_identified(&self) {
-        self.state.identified.store(true, Ordering::Relaxed);
+    pub(crate) fn set_identified(&self, device: u32) {
+        // On a connection whose certificate names it, a device has one name.
+        let _ = self.state.device.set(device);
     }
 
-    /// Whether the device said who it is.
-    pub(crate) fn is_identified(&self) -> bool {
-        self.state.identified.load(Ordering::Relaxed)
+    /// The device, once it said who it is.
+    pub(crate) fn identified(&self) -> Option<u32> {
+        self.state.device.get().copied()
     }
 
     /// Breaks the connection off, with every call on it.

@@ -43,7 +43,7 @@ impl Connection {
     /// Whether the device has been silent about itself for too long.
     fn is_overdue(&mut self, context: &mut Context<'_>) -> bool {
         let Some(sleep) = &mut self.identify_by else { return false };
-        if self.caller.is_identified() {
+        if self.caller.identified().is_some() {
             self.identify_by = None;
             return false;
         }

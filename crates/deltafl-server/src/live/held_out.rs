@@ -1,36 +1,18 @@
 //! What may be shown of how models serve the examples that devices hold out: bounds of figures over a cohort, and no bin.
 
-use deltafl::evaluation::{CohortEvaluation, FigureBounds};
 use deltafl_data::run_folder::RoundLine;
-use deltafl_wire::card::FEWEST_SHOWN;
+use deltafl_wire::card::HeldOutFigures;
 use serde::Serialize;
 
 use crate::store::CommittedRound;
 
-/// Between which numbers the metric that tables report lies over a cohort.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct HeldOutFigures {
-    /// Rounds behind the params.
-    pub version: u64,
-    /// Devices that told.
-    pub devices: u64,
-    /// The metric.
-    pub measure: &'static str,
-    /// Mean and percentiles.
-    #[serde(flatten)]
-    pub figures: FigureBounds,
-}
-
-impl HeldOutFigures {
-    /// What the cohort of a round told under each track; nothing where too few devices told.
-    pub(super) fn of(lines: &[RoundLine]) -> Vec<Vec<Self>> {
-        let figures = |told: &CohortEvaluation| {
-            let primary = told.primary().filter(|_| told.devices() >= FEWEST_SHOWN)?;
-            let (version, devices, measure) = (told.version, told.devices(), primary.measure.name());
-            Some(Self { version, devices, measure, figures: primary.figures()? })
-        };
-        lines.iter().map(|line| line.record.evaluations.iter().filter_map(figures).collect()).collect()
-    }
+/// What the cohort of a round told of the metric that tables report, under each track.
+pub(super) fn primary(lines: &[RoundLine]) -> Vec<Vec<HeldOutFigures>> {
+    let of_line = |line: &RoundLine| {
+        let told = line.record.evaluations.iter();
+        told.filter_map(|told| HeldOutFigures::of(told).into_iter().next()).collect()
+    };
+    lines.iter().map(of_line).collect()
 }
 
 /// A committed round, for anybody who asks.
@@ -45,7 +27,7 @@ pub(crate) struct PublicRound {
 impl PublicRound {
     /// The round without the histograms that its cohort told.
     pub(super) fn of(mut round: CommittedRound) -> Self {
-        let held_out = HeldOutFigures::of(&round.lines);
+        let held_out = primary(&round.lines);
         round.lines.iter_mut().for_each(|line| line.record.evaluations.clear());
         Self { round, held_out }
     }
@@ -53,7 +35,7 @@ impl PublicRound {
 
 #[cfg(test)]
 mod tests {
-    use deltafl::evaluation::{Measure, answer, answer_len};
+    use deltafl::evaluation::{CohortEvaluation, Measure, answer, answer_len};
     use deltafl::exchange::Evaluation;
     use deltafl::task::Task;
     use deltafl::training::RoundRecord;

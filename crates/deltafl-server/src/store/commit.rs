@@ -19,6 +19,7 @@ use sqlx::any::AnyRow;
 use sqlx::{Any, Row as _, Transaction};
 
 use super::blobs::BlobHash;
+use super::evaluations;
 use super::losses::{self, LossPercentiles, RoundLosses};
 use super::retry::patiently;
 use super::{Lease, Store, StoreError};
@@ -191,6 +192,7 @@ impl Store {
         let now = self.database().now(&mut transaction).await?;
         insert_rounds(&mut transaction, lease, commit, now).await?;
         losses::insert(&mut transaction, federation, commit).await?;
+        evaluations::insert(&mut transaction, federation, commit).await?;
         for (index, track) in (0i64..).zip(tracks) {
             insert_model(&mut transaction, federation, commit, index, track).await?;
         }

@@ -3,12 +3,13 @@
 use super::StoreError;
 use super::database::{Database, Dialect};
 
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     include_str!("../../migrations/0001_first.sql"),
     include_str!("../../migrations/0002_losses.sql"),
     include_str!("../../migrations/0003_rosters.sql"),
     include_str!("../../migrations/0004_draws.sql"),
     include_str!("../../migrations/0005_slots.sql"),
+    include_str!("../../migrations/0006_evaluations.sql"),
 ];
 
 /// Brings the schema up to date, in one transaction: servers that start together wait for each other.

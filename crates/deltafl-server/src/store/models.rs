@@ -1,11 +1,13 @@
 //! The models that devices can pull: a version per published round, a level θ per track.
 
 use deltafl::algorithm::TrackLabel;
+use deltafl::evaluation::CohortEvaluation;
 use deltafl_wire::identity::FederationName;
 use sqlx::Row as _;
 
 use super::blobs::BlobHash;
 use super::commit::TrackAbout;
+use super::evaluations;
 use super::losses::{self, KnownLosses};
 use super::retry::patiently;
 use super::{Store, StoreError};
@@ -23,6 +25,8 @@ pub struct ModelRow {
     pub eta: Option<f64>,
     /// How losses lay at these params, or at the nearest ones before them where that is known.
     pub losses: Option<KnownLosses>,
+    /// What a cohort told of the examples that its devices hold out, at these params or at the nearest ones before them.
+    pub held_out: Option<CohortEvaluation>,
     /// Its params.
     pub blob: BlobHash,
     /// Their size.
@@ -37,11 +41,15 @@ impl Store {
 
     async fn try_models(&self, federation: &FederationName) -> Result<Vec<ModelRow>, StoreError> {
         let rows = sqlx::query(
-            "SELECT m.seed, m.round, m.about, m.blob, m.bytes, l.round, l.distribution \
+            "SELECT m.seed, m.round, m.about, m.blob, m.bytes, l.round, l.distribution, e.evaluation \
              FROM models m LEFT JOIN losses l \
              ON l.federation = m.federation AND l.seed = m.seed AND l.track = m.track AND l.round = \
              (SELECT MAX(b.round) FROM losses b WHERE b.federation = m.federation AND b.seed = m.seed \
              AND b.track = m.track AND b.round <= m.round) \
+             LEFT JOIN evaluations e \
+             ON e.federation = m.federation AND e.seed = m.seed AND e.track = m.track AND e.version = \
+             (SELECT MAX(b.version) FROM evaluations b WHERE b.federation = m.federation AND b.seed = m.seed \
+             AND b.track = m.track AND b.version <= m.round) \
              WHERE m.federation = $1 AND m.published = 1 ORDER BY m.round DESC, m.seed, m.track",
         )
         .bind(federation.as_str())
@@ -61,12 +69,14 @@ impl Store {
                     }),
                     None => None,
                 };
+                let held_out: Option<String> = row.try_get(7)?;
                 Ok(ModelRow {
                     seed: row.try_get::<String, _>(0)?.parse().map_err(|_| damaged())?,
                     round: row.try_get::<i64, _>(1)?.unsigned_abs(),
                     eta: about.eta(),
                     label: about.label,
                     losses,
+                    held_out: held_out.map(|text| evaluations::parse(&text)).transpose()?,
                     blob: BlobHash::parse(&row.try_get::<String, _>(3)?).ok_or_else(damaged)?,
                     bytes: row.try_get::<i64, _>(4)?.unsigned_abs(),
                 })

@@ -7,13 +7,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::body::Body;
 use bytes::Bytes;
+use deltafl::trainer::Sgd;
+use deltafl::training::State;
 use deltafl_server::listener::{ConnectionLimits, ListenError, Listener, Protection};
 use deltafl_server::refusal::Refusal;
-use deltafl_wire::proto::{FetchRequest, FromDevice, Hello, Part, from_device, from_server};
+use deltafl_server::serve::{Host, Limits, Setup};
+use deltafl_wire::proto::federation_client::FederationClient;
+use deltafl_wire::proto::{FetchRequest, FromDevice, Hello, NewestRequest, Part, from_device, from_server};
 use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
+use tonic::transport::Channel;
 use tower::{Service as _, ServiceExt as _};
 
 use super::fleet::TestFederation;
@@ -67,6 +74,57 @@ async fn whoever_does_not_say_hello_is_refused() {
     let fetched = client(host.address()).await.fetch(request).await;
     assert_eq!((fetched.err().unwrap().code(), host.refused(Refusal::Silent)), (Code::Unauthenticated, 1));
     still_serves(&test, &host).await;
+}
+
+/// A connection on which this device has said hello, and the stream that keeps it.
+async fn identified(host: &Host, device: &str) -> (FederationClient<Channel>, Line) {
+    let mut client = client(host.address()).await;
+    let (outgoing, outbox) = mpsc::channel(1);
+    let hello = from_device::Body::Hello(Hello { version: 1, device: device.to_owned() });
+    outgoing.send(FromDevice { body: Some(hello) }).await.unwrap();
+    let incoming = client.attend(ReceiverStream::new(outbox)).await.unwrap().into_inner();
+    (client, Line { outgoing, incoming })
+}
+
+#[tokio::test]
+async fn strange_requests_for_the_newest_params_are_refused() {
+    let test = TestFederation::new(EXPERIMENT);
+    let host = host(&test).await;
+    let asked = client(host.address()).await.newest(NewestRequest { held: Vec::new() }).await;
+    assert_eq!((asked.unwrap_err().code(), host.refused(Refusal::Silent)), (Code::Unauthenticated, 1));
+    let (mut device, _line) = identified(&host, test.federation.id(test.devices()[0])).await;
+    let hash = |len: usize| Bytes::from(vec![7; len]);
+    for (refused, held) in [vec![hash(31)], vec![hash(32); 65]].into_iter().enumerate() {
+        let asked = device.newest(NewestRequest { held }).await.unwrap_err();
+        let counted = host.refused(Refusal::Malformed);
+        assert_eq!((asked.code(), counted), (Code::InvalidArgument, refused as u64 + 1));
+    }
+    let told = device.newest(NewestRequest { held: vec![hash(32); 64] }).await.unwrap();
+    assert!(told.into_inner().missing.is_empty(), "nothing was trained yet");
+    still_serves(&test, &host).await;
+}
+
+#[tokio::test]
+async fn a_device_that_asks_for_the_newest_params_again_and_again_delays_nobody() {
+    let test = TestFederation::new(EXPERIMENT);
+    // At this rate a second turn would be a matter of hours.
+    let limits = Limits { newest_rate: 1, ..Limits::default() };
+    let host = Host::start(Setup { limits, ..test.setup() }, &test.roster(&[])).await.unwrap();
+    let state = State::new(1, 1, &Sgd::new(&*test.model));
+    host.set_newest(&state);
+    let (mut device, _line) = identified(&host, test.federation.id(test.devices()[0])).await;
+    for _ in 0..100 {
+        let told = device.newest(NewestRequest { held: Vec::new() }).await.unwrap().into_inner();
+        assert_eq!(told.missing[0].hash, state.tracks[0].params.hash().as_bytes()[..]);
+    }
+    let held = vec![told_hash(&state)];
+    let (mut other, _line) = identified(&host, test.federation.id(test.devices()[1])).await;
+    let told = other.newest(NewestRequest { held }).await.unwrap().into_inner();
+    assert!(told.missing.is_empty(), "whoever holds them waits for no turn");
+}
+
+fn told_hash(state: &State) -> Bytes {
+    Bytes::copy_from_slice(state.tracks[0].params.hash().as_bytes())
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Devices that are enrolled, take part in a round, and lie in it.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +20,12 @@ use deltafl_secagg::message::ServerBody;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::ring::RingVector;
 use deltafl_server::Deadlines;
-use deltafl_server::engine::Rules;
+use deltafl_server::engine::{Remote, Rules};
 use deltafl_server::refusal::Refusal;
-use deltafl_server::serve::{Host, Limits, Setup};
+use deltafl_server::serve::{CONCURRENT, Host, Limits, Setup};
 use deltafl_wire::proto::{FromDevice, Part, Ready, from_device, from_server};
 use deltafl_wire::roster::{Roster, SignedRoster, session_under};
-use deltafl_wire::{Assembly, parts};
+use deltafl_wire::{Assembly, PART, parts};
 use rand_core::SeedableRng as _;
 
 use super::fleet::{Records, TestFederation, never, options};
@@ -155,6 +156,24 @@ async fn drip(line: &Line, bytes: &[u8]) {
     }
 }
 
+/// The sum of the updates of these devices in a round of its own; how many are in it.
+fn sum_of(
+    test: &TestFederation,
+    engine: &mut Remote,
+    index: u64,
+    devices: Range<u32>,
+) -> Result<u64, ExchangeError> {
+    let drawn = |device| Drawn { device: TrainIndex(device), times: 1, dropped: false };
+    let cohort: Vec<Drawn> = devices.map(drawn).collect();
+    let round = Round { seed: 1, index, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
+    // Another w in every round, as in a run: a device answers once at one w.
+    let params = Params::from(vec![index as f32; test.model.num_params()]);
+    let whole = test.experiment.plan();
+    let plan = whole.local.plan(index, &whole.tracks[0]);
+    let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
+    engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
+}
+
 /// The sum of the updates at w = 0 of eight devices, of which the first two are rogues; how many are in it, and the server.
 async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let test = Arc::new(TestFederation::new(EXPERIMENT));
@@ -162,7 +181,8 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let answer = 8 * (test.model.num_params() + 3);
     // Room for two answers: where two can hold it, nobody else comes in.
     let patience = Duration::from_millis(500);
-    let limits = Limits { incoming_bytes: 2 * answer + 4096, patience, min_rate: 1 << 20 };
+    let limits =
+        Limits { incoming_bytes: 2 * answer + 4096, patience, min_rate: 1 << 20, ..Limits::default() };
     let mut host = Host::start(Setup { limits, ..test.setup() }, &test.roster(&[])).await.unwrap();
     let address = host.address();
     let second = Duration::from_secs(1);
@@ -176,18 +196,52 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let swarm = test.swarm_of(&devices[2..], address, &options());
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
-        let cohort: Vec<Drawn> =
-            (0..8).map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false }).collect();
-        let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
-        let params = Params::from(vec![0.0; test.model.num_params()]);
-        let whole = test.experiment.plan();
-        let plan = whole.local.plan(0, &whole.tracks[0]);
-        let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
-        engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
+        sum_of(&test, &mut engine, 0, 0..8)
     });
     let summed = summed.await.unwrap();
     drop(swarm);
     (summed, host)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_awaited() {
+    let test = Arc::new(TestFederation::new(&EXPERIMENT.replace("devices = 20", "devices = 48")));
+    let devices = test.devices();
+    let (honest, rogues) = devices.split_at(devices.len() - CONCURRENT);
+    // Room for no more than a round needs, and nobody is cut off for being slow: what is held is held for good.
+    let limits =
+        Limits { incoming_bytes: 0, patience: Duration::from_secs(3600), min_rate: 1, ..Limits::default() };
+    let mut host = Host::start(Setup { limits, ..test.setup() }, &test.roster(&[])).await.unwrap();
+    let address = host.address();
+    let deadline = Duration::from_secs(5);
+    let deadlines = Deadlines { setup: deadline, input: deadline, unmask: deadline };
+    let rules = Rules { deadlines, present: devices.len(), quorum: 3, ..test.rules() };
+    let mut engine = host.engine(rules, never()).unwrap();
+    let swarm = test.swarm_of(honest, address, &options());
+    let mut lines = Vec::new();
+    for (place, &rogue) in (honest.len()..).zip(rogues) {
+        lines.push(enrolled(address, &test, rogue, place as u32).await.0);
+    }
+    let asked = 0..honest.len() as u32;
+    let first = tokio::task::spawn_blocking({
+        let (test, asked) = (Arc::clone(&test), asked.clone());
+        move || {
+            engine.reachable().unwrap();
+            sum_of(&test, &mut engine, 0, asked).map(|answered| (engine, answered))
+        }
+    });
+    let (mut engine, answered) = first.await.unwrap().unwrap();
+    assert_eq!(answered, honest.len() as u64);
+    // As many devices as the round has room for begin an answer that nobody asked for, and leave it at that.
+    let total = 8 * (test.model.num_params() + 3) as u32;
+    for line in &lines {
+        line.say(from_device::Body::Part(Part { total, data: Bytes::from(vec![0; PART]) })).await;
+    }
+    let second = tokio::task::spawn_blocking(move || sum_of(&test, &mut engine, 1, asked));
+    assert_eq!(second.await.unwrap().unwrap(), honest.len() as u64);
+    assert_eq!(host.refused(Refusal::Late), rogues.len() as u64);
+    drop((swarm, lines));
+    host.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

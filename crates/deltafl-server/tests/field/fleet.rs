@@ -76,6 +76,7 @@ impl TestFederation {
                 open: self.experiment.is_open(),
                 contract: None,
             },
+            newest: Vec::new(),
         }
     }
 

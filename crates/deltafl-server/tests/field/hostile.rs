@@ -9,7 +9,9 @@ use bytes::Bytes;
 use deltafl_wire::BlobId;
 use deltafl_wire::proto;
 use deltafl_wire::proto::federation_server::{Federation, FederationServer};
-use deltafl_wire::proto::{Chunk, FetchRequest, FromDevice, FromServer, from_device, from_server};
+use deltafl_wire::proto::{
+    Chunk, FetchRequest, FromDevice, FromServer, NewestParams, NewestRequest, from_device, from_server,
+};
 use deltafl_wire::roster::{Roster, SignedRoster};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -23,6 +25,8 @@ pub enum Heard {
     /// It said hello, and was shown a roster of this version.
     Greeted(u64),
     Said(from_device::Body),
+    /// It fetched the bytes of this hash, if there are any.
+    Fetched(blake3::Hash),
     Left,
 }
 
@@ -36,7 +40,9 @@ pub struct Hostile {
 struct Script {
     experiment: proto::Experiment,
     shown: Mutex<SignedRoster>,
-    blobs: Mutex<HashMap<[u8; 32], Bytes>>,
+    blobs: Mutex<HashMap<blake3::Hash, Bytes>>,
+    /// What it says of the newest params; without it, it does not know the call.
+    newest: Mutex<Option<Vec<proto::Blob>>>,
     outbox: Mutex<Option<mpsc::UnboundedSender<Result<FromServer, Status>>>>,
     heard: mpsc::UnboundedSender<Heard>,
 }
@@ -48,6 +54,7 @@ impl Hostile {
             experiment,
             shown: Mutex::new(roster),
             blobs: Mutex::default(),
+            newest: Mutex::default(),
             outbox: Mutex::default(),
             heard: sender,
         });
@@ -72,6 +79,16 @@ impl Hostile {
         self.script.outbox.lock().unwrap().as_ref().unwrap().send(Ok(message)).unwrap();
     }
 
+    /// Says that these are the newest params.
+    pub fn say_newest(&self, newest: Vec<proto::Blob>) {
+        *self.script.newest.lock().unwrap() = Some(newest);
+    }
+
+    /// Hands these bytes out under a hash, which need not be theirs.
+    pub fn hand_out(&self, hash: blake3::Hash, bytes: Bytes) {
+        self.script.blobs.lock().unwrap().insert(hash, bytes);
+    }
+
     pub async fn next(&mut self) -> Heard {
         self.heard.recv().await.unwrap()
     }
@@ -91,7 +108,7 @@ impl Hostile {
 impl Script {
     fn wire(&self, roster: &SignedRoster) -> proto::Roster {
         let BlobId { hash, len } = BlobId::of(&roster.bytes);
-        self.blobs.lock().unwrap().insert(*hash.as_bytes(), roster.bytes.clone());
+        self.blobs.lock().unwrap().insert(hash, roster.bytes.clone());
         let hash = Bytes::copy_from_slice(hash.as_bytes());
         let signature = Bytes::copy_from_slice(&roster.signature);
         proto::Roster { blob: Some(proto::Blob { hash, len }), signature }
@@ -140,8 +157,16 @@ impl Federation for Service {
     }
 
     async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
-        let hash: [u8; 32] = request.into_inner().hash.as_ref().try_into().unwrap();
-        let data = self.0.blobs.lock().unwrap()[&hash].clone();
+        let hash = deltafl_wire::hash(&request.into_inner().hash).unwrap();
+        let _ = self.0.heard.send(Heard::Fetched(hash));
+        let data = self.0.blobs.lock().unwrap().get(&hash).cloned();
+        let data = data.ok_or_else(|| Status::not_found("no such blob"))?;
         Ok(Response::new(tokio_stream::once(Ok(Chunk { data }))))
+    }
+
+    async fn newest(&self, _: Request<NewestRequest>) -> Result<Response<NewestParams>, Status> {
+        let newest = self.0.newest.lock().unwrap().clone();
+        let missing = newest.ok_or_else(|| Status::unimplemented("an older server"))?;
+        Ok(Response::new(NewestParams { missing }))
     }
 }

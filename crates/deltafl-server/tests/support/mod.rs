@@ -205,7 +205,11 @@ pub async fn host(hosting: TestServerOptions) -> TestServer {
         tracks: labels(),
     });
     for round in 1..=2 {
-        let (state, lines, phases) = (state(round), lines(round - 1), phases());
+        let (state, mut lines, phases) = (state(round), lines(round - 1), phases());
+        // Only the first round is one of an evaluation.
+        for (track, line) in lines.iter_mut().enumerate().filter(|_| round == 1) {
+            line.record.evaluations.push(held_out(0, track));
+        }
         let losses = [RoundLosses { round: round - 1, tracks: losses(round - 1) }];
         let labels = labels();
         let commit = Commit { timeline: &phases, losses: &losses, ..commit(&state, &labels, &lines, true) };

@@ -125,7 +125,7 @@ unsafe fn tiled_towards<S: Simd>(
     check(shape, a, b, b_layout, c, c_layout);
     assert!(d.len() >= c_layout.extent(shape.m, shape.n), "D is too short");
     let added = Added { d: d.as_ptr(), by };
-    multiply_towards::<S>(shape, a, b.as_ptr(), b_layout, c.as_mut_ptr(), c_layout, beta, Some(added));
+    multiply_towards::<S, true>(shape, a, b.as_ptr(), b_layout, c.as_mut_ptr(), c_layout, beta, added);
 }
 
 /// The plain product.
@@ -193,12 +193,13 @@ pub(crate) unsafe fn multiply<S: Simd>(
     c_layout: Layout,
     beta: f32,
 ) {
-    multiply_towards::<S>(shape, a, b, b_layout, c, c_layout, beta, None);
+    let nothing = Added { d: std::ptr::null(), by: 0.0 };
+    multiply_towards::<S, false>(shape, a, b, b_layout, c, c_layout, beta, nothing);
 }
 
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-unsafe fn multiply_towards<S: Simd>(
+unsafe fn multiply_towards<S: Simd, const TOWARDS: bool>(
     shape: Shape,
     a: Entries<'_>,
     b: *const f32,
@@ -206,7 +207,7 @@ unsafe fn multiply_towards<S: Simd>(
     c: *mut f32,
     c_layout: Layout,
     beta: f32,
-    added: Option<Added>,
+    added: Added,
 ) {
     let Shape { m, n, k } = shape;
     if m == 0 {
@@ -219,7 +220,7 @@ unsafe fn multiply_towards<S: Simd>(
         let room = (PANEL - j % PANEL).min(n - j);
         let wide = room >= 2 * S::LANES;
         let (b, c) = (b.add(b_layout.at(0, j)), c.add(c_layout.at(0, j)));
-        let added = added.map(|Added { d, by }| Added { d: d.add(c_layout.at(0, j)), by });
+        let d = if TOWARDS { added.d.add(c_layout.at(0, j)) } else { added.d };
         let mut i = 0;
         while i < m {
             let tile = Tile {
@@ -230,13 +231,13 @@ unsafe fn multiply_towards<S: Simd>(
                 c_row: c_layout.row,
                 k,
                 beta,
-                added: added.map(|Added { d, by }| Added { d: d.add(i * c_layout.row), by }),
+                added: Added { d: if TOWARDS { d.add(i * c_layout.row) } else { d }, ..added },
             };
             let rows = height.min(m - i);
             if wide {
-                tile.run::<S, 2>(rows);
+                tile.run::<S, 2, TOWARDS>(rows);
             } else {
-                tile.run::<S, 1>(rows);
+                tile.run::<S, 1, TOWARDS>(rows);
             }
             i += rows;
         }
@@ -296,31 +297,31 @@ struct Tile {
     c_row: usize,
     k: usize,
     beta: f32,
-    added: Option<Added>,
+    added: Added,
 }
 
 impl Tile {
     #[inline(always)]
-    unsafe fn run<S: Simd, const WIDE: usize>(self, rows: usize) {
+    unsafe fn run<S: Simd, const WIDE: usize, const TOWARDS: bool>(self, rows: usize) {
         match rows {
-            1 => self.fill::<S, 1, WIDE>(),
-            2 => self.fill::<S, 2, WIDE>(),
-            3 => self.fill::<S, 3, WIDE>(),
-            4 => self.fill::<S, 4, WIDE>(),
-            5 if S::ROWS >= 5 => self.fill::<S, 5, WIDE>(),
-            6 if S::ROWS >= 6 => self.fill::<S, 6, WIDE>(),
-            7 if S::ROWS >= 7 => self.fill::<S, 7, WIDE>(),
-            8 if S::ROWS >= 8 => self.fill::<S, 8, WIDE>(),
-            9 if S::ROWS >= 9 => self.fill::<S, 9, WIDE>(),
-            10 if S::ROWS >= 10 => self.fill::<S, 10, WIDE>(),
-            11 if S::ROWS >= 11 => self.fill::<S, 11, WIDE>(),
-            12 if S::ROWS >= 12 => self.fill::<S, 12, WIDE>(),
+            1 => self.fill::<S, 1, WIDE, TOWARDS>(),
+            2 => self.fill::<S, 2, WIDE, TOWARDS>(),
+            3 => self.fill::<S, 3, WIDE, TOWARDS>(),
+            4 => self.fill::<S, 4, WIDE, TOWARDS>(),
+            5 if S::ROWS >= 5 => self.fill::<S, 5, WIDE, TOWARDS>(),
+            6 if S::ROWS >= 6 => self.fill::<S, 6, WIDE, TOWARDS>(),
+            7 if S::ROWS >= 7 => self.fill::<S, 7, WIDE, TOWARDS>(),
+            8 if S::ROWS >= 8 => self.fill::<S, 8, WIDE, TOWARDS>(),
+            9 if S::ROWS >= 9 => self.fill::<S, 9, WIDE, TOWARDS>(),
+            10 if S::ROWS >= 10 => self.fill::<S, 10, WIDE, TOWARDS>(),
+            11 if S::ROWS >= 11 => self.fill::<S, 11, WIDE, TOWARDS>(),
+            12 if S::ROWS >= 12 => self.fill::<S, 12, WIDE, TOWARDS>(),
             _ => unreachable!("a tile has at most ROWS rows"),
         }
     }
 
     #[inline(always)]
-    unsafe fn fill<S: Simd, const ROWS: usize, const WIDE: usize>(self) {
+    unsafe fn fill<S: Simd, const ROWS: usize, const WIDE: usize, const TOWARDS: bool>(self) {
         let mut sums = [[S::zero(); WIDE]; ROWS];
         // C comes first: far memory is then on its way while the tile before is still being summed.
         if self.beta != 0.0 {
@@ -331,7 +332,8 @@ impl Tile {
                 }
             }
         }
-        if let Some(Added { d, by }) = self.added {
+        if TOWARDS {
+            let Added { d, by } = self.added;
             let by = S::splat(by);
             for (i, sums) in sums.iter_mut().enumerate() {
                 for (v, sum) in sums.iter_mut().enumerate() {

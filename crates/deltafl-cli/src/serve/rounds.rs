@@ -1,0 +1,101 @@
+//! The options of `deltafl serve` that say how rounds are run.
+
+use std::time::Duration;
+
+use deltafl::training::Plan;
+use deltafl_server::Deadlines;
+use deltafl_server::engine::Rules;
+use deltafl_server::serve::Limits;
+use miette::Result;
+
+use crate::device::GuardArgs;
+use crate::error::bad_input;
+
+/// How rounds are run with devices that come and go.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Rounds {
+    /// Devices that must be there before a round begins [default: a cohort]
+    #[arg(long, value_name = "N")]
+    wait_for: Option<usize>,
+    /// Devices invited beyond the cohort, as a share of it; the first to come take part
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    over_select: f64,
+    /// The share of the cohort that must stay for a sum
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    quorum: f64,
+    /// The share of the cohort that may drop out, for which keys are shared
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
+    drop_out: f64,
+    #[command(flatten)]
+    guard: GuardArgs,
+    /// Seconds for each step of the key set-up
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    setup_deadline: u64,
+    /// Seconds to fetch parameters, train and answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    answer_deadline: u64,
+    /// Seconds for the consistency check, and for the unmasking
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    unmask_deadline: u64,
+    /// Kilobytes per second at which a device must send its answer, or it is cut off
+    #[arg(long, value_name = "KB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    min_rate: u32,
+    /// Megabytes per second of newest params for devices that come, which wait for them before they can be drawn; with 0 they fetch params when they are asked
+    #[arg(long, value_name = "MB", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    newest_rate: u64,
+    /// Seconds for the devices of a round to come back to a server that goes on with it
+    #[arg(long, value_name = "SECONDS", default_value_t = 150)]
+    come_back_deadline: u64,
+    /// Cohorts with which a round is begun before it is given up and moves nothing
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    attempts: u32,
+    /// The longest step that a round may take, as the norm of the change of the params; a longer one is given up
+    #[arg(long, value_name = "NORM")]
+    max_step: Option<f64>,
+    /// Ask for no histogram of losses that training does not need: the card of a level without a threshold then has none
+    #[arg(long)]
+    pub(super) no_survey: bool,
+    /// Do not ask cohorts how the models serve the examples that devices hold out: nothing is then known of the error
+    #[arg(long)]
+    pub(super) no_evaluation: bool,
+}
+
+impl Rounds {
+    /// Bounds on what devices can make the server hold and send.
+    pub(super) fn limits(&self) -> Limits {
+        Limits {
+            min_rate: 1000 * self.min_rate,
+            newest_rate: 1_000_000 * self.newest_rate,
+            ..Limits::default()
+        }
+    }
+
+    /// The plan with more devices to invite, and the rules for `devices` devices.
+    pub(super) fn rules(&self, plan: &mut Plan, devices: usize) -> Result<Rules> {
+        let share = |option: &str, value: f64, most: f64| {
+            let fits = (0.0..=most).contains(&value);
+            fits.then_some(value).ok_or_else(|| bad_input(format!("--{option} {value} is not in 0..={most}")))
+        };
+        let cohort = plan.sampling.cohort_size.min(devices);
+        // Where the server may lie, more than half of those invited must stay (docs/threat-model.md).
+        let extra = share("over-select", self.over_select, 0.5)? * cohort as f64;
+        plan.sampling.cohort_size += extra.ceil() as usize;
+        let quorum = (share("quorum", self.quorum, 1.0)? * cohort as f64).ceil() as usize;
+        let dropping = (1000.0 * share("drop-out", self.drop_out, 0.5)?) as u16;
+        Ok(Rules {
+            present: self.wait_for.unwrap_or(cohort).min(devices),
+            quorum: quorum.max(2),
+            dropping: deltafl_server::engine::Permille::new(dropping).unwrap_or_default(),
+            deadlines: Deadlines {
+                setup: Duration::from_secs(self.setup_deadline),
+                input: Duration::from_secs(self.answer_deadline),
+                unmask: Duration::from_secs(self.unmask_deadline),
+            },
+            max_step: self.max_step,
+            attempts: self.attempts,
+            come_back: Duration::from_secs(self.come_back_deadline),
+            guard: self.guard.guard()?,
+            ..Rules::new(cohort, devices)
+        })
+    }
+}

@@ -1,0 +1,47 @@
+//! A device that was away learns the newest params before it can be drawn.
+//!
+//! That is once for each stay, not for each round: a device that stays fetches the params of a round when it is asked about them.
+
+use bytes::Bytes;
+use deltafl_wire::{BlobId, MAX_QUERIES, malformed, proto};
+use tonic::Code;
+
+use super::{Session, SessionError};
+use crate::cache::KEPT;
+use crate::fetch::FetchError;
+
+/// How often a device asks again, when a round was finished before it had fetched what it was told.
+const TRIES: u32 = 3;
+
+impl Session<'_> {
+    /// Fetches the newest params that the device does not hold. Where rounds are shorter than a fetch takes, or the server does
+    /// not know the call, it fetches params when it is asked about them.
+    pub(super) async fn learn_newest(&mut self) -> Result<(), SessionError> {
+        for _ in 0..TRIES {
+            let Some(missing) = self.missing().await? else { return Ok(()) };
+            match self.fetch_params(&missing).await {
+                Err(SessionError::Fetch(FetchError::Status(status))) if status.code() == Code::NotFound => {}
+                fetched => return fetched.map(drop),
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest params that the device does not hold, as many as it keeps; `None` where the server does not tell.
+    async fn missing(&mut self) -> Result<Option<Vec<BlobId>>, SessionError> {
+        let held = self.memory.held(&self.device.cache);
+        let held = held.map(|hash| Bytes::copy_from_slice(hash.as_bytes())).collect();
+        let (mut client, request) = (self.client.clone(), proto::NewestRequest { held });
+        let told = self.while_listening(async move { client.newest(request).await }).await?;
+        let missing = match told {
+            Ok(told) => told.into_inner().missing,
+            Err(status) if status.code() == Code::Unimplemented => return Ok(None),
+            Err(status) => return Err(status.into()),
+        };
+        if missing.len() > MAX_QUERIES {
+            return Err(malformed("missing").into());
+        }
+        let missing = missing.into_iter().take(KEPT).map(|blob| BlobId::from_wire(Some(blob)));
+        Ok(Some(missing.collect::<Result<_, _>>()?))
+    }
+}

@@ -1,0 +1,72 @@
+//! Open mode: devices that agreed to it tell their losses one by one.
+
+use std::collections::HashMap;
+
+use deltafl::exchange::{Drawn, Round};
+use deltafl::params::Params;
+use deltafl::superquantile::DeviceLoss;
+use deltafl_wire::proto::from_server;
+use deltafl_wire::{blob_of, proto};
+use tokio::time::Instant;
+
+use super::Remote;
+use crate::hub::{Address, Event, Purpose, Status, What};
+use crate::refusal::Refusal;
+use crate::round::shared;
+
+impl Remote {
+    /// F_k(w) of each cohort device that tells, per track, in the order of the cohort.
+    pub(super) fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<DeviceLoss>> {
+        self.asked += 1;
+        self.line.hub.blobs.keep_params(tracks.iter().copied());
+        let params = tracks.iter().map(|params| blob_of(params).to_wire()).collect();
+        let question =
+            shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
+        let mut awaited: HashMap<Address, Drawn> = HashMap::new();
+        for drawn in round.cohort.iter().filter(|drawn| !drawn.dropped) {
+            if let Some(address) = self.line.hub.address(drawn.device.0)
+                && self.line.hub.send(address, &question)
+            {
+                awaited.insert(address, *drawn);
+            }
+        }
+        self.line.hub.status.send_modify(|status| {
+            status.turn_to((round.seed, round.index), Purpose::Losses);
+            status.enter("tell losses", awaited.len());
+        });
+        let told = self.hear_losses(awaited, tracks.len());
+        self.line.hub.status.send_modify(Status::rest);
+        let of_track = |track: usize| {
+            let of_device = |drawn: &Drawn| {
+                let losses = told.get(&drawn.device.0)?;
+                let weight = round.terms.weights.of(losses.examples) as f64;
+                DeviceLoss::new(losses.losses[track], weight).ok()
+            };
+            round.cohort.iter().filter_map(of_device).collect()
+        };
+        (0..tracks.len()).map(of_track).collect()
+    }
+
+    fn hear_losses(
+        &mut self,
+        mut awaited: HashMap<Address, Drawn>,
+        tracks: usize,
+    ) -> HashMap<u32, proto::Losses> {
+        let deadline = Instant::now() + self.rules.deadlines.input;
+        let mut told = HashMap::new();
+        while !awaited.is_empty() {
+            let Some(Event { from, what }) = self.line.next(deadline) else { break };
+            match what {
+                What::Losses(losses) if losses.id == self.asked && losses.losses.len() == tracks => {
+                    if awaited.remove(&from).is_some() {
+                        told.insert(from.device, losses);
+                        self.line.hub.status.send_modify(Status::heard);
+                    }
+                }
+                What::Gone => drop(awaited.remove(&from)),
+                What::Losses(_) | What::Message { .. } => self.line.hub.refusals.count(Refusal::Late),
+            }
+        }
+        told
+    }
+}
