@@ -92,6 +92,8 @@ fn trained(program: Option<&Path>) -> State {
                 Some(program) => {
                     let mut command = Command::new(program);
                     command.args([&address, name, &shift.to_string()]);
+                    // Cargo names its folders in this variable, and one may hold the library of an earlier build.
+                    command.env("LD_LIBRARY_PATH", library());
                     child = Some(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
                 }
                 None => drop(runtime.spawn(own_trainer::take_part(address.clone(), name, shift))),
