@@ -103,7 +103,7 @@ fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulat
         .printed(&format!("model try --data data --server http://{http} --federation normalised --json"));
     let tried: serde_json::Value = serde_json::from_str(&tried).unwrap();
     assert!(tried[0]["loss"].as_f64().is_some_and(f64::is_finite), "{tried}");
-    let held_out = data.len() as u64 + data.devices().map(|k| data.count(k) / 5).sum::<u64>();
+    let held_out = data.len() as u64 + data.devices().map(|k| data.example_count(k) / 5).sum::<u64>();
     assert!(tried[0]["held_out"] == true && tried[0]["examples"].as_u64() <= Some(held_out), "{tried}");
 
     // The server knows how models serve these examples between bounds, and a report draws it.

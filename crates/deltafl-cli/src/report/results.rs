@@ -369,7 +369,7 @@ fn take(
     measured.frames.resize(f + 1, vec![Distribution::default(); tracks]);
     for (t, distribution) in measured.frames[f].iter_mut().enumerate() {
         let figures = measure.figures(evaluation, t);
-        distribution.figures.push(figures.ok_or_else(|| miette!("its {split} devices hold no points"))?);
+        distribution.figures.push(figures.ok_or_else(|| miette!("its {split} devices hold no examples"))?);
         if measure.is_loss() {
             distribution.objectives.extend(objective(evaluation, t, thetas[t]));
         }

@@ -34,7 +34,7 @@ pub(super) fn of_run(run: &RunResults) -> Vec<Plan> {
         }
         plans.push(stack(format!("{key}-histogram"), histograms(run, measured)));
         if run.cohorts.is_none() {
-            plans.push(stack(format!("{key}-points"), against_points(run, measured)));
+            plans.push(stack(format!("{key}-examples"), against_examples(run, measured)));
         }
     }
     plans.extend(
@@ -172,13 +172,13 @@ fn marks(spread: &Spread, look: Look, row: u32, bins: &Bins, measured: &Measured
     [mark(spread.figures.mean, "mean", Some((2, 3)), left), mark(spread.tail(), tail, Some((6, 3)), !left)]
 }
 
-/// The value of each device against the points it holds, a chart for each track.
-fn against_points(run: &RunResults, measured: &Measured) -> Vec<Chart> {
-    small_multiples(run).into_iter().map(|track| against_points_of(run, measured, track)).collect()
+/// The value of each device against the examples it holds, a chart for each track.
+fn against_examples(run: &RunResults, measured: &Measured) -> Vec<Chart> {
+    small_multiples(run).into_iter().map(|track| against_examples_of(run, measured, track)).collect()
 }
 
 /// The same for one track, beside the baseline.
-pub(super) fn against_points_of(run: &RunResults, measured: &Measured, track: usize) -> Chart {
+pub(super) fn against_examples_of(run: &RunResults, measured: &Measured, track: usize) -> Chart {
     let shown = measured.measure.shown();
     let examples: Vec<f64> = measured.devices.iter().map(|device| device.examples as f64).collect();
     let dots = |track: usize| -> Vec<(f64, f64)> {
@@ -195,7 +195,7 @@ pub(super) fn against_points_of(run: &RunResults, measured: &Measured, track: us
     if track != run.baseline {
         layers.push(layer(track));
     }
-    let x = Axis::around_sizes("points per device", examples.iter().copied());
+    let x = Axis::around_sizes("examples per device", examples.iter().copied());
     Chart { x, y: Axis::from_zero(measured.measure.axis(), all), layers }
 }
 

@@ -52,7 +52,7 @@ function drawHistogram({ run, measure, track, frame }) {
     if (open[1] && i === bins - 1) return `${edge(i)} and above`;
     return measure.histogram.from < 0 ? `${edge(i)} to ${edge(i + 1)}` : `${edge(i)}–${edge(i + 1)}`;
   });
-  const hover = measure.weighted ? "%{customdata}: %{y:.1f} % of the points" : "%{customdata}: %{y} devices";
+  const hover = measure.weighted ? "%{customdata}: %{y:.1f} % of the examples" : "%{customdata}: %{y} devices";
   const look = lookOf(run, track);
   const grey = lookOf(run, run.baseline).colour;
   const traces = [{
@@ -106,7 +106,7 @@ function drawScatter({ run, measure, track, frame, device }) {
       type: "scatter", mode: "markers", name: `${name} (${at.length})`,
       x: at.map((k) => drawn(measure, before[k])), y: at.map((k) => drawn(measure, after[k] - before[k])),
       customdata: at.map((k) => [asMarkup(ids[k]), number(measure, before[k]), number(measure, after[k]), change(measure, after[k] - before[k]), examples[k], k]),
-      hovertemplate: `<b>%{customdata[0]}</b><br>%{customdata[1]} → %{customdata[2]} (%{customdata[3]})<br>%{customdata[4]} points<extra></extra>`,
+      hovertemplate: `<b>%{customdata[0]}</b><br>%{customdata[1]} → %{customdata[2]} (%{customdata[3]})<br>%{customdata[4]} examples<extra></extra>`,
       marker: { color: faded(colour, few ? 0.85 : 0.55), symbol, size: few ? 9 : 7, line: { width: 0 } },
     };
   };
@@ -180,7 +180,7 @@ function drawSizes({ run, measure, track, frame, device }) {
     return {
       type: "scatter", mode: "markers", name: asMarkup(run.tracks[t].label), x: examples, y: values.map((value) => drawn(measure, value)),
       customdata: ids.map((id, k) => [asMarkup(id), number(measure, values[k])]),
-      hovertemplate: "<b>%{customdata[0]}</b><br>%{customdata[1]}, %{x} points<extra></extra>",
+      hovertemplate: "<b>%{customdata[0]}</b><br>%{customdata[1]}, %{x} examples<extra></extra>",
       marker: { color: faded(lookOf(run, t).colour, opacity), symbol, size: 6 },
     };
   };
@@ -198,7 +198,7 @@ function drawSizes({ run, measure, track, frame, device }) {
   const wide = greatest > 20 * Math.max(1, least);
   const ticks = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].flatMap((power) => [power, 2 * power, 5 * power]);
   draw("sizes", traces, layout(
-    { title: "points per device" + (wide ? " (logarithmic)" : ""), showgrid: true, ...(wide ? { type: "log", tickvals: ticks } : {}) },
+    { title: "examples per device" + (wide ? " (logarithmic)" : ""), showgrid: true, ...(wide ? { type: "log", tickvals: ticks } : {}) },
     { title: measure.axis, rangemode: "tozero" },
     { hovermode: "closest" },
   ));

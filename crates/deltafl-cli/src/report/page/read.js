@@ -47,7 +47,7 @@ function boundsAt(run, measure, frame, track, figure) {
   return { lower, upper };
 }
 
-// The height of each bar: devices, or their share of the points, each device averaged over seeds first.
+// The height of each bar: devices, or their share of the examples, each device averaged over seeds first.
 function histogramAt(run, measure, frame, track) {
   const { bins, heights } = measure.histogram;
   const from = (frame * run.tracks.length + track) * bins;
