@@ -154,7 +154,7 @@ fn a_print_shows_every_chart_at_the_width_of_the_paper() {
     browser.value("dispatchEvent(new Event('beforeprint'))");
     let charts = browser.value(DRAWN);
     let charts = charts.as_array().unwrap();
-    assert_eq!(charts.len(), 5, "histogram, scatter, curves, sizes and kept: {charts:?}");
+    assert_eq!(charts.len(), 5, "histogram, scatter, curves, sizes and tails: {charts:?}");
     let paper = 180.0 / 25.4 * 96.0;
     for chart in charts {
         assert_eq!(chart[1], true, "{chart} is blank");

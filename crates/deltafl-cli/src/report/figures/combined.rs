@@ -3,7 +3,7 @@
 use super::super::headline::best_level;
 use super::super::results::{Measured, RunResults};
 use super::chart::Chart;
-use super::kinds::{MEAN, TAIL, against_examples_of, curve_over_calls, histograms, kept};
+use super::kinds::{MEAN, TAIL, against_examples_of, curve_over_calls, histograms, tail_sizes};
 use super::{Layout, Plan};
 
 /// A pair and its charts.
@@ -25,7 +25,7 @@ pub(super) fn combined(runs: &[RunResults]) -> Vec<Plan> {
         ("pairs-histograms", |run| histograms(run, run.primary())),
         ("pairs-curves", curves),
         ("pairs-examples", examples),
-        ("pairs-devices-kept", |run| vec![kept(run)]),
+        ("pairs-tail", |run| vec![tail_sizes(run)]),
     ];
     let plan = |(name, charts): (&str, Charts)| {
         let row = |run: &&RunResults| Row { title: title(run), charts: charts(run) };

@@ -40,8 +40,8 @@ pub(super) fn of_run(run: &RunResults) -> Vec<Plan> {
     plans.extend(
         run.classes.as_ref().map(|classes| stack("classes".to_owned(), vec![by_class(run, classes)])),
     );
-    if run.kept.iter().any(|track| !track.is_empty()) {
-        plans.push(stack("devices-kept".to_owned(), vec![kept(run)]));
+    if run.tails.iter().any(|track| !track.is_empty()) {
+        plans.push(stack("tail".to_owned(), vec![tail_sizes(run)]));
     }
     plans
 }
@@ -225,24 +225,24 @@ fn by_class(run: &RunResults, classes: &Classes) -> Chart {
     }
 }
 
-/// Devices kept per round: the mean over seeds, and a band from the fewest to the most.
-pub(super) fn kept(run: &RunResults) -> Chart {
+/// Devices in the tail per round: the mean over seeds, and a band from the fewest to the most.
+pub(super) fn tail_sizes(run: &RunResults) -> Chart {
     let (mut bands, mut lines) = (Vec::new(), Vec::new());
     for track in in_order(run) {
         let look = look_of(run, track);
-        let windows = &run.kept[track];
-        let points = windows.iter().map(|kept| (kept.round as f64, kept.min, kept.max)).collect();
+        let windows = &run.tails[track];
+        let points = windows.iter().map(|tail| (tail.round as f64, tail.min, tail.max)).collect();
         if run.seeds.len() > 1 {
             bands.push(Layer::Band { colour: look.colour, points });
         }
-        let points = windows.iter().map(|kept| (kept.round as f64, kept.mean)).collect();
+        let points = windows.iter().map(|tail| (tail.round as f64, tail.mean)).collect();
         lines.push(Layer::Line { name: Some(run.tracks[track].label.clone()), look, points });
     }
     bands.extend(lines);
-    let rounds = run.kept.iter().flatten().map(|kept| kept.round as f64);
+    let rounds = run.tails.iter().flatten().map(|tail| tail.round as f64);
     Chart {
         x: Axis::around("round", rounds),
-        y: Axis::from_zero("devices kept", heights(&bands)),
+        y: Axis::from_zero("devices in the tail", heights(&bands)),
         layers: bands,
     }
 }

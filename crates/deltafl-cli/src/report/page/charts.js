@@ -204,12 +204,12 @@ function drawSizes({ run, measure, track, frame, device }) {
   ));
 }
 
-function drawKept({ run, track }) {
+function drawTails({ run, track }) {
   const traces = [];
   for (const t of run.knob) {
     const look = lookOf(run, t);
     const name = asMarkup(run.tracks[t].label);
-    const column = (i) => Array.from(run.kept[t].filter((_, j) => j % 4 === i));
+    const column = (i) => Array.from(run.tails[t].filter((_, j) => j % 4 === i));
     const band = { type: "scatter", mode: "lines", x: column(0), line: { width: 0 }, hoverinfo: "skip", showlegend: false };
     if (run.seeds > 1) traces.push({ ...band, y: column(2) }, { ...band, y: column(3), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
     const [low, high] = [column(2), column(3)];
@@ -220,7 +220,7 @@ function drawKept({ run, track }) {
       hovertemplate: `%{y:.1f} (%{customdata[0]}–%{customdata[1]})<extra>${name}</extra>`,
     });
   }
-  draw("kept", traces, layout({ title: "round" }, { title: "devices kept", rangemode: "tozero" }, { hovermode: "x unified" }));
+  draw("tails", traces, layout({ title: "round" }, { title: "devices in the tail", rangemode: "tozero" }, { hovermode: "x unified" }));
 }
 
 // How each class fares after the last round: the baseline beside the track that the knob is at.
