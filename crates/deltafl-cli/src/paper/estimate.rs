@@ -62,7 +62,7 @@ impl Pace {
         let trainer = Sgd::new(&*model);
         let found = Found::at(wish, experiment, federation, model.num_params())?;
         let side_by_side = matches!(found, Found::Gpu(_)) && experiment.seeds.iter().len() > 1;
-        let compute = session::computing(found, &trainer, federation, machine.threads)?.alone();
+        let compute = session::computing(found, &trainer, federation, machine.cpu.threads)?.alone();
         let width = compute.width();
         let mut exchange = session::exchange(experiment, compute, federation)?;
         let mut plan = experiment.plan();
