@@ -30,8 +30,8 @@ pub(crate) fn take_part(
     stop: &Bound<'_, Stop>,
 ) -> PyResult<()> {
     logs::start(py)?;
-    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer)).transpose()?.map(Arc::new);
     let (data, stop) = (data.get().inner.clone(), stop.get());
+    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop)).transpose()?.map(Arc::new);
     let has_failed = || trainer.as_ref().is_some_and(|trainer| trainer.has_failed());
     let part = Part {
         words,
@@ -68,7 +68,7 @@ pub(crate) fn serve(
     logs::start(py)?;
     let Served { words, like, trainer, devices } = served;
     let experiment = parsed(py, experiment)?;
-    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer)).transpose()?;
+    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop.get())).transpose()?;
     let like = like.map(|like| like.get().inner.clone());
     let flag = stop.get().flag();
     let told = PyListener::new(stop.get().clone(), progress);

@@ -15,7 +15,11 @@ const LAP: Duration = Duration::from_millis(50);
 /// A flag that ends a run after its round.
 #[pyclass(frozen, module = "deltafl._deltafl")]
 #[derive(Clone, Default)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub(crate) struct Stop {
+    flag: Arc<AtomicBool>,
+    /// Whether nobody waits for the run any more.
+    abandoned: Arc<AtomicBool>,
+}
 
 #[pymethods]
 impl Stop {
@@ -26,19 +30,31 @@ impl Stop {
 
     /// Ends the run after its round.
     pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.flag.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the run, with the devices at work where a trainer of Python computes them, and tells Python nothing of it any more:
+    /// the interpreter may end before.
+    fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        self.set();
     }
 
     /// Whether the run is to end.
     pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.flag.load(Ordering::Relaxed)
     }
 }
 
 impl Stop {
+    /// Whether nobody waits for the run any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
     /// The flag, shared.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.flag)
     }
 }
 
@@ -69,11 +85,18 @@ impl PyListener {
 
     /// Calls the object; an exception ends the run.
     pub(crate) fn tell(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>) {
+        if self.stop.is_abandoned() {
+            return;
+        }
         Python::attach(|py| {
             // Handlers of signals run here, that of Ctrl-C among them, when this is the main thread.
             if let Err(raised) = py.check_signals().and_then(|()| call(self.progress.bind(py))) {
                 self.stop.set();
-                self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(raised);
+                let mut first = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
+                // A later one is dropped behind the lock: dropping it may run Python.
+                if first.is_none() {
+                    *first = Some(raised);
+                }
             }
         });
     }
@@ -81,7 +104,7 @@ impl PyListener {
 
 impl Listener for PyListener {
     fn stop(&self) -> &AtomicBool {
-        &self.stop.0
+        &self.stop.flag
     }
 
     fn begin(&self, experiment: &Experiment, seed: u64, done: u64) {

@@ -3,6 +3,7 @@
 use std::fmt::{Debug, Write};
 
 use pyo3::prelude::*;
+use tracing::dispatcher::has_been_set;
 use tracing::field::{Field, Visit};
 use tracing::metadata::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -11,8 +12,13 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Sends events of our crates to the logger `deltafl`, from now on.
 pub(crate) fn start(py: Python<'_>) -> PyResult<()> {
+    // Another one may stand already: the command in this process, or this one from an earlier call. Every further one would be
+    // asked about every place that logs, while the interpreter waits.
+    if has_been_set() {
+        return Ok(());
+    }
     let logger = py.import("logging")?.call_method1("getLogger", ("deltafl",))?;
-    // Another one may stand already: the command in this process, or this one from an earlier call.
+    // Another thread may have been first.
     let _ = set_global_default(Logger(logger.unbind()));
     Ok(())
 }

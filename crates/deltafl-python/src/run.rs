@@ -88,18 +88,24 @@ pub(crate) fn train(
         None => Isa::detect(),
     };
     let compute: Place = how.compute.parse().map_err(|e| invalid(py, e))?;
-    let listener = PyListener::new(stop.get().clone(), progress);
+    let stop = stop.get();
+    let listener = PyListener::new(stop.clone(), progress);
     let job =
         Job { out: &how.out, resume: how.resume, threads: how.threads, kernel, compute, listener: &listener };
     let given = federation.map(|federation| federation.get().inner.clone());
-    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer)).transpose()?;
+    let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop)).transpose()?;
     let ended = py.detach(|| {
         let federation = match &given {
             Some(federation) => embed::prepare(&experiment, federation)?,
             None => embed::load(&experiment)?,
         };
         let brought = trainer.as_ref().map(|trainer| trainer as &dyn LocalTrainer);
-        embed::train(experiment, &federation, brought, &job)
+        let ended = embed::train(experiment, &federation, brought, &job);
+        // Nobody waits for this thread, and an interpreter that ends must not be entered again: it would end the process.
+        while stop.is_abandoned() && trainer.is_none() {
+            std::thread::park();
+        }
+        ended
     });
     if let Some(raised) = listener.raised() {
         return Err(raised);

@@ -20,6 +20,7 @@ use pyo3::prelude::*;
 
 use crate::failure::{invalid, raised};
 use crate::federation::gathered;
+use crate::listener::Stop;
 
 /// A trainer of the user.
 pub(crate) struct PyTrainer {
@@ -29,12 +30,21 @@ pub(crate) struct PyTrainer {
     /// Copies for a thread that no worker has now: a module is copied once per thread, and not once per round.
     spare: Mutex<Vec<Py<PyAny>>>,
     /// The first exception.
-    failed: Mutex<Option<PyErr>>,
+    failed: Mutex<Option<Raised>>,
+    /// When it is abandoned, no further device is computed.
+    stop: Stop,
+}
+
+/// An exception, and what it says. Its words are kept: asking for them runs Python, and whoever waits for the interpreter must
+/// not hold a lock that others want who have it.
+struct Raised {
+    exception: PyErr,
+    said: String,
 }
 
 impl PyTrainer {
     /// Of a `Bridge`.
-    pub(crate) fn new(py: Python<'_>, bridge: Py<PyAny>) -> PyResult<Self> {
+    pub(crate) fn new(py: Python<'_>, bridge: Py<PyAny>, stop: &Stop) -> PyResult<Self> {
         let object = bridge.bind(py);
         let num_params = object.getattr("num_params")?.extract()?;
         let task: String = object.getattr("task")?.extract()?;
@@ -48,12 +58,13 @@ impl PyTrainer {
                 return Err(invalid(py, format!("task must be {known}, not {other:?}")));
             }
         };
-        Ok(Self { bridge, num_params, task, spare: Mutex::default(), failed: Mutex::default() })
+        let stop = stop.clone();
+        Ok(Self { bridge, num_params, task, spare: Mutex::default(), failed: Mutex::default(), stop })
     }
 
     /// The exception of a run that failed in the trainer: its own class tells so, the user's exception is its cause.
     pub(crate) fn raised(&self, py: Python<'_>, message: &str) -> Option<PyErr> {
-        let cause = self.failed().take()?;
+        let cause = self.failed().take()?.exception;
         if cause.is_instance_of::<PyKeyboardInterrupt>(py) {
             return Some(cause);
         }
@@ -75,10 +86,10 @@ impl PyTrainer {
 
     /// The first exception in a line.
     fn said(&self) -> Option<String> {
-        self.failed().as_ref().map(PyErr::to_string)
+        self.failed().as_ref().map(|raised| raised.said.clone())
     }
 
-    fn failed(&self) -> MutexGuard<'_, Option<PyErr>> {
+    fn failed(&self) -> MutexGuard<'_, Option<Raised>> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,14 +100,15 @@ impl PyTrainer {
     /// Keeps an exception, and says it in a line.
     fn fail(&self, py: Python<'_>, error: PyErr) -> TrainerError {
         let said = error.to_string();
-        self.failed().get_or_insert_with(|| error.clone_ref(py));
+        self.failed().get_or_insert_with(|| Raised { exception: error.clone_ref(py), said: said.clone() });
         said.into()
     }
 
-    /// An exception from a place that could return none.
+    /// An exception from a place that could return none, or the end of a run that nobody waits for.
     fn earlier(&self) -> Result<(), TrainerError> {
         match self.said() {
             Some(said) => Err(said.into()),
+            None if self.stop.is_abandoned() => Err("interrupted".into()),
             None => Ok(()),
         }
     }

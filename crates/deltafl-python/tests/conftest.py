@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,27 @@ def blobs(devices: int = 12, examples: int = 30, features: int = 5) -> dfl.Feder
     names = np.array([f"ward-{k}" for k in range(devices)])[index]
     split = {f"ward-{k}": "test" for k in range(0, devices, 3)}
     return dfl.Federation.from_arrays(inputs, targets, names, split=split)
+
+
+def program(path: Path, text: str) -> subprocess.Popen[str]:
+    """A program that sees the modules of the tests and hears Ctrl-C; after 40 s it says where its threads stand, and fails."""
+    # A shell without job control lets what it starts in the background ignore Ctrl-C, and so all below it: CI may be such.
+    heard = "import faulthandler, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    path.write_text(f"{heard}faulthandler.dump_traceback_later(40, exit=True)\n{text}")
+    seen = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    return subprocess.Popen(
+        [sys.executable, str(path)], cwd=path.parent, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": seen},
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """How a program ends, and what it says that was not read yet."""
+    # Not `communicate`, which passes over what was read ahead with a line.
+    assert process.stdout is not None and process.stderr is not None
+    out, err = process.stdout.read(), process.stderr.read()
+    return process.wait(), out, err
 
 
 @pytest.fixture

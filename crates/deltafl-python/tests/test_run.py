@@ -15,8 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import ended, program
 
 import deltafl as dfl
+from deltafl import _deltafl
+from deltafl._progress import interruptible
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -129,30 +132,116 @@ def test_a_run_goes_on_to_the_same_bits() -> None:
 
 
 def test_control_c_ends_after_the_round_and_saves(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
+    process = program(
+        tmp_path / "program.py",
         "import json, sys\nimport deltafl as dfl\n"
         f"tiny = json.loads({json.dumps(json.dumps(TINY))})\n"
         "try:\n"
         "    dfl.run(tiny, out='long', rounds=1000000, evaluate_every=1000000, progress=False)\n"
         "except dfl.Interrupted as stopped:\n"
         "    assert isinstance(stopped, KeyboardInterrupt)\n"
-        "    print(stopped.rounds, flush=True)\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, str(program)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        "    print(stopped.rounds, flush=True)\n",
     )
     rounds = tmp_path / "long" / "rounds.jsonl"
     while process.poll() is None and not (rounds.exists() and rounds.stat().st_size):
         threading.Event().wait(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    code, out, err = ended(process)
+    assert code == 0, err
     done = int(out)
     assert done > 0
     more = dfl.run(TINY, out=tmp_path / "long", rounds=done + 1, evaluate_every=1000000, resume=True, progress=False)
     whole = dfl.run(TINY, out="whole", rounds=done + 1, evaluate_every=1000000, progress=False)
     assert np.array_equal(more["theta=0.5"].params(), whole["theta=0.5"].params())
+
+
+#: A trainer whose updates end when a line comes.
+STAYING = """
+import logging, sys
+import deltafl as dfl
+from conftest import SHORT, blobs
+from test_trainer import Softmax
+
+def say(line):
+    # In one piece: two threads train.
+    print(line + "\\n", end="", flush=True)
+
+class Said(logging.Handler):
+    def emit(self, record):
+        say(record.getMessage())
+
+logging.getLogger("deltafl").addHandler(Said())
+
+class Staying(Softmax):
+    def update(self, params, inputs, targets, local):
+        say("training")
+        sys.stdin.readline()
+        return super().update(params, inputs, targets, local)
+
+try:
+    dfl.train(blobs(), Staying(5, 2), dfl.FedAvg(), **SHORT, threads=2)
+except dfl.Interrupted as stopped:
+    say(f"saved {stopped.rounds}")
+except KeyboardInterrupt:
+    say("left")
+"""
+
+
+def until(process: subprocess.Popen[str], begins: str) -> None:
+    """Reads on until a line begins so."""
+    assert process.stdout is not None
+    assert any(line.startswith(begins) for line in iter(process.stdout.readline, "")), process.stderr and process.stderr.read()
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_control_c_is_heard_in_the_middle_of_a_round_and_a_second_one_trains_no_further_device(
+    tmp_path: Path, presses: int
+) -> None:
+    process = program(tmp_path / "program.py", STAYING)
+    until(process, "training")
+    until(process, "training")
+    process.send_signal(signal.SIGINT)
+    until(process, "finishing the round; press Ctrl-C again")
+    if presses == 2:
+        process.send_signal(signal.SIGINT)
+        until(process, "ending with the devices at work")
+    assert process.stdin is not None
+    process.stdin.close()
+    code, out, err = ended(process)
+    assert code == 0, err
+    # The cohort has four devices.
+    assert out == {1: "training\ntraining\nsaved 1\n", 2: "left\n"}[presses]
+
+
+def test_a_second_control_c_does_not_wait_for_the_round_of_our_own_models(tmp_path: Path) -> None:
+    process = program(
+        tmp_path / "program.py",
+        "import json, logging, sys\nimport deltafl as dfl\n"
+        "logging.basicConfig(stream=sys.stdout, level=logging.INFO, format='%(message)s')\n"
+        f"tiny = json.loads({json.dumps(json.dumps(TINY))})\n"
+        "try:\n"
+        "    dfl.run(tiny, seeds=[1], local={'epochs': 1_000_000_000}, progress=False)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('left')\n",
+    )
+    until(process, "seed 1: from round 0")
+    process.send_signal(signal.SIGINT)
+    until(process, "finishing the round; press Ctrl-C again")
+    process.send_signal(signal.SIGINT)
+    code, out, err = ended(process)
+    assert code == 0, err
+    assert out == "left\n"
+
+
+def test_a_program_that_ignores_control_c_goes_on_ignoring_it() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        stop = _deltafl.Stop()
+        with interruptible(stop):
+            signal.raise_signal(signal.SIGINT)
+        assert not stop.is_set() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_runs_in_threads_do_not_meet_and_the_interpreter_goes_on() -> None:

@@ -7,11 +7,12 @@ import os
 import re
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHORT, blobs
+from conftest import SHORT, blobs, ended, program
 from numpy.typing import NDArray
 
 import deltafl as dfl
@@ -212,6 +213,52 @@ def test_an_exception_of_a_trainer_is_raised_in_the_thread_that_trains(federatio
     thread.join()
     (error,) = raised
     assert re.match(r"device ward-\d+: RuntimeError: the disk", str(error))
+
+
+#: Three threads score devices. One raises an exception that takes long to say what it is; the second goes on with the next
+#: device meanwhile; the third raises while the second is told of the first exception.
+SLOW_WORDS = """
+import threading, time
+import numpy as np
+import deltafl as dfl
+from conftest import SHORT
+from test_trainer import Softmax
+
+scoring, role = threading.Barrier(3), threading.local()
+told, asked_again = threading.Event(), threading.Event()
+
+class Slow(Exception):
+    def __str__(self):
+        if told.is_set():
+            asked_again.set()
+            time.sleep(0.5)
+        told.set()
+        return "slow words"
+
+class Three(Softmax):
+    def loss(self, params, inputs, targets):
+        if not hasattr(role, "number"):
+            role.number = scoring.wait()
+            if role.number == 0:
+                raise Slow
+            if role.number == 2:
+                asked_again.wait(1)
+                raise RuntimeError("a second one")
+            told.wait()
+        time.sleep(0.001)
+        return super().loss(params, inputs, targets)
+
+data = dfl.Federation({f"ward-{k}": (np.ones((1, 5)), np.array([k % 2])) for k in range(4000)})
+try:
+    dfl.train(data, Three(5, 2), dfl.DeltaFL(theta=0.5, quantile="open"), **{**SHORT, "cohort": 4000}, threads=3)
+except dfl.TrainerError as error:
+    print(error)
+"""
+
+
+def test_a_second_thread_that_raises_waits_for_nobody(tmp_path: Path) -> None:
+    _, out, err = ended(program(tmp_path / "program.py", SLOW_WORDS))
+    assert re.match(r"device ward-\d+: (Slow: slow words|RuntimeError: a second one)", out), err
 
 
 def test_a_trainer_of_real_numbers_has_the_metrics_of_a_regression() -> None:

@@ -7,9 +7,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _deltafl
 
@@ -97,6 +97,48 @@ def _notebook_cell() -> Any:
 
     show: Any = display
     return show(_Line(""), display_id=True)
+
+
+_T = TypeVar("_T")
+
+
+def awaited(call: Callable[[], _T], stop: _deltafl.Stop, *, in_python: bool) -> _T:
+    """Calls on another thread where this is the main one, which then hears Ctrl-C at once, however long a round takes.
+
+    The second Ctrl-C abandons the call. One that computes ``in_python`` is still waited for until the devices at work are done:
+    a thread inside Python must not outlive the interpreter.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    done = threading.Event()
+    answers: list[_T] = []
+    raised: list[BaseException] = []
+
+    def answer() -> None:
+        try:
+            answers.append(call())
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            done.set()
+
+    def wait() -> None:
+        # A signal that comes just before a wait without an end would be heard after it only.
+        while not done.wait(0.2):
+            pass
+
+    threading.Thread(target=answer, name="deltafl train", daemon=True).start()
+    try:
+        wait()
+    except BaseException:
+        stop.abandon()
+        if in_python:
+            logger.warning("ending with the devices at work")
+            wait()
+        raise
+    if raised:
+        raise raised[0]
+    return answers[0]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from . import _deltafl
 from ._experiment import Brought, assignments, text
-from ._progress import Progress, interruptible
+from ._progress import Progress, awaited, interruptible
 from ._table import Table
 from .errors import Interrupted, InvalidInput
 
@@ -74,9 +74,16 @@ class How:
 def trained(experiment: str, how: How, brought: Brought, *, progress: bool | None) -> Run:
     """Trains an experiment in its TOML, and opens the run."""
     stop, shown = _deltafl.Stop(), Progress(progress)
+
+    def train() -> tuple[int, int, int] | None:
+        return _deltafl.train(experiment, brought.inner, brought.bridge(), how, stop, shown)
+
+    # A lone thread of a trainer is the caller's own, as its debugger and its profiler expect; it hears Ctrl-C itself.
+    in_python = brought.trainer is not None
+    is_callers = in_python and how.threads == 1
     try:
         with interruptible(stop):
-            stopped = _deltafl.train(experiment, brought.inner, brought.bridge(), how, stop, shown)
+            stopped = train() if is_callers else awaited(train, stop, in_python=in_python)
     finally:
         shown.clear()
     if stopped is not None:
