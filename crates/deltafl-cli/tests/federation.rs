@@ -144,6 +144,56 @@ fn a_device_says_why_it_stays_away() {
     assert!(why.contains("that this device's owner allows"), "{why}");
 }
 
+/// Three clinics, each with a table of its own.
+const CLINICS: [(&str, &str); 3] = [
+    (
+        "anna",
+        "who,Age (years),Ward name,Re-admitted\nanna,50,Cardiology,no\nanna,61,\"Ear, nose & throat\",yes\nanna,44,Surgery,no\nanna,70,Surgery,yes\n",
+    ),
+    (
+        "boris",
+        "who,Age (years),Ward name,Re-admitted\nboris,30,Surgery,no\nboris,35,Cardiology,unclear\nboris,81,Surgery,no\n",
+    ),
+    (
+        "clara",
+        "who,Age (years),Ward name,Re-admitted\nclara,29,Surgery,yes\nclara,66,Surgery,yes\nclara,58,Surgery,yes\n",
+    ),
+];
+
+#[test]
+fn tables_that_know_some_of_the_categories_and_classes_train_as_one_table_does() {
+    let experiment = NORMALISED.replace("cohort = 6", "cohort = 3").replace("mean-ratio", "standard");
+    let workdir = Workdir::with(&experiment.replace("split = { within = { train = 0.8 } }", ""));
+    let import = |file: &str, table: &str, out: &str| {
+        std::fs::write(workdir.path(file), table).unwrap();
+        workdir.printed(&format!("data import csv {file} --device who --label Re-admitted --out {out}"));
+    };
+    let rows = CLINICS.map(|(_, table)| table.split_once('\n').unwrap().1).concat();
+    let (header, _) = CLINICS[0].1.split_once('\n').unwrap();
+    import("all.csv", &format!("{header}\n{rows}"), "data");
+    CLINICS.iter().for_each(|(name, table)| import(&format!("{name}.csv"), table, name));
+    workdir.printed("run x.toml --out simulated --quiet");
+    let mut serving = workdir.start("serve x.toml --insecure --listen 127.0.0.1:0 --out deployed");
+    let address = serving.hear("listening on ").split(';').next().unwrap().to_owned();
+    let unknown = CLINICS[0].1.replace("Cardiology", "Oncology");
+    import("other.csv", &unknown, "other");
+    let refused = workdir.refusal(&format!("device --insecure --server {address} --data other"));
+    assert!(
+        refused.contains(r#"column "Ward name" has "Oncology", which the contract does not know"#),
+        "{refused}"
+    );
+    let device = |(name, _)| workdir.start(&format!("device --insecure --server {address} --data {name}"));
+    let _devices = CLINICS.map(device);
+    assert!(serving.child.wait().unwrap().success());
+    assert!(checkpoints(&workdir.path("deployed")) == checkpoints(&workdir.path("simulated")));
+    // Without the data a server is told how to do without it.
+    std::fs::remove_dir_all(workdir.path("data")).unwrap();
+    workdir.printed("certs init --federation clinics --out certs");
+    workdir.printed("certs server --host localhost");
+    let refused = workdir.refusal("serve x.toml --certs certs --listen 127.0.0.1:0 --out again");
+    assert!(refused.contains("--contract FILE"), "{refused}");
+}
+
 #[test]
 fn draws_with_replacement_are_refused_in_a_deployment() {
     let workdir = Workdir::with(DEPLOYED);

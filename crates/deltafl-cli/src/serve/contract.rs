@@ -7,7 +7,6 @@ use miette::Result;
 
 use super::Args;
 use crate::error::bad_input;
-use crate::session;
 
 /// The contract of data as a federation has it, and as the experiment says that devices split their own examples.
 pub(crate) fn contract_of(federation: &Federation, experiment: &Experiment) -> DataContract {
@@ -25,7 +24,14 @@ fn split_within(experiment: &Experiment) -> Option<WithinSplit> {
 /// examples the experiment says, or the file.
 pub(super) fn declared(args: &Args, experiment: &Experiment) -> Result<(Federation, DataContract)> {
     let Some(path) = &args.contract else {
-        let federation = session::load(experiment)?;
+        let refused = bad_input("the data of the experiment cannot be used");
+        let refused = match args.insecure {
+            true => refused,
+            false => refused.help(
+                "a server needs no examples: it takes --contract FILE, which --print-contract prints where the data is",
+            ),
+        };
+        let federation = experiment.data.load().map_err(|e| refused.because(e))?;
         let contract = contract_of(&federation, experiment);
         return Ok((federation, contract));
     };
