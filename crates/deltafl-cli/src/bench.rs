@@ -307,7 +307,7 @@ impl<'a> Worker<'a> {
         let mut next = || {
             let device = devices.next().unwrap_or(FederationIndex(0));
             self.pass(pass, device);
-            self.race.federation.count(device)
+            self.race.federation.example_count(device)
         };
         (0..REPEATS).map(|_| measure.rate(&mut next)).collect()
     }
