@@ -314,6 +314,7 @@ pub(crate) fn take_part_with(
     let taking_part = async {
         wait_until_willing(&consent, watched.say).await;
         let offer = first_offer(&server, &credentials.name, watched.say).await?;
+        let name = credentials.name.clone();
         let mut device = Device::connect(server, credentials, consent).with_state(state);
         let data = match &offer.contract {
             Some(contract) => {
@@ -339,7 +340,7 @@ pub(crate) fn take_part_with(
             Some(trainer) => (trainer, "a trainer of its own".to_owned()),
             None => offered_trainer(&offer, &data, args.kernel.isa())?,
         };
-        (watched.say)(&format!("{} takes part in {} ({trained})", data.name(), offer.experiment));
+        (watched.say)(&format!("{name} takes part in {} ({trained})", offer.experiment));
         let ended = device.serve(trainer, data).await;
         ended.map_err(|reason| bad_input("this device does not take part").because(reason).into())
     };

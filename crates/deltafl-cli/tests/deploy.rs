@@ -69,6 +69,10 @@ fn a_federation_is_deployed_as_the_documentation_says() {
     let command = tried.lines().find_map(|line| line.strip_prefix("Get it:  deltafl ")).unwrap();
     assert!(workdir.printed(command).contains("version 4"), "{command}");
     assert!(tried.lines().next().unwrap().contains("error %"), "{tried}");
+    // A device has the name of its certificate, whatever its table calls it.
+    let words =
+        format!("device --server localhost:{} --identity tablet --data mine --name w00000", port(&grpc));
+    workdir.start(&words).hear("tablet takes part in deployed");
 
     assert!(workdir.printed("certs revoke tablet").contains("revoked"));
     assert!(workdir.refusal("certs revoke nobody").contains("there is no device nobody"));
