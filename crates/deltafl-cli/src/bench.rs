@@ -231,7 +231,7 @@ fn take_steps(case: &Case, isa: Isa, steps: u32) -> Result<()> {
     let mut working = Aligned::zeroed(model.working_len());
     model.load(&initial(&*model), &mut working);
     let mut scratch = Aligned::zeroed(model.step_scratch_len(case.batch));
-    let step = Step { learning_rate: case.learning_rate, l2: case.l2, proximal: None, drift: None };
+    let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None };
     let mut buffer = BatchBuffer::default();
     for _ in 0..steps {
         let batch = buffer.gather(&federation.examples(FederationIndex(0)), 0..case.batch);
@@ -307,7 +307,7 @@ impl<'a> Worker<'a> {
         let mut next = || {
             let device = devices.next().unwrap_or(FederationIndex(0));
             self.pass(pass, device);
-            self.race.federation.count(device)
+            self.race.federation.example_count(device)
         };
         (0..REPEATS).map(|_| measure.rate(&mut next)).collect()
     }
@@ -327,7 +327,7 @@ impl<'a> Worker<'a> {
         self.order.extend(0..examples.len());
         Stream::new(1, Purpose::LocalUpdate, 0, u64::from(device.0)).shuffle(&mut self.order);
         model.load(params, &mut self.working);
-        let step = Step { learning_rate: case.learning_rate, l2: case.l2, proximal: None, drift: None };
+        let step = Step { learning_rate: case.learning_rate, l2: case.l2, pull: None };
         for indices in self.order.chunks(case.batch) {
             let batch = self.batch.gather(&examples, indices.iter().copied());
             model.step(&mut self.working, batch, step, &mut self.scratch);

@@ -152,7 +152,7 @@ mod tests {
         let federation = builder.build();
         let by_class = by_class(&federation, Split::Test).unwrap().unwrap();
         let told: Vec<(&str, u64)> =
-            by_class.devices().map(|class| (by_class.id(class), by_class.count(class))).collect();
+            by_class.devices().map(|class| (by_class.id(class), by_class.example_count(class))).collect();
         assert_eq!(told, [("ill", 2), ("well", 2)], "nobody is lost");
         assert!(matches!(by_class.stored_inputs(FederationIndex(1)), DeviceExamples::Dense([2.0, 4.0])));
     }

@@ -44,7 +44,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         out: &out,
         // A demo that was interrupted goes on, one that is done shows its table again.
         start: Start::Any,
-        threads: args.machine.threads,
+        threads: args.machine.cpu.threads,
         kernel: args.machine.kernel(),
         compute: args.machine.compute,
         show: &Show::unless(args.quiet || args.json),

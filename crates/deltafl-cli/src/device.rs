@@ -21,7 +21,8 @@ use miette::{IntoDiagnostic, Result};
 
 use crate::certs::identity_error;
 use crate::error::bad_input;
-use crate::run::Machine;
+use crate::logs::LogArgs;
+use crate::run::KernelArgs;
 use crate::session::stop_on_interrupt;
 use crate::settings::ConfigArgs;
 
@@ -37,7 +38,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 #[derive(clap::Args, Debug)]
 #[command(
     subcommand_negates_reqs = true,
-    after_help = "Examples:\n  deltafl device --server localhost:7700 --data data/mine --insecure --allow-model linear\n  deltafl device audit identity/state/transcript.jsonl neighbour.jsonl"
+    after_help = "Examples:\n  deltafl device --server localhost:7700 --data data/mine --insecure --allow-model linear\n  deltafl device --server fl.example.org:7700 --identity identity --data data/mine\n  deltafl device audit identity/state/transcript.jsonl neighbour.jsonl"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -52,12 +53,13 @@ enum DeviceCommand {
     Audit(audit::Args),
 }
 
-/// How a device takes part.
+/// How a device takes part. Whoever starts one should read why it stays away: when its owner's conditions are not met, too.
 #[derive(clap::Args, Debug)]
+#[command(mut_arg("level", |level| level.default_value("info")))]
 pub(crate) struct TakePart {
     #[command(flatten)]
     _config: ConfigArgs,
-    /// The server
+    /// The address of the server
     #[arg(long, value_name = "HOST:PORT", required = true, value_parser = host_and_port)]
     server: Option<String>,
     /// The federation folder that holds this device's examples
@@ -76,49 +78,53 @@ pub(crate) struct TakePart {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     #[command(flatten)]
+    kernel: KernelArgs,
+    #[command(flatten)]
     consent: ConsentArgs,
     #[command(flatten)]
-    machine: Machine,
+    logs: LogArgs,
 }
 
 /// What the owner of the device agrees to.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "What this device agrees to")]
 pub(crate) struct ConsentArgs {
-    /// An experiment to take part in; may be repeated [default: any]
+    /// Take part in this experiment alone; may be repeated [default: any]
     #[arg(long = "allow-experiment", value_name = "NAME")]
     experiments: Vec<String>,
-    /// A model to train; may be repeated [default: any that fits the data]
+    /// Train this kind of model alone, such as linear; may be repeated [default: any that fits the data]
     #[arg(long = "allow-model", value_name = "KIND")]
     models: Vec<String>,
-    /// Let the server ask for this device's loss
+    /// Let the server see the loss of this device by itself, and not only sums over cohorts
     #[arg(long)]
     open: bool,
-    /// The fewest devices to hide among [default: 30; 3 with --insecure]
+    /// Answer only in sums over at least so many devices [default: 30; 3 with --insecure]
     #[arg(long, value_name = "N")]
     min_cohort: Option<usize>,
-    #[command(flatten)]
-    guard: GuardArgs,
     /// Stay away from federations whose server chooses the cohorts and does not draw them
     #[arg(long)]
     drawn_only: bool,
     /// The largest share of the drawn that a server may leave out as unreachable
     #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     max_left_out: f64,
-    /// Minutes of computing per day
+    /// Minutes of computing per day, at most
     #[arg(long, value_name = "MINUTES", default_value_t = 24 * 60)]
     work_per_day: u64,
     /// Passes over this device's examples for one question, at most
     #[arg(long, value_name = "N", default_value_t = 100)]
     max_passes: u32,
-    #[command(flatten)]
-    conditions: conditions::ConditionArgs,
     /// Do not tell how models serve the examples that this device holds out, not even inside sums
     #[arg(long)]
     no_evaluation: bool,
+    #[command(flatten)]
+    guard: GuardArgs,
+    #[command(flatten)]
+    conditions: conditions::ConditionArgs,
 }
 
 /// Against whom rounds protect their devices: what a server offers and a device insists on.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Against whom rounds protect their devices")]
 pub(crate) struct GuardArgs {
     /// What the server is taken to do: lie (active), or follow the protocol and look at everything (curious)
     #[arg(long, value_name = "WHO", default_value = "active")]
@@ -271,6 +277,7 @@ fn data(name: Option<&str>, folder: &Path, federation: &Arc<Federation>) -> Resu
 }
 
 fn take_part(args: TakePart) -> Result<()> {
+    args.logs.start();
     // Clap has asked for it: it may be missing before a subcommand alone.
     let Some(folder) = &args.data else {
         return Err(bad_input("a device needs --server and --data").into());
@@ -330,7 +337,7 @@ pub(crate) fn take_part_with(
         };
         let (trainer, trained) = match brought {
             Some(trainer) => (trainer, "a trainer of its own".to_owned()),
-            None => offered_trainer(&offer, &data, args.machine.kernel())?,
+            None => offered_trainer(&offer, &data, args.kernel.isa())?,
         };
         (watched.say)(&format!("{} takes part in {} ({trained})", data.name(), offer.experiment));
         let ended = device.serve(trainer, data).await;

@@ -18,7 +18,7 @@ use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
 use crate::data::info;
 use crate::error::{BadInput, bad_input};
-use crate::run::Machine;
+use crate::run::CpuArgs;
 use crate::session::{build_model, folder_error};
 use crate::{by_class, table};
 
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     devices: Option<PathBuf>,
     #[command(flatten)]
-    machine: Machine,
+    cpu: CpuArgs,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -55,14 +55,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let tracks = chosen(&experiment, &args.theta)?;
     let federation = federation(&experiment, &args.data)?;
     let states = states(&args.run, &experiment)?;
-    let model = build_model(&experiment, &federation, args.machine.kernel())?;
+    let model = build_model(&experiment, &federation, args.cpu.kernel.isa())?;
     if states.iter().flat_map(|state| &state.tracks).any(|track| track.params.len() != model.num_params()) {
         return Err(other_data(&args, "its examples have another shape, or other classes").into());
     }
     let trainer = Sgd::new(&*model);
     let refused = || bad_input(format!("{} cannot be evaluated", args.data.display()));
-    let compute =
-        Threads::new(&trainer, &federation, args.machine.threads).map_err(|e| refused().because(e))?;
+    let compute = Threads::new(&trainer, &federation, args.cpu.threads).map_err(|e| refused().because(e))?;
     let mut exchange = Direct::new(compute, &federation).map_err(|e| refused().because(e))?;
     let mut evaluations = Vec::new();
     for state in &states {
@@ -90,7 +89,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             .iter()
             .map(|state| tracks.iter().map(|(t, _)| &state.tracks[*t].params).collect())
             .collect();
-        let classes = by_class::evaluate(&trainer, &federation, &seeds, args.machine.threads)?;
+        let classes = by_class::evaluate(&trainer, &federation, &seeds, args.cpu.threads)?;
         // To the federation all devices train; to the models they are new.
         if let Some(classes) = classes.map(|classes| Classes { split: Split::Test, ..classes }) {
             let names: Vec<String> = tracks.iter().map(|(_, label)| label.name.clone()).collect();

@@ -32,6 +32,8 @@ mod export;
 mod gpu;
 mod idle;
 mod illustrate;
+#[cfg(feature = "net")]
+mod logs;
 mod man;
 #[cfg(feature = "net")]
 mod model;

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::certs::identity_error;
 use crate::error::bad_input;
-use crate::run::Machine;
+use crate::run::CpuArgs;
 use crate::table;
 
 /// Get the model of a level, and see which level serves this device best
@@ -50,7 +50,7 @@ pub(crate) enum ModelCommand {
         #[command(flatten)]
         source: SourceArgs,
         #[command(flatten)]
-        machine: Machine,
+        cpu: CpuArgs,
         /// Print as JSON
         #[arg(long)]
         json: bool,
@@ -99,7 +99,7 @@ impl SourceArgs {
 pub(crate) fn run(command: ModelCommand) -> Result<()> {
     match command {
         ModelCommand::Pull { theta, source, out } => pull(theta, &source.knob()?, &out),
-        ModelCommand::Try { data, source, machine, json } => try_levels(&data, &source, &machine, json),
+        ModelCommand::Try { data, source, cpu, json } => try_levels(&data, &source, &cpu, json),
     }
 }
 
@@ -169,7 +169,7 @@ fn between(bounds: Bounds, number: impl Fn(f64) -> String) -> String {
     }
 }
 
-fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -> Result<()> {
+fn try_levels(data: &Path, source: &SourceArgs, cpu: &CpuArgs, json: bool) -> Result<()> {
     let knob = source.knob()?;
     let cards = knob.models().map_err(ask_error)?;
     let newest = cards.iter().map(|card| card.version).max();
@@ -179,7 +179,7 @@ fn try_levels(data: &Path, source: &SourceArgs, machine: &Machine, json: bool) -
         let (about, params) =
             read_params(&bytes).map_err(|e| bad_input("the server sent no params").because(e))?;
         let federation = fitted(data, about.contract.as_ref())?;
-        tried.push(evaluate(card, &about, &params, &federation, machine)?);
+        tried.push(evaluate(card, &about, &params, &federation, cpu)?);
     }
     let best = tried.iter().min_by(|a, b| a.loss.total_cmp(&b.loss));
     let Some(best) = best else {
@@ -243,17 +243,17 @@ fn evaluate(
     about: &ModelAbout,
     params: &Params,
     federation: &Federation,
-    machine: &Machine,
+    cpu: &CpuArgs,
 ) -> Result<Tried> {
     let refused = "the model does not fit the data";
-    let model = about.model.build(federation, machine.kernel()).map_err(|e| bad_input(refused).because(e))?;
+    let model = about.model.build(federation, cpu.kernel.isa()).map_err(|e| bad_input(refused).because(e))?;
     if model.num_params() != params.len() {
         let (needs, got) = (model.num_params(), params.len());
         return Err(bad_input(format!("{refused}: it has {got} params where this data needs {needs}")).into());
     }
     let trainer = Sgd::new(&*model);
     let compute =
-        Threads::new(&trainer, federation, machine.threads).map_err(|e| bad_input(refused).because(e))?;
+        Threads::new(&trainer, federation, cpu.threads).map_err(|e| bad_input(refused).because(e))?;
     let mut exchange = Direct::new(compute, federation).map_err(|e| bad_input(refused).because(e))?;
     let (mut loss, mut value, mut examples) = (0.0, 0.0, 0.0);
     let held_out = federation.held_out().iter().any(Option::is_some);

@@ -240,7 +240,7 @@ fn train(args: &Args, job: &Job, show: &Show<'_>) -> Result<Result<Beside, Stopp
     let options = Options {
         out: &job.out,
         start: Start::Any,
-        threads: args.machine.threads,
+        threads: args.machine.cpu.threads,
         kernel: args.machine.kernel(),
         compute: args.machine.compute,
         show,

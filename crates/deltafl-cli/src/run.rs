@@ -46,12 +46,8 @@ pub(crate) struct Args {
 /// What of the machine to use.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Machine {
-    /// Number of threads; the result has the same bits for any [default: one per core]
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub(crate) threads: usize,
-    /// Pin the kernels to an instruction set: reference, avx2, avx512 [default: the best here]
-    #[arg(long, value_name = "SET")]
-    kernel: Option<Isa>,
+    #[command(flatten)]
+    pub(crate) cpu: CpuArgs,
     /// Where devices compute: cpu, cuda, cuda:N, or auto for a GPU where there is one and it has kernels for the model
     #[arg(long, value_name = "PLACE", default_value_t = Place::Auto)]
     pub(crate) compute: Place,
@@ -60,6 +56,31 @@ pub(crate) struct Machine {
 impl Machine {
     /// The instruction set of the kernels.
     pub(crate) fn kernel(&self) -> Isa {
+        self.cpu.kernel.isa()
+    }
+}
+
+/// What of the CPU to use, for commands that compute nowhere else.
+#[derive(clap::Args, Debug)]
+pub(crate) struct CpuArgs {
+    /// Number of threads; the result has the same bits for any [default: one per core]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) threads: usize,
+    #[command(flatten)]
+    pub(crate) kernel: KernelArgs,
+}
+
+/// Which kernels to use: the part of the machine that a single device and a server choose.
+#[derive(clap::Args, Debug)]
+pub(crate) struct KernelArgs {
+    /// Pin the kernels to an instruction set: reference, avx2, avx512 [default: the best here]
+    #[arg(long, value_name = "SET")]
+    kernel: Option<Isa>,
+}
+
+impl KernelArgs {
+    /// The instruction set of the kernels.
+    pub(crate) fn isa(&self) -> Isa {
         self.kernel.unwrap_or_else(Isa::detect)
     }
 }
@@ -71,7 +92,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let options = Options {
         out: &out,
         start: if args.resume { Start::Resume } else { Start::New },
-        threads: args.machine.threads,
+        threads: args.machine.cpu.threads,
         kernel: args.machine.kernel(),
         compute: args.machine.compute,
         show: &show,

@@ -27,7 +27,8 @@ use miette::{IntoDiagnostic, Report, Result};
 
 use crate::error::bad_input;
 use crate::experiment_file;
-use crate::run::Machine;
+use crate::logs::LogArgs;
+use crate::run::KernelArgs;
 use crate::session::{self, Seeds, folder_error, stop_on_interrupt};
 use crate::settings::ConfigArgs;
 
@@ -35,7 +36,6 @@ mod audience;
 mod checks;
 mod contract;
 mod deployment;
-mod logs;
 mod rounds;
 
 pub(crate) use audience::Audience;
@@ -69,13 +69,13 @@ pub(crate) struct Args {
     /// Override a key of the experiment; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Where devices connect to
+    /// The address at which devices connect
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7700")]
     listen: SocketAddr,
     /// Without certificates, on a loopback address: for demonstrations
     #[arg(long)]
     insecure: bool,
-    /// Train levels θ that lie fewer than ten devices of a cohort apart: their sums tell of the devices between them
+    /// Train levels θ although fewer than ten devices of a cohort lie between two of them, of which the two sums then tell
     #[arg(long)]
     allow_close_levels: bool,
     /// The contract of the data, a JSON file: the shape of the devices' examples and how they are normalised, in place of the experiment's data
@@ -84,26 +84,26 @@ pub(crate) struct Args {
     /// Print the contract of the experiment's data, and end
     #[arg(long)]
     print_contract: bool,
-    /// Let the experiment ask devices for their losses one by one; devices must agree too
+    /// Let the experiment ask devices for their losses one by one; only devices that say --open too take part
     #[arg(long)]
     open: bool,
     #[command(flatten)]
-    logs: logs::LogArgs,
+    kernel: KernelArgs,
+    /// Say nothing about rounds
+    #[arg(long, short)]
+    quiet: bool,
     #[command(flatten)]
     deployment: DeploymentArgs,
     #[command(flatten)]
     rounds: Rounds,
     #[command(flatten)]
-    machine: Machine,
-    /// Say nothing about rounds
-    #[arg(long, short)]
-    quiet: bool,
+    logs: LogArgs,
 }
 
 impl Args {
     /// The instruction set of the kernels.
     pub(crate) fn kernel(&self) -> Isa {
-        self.machine.kernel()
+        self.kernel.isa()
     }
 
     /// Whether there are no certificates.
@@ -122,7 +122,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     check(&args, &experiment)?;
     let (federation, contract) = declared(&args, &experiment)?;
-    let model = session::build_model(&experiment, &federation, args.machine.kernel())?;
+    let model = session::build_model(&experiment, &federation, args.kernel.isa())?;
     let served = Served {
         trainer: &Sgd::new(&*model),
         data_hash: match &args.contract {
@@ -166,7 +166,7 @@ pub(crate) fn serve(
     experiment.resolved = Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: served.data_hash.clone(),
-        kernel: args.machine.kernel(),
+        kernel: args.kernel.isa(),
         compute: ComputedOn::default(),
         params: served.trainer.num_params(),
         population: None, // Devices keep their figures to themselves.
@@ -261,7 +261,7 @@ fn held_out(args: &Args, served: &Served<'_>, audience: &dyn Audience) -> Option
 }
 
 /// The shape of the data and the model for it.
-pub(crate) fn load(experiment: &Experiment, machine: &Machine) -> Result<(Federation, Box<dyn Model>)> {
+pub(crate) fn load(experiment: &Experiment, kernel: Isa) -> Result<(Federation, Box<dyn Model>)> {
     let federation = experiment
         .data
         .load()
@@ -269,7 +269,7 @@ pub(crate) fn load(experiment: &Experiment, machine: &Machine) -> Result<(Federa
     let model = experiment
         .model
         .spec()
-        .build(&federation, machine.kernel())
+        .build(&federation, kernel)
         .map_err(|e| bad_input("the model does not fit the data").because(e))?;
     Ok((federation, model))
 }

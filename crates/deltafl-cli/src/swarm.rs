@@ -1,5 +1,6 @@
 //! `deltafl swarm`: many devices of a federation in one process, over real sockets.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,17 +20,20 @@ use miette::{IntoDiagnostic, Result};
 use crate::device::{GuardArgs, host_and_port};
 use crate::error::bad_input;
 use crate::experiment_file;
-use crate::run::Machine;
+use crate::logs::LogArgs;
+use crate::run::KernelArgs;
 use crate::serve::load;
 use crate::session::stop_on_interrupt;
 
 /// How long a server may take to accept a connection before its absence is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Let many devices of a federation take part, from one process
+/// Let many devices of a federation take part, from one process: to try a server, and to load it
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Example:\n  deltafl swarm experiments/deployed.toml --insecure --drop-out 0.3 --garbage 0.05"
+    after_help = "Example:\n  deltafl swarm experiments/deployed.toml --insecure --drop-out 0.3 --garbage 0.05",
+    // A line for each of many devices would bury everything else.
+    mut_arg("level", |level| level.default_value("off"))
 )]
 pub(crate) struct Args {
     /// The experiment: its data and its model
@@ -37,7 +41,7 @@ pub(crate) struct Args {
     /// Override a key of the experiment; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// The server
+    /// The address of the server
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7700", value_parser = host_and_port)]
     server: String,
     /// How many devices, the first of the federation [default: all that train]
@@ -52,24 +56,30 @@ pub(crate) struct Args {
     /// Let the server ask for losses one by one
     #[arg(long)]
     open: bool,
-    /// The fewest devices to hide among [default: 30; 3 with --insecure]
+    /// Answer only in sums over at least so many devices [default: 30; 3 with --insecure]
     #[arg(long, value_name = "N")]
     min_cohort: Option<usize>,
+    /// New connections per second
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    arrivals: u32,
+    /// Threads on which the devices compute, together [default: one per core]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    kernel: KernelArgs,
     #[command(flatten)]
     guard: GuardArgs,
     #[command(flatten)]
     faults: Faults,
     #[command(flatten)]
     day: DayArgs,
-    /// New connections per second
-    #[arg(long, value_name = "N", default_value_t = 500)]
-    arrivals: u32,
     #[command(flatten)]
-    machine: Machine,
+    logs: LogArgs,
 }
 
 /// What goes wrong.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Faults")]
 struct Faults {
     /// Probability that a device vanishes in a round, at a phase drawn at random
     #[arg(long, value_name = "P", default_value_t = 0.0)]
@@ -77,19 +87,20 @@ struct Faults {
     /// Probability that a device sends noise in place of one message of a round
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     garbage: f64,
-    /// A device answers after up to so many milliseconds
+    /// Milliseconds after which a device answers, at most
     #[arg(long, value_name = "MS", default_value_t = 0)]
     delay: u64,
     /// Bytes per second of a device's link; 0 sets no bound
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     bandwidth: u64,
-    /// From which faults are drawn
+    /// The seed from which faults are drawn
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     fault_seed: u64,
 }
 
 /// When devices are online.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "A day")]
 struct DayArgs {
     /// Let devices come and go with the hours of a day that takes so many seconds: most are online at night, few at noon
     #[arg(long = "day", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -112,8 +123,9 @@ impl DayArgs {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
+    args.logs.start();
     let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
-    let (federation, model) = load(&experiment, &args.machine)?;
+    let (federation, model) = load(&experiment, args.kernel.isa())?;
     let federation: Arc<Federation> = Arc::new(federation);
     let trainer: Arc<dyn LocalTrainer> = Arc::new(model_trainer(model.into()));
     let devices = devices(&args, &federation)?;
@@ -181,17 +193,14 @@ fn devices(args: &Args, federation: &Federation) -> Result<Vec<SimulatedDevice>>
 
 fn options(args: &Args) -> Result<SwarmOptions> {
     let Faults { drop_out, garbage, delay, bandwidth, fault_seed } = args.faults;
-    let threads = match args.machine.threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        threads => threads,
-    };
+    let every_core = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let least = if args.insecure { 3 } else { Consent::default().min_cohort };
     let min_cohort = args.min_cohort.unwrap_or(least);
     Ok(SwarmOptions {
         consent: Consent { open: args.open, min_cohort, guard: args.guard.guard()?, ..Consent::default() },
         misconduct: Misconduct { drop_out, garbage, delay_ms: delay, bandwidth },
         seed: fault_seed,
-        threads,
+        threads: args.threads.unwrap_or_else(every_core).get(),
         arrivals: args.arrivals,
         backoff: Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(10) },
         day: args.day.day()?,

@@ -153,7 +153,7 @@ fn run_points(args: &RunArgs) -> Result<()> {
     let points: Vec<&Point> = args.shard.of(&sweep.points).collect();
     let effort = Effort {
         jobs: args.jobs,
-        threads: args.machine.threads,
+        threads: args.machine.cpu.threads,
         kernel: args.machine.kernel(),
         compute: args.machine.compute,
         quiet: args.quiet || args.json,

@@ -223,7 +223,7 @@ impl Tuner<'_> {
     fn trained(&self, folder: &SweepFolder, sweep: Sweep) -> Result<Vec<(Point, Summary)>> {
         let effort = Effort {
             jobs: self.args.jobs,
-            threads: self.args.machine.threads,
+            threads: self.args.machine.cpu.threads,
             kernel: self.args.machine.kernel(),
             compute: self.args.machine.compute,
             quiet: self.args.quiet || self.args.json,

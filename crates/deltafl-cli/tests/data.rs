@@ -67,9 +67,18 @@ classes each  min 1, median 2, mean 1.7, max 2
 }
 
 #[test]
+fn an_option_that_was_renamed_is_refused_with_its_present_name() {
+    let dir = TempDir::new().unwrap();
+    let said = refused(&dir, &["data", "synth", "glyphs", "--points", "5,9,20", "--out", "f"]);
+    assert!(said.contains("it is called --examples now"), "{said}");
+    let said = refused(&dir, &["data", "split", "f", "--min-points", "3", "--out", "g"]);
+    assert!(said.contains("'--min-examples'"), "{said}");
+}
+
+#[test]
 fn split_and_partition_make_new_folders() {
     let dir = imported();
-    let split = ["data", "split", "f", "--train", "0.5", "--min-points", "1", "--out", "halves"];
+    let split = ["data", "split", "f", "--train", "0.5", "--min-examples", "1", "--out", "halves"];
     assert_eq!(
         printed(&dir, &split),
         "halves: csv, 2 devices, 5 examples, 3 classes\n  1 train, 1 test, 0 validation devices\n  \

@@ -103,7 +103,7 @@ fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulat
         .printed(&format!("model try --data data --server http://{http} --federation normalised --json"));
     let tried: serde_json::Value = serde_json::from_str(&tried).unwrap();
     assert!(tried[0]["loss"].as_f64().is_some_and(f64::is_finite), "{tried}");
-    let held_out = data.len() as u64 + data.devices().map(|k| data.count(k) / 5).sum::<u64>();
+    let held_out = data.len() as u64 + data.devices().map(|k| data.example_count(k) / 5).sum::<u64>();
     assert!(tried[0]["held_out"] == true && tried[0]["examples"].as_u64() <= Some(held_out), "{tried}");
 
     // The server knows how models serve these examples between bounds, and a report draws it.
@@ -120,6 +120,28 @@ fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulat
     workdir.printed("report deployed --no-figures");
     let table = std::fs::read_to_string(workdir.path("deployed/tables.md")).unwrap();
     assert!(table.contains("from secure sums over cohorts") && table.contains('–'), "{table}");
+}
+
+#[test]
+fn a_device_says_why_it_stays_away() {
+    let workdir = Workdir::with(NORMALISED);
+    workdir.printed("data synth glyphs --devices 3 --train 1 --out data");
+    let data = deltafl_data::open(workdir.path("data")).unwrap();
+    let names: Vec<&str> = data.devices().map(|k| data.id(k)).collect();
+    let device = |k: usize, address: &str, options: &str| {
+        let name = names[k];
+        workdir.start(&format!("device --insecure --server {address} --data data --name {name} {options}"))
+    };
+    // Its owner's conditions are not met: it asks no server for anything.
+    device(0, "127.0.0.1:1", "--while false").hear("takes no part for now");
+    let mut serving =
+        workdir.start("serve x.toml --insecure --set cohort=3 --listen 127.0.0.1:0 --out deployed");
+    let address = serving.hear("listening on ").split(';').next().unwrap().to_owned();
+    // Its owner allows less work than a question asks for.
+    let mut devices: Vec<Running> = (0..2).map(|k| device(k, &address, "")).collect();
+    devices.push(device(2, &address, "--max-passes 0"));
+    let why = devices[2].hear("stays out of a sum");
+    assert!(why.contains("that this device's owner allows"), "{why}");
 }
 
 #[test]

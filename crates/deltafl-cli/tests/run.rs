@@ -282,7 +282,7 @@ fn an_empty_federation_is_refused() {
     let workdir = workdir();
     let said = workdir.failure("run x.toml --set data.split.train=0 --out e", 2);
     assert!(said.contains("no train devices"), "{said}");
-    let said = workdir.failure("run x.toml --set data.split.min_points=100000 --out e", 2);
+    let said = workdir.failure("run x.toml --set data.split.min_examples=100000 --out e", 2);
     assert!(said.contains("no device has more than 100000"), "{said}");
 }
 

@@ -94,7 +94,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     let params = initial(&cohort.spec, federation);
     let mut gpu = Gpu::new(device, federation, &cohort.spec, params.len(), Options::default())?;
     let devices: Vec<(FederationIndex, f64)> =
-        federation.devices().map(|k| (k, federation.count(k) as f64)).collect();
+        federation.devices().map(|k| (k, federation.example_count(k) as f64)).collect();
     let plan = LocalPlan {
         work: Work::Epochs(1),
         batch: cohort.batch,
@@ -140,7 +140,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let step = median(|_| Ok(gpu.updates(&key, &tasks, &mut sums).map(|_| ())?))?;
     let losses = median(|_| Ok(gpu.scores(&all, &[&params]).map(|_| ())?))?;
-    let examples: u64 = ids.iter().map(|&k| federation.count(k)).sum();
+    let examples: u64 = ids.iter().map(|&k| federation.example_count(k)).sum();
     println!(
         "{}: a round {:.3} ms ({:.3} ms with one step per device, {:.3} ms with the losses before), losses {:.3} ms, {:.0} examples/s",
         cohort.name,
@@ -169,7 +169,7 @@ fn evaluation(device: &Device) -> Result<(), Failure> {
 
 fn blocks_of(federation: &Federation, devices: &[FederationIndex]) -> Vec<Block> {
     let of_device = |&device: &FederationIndex| {
-        let blocks = blocks(federation.count(device) as usize);
+        let blocks = blocks(federation.example_count(device) as usize);
         blocks.map(move |examples| Block { device, examples })
     };
     devices.iter().flat_map(of_device).collect()

@@ -286,7 +286,7 @@ impl Ranges {
     }
 
     fn of(federation: &Federation, device: FederationIndex) -> Self {
-        let (start, count) = (federation.offset(device), federation.count(device));
+        let (start, count) = (federation.offset(device), federation.example_count(device));
         let rows = match federation.kind() {
             InputKind::Windows { len, .. } => count + len as u64,
             _ => count,

@@ -299,7 +299,7 @@ impl<'a> Gpu<'a> {
         for (task, &vector) in tasks.iter().zip(&vectors) {
             if task.weight.is_nan() {
                 UpdateCode::refuse(&mut sums[task.sum]);
-            } else if task.plan.examples(self.federation.count(task.device)) == 0 {
+            } else if task.plan.examples(self.federation.example_count(task.device)) == 0 {
                 // A device that takes no step stays at w, and counts.
                 let (w, code) = (task.params.as_slice(), UpdateCode::new(key.members as usize));
                 let _ = code.add(w, w, task.weight, &mut sums[task.sum]);
@@ -406,7 +406,7 @@ impl<'a> Gpu<'a> {
         let mut orders: Vec<Order<'_>> = Vec::new();
         let (mut tasks, mut total) = (Vec::with_capacity(wave.len()), 0);
         for (slot, Wanted { task, vector }) in wave.iter().enumerate() {
-            let (plan, examples) = (task.plan, self.federation.count(task.device) as u32);
+            let (plan, examples) = (task.plan, self.federation.example_count(task.device) as u32);
             let (draws, passes) = order::passes(plan, examples);
             let first = *known.entry((task.device, draws, passes)).or_insert_with(|| {
                 let offset = offset(offsets, task.device) as u32;

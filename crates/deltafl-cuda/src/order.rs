@@ -145,7 +145,7 @@ impl Orders {
         self.places.clear();
         let (mut all, mut len) = (Vec::with_capacity(devices.len()), 0);
         for &device in devices {
-            let examples = federation.count(device) as u32;
+            let examples = federation.example_count(device) as u32;
             if self.places.contains_key(&device) || examples == 0 {
                 continue;
             }

@@ -12,7 +12,7 @@ use deltafl::data::{DeviceExamples, InputKind, Split, TargetKind};
 use deltafl::stream::{Purpose, Stream};
 use deltafl_data::{FederationWriter, Heading};
 
-const POINTS: usize = 10;
+const EXAMPLES: usize = 10;
 const DIM: usize = 16;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,7 +42,7 @@ fn write(devices: u64, out: &std::path::Path) -> Result<(), Box<dyn std::error::
         target: TargetKind::Classes(2),
     };
     let mut writer = FederationWriter::create(out, heading)?;
-    let (mut values, mut labels) = (vec![0.0; POINTS * DIM], vec![0; POINTS]);
+    let (mut values, mut labels) = (vec![0.0; EXAMPLES * DIM], vec![0; EXAMPLES]);
     for k in 0..devices {
         let mut stream = Stream::new(1, Purpose::Synthesis, 0, k);
         let shift = stream.uniform(-1.0, 1.0);

@@ -27,6 +27,7 @@ mod model;
 mod name;
 mod number;
 mod parse;
+mod renamed;
 mod split;
 
 pub use algorithm::AlgorithmSection;

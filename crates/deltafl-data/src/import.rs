@@ -77,7 +77,7 @@ impl Target {
     /// The devices to keep, with their splits; the others are noted as dropped.
     fn roster(&self, counts: &[u64], source: &mut Source) -> Result<Vec<(usize, Split)>, ImportError> {
         let (kept, splits) = self.split.draw(counts)?;
-        let bound = self.split.min_points;
+        let bound = self.split.min_examples;
         let reason = format!("devices with no more than {bound} examples");
         source.dropped(&reason, (counts.len() - kept.len()) as u64);
         let examples: u64 = counts.iter().filter(|&&count| count <= bound).sum();

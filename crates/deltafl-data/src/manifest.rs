@@ -9,16 +9,22 @@ use serde::{Deserialize, Serialize};
 use super::OpenError;
 
 /// The version of the folder's format.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 /// Name of the file.
 pub(crate) const FILE_NAME: &str = "federation.toml";
+
+/// The part of the file that every version has.
+#[derive(Deserialize)]
+struct Versioned {
+    format: u32,
+}
 
 /// What a federation folder holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The version of the format: 1.
+    /// The version of the format: 2.
     pub format: u32,
     /// What the federation is called.
     pub name: String,
@@ -97,11 +103,12 @@ impl Manifest {
         let path = dir.join(FILE_NAME);
         let text =
             fs::read_to_string(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
-        let manifest: Self = toml::from_str(&text)
-            .map_err(|source| OpenError::Manifest { path: path.clone(), source: Box::new(source) })?;
-        if manifest.format != FORMAT {
-            return Err(OpenError::Format { path, got: manifest.format });
+        let invalid = |source| OpenError::Manifest { path: path.clone(), source: Box::new(source) };
+        // The version first: a manifest of another one may have other keys.
+        let Versioned { format } = toml::from_str(&text).map_err(invalid)?;
+        if format != FORMAT {
+            return Err(OpenError::Format { path, got: format });
         }
-        Ok(manifest)
+        toml::from_str(&text).map_err(invalid)
     }
 }

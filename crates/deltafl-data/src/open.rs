@@ -43,7 +43,7 @@ pub enum OpenError {
         source: Box<toml::de::Error>,
     },
     /// A format that we do not know.
-    #[error("{path}: format {got} is not known to this version; it reads format 1")]
+    #[error("{path}: format {got} is not known to this version; it reads format 2: import the data again")]
     Format {
         /// The file.
         path: PathBuf,
@@ -129,12 +129,11 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
 }
 
 /// The columns of the device table.
-pub(crate) const DEVICE_COLUMNS: [Column; 5] = [
+pub(crate) const DEVICE_COLUMNS: [Column; 4] = [
     Column::new("id", ColumnType::Utf8),
     Column::new("split", ColumnType::Number(Number::U8)),
     Column::new("offset", ColumnType::Number(Number::U64)),
-    Column::new("count", ColumnType::Number(Number::U64)),
-    Column::new("weight", ColumnType::Number(Number::U64)),
+    Column::new("examples", ColumnType::Number(Number::U64)),
 ];
 
 /// The columns of the examples.
@@ -219,7 +218,7 @@ fn open_devices(dir: &Path, manifest: &Manifest) -> Result<DeviceTable, OpenErro
         return Err(OpenError::Count { path, what: "devices", expected: manifest.devices, got: file.rows });
     }
     let ids = file.strings(0).map_err(|source| OpenError::Arrow { path: path.clone(), source })?;
-    Ok(DeviceTable { ids, split: file.numbers(1), offset: file.numbers(2), count: file.numbers(3) })
+    Ok(DeviceTable { ids, split: file.numbers(1), offset: file.numbers(2), examples: file.numbers(3) })
 }
 
 fn open_words(dir: &Path, vocabulary: usize, dim: usize) -> Result<(TextColumn, WordVectors), OpenError> {

@@ -96,7 +96,7 @@ struct Table {
     id_ends: Vec<i32>,
     split: Vec<u8>,
     offset: Vec<u64>,
-    count: Vec<u64>,
+    examples: Vec<u64>,
 }
 
 impl FederationWriter {
@@ -218,7 +218,7 @@ impl FederationWriter {
 
     /// Completes the folder and gives it its name.
     pub fn finish(mut self) -> Result<Manifest, SaveError> {
-        if self.table.count.is_empty() {
+        if self.table.examples.is_empty() {
             return Err(SaveError::NoDevices);
         }
         let io = |name: &'static str| {
@@ -238,8 +238,8 @@ impl FederationWriter {
             classes: self.heading.target.classes(),
             targets: TargetFormat::of(self.heading.target),
             class_names: self.class_names,
-            devices: self.table.count.len() as u64,
-            examples: self.table.count.iter().sum(),
+            devices: self.table.examples.len() as u64,
+            examples: self.table.examples.iter().sum(),
             symbols: self.symbols,
             word_dim: self.word_dim,
             input: self.heading.kind,
@@ -276,13 +276,13 @@ pub fn save(federation: &Federation, target: impl AsRef<Path>) -> Result<Manifes
 }
 
 impl Table {
-    fn push(&mut self, id: &str, split: Split, offset: u64, count: u64) -> Result<(), SaveError> {
+    fn push(&mut self, id: &str, split: Split, offset: u64, examples: u64) -> Result<(), SaveError> {
         let end = i32::try_from(self.ids.len() + id.len()).map_err(|_| SaveError::IdsTooLong)?;
         self.ids.push_str(id);
         self.id_ends.push(end);
         self.split.push(split as u8);
         self.offset.push(offset);
-        self.count.push(count);
+        self.examples.push(examples);
         Ok(())
     }
 
@@ -291,9 +291,8 @@ impl Table {
         write_strings(&mut file, &self.ids, &self.id_ends)?;
         file.buffer(&self.split)?;
         file.buffer(bytes_of(&self.offset))?;
-        file.buffer(bytes_of(&self.count))?;
-        file.buffer(bytes_of(&self.count))?; // the weight α_k is the number of examples
-        file.finish(self.count.len() as u64)
+        file.buffer(bytes_of(&self.examples))?;
+        file.finish(self.examples.len() as u64)
     }
 }
 

@@ -82,7 +82,7 @@ fn a_saved_federation_opens_to_what_it_was() {
 #[test]
 fn a_federation_without_its_small_devices_saves_compactly() {
     let dir = TempDir::new().unwrap();
-    let split = images().split_devices(&DeviceSplit { min_points: 1, ..DeviceSplit::default() }).unwrap();
+    let split = images().split_devices(&DeviceSplit { min_examples: 1, ..DeviceSplit::default() }).unwrap();
     deltafl_data::save(&split, dir.path().join("f")).unwrap();
     let opened = deltafl_data::open(dir.path().join("f")).unwrap();
     assert_eq!(contents(&opened), contents(&split));
@@ -215,8 +215,13 @@ fn a_damaged_manifest_says_where() {
         damage.open_with("federation.toml", manifest.replace(from, to).as_bytes()).unwrap_err()
     };
     assert_eq!(
-        with("format = 1", "format = 7"),
-        "DIR/federation.toml: format 7 is not known to this version; it reads format 1"
+        with("format = 2", "format = 7"),
+        "DIR/federation.toml: format 7 is not known to this version; it reads format 2: import the data again"
+    );
+    assert_eq!(
+        with("format = 2", "format = 1\npoints = 3"),
+        "DIR/federation.toml: format 1 is not known to this version; it reads format 2: import the data again",
+        "an earlier version has other keys"
     );
     assert_eq!(
         with("dim = 3", "dim = 0"),
@@ -283,15 +288,15 @@ fn pyarrow_reads_the_files_as_they_are() {
     };
     assert_eq!(
         read(images()),
-        r#"{"devices.arrow": {"id": ["anna", "\u0431\u043e\u0440\u044f", "c"], "split": [0, 1, 2], "offset": [0, 2, 3], "count": [2, 1, 3], "weight": [2, 1, 3]}, "examples.arrow": {"input": [[0, 1, 2], [253, 254, 255], [7, 8, 9], [4, 4, 4], [4, 4, 4], [4, 4, 4]], "label": [3, 9, 0, 1, 2, 1]}}"#
+        r#"{"devices.arrow": {"id": ["anna", "\u0431\u043e\u0440\u044f", "c"], "split": [0, 1, 2], "offset": [0, 2, 3], "examples": [2, 1, 3]}, "examples.arrow": {"input": [[0, 1, 2], [253, 254, 255], [7, 8, 9], [4, 4, 4], [4, 4, 4], [4, 4, 4]], "label": [3, 9, 0, 1, 2, 1]}}"#
     );
     assert_eq!(
         read(words()),
-        r#"{"devices.arrow": {"id": ["a"], "split": [0], "offset": [0], "count": [2], "weight": [2]}, "examples.arrow": {"input": [[1, 2], [0, 0]], "label": [1, 0]}, "words.arrow": {"word": ["", "good", "bad"], "vector": [[0.0, 0.0], [1.0, 0.5], [-1.0, -0.5]]}}"#
+        r#"{"devices.arrow": {"id": ["a"], "split": [0], "offset": [0], "examples": [2]}, "examples.arrow": {"input": [[1, 2], [0, 0]], "label": [1, 0]}, "words.arrow": {"word": ["", "good", "bad"], "vector": [[0.0, 0.0], [1.0, 0.5], [-1.0, -0.5]]}}"#
     );
     assert_eq!(
         read(text()),
-        r#"{"devices.arrow": {"id": ["role", "other"], "split": [0, 1], "offset": [0, 5], "count": [3, 1], "weight": [3, 1]}, "examples.arrow": {"symbol": [1, 2, 3, 0, 1, 3, 3, 1]}}"#
+        r#"{"devices.arrow": {"id": ["role", "other"], "split": [0, 1], "offset": [0, 5], "examples": [3, 1]}, "examples.arrow": {"symbol": [1, 2, 3, 0, 1, 3, 3, 1]}}"#
     );
     assert!(read(dense()).contains("[[1.5, -2.0], [1.1754943508222875e-38,"));
 }

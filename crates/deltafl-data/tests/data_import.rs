@@ -262,8 +262,9 @@ fn nists_images_are_matched_shrunk_and_the_first_one_is_there_twice() {
         (federation.id(FederationIndex(0)), federation.id(FederationIndex(1))),
         ("f0000_14", "f0001_41")
     );
-    let labels =
-        |k| (0..federation.count(k) as usize).map(|i| federation.examples(k).label(i)).collect::<Vec<_>>();
+    let labels = |k| {
+        (0..federation.example_count(k) as usize).map(|i| federation.examples(k).label(i)).collect::<Vec<_>>()
+    };
     assert_eq!((labels(FederationIndex(0)), labels(FederationIndex(1))), (vec![4, 4, 19], vec![61, 61]));
     let mut buffer = BatchBuffer::default();
     let jay = buffer.gather(&federation.examples(FederationIndex(0)), [2].into_iter()).inputs.dense();
@@ -351,7 +352,7 @@ fn shakespeares_roles_become_windows() {
         ("TITLE_ANNE", "TITLE_BOB")
     );
     let length = "Speak the speech, I pray you, as I pronounced it to you. ".len() as u64;
-    assert_eq!(federation.count(FederationIndex(0)), length - 20);
+    assert_eq!(federation.example_count(FederationIndex(0)), length - 20);
     assert_eq!(federation.examples(FederationIndex(0)).label(0), u32::from(shakespeare::symbol('p')));
 }
 
@@ -366,7 +367,7 @@ fn an_import_can_split_and_drop_devices() {
         ..table::Columns::default()
     };
     let mut target = workdir.target();
-    (target.split.train, target.split.min_points) = (0.5, 1);
+    (target.split.train, target.split.min_examples) = (0.5, 1);
     let file = workdir.file("t.csv", csv);
     let imported = table::import(&file, table::Dialect::Csv, &columns, Features::Auto, &target).unwrap();
     let federation = imported.open().unwrap();

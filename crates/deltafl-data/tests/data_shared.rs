@@ -21,15 +21,15 @@ fn shared() -> Option<PathBuf> {
     Some(folder)
 }
 
-fn target(dir: &TempDir, min_points: u64) -> Target {
+fn target(dir: &TempDir, min_examples: u64) -> Target {
     let mut target = Target::new(dir.path().join("federation"));
-    target.split.min_points = min_points;
+    target.split.min_examples = min_examples;
     target
 }
 
 /// Smallest, median and largest number of examples.
 fn spread(federation: &Federation) -> (u64, u64, u64) {
-    let mut counts: Vec<u64> = federation.devices().map(|k| federation.count(k)).collect();
+    let mut counts: Vec<u64> = federation.devices().map(|k| federation.example_count(k)).collect();
     counts.sort_unstable();
     (counts[0], counts[counts.len() / 2], counts[counts.len() - 1])
 }

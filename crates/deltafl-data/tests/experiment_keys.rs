@@ -44,9 +44,9 @@ fn with(key: &Key, value: &str) -> Result<Experiment, String> {
         ("local.decay", "every", "2"),
         ("availability.diurnal", "period", "24"),
         ("availability.diurnal", "low", "0.5"),
-        ("data.source.points", "min", "20"),
-        ("data.source.points", "median", "30"),
-        ("data.source.points", "max", "60"),
+        ("data.source.examples", "min", "20"),
+        ("data.source.examples", "median", "30"),
+        ("data.source.examples", "max", "60"),
     ] {
         if key.table() == of {
             table.insert(name.to_owned(), parsed(filler));

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!           rank 0                   rank 1                 rank 2
-//! losses    blocks of S_t            blocks of S_t          blocks of S_t         by points, cut evenly
+//! losses    blocks of S_t            blocks of S_t          blocks of S_t         by examples, cut evenly
 //!           ╰────────────────────── all-gather ─────────────────╯                16 bytes per block
 //! updates   devices of the tail      devices of the tail    devices of the tail   largest first
 //!           ╰──────────────── all-reduce in Z_2^64 ─────────────╯                8 bytes per parameter

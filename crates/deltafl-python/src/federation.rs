@@ -47,7 +47,7 @@ impl Federation {
             ids: arrays.ids.iter().collect(),
             split: splits(py, &arrays.splits)?.into(),
             offset: arrays.offsets.clone().into(),
-            count: arrays.counts.clone().into(),
+            examples: arrays.counts.clone().into(),
         };
         let targets = GivenTargets::of(py, &arrays.targets)?;
         let target = arrays.classes.map_or(TargetKind::Values, TargetKind::Classes);
@@ -142,7 +142,7 @@ impl Federation {
     /// Identity, split and number of examples of every device.
     fn devices(&self) -> Vec<(String, &'static str, u64)> {
         let of_device = |k: FederationIndex| {
-            (self.inner.id(k).to_owned(), self.inner.split_of(k).name(), self.inner.count(k))
+            (self.inner.id(k).to_owned(), self.inner.split_of(k).name(), self.inner.example_count(k))
         };
         self.inner.devices().map(of_device).collect()
     }
@@ -258,9 +258,9 @@ fn checked(
 ) -> Result<(TargetBuffer, String), InvalidDevice> {
     let mut hash = ContentHash::default();
     let mut seen = HashSet::new();
-    for k in 0..table.count.len() {
+    for k in 0..table.examples.len() {
         let id = table.ids.value(k);
-        let rows = table.offset[k] as usize..table.offset[k].saturating_add(table.count[k]) as usize;
+        let rows = table.offset[k] as usize..table.offset[k].saturating_add(table.examples[k]) as usize;
         let wanted = rows.len();
         let outside = || InvalidDevice::Shape { id: id.to_owned(), expected: wanted, got: 0 };
         let held = targets.part(rows.clone()).ok_or_else(outside)?;

@@ -62,7 +62,7 @@ pub(crate) fn rounds(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
         ("cohort", whole(|line| line.record.cohort)),
         ("dropped", whole(|line| line.record.dropped)),
         ("tail", whole(|line| line.record.tail)),
-        ("weight", real(|line| Some(line.record.weight))),
+        ("tail_weight", real(|line| Some(line.record.tail_weight))),
         ("refused", whole(|line| line.record.refused)),
         ("bytes_up", whole(|line| line.record.bytes_up)),
         ("bytes_down", whole(|line| line.record.bytes_down)),

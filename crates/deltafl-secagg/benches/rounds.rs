@@ -71,7 +71,7 @@ impl Bench {
         }
         let roster = Arc::new(roster);
         let id = RoundId { session: [0; 16], round: 0 };
-        let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort: n, graph, slots, draw: None };
+        let params = RoundParams { id, suite: Suite::default(), cohort: n, graph, slots, draw: None };
         let (phase_timeout, min_members) = (Duration::from_secs(1), 2);
         let config = ServerConfig {
             params: params.clone(),

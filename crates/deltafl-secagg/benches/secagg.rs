@@ -37,7 +37,7 @@ fn masks(c: &mut Criterion) {
         .collect();
     for ring in [Ring::Z32, Ring::Z64] {
         group.throughput(Throughput::Bytes(16 * u64::from(MILLION) * ring.width() as u64));
-        for suite in [Suite::Aes128Ctr, Suite::ChaCha20] {
+        for suite in Suite::ALL {
             let mut vector = RingVector::zeros(ring, MILLION as usize);
             group.bench_function(format!("{ring:?} {suite:?}"), |b| {
                 b.iter(|| mask::apply(&mut vector, suite, &keys));

@@ -79,7 +79,7 @@ impl Scene {
         let roster = Arc::new(roster);
         let round = RoundId { session: SESSION, round: 1 };
         let params =
-            RoundParams { id: round, suite: Suite::Aes128Ctr, cohort: n, graph: rule, slots: 1, draw: None };
+            RoundParams { id: round, suite: Suite::default(), cohort: n, graph: rule, slots: 1, draw: None };
         let adversary = match rule {
             GraphRule::Active { gamma, .. } => Adversary::Active { gamma },
             GraphRule::HonestButCurious { gamma, delta } => Adversary::HonestButCurious { gamma, delta },
@@ -217,7 +217,7 @@ impl Scene {
             masks.push((-mask_sign(victim, peer), pair_key.mask_key(&self.header, &spec, pair)));
         }
         let mut input = self.inputs[&victim].clone();
-        mask::apply(&mut input, Suite::Aes128Ctr, &masks);
+        mask::apply(&mut input, Suite::default(), &masks);
         Some(input)
     }
 }

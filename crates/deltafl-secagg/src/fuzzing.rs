@@ -93,7 +93,7 @@ impl Play {
         let id = RoundId { session: [5; 16], round: 1 };
         let graph = GraphRule::Full { threshold: 3 };
         let params =
-            RoundParams { id, suite: Suite::Aes128Ctr, cohort: DEVICES, graph, slots: 2, draw: None };
+            RoundParams { id, suite: Suite::default(), cohort: DEVICES, graph, slots: 2, draw: None };
         let policy = Policy {
             min_members: 2,
             adversary: Adversary::Active { gamma: Permille::default().into() },

@@ -151,7 +151,7 @@ mod tests {
     fn params() -> RoundParams {
         RoundParams {
             id: RoundId { session: [1; 16], round: 5 },
-            suite: Suite::Aes128Ctr,
+            suite: Suite::default(),
             cohort: 10,
             graph: GraphRule::Full { threshold: 6 },
             slots: 3,

@@ -62,7 +62,7 @@ pub struct Config {
     pub record: bool,
 }
 
-/// One slot, AES masks, and the graph against a server that lies.
+/// One slot, the masks of the default suite, and the graph against a server that lies.
 impl Default for Config {
     fn default() -> Self {
         Self {

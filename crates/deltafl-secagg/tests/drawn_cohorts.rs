@@ -34,7 +34,7 @@ fn drawn(members: impl FnOnce(&[DeviceId]) -> Vec<DeviceId>, opened: u64) -> Res
     let members = members(&draws.order(round, &opening, roster.ids()));
     let id = RoundId { session: [9; 16], round };
     let (cohort, graph) = (members.len() as u32, GraphRule::Full { threshold: 8 });
-    let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort, graph, slots: 1, draw: Some(opening) };
+    let params = RoundParams { id, suite: Suite::default(), cohort, graph, slots: 1, draw: Some(opening) };
     let policy = Policy { max_left_out: Some(third), ..policy() };
     let mut rng = ChaCha20Rng::seed_from_u64(5);
     let (mut keys, mut devices) = (BTreeMap::new(), Vec::new());

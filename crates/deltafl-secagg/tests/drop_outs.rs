@@ -159,7 +159,7 @@ proptest! {
             Drop { device: *first.get(&ids), before: early },
             Drop { device: *second.get(&ids), before: PhaseName::Unmask(0) },
         ];
-        let suite = if chacha { Suite::ChaCha20 } else { Suite::Aes128Ctr };
+        let suite = if chacha { Suite::ChaCha20 } else { Suite::default() };
         let (sum, survivors) = sparse_sum::<u32>(n, suite, &drops, seed);
         let total: u32 = survivors.iter().map(|id| id.0).sum();
         prop_assert_eq!(sum, vec![total, survivors.len() as u32]);

@@ -119,7 +119,7 @@ fn stream(suite: Suite, ring: Ring, key: [u8; 32], len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn masks_are_the_published_streams_of_the_zero_key_in_both_rings() {
+fn aes_and_chacha_masks_are_the_published_streams_of_the_zero_key_in_both_rings() {
     // AES-128 under the zero key of 0, 1 and 2: the hash key, the first block of test case 1 and the
     // ciphertext of test case 2 of the GCM specification.
     let aes = hex_bytes(
@@ -133,6 +133,25 @@ fn masks_are_the_published_streams_of_the_zero_key_in_both_rings() {
     for ring in [Ring::Z32, Ring::Z64] {
         assert_eq!(stream(Suite::Aes128Ctr, ring, [0; 32], 48), aes);
         assert_eq!(stream(Suite::ChaCha20, ring, [0; 32], 64), chacha);
+    }
+}
+
+#[test]
+fn aegis_masks_are_the_stream_of_another_implementation_in_both_rings() {
+    // Key and nonce of RFC 10032's vectors of AEGIS-128X4. They have no encryption of zeros: these are two steps by the
+    // `aegis` crate, 0.9.20.
+    let aegis = hex_bytes(
+        "d5412061a52d2649c31c95d780c6e06d1dab7a2c3991279d52e064e7ab965b70
+         59cca3bc618aac8e22a8c5798f028f7efef201f287f971c4316e1c710eac913b
+         85e88a2b99d980231fa0d40176a164d86a5f59c35fff56f95d469060c1b5747d
+         bb52b7ef144594987de6d4e793bb3a674d6684a16ce7cdf1b4231e4d9cca07df
+         ec33178266f1419b9930c77452ad35164824ffad3de1dba2e1cd794656a509c9
+         9e793eff36eff88c1817fea0cb17ae1d1eddafc54facd8d8b9af5e68faa37bdb
+         841baf7a9eb1ae75f02808322a2215ddc965999346c47310c1a79ba83a2f39ab
+         4bf3b73f084b40d87f0d6cf1ca6ec7ea5d4e8bd14ee82c7978a66e60b4751d29",
+    );
+    for ring in [Ring::Z32, Ring::Z64] {
+        assert_eq!(stream(Suite::Aegis128X4, ring, std::array::from_fn(|i| i as u8), 256), aegis);
     }
 }
 

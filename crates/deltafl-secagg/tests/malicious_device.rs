@@ -38,7 +38,7 @@ fn secret(id: DeviceId) -> [u8; 32] {
 fn params(n: u32, threshold: u32) -> RoundParams {
     let id = RoundId { session: [1; 16], round: 1 };
     let graph = GraphRule::Full { threshold };
-    RoundParams { id, suite: Suite::Aes128Ctr, cohort: n, graph, slots: 1, draw: None }
+    RoundParams { id, suite: Suite::default(), cohort: n, graph, slots: 1, draw: None }
 }
 
 /// A server and four honest devices, one of which speaks through `lie`. Its messages are sent twice where

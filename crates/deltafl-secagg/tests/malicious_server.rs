@@ -292,7 +292,7 @@ fn a_round_is_not_joined_twice() {
     let mut enrolment = Enrolment::new(Arc::new(identity), Arc::clone(&stage.roster), [9; 16], policy());
     let graph = GraphRule::Full { threshold: 3 };
     let params =
-        RoundParams { id: stage.round, suite: Suite::Aes128Ctr, cohort: 5, graph, slots: 2, draw: None };
+        RoundParams { id: stage.round, suite: Suite::default(), cohort: 5, graph, slots: 2, draw: None };
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     enrolment.join(&params, Duration::ZERO, &mut rng).expect("the first time");
     let again = enrolment.join(&params, Duration::ZERO, &mut rng).err();

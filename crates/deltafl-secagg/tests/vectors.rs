@@ -27,9 +27,15 @@ struct Vector {
     drops: &'static [(u32, PhaseName)],
 }
 
-fn vectors() -> [Vector; 4] {
+fn vectors() -> [Vector; 5] {
     let tenth = Permille::new(100).expect("one in ten");
     [
+        Vector {
+            name: "active-aegis",
+            suite: Suite::Aegis128X4,
+            graph: GraphRule::Active { gamma: Colluding::Devices(1), delta: tenth },
+            drops: &[(2, PhaseName::MaskedInput(0)), (1, PhaseName::Confirm)],
+        },
         Vector {
             name: "full-aes",
             suite: Suite::Aes128Ctr,

@@ -5,17 +5,18 @@
 #[path = "field/fleet.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
+#[path = "field/intercepted.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod intercepted;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deltafl::data::{FederationIndex, Split};
-use deltafl::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
-use deltafl::params::Params;
-use deltafl::question::Query;
-use deltafl::superquantile::{DeviceLoss, LossDistribution};
+use deltafl::data::FederationIndex;
+use deltafl::exchange::{Exchange as _, SplitEvaluation};
+use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
 use deltafl_device::fault::Misconduct;
@@ -28,6 +29,7 @@ use deltafl_server::serve::{Host, Purpose, Setup};
 use deltafl_wire::loopback;
 use deltafl_wire::roster::Edition;
 use fleet::{Records, TestFederation, never, options};
+use intercepted::Intercepted;
 use tokio::sync::watch;
 
 const EXPERIMENT: &str = r#"
@@ -195,53 +197,6 @@ async fn devices_without_time_are_not_drawn_and_careful_ones_stay_out() {
     host.shut_down().await;
 }
 
-/// An exchange that does something when it is first asked who can be reached, behind the first draws.
-struct Meanwhile<E, F> {
-    inner: E,
-    once: Option<F>,
-}
-
-impl<E: Exchange, F: FnOnce()> Exchange for Meanwhile<E, F> {
-    fn devices(&self) -> usize {
-        self.inner.devices()
-    }
-
-    fn attempts(&self) -> u64 {
-        self.inner.attempts()
-    }
-
-    fn announce(&mut self, next: &[Drawn]) {
-        self.inner.announce(next);
-    }
-
-    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
-        if let Some(once) = self.once.take() {
-            once();
-        }
-        self.inner.reachable()
-    }
-
-    fn losses(
-        &mut self,
-        round: &Round<'_>,
-        params: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
-        self.inner.losses(round, params)
-    }
-
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        self.inner.secure_sum(round, queries)
-    }
-
-    fn evaluate(
-        &mut self,
-        split: Split,
-        params: &[&Params],
-    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
-        self.inner.evaluate(split, params)
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_starts_before_its_devices_are_enrolled_begins_no_round_in_vain() {
     let test = Arc::new(TestFederation::new(EXPERIMENT));
@@ -254,8 +209,13 @@ async fn a_server_that_starts_before_its_devices_are_enrolled_begins_no_round_in
     let (enrols, trains) = (Arc::clone(&host), Arc::clone(&test));
     let trained = tokio::task::spawn_blocking(move || {
         let roster = trains.roster(&[]);
-        let once = Some(move || enrols.change_roster(&roster).unwrap());
-        trains.train(&mut Meanwhile { inner: engine, once }, &mut Records::default()).unwrap()
+        // Behind the first draws: when it is first asked who can be reached.
+        let mut once = Some(move || enrols.change_roster(&roster).unwrap());
+        let mut engine = Intercepted::new(engine).on_reachable(move || {
+            once.take().into_iter().for_each(|enrol| enrol());
+            None
+        });
+        trains.train(&mut engine, &mut Records::default()).unwrap()
     });
     assert_eq!(trained.await.unwrap(), test.simulate(&mut Records::default()));
     assert_eq!(status.borrow().setups, 6, "a key set-up for each round");

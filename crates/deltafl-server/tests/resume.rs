@@ -7,8 +7,10 @@
 #[path = "field/fleet.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
+#[path = "field/intercepted.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod intercepted;
 
-use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -17,11 +19,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use deltafl::compute::Threads;
-use deltafl::data::Split;
-use deltafl::exchange::{Direct, Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
-use deltafl::params::Params;
-use deltafl::question::{Ask, Query};
-use deltafl::superquantile::{DeviceLoss, LossDistribution};
+use deltafl::exchange::{Direct, Exchange, Reachable, SplitEvaluation};
+use deltafl::question::Ask;
+use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
 use deltafl_data::run_folder::RunFolder;
@@ -35,6 +35,7 @@ use deltafl_wire::identity::FederationName;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::{VERSION, proto};
 use fleet::{Records, TestFederation, never, options};
+use intercepted::Intercepted;
 use tonic::transport::Endpoint;
 
 const EXPERIMENT: &str = r#"
@@ -132,7 +133,13 @@ fn play_a_server() {
         let _entered = runtime.enter();
         host.engine(rules, never()).unwrap()
     };
-    let mut engine = Mortal { inner: engine.kept_in(run.journal(&lease)), dies };
+    let mut engine =
+        Intercepted::new(engine.kept_in(run.journal(&lease))).before_sum(move |round, queries| {
+            let updates = queries.iter().any(|query| matches!(query.ask, Ask::Update { .. }));
+            if dies == Dies::BeforeUpdates && round.index == ROUND && updates {
+                std::process::abort();
+            }
+        });
     runtime.spawn(die_in_a_question(host.status(), dies));
     let stop = never();
     let committer = RoundCommitter::new(&run, &lease, &host, runtime.handle(), &mut folder, &stop);
@@ -186,54 +193,6 @@ async fn die_in_a_question(
     });
     if answers.await.is_ok() {
         std::process::abort();
-    }
-}
-
-/// Aborts this process before the updates are asked for.
-struct Mortal<E> {
-    inner: E,
-    dies: Dies,
-}
-
-impl<E: Exchange> Exchange for Mortal<E> {
-    fn devices(&self) -> usize {
-        self.inner.devices()
-    }
-
-    fn attempts(&self) -> u64 {
-        self.inner.attempts()
-    }
-
-    fn announce(&mut self, next: &[Drawn]) {
-        self.inner.announce(next);
-    }
-
-    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
-        self.inner.reachable()
-    }
-
-    fn losses(
-        &mut self,
-        round: &Round<'_>,
-        params: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
-        self.inner.losses(round, params)
-    }
-
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        let updates = queries.iter().any(|query| matches!(query.ask, Ask::Update { .. }));
-        if self.dies == Dies::BeforeUpdates && round.index == ROUND && updates {
-            std::process::abort();
-        }
-        self.inner.secure_sum(round, queries)
-    }
-
-    fn evaluate(
-        &mut self,
-        split: Split,
-        params: &[&Params],
-    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
-        self.inner.evaluate(split, params)
     }
 }
 
@@ -296,57 +255,6 @@ async fn trained_by_two(dies: Dies) -> (State, Vec<(u64, u64)>) {
     (store.state(&federation(), 1).await.unwrap().unwrap(), told)
 }
 
-/// A simulation in which some devices cannot be reached in the round.
-struct WithoutFirstCohort<E> {
-    inner: E,
-    away: HashSet<u32>,
-    round: u64,
-}
-
-impl<E: Exchange> Exchange for WithoutFirstCohort<E> {
-    fn devices(&self) -> usize {
-        self.inner.devices()
-    }
-
-    fn attempts(&self) -> u64 {
-        self.inner.attempts()
-    }
-
-    fn announce(&mut self, next: &[Drawn]) {
-        self.inner.announce(next);
-    }
-
-    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
-        let round = self.round;
-        self.round += 1;
-        if round != ROUND {
-            return Ok(Reachable::Everyone);
-        }
-        let reachable = (0..self.devices() as u32).map(|device| !self.away.contains(&device));
-        Ok(Reachable::Some(reachable.collect()))
-    }
-
-    fn losses(
-        &mut self,
-        round: &Round<'_>,
-        params: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
-        self.inner.losses(round, params)
-    }
-
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        self.inner.secure_sum(round, queries)
-    }
-
-    fn evaluate(
-        &mut self,
-        split: Split,
-        params: &[&Params],
-    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
-        self.inner.evaluate(split, params)
-    }
-}
-
 /// The simulation in which the cohort of the round is one of devices that were not drawn for it first.
 fn simulated_with_another_cohort(test: &TestFederation) -> State {
     let trainer = Sgd::new(&*test.model);
@@ -354,8 +262,14 @@ fn simulated_with_another_cohort(test: &TestFederation) -> State {
     let inner = Direct::new(compute, &test.federation).unwrap();
     let draw = deltafl::cohort::Draw { seed: 1, round: ROUND, attempt: 0 };
     let drawn = test.experiment.plan().sampling.cohort(inner.devices(), draw, &Reachable::Everyone);
-    let away = drawn.iter().map(|drawn| drawn.device.0).collect();
-    test.train(&mut WithoutFirstCohort { inner, away, round: 0 }, &mut Records::default()).unwrap()
+    let mut reachable = vec![true; inner.devices()];
+    drawn.iter().for_each(|drawn| reachable[drawn.device.place()] = false);
+    let mut rounds = 0..;
+    let mut exchange = Intercepted::new(inner).on_reachable(move || match rounds.next() {
+        Some(ROUND) => Some(Reachable::Some(reachable.clone())),
+        _ => Some(Reachable::Everyone),
+    });
+    test.train(&mut exchange, &mut Records::default()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -127,11 +127,11 @@ pub enum Misfit {
     },
     /// No device with enough examples.
     #[error(
-        "the contract is for devices with more than {min_points} examples, and the largest here has {largest}"
+        "the contract is for devices with more than {min_examples} examples, and the largest here has {largest}"
     )]
     TooFew {
         /// Of the contract.
-        min_points: u64,
+        min_examples: u64,
         /// Of the data.
         largest: u64,
     },
@@ -197,7 +197,9 @@ impl DataContract {
         let federation = match &self.split {
             Some(split) if federation.held_out().iter().all(Option::is_none) => {
                 federation.split_within(split).map_err(|invalid| match invalid {
-                    InvalidSplit::NoDevices { min_points, largest } => Misfit::TooFew { min_points, largest },
+                    InvalidSplit::NoDevices { min_examples, largest } => {
+                        Misfit::TooFew { min_examples, largest }
+                    }
                     _ => Misfit::Split,
                 })?
             }
@@ -342,12 +344,12 @@ mod tests {
         assert_eq!(fitted.hash(), whole.split_within(&split).unwrap().hash());
         let [trains, held_out] = [0, 1].map(FederationIndex);
         assert_eq!(fitted.held_out(), [Some(held_out), None]);
-        assert_eq!((fitted.count(trains), fitted.count(held_out)), (9, 1));
+        assert_eq!((fitted.example_count(trains), fitted.example_count(held_out)), (9, 1));
         let again = read.fit(fitted.clone()).unwrap();
         assert_eq!(again.hash(), fitted.hash(), "what its owner split stays");
-        contract.split = Some(WithinSplit { min_points: 10, ..split });
+        contract.split = Some(WithinSplit { min_examples: 10, ..split });
         let refused = contract.fit(table(&[0.0; 20], &["no", "yes"])).unwrap_err();
-        assert_eq!(refused, Misfit::TooFew { min_points: 10, largest: 10 });
+        assert_eq!(refused, Misfit::TooFew { min_examples: 10, largest: 10 });
         contract.split = Some(WithinSplit { validation: split.train, ..split });
         assert!(DataContract::from_bytes(&contract.to_bytes()).is_err());
     }

@@ -23,7 +23,7 @@ fn sampling() -> Sampling {
     Sampling { cohort_size: 100, with_replacement: false, availability: Availability::default() }
 }
 
-/// Devices of ten points with sixteen features.
+/// Devices of ten examples with sixteen features.
 fn federation(devices: u32, classes: u32) -> Federation {
     let mut builder = FederationBuilder::new("bench", InputKind::Dense { dim: 16 }, classes as usize);
     for k in 0..devices {

@@ -5,7 +5,7 @@
 //!
 //! A liar of the first kind has wrong labels and is honest otherwise. One of the others hands in its update backwards and many
 //! times as long, heeds no bound, and says that its loss is ten times what it is, which puts it into every tail. The figures
-//! of docs/threat-model.md are of one seed.
+//! of docs/threat-model.md are of three seeds.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use deltafl::algorithm::{Quantile, Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::{Block, Compute, ComputeError, Remembered, Threads, UpdateTask};
-use deltafl::data::synthetic::{Glyphs, Points};
+use deltafl::data::synthetic::{ExamplesPerDevice, Glyphs};
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, FederationIndex, InputColumn, InputKind, Normalise, Split,
 };
@@ -154,8 +154,8 @@ impl ServerStep for Checked {
 
 /// Four hundred writers of glyphs, half of whom train.
 fn writers() -> Result<Federation, Box<dyn Error>> {
-    let points = Points::new(40, 60, 120).ok_or("points in order")?;
-    Ok(Glyphs { points, ..Glyphs::default() }.build())
+    let examples = ExamplesPerDevice::new(40, 60, 120).ok_or("numbers in order")?;
+    Ok(Glyphs { examples, ..Glyphs::default() }.build())
 }
 
 /// The writers, of whom `liars` train and lie; who they are.

@@ -1,11 +1,11 @@
 //! Federations: devices and their examples.
 //!
 //! The examples of all devices lie in a few flat columns, sorted by device; a device is an offset and a
-//! count. A [`Column`] is a vector in memory or a mapped file alike, and a million devices cost an index and
+//! number of examples. A [`Column`] is a vector in memory or a mapped file alike, and a million devices cost an index and
 //! not a heap. Folders, importers and run folders are the crate `deltafl-data`.
 //!
 //! ```text
-//! devices   id      split   offset  count      inputs  [ x x x x x x x x x … ]
+//! devices   id      split   offset  examples   inputs  [ x x x x x x x x x … ]
 //!           "anna"  train   0       3                    ╰anna─╯ ╰─boris─╯
 //!           "boris" test    3       4          labels  [ y y y y y y y y y … ]
 //! ```
@@ -140,8 +140,8 @@ pub struct DeviceTable {
     pub split: Column<u8>,
     /// First example of the device; for windows, first symbol of its text.
     pub offset: Column<u64>,
-    /// Number of examples.
-    pub count: Column<u64>,
+    /// n_k, the number of examples.
+    pub examples: Column<u64>,
 }
 
 /// Frozen word vectors, a row per word; row 0 is zero.
@@ -267,7 +267,7 @@ impl Federation {
 
     /// Number of devices of all splits.
     pub fn len(&self) -> usize {
-        self.devices.count.len()
+        self.devices.examples.len()
     }
 
     /// Whether there is no device.
@@ -325,8 +325,8 @@ impl Federation {
     }
 
     /// n_k, the number of examples of a device: its weight α_k, unnormalised.
-    pub fn count(&self, device: FederationIndex) -> u64 {
-        self.devices.count[device.place()]
+    pub fn example_count(&self, device: FederationIndex) -> u64 {
+        self.devices.examples[device.place()]
     }
 
     /// Asks for the row of a device in the table to be brought near, without waiting for it.
@@ -334,7 +334,7 @@ impl Federation {
         let k = device.place();
         prefetch(self.devices.ids.offset(k));
         prefetch(&self.devices.offset[k..][..1]);
-        prefetch(&self.devices.count[k..][..1]);
+        prefetch(&self.devices.examples[k..][..1]);
     }
 
     /// Asks for the name and the examples of a device to be brought near, without waiting for them.
@@ -358,7 +358,7 @@ impl Federation {
     /// The examples of a device, in O(1).
     pub fn examples(&self, device: FederationIndex) -> Examples<'_> {
         let start = self.devices.offset[device.place()] as usize;
-        let len = self.devices.count[device.place()] as usize;
+        let len = self.devices.examples[device.place()] as usize;
         let inputs = match (&self.inputs, self.kind) {
             (InputColumn::Bytes(values), InputKind::Bytes { dim }) => {
                 DeviceInputs::Bytes { values: &values[start * dim..(start + len) * dim], dim }

@@ -35,7 +35,7 @@
 //! let (mut state, mut records) = (State::new(1, 2, &trainer), Records::default());
 //! train(&mut exchange, &plan, &mut state, &mut records)?;
 //! for track in &records.rounds {
-//!     println!("round {}, {}: {} of {} devices kept", track.round, track.name, track.tail, track.cohort);
+//!     println!("round {}, {}: {} of {} devices in the tail", track.round, track.name, track.tail, track.cohort);
 //! }
 //! assert_ne!(state.tracks[0].params, state.tracks[1].params);
 //! # Ok(())

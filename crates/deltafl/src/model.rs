@@ -104,57 +104,31 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// One step of stochastic gradient descent: w ← w − γ(∇f + λw + μ(w − c)), or with a drift in place of the centre.
+/// One step of stochastic gradient descent: w ← w − γ(∇f + λw) + p.
+///
+/// A term (μ/2)‖w − c‖² of the loss adds μ to λ and γμc to p, a drift d of the gradient adds −γd to p.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step<'a> {
     /// γ_t.
     pub learning_rate: f32,
-    /// λ of the penalty (λ/2)‖w‖².
+    /// λ: what of w is added to the gradient.
     pub l2: f32,
-    /// The term (μ/2)‖w − c‖², where there is one.
-    pub proximal: Option<Proximal<'a>>,
-    /// What is added to the gradient, in working form. A step towards a centre has none: a drift is a centre that has
-    /// been moved there.
-    pub drift: Option<&'a [f32]>,
-}
-
-/// A term (μ/2)‖w − c‖² of a device's loss.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Proximal<'a> {
-    /// μ.
-    pub mu: f32,
-    /// c, in working form.
-    pub centre: &'a [f32],
+    /// p, in working form, where there is one.
+    pub pull: Option<&'a [f32]>,
 }
 
 impl Step<'_> {
-    /// 1 − γ(λ + μ): what is left of w beside the gradient of f and the centre.
+    /// 1 − γλ: what is left of w beside the gradient of f and the pull.
     pub fn decay(&self) -> f32 {
-        1.0 - self.learning_rate * (self.l2 + self.proximal.map_or(0.0, |proximal| proximal.mu))
+        1.0 - self.learning_rate * self.l2
     }
 
-    /// γμc, or −γ times the drift: what is added to parameters that have been multiplied by [`Step::decay`].
-    pub fn pull(&self) -> Option<Pull<'_>> {
-        let drift = || self.drift.map(|centre| Pull { centre, by: -self.learning_rate });
-        let centre = |Proximal { mu, centre }| Pull { centre, by: self.learning_rate * mu };
-        self.proximal.map(centre).or_else(drift)
-    }
-}
-
-/// A centre, and how far a step goes towards it; or a drift, and how far it goes against it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pull<'a> {
-    /// c, in working form.
-    pub centre: &'a [f32],
-    /// γμ.
-    pub by: f32,
-}
-
-impl Pull<'_> {
-    /// Adds it to parameters in working form.
-    pub(crate) fn add_to(&self, working: &mut [f32]) {
-        // Nothing is fused there: every instruction set gives the same bits.
-        sums::add_scaled(Granted::best(), self.centre, self.by, working);
+    /// Adds the pull, where there is one, to parameters in working form.
+    pub(crate) fn add_pull(&self, working: &mut [f32]) {
+        if let Some(pull) = self.pull {
+            // Every instruction set gives the same bits.
+            sums::add_rows(Granted::best(), pull, working);
+        }
     }
 }
 
@@ -240,22 +214,9 @@ pub trait Model: Send + Sync {
     fn step(&self, working: &mut [f32], batch: Batch<'_>, step: Step<'_>, scratch: &mut [f32]) {
         let (gradient, scratch) = scratch.split_at_mut(self.num_params());
         self.gradient(working, batch, gradient, scratch);
-        match (step.proximal, step.drift) {
-            (None, None) => {
-                for (w, g) in working.iter_mut().zip(gradient) {
-                    *w -= step.learning_rate * (*g + step.l2 * *w);
-                }
-            }
-            (None, Some(drift)) => {
-                for ((w, g), d) in working.iter_mut().zip(gradient).zip(drift) {
-                    *w -= step.learning_rate * (*g + step.l2 * *w + d);
-                }
-            }
-            (Some(Proximal { mu, centre }), _) => {
-                for ((w, g), c) in working.iter_mut().zip(gradient).zip(centre) {
-                    *w -= step.learning_rate * (*g + step.l2 * *w + mu * (*w - c));
-                }
-            }
+        for (w, g) in working.iter_mut().zip(gradient) {
+            *w -= step.learning_rate * (*g + step.l2 * *w);
         }
+        step.add_pull(working);
     }
 }

@@ -105,7 +105,7 @@ impl From<Vec<f32>> for Params {
 const UPDATE_BITS: i32 = 24;
 /// Fraction bits of a weight α_k·ω_k.
 const WEIGHT_BITS: i32 = 16;
-/// Entries behind the update: weight, devices kept, devices refused.
+/// Entries behind the update: weight of the tail, devices in it, devices refused.
 const FOOTER: usize = 3;
 
 /// How a device writes its update as integers.
@@ -235,21 +235,21 @@ impl UpdateSum {
         if sum.len() == expected { Ok(Self(sum)) } else { Err(WrongLength { expected, got: sum.len() }) }
     }
 
-    /// Σ α_k·ω_k over the devices kept.
-    pub fn weight(&self) -> f64 {
+    /// Σ α_k·ω_k over the tail.
+    pub fn tail_weight(&self) -> f64 {
         self.footer(0) as f64 * 2f64.powi(-WEIGHT_BITS)
     }
 
     /// The weighted mean of the updates, entry by entry; `None` when the sum is over nobody.
     pub fn mean(&self) -> Option<impl Iterator<Item = f64> + '_> {
-        let weight = self.weight();
+        let weight = self.tail_weight();
         let scale = 2f64.powi(-UPDATE_BITS) / weight;
         let entries = &self.0[..self.0.len() - FOOTER];
         (weight > 0.0).then(|| entries.iter().map(move |&sum| sum as i64 as f64 * scale))
     }
 
-    /// Number of devices kept: the size of the tail.
-    pub fn kept(&self) -> u64 {
+    /// |S_t'|, the number of devices in the tail.
+    pub fn tail(&self) -> u64 {
         self.footer(1)
     }
 
@@ -258,7 +258,7 @@ impl UpdateSum {
         self.footer(2)
     }
 
-    /// w + Σ α_k ω_k (w_k − w) / Σ α_k ω_k (Algorithm 2, line 9); `None` when no device was kept.
+    /// w + Σ α_k ω_k (w_k − w) / Σ α_k ω_k (Algorithm 2, line 9); `None` when the tail is empty.
     pub fn applied_to(&self, params: &Params) -> Option<Params> {
         let moved = params.as_slice().iter().zip(self.mean()?);
         Some(moved.map(|(&w, mean)| (f64::from(w) + mean) as f32).collect::<Vec<f32>>().into())
@@ -294,7 +294,7 @@ mod tests {
         let params = Params::from(vec![1.0, -2.0]);
         let sum = sum_of(params.as_slice(), &[(&[2.0, -2.0], 3.0), (&[1.0, 2.0], 1.0)]);
         assert_eq!(sum.applied_to(&params).unwrap().as_slice(), [1.75, -1.0]);
-        assert_eq!((sum.kept(), sum.refused()), (2, 0));
+        assert_eq!((sum.tail(), sum.refused()), (2, 0));
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
             let sum = sum_of(params.as_slice(), &[(&[1.5, 1.0], 3.0), (&[1.0, bad], 1.0)]);
             assert_eq!(sum.applied_to(&params).unwrap().as_slice(), [1.5, 1.0]);
-            assert_eq!((sum.kept(), sum.refused(), sum.weight()), (1, 1, 3.0));
+            assert_eq!((sum.tail(), sum.refused(), sum.tail_weight()), (1, 1, 3.0));
         }
     }
 
@@ -321,13 +321,13 @@ mod tests {
         // (3, 4) has norm 5, and (1.5, 2) the norm 2.5.
         let long = sum(&[(&[4.0, 5.0], 3.0)]);
         assert_eq!(long.applied_to(&params).unwrap().as_slice(), [2.5, 3.0]);
-        assert_eq!((long.kept(), long.weight()), (1, 3.0));
+        assert_eq!((long.tail(), long.tail_weight()), (1, 3.0));
         let short = sum(&[(&[2.5, 3.0], 3.0)]);
         assert_eq!(long, short, "one that is not too long stays as it is");
         let far = sum(&[(&[f32::MAX, 1.0], 1.0), (&[1.0, f32::MIN], 1.0)]);
         assert_eq!(far.applied_to(&params).unwrap().as_slice(), [2.25, -0.25]);
         for bad in [f32::NAN, f32::INFINITY] {
-            assert_eq!((sum(&[(&[bad, 1.0], 1.0)]).kept(), sum(&[(&[bad, 1.0], 1.0)]).refused()), (0, 1));
+            assert_eq!((sum(&[(&[bad, 1.0], 1.0)]).tail(), sum(&[(&[bad, 1.0], 1.0)]).refused()), (0, 1));
         }
     }
 

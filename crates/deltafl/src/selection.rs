@@ -41,15 +41,15 @@ pub enum Learned<'a> {
     Quantile(&'a Search),
 }
 
-/// What the sum of updates of a round tells of the devices that counted.
+/// What the sum of updates of a round tells of the tail.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Kept {
+pub struct SummedTail {
     /// t.
     pub round: u64,
     /// Devices whose answers are in the sum, whether they counted or not.
     pub answered: u64,
-    /// Σ α_k·ω_k over the devices that counted.
-    pub weight: f64,
+    /// Σ α_k·ω_k over the tail.
+    pub tail_weight: f64,
 }
 
 /// Which devices count in an update, and how much.
@@ -63,8 +63,8 @@ pub trait Selection: Send + Sync {
     /// How a device turns its loss into the share ω_k of its weight: part of the question that all devices sign.
     fn weighting(&self, memory: &Memory) -> Weighting;
 
-    /// Takes in how much was kept, once the sum of updates is known.
-    fn observe(&self, kept: &Kept, memory: &mut Memory);
+    /// Takes in the weight of the tail, once the sum of updates is known.
+    fn observe(&self, summed: &SummedTail, memory: &mut Memory);
 }
 
 /// Every device of the cohort counts with its whole weight.
@@ -82,5 +82,5 @@ impl Selection for Everyone {
         Weighting::everyone()
     }
 
-    fn observe(&self, _kept: &Kept, _memory: &mut Memory) {}
+    fn observe(&self, _summed: &SummedTail, _memory: &mut Memory) {}
 }

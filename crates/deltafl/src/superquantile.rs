@@ -10,7 +10,7 @@
 //!
 //! θ is the mass of the tail that is *kept*: θ = 1 is the mean, θ → 0 the maximum.
 //!
-//! The weights given here need not sum to one: a device brings its number of points, and every function
+//! The weights given here need not sum to one: a device brings its number of examples, and every function
 //! divides by the total where the paper's α_k calls for it. Whole numbers are added exactly.
 //!
 //! [`mixture`] holds the dual side, the mixtures P_θ; [`smooth`] the smoothing g_ν; [`private`] the
@@ -20,7 +20,7 @@
 //! use deltafl::superquantile::{Conformity, DeviceLoss, quantile, superquantile};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Four devices with ten points each; the tail keeps half of the mass, two devices.
+//! // Four devices with ten examples each; the tail keeps half of the mass, two devices.
 //! let losses = [1.0, 2.0, 3.0, 5.0].map(|loss| DeviceLoss::new(loss, 10.0));
 //! let losses = losses.into_iter().collect::<Result<Vec<_>, _>>()?;
 //! let half = Conformity::try_from(0.5)?;
@@ -133,7 +133,7 @@ pub(crate) mod tests {
         Conformity::try_from(value).unwrap()
     }
 
-    /// Losses with many ties, weights that are whole numbers of points.
+    /// Losses with many ties, weights that are whole numbers.
     pub(crate) fn cohort() -> impl Strategy<Value = Vec<DeviceLoss>> {
         let loss = prop_oneof![(-4..4_i32).prop_map(f64::from), -10.0..10.0];
         let device = (loss, 1..200_u32).prop_map(|(x, n)| DeviceLoss::new(x, f64::from(n)).unwrap());

@@ -14,7 +14,7 @@ use crate::data::{BatchBuffer, Examples};
 use crate::device::BLOCK;
 use crate::kernel::Aligned;
 use crate::memory::Memory;
-use crate::model::{Model, Proximal, Score, Step, Tensor};
+use crate::model::{Model, Score, Step, Tensor};
 use crate::params::Params;
 use crate::stream::Stream;
 use crate::task::Task;
@@ -208,8 +208,8 @@ impl<T: Model + ?Sized> Drop for SgdWorker<'_, T> {
 #[derive(Debug, Default)]
 struct Workspace {
     working: Aligned,
-    /// w_t in working form, where there is a proximal term; or the drift, where there is a correction.
-    centre: Aligned,
+    /// What every step adds beside the gradient, in working form, where there is a proximal term or a correction.
+    pull: Aligned,
     scratch: Aligned,
     local: Vec<f32>,
     order: Vec<u32>,
@@ -245,7 +245,7 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
             Work::Steps(_) => plan.batch,
         };
         scratch.resize(self.model.step_scratch_len(longest));
-        self.set_centre(task, own);
+        self.set_pull(task, own);
         match plan.work {
             Work::Epochs(epochs) => (0..epochs).for_each(|_| self.epoch(examples, plan, stream)),
             Work::Steps(steps) => (0..steps).for_each(|_| self.drawn_step(examples, plan, stream)),
@@ -264,27 +264,27 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
 }
 
 impl<T: Model + ?Sized> SgdWorker<'_, T> {
-    /// What every step is pulled towards, in working form: w_t, the drift, or w_t moved so that the proximal term holds the
-    /// drift too, as μ(w − w_t) + drift = μ(w − (w_t − drift/μ)).
-    fn set_centre(&mut self, task: &LocalTask<'_>, own: &Memory) {
-        let Workspace { working, centre, local, .. } = &mut self.memory;
+    /// What every step adds beside the gradient: γ(μw_t − drift).
+    fn set_pull(&mut self, task: &LocalTask<'_>, own: &Memory) {
+        let Workspace { working, pull, local, .. } = &mut self.memory;
         let LocalTask { params, plan, .. } = task;
+        let LocalPlan { learning_rate, proximal, .. } = **plan;
         match plan.correction {
-            None if plan.proximal > 0.0 => {
-                centre.resize(working.len());
-                centre.copy_from_slice(working);
+            None if proximal > 0.0 => {
+                pull.resize(working.len());
+                pull.iter_mut()
+                    .zip(working.iter())
+                    .for_each(|(pull, w)| *pull = learning_rate * proximal * w);
             }
             None => {}
             Some(correction) => {
                 local.clear();
                 local.resize(params.len(), 0.0);
                 (correction.drift)(task.sent, own, local);
-                if plan.proximal > 0.0 {
-                    let moved = |(drift, w): (&mut f32, &f32)| *drift = w - *drift / plan.proximal;
-                    local.iter_mut().zip(*params).for_each(moved);
-                }
-                centre.resize(working.len());
-                self.model.load(local, centre);
+                let moved = |(drift, w): (&mut f32, &f32)| *drift = learning_rate * (proximal * w - *drift);
+                local.iter_mut().zip(*params).for_each(moved);
+                pull.resize(working.len());
+                self.model.load(local, pull);
             }
         }
     }
@@ -293,30 +293,29 @@ impl<T: Model + ?Sized> SgdWorker<'_, T> {
 impl<T: Model + ?Sized> SgdWorker<'_, T> {
     /// One pass over a shuffle of the examples.
     fn epoch(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
-        let Workspace { working, centre, scratch, order, batch, .. } = &mut self.memory;
+        let Workspace { working, pull, scratch, order, batch, .. } = &mut self.memory;
         order.clear();
         order.extend(0..examples.len() as u32);
         stream.shuffle(order);
         for indices in order.chunks(plan.batch) {
             (self.before_step)();
             let batch = batch.gather(examples, indices.iter().map(|&i| i as usize));
-            self.model.step(working, batch, step(plan, centre), scratch);
+            self.model.step(working, batch, step(plan, pull), scratch);
         }
     }
 
     /// One step on ξ ~ q_k.
     fn drawn_step(&mut self, examples: &Examples<'_>, plan: &LocalPlan, stream: &mut Stream) {
         (self.before_step)();
-        let Workspace { working, centre, scratch, order, batch, .. } = &mut self.memory;
+        let Workspace { working, pull, scratch, order, batch, .. } = &mut self.memory;
         order.clear();
         order.extend((0..plan.batch).map(|_| stream.below(examples.len() as u64) as u32));
         let batch = batch.gather(examples, order.iter().map(|&i| i as usize));
-        self.model.step(working, batch, step(plan, centre), scratch);
+        self.model.step(working, batch, step(plan, pull), scratch);
     }
 }
 
-fn step<'a>(plan: &LocalPlan, centre: &'a [f32]) -> Step<'a> {
-    let proximal = (plan.proximal > 0.0).then_some(Proximal { mu: plan.proximal, centre });
-    let drift = (plan.correction.is_some() && proximal.is_none()).then_some(centre);
-    Step { learning_rate: plan.learning_rate, l2: plan.l2, proximal, drift }
+fn step<'a>(plan: &LocalPlan, pull: &'a [f32]) -> Step<'a> {
+    let pulled = plan.proximal > 0.0 || plan.correction.is_some();
+    Step { learning_rate: plan.learning_rate, l2: plan.l2 + plan.proximal, pull: pulled.then_some(pull) }
 }

@@ -18,7 +18,7 @@ use crate::memory::{DeviceMemories, Memory};
 use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
 use crate::question::{Ask, Parting, Query};
-use crate::selection::{ETA, ETA_ROUND, Kept};
+use crate::selection::{ETA, ETA_ROUND, SummedTail};
 use crate::server_step::Applied;
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::LossDistribution;
@@ -163,7 +163,7 @@ pub struct RoundRecord {
     /// |S_t'|, the devices in the sum.
     pub tail: u64,
     /// Σ α_k over the tail.
-    pub weight: f64,
+    pub tail_weight: f64,
     /// Devices left out because their update was not finite.
     pub refused: u64,
     /// Calls of secure aggregation.
@@ -392,8 +392,8 @@ fn one_round(
         }
         // Where devices train for one of several tracks, so many of them answered for this one, in the mean.
         let answered = update.answered / parting.among(i);
-        let kept = Kept { round: round.index, answered, weight: sum.weight() };
-        track.selection.observe(&kept, &mut at.memory);
+        let summed = SummedTail { round: round.index, answered, tail_weight: sum.tail_weight() };
+        track.selection.observe(&summed, &mut at.memory);
         records.push(record(&round, i, track, &at.memory, &sum, &notes[i]));
     }
     state.round += 1;
@@ -436,8 +436,8 @@ fn record(
         loss: note.loss,
         cohort: round.cohort.len() as u64,
         dropped: round.cohort.len() as u64 - note.answered,
-        tail: sum.kept(),
-        weight: sum.weight(),
+        tail: sum.tail(),
+        tail_weight: sum.tail_weight(),
         refused: sum.refused(),
         sums: note.traffic.sums,
         messages: note.traffic.messages,

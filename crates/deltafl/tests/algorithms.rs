@@ -76,7 +76,7 @@ fn devices_count_alike_with_uniform_weights_and_by_their_class_with_buckets() {
         let (mut state, mut records) = (State::new(7, 1, &trainer), Records::default());
         let plan = Plan { rounds: 1, terms, ..plan(vec![track("fedavg", &[])]) };
         train(&mut exchange, &plan, &mut state, &mut records).unwrap();
-        records.rounds[0].weight
+        records.rounds[0].tail_weight
     };
     let cohort = plan(Vec::new()).sampling.cohort(
         federation().split(Split::Train).len(),
@@ -85,7 +85,7 @@ fn devices_count_alike_with_uniform_weights_and_by_their_class_with_buckets() {
     );
     let train = federation().split(Split::Train);
     let sum = |weights: Weights| {
-        let of = |drawn: &Drawn| weights.of(federation().count(train[drawn.device.place()]));
+        let of = |drawn: &Drawn| weights.of(federation().example_count(train[drawn.device.place()]));
         cohort.iter().map(of).sum::<u64>() as f64
     };
     for weights in Weights::ALL {

@@ -318,7 +318,7 @@ fn the_tail_holds_at_least_theta_of_the_weight() {
         assert_eq!(pair[0].tail, 6);
         // At w₀ = 0 all losses are equal, and nobody is left out.
         assert_eq!(pair[1].tail == 6, pair[1].round == 0);
-        assert!(pair[1].weight >= 0.5 * pair[0].weight, "{pair:?}");
+        assert!(pair[1].tail_weight >= 0.5 * pair[0].tail_weight, "{pair:?}");
     }
 }
 

@@ -8,7 +8,7 @@ mod tape;
 
 use deltafl::data::WordVectors;
 use deltafl::kernel::{Aligned, Isa};
-use deltafl::model::{Batch, ConvNet, Embedding, Gru, Inputs, Linear, Logistic, Lstm, Model, Proximal, Step};
+use deltafl::model::{Batch, ConvNet, Embedding, Gru, Inputs, Linear, Logistic, Lstm, Model, Step};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::ERRORS;
 use models::{Example, Logits};
@@ -85,7 +85,7 @@ impl Pair {
             assert!((got - loss).abs() < 1e-5 * loss.max(1.0), "{name} {isa}: loss {got}, not {loss}");
             assert_close(&gradient, &got_gradient, tolerance, &format!("{name} {isa}: gradient"));
 
-            let step = Step { learning_rate: 0.5, l2: 0.01, proximal: None, drift: None };
+            let step = Step { learning_rate: 0.5, l2: 0.01, pull: None };
             let (stepped, score) = self.step_and_evaluate(&*model, step);
             assert_eq!(score.sums[ERRORS] as u64, errors, "{name} {isa}");
             assert!(
@@ -111,9 +111,9 @@ impl Pair {
             self.params.iter().enumerate().map(|(i, w)| 0.5 * w + (i % 5) as f32 * 0.01).collect();
         let mut working = Aligned::zeroed(model.working_len());
         model.load(&centre, &mut working);
-        let proximal = Some(Proximal { mu: 0.3, centre: &working });
-        let (stepped, _) =
-            self.step_and_evaluate(model, Step { learning_rate: 0.5, l2: 0.01, proximal, drift: None });
+        working.iter_mut().for_each(|c| *c *= 0.5 * 0.3);
+        let step = Step { learning_rate: 0.5, l2: 0.01 + 0.3, pull: Some(&working) };
+        let (stepped, _) = self.step_and_evaluate(model, step);
         let step = |((w, g), c): ((&f64, &f64), &f32)| {
             w - 0.5 * (g + f64::from(0.01_f32) * w + f64::from(0.3_f32) * (w - f64::from(*c)))
         };

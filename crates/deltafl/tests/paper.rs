@@ -36,16 +36,16 @@ fn random_theta(rng: &mut ChaCha8Rng) -> Conformity {
     }
 }
 
-/// Up to 200 devices: heavy-tailed losses of either sign or a few that tie, weights in points or as shares.
+/// Up to 200 devices: heavy-tailed losses of either sign or a few that tie, weights in examples or as shares.
 fn random_losses(rng: &mut ChaCha8Rng) -> Vec<DeviceLoss> {
-    let (tied, in_points, scale) =
+    let (tied, in_examples, scale) =
         (rng.random_bool(0.3), rng.random_bool(0.5), 10_f64.powi(rng.random_range(-3..6)));
     (0..rng.random_range(1..200))
         .map(|_| {
             let uniform = rng.random_range(-1.0..1.0_f64);
             let loss = if tied { (uniform * 4.0).round() } else { scale * uniform / (1.1 - uniform.abs()) };
             let skewed = rng.random_range(0.01..1.0_f64).powi(3);
-            device(loss, if in_points { (1e4 * skewed).ceil() } else { skewed })
+            device(loss, if in_examples { (1e4 * skewed).ceil() } else { skewed })
         })
         .collect()
 }

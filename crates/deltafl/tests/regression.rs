@@ -7,7 +7,7 @@ use deltafl::compute::Threads;
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, Split};
 use deltafl::exchange::{Direct, SplitEvaluation};
 use deltafl::kernel::{Aligned, Isa};
-use deltafl::model::{Batch, Inputs, Model, ModelMismatch, ModelSpec, Proximal, Regression, Step};
+use deltafl::model::{Batch, Inputs, Model, ModelMismatch, ModelSpec, Regression, Step};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::{RegressionLoss, Targets, Task};
 use deltafl::terms::Terms;
@@ -58,8 +58,8 @@ fn check_gradient(model: &dyn Model, batch: Batch<'_>, params: &[f32], what: &st
     }
     let centre = normals(params.len(), 4);
     for mu in [0.0, 0.3] {
-        let proximal = (mu > 0.0).then_some(Proximal { mu, centre: &centre });
-        let step = Step { learning_rate: 0.5, l2: 0.1, proximal, drift: None };
+        let pull: Vec<f32> = centre.iter().map(|c| 0.5 * mu * c).collect();
+        let step = Step { learning_rate: 0.5, l2: 0.1 + mu, pull: (mu > 0.0).then_some(&*pull) };
         let mut working = params.to_vec();
         model.step(&mut working, batch, step, &mut scratch);
         for (((w, before), g), c) in working.iter().zip(params).zip(&gradient).zip(&centre) {

@@ -61,7 +61,7 @@ pub(super) fn measure(case: &Case, device: &Device, cohort: usize) -> Result<Gpu
     };
     let devices = federation.devices();
     let task = |device| {
-        let weight = federation.count(device) as f64;
+        let weight = federation.example_count(device) as f64;
         UpdateTask { device, params: &params, sent: &[], own: None, plan: &plan, weight, sum: 0 }
     };
     let tasks: Vec<UpdateTask<'_>> = devices.clone().map(task).collect();
@@ -75,7 +75,7 @@ pub(super) fn measure(case: &Case, device: &Device, cohort: usize) -> Result<Gpu
     })?;
     let all: Vec<Block> = devices.flat_map(|device| blocks_of(&federation, device)).collect();
     let losses_seconds = timed(|_| gpu.scores(&all, &[&params]).map(|_| ()).into_diagnostic())?;
-    let examples: u64 = federation.devices().map(|device| federation.count(device)).sum();
+    let examples: u64 = federation.devices().map(|device| federation.example_count(device)).sum();
     let (train, eval) = (examples as f64 / round_seconds, examples as f64 / losses_seconds);
     Ok(GpuFigures {
         model: case.name,
@@ -92,7 +92,7 @@ pub(super) fn measure(case: &Case, device: &Device, cohort: usize) -> Result<Gpu
 }
 
 fn blocks_of(federation: &Federation, device: FederationIndex) -> impl Iterator<Item = Block> + use<> {
-    blocks(federation.count(device) as usize).map(move |examples| Block { device, examples })
+    blocks(federation.example_count(device) as usize).map(move |examples| Block { device, examples })
 }
 
 /// The median time of a call, after one that builds kernels and buffers.

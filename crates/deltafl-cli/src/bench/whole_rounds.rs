@@ -56,7 +56,7 @@ pub(super) fn measure(
     Ok(RoundFigures {
         model: case.name,
         cohort,
-        examples: federation.devices().map(|device| federation.count(device)).sum(),
+        examples: federation.devices().map(|device| federation.example_count(device)).sum(),
         threads,
         seconds: together,
         seconds_one_thread: alone,

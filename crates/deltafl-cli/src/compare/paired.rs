@@ -163,7 +163,7 @@ pub(super) fn compare(
 /// The values of one model, seed by seed.
 struct Values<'a> {
     task: Task,
-    /// Identity and points.
+    /// Identity and examples.
     devices: Vec<(&'a str, u64)>,
     seeds: Vec<Vec<f64>>,
 }
@@ -214,7 +214,7 @@ impl<'a> Values<'a> {
             } else {
                 Figures::weighted(&devices.iter().map(|&k| (seed[k], self.devices[k].1)).collect::<Vec<_>>())
             };
-            // Devices without a point weigh nothing.
+            // Devices without an example weigh nothing.
             let Some(figures) = figures else { return [f64::NAN; 2] };
             sums[0] += figures.mean;
             sums[1] += figures.percentile(90).unwrap_or(f64::NAN);

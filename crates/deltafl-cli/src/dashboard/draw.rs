@@ -129,8 +129,8 @@ fn draw_tracks(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let rows =
         view.tracks.iter().enumerate().map(|(t, track)| Row::new(cells(metric, track)).style(colour(t)));
     let header = Row::new(header).style(Style::new().add_modifier(Modifier::BOLD));
-    let block = Block::bordered()
-        .title(format!(" tracks: devices kept, threshold, test {} over devices ", metric.title));
+    let block =
+        Block::bordered().title(format!(" tracks: tail, threshold, test {} over devices ", metric.title));
     frame.render_widget(Table::new(rows, widths).header(header).block(block), area);
 }
 

@@ -15,7 +15,7 @@ use deltafl_data::import::{self, ImportError, Imported, Target, sent140};
 use miette::{IntoDiagnostic, Result, WrapErr};
 use zip::ZipArchive;
 
-use super::import::{EMNIST_MIN_POINTS, SENT140_MIN_POINTS, SHAKESPEARE_MIN_POINTS};
+use super::import::{EMNIST_MIN_EXAMPLES, SENT140_MIN_EXAMPLES, SHAKESPEARE_MIN_EXAMPLES};
 use super::target::{import_error, report};
 use crate::error::bad_input;
 
@@ -135,19 +135,19 @@ fn pinned(args: &Args) -> Result<Vec<(&str, &str)>> {
 }
 
 fn import(name: DataSet, downloads: &Path, out: &Path) -> Result<Vec<Imported>> {
-    let target = |folder: &str, min_points| Target {
-        split: DeviceSplit { train: 1.0, min_points, ..DeviceSplit::default() },
+    let target = |folder: &str, min_examples| Target {
+        split: DeviceSplit { train: 1.0, min_examples, ..DeviceSplit::default() },
         ..Target::new(out.join(folder))
     };
     let imported: Result<Vec<Imported>, ImportError> = match name {
         DataSet::Emnist => {
             let (by_write, by_class) = (downloads.join("by_write.zip"), downloads.join("by_class.zip"));
-            import::emnist::import(&by_write, &by_class, &target("federation", EMNIST_MIN_POINTS))
+            import::emnist::import(&by_write, &by_class, &target("federation", EMNIST_MIN_EXAMPLES))
                 .map(|imported| vec![imported])
         }
         DataSet::Shakespeare => {
             let text = unpacked(downloads, "1994-01-100.zip", "100.txt")?;
-            import::shakespeare::import(&text, &target("federation", SHAKESPEARE_MIN_POINTS))
+            import::shakespeare::import(&text, &target("federation", SHAKESPEARE_MIN_EXAMPLES))
                 .map(|imported| vec![imported])
         }
         DataSet::Sent140 => {
@@ -161,7 +161,11 @@ fn import(name: DataSet, downloads: &Path, out: &Path) -> Result<Vec<Imported>> 
             let one = |(folder, features)| {
                 let options =
                     sent140::Options { vectors: vectors.clone(), features, lowercase: true, columns: None };
-                sent140::import(std::slice::from_ref(&tweets), &options, &target(folder, SENT140_MIN_POINTS))
+                sent140::import(
+                    std::slice::from_ref(&tweets),
+                    &options,
+                    &target(folder, SENT140_MIN_EXAMPLES),
+                )
             };
             both.into_iter().map(one).collect()
         }

@@ -13,7 +13,7 @@ use crate::error::bad_input;
 #[derive(clap::Subcommand, Debug)]
 #[command(after_help = "Examples:
   deltafl data import shakespeare pg100.txt.gz --out shakespeare
-  deltafl data import leaf data/train data/test --out femnist --min-points 100
+  deltafl data import leaf data/train data/test --out femnist --min-examples 100
   deltafl data import csv table.csv --device user --label y --out mine
   deltafl data import csv patients.csv --device clinic --label outcome --train 0.5 --out clinics
   deltafl data import csv houses.csv --device city --label price --regression --out houses")]
@@ -54,7 +54,7 @@ impl From<FeatureArg> for Features {
 /// LEAF's JSON shards, compressed or not
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Example:\n  deltafl data import leaf data/train data/test --out femnist --min-points 100"
+    after_help = "Example:\n  deltafl data import leaf data/train data/test --out femnist --min-examples 100"
 )]
 pub(crate) struct LeafArgs {
     /// Shards, or folders of them; a device in several files is one device
@@ -259,9 +259,9 @@ pub(crate) struct ShakespeareArgs {
 }
 
 /// The paper keeps devices with more examples than this.
-pub(crate) const EMNIST_MIN_POINTS: u64 = 100;
-pub(crate) const SENT140_MIN_POINTS: u64 = 50;
-pub(crate) const SHAKESPEARE_MIN_POINTS: u64 = 100;
+pub(crate) const EMNIST_MIN_EXAMPLES: u64 = 100;
+pub(crate) const SENT140_MIN_EXAMPLES: u64 = 50;
+pub(crate) const SHAKESPEARE_MIN_EXAMPLES: u64 = 100;
 
 pub(crate) fn run(command: ImportCommand) -> Result<()> {
     match command {
@@ -289,7 +289,7 @@ pub(crate) fn run(command: ImportCommand) -> Result<()> {
         ImportCommand::Emnist(args) => run_emnist(&args),
         ImportCommand::Sent140(args) => run_sent140(args),
         ImportCommand::Shakespeare(args) => {
-            let target = args.target.target(SHAKESPEARE_MIN_POINTS);
+            let target = args.target.target(SHAKESPEARE_MIN_EXAMPLES);
             args.target.report(import::shakespeare::import(&args.source, &target))
         }
     }
@@ -302,7 +302,7 @@ fn run_table(args: &TableArgs, dialect: table::Dialect) -> Result<()> {
 }
 
 fn run_emnist(args: &EmnistArgs) -> Result<()> {
-    let mut target = args.target.target(EMNIST_MIN_POINTS);
+    let mut target = args.target.target(EMNIST_MIN_EXAMPLES);
     target.name.get_or_insert_with(|| "emnist".to_owned());
     target.classes.get_or_insert(import::emnist::CLASSES);
     args.target.report(match (&args.by_write, &args.by_class) {
@@ -330,7 +330,7 @@ fn run_sent140(args: Sent140Args) -> Result<()> {
         lowercase: !args.keep_case,
         columns,
     };
-    let target = args.target.target(SENT140_MIN_POINTS);
+    let target = args.target.target(SENT140_MIN_EXAMPLES);
     args.target.report(sent140::import(&args.sources, &options, &target))
 }
 

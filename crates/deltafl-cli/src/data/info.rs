@@ -54,7 +54,7 @@ fn text(summary: &Summary, verified: bool) -> String {
         ),
     );
     line("examples", summary.examples.to_string());
-    line("per device", spread(&summary.points, 0));
+    line("per device", spread(&summary.examples_per_device, 0));
     match &summary.targets {
         Some(targets) => line("targets", spread(targets, 3)),
         None => {

@@ -87,7 +87,7 @@ fn heading(federation: &Federation, row: usize, device: FederationIndex, distanc
         Split::Test => "test",
         Split::Validation => "validation",
     };
-    let (id, count) = (federation.id(device), federation.count(device));
+    let (id, count) = (federation.id(device), federation.example_count(device));
     format!("{:>3}  {id:<20} {split:<10} {count:>6} examples  distance {distance:.3}", row + 1)
 }
 

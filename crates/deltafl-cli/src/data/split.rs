@@ -12,7 +12,7 @@ use crate::error::bad_input;
 /// Split the devices of a federation into train, test and validation
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Examples:\n  deltafl data split emnist --train 0.5 --seed 1 --min-points 100 --out emnist-1\n  \
+    after_help = "Examples:\n  deltafl data split emnist --train 0.5 --seed 1 --min-examples 100 --out emnist-1\n  \
                   deltafl data split emnist --within --train 0.8 --out emnist-within"
 )]
 pub(crate) struct Args {
@@ -36,7 +36,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let federation = deltafl_data::open(&args.federation).map_err(|error| bad_input(error.to_string()))?;
     let plan = args.split.plan(0.5, 0);
     let all: Vec<(String, u64)> =
-        federation.devices().map(|k| (federation.id(k).to_owned(), federation.count(k))).collect();
+        federation.devices().map(|k| (federation.id(k).to_owned(), federation.example_count(k))).collect();
     let split = match args.within {
         false => federation.split_devices(&plan),
         true => federation.split_within(&within(&args.split)?),
@@ -48,8 +48,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let count = |part| split.split(part).len();
         let (train, test) = (count(Split::Train), count(Split::Test));
         println!("  {train} train, {test} test, {} validation devices", count(Split::Validation));
-        let dropped: Vec<_> = all.into_iter().filter(|(_, count)| *count <= plan.min_points).collect();
-        print!("{}", left_out(&dropped, plan.min_points));
+        let dropped: Vec<_> = all.into_iter().filter(|(_, count)| *count <= plan.min_examples).collect();
+        print!("{}", left_out(&dropped, plan.min_examples));
     }
     Ok(())
 }
@@ -64,12 +64,12 @@ fn within(args: &SplitArgs) -> Result<WithinSplit> {
         train: args.train.map_or(Ok(default.train), |train| share("train", train))?,
         validation: share("validation", args.validation)?,
         seed: args.seed,
-        min_points: args.min_points.unwrap_or(default.min_points),
+        min_examples: args.min_examples.unwrap_or(default.min_examples),
     })
 }
 
 /// The devices that were too small, the largest first: whoever set the bound sees whom it costs.
-fn left_out(dropped: &[(String, u64)], min_points: u64) -> String {
+fn left_out(dropped: &[(String, u64)], min_examples: u64) -> String {
     const NAMED: usize = 5;
     if dropped.is_empty() {
         return String::new();
@@ -81,7 +81,7 @@ fn left_out(dropped: &[(String, u64)], min_points: u64) -> String {
     let more = if dropped.len() > NAMED { ", …" } else { "" };
     let examples: u64 = dropped.iter().map(|(_, count)| count).sum();
     format!(
-        "  left out: {} devices with no more than {min_points} examples, {examples} in all: {}{more}\n",
+        "  left out: {} devices with no more than {min_examples} examples, {examples} in all: {}{more}\n",
         dropped.len(),
         named.join(", ")
     )

@@ -49,8 +49,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "VARIANCE")]
     pub(crate) beta: Option<f64>,
     /// Examples per device: the least, the median and the most
-    #[arg(long, value_name = "MIN,MEDIAN,MAX", value_parser = points)]
-    pub(crate) points: Option<[u32; 3]>,
+    #[arg(long, value_name = "MIN,MEDIAN,MAX", value_parser = three_numbers)]
+    pub(crate) examples: Option<[u32; 3]>,
+    /// What `--examples` was called: nobody would guess the present name.
+    #[arg(long = "points", hide = true, value_parser = renamed)]
+    pub(crate) _points: Option<String>,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
@@ -92,21 +95,25 @@ impl Options {
         set("odd", self.odd.map(Into::into));
         set("alpha", self.alpha.map(Into::into));
         set("beta", self.beta.map(Into::into));
-        set("points", self.points.map(points_table));
+        set("examples", self.examples.map(examples_table));
         table.try_into().map_err(|error: toml::de::Error| {
             bad_input(format!("no {kind} can be made so: {}", error.message())).into()
         })
     }
 }
 
+fn renamed(_: &str) -> Result<String, String> {
+    Err("it is called --examples now".to_owned())
+}
+
 /// Three numbers between commas.
-fn points(text: &str) -> Result<[u32; 3], String> {
+fn three_numbers(text: &str) -> Result<[u32; 3], String> {
     let numbers: Result<Vec<u32>, _> = text.split(',').map(|number| number.trim().parse()).collect();
     let numbers = numbers.map_err(|error| error.to_string())?;
     <[u32; 3]>::try_from(numbers).map_err(|_| "three numbers are needed: MIN,MEDIAN,MAX".to_owned())
 }
 
-fn points_table([min, median, max]: [u32; 3]) -> toml::Value {
+fn examples_table([min, median, max]: [u32; 3]) -> toml::Value {
     let entries = [("min", min), ("median", median), ("max", max)];
     toml::Value::Table(entries.map(|(key, n)| (key.to_owned(), n.into())).into_iter().collect())
 }
@@ -130,9 +137,9 @@ mod tests {
     }
 
     #[test]
-    fn points_are_three_numbers() {
-        assert_eq!(points("5, 9,20"), Ok([5, 9, 20]));
-        assert!(points("5,9").unwrap_err().contains("three numbers"));
-        assert!(points("5,x,9").is_err());
+    fn examples_are_three_numbers() {
+        assert_eq!(three_numbers("5, 9,20"), Ok([5, 9, 20]));
+        assert!(three_numbers("5,9").unwrap_err().contains("three numbers"));
+        assert!(three_numbers("5,x,9").is_err());
     }
 }

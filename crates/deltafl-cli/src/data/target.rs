@@ -43,7 +43,7 @@ pub(crate) struct SplitArgs {
     /// Keep the devices with more examples than this (LEAF's rule) [default: 0; emnist and shakespeare 100, sent140 50, as
     /// in the paper]
     #[arg(long, value_name = "N")]
-    pub(crate) min_points: Option<u64>,
+    pub(crate) min_examples: Option<u64>,
     /// Keep a random fraction of them (the paper keeps half of EMNIST's writers)
     #[arg(long, default_value_t = 1.0, value_name = "FRACTION")]
     pub(crate) sample: f64,
@@ -51,12 +51,12 @@ pub(crate) struct SplitArgs {
 
 impl SplitArgs {
     /// The plan, with defaults for what was not given.
-    pub(crate) fn plan(&self, train: f64, min_points: u64) -> DeviceSplit {
+    pub(crate) fn plan(&self, train: f64, min_examples: u64) -> DeviceSplit {
         DeviceSplit {
             train: self.train.unwrap_or(train),
             validation: self.validation,
             seed: self.seed,
-            min_points: self.min_points.unwrap_or(min_points),
+            min_examples: self.min_examples.unwrap_or(min_examples),
             sample: self.sample,
         }
     }
@@ -64,11 +64,11 @@ impl SplitArgs {
 
 impl TargetArgs {
     /// The target; all devices train unless a split was asked for.
-    pub(crate) fn target(&self, min_points: u64) -> Target {
+    pub(crate) fn target(&self, min_examples: u64) -> Target {
         Target {
             name: self.name.clone(),
             classes: self.classes,
-            split: self.split.plan(1.0, min_points),
+            split: self.split.plan(1.0, min_examples),
             ..Target::new(&self.out)
         }
     }

@@ -10,6 +10,7 @@ use crate::error::bad_input;
 
 /// When a device takes part.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "When this device takes part")]
 pub(crate) struct ConditionArgs {
     /// Take part only between these times of the day, such as 22:00-06:30, by this machine's clock; may be repeated
     #[arg(long, value_name = "FROM-UNTIL")]

@@ -59,7 +59,7 @@ fn write_csv(
                     &record.seed.to_string(),
                     &record.round.to_string(),
                     federation.id(device),
-                    &federation.count(device).to_string(),
+                    &federation.example_count(device).to_string(),
                     &times.to_string(),
                     &u8::from(dropped).to_string(),
                 ])

@@ -174,7 +174,7 @@ fn round_rows(lines: &[RoundLine], tracks: &[TrackInfo]) -> Rows {
         ("cohort", whole(|line| line.record.cohort)),
         ("dropped", whole(|line| line.record.dropped)),
         ("tail", whole(|line| line.record.tail)),
-        ("weight", real(|line| Some(line.record.weight))),
+        ("tail_weight", real(|line| Some(line.record.tail_weight))),
         ("refused", whole(|line| line.record.refused)),
         ("secure_sums", whole(|line| line.record.sums)),
         ("messages", whole(|line| line.record.messages)),

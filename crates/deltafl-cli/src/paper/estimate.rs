@@ -62,13 +62,14 @@ impl Pace {
         let trainer = Sgd::new(&*model);
         let found = Found::at(wish, experiment, federation, model.num_params())?;
         let side_by_side = matches!(found, Found::Gpu(_)) && experiment.seeds.iter().len() > 1;
-        let compute = session::computing(found, &trainer, federation, machine.threads)?.alone();
+        let compute = session::computing(found, &trainer, federation, machine.cpu.threads)?.alone();
         let width = compute.width();
         let mut exchange = session::exchange(experiment, compute, federation)?;
         let mut plan = experiment.plan();
         let tracks = plan.tracks.len();
         let seed = experiment.seeds.iter().copied().next().unwrap_or_default();
-        let weights = federation.split(Split::Train).into_iter().map(|k| federation.count(k)).collect();
+        let weights =
+            federation.split(Split::Train).into_iter().map(|k| federation.example_count(k)).collect();
         let cohorts = Cohorts::new(plan.sampling, seed, weights, width);
         let mut state = State::new(seed, tracks, &trainer);
 
@@ -91,7 +92,7 @@ impl Pace {
         let Some((counted, seconds)) = stopwatch.counted() else { return Ok(None) };
         let example = seconds / cohorts.examples(counted.start as u64 + 1..counted.end as u64 + 1);
 
-        let all: u64 = federation.devices().map(|k| federation.count(k)).sum();
+        let all: u64 = federation.devices().map(|k| federation.example_count(k)).sum();
         Ok(Some(Self {
             round: Duration::from_secs_f64(example * cohorts.examples_of_a_full_one()),
             evaluation: Duration::from_secs_f64(forward * all as f64 * tracks as f64),

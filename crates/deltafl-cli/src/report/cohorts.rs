@@ -143,7 +143,7 @@ mod tests {
                 cohort: errors.len() as u64,
                 dropped: 0,
                 tail: 1,
-                weight: 1.0,
+                tail_weight: 1.0,
                 refused: 0,
                 sums: 1,
                 messages: 0,

@@ -54,7 +54,7 @@ impl Measure {
         matches!(self.kind, Kind::Loss(_))
     }
 
-    /// Whether devices count by their points, as they do in the loss that training lowers, or alike.
+    /// Whether devices count by their examples, as they do in the loss that training lowers, or alike.
     pub(super) fn weighted(self) -> bool {
         self.is_loss() && self.split == Split::Train
     }
@@ -82,13 +82,13 @@ impl Measure {
         }
     }
 
-    /// Mean and percentiles over the devices of an evaluation; `None` without devices that hold points.
+    /// Mean and percentiles over the devices of an evaluation; `None` without devices that hold examples.
     pub(super) fn figures(self, evaluation: &SplitEvaluation, track: usize) -> Option<Figures> {
         let values = evaluation.tracks.get(track)?.iter().map(|device| self.of(device));
         self.figures_of(values.zip(evaluation.devices.iter().map(|device| device.examples)))
     }
 
-    /// Mean and percentiles over values of devices that hold so many points.
+    /// Mean and percentiles over values of devices that hold so many examples.
     ///
     /// The percentile τ is the value that τ per cent of the devices do not fall behind. Where greater values are better
     /// that is the percentile 100 − τ, and [`Measure::ordinal`] calls it so: the tail stands at the same place.
@@ -153,7 +153,7 @@ impl Measure {
             }
             Kind::Loss(task) => format!("Loss ({})", task.loss()),
         };
-        let alike = if self.weighted() { "weighted by their points" } else { "every device alike" };
+        let alike = if self.weighted() { "weighted by their examples" } else { "every device alike" };
         format!("{what} over the {} devices, {alike}", self.split.name())
     }
 
@@ -164,7 +164,7 @@ impl Measure {
 
     /// Of the height of a bar in a histogram.
     pub(super) fn bar_axis(self) -> &'static str {
-        if self.weighted() { "share of the points (%)" } else { "devices" }
+        if self.weighted() { "share of the examples (%)" } else { "devices" }
     }
 
     /// Decimals in a table of such figures.

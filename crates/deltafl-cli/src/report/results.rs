@@ -20,8 +20,8 @@ use super::measure::Measure;
 use super::tracks::{TrackInfo, baseline, tracks};
 use crate::session::folder_error;
 
-/// Most points of a curve of devices kept: as many as a figure has room for. A run of more rounds is shown in windows.
-const KEPT_WINDOWS: u64 = 600;
+/// Most points of a curve of the size of the tail: as many as a figure has room for. A run of more rounds is shown in windows.
+const TAIL_WINDOWS: u64 = 600;
 
 /// The results of one run.
 pub(super) struct RunResults {
@@ -42,8 +42,8 @@ pub(super) struct RunResults {
     pub(super) measured: Vec<Measured>,
     /// For each track and frame, the calls of secure aggregation so far, mean over seeds.
     pub(super) calls: Vec<Vec<f64>>,
-    /// For each track, the devices kept over the rounds.
-    pub(super) kept: Vec<Vec<Kept>>,
+    /// For each track, the size of its tail over the rounds.
+    pub(super) tails: Vec<Vec<TailSize>>,
     /// How each class fares, where classes have names.
     pub(super) classes: Option<Classes>,
     /// For each track, the rounds that moved nothing, over all seeds.
@@ -93,10 +93,10 @@ pub(super) struct FiguresBetween {
     pub(super) upper: Figures,
 }
 
-/// Devices kept in a round: the mean, the fewest and the most over the seeds. In a window of several rounds, the mean of
+/// Devices in the tail of a round: the mean, the fewest and the most over the seeds. In a window of several rounds, the mean of
 /// each of the three.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Kept {
+pub(super) struct TailSize {
     /// First round of the window, counted from 1.
     pub(super) round: u64,
     pub(super) mean: f64,
@@ -220,7 +220,7 @@ impl RunResults {
                 .filter(|classes| classes.classes.iter().all(|class| class.errors.len() == tracks.len())),
             idle: IdleRounds::per_track(lines.iter().map(|line| &line.record), tracks.len()),
             calls: calls(&lines, tracks.len(), &rounds),
-            kept: (0..tracks.len()).map(|track| kept(&lines, track)).collect(),
+            tails: (0..tracks.len()).map(|track| tail_sizes(&lines, track)).collect(),
             rounds,
             tracks,
             experiment,
@@ -369,7 +369,7 @@ fn take(
     measured.frames.resize(f + 1, vec![Distribution::default(); tracks]);
     for (t, distribution) in measured.frames[f].iter_mut().enumerate() {
         let figures = measure.figures(evaluation, t);
-        distribution.figures.push(figures.ok_or_else(|| miette!("its {split} devices hold no points"))?);
+        distribution.figures.push(figures.ok_or_else(|| miette!("its {split} devices hold no examples"))?);
         if measure.is_loss() {
             distribution.objectives.extend(objective(evaluation, t, thetas[t]));
         }
@@ -396,28 +396,28 @@ fn calls(lines: &[RoundLine], tracks: usize, rounds: &[u64]) -> Vec<Vec<f64>> {
     (0..tracks).map(of_track).collect()
 }
 
-/// Devices kept by a track, round by round, or in windows of rounds where there are many.
-fn kept(lines: &[RoundLine], track: usize) -> Vec<Kept> {
+/// Devices in the tail of a track, round by round, or in windows of rounds where there are many.
+fn tail_sizes(lines: &[RoundLine], track: usize) -> Vec<TailSize> {
     let mut rounds: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for record in lines.iter().map(|line| &line.record).filter(|record| record.track == track) {
         rounds.entry(record.round).or_default().push(record.tail);
     }
     let Some((&last, _)) = rounds.last_key_value() else { return Vec::new() };
-    let width = (last + 1).div_ceil(KEPT_WINDOWS);
-    let mut windows: BTreeMap<u64, Vec<Kept>> = BTreeMap::new();
+    let width = (last + 1).div_ceil(TAIL_WINDOWS);
+    let mut windows: BTreeMap<u64, Vec<TailSize>> = BTreeMap::new();
     for (round, tails) in rounds {
         let mean = tails.iter().sum::<u64>() as f64 / tails.len() as f64;
         let least = tails.iter().min().map_or(mean, |&tail| tail as f64);
         let most = tails.iter().max().map_or(mean, |&tail| tail as f64);
-        windows.entry(round / width).or_default().push(Kept { round, mean, min: least, max: most });
+        windows.entry(round / width).or_default().push(TailSize { round, mean, min: least, max: most });
     }
-    let averaged = |(window, rounds): (u64, Vec<Kept>)| {
-        let mean = |value: fn(&Kept) -> f64| rounds.iter().map(value).sum::<f64>() / rounds.len() as f64;
-        Kept {
+    let averaged = |(window, rounds): (u64, Vec<TailSize>)| {
+        let mean = |value: fn(&TailSize) -> f64| rounds.iter().map(value).sum::<f64>() / rounds.len() as f64;
+        TailSize {
             round: window * width + 1,
-            mean: mean(|kept| kept.mean),
-            min: mean(|kept| kept.min),
-            max: mean(|kept| kept.max),
+            mean: mean(|tail| tail.mean),
+            min: mean(|tail| tail.min),
+            max: mean(|tail| tail.max),
         }
     };
     windows.into_iter().map(averaged).collect()
@@ -473,7 +473,7 @@ mod tests {
             cohort: 10,
             dropped: 0,
             tail,
-            weight: 1.0,
+            tail_weight: 1.0,
             refused: 0,
             sums: 1,
             messages: 0,
@@ -485,24 +485,24 @@ mod tests {
     }
 
     #[test]
-    fn the_band_of_devices_kept_is_min_and_max_over_seeds_in_each_round() {
+    fn the_band_of_the_tail_is_min_and_max_over_seeds_in_each_round() {
         let lines =
             [line(1, 0, 4), line(1, 1, 9), line(2, 0, 6), line(2, 1, 1), line(3, 0, 5), line(3, 1, 2)];
         let expected = [
-            Kept { round: 1, mean: 5.0, min: 4.0, max: 6.0 },
-            Kept { round: 2, mean: 4.0, min: 1.0, max: 9.0 },
+            TailSize { round: 1, mean: 5.0, min: 4.0, max: 6.0 },
+            TailSize { round: 2, mean: 4.0, min: 1.0, max: 9.0 },
         ];
-        assert_eq!(kept(&lines, 0), expected);
-        assert_eq!(kept(&lines, 1), []);
+        assert_eq!(tail_sizes(&lines, 0), expected);
+        assert_eq!(tail_sizes(&lines, 1), []);
     }
 
     #[test]
     fn many_rounds_are_averaged_in_windows() {
-        let rounds = 2 * KEPT_WINDOWS;
+        let rounds = 2 * TAIL_WINDOWS;
         let lines: Vec<RoundLine> =
             (0..rounds).flat_map(|round| [line(1, round, 2 + 2 * (round % 2)), line(2, round, 8)]).collect();
-        let kept = kept(&lines, 0);
-        assert_eq!(kept.len() as u64, KEPT_WINDOWS);
-        assert_eq!(kept[1], Kept { round: 3, mean: 5.5, min: 3.0, max: 8.0 });
+        let sizes = tail_sizes(&lines, 0);
+        assert_eq!(sizes.len() as u64, TAIL_WINDOWS);
+        assert_eq!(sizes[1], TailSize { round: 3, mean: 5.5, min: 3.0, max: 8.0 });
     }
 }

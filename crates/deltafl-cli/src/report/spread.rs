@@ -1,7 +1,7 @@
 //! How devices lie under one model, as the paper's histograms show it: each device is averaged over the
 //! seeds first.
 //!
-//! What counts is what the tables count: test devices alike, train devices by their points. So the mean and the
+//! What counts is what the tables count: test devices alike, train devices by their examples. So the mean and the
 //! percentile that are drawn over the bars are those of the bars.
 
 use deltafl::metrics::Figures;
@@ -35,7 +35,7 @@ impl Spread {
         let worst = measured.measure.cost(f64::INFINITY);
         let values = values.into_iter().map(|value| if value.is_nan() { worst } else { value });
         let devices = values.zip(examples().map(height)).collect();
-        Self { devices, figures: figures.expect("a measure in a report is of devices with points") }
+        Self { devices, figures: figures.expect("a measure in a report is of devices with examples") }
     }
 
     /// Of cohorts whose devices have no names, so that none can be averaged over the seeds: a cohort of every seed, each device
@@ -53,7 +53,7 @@ impl Spread {
         self.devices.iter().map(|device| device.0)
     }
 
-    /// The height of each bar: devices, or their share of the points in per cent.
+    /// The height of each bar: devices, or their share of the examples in per cent.
     pub(super) fn heights(&self, bins: &Bins) -> Vec<f64> {
         bins.heights(self.devices.iter().copied())
     }
@@ -76,7 +76,7 @@ mod tests {
         Measure::metrics(Split::Test, Task::Classes).next().unwrap()
     }
 
-    /// Two devices of 1 and 3 points, two seeds.
+    /// Two devices of 1 and 3 examples, two seeds.
     fn measured(measure: Measure) -> Measured {
         let device = |id: &str, examples| EvaluatedDevice { id: id.into(), examples };
         let figures = Figures::unweighted(&[0.0]).unwrap();

@@ -49,17 +49,18 @@ impl StoreArgs {
 
 /// What a server keeps, and where.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "What the server keeps and serves")]
 pub(crate) struct DeploymentArgs {
     /// The folder that `deltafl certs` filled: the server's certificate, and the authority unless it is kept elsewhere
     #[arg(long, value_name = "DIR", conflicts_with = "insecure")]
     pub(super) certs: Option<PathBuf>,
-    /// sqlite:PATH or postgres://… [default: SQLite in the run folder]
+    /// Where rounds, devices and tokens are kept: sqlite:PATH or postgres://… [default: SQLite in the run folder]
     #[arg(long, value_name = "URL", env = "DELTAFL_DATABASE", hide_env_values = true)]
     database: Option<String>,
-    /// Where params are kept: a folder, or s3://BUCKET/PREFIX [default: in the run folder]
+    /// Where the params of every round are kept: a folder, or s3://BUCKET/PREFIX [default: in the run folder]
     #[arg(long, value_name = "PLACE")]
     blobs: Option<String>,
-    /// Where the live page, the models and enrolment are served; off unless given
+    /// The address of the live page, the models and enrolment, over HTTP; off unless given
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
     /// After the last round, go on serving the models until stopped

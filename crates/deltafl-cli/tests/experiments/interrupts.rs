@@ -97,8 +97,8 @@ fn the_demo_that_is_interrupted_ends_with_130_and_goes_on_with_the_same_command(
 #[test]
 fn a_pair_of_the_paper_that_is_interrupted_ends_with_130_and_names_the_pair() {
     let workdir = workdir::workdir();
-    workdir.printed("data synth glyphs --devices 24 --points 20,30,60 --out data/emnist");
-    let words = "paper emnist-linear --seeds 1 --set cohort=6 --set data.split.min_points=0 --set rounds=1000000 \
+    workdir.printed("data synth glyphs --devices 24 --examples 20,30,60 --out data/emnist");
+    let words = "paper emnist-linear --seeds 1 --set cohort=6 --set data.split.min_examples=0 --set rounds=1000000 \
                  --set evaluate_every=2 --json --out p";
     let place = place(&interrupted(&workdir, words, "p/emnist-linear/checkpoint/seed-1.safetensors"));
     assert_eq!((&place["pair"], &place["folder"]), (&"emnist-linear".into(), &"p/emnist-linear".into()));

@@ -6,12 +6,12 @@ use super::workdir::{self, checkpoints};
 
 /// What makes a pair small.
 const SMALL: &str =
-    "--seeds 2 --rounds 3 --set cohort=6 --set data.split.min_points=0 --set evaluate_every=2";
+    "--seeds 2 --rounds 3 --set cohort=6 --set data.split.min_examples=0 --set evaluate_every=2";
 
 #[test]
 fn a_pair_goes_from_data_to_tables_beside_the_papers() {
     let workdir = workdir::workdir();
-    workdir.printed("data synth glyphs --devices 24 --points 20,30,60 --out data/emnist");
+    workdir.printed("data synth glyphs --devices 24 --examples 20,30,60 --out data/emnist");
     let output = workdir.run(&format!("paper emnist-linear {SMALL}"));
     let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}");
@@ -43,7 +43,7 @@ fn a_pair_goes_from_data_to_tables_beside_the_papers() {
 #[test]
 fn an_interrupted_pair_goes_on_to_the_same_bits() {
     let workdir = workdir::workdir();
-    workdir.printed("data synth glyphs --devices 24 --points 20,30,60 --out data/emnist");
+    workdir.printed("data synth glyphs --devices 24 --examples 20,30,60 --out data/emnist");
     let paper = format!("paper emnist-linear {SMALL} --set rounds=12 -q --out");
     workdir.printed(&format!("{paper} whole"));
     // As after a kill: a seed without its end, and no summary.
@@ -72,9 +72,9 @@ fn without_a_pair_those_run_whose_data_is_there() {
     assert!(said.contains("--features tokens --out elsewhere/sent140"), "{said}");
 
     // As `data fetch` leaves it, and one that is named itself.
-    workdir.printed("data synth roles --devices 16 --points 20,30,60 --out data/shakespeare/federation");
+    workdir.printed("data synth roles --devices 16 --examples 20,30,60 --out data/shakespeare/federation");
     let estimate =
-        "--estimate --rounds 2 --seeds 1 --set cohort=2 --set data.split.min_points=0 --set model.hidden=4";
+        "--estimate --rounds 2 --seeds 1 --set cohort=2 --set data.split.min_examples=0 --set model.hidden=4";
     let printed = workdir.printed(&format!("paper {estimate}"));
     assert!(printed.contains("shakespeare-gru: 2 rounds at"), "{printed}");
     assert!(printed.contains("emnist-linear: left out"), "{printed}");

@@ -13,7 +13,7 @@ cohort = 6
 evaluate_every = 3
 
 [data]
-source = { kind = "glyphs", devices = 24, seed = 5, points = { min = 20, median = 30, max = 60 } }
+source = { kind = "glyphs", devices = 24, seed = 5, examples = { min = 20, median = 30, max = 60 } }
 split = { train = 0.5, seed = 1 }
 
 [model]

@@ -80,7 +80,7 @@ fn csv_and_parquet_hold_the_same_rows() {
     for (table, rows, real) in [
         ("devices", 6 * 2 * 4 * 40, "error"),
         ("evaluations", 6 * 2 * 4 * 2, "p90"),
-        ("rounds", 20 * 2 * 4, "weight"),
+        ("rounds", 20 * 2 * 4, "tail_weight"),
     ] {
         let mut csv = csv::Reader::from_path(folder.path().join(format!("{table}.csv"))).unwrap();
         let column = csv.headers().unwrap().iter().position(|name| name == real).unwrap();

@@ -60,13 +60,13 @@ fn search_finds_a_device_and_hover_shows_its_figures() {
     assert!(browser.text("#found").contains(id));
     browser.press("Enter", 13);
     assert_eq!(browser.text("#device-name"), id);
-    assert!(browser.text("#device-note").contains("points; test error after 20 rounds"));
+    assert!(browser.text("#device-note").contains("examples; test error after 20 rounds"));
 
     browser.value("document.getElementById('search').value = 'nobody'; document.getElementById('search').dispatchEvent(new Event('input'))");
     assert!(browser.text("#found-count").contains("No device"));
 
     let (hover, at) = hovered(&mut browser);
-    assert!(hover.contains(at[2][1].as_str().unwrap()) && hover.contains("points"), "{hover} {at}");
+    assert!(hover.contains(at[2][1].as_str().unwrap()) && hover.contains("examples"), "{hover} {at}");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
@@ -154,7 +154,7 @@ fn a_print_shows_every_chart_at_the_width_of_the_paper() {
     browser.value("dispatchEvent(new Event('beforeprint'))");
     let charts = browser.value(DRAWN);
     let charts = charts.as_array().unwrap();
-    assert_eq!(charts.len(), 5, "histogram, scatter, curves, sizes and kept: {charts:?}");
+    assert_eq!(charts.len(), 5, "histogram, scatter, curves, sizes and tails: {charts:?}");
     let paper = 180.0 / 25.4 * 96.0;
     for chart in charts {
         assert_eq!(chart[1], true, "{chart} is blank");
@@ -204,7 +204,7 @@ fn the_page_of_a_deployed_run_shows_bounds_and_no_device() {
     printed(&["report", text(&run)]);
     let listed = printed(&["runs", text(folder.path())]);
     assert!(listed.contains("FedAvg ") && listed.contains('–'), "{listed}");
-    assert!(!run.join("figures/test-error-points.svg").exists(), "nobody's points are known");
+    assert!(!run.join("figures/test-error-examples.svg").exists(), "nobody's examples are known");
     assert!(
         run.join("figures/test-error-p90.svg").exists() && run.join("figures/test-loss-mean.svg").exists()
     );
@@ -225,7 +225,7 @@ fn the_page_of_a_deployed_run_shows_bounds_and_no_device() {
     assert_eq!(shown, json!(expected));
     assert!(browser.text("header").contains("deployed, cohorts of 20 devices"), "{}", browser.text("header"));
     assert!(browser.text("header").contains("no device told its figures"));
-    let hidden = "['gains', 'points'].map((id) => document.getElementById(id).hidden)";
+    let hidden = "['gains', 'device-sizes'].map((id) => document.getElementById(id).hidden)";
     assert_eq!(browser.value(hidden), json!([true, true]));
     assert_eq!(
         browser.value("document.getElementById('curves').data.length"),

@@ -103,7 +103,7 @@ pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summar
                 cohort: 100,
                 dropped: 0,
                 tail: (100.0 * label.theta.get()) as u64 + (round * 7 + track as u64) % 5,
-                weight: 1000.0,
+                tail_weight: 1000.0,
                 refused: 0,
                 sums: 1,
                 messages: 200,

@@ -53,7 +53,7 @@ fn scores(
     params: &[&Params],
 ) -> Vec<Vec<Score>> {
     let of_device = |&device: &FederationIndex| {
-        let blocks = blocks(case.federation.count(device) as usize);
+        let blocks = blocks(case.federation.example_count(device) as usize);
         blocks.map(move |examples| Block { device, examples })
     };
     let all: Vec<Block> = devices.iter().flat_map(of_device).collect();
@@ -82,8 +82,8 @@ fn train(
 /// The devices with their weights, in the order of the slots: largest first, as they are scheduled.
 fn cohort(case: &Case) -> Vec<(FederationIndex, f64)> {
     let mut cohort: Vec<(FederationIndex, f64)> =
-        case.federation.devices().map(|k| (k, case.federation.count(k) as f64)).collect();
-    cohort.sort_by_key(|&(k, _)| std::cmp::Reverse(case.federation.count(k)));
+        case.federation.devices().map(|k| (k, case.federation.example_count(k) as f64)).collect();
+    cohort.sort_by_key(|&(k, _)| std::cmp::Reverse(case.federation.example_count(k)));
     cohort
 }
 

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue, Deserializer, ValueDeserializer};
 
 use super::{
     AlgorithmSection, DataSection, Experiment, LocalSection, ModelSection, NonNegative, OneOrMore, Resolved,
-    SecureAggregation, name,
+    SecureAggregation, name, renamed,
 };
 use deltafl::algorithm::{self, ALGORITHMS, Algorithm, InvalidOption, OptionSpec, Value};
 use deltafl::cohort::Availability;
@@ -27,7 +27,7 @@ pub struct InvalidExperiment {
 }
 
 impl InvalidExperiment {
-    fn new(message: impl Into<String>, span: Range<usize>) -> Self {
+    pub(super) fn new(message: impl Into<String>, span: Range<usize>) -> Self {
         Self { message: message.into(), span: Some(span) }
     }
 
@@ -82,6 +82,7 @@ impl Experiment {
     /// Reads an experiment file.
     pub fn parse(text: &str) -> Result<Self, InvalidExperiment> {
         let mut table = DeTable::parse(text)?;
+        renamed::refuse_old_keys(table.get_ref())?;
         let whole = table.span();
         let sections = table.get_mut().remove("algorithm");
         let places = Places::of(table.get_ref());

@@ -1,7 +1,7 @@
 //! `[data.split]`: who trains, who tests, who is held out.
 //!
 //! ```toml
-//! split = { train = 0.5, validation = 0.1, seed = 1, min_points = 0 }      # by device
+//! split = { train = 0.5, validation = 0.1, seed = 1, min_examples = 0 }      # by device
 //! split = { within = { train = 0.8, validation = 0.1, seed = 1 } }         # the examples of each device
 //! split = { given = { train = ["anna", "boris"], test = ["clara"] } }      # as a list says
 //! ```
@@ -33,7 +33,7 @@ struct RawSplit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    min_points: Option<u64>,
+    min_examples: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sample: Option<Share>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,7 +48,7 @@ struct RawSplit {
 pub enum InvalidSplitSection {
     /// More than one way to split.
     #[error(
-        "a split is by device (train, validation, seed, min_points, sample), or `within` each device, or `given`: one of them alone"
+        "a split is by device (train, validation, seed, min_examples, sample), or `within` each device, or `given`: one of them alone"
     )]
     Several,
     /// More examples than there are.
@@ -60,11 +60,11 @@ impl TryFrom<RawSplit> for SplitSection {
     type Error = InvalidSplitSection;
 
     fn try_from(raw: RawSplit) -> Result<Self, InvalidSplitSection> {
-        let RawSplit { train, validation, seed, min_points, sample, within, given } = raw;
+        let RawSplit { train, validation, seed, min_examples, sample, within, given } = raw;
         let by_device = train.is_some()
             || validation.is_some()
             || seed.is_some()
-            || min_points.is_some()
+            || min_examples.is_some()
             || sample.is_some();
         match (within, given) {
             (None, None) => {
@@ -73,7 +73,7 @@ impl TryFrom<RawSplit> for SplitSection {
                     train: train.map_or(default.train, Share::get),
                     validation: validation.map_or(default.validation, Share::get),
                     seed: seed.unwrap_or(default.seed),
-                    min_points: min_points.unwrap_or(default.min_points),
+                    min_examples: min_examples.unwrap_or(default.min_examples),
                     sample: sample.map_or(default.sample, Share::get),
                 }))
             }
@@ -94,7 +94,7 @@ impl From<SplitSection> for RawSplit {
                 train: Share::new(split.train),
                 validation: Share::new(split.validation),
                 seed: Some(split.seed),
-                min_points: Some(split.min_points),
+                min_examples: Some(split.min_examples),
                 // Everyone is not written: the address is that of a split without a sample.
                 sample: Share::new(split.sample).filter(|sample| sample.get() < 1.0),
                 ..Self::default()

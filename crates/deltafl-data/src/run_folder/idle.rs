@@ -131,7 +131,7 @@ mod tests {
             cohort,
             dropped,
             tail,
-            weight: tail as f64,
+            tail_weight: tail as f64,
             refused,
             sums: 1,
             messages: 0,

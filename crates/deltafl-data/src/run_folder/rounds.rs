@@ -82,7 +82,7 @@ mod tests {
             cohort: 3,
             dropped: 0,
             tail: 3,
-            weight: 30.0,
+            tail_weight: 30.0,
             refused: 0,
             sums: 1,
             messages: 6,

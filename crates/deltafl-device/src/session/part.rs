@@ -111,7 +111,7 @@ impl Session<'_> {
         let (Some(question), Some(mut protocol)) = (self.question.take(), self.protocol.take()) else {
             return self.sit_out(Reason::Unable).await;
         };
-        let examples = self.data.federation.count(self.data.device);
+        let examples = self.data.federation.example_count(self.data.device);
         let consent = &self.device.consent;
         let allowed = consent.allows_terms(&question).and_then(|()| consent.allows_work(&question, examples));
         if let Err(refused) = allowed {
@@ -247,7 +247,7 @@ impl Session<'_> {
         });
         let losses = computed.await?;
         self.memory.ledger.spend(begun.elapsed());
-        let examples = self.data.federation.count(self.data.device);
+        let examples = self.data.federation.example_count(self.data.device);
         send(&self.outgoing, from_device::Body::Losses(proto::Losses { id: question.id, examples, losses }))
             .await
     }

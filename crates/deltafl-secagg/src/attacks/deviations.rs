@@ -76,7 +76,7 @@ impl Play {
         }
         let roster = Arc::new(roster);
         let params =
-            RoundParams { id: ROUND, suite: Suite::Aes128Ctr, cohort: N, graph: rule, slots: 1, draw: None };
+            RoundParams { id: ROUND, suite: Suite::default(), cohort: N, graph: rule, slots: 1, draw: None };
         let policy =
             Policy { min_members: 2, adversary, max_len: LEN, patience: Duration::MAX, max_left_out: None };
         let (mut devices, mut bundles) = (BTreeMap::new(), BTreeMap::new());

@@ -42,7 +42,7 @@ fn committed() -> Committed {
     }
     let roster = Arc::new(roster);
     let graph = GraphRule::Active { gamma: GAMMA, delta: Permille::new(200).expect("a fifth") };
-    let params = RoundParams { id: ROUND, suite: Suite::Aes128Ctr, cohort: N, graph, slots: 1, draw: None };
+    let params = RoundParams { id: ROUND, suite: Suite::default(), cohort: N, graph, slots: 1, draw: None };
     let config = ServerConfig {
         params: params.clone(),
         cohort: (0..N).map(DeviceId).collect(),

@@ -250,7 +250,7 @@ mod tests {
 
     fn params(graph: GraphRule) -> RoundParams {
         let id = RoundId { session: [7; 16], round: 3 };
-        RoundParams { id, suite: Suite::Aes128Ctr, cohort: 10, graph, slots: 1, draw: None }
+        RoundParams { id, suite: Suite::default(), cohort: 10, graph, slots: 1, draw: None }
     }
 
     fn join(enrolment: &mut Enrolment, params: &RoundParams) -> Result<(), RefusedRound> {

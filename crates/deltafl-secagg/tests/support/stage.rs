@@ -57,7 +57,7 @@ impl Stage {
         }
         let roster = Arc::new(roster);
         let id = RoundId { session: [9; 16], round };
-        let params = RoundParams { id, suite: Suite::Aes128Ctr, cohort: n, graph, slots: 2, draw: None };
+        let params = RoundParams { id, suite: Suite::default(), cohort: n, graph, slots: 2, draw: None };
         let mut stage = Self {
             round: id,
             devices: BTreeMap::new(),

@@ -142,25 +142,65 @@ def aes_round_keys(key):
     return [sum(words[i:i + 4], []) for i in range(0, 44, 4)]
 
 
+def substituted(state):
+    return [SBOX[state[(i + 4 * (i % 4)) % 16]] for i in range(16)]
+
+
+def aes_round(state, key):
+    state, mixed = substituted(state), []
+    for column in range(0, 16, 4):
+        c = state[column:column + 4]
+        mixed += [times(c[i], 2) ^ times(c[(i + 1) % 4], 3) ^ c[(i + 2) % 4] ^ c[(i + 3) % 4] for i in range(4)]
+    return xor(mixed, key)
+
+
+def xor(*blocks):
+    return [a ^ b for a, b in zip(*blocks)] if len(blocks) == 2 else xor(blocks[0], xor(*blocks[1:]))
+
+
 def aes_block(round_keys, block):
-    state = [a ^ b for a, b in zip(block, round_keys[0])]
-    for index, key in enumerate(round_keys[1:], 1):
-        state = [SBOX[state[(i + 4 * (i % 4)) % 16]] for i in range(16)]
-        if index < 10:
-            mixed = []
-            for column in range(0, 16, 4):
-                c = state[column:column + 4]
-                mixed += [times(c[i], 2) ^ times(c[(i + 1) % 4], 3) ^ c[(i + 2) % 4] ^ c[(i + 3) % 4]
-                          for i in range(4)]
-            state = mixed
-        state = [a ^ b for a, b in zip(state, key)]
-    return bytes(state)
+    state = xor(block, round_keys[0])
+    for key in round_keys[1:10]:
+        state = aes_round(state, key)
+    return bytes(xor(substituted(state), round_keys[10]))
 
 
 def aes_stream(key, length):
     round_keys = aes_round_keys(key[:16])
     blocks = (aes_block(round_keys, i.to_bytes(16, "big")) for i in range(length // 16 + 1))
     return b"".join(blocks)[:length]
+
+
+# AEGIS-128X4 as a stream cipher, RFC 10032: the encryption of zeros. Key and nonce are the halves of a mask's key.
+
+def aegis_step(state, first, second):
+    keys = list(state)
+    keys[0], keys[4] = xor(keys[0], first), xor(keys[4], second)
+    return [aes_round(state[i - 1], keys[i]) for i in range(8)]
+
+
+def aegis_lane(key, nonce, lane):
+    c0 = bytes.fromhex("000101020305080d1522375990e97962")
+    c1 = bytes.fromhex("db3d18556dc22ff12011314273b528dd")
+    context, zero = bytes([lane, 3]) + bytes(14), bytes(16)
+    both = xor(key, nonce)
+    state = [both, c1, c0, c1, both, xor(key, c0), xor(key, c1), xor(key, c0)]
+    for _ in range(10):
+        state[3], state[7] = xor(state[3], context), xor(state[7], context)
+        state = aegis_step(state, nonce, key)
+    while True:
+        s = state
+        yield tuple(bytes(xor(s[a], s[b], [c & d for c, d in zip(s[c], s[d])]))
+                    for a, b, c, d in ((6, 1, 2, 3), (2, 5, 6, 7)))
+        state = aegis_step(state, zero, zero)
+
+
+def aegis_stream(key, length):
+    lanes, stream = [aegis_lane(key[:16], key[16:], lane) for lane in range(4)], b""
+    while len(stream) < length:
+        blocks = [next(lane) for lane in lanes]
+        stream += b"".join(first for first, _ in blocks) + b"".join(second for _, second in blocks)
+    return stream[:length]
 
 
 # ChaCha20, RFC 8439.
@@ -187,7 +227,7 @@ def chacha_stream(key, length):
     return b"".join(chacha_block(key, i) for i in range(length // 64 + 1))[:length]
 
 
-STREAMS = {3: aes_stream, 4: chacha_stream}
+STREAMS = {3: aes_stream, 4: chacha_stream, 5: aegis_stream}
 
 
 def words(data, ring):

@@ -59,7 +59,7 @@ mod tests {
             cohort: devices as u64,
             dropped: 0,
             tail: 1,
-            weight: 1.0,
+            tail_weight: 1.0,
             refused: 0,
             sums: 1,
             messages: 0,

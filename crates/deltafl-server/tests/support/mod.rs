@@ -82,7 +82,7 @@ pub fn lines(round: u64) -> Vec<RoundLine> {
             cohort: 40,
             dropped: 2,
             tail: 19,
-            weight: 77.0,
+            tail_weight: 77.0,
             refused: 0,
             sums: 3,
             messages: 100,

@@ -2,7 +2,7 @@
 
 use super::{Algorithm, Interval, InvalidOption, OptionKind, OptionSpec, Options, Parts, Value};
 use crate::memory::Memory;
-use crate::selection::{ETA, ETA_ROUND, Kept, Learned, Needs, SMOOTH_TAIL, Selection, TAIL, Weighting};
+use crate::selection::{ETA, ETA_ROUND, Learned, Needs, SMOOTH_TAIL, Selection, SummedTail, TAIL, Weighting};
 use crate::superquantile::private::{LossRange, PrivateQuantile, Search};
 use crate::superquantile::smooth::Smoothing;
 use crate::superquantile::{Conformity, DeviceLoss, quantile};
@@ -224,13 +224,13 @@ impl Selection for Tail {
 
     /// The server never knows the weight of a whole cohort. In the round in which η is found, θ of it is kept; what a
     /// device keeps on average in that round is the measure for the rounds after it.
-    fn observe(&self, kept: &Kept, memory: &mut Memory) {
+    fn observe(&self, summed: &SummedTail, memory: &mut Memory) {
         let Some(found) = memory.number(ETA_ROUND) else { return };
-        if self.eta_every == 1 || self.eta_rule == EtaRule::Fixed || kept.answered == 0 {
+        if self.eta_every == 1 || self.eta_rule == EtaRule::Fixed || summed.answered == 0 {
             return;
         }
-        let per_device = kept.weight / kept.answered as f64;
-        if kept.round as f64 <= found {
+        let per_device = summed.tail_weight / summed.answered as f64;
+        if summed.round as f64 <= found {
             memory.set_number(FRESH_WEIGHT, per_device);
         } else if let Some(fresh) = memory.number(FRESH_WEIGHT)
             && (fresh <= 0.0 || self.is_far(self.theta.get() * per_device / fresh))
@@ -245,8 +245,8 @@ mod tests {
     use super::*;
     use crate::superquantile::tests::{devices, theta};
 
-    fn kept(round: u64, weight: f64) -> Kept {
-        Kept { round, answered: 10, weight }
+    fn summed(round: u64, tail_weight: f64) -> SummedTail {
+        SummedTail { round, answered: 10, tail_weight }
     }
 
     fn learned(tail: &Tail, round: u64, losses: &[DeviceLoss]) -> Memory {
@@ -275,16 +275,16 @@ mod tests {
     fn an_old_eta_that_keeps_far_too_little_is_found_anew() {
         let tail = Tail { eta_every: 100, ..Tail::new(theta(0.5)) };
         let mut memory = learned(&tail, 0, &devices(&[(1.0, 1.0), (2.0, 1.0)]));
-        tail.observe(&kept(0, 50.0), &mut memory);
-        tail.observe(&kept(1, 40.0), &mut memory);
+        tail.observe(&summed(0, 50.0), &mut memory);
+        tail.observe(&summed(1, 40.0), &mut memory);
         assert!(matches!(tail.needs(2, &memory), Needs::Nothing));
-        tail.observe(&kept(2, 10.0), &mut memory);
+        tail.observe(&summed(2, 10.0), &mut memory);
         assert!(matches!(tail.needs(3, &memory), Needs::Losses));
         tail.learn(3, Learned::Losses(&devices(&[(0.5, 1.0)])), &mut memory);
         assert_eq!((memory.number(ETA), memory.number(ETA_ROUND)), (Some(0.5), Some(3.0)));
-        tail.observe(&kept(3, 50.0), &mut memory);
+        tail.observe(&summed(3, 50.0), &mut memory);
         assert!(matches!(tail.needs(4, &memory), Needs::Nothing));
-        tail.observe(&kept(4, 90.0), &mut memory);
+        tail.observe(&summed(4, 90.0), &mut memory);
         assert!(matches!(tail.needs(5, &memory), Needs::Losses));
     }
 
@@ -292,7 +292,7 @@ mod tests {
     fn the_letter_of_the_paper_keeps_eta_whatever_it_keeps() {
         let tail = Tail { eta_every: 100, eta_rule: EtaRule::Fixed, ..Tail::new(theta(0.5)) };
         let mut memory = learned(&tail, 0, &devices(&[(1.0, 1.0), (2.0, 1.0)]));
-        (0..5).for_each(|round| tail.observe(&kept(round, 0.0), &mut memory));
+        (0..5).for_each(|round| tail.observe(&summed(round, 0.0), &mut memory));
         assert!(matches!(tail.needs(5, &memory), Needs::Nothing));
         assert!(matches!(tail.needs(100, &memory), Needs::Losses));
     }

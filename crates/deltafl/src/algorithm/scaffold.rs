@@ -85,7 +85,7 @@ impl ServerStep for Control {
             .zip(mean.by_ref())
             .map(|(&w, step)| (f64::from(w) + self.rate * step) as f32)
             .collect();
-        let share = sum.kept() as f64 / at.devices as f64;
+        let share = sum.tail() as f64 / at.devices as f64;
         let zero = vec![0.0; params.len()];
         let control = memory.vector(CONTROL).map_or(&zero[..], Params::as_slice);
         let control: Vec<f32> =

@@ -146,7 +146,7 @@ impl FederationBuilder {
                 ids: self.ids.into_iter().collect(),
                 split: self.split.into(),
                 offset: self.offset.into(),
-                count: self.count.into(),
+                examples: self.count.into(),
             },
             inputs: match self.inputs {
                 Column::Bytes(values) => InputColumn::Bytes(values.into()),
@@ -189,7 +189,11 @@ mod tests {
         assert!(matches!(push(&mut builder, "b", &[1, 2], &[2]), InvalidDevice::Label { label: 2, .. }));
         let federation = builder.build();
         assert_eq!(
-            (federation.len(), federation.count(FederationIndex(0)), federation.id(FederationIndex(0))),
+            (
+                federation.len(),
+                federation.example_count(FederationIndex(0)),
+                federation.id(FederationIndex(0))
+            ),
             (1, 1, "a")
         );
     }
@@ -217,7 +221,10 @@ mod tests {
         builder.push("a", Split::Train, DeviceExamples::Text(&[0, 1, 2, 3]), Targets::IN_TEXT).unwrap();
         builder.push("b", Split::Train, DeviceExamples::Text(&[4, 4, 1]), Targets::IN_TEXT).unwrap();
         let federation = builder.build();
-        assert_eq!((federation.count(FederationIndex(0)), federation.count(FederationIndex(1))), (2, 1));
+        assert_eq!(
+            (federation.example_count(FederationIndex(0)), federation.example_count(FederationIndex(1))),
+            (2, 1)
+        );
         assert_eq!(
             (
                 federation.examples(FederationIndex(0)).label(1),

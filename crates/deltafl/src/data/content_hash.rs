@@ -63,7 +63,7 @@ impl Federation {
     pub(crate) fn content_hash(&self) -> String {
         let mut hash = ContentHash::default();
         for k in self.devices() {
-            hash.device(self.id(k), self.devices.split[k.place()], self.count(k));
+            hash.device(self.id(k), self.devices.split[k.place()], self.example_count(k));
         }
         for run in self.runs() {
             hash.inputs(&self.inputs.bytes()[run.inputs]);
@@ -86,7 +86,7 @@ impl Federation {
     fn runs(&self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for k in 0..self.len() {
-            let (start, count) = (self.devices.offset[k] as usize, self.devices.count[k] as usize);
+            let (start, count) = (self.devices.offset[k] as usize, self.devices.examples[k] as usize);
             let next = match self.kind {
                 InputKind::Bytes { dim } => Run::of_rows(start, count, dim),
                 InputKind::Dense { dim } | InputKind::Tokens { len: dim, .. } => {

@@ -19,7 +19,7 @@ pub struct DeviceSplit {
     /// The data seed.
     pub seed: u64,
     /// A device is kept when it has more examples than this.
-    pub min_points: u64,
+    pub min_examples: u64,
     /// The fraction of these devices that is kept, drawn at random by the data seed; rounded down. The paper keeps half
     /// of EMNIST's writers.
     #[serde(skip_serializing_if = "is_everyone")]
@@ -37,7 +37,7 @@ fn is_everyone(sample: &f64) -> bool {
 impl Default for DeviceSplit {
     /// The paper's: half of the devices train.
     fn default() -> Self {
-        Self { train: 0.5, validation: 0.0, seed: 1, min_points: 0, sample: EVERYONE }
+        Self { train: 0.5, validation: 0.0, seed: 1, min_examples: 0, sample: EVERYONE }
     }
 }
 
@@ -74,10 +74,10 @@ pub enum InvalidSplit {
         id: String,
     },
     /// Nobody left.
-    #[error("no device has more than {min_points} examples; the largest has {largest}")]
+    #[error("no device has more than {min_examples} examples; the largest has {largest}")]
     NoDevices {
         /// The bound.
-        min_points: u64,
+        min_examples: u64,
         /// Examples of the largest device.
         largest: u64,
     },
@@ -109,7 +109,7 @@ impl Federation {
     /// ```
     pub fn split_devices(mut self, plan: &DeviceSplit) -> Result<Self, InvalidSplit> {
         self.check_ids_are_unique()?;
-        let (kept, splits) = plan.draw(&self.devices.count)?;
+        let (kept, splits) = plan.draw(&self.devices.examples)?;
         let splits: Vec<u8> = splits.into_iter().map(|split| split as u8).collect();
         self.devices = if kept.len() == self.len() {
             DeviceTable { split: splits.into(), ..self.devices }
@@ -131,10 +131,10 @@ impl DeviceSplit {
                 return Err(InvalidSplit::Fraction { name, got });
             }
         }
-        let kept: Vec<usize> = (0..counts.len()).filter(|&k| counts[k] > self.min_points).collect();
+        let kept: Vec<usize> = (0..counts.len()).filter(|&k| counts[k] > self.min_examples).collect();
         if kept.is_empty() {
             let largest = counts.iter().copied().max().unwrap_or_default();
-            return Err(InvalidSplit::NoDevices { min_points: self.min_points, largest });
+            return Err(InvalidSplit::NoDevices { min_examples: self.min_examples, largest });
         }
         let kept = self.sampled(kept)?;
         let splits = self.splits(kept.len());
@@ -172,8 +172,8 @@ impl DeviceSplit {
 }
 
 fn derived_hash(hash: &str, plan: &DeviceSplit) -> String {
-    let DeviceSplit { train, validation, seed, min_points, sample } = plan;
-    let mut text = format!("{hash} split {train} {validation} {seed} {min_points}");
+    let DeviceSplit { train, validation, seed, min_examples, sample } = plan;
+    let mut text = format!("{hash} split {train} {validation} {seed} {min_examples}");
     if !is_everyone(sample) {
         text.push_str(&format!(" sample {sample}"));
     }
@@ -187,7 +187,7 @@ impl DeviceTable {
             ids: kept.iter().map(|&k| self.ids.value(k)).collect(),
             split: splits.into(),
             offset: pick(&self.offset),
-            count: pick(&self.count),
+            examples: pick(&self.examples),
         }
     }
 }
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_device_with_exactly_the_bound_is_left_out() {
-        let plan = DeviceSplit { min_points: 3, ..DeviceSplit::default() };
+        let plan = DeviceSplit { min_examples: 3, ..DeviceSplit::default() };
         let split = growing(6).split_devices(&plan).unwrap();
         let ids: Vec<&str> = split.devices().map(|k| split.id(k)).collect();
         assert_eq!(ids, ["3", "4", "5"]);
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_a_random_half_of_the_devices_with_enough_examples() {
-        let plan = |sample, seed| DeviceSplit { min_points: 10, sample, seed, ..DeviceSplit::default() };
+        let plan = |sample, seed| DeviceSplit { min_examples: 10, sample, seed, ..DeviceSplit::default() };
         let ids = |federation: &Federation| -> Vec<u32> {
             federation.devices().map(|k| federation.id(k).parse().unwrap()).collect()
         };
@@ -272,10 +272,10 @@ mod tests {
 
     #[test]
     fn a_bound_above_every_device_is_an_error() {
-        let plan = DeviceSplit { min_points: 9, ..DeviceSplit::default() };
+        let plan = DeviceSplit { min_examples: 9, ..DeviceSplit::default() };
         assert_eq!(
             growing(4).split_devices(&plan).unwrap_err(),
-            InvalidSplit::NoDevices { min_points: 9, largest: 4 }
+            InvalidSplit::NoDevices { min_examples: 9, largest: 4 }
         );
     }
 }

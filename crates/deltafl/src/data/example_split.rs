@@ -27,13 +27,13 @@ pub struct WithinSplit {
     /// The data seed.
     pub seed: u64,
     /// A device is kept when it has more examples than this.
-    pub min_points: u64,
+    pub min_examples: u64,
 }
 
 impl Default for WithinSplit {
     /// LEAF's: nine in ten examples train.
     fn default() -> Self {
-        Self { train: const { Share::new(0.9).unwrap() }, validation: Share::NONE, seed: 1, min_points: 0 }
+        Self { train: const { Share::new(0.9).unwrap() }, validation: Share::NONE, seed: 1, min_examples: 0 }
     }
 }
 
@@ -60,7 +60,7 @@ impl Federation {
     /// let mut builder = FederationBuilder::new("tiny", InputKind::Bytes { dim: 1 }, 2);
     /// builder.push("a", Split::Train, DeviceExamples::Bytes(&[1; 20]), &[0; 20]).unwrap();
     /// let federation = builder.build().split_within(&WithinSplit::default()).unwrap();
-    /// let examples = |split| federation.split(split).iter().map(|&k| federation.count(k)).sum::<u64>();
+    /// let examples = |split| federation.split(split).iter().map(|&k| federation.example_count(k)).sum::<u64>();
     /// assert_eq!((examples(Split::Train), examples(Split::Test)), (18, 2));
     /// ```
     pub fn split_within(self, plan: &WithinSplit) -> Result<Self, InvalidSplit> {
@@ -73,13 +73,13 @@ impl Federation {
         let mut builder = FederationBuilder::with_target(&self.name, self.kind, self.target);
         let mut largest = 0;
         for k in self.devices() {
-            largest = largest.max(self.count(k));
-            if self.count(k) > plan.min_points {
+            largest = largest.max(self.example_count(k));
+            if self.example_count(k) > plan.min_examples {
                 self.push_parts(k, plan, &mut builder)?;
             }
         }
         if builder.is_empty() {
-            return Err(InvalidSplit::NoDevices { min_points: plan.min_points, largest });
+            return Err(InvalidSplit::NoDevices { min_examples: plan.min_examples, largest });
         }
         let split = builder.build();
         // What does not depend on the split stays: vocabulary, names, origin.
@@ -100,7 +100,7 @@ impl Federation {
         plan: &WithinSplit,
         builder: &mut FederationBuilder,
     ) -> Result<(), InvalidSplit> {
-        let (id, n) = (self.id(device), self.count(device) as usize);
+        let (id, n) = (self.id(device), self.example_count(device) as usize);
         let mut order: Vec<usize> = (0..n).collect();
         if !matches!(self.kind, InputKind::Windows { .. }) {
             Stream::new(plan.seed, Purpose::Split, 2, stream_key(id)).shuffle(&mut order);
@@ -181,7 +181,7 @@ impl Federation {
             return Err(InvalidSplit::Unknown { id: id.to_owned() });
         }
         if kept.is_empty() {
-            return Err(InvalidSplit::NoDevices { min_points: 0, largest: 0 });
+            return Err(InvalidSplit::NoDevices { min_examples: 0, largest: 0 });
         }
         let text = format!("{} given {:?}", self.hash, plan);
         self.devices = self.devices.subset(&kept, splits);
@@ -239,7 +239,7 @@ mod tests {
             values.sort_unstable();
             assert_eq!(values, (0..=id.parse::<u8>().unwrap()).collect::<Vec<_>>());
         }
-        let count = |split_of| split.split(split_of).iter().map(|&k| split.count(k)).sum::<u64>();
+        let count = |split_of| split.split(split_of).iter().map(|&k| split.example_count(k)).sum::<u64>();
         assert_eq!(split.split(Split::Train).len(), 30);
         assert!(
             count(Split::Train) > count(Split::Test) && count(Split::Test) > count(Split::Validation) / 2

@@ -60,7 +60,7 @@ impl Federation {
     pub fn from_columns(columns: Columns) -> Result<Self, InvalidColumns> {
         let rows = columns.rows().ok_or(InvalidColumns::Shape)?;
         let table = &columns.devices;
-        let devices = table.count.len();
+        let devices = table.examples.len();
         if [table.ids.len(), table.split.len(), table.offset.len()].iter().any(|&len| len != devices) {
             return Err(InvalidColumns::Shape);
         }
@@ -117,7 +117,7 @@ impl DeviceTable {
             InputKind::Windows { len, .. } => len as u64,
             _ => 0,
         };
-        let (offset, count, split) = (&self.offset[..], &self.count[..], &self.split[..]);
+        let (offset, count, split) = (&self.offset[..], &self.examples[..], &self.split[..]);
         let valid = |k: usize| {
             let end = offset[k].saturating_add(count[k]).saturating_add(window);
             (count[k] > 0) & (end <= rows) & (split[k] <= Split::Validation as u8)

@@ -26,7 +26,7 @@ pub struct Summary {
     /// Number of examples of all devices.
     pub examples: u64,
     /// Examples per device.
-    pub points: Spread,
+    pub examples_per_device: Spread,
     /// Devices by their number of examples, in bins that double.
     pub histogram: Vec<Bin>,
     /// Examples of each class.
@@ -80,7 +80,7 @@ pub struct Bin {
 impl Summary {
     /// Reads the labels of all devices.
     pub fn of(federation: &Federation) -> Self {
-        let counts: Vec<u64> = federation.devices().map(|k| federation.count(k)).collect();
+        let counts: Vec<u64> = federation.devices().map(|k| federation.example_count(k)).collect();
         let mut labels = vec![0; federation.classes()];
         for k in federation.devices() {
             label_counts(federation, k).iter().for_each(|&(class, count)| labels[class] += count);
@@ -105,7 +105,7 @@ impl Summary {
                 validation: in_split(Split::Validation),
             },
             examples,
-            points: Spread::of(counts.iter().map(|&count| count as f64).collect()),
+            examples_per_device: Spread::of(counts.iter().map(|&count| count as f64).collect()),
             histogram: histogram(&counts),
             labels,
             classes_per_device: Spread::of(occurring),
@@ -181,7 +181,7 @@ mod tests {
         builder.push("c", Split::Test, DeviceExamples::Bytes(&[0]), &[0]).unwrap();
         let summary = Summary::of(&builder.build());
         assert_eq!((summary.devices, summary.examples, &summary.labels[..]), (3, 9, &[7, 2, 0][..]));
-        assert_eq!(summary.points, Spread { min: 1.0, median: 4.0, mean: 3.0, max: 4.0 });
+        assert_eq!(summary.examples_per_device, Spread { min: 1.0, median: 4.0, mean: 3.0, max: 4.0 });
         assert_eq!(summary.splits, Splits { train: 1, test: 2, validation: 0 });
         assert_eq!(summary.classes_per_device.max, 2.0);
         assert!((summary.label_skew.min - 2.0 / 9.0).abs() < 1e-12, "{:?}", summary.label_skew);

@@ -75,8 +75,8 @@ pub enum InvalidOption {
         got: f64,
     },
     /// Counts out of order.
-    #[error("points per device need 1 ≤ min ≤ median ≤ max, got {min}, {median}, {max}")]
-    Points {
+    #[error("examples per device need 1 ≤ min ≤ median ≤ max, got {min}, {median}, {max}")]
+    Examples {
         /// The smallest count.
         min: u32,
         /// The median count.
@@ -156,23 +156,23 @@ impl From<Variance> for f64 {
 
 /// How many examples the devices have: `min` at least, half of them above `median`, a long tail up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "RawPoints", into = "RawPoints")]
-pub struct Points {
+#[serde(try_from = "RawExamplesPerDevice", into = "RawExamplesPerDevice")]
+pub struct ExamplesPerDevice {
     min: u32,
     median: u32,
     max: u32,
 }
 
-/// [`Points`] as they are written.
+/// [`ExamplesPerDevice`] as they are written.
 #[derive(Serialize, Deserialize)]
-#[serde(rename = "Points", deny_unknown_fields)]
-struct RawPoints {
+#[serde(rename = "ExamplesPerDevice", deny_unknown_fields)]
+struct RawExamplesPerDevice {
     min: u32,
     median: u32,
     max: u32,
 }
 
-impl Points {
+impl ExamplesPerDevice {
     /// Counts with these figures, when 1 ≤ min ≤ median ≤ max.
     pub const fn new(min: u32, median: u32, max: u32) -> Option<Self> {
         if 1 <= min && min <= median && median <= max { Some(Self { min, median, max }) } else { None }
@@ -185,16 +185,18 @@ impl Points {
     }
 }
 
-impl TryFrom<RawPoints> for Points {
+impl TryFrom<RawExamplesPerDevice> for ExamplesPerDevice {
     type Error = InvalidOption;
 
-    fn try_from(RawPoints { min, median, max }: RawPoints) -> Result<Self, InvalidOption> {
-        Self::new(min, median, max).ok_or(InvalidOption::Points { min, median, max })
+    fn try_from(
+        RawExamplesPerDevice { min, median, max }: RawExamplesPerDevice,
+    ) -> Result<Self, InvalidOption> {
+        Self::new(min, median, max).ok_or(InvalidOption::Examples { min, median, max })
     }
 }
 
-impl From<Points> for RawPoints {
-    fn from(Points { min, median, max }: Points) -> Self {
+impl From<ExamplesPerDevice> for RawExamplesPerDevice {
+    fn from(ExamplesPerDevice { min, median, max }: ExamplesPerDevice) -> Self {
         Self { min, median, max }
     }
 }
@@ -235,7 +237,7 @@ mod tests {
         assert!(refusal("kind = 'glyphs'\nodd = 1.4").contains("a share must lie in [0, 1], got 1.4"));
         assert!(refusal("kind = 'glyphs'\ntrain = nan").contains("got NaN"));
         assert!(
-            refusal("kind = 'glyphs'\npoints = { min = 9, median = 5, max = 20 }").contains("got 9, 5, 20")
+            refusal("kind = 'glyphs'\nexamples = { min = 9, median = 5, max = 20 }").contains("got 9, 5, 20")
         );
         assert!(refusal("kind = 'glyphs'\ndevices = 0").contains("nonzero"));
         assert!(refusal("kind = 'glyphs'\nwriters = 3").contains("unknown field `writers`"));
@@ -251,9 +253,9 @@ mod tests {
 
     #[test]
     fn counts_have_the_figures_they_were_asked_for() {
-        let points = Points::new(101, 179, 447).unwrap();
+        let examples = ExamplesPerDevice::new(101, 179, 447).unwrap();
         let mut stream = Stream::new(1, Purpose::Synthesis, 0, 0);
-        let mut counts: Vec<u32> = (0..2001).map(|_| points.draw(0.7, &mut stream)).collect();
+        let mut counts: Vec<u32> = (0..2001).map(|_| examples.draw(0.7, &mut stream)).collect();
         counts.sort_unstable();
         assert!((101..110).contains(&counts[0]) && counts[2000] == 447, "{} {}", counts[0], counts[2000]);
         assert!(counts[1000].abs_diff(179) < 6, "{}", counts[1000]);

@@ -88,7 +88,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         if train.is_empty() {
             return Err(ExchangeError::NoTrainDevices);
         }
-        let counts = train.iter().map(|&k| federation.count(k)).collect();
+        let counts = train.iter().map(|&k| federation.example_count(k)).collect();
         let (losses, next, share) = (LossCache::default(), Vec::new(), Share::default());
         Ok(Self { compute, federation, train, counts, peers, losses, held_out: None, next, share })
     }
@@ -214,14 +214,14 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             .iter()
             .map(|scores| {
                 let of_device = |(score, &k): (&Score, &FederationIndex)| {
-                    Evaluation::new(task, score, self.federation.count(k))
+                    Evaluation::new(task, score, self.federation.example_count(k))
                 };
                 scores.iter().zip(&devices).map(of_device).collect()
             })
             .collect();
         let named = |&k: &FederationIndex| EvaluatedDevice {
             id: self.federation.id(k).to_owned(),
-            examples: self.federation.count(k),
+            examples: self.federation.example_count(k),
         };
         Ok(SplitEvaluation {
             split,
@@ -261,7 +261,9 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let devices = self.federation_indices(round.cohort);
         let scores = self.scores(&devices, &unknown)?;
         for (params, scores) in unknown.into_iter().zip(scores) {
-            let mean = |(score, &k): (&Score, &FederationIndex)| score.loss / self.federation.count(k) as f64;
+            let mean = |(score, &k): (&Score, &FederationIndex)| {
+                score.loss / self.federation.example_count(k) as f64
+            };
             let losses = scores.iter().zip(&devices).map(mean).collect();
             self.losses.by_params.push((params.clone(), losses));
         }
@@ -275,7 +277,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         params: &[&Params],
     ) -> Result<Vec<Vec<Score>>, ExchangeError> {
         let of_device = |(i, &device): (usize, &FederationIndex)| {
-            let count = self.federation.count(device) as usize;
+            let count = self.federation.example_count(device) as usize;
             blocks(count).map(move |examples| (i, Block { device, examples }))
         };
         let (owners, blocks): (Vec<usize>, Vec<Block>) =
@@ -410,7 +412,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             (&query.ask, told, round.cohort[member].dropped)
         {
             let task = self.compute.task();
-            let evaluation = Evaluation::new(task, &score, self.federation.count(device));
+            let evaluation = Evaluation::new(task, &score, self.federation.example_count(device));
             evaluation::answer(measures, task, &evaluation, sum);
         }
     }
@@ -460,7 +462,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             let mine = owed.iter().zip(owners).filter(|(_, owner)| *owner == self.peers.rank());
             mine.map(|(owed, _)| devices[owed.member]).collect()
         } else {
-            let costs = devices.iter().map(|&k| self.federation.count(k));
+            let costs = devices.iter().map(|&k| self.federation.example_count(k));
             devices[cut(costs, self.peers.size())[self.peers.rank()].clone()].to_vec()
         }
     }

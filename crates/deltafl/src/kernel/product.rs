@@ -80,15 +80,15 @@ entry! {
 }
 
 entry! {
-    /// C ← βC + by·D + A·B, with D laid out as C is.
-    pub(crate) fn product_towards(
+    /// C ← βC + D + A·B, with D laid out as C is.
+    pub(crate) fn product_plus(
         shape: Shape, a: Entries<'_>, b: &[f32], b_layout: Layout, c: &mut [f32], c_layout: Layout, beta: f32,
-        d: &[f32], by: f32,
-    ) = tiled_towards, reference_towards
+        d: &[f32],
+    ) = tiled_plus, reference_plus
 }
 
 #[allow(clippy::too_many_arguments)]
-fn reference_towards(
+fn reference_plus(
     shape: Shape,
     a: Entries<'_>,
     b: &[f32],
@@ -97,20 +97,19 @@ fn reference_towards(
     c_layout: Layout,
     beta: f32,
     d: &[f32],
-    by: f32,
 ) {
-    reference(shape, a, b, b_layout, c, c_layout, beta);
     for i in 0..shape.m {
         for j in 0..shape.n {
             let at = c_layout.at(i, j);
-            c[at] += by * d[at];
+            c[at] = beta * c[at] + d[at];
         }
     }
+    reference(shape, a, b, b_layout, c, c_layout, 1.0);
 }
 
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-unsafe fn tiled_towards<S: Simd>(
+unsafe fn tiled_plus<S: Simd>(
     _: S,
     shape: Shape,
     a: Entries<'_>,
@@ -120,12 +119,10 @@ unsafe fn tiled_towards<S: Simd>(
     c_layout: Layout,
     beta: f32,
     d: &[f32],
-    by: f32,
 ) {
     check(shape, a, b, b_layout, c, c_layout);
     assert!(d.len() >= c_layout.extent(shape.m, shape.n), "D is too short");
-    let added = Added { d: d.as_ptr(), by };
-    multiply_towards::<S, true>(shape, a, b.as_ptr(), b_layout, c.as_mut_ptr(), c_layout, beta, added);
+    multiply_plus::<S, true>(shape, a, b.as_ptr(), b_layout, c.as_mut_ptr(), c_layout, beta, d.as_ptr());
 }
 
 /// The plain product.
@@ -175,13 +172,6 @@ fn check(shape: Shape, a: Entries<'_>, b: &[f32], b_layout: Layout, c: &[f32], c
     assert!(k == 0 || m == 0 || a.values.len() > (m - 1) * a.row + (k - 1) * a.column, "A is too short");
 }
 
-/// A matrix that is added to C, times a number; laid out as C is.
-#[derive(Clone, Copy)]
-struct Added {
-    d: *const f32,
-    by: f32,
-}
-
 /// The product, on pointers to matrices that hold `shape`.
 #[inline(always)]
 pub(crate) unsafe fn multiply<S: Simd>(
@@ -193,13 +183,12 @@ pub(crate) unsafe fn multiply<S: Simd>(
     c_layout: Layout,
     beta: f32,
 ) {
-    let nothing = Added { d: std::ptr::null(), by: 0.0 };
-    multiply_towards::<S, false>(shape, a, b, b_layout, c, c_layout, beta, nothing);
+    multiply_plus::<S, false>(shape, a, b, b_layout, c, c_layout, beta, std::ptr::null());
 }
 
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-unsafe fn multiply_towards<S: Simd, const TOWARDS: bool>(
+unsafe fn multiply_plus<S: Simd, const PLUS: bool>(
     shape: Shape,
     a: Entries<'_>,
     b: *const f32,
@@ -207,7 +196,7 @@ unsafe fn multiply_towards<S: Simd, const TOWARDS: bool>(
     c: *mut f32,
     c_layout: Layout,
     beta: f32,
-    added: Added,
+    d: *const f32,
 ) {
     let Shape { m, n, k } = shape;
     if m == 0 {
@@ -220,7 +209,7 @@ unsafe fn multiply_towards<S: Simd, const TOWARDS: bool>(
         let room = (PANEL - j % PANEL).min(n - j);
         let wide = room >= 2 * S::LANES;
         let (b, c) = (b.add(b_layout.at(0, j)), c.add(c_layout.at(0, j)));
-        let d = if TOWARDS { added.d.add(c_layout.at(0, j)) } else { added.d };
+        let d = if PLUS { d.add(c_layout.at(0, j)) } else { d };
         let mut i = 0;
         while i < m {
             let tile = Tile {
@@ -231,13 +220,13 @@ unsafe fn multiply_towards<S: Simd, const TOWARDS: bool>(
                 c_row: c_layout.row,
                 k,
                 beta,
-                added: Added { d: if TOWARDS { d.add(i * c_layout.row) } else { d }, ..added },
+                d: if PLUS { d.add(i * c_layout.row) } else { d },
             };
             let rows = height.min(m - i);
             if wide {
-                tile.run::<S, 2, TOWARDS>(rows);
+                tile.run::<S, 2, PLUS>(rows);
             } else {
-                tile.run::<S, 1, TOWARDS>(rows);
+                tile.run::<S, 1, PLUS>(rows);
             }
             i += rows;
         }
@@ -297,47 +286,40 @@ struct Tile {
     c_row: usize,
     k: usize,
     beta: f32,
-    added: Added,
+    d: *const f32,
 }
 
 impl Tile {
     #[inline(always)]
-    unsafe fn run<S: Simd, const WIDE: usize, const TOWARDS: bool>(self, rows: usize) {
+    unsafe fn run<S: Simd, const WIDE: usize, const PLUS: bool>(self, rows: usize) {
         match rows {
-            1 => self.fill::<S, 1, WIDE, TOWARDS>(),
-            2 => self.fill::<S, 2, WIDE, TOWARDS>(),
-            3 => self.fill::<S, 3, WIDE, TOWARDS>(),
-            4 => self.fill::<S, 4, WIDE, TOWARDS>(),
-            5 if S::ROWS >= 5 => self.fill::<S, 5, WIDE, TOWARDS>(),
-            6 if S::ROWS >= 6 => self.fill::<S, 6, WIDE, TOWARDS>(),
-            7 if S::ROWS >= 7 => self.fill::<S, 7, WIDE, TOWARDS>(),
-            8 if S::ROWS >= 8 => self.fill::<S, 8, WIDE, TOWARDS>(),
-            9 if S::ROWS >= 9 => self.fill::<S, 9, WIDE, TOWARDS>(),
-            10 if S::ROWS >= 10 => self.fill::<S, 10, WIDE, TOWARDS>(),
-            11 if S::ROWS >= 11 => self.fill::<S, 11, WIDE, TOWARDS>(),
-            12 if S::ROWS >= 12 => self.fill::<S, 12, WIDE, TOWARDS>(),
+            1 => self.fill::<S, 1, WIDE, PLUS>(),
+            2 => self.fill::<S, 2, WIDE, PLUS>(),
+            3 => self.fill::<S, 3, WIDE, PLUS>(),
+            4 => self.fill::<S, 4, WIDE, PLUS>(),
+            5 if S::ROWS >= 5 => self.fill::<S, 5, WIDE, PLUS>(),
+            6 if S::ROWS >= 6 => self.fill::<S, 6, WIDE, PLUS>(),
+            7 if S::ROWS >= 7 => self.fill::<S, 7, WIDE, PLUS>(),
+            8 if S::ROWS >= 8 => self.fill::<S, 8, WIDE, PLUS>(),
+            9 if S::ROWS >= 9 => self.fill::<S, 9, WIDE, PLUS>(),
+            10 if S::ROWS >= 10 => self.fill::<S, 10, WIDE, PLUS>(),
+            11 if S::ROWS >= 11 => self.fill::<S, 11, WIDE, PLUS>(),
+            12 if S::ROWS >= 12 => self.fill::<S, 12, WIDE, PLUS>(),
             _ => unreachable!("a tile has at most ROWS rows"),
         }
     }
 
     #[inline(always)]
-    unsafe fn fill<S: Simd, const ROWS: usize, const WIDE: usize, const TOWARDS: bool>(self) {
+    unsafe fn fill<S: Simd, const ROWS: usize, const WIDE: usize, const PLUS: bool>(self) {
         let mut sums = [[S::zero(); WIDE]; ROWS];
         // C comes first: far memory is then on its way while the tile before is still being summed.
-        if self.beta != 0.0 {
+        if PLUS || self.beta != 0.0 {
             let beta = S::splat(self.beta);
             for (i, sums) in sums.iter_mut().enumerate() {
                 for (v, sum) in sums.iter_mut().enumerate() {
-                    *sum = S::mul(beta, S::load(self.c.add(i * self.c_row + v * S::LANES)));
-                }
-            }
-        }
-        if TOWARDS {
-            let Added { d, by } = self.added;
-            let by = S::splat(by);
-            for (i, sums) in sums.iter_mut().enumerate() {
-                for (v, sum) in sums.iter_mut().enumerate() {
-                    *sum = S::fma(by, S::load(d.add(i * self.c_row + v * S::LANES)), *sum);
+                    let at = i * self.c_row + v * S::LANES;
+                    let c = S::load(self.c.add(at));
+                    *sum = if PLUS { S::fma(beta, c, S::load(self.d.add(at))) } else { S::mul(beta, c) };
                 }
             }
         }
@@ -444,6 +426,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_matrix_is_added_on_every_instruction_set() {
+        let shape = Shape { m: 13, n: 48, k: 5 };
+        let (b_layout, c_layout) = (Layout::rows(48), Layout::panels(13));
+        let run = |isa| {
+            let stream = &mut Stream::new(1, Purpose::Synthesis, 0, 0);
+            let (values, b) = (random(13 * 5, stream), random(b_layout.extent(5, 48), stream));
+            let [mut c, d] = [(); 2].map(|()| random(c_layout.extent(13, 48), stream));
+            let mut expected = c.clone();
+            let a = Entries { values: &values, row: 5, column: 1 };
+            product(Granted::new(isa), shape, a, &b, b_layout, &mut expected, c_layout, 0.75);
+            product_plus(Granted::new(isa), shape, a, &b, b_layout, &mut c, c_layout, 0.75, &d);
+            for i in 0..13 {
+                for at in (0..48).map(|j| c_layout.at(i, j)) {
+                    assert!((c[at] - expected[at] - d[at]).abs() < 1e-5, "{isa}");
+                }
+            }
+        };
+        Isa::available().into_iter().for_each(run);
     }
 
     #[test]

@@ -15,11 +15,6 @@ plain_entry! {
 }
 
 plain_entry! {
-    /// total ← total + by·vector.
-    pub(crate) fn add_scaled(vector: &[f32], by: f32, total: &mut [f32]) = scaled
-}
-
-plain_entry! {
     /// Each row, and `bias` added to it.
     pub(crate) fn biased(rows: &[f32], bias: &[f32], to: &mut [f32]) = each_biased
 }
@@ -34,11 +29,6 @@ fn each_row(rows: &[f32], total: &mut [f32]) {
 #[inline(always)]
 fn decayed(gradient: &[f32], decay: f32, total: &mut [f32]) {
     total.iter_mut().zip(gradient).for_each(|(w, g)| *w = decay * *w + g);
-}
-
-#[inline(always)]
-fn scaled(vector: &[f32], by: f32, total: &mut [f32]) {
-    total.iter_mut().zip(vector).for_each(|(w, x)| *w += by * x);
 }
 
 #[inline(always)]
@@ -63,7 +53,6 @@ mod tests {
                 let (mut total, mut to) = (numbers(width), vec![0.0; rows.len()]);
                 add_rows(kernel, &rows, &mut total);
                 add_decayed(kernel, &rows[width..], 0.3, &mut total);
-                add_scaled(kernel, &rows, 0.7, &mut total);
                 biased(kernel, &rows, &total, &mut to);
                 (total, to)
             };

@@ -9,8 +9,8 @@
 //! The gradient of a batch of b is a matrix of rank b: it is never formed, but added to W as the
 //! product of the inputs with the residuals. An intercept is a row of W behind the others, whose input is 1.
 
-use super::{Batch, Model, Pull, Score, Step, Tensor};
-use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, product_towards};
+use super::{Batch, Model, Score, Step, Tensor};
+use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, product_plus};
 use crate::kernel::softmax::{self, Rows};
 use crate::kernel::{Granted, Isa, sums};
 use crate::stream::Stream;
@@ -66,29 +66,27 @@ impl Linear {
         product(self.kernel, shape, x, panels, layouts[0], logits, layouts[1], kept);
     }
 
-    /// W ← decay·W + Xᵀ R for residuals R, and towards a centre where there is one.
-    fn descend(&self, working: &mut [f32], x: &[f32], residuals: &[f32], decay: f32, pull: Option<Pull<'_>>) {
+    /// W ← decay·W + Xᵀ R for residuals R, and the pull where there is one.
+    fn descend(&self, working: &mut [f32], x: &[f32], residuals: &[f32], decay: f32, pull: Option<&[f32]>) {
         let stride = self.rows().stride;
         let shape = Shape { m: self.inputs, n: stride, k: residuals.len() / stride };
         let x = Entries { values: x, row: 1, column: self.inputs };
         let layouts = [Layout::rows(stride), Layout::panels(self.inputs)];
         let kernel = self.kernel;
         let (panels, intercept) = working.split_at_mut(self.panels_len());
+        let pull = pull.map(|pull| pull.split_at(panels.len()));
         match pull {
             None => product(kernel, shape, x, residuals, layouts[0], panels, layouts[1], decay),
             // In the same pass over W: another would cost a fifth of the step.
-            Some(Pull { centre, by }) => {
-                let centre = &centre[..self.panels_len()];
-                product_towards(
-                    kernel, shape, x, residuals, layouts[0], panels, layouts[1], decay, centre, by,
-                );
+            Some((pull, _)) => {
+                product_plus(kernel, shape, x, residuals, layouts[0], panels, layouts[1], decay, pull);
             }
         }
         if self.intercept {
             intercept.iter_mut().for_each(|b| *b *= decay);
             sums::add_rows(kernel, residuals, intercept);
-            if let Some(Pull { centre, by }) = pull {
-                Pull { centre: &centre[self.panels_len()..], by }.add_to(intercept);
+            if let Some((_, pull)) = pull {
+                sums::add_rows(kernel, pull, intercept);
             }
         }
     }
@@ -166,6 +164,6 @@ impl Model for Linear {
         self.logits(working, x, residuals);
         let scale = -step.learning_rate / batch.len() as f32;
         softmax::residuals(self.kernel, self.rows(), residuals, batch.targets.classes(), scale);
-        self.descend(working, x, residuals, step.decay(), step.pull());
+        self.descend(working, x, residuals, step.decay(), step.pull);
     }
 }

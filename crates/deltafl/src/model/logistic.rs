@@ -82,9 +82,7 @@ impl Model for Logistic {
         let scale = -step.learning_rate / batch.len() as f32;
         logistic::residuals(self.kernel, residuals, batch.targets.classes(), scale);
         descend(self.kernel, self.inputs, x, residuals, step.decay(), working);
-        if let Some(pull) = step.pull() {
-            pull.add_to(working);
-        }
+        step.add_pull(working);
     }
 }
 

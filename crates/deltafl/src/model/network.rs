@@ -34,9 +34,7 @@ pub(super) fn step(
     let scale = -step.learning_rate / batch.len() as f32;
     let slopes = network.differentiate(working, batch, scale, scratch);
     network.descend(working, step.decay(), slopes);
-    if let Some(pull) = step.pull() {
-        pull.add_to(working);
-    }
+    step.add_pull(working);
 }
 
 /// [`Model::gradient`] of a network: descents from zero, part by part.

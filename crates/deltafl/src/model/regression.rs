@@ -91,8 +91,6 @@ impl Model for Regression {
         self.predictions(working, x, slopes);
         self.slopes(slopes, batch.targets.values(), -step.learning_rate / batch.len() as f32);
         super::logistic::descend(self.kernel, self.inputs, x, slopes, step.decay(), working);
-        if let Some(pull) = step.pull() {
-            pull.add_to(working);
-        }
+        step.add_pull(working);
     }
 }

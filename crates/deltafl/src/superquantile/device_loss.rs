@@ -1,6 +1,6 @@
 //! What the filter knows of a device.
 
-/// The loss F_k(w) of a device and its weight α_k, its number of points.
+/// The loss F_k(w) of a device and its weight α_k, its number of examples.
 ///
 /// Both are finite and the weight is positive, so that nothing behind this type meets a number it cannot
 /// order.

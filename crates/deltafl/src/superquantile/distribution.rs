@@ -212,7 +212,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_open_percentile_lies_in_the_bounds_of_the_private_one(theta in level(), cohort in cohort()) {
-            // Weights as devices send them: whole points, one at least.
+            // Weights as devices send them: whole numbers, one at least.
             let whole = |d: &DeviceLoss| DeviceLoss::new(d.loss(), d.weight().round().max(1.0)).unwrap();
             let cohort: Vec<DeviceLoss> = cohort.iter().map(whole).collect();
             let (open, private) = (LossDistribution::open(&cohort).unwrap(), searched(theta, &cohort));

@@ -58,8 +58,8 @@ pub enum QuantileQuery {
     /// β_k (x_k − μ), β_k and α_k of the paper's majorisation-minimisation, with β_k = α_k / |x_k − μ|.
     ///
     /// |x_k − μ| counts as `floor` when it is less, and β_k travels as a multiple of 1/`floor`: both sums
-    /// are then bounded by Σ α_k and fit a fixed point of 29 binary places, for up to 10,000 devices of up
-    /// to 2²⁰ points (a larger weight counts as 2²⁰).
+    /// are then bounded by Σ α_k and fit a fixed point of 29 binary places, for up to 10,000 devices of
+    /// weight up to 2²⁰ (a larger weight counts as 2²⁰).
     MeanStep {
         /// The current guess μ of the quantile.
         mu: f64,
@@ -87,7 +87,7 @@ impl QuantileQuery {
         match self {
             Self::Histogram(bins) => {
                 let place = &mut sum[bins.place(device.loss())];
-                *place = place.wrapping_add(points(device));
+                *place = place.wrapping_add(whole_weight(device));
             }
             Self::MeanStep { mu, floor } => {
                 for (total, term) in
@@ -100,8 +100,8 @@ impl QuantileQuery {
     }
 }
 
-/// The weight of a device as a whole number of points, one at least.
-fn points(device: DeviceLoss) -> u64 {
+/// The weight of a device as a whole number, one at least.
+fn whole_weight(device: DeviceLoss) -> u64 {
     (device.weight().round() as u64).max(1) // the cast saturates
 }
 

@@ -74,7 +74,7 @@ fn masked_sums_and_a_device_on_its_own_clip_alike() {
         member.answer(&key, &query, None, &mut *worker, &mut own, &mut sum).unwrap();
     }
     let sum = deltafl::params::UpdateSum::new(sum, query.params.len()).unwrap();
-    assert_eq!(sum.kept(), 12);
+    assert_eq!(sum.tail(), 12);
     assert_eq!(sum.applied_to(&query.params), Some(state.tracks[0].params.clone()));
 }
 

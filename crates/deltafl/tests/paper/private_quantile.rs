@@ -20,13 +20,13 @@ fn run(kind: PrivateQuantile, theta: Conformity, range: &LossRange, cohort: &[De
     search
 }
 
-/// A cohort as the paper's: losses spread over a factor of ten or so, points per device skewed.
+/// A cohort as the paper's: losses spread over a factor of ten or so, examples per device skewed.
 fn cohort(rng: &mut ChaCha8Rng, devices: usize, scale: f64) -> Vec<DeviceLoss> {
     (0..devices)
         .map(|_| {
             let normal: f64 = (0..12).map(|_| rng.random_range(-0.5..0.5)).sum();
-            let points = (100.0 / rng.random_range(0.02..1.0_f64)).round();
-            device(scale * (0.5 * normal).exp(), points)
+            let examples = (100.0 / rng.random_range(0.02..1.0_f64)).round();
+            device(scale * (0.5 * normal).exp(), examples)
         })
         .collect()
 }

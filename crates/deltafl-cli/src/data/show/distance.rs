@@ -37,7 +37,7 @@ fn from_class_means(federation: &Federation, dim: usize) -> Vec<f64> {
     distances
         .iter()
         .zip(federation.devices())
-        .map(|(sum, device)| sum / federation.count(device) as f64)
+        .map(|(sum, device)| sum / federation.example_count(device) as f64)
         .collect()
 }
 

@@ -3,7 +3,7 @@
 use super::super::headline::best_level;
 use super::super::results::{Measured, RunResults};
 use super::chart::Chart;
-use super::kinds::{MEAN, TAIL, against_points_of, curve_over_calls, histograms, kept};
+use super::kinds::{MEAN, TAIL, against_examples_of, curve_over_calls, histograms, tail_sizes};
 use super::{Layout, Plan};
 
 /// A pair and its charts.
@@ -24,8 +24,8 @@ pub(super) fn combined(runs: &[RunResults]) -> Vec<Plan> {
     let figures: [(&str, Charts); 4] = [
         ("pairs-histograms", |run| histograms(run, run.primary())),
         ("pairs-curves", curves),
-        ("pairs-points", points),
-        ("pairs-devices-kept", |run| vec![kept(run)]),
+        ("pairs-examples", examples),
+        ("pairs-tail", |run| vec![tail_sizes(run)]),
     ];
     let plan = |(name, charts): (&str, Charts)| {
         let row = |run: &&RunResults| Row { title: title(run), charts: charts(run) };
@@ -56,13 +56,13 @@ fn both(run: &RunResults) -> impl Iterator<Item = &Measured> {
     run.train_loss().into_iter().chain([run.primary()])
 }
 
-/// Both against the points of a device, for the level that serves best.
-fn points(run: &RunResults) -> Vec<Chart> {
+/// Both against the examples of a device, for the level that serves best.
+fn examples(run: &RunResults) -> Vec<Chart> {
     if run.cohorts.is_some() {
         return Vec::new();
     }
     let best = best_level(run);
-    both(run).map(|measured| against_points_of(run, measured, best)).collect()
+    both(run).map(|measured| against_examples_of(run, measured, best)).collect()
 }
 
 /// Mean and tail of both.

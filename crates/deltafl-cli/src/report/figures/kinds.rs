@@ -34,14 +34,14 @@ pub(super) fn of_run(run: &RunResults) -> Vec<Plan> {
         }
         plans.push(stack(format!("{key}-histogram"), histograms(run, measured)));
         if run.cohorts.is_none() {
-            plans.push(stack(format!("{key}-points"), against_points(run, measured)));
+            plans.push(stack(format!("{key}-examples"), against_examples(run, measured)));
         }
     }
     plans.extend(
         run.classes.as_ref().map(|classes| stack("classes".to_owned(), vec![by_class(run, classes)])),
     );
-    if run.kept.iter().any(|track| !track.is_empty()) {
-        plans.push(stack("devices-kept".to_owned(), vec![kept(run)]));
+    if run.tails.iter().any(|track| !track.is_empty()) {
+        plans.push(stack("tail".to_owned(), vec![tail_sizes(run)]));
     }
     plans
 }
@@ -172,13 +172,13 @@ fn marks(spread: &Spread, look: Look, row: u32, bins: &Bins, measured: &Measured
     [mark(spread.figures.mean, "mean", Some((2, 3)), left), mark(spread.tail(), tail, Some((6, 3)), !left)]
 }
 
-/// The value of each device against the points it holds, a chart for each track.
-fn against_points(run: &RunResults, measured: &Measured) -> Vec<Chart> {
-    small_multiples(run).into_iter().map(|track| against_points_of(run, measured, track)).collect()
+/// The value of each device against the examples it holds, a chart for each track.
+fn against_examples(run: &RunResults, measured: &Measured) -> Vec<Chart> {
+    small_multiples(run).into_iter().map(|track| against_examples_of(run, measured, track)).collect()
 }
 
 /// The same for one track, beside the baseline.
-pub(super) fn against_points_of(run: &RunResults, measured: &Measured, track: usize) -> Chart {
+pub(super) fn against_examples_of(run: &RunResults, measured: &Measured, track: usize) -> Chart {
     let shown = measured.measure.shown();
     let examples: Vec<f64> = measured.devices.iter().map(|device| device.examples as f64).collect();
     let dots = |track: usize| -> Vec<(f64, f64)> {
@@ -195,7 +195,7 @@ pub(super) fn against_points_of(run: &RunResults, measured: &Measured, track: us
     if track != run.baseline {
         layers.push(layer(track));
     }
-    let x = Axis::around_sizes("points per device", examples.iter().copied());
+    let x = Axis::around_sizes("examples per device", examples.iter().copied());
     Chart { x, y: Axis::from_zero(measured.measure.axis(), all), layers }
 }
 
@@ -225,24 +225,24 @@ fn by_class(run: &RunResults, classes: &Classes) -> Chart {
     }
 }
 
-/// Devices kept per round: the mean over seeds, and a band from the fewest to the most.
-pub(super) fn kept(run: &RunResults) -> Chart {
+/// Devices in the tail per round: the mean over seeds, and a band from the fewest to the most.
+pub(super) fn tail_sizes(run: &RunResults) -> Chart {
     let (mut bands, mut lines) = (Vec::new(), Vec::new());
     for track in in_order(run) {
         let look = look_of(run, track);
-        let windows = &run.kept[track];
-        let points = windows.iter().map(|kept| (kept.round as f64, kept.min, kept.max)).collect();
+        let windows = &run.tails[track];
+        let points = windows.iter().map(|tail| (tail.round as f64, tail.min, tail.max)).collect();
         if run.seeds.len() > 1 {
             bands.push(Layer::Band { colour: look.colour, points });
         }
-        let points = windows.iter().map(|kept| (kept.round as f64, kept.mean)).collect();
+        let points = windows.iter().map(|tail| (tail.round as f64, tail.mean)).collect();
         lines.push(Layer::Line { name: Some(run.tracks[track].label.clone()), look, points });
     }
     bands.extend(lines);
-    let rounds = run.kept.iter().flatten().map(|kept| kept.round as f64);
+    let rounds = run.tails.iter().flatten().map(|tail| tail.round as f64);
     Chart {
         x: Axis::around("round", rounds),
-        y: Axis::from_zero("devices kept", heights(&bands)),
+        y: Axis::from_zero("devices in the tail", heights(&bands)),
         layers: bands,
     }
 }

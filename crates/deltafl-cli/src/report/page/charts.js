@@ -52,7 +52,7 @@ function drawHistogram({ run, measure, track, frame }) {
     if (open[1] && i === bins - 1) return `${edge(i)} and above`;
     return measure.histogram.from < 0 ? `${edge(i)} to ${edge(i + 1)}` : `${edge(i)}–${edge(i + 1)}`;
   });
-  const hover = measure.weighted ? "%{customdata}: %{y:.1f} % of the points" : "%{customdata}: %{y} devices";
+  const hover = measure.weighted ? "%{customdata}: %{y:.1f} % of the examples" : "%{customdata}: %{y} devices";
   const look = lookOf(run, track);
   const grey = lookOf(run, run.baseline).colour;
   const traces = [{
@@ -106,7 +106,7 @@ function drawScatter({ run, measure, track, frame, device }) {
       type: "scatter", mode: "markers", name: `${name} (${at.length})`,
       x: at.map((k) => drawn(measure, before[k])), y: at.map((k) => drawn(measure, after[k] - before[k])),
       customdata: at.map((k) => [asMarkup(ids[k]), number(measure, before[k]), number(measure, after[k]), change(measure, after[k] - before[k]), examples[k], k]),
-      hovertemplate: `<b>%{customdata[0]}</b><br>%{customdata[1]} → %{customdata[2]} (%{customdata[3]})<br>%{customdata[4]} points<extra></extra>`,
+      hovertemplate: `<b>%{customdata[0]}</b><br>%{customdata[1]} → %{customdata[2]} (%{customdata[3]})<br>%{customdata[4]} examples<extra></extra>`,
       marker: { color: faded(colour, few ? 0.85 : 0.55), symbol, size: few ? 9 : 7, line: { width: 0 } },
     };
   };
@@ -180,7 +180,7 @@ function drawSizes({ run, measure, track, frame, device }) {
     return {
       type: "scatter", mode: "markers", name: asMarkup(run.tracks[t].label), x: examples, y: values.map((value) => drawn(measure, value)),
       customdata: ids.map((id, k) => [asMarkup(id), number(measure, values[k])]),
-      hovertemplate: "<b>%{customdata[0]}</b><br>%{customdata[1]}, %{x} points<extra></extra>",
+      hovertemplate: "<b>%{customdata[0]}</b><br>%{customdata[1]}, %{x} examples<extra></extra>",
       marker: { color: faded(lookOf(run, t).colour, opacity), symbol, size: 6 },
     };
   };
@@ -198,18 +198,18 @@ function drawSizes({ run, measure, track, frame, device }) {
   const wide = greatest > 20 * Math.max(1, least);
   const ticks = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].flatMap((power) => [power, 2 * power, 5 * power]);
   draw("sizes", traces, layout(
-    { title: "points per device" + (wide ? " (logarithmic)" : ""), showgrid: true, ...(wide ? { type: "log", tickvals: ticks } : {}) },
+    { title: "examples per device" + (wide ? " (logarithmic)" : ""), showgrid: true, ...(wide ? { type: "log", tickvals: ticks } : {}) },
     { title: measure.axis, rangemode: "tozero" },
     { hovermode: "closest" },
   ));
 }
 
-function drawKept({ run, track }) {
+function drawTails({ run, track }) {
   const traces = [];
   for (const t of run.knob) {
     const look = lookOf(run, t);
     const name = asMarkup(run.tracks[t].label);
-    const column = (i) => Array.from(run.kept[t].filter((_, j) => j % 4 === i));
+    const column = (i) => Array.from(run.tails[t].filter((_, j) => j % 4 === i));
     const band = { type: "scatter", mode: "lines", x: column(0), line: { width: 0 }, hoverinfo: "skip", showlegend: false };
     if (run.seeds > 1) traces.push({ ...band, y: column(2) }, { ...band, y: column(3), fill: "tonexty", fillcolor: faded(look.colour, 0.14) });
     const [low, high] = [column(2), column(3)];
@@ -220,7 +220,7 @@ function drawKept({ run, track }) {
       hovertemplate: `%{y:.1f} (%{customdata[0]}–%{customdata[1]})<extra>${name}</extra>`,
     });
   }
-  draw("kept", traces, layout({ title: "round" }, { title: "devices kept", rangemode: "tozero" }, { hovermode: "x unified" }));
+  draw("tails", traces, layout({ title: "round" }, { title: "devices in the tail", rangemode: "tozero" }, { hovermode: "x unified" }));
 }
 
 // How each class fares after the last round: the baseline beside the track that the knob is at.

@@ -1,7 +1,7 @@
 // The state of the page, its controls, and what is drawn anew when one of them moves.
 
 const CHARTS = {
-  histogram: drawHistogram, scatter: drawScatter, curves: drawCurves, sizes: drawSizes, kept: drawKept,
+  histogram: drawHistogram, scatter: drawScatter, curves: drawCurves, sizes: drawSizes, tails: drawTails,
   "by-class": drawClasses, "eta-every": drawEtaEvery, "device-curve": drawDevice,
 };
 // Milliseconds without a touch after which the hand rests.
@@ -123,8 +123,8 @@ function controls(page) {
     const between = "The line stands in the middle of what is known, the band between its bounds. ";
     byId("curves-lead").textContent = `${run.cohorts ? between : band}Click in the chart to move to a round.`;
     const over = run.seeds > 1 ? ` The line is the mean over ${run.seeds} seeds, the band runs from the fewest to the most.` : "";
-    const windows = run.kept_width > 1 ? ` Every point averages ${run.kept_width} rounds.` : "";
-    byId("kept-lead").textContent = `Of ${run.cohort} devices drawn in a round, those with a loss of at least η.${over}${windows}`;
+    const windows = run.tail_width > 1 ? ` Every point averages ${run.tail_width} rounds.` : "";
+    byId("tail-lead").textContent = `Of ${run.cohort} devices drawn in a round, those with a loss of at least η.${over}${windows}`;
     turn();
     scrub();
     everything();

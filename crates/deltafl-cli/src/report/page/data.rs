@@ -44,10 +44,10 @@ struct Run {
     classes: Option<Classes>,
     /// Fewest and most devices of a cohort that told, where devices keep their figures to themselves.
     cohorts: Option<(u64, u64)>,
-    /// Devices kept: for each track, (round, mean, min, max) after each other.
-    kept: Vec<Array>,
-    /// Rounds in a window of `kept`.
-    kept_width: u64,
+    /// Devices in the tail: for each track, (round, mean, min, max) after each other.
+    tails: Vec<Array>,
+    /// Rounds in a window of `tails`.
+    tail_width: u64,
 }
 
 #[derive(Serialize)]
@@ -116,7 +116,7 @@ fn run_data(run: &RunResults, budget: usize, numbers: &mut Numbers) -> Run {
         theta: t.theta,
         eta_every: t.eta_every,
     };
-    let kept = |track: &Vec<super::super::results::Kept>| -> Vec<f64> {
+    let sizes = |track: &Vec<super::super::results::TailSize>| -> Vec<f64> {
         track.iter().flat_map(|k| [k.round as f64, k.mean, k.min, k.max]).collect()
     };
     Run {
@@ -131,8 +131,12 @@ fn run_data(run: &RunResults, budget: usize, numbers: &mut Numbers) -> Run {
         measures: run.measured.iter().map(|measured| measure_data(measured, budget, numbers)).collect(),
         classes: run.classes.clone(),
         cohorts: run.cohorts,
-        kept: run.kept.iter().map(|track| numbers.f64s(&kept(track))).collect(),
-        kept_width: run.kept.iter().find_map(|track| Some(track.get(1)?.round - track[0].round)).unwrap_or(1),
+        tails: run.tails.iter().map(|track| numbers.f64s(&sizes(track))).collect(),
+        tail_width: run
+            .tails
+            .iter()
+            .find_map(|track| Some(track.get(1)?.round - track[0].round))
+            .unwrap_or(1),
     }
 }
 

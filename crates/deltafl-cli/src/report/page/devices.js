@@ -28,7 +28,7 @@ function tellSpread({ run, measure, track, frame }) {
   const lead = document.getElementById("spread-lead");
   const cohort = run.cohorts && "The devices of a cohort, each at the middle of what is known of it,";
   const devices = cohort || `${measure.split[0].toUpperCase()}${measure.split.slice(1)} devices`;
-  const kind = `${devices} by their ${measure.axis.slice(measure.split.length + 1)}${measure.weighted ? ", weighted by their points" : ""}`;
+  const kind = `${devices} by their ${measure.axis.slice(measure.split.length + 1)}${measure.weighted ? ", weighted by their examples" : ""}`;
   const over = run.seeds > 1 && !cohort ? `, each averaged over ${run.seeds} seeds before it is counted` : "";
   const marks = run.seeds > 1
     ? ` Dotted lines are means and dashed lines ${measure.statistics[TAIL]}s of what the bars show; the table averages the figures of the seeds.`
@@ -59,7 +59,7 @@ function changes({ run, measure, track, frame }) {
 function tellGains(state, moves) {
   const { run, measure, track } = state;
   // Devices that told nothing but sums have no name, and no change of their own.
-  document.getElementById("gains").hidden = document.getElementById("points").hidden = !moves;
+  document.getElementById("gains").hidden = document.getElementById("device-sizes").hidden = !moves;
   if (!moves) return;
   const { before, change: moved, round } = moves;
   const lead = document.getElementById("gains-lead");
@@ -116,7 +116,7 @@ function tellDevice(state) {
   const kept = keptFrame(measure, frame);
   const round = run.rounds[measure.devices.frames[kept]];
   document.getElementById("device-name").textContent = measure.devices.ids[device];
-  document.getElementById("device-note").textContent = `${measure.devices.examples[device].toLocaleString("en-GB")} points; ${measure.name} after ${rounds(round)}`;
+  document.getElementById("device-note").textContent = `${measure.devices.examples[device].toLocaleString("en-GB")} examples; ${measure.name} after ${rounds(round)}`;
   const before = valuesAt(run, measure, kept, run.baseline)[device];
   document.querySelector("#device-figures tbody").replaceChildren(...run.knob.map((t) => {
     const value = valuesAt(run, measure, kept, t)[device];

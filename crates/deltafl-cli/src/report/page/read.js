@@ -11,7 +11,7 @@ async function readPage() {
   const array = ({ kind, offset, length }) => new KINDS[kind](block, offset, length);
   for (const run of page.runs) {
     run.calls = array(run.calls);
-    run.kept = run.kept.map(array);
+    run.tails = run.tails.map(array);
     // From the whole population down to the thinnest tail: what the knob turns through.
     run.knob = run.tracks.map((_, t) => t);
     run.knob.sort((a, b) => (b === run.baseline) - (a === run.baseline) || run.tracks[b].theta - run.tracks[a].theta || a - b);
@@ -47,7 +47,7 @@ function boundsAt(run, measure, frame, track, figure) {
   return { lower, upper };
 }
 
-// The height of each bar: devices, or their share of the points, each device averaged over seeds first.
+// The height of each bar: devices, or their share of the examples, each device averaged over seeds first.
 function histogramAt(run, measure, frame, track) {
   const { bins, heights } = measure.histogram;
   const from = (frame * run.tracks.length + track) * bins;

@@ -42,7 +42,7 @@ pub(super) fn data_keys() -> Vec<Key> {
         ),
         Key::new("data.split.seed", Whole(0), value("1"), "What the split derives from.", "7"),
         Key::new(
-            "data.split.min_points",
+            "data.split.min_examples",
             Whole(0),
             value("0"),
             "A device is kept when it has more examples than this.",
@@ -71,7 +71,7 @@ pub(super) fn data_keys() -> Vec<Key> {
         ),
         Key::new("data.split.within.seed", Whole(0), value("1"), "What the split derives from.", "7"),
         Key::new(
-            "data.split.within.min_points",
+            "data.split.within.min_examples",
             Whole(0),
             value("0"),
             "A device is kept when it has more examples than this.",
@@ -149,21 +149,21 @@ pub(super) fn source_keys() -> Vec<Key> {
         .symbol("β")
         .only(&["logistic"]),
         Key::new(
-            "data.source.points.min",
+            "data.source.examples.min",
             Whole(1),
             words("by the kind"),
             "The fewest examples of a device; min, median and max are given together.",
             "20",
         ),
         Key::new(
-            "data.source.points.median",
+            "data.source.examples.median",
             Whole(1),
             words("by the kind"),
             "The median over the devices.",
             "30",
         ),
         Key::new(
-            "data.source.points.max",
+            "data.source.examples.max",
             Whole(1),
             words("by the kind"),
             "The most examples of a device.",

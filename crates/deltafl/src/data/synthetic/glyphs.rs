@@ -17,7 +17,7 @@ use self::hand::{Hand, Manner, Sheet};
 pub use self::pen::SIDE;
 pub use self::strokes::{CLASSES, SYMBOLS};
 use super::weighted::Weighted;
-use super::{Points, Share, assign_splits, odd_rank};
+use super::{ExamplesPerDevice, Share, assign_splits, odd_rank};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
 use crate::stream::{Purpose, Stream};
 
@@ -34,7 +34,7 @@ pub struct Glyphs {
     /// Share of the writers that belong to the minority.
     pub odd: Share,
     /// Images per writer.
-    pub points: Points,
+    pub examples: ExamplesPerDevice,
 }
 
 impl Default for Glyphs {
@@ -45,7 +45,7 @@ impl Default for Glyphs {
             train: Share::HALF,
             odd: const { Share::new(0.16).unwrap() },
             // The counts of EMNIST in the paper's table of datasets.
-            points: const { Points::new(101, 179, 447).unwrap() },
+            examples: const { ExamplesPerDevice::new(101, 179, 447).unwrap() },
         }
     }
 }
@@ -81,7 +81,7 @@ impl Glyphs {
         let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(device));
         let manner = self.manner(device);
         let hand = Hand::new(manner, &mut stream);
-        let count = self.points.draw(0.7, &mut stream) as usize;
+        let count = self.examples.draw(0.7, &mut stream) as usize;
         let labels = labels(count, &mut stream);
         let mut images = vec![0; count * SIDE * SIDE];
         let mut sheet = Sheet::default();

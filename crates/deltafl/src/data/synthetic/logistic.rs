@@ -9,14 +9,14 @@
 //! ```
 //!
 //! α says how much the models of the devices differ, β how much their inputs do; both are variances. The number
-//! of examples is 50 plus a log-normal variable of σ = 2, as published, cut at `points.max`.
+//! of examples is 50 plus a log-normal variable of σ = 2, as published, cut at `examples.max`.
 
 use std::num::NonZeroU32;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{Points, Share, Variance, assign_splits};
+use super::{ExamplesPerDevice, Share, Variance, assign_splits};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
 use crate::stream::{Purpose, Stream};
 
@@ -38,7 +38,7 @@ pub struct Logistic {
     /// Variance of the inputs' means B_k.
     pub beta: Variance,
     /// Examples per device.
-    pub points: Points,
+    pub examples: ExamplesPerDevice,
 }
 
 impl Default for Logistic {
@@ -49,7 +49,7 @@ impl Default for Logistic {
             train: Share::HALF,
             alpha: const { Variance::new(1.0).unwrap() },
             beta: const { Variance::new(1.0).unwrap() },
-            points: const { Points::new(50, 105, 5000).unwrap() },
+            examples: const { ExamplesPerDevice::new(50, 105, 5000).unwrap() },
         }
     }
 }
@@ -72,7 +72,7 @@ impl Logistic {
     /// Features and labels of a device.
     fn device(&self, device: u32) -> (Vec<f32>, Vec<u32>) {
         let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(device));
-        let count = self.points.draw(2.0, &mut stream) as usize;
+        let count = self.examples.draw(2.0, &mut stream) as usize;
         let mut around =
             |mean: f64, n: usize| -> Vec<f64> { (0..n).map(|_| mean + stream.normal()).collect() };
         let u = self.alpha.deviation() * around(0.0, 1)[0];

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::language::words;
 use super::weighted::{Weighted, zipf};
-use super::{Points, Share, assign_splits, odd_rank};
+use super::{ExamplesPerDevice, Share, assign_splits, odd_rank};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
 use crate::stream::{Purpose, Stream};
 use crate::task::Targets;
@@ -40,7 +40,7 @@ pub struct Roles {
     /// Share of the roles that speak the dialect.
     pub odd: Share,
     /// Windows per role.
-    pub points: Points,
+    pub examples: ExamplesPerDevice,
 }
 
 impl Default for Roles {
@@ -50,7 +50,7 @@ impl Default for Roles {
             seed: 1,
             train: Share::HALF,
             odd: const { Share::new(0.15).unwrap() },
-            points: const { Points::new(101, 600, 8000).unwrap() },
+            examples: const { ExamplesPerDevice::new(101, 600, 8000).unwrap() },
         }
     }
 }
@@ -81,7 +81,7 @@ impl Roles {
     /// What a role says, a symbol per byte.
     fn text(&self, role: u32, words: &[String], dialect: bool) -> Vec<u8> {
         let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(role));
-        let len = self.points.draw(1.0, &mut stream) as usize + WINDOW;
+        let len = self.examples.draw(1.0, &mut stream) as usize + WINDOW;
         let favour = Weighted::new(zipf(words.len()).map(|weight| weight * (0.8 * stream.normal()).exp()));
         let sentence = stream.uniform(4.0, 14.0);
         let mut text = String::with_capacity(len + 20);
@@ -175,6 +175,6 @@ mod tests {
     #[test]
     fn a_role_has_as_many_windows_as_it_was_given() {
         let federation = small();
-        assert!((0..20).all(|role| (101..=8000).contains(&federation.count(FederationIndex(role)))));
+        assert!((0..20).all(|role| (101..=8000).contains(&federation.example_count(FederationIndex(role)))));
     }
 }

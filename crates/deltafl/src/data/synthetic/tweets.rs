@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::language::words;
 use super::weighted::{Weighted, zipf};
-use super::{Points, Share, assign_splits, odd_rank};
+use super::{ExamplesPerDevice, Share, assign_splits, odd_rank};
 use crate::data::{Column, DeviceExamples, Federation, FederationBuilder, InputKind, WordVectors};
 use crate::stream::{Purpose, Stream};
 
@@ -38,7 +38,7 @@ pub struct Tweets {
     /// Share of the users that write slang.
     pub odd: Share,
     /// Messages per user.
-    pub points: Points,
+    pub examples: ExamplesPerDevice,
 }
 
 impl Default for Tweets {
@@ -49,7 +49,7 @@ impl Default for Tweets {
             train: Share::HALF,
             odd: const { Share::new(0.15).unwrap() },
             // The counts of Sent140 in the paper's table of datasets.
-            points: const { Points::new(51, 69, 549).unwrap() },
+            examples: const { ExamplesPerDevice::new(51, 69, 549).unwrap() },
         }
     }
 }
@@ -88,7 +88,7 @@ impl Tweets {
     /// Words and labels of a user.
     fn messages(&self, user: u32, lexicon: &Lexicon, slang: bool) -> (Vec<u32>, Vec<u32>) {
         let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(user));
-        let count = self.points.draw(1.2, &mut stream) as usize;
+        let count = self.examples.draw(1.2, &mut stream) as usize;
         let happy = 1.0 / (1.0 + (0.8 * stream.normal()).exp());
         let vocabularies = lexicon.vocabularies(slang, &mut stream);
         let mut words = vec![0; count * LEN];

@@ -24,7 +24,7 @@
 use super::super::{Conformity, DeviceLoss, kept_mass};
 use super::bins::Bins;
 use super::loss_range::LossRange;
-use super::{QuantileQuery, State, points};
+use super::{QuantileQuery, State, whole_weight};
 
 /// Σ β_k (x_k − μ), Σ β_k·floor and Σ α_k.
 pub(super) const ANSWER_LEN: usize = 3;
@@ -33,7 +33,7 @@ pub(super) const ANSWER_LEN: usize = 3;
 const ONE: f64 = (1_u64 << 29) as f64;
 
 /// The largest weight: 2²⁰ · 2²⁹ · 10⁴ < 2⁶³.
-const MOST_POINTS: u64 = 1 << 20;
+const MOST_WEIGHT: u64 = 1 << 20;
 
 /// The floor, as a share of the range.
 const FLOOR: f64 = 0.01;
@@ -52,7 +52,7 @@ const MOST_SUMS: u32 = 256;
 
 /// What a device adds to the sums; the numbers are signed, modulo 2⁶⁴.
 pub(super) fn answer(mu: f64, floor: f64, device: DeviceLoss) -> [u64; ANSWER_LEN] {
-    let alpha = points(device).min(MOST_POINTS);
+    let alpha = whole_weight(device).min(MOST_WEIGHT);
     let weight = alpha as f64 * ONE;
     let distance = device.loss() - mu;
     let pull = weight * (distance / floor).clamp(-1.0, 1.0);

@@ -1,0 +1,122 @@
+//! AEGIS-128X4: a register holds one block of state of each of the four lanes, and all eight stay in registers over a tile.
+
+use std::arch::x86_64::{
+    __m512i, _mm512_aesenc_epi128, _mm512_and_si512, _mm512_loadu_si512, _mm512_setzero_si512,
+    _mm512_ternarylogic_epi64, _mm512_xor_si512,
+};
+
+use zeroize::Zeroize;
+
+use super::super::aegis::{INITIAL_STEPS, LANES, context, start};
+use super::super::{Sign, Word};
+use super::{REGISTER, combine, supported};
+
+/// The truth table of a ⊕ b ⊕ c.
+const XOR: i32 = 0x96;
+
+/// The stream of a key at its current step.
+pub(in crate::mask) struct VaesAegis {
+    state: [__m512i; 8],
+}
+
+impl VaesAegis {
+    /// The stream of a key and a nonce from its first byte, where the processor has the instructions.
+    pub(in crate::mask) fn new(key_and_nonce: &[[u8; 16]; 2]) -> Option<Self> {
+        // SAFETY: the instructions that `initial` is compiled for have just been found.
+        supported().then(|| Self { state: unsafe { initial(key_and_nonce) } })
+    }
+
+    /// Adds the next bytes of the stream to `words`, or subtracts them.
+    ///
+    /// The stream goes on at a whole step of 128 bytes, so all calls but the last are for whole steps.
+    pub(in crate::mask) fn apply<W: Word>(&mut self, words: &mut [W], sign: Sign) {
+        // SAFETY: a stream exists only where `new` has found the instructions that these are compiled for.
+        unsafe {
+            match (W::BYTES, sign) {
+                (4, Sign::Plus) => self.run::<W, 4, true>(words),
+                (4, Sign::Minus) => self.run::<W, 4, false>(words),
+                (_, Sign::Plus) => self.run::<W, 8, true>(words),
+                (_, Sign::Minus) => self.run::<W, 8, false>(words),
+            }
+        }
+    }
+
+    #[target_feature(enable = "vaes,avx512f,avx512bw")]
+    fn run<W: Word, const BYTES: usize, const PLUS: bool>(&mut self, words: &mut [W]) {
+        let mut state = self.state;
+        let mut whole = words.chunks_exact_mut(2 * REGISTER / BYTES);
+        for chunk in &mut whole {
+            let (first, second) = chunk.split_at_mut(REGISTER / BYTES);
+            let stream = output(&state);
+            state = step(&state, state[0], state[4]);
+            combine::<W, BYTES, PLUS>(first, stream[0]);
+            combine::<W, BYTES, PLUS>(second, stream[1]);
+        }
+        let rest = whole.into_remainder();
+        for (register, stream) in rest.chunks_mut(REGISTER / BYTES).zip(output(&state)) {
+            combine::<W, BYTES, PLUS>(register, stream);
+        }
+        self.state = state;
+    }
+}
+
+impl Drop for VaesAegis {
+    fn drop(&mut self) {
+        self.state.zeroize();
+    }
+}
+
+/// The two registers that a state hands out.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn output(s: &[__m512i; 8]) -> [__m512i; 2] {
+    [
+        _mm512_ternarylogic_epi64::<XOR>(s[6], s[1], _mm512_and_si512(s[2], s[3])),
+        _mm512_ternarylogic_epi64::<XOR>(s[2], s[5], _mm512_and_si512(s[6], s[7])),
+    ]
+}
+
+/// The state after a step: each block becomes the AES round of the one before it, under itself as the key. `first` and
+/// `fifth` are the keys of those two blocks, which take in what the step takes in.
+#[inline]
+#[target_feature(enable = "vaes,avx512f")]
+fn step(s: &[__m512i; 8], first: __m512i, fifth: __m512i) -> [__m512i; 8] {
+    [
+        _mm512_aesenc_epi128(s[7], first),
+        _mm512_aesenc_epi128(s[0], s[1]),
+        _mm512_aesenc_epi128(s[1], s[2]),
+        _mm512_aesenc_epi128(s[2], s[3]),
+        _mm512_aesenc_epi128(s[3], fifth),
+        _mm512_aesenc_epi128(s[4], s[5]),
+        _mm512_aesenc_epi128(s[5], s[6]),
+        _mm512_aesenc_epi128(s[6], s[7]),
+    ]
+}
+
+/// The state of a key and a nonce after the initialisation.
+#[target_feature(enable = "vaes,avx512f")]
+fn initial(key_and_nonce: &[[u8; 16]; 2]) -> [__m512i; 8] {
+    let mut first = start(key_and_nonce);
+    let mut state = [_mm512_setzero_si512(); 8];
+    for (state, block) in state.iter_mut().zip(first) {
+        *state = lanes([block; LANES]);
+    }
+    first.zeroize();
+    let [key, nonce] = key_and_nonce.map(|block| lanes([block; LANES]));
+    let contexts = lanes(std::array::from_fn(context));
+    for _ in 0..INITIAL_STEPS {
+        for place in [3, 7] {
+            state[place] = _mm512_xor_si512(state[place], contexts);
+        }
+        state = step(&state, _mm512_xor_si512(state[0], nonce), _mm512_xor_si512(state[4], key));
+    }
+    state
+}
+
+/// A block of each lane in a register.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn lanes(blocks: [[u8; 16]; LANES]) -> __m512i {
+    // SAFETY: four blocks have the 64 bytes of a register, and unaligned loads need no alignment.
+    unsafe { _mm512_loadu_si512(blocks.as_ptr().cast()) }
+}
