@@ -299,6 +299,18 @@ def test_a_progress_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == ""
 
 
+def test_a_progress_bar_says_which_seed_of_how_many_and_is_no_longer_than_the_terminal_is_wide(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    dfl.run(TINY, seeds=[4, 2], progress=True)
+    drawn = capsys.readouterr().err.split("\r\x1b[K")
+    assert any(line.startswith("seed 2 (2 of 2)") for line in drawn)
+    # The warning about thin tails is a line of its own.
+    lines = [line for line in drawn if line.startswith("seed")]
+    assert max(map(len, lines)) == 69 and any(line.endswith("…") for line in lines)
+
+
 def test_the_command_of_the_wheel_is_the_whole_command() -> None:
     helped = command("--help")
     assert helped.returncode == 0 and "deltafl demo" in helped.stdout

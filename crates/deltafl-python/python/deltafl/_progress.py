@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -25,12 +26,13 @@ class Progress:
         self._cell = _notebook_cell() if shown is not False else None
         self._terminal = bool(shown) if shown is not None else sys.stderr.isatty()
         self._terminal = self._terminal and self._cell is None
-        self._seed, self._rounds, self._headline = 0, 1, ""
+        self._seed, self._rounds, self._headline = "", 1, ""
         self._began, self._first = time.monotonic(), 0
 
-    def begin(self, seed: int, done: int, rounds: int) -> None:
+    def begin(self, seed: int, seeds: Sequence[int], done: int, rounds: int) -> None:
         """A seed begins."""
-        self._seed, self._rounds, self._headline = seed, rounds, ""
+        place = f" ({seeds.index(seed) + 1} of {len(seeds)})" if len(seeds) > 1 else ""
+        self._seed, self._rounds, self._headline = f"seed {seed}{place}", rounds, ""
         self._began, self._first = time.monotonic(), done
         logger.info("seed %d: from round %d to %d", seed, done, rounds)
         self._draw(done)
@@ -63,11 +65,13 @@ class Progress:
             return
         filled = _WIDTH * done // max(self._rounds, 1)
         bar = "━" * filled + "─" * (_WIDTH - filled)
-        line = f"seed {self._seed} {bar} round {done}/{self._rounds}{self._left(done)}  {self._headline}"
+        line = f"{self._seed} {bar} round {done}/{self._rounds}{self._left(done)}  {self._headline}"
         if self._cell is not None:
             self._cell.update(_Line(line))
         else:
-            sys.stderr.write(f"\r\x1b[K{line[:160]}")
+            # A line that is longer than the terminal is wide would be drawn below itself.
+            width = shutil.get_terminal_size((160, 24)).columns - 1
+            sys.stderr.write(f"\r\x1b[K{line if len(line) <= width else line[: width - 1] + '…'}")
             sys.stderr.flush()
 
     def _left(self, done: int) -> str:
@@ -75,7 +79,7 @@ class Progress:
         if trained <= 0:
             return ""
         left = (time.monotonic() - self._began) / trained * (self._rounds - done)
-        return f" · {left:.0f} s left"
+        return f" · {left:.0f} s left" if left < 120 else f" · {left / 60:.0f} min left"
 
 
 class _Line:
