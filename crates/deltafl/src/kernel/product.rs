@@ -446,7 +446,7 @@ mod tests {
                 }
             }
         };
-        Isa::available().into_iter().for_each(run);
+        Isa::available().for_each(run);
     }
 
     #[test]
