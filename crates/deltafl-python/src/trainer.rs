@@ -1,6 +1,6 @@
 //! A trainer written in Python, in the round loop.
 //!
-//! `deltafl._bridge.Bridge` stands between the user's trainer and this file: it checks shapes and turns predictions into
+//! `deltafl._trainer.Bridge` stands between the user's trainer and this file: it checks shapes and turns predictions into
 //! sums. The interpreter is entered for each call and left behind it, so that several workers wait for each other only where
 //! Python runs.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import re
 import threading
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -199,20 +201,52 @@ def test_a_trainer_trains_in_a_child_that_was_forked_and_in_a_thread_to_the_same
         assert np.array_equal(dfl.Run(f"runs/{name}")["theta=0.5"].params(), expected)
 
 
-def test_an_exception_of_a_trainer_is_raised_in_the_thread_that_trains(federation: dfl.Federation) -> None:
-    raised: list[BaseException] = []
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("where", ["thread", "child"])
+def test_a_trainer_that_raises_in_a_thread_or_in_a_child_names_the_device_and_its_run_is_resumed(
+    federation: dfl.Federation, where: str
+) -> None:
+    if where == "child" and not hasattr(os, "fork"):
+        pytest.skip("there is no fork")
+    here, there = multiprocessing.Pipe(duplex=False)
 
     def train() -> None:
+        failing = Failing(5, 2)
+        failing.left = 12
         try:
-            trained(federation, Failing(5, 2), name="broken")
+            trained(federation, failing, name="broken", threads=2)
         except dfl.TrainerError as error:
-            raised.append(error)
+            there.send((str(error), type(error.__cause__).__name__))
 
-    thread = threading.Thread(target=train)
-    thread.start()
-    thread.join()
-    (error,) = raised
-    assert re.match(r"device ward-\d+: RuntimeError: the disk", str(error))
+    forked = multiprocessing.get_context("fork")
+    trains: Any = threading.Thread(target=train) if where == "thread" else forked.Process(target=train)
+    trains.start()
+    assert here.poll(60), "the exception was raised"
+    message, cause = here.recv()
+    trains.join()
+    assert re.match(r"device ward-\d+: RuntimeError: the disk", message) and cause == "RuntimeError"
+    resumed = trained(federation, Softmax(5, 2), name="broken", resume=True)
+    whole = trained(federation, Softmax(5, 2))
+    assert np.array_equal(resumed["fedavg"].params(), whole["fedavg"].params())
+
+
+@pytest.mark.parametrize("trainer", [Softmax, Failing])
+def test_arrays_and_trainers_are_let_go_with_their_run(trainer: type[Softmax]) -> None:
+    def train() -> list[weakref.ref[Any]]:
+        inputs, targets = np.ones((40, 5), dtype=np.float32), np.arange(40) % 2
+        data = dfl.Federation.from_arrays(inputs, targets, np.repeat(np.arange(8), 5))
+        mine = trainer(5, 2)
+        try:
+            run = trained(data, mine, threads=2)
+            assert run["fedavg"].params().any()
+        except dfl.TrainerError:
+            assert trainer is Failing
+        return [weakref.ref(inputs), weakref.ref(mine)]
+
+    held = train()
+    gc.collect()
+    dfl.superquantile([1.0], theta=0.5)  # What a thread without the interpreter let go of is freed by the next call.
+    assert [reference() for reference in held] == [None, None]
 
 
 #: Three threads score devices. One raises an exception that takes long to say what it is; the second goes on with the next

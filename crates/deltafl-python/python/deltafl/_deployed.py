@@ -57,13 +57,16 @@ class _Background:
         if self._thread is None:
             raise Error(f"{self._what} was not started")
         with interruptible(self._stop):
-            # A signal that comes just before a wait without an end would be heard after it only.
-            while self._thread.is_alive():
-                self._thread.join(0.2)
+            self._await()
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised
         return self._stop.is_set() and not self._stopped
+
+    def _await(self) -> None:
+        # A signal that comes just before a wait without an end would be heard after it only.
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(0.2)
 
     @property
     def running(self) -> bool:
@@ -74,8 +77,7 @@ class _Background:
         """Ends it, and waits until it has ended. What it raised is raised by ``wait``."""
         self._stopped = True
         self._stop.set()
-        if self._thread is not None and self._thread.ident is not None:
-            self._thread.join()
+        self._await()
 
     def __enter__(self: _Self) -> _Self:
         return self
