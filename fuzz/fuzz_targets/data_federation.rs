@@ -1,7 +1,7 @@
 //! A federation folder whose examples and device table are the fuzzer's.
 #![no_main]
 
-use deltafl::data::{BatchBuffer, DeviceExamples, FederationBuilder, InputKind, Split};
+use deltafl::data::{BatchBuffer, DeviceExamples, FederationBuilder, FederationIndex, InputKind, Split};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|files: (&[u8], bool)| {
@@ -16,7 +16,7 @@ fuzz_target!(|files: (&[u8], bool)| {
     let Ok(federation) = deltafl_data::open(&folder) else { return };
     let _ = federation.verify();
     for k in 0..federation.len() as u32 {
-        let examples = federation.examples(k);
+        let examples = federation.examples(FederationIndex(k));
         let mut buffer = BatchBuffer::default();
         let batch = buffer.gather(&examples, 0..examples.len());
         assert!(batch.targets.classes().iter().all(|&label| label < 2));

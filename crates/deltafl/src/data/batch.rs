@@ -24,12 +24,21 @@ impl BatchBuffer {
         indices: impl ExactSizeIterator<Item = usize> + Clone,
     ) -> Batch<'b> {
         self.is_valued = matches!(examples.targets, DeviceTargets::Values(_));
-        if let DeviceTargets::Values(values) = examples.targets {
-            self.values.clear();
-            self.values.extend(indices.clone().map(|i| values[i]));
-        } else {
-            self.labels.clear();
-            self.labels.extend(indices.clone().map(|i| examples.label(i)));
+        match examples.targets {
+            DeviceTargets::Values(values) => {
+                self.values.clear();
+                self.values.extend(indices.clone().map(|i| values[i]));
+            }
+            // As `label` does, with one look at the kind of targets for the whole batch: small models notice.
+            DeviceTargets::Few(labels) => {
+                let highest = examples.classes.saturating_sub(1) as u32;
+                self.labels.clear();
+                self.labels.extend(indices.clone().map(|i| u32::from(labels[i]).min(highest)));
+            }
+            DeviceTargets::Many(_) | DeviceTargets::InText => {
+                self.labels.clear();
+                self.labels.extend(indices.clone().map(|i| examples.label(i)));
+            }
         }
         match examples.inputs {
             DeviceInputs::Bytes { values, dim } => {

@@ -9,7 +9,7 @@
 use super::{Batch, Model, Score, Step, Tensor};
 use crate::kernel::{Granted, Isa, logistic};
 use crate::stream::Stream;
-use crate::task::{ERRORS, Task};
+use crate::task::Task;
 
 /// Binary logistic regression.
 #[derive(Clone, Debug)]
@@ -122,12 +122,12 @@ pub(super) fn descend(
 
 /// Loss and errors of logits; a logit of 0 is class 0, the first of the two.
 pub(super) fn score(logits: &[f32], labels: &[u32]) -> Score {
-    let mut score = Score::default();
+    let (mut loss, mut errors) = (0.0, 0);
     for (&z, &label) in logits.iter().zip(labels) {
-        score.loss += logistic_loss(z, label as f32);
-        score.sums[ERRORS] += f64::from(u8::from((z > 0.0) != (label == 1)));
+        loss += logistic_loss(z, label as f32);
+        errors += u64::from((z > 0.0) != (label == 1));
     }
-    score
+    Score::of_classes(loss, errors)
 }
 
 /// log(1 + exp(z)) − y z, stable for any z.
