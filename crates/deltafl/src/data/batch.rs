@@ -1,6 +1,6 @@
 //! Mini-batches: examples gathered into contiguous memory, normalised on the way.
 
-use super::{Affine, DeviceInputs, DeviceTargets, Examples};
+use super::{DeviceInputs, DeviceTargets, Examples};
 use crate::kernel::Aligned;
 use crate::model::{Batch, Inputs};
 use crate::task::Targets;
@@ -42,22 +42,25 @@ impl BatchBuffer {
         }
         match examples.inputs {
             DeviceInputs::Bytes { values, dim } => {
-                self.fill_dense(indices, dim, examples.affine, |i, out, affine| {
+                let rows = self.rows(indices.len(), dim).chunks_exact_mut(dim);
+                for (i, out) in indices.zip(rows) {
                     let row = &values[i * dim..(i + 1) * dim];
-                    match affine {
+                    match examples.affine {
                         Some(affine) => affine.apply_bytes(row, out),
                         None => out.iter_mut().zip(row).for_each(|(o, &v)| *o = f32::from(v) * (1.0 / 255.0)),
                     }
-                });
+                }
             }
             DeviceInputs::Dense { values, dim } => {
-                self.fill_dense(indices, dim, examples.affine, |i, out, affine| {
-                    let row = &values[i * dim..(i + 1) * dim];
-                    match affine {
-                        Some(affine) => affine.apply(row, out),
-                        None => out.copy_from_slice(row),
+                let out = self.rows(indices.len(), dim);
+                match examples.affine {
+                    Some(affine) => affine.apply(values, indices, out),
+                    None => {
+                        for (i, out) in indices.zip(out.chunks_exact_mut(dim)) {
+                            out.copy_from_slice(&values[i * dim..(i + 1) * dim]);
+                        }
                     }
-                });
+                }
             }
             DeviceInputs::Tokens { ids, len, highest } => {
                 self.tokens.clear();
@@ -77,18 +80,11 @@ impl BatchBuffer {
         self.batch()
     }
 
-    fn fill_dense(
-        &mut self,
-        indices: impl ExactSizeIterator<Item = usize>,
-        dim: usize,
-        affine: Option<&Affine>,
-        fill: impl Fn(usize, &mut [f32], Option<&Affine>),
-    ) {
+    /// Memory for so many rows of dense features.
+    fn rows(&mut self, count: usize, dim: usize) -> &mut [f32] {
         self.is_dense = true;
-        self.dense.resize(indices.len() * dim);
-        for (i, out) in indices.zip(self.dense.chunks_exact_mut(dim)) {
-            fill(i, out, affine);
-        }
+        self.dense.resize(count * dim);
+        &mut self.dense
     }
 
     fn batch(&self) -> Batch<'_> {

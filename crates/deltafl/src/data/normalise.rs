@@ -30,9 +30,16 @@ pub struct Affine {
 }
 
 impl Affine {
-    /// Applies it to a row of features.
-    pub(crate) fn apply(&self, row: &[f32], out: &mut [f32]) {
-        affine::floats(self.kernel, row, &self.scale, &self.shift, out);
+    /// Applies it to rows of features; `out` has a row for each of the indices.
+    pub(crate) fn apply(&self, values: &[f32], mut indices: impl Iterator<Item = usize>, out: &mut [f32]) {
+        let dim = self.scale.len();
+        // As many rows at a time as stay in the first cache.
+        let mut rows = [0; 16];
+        for out in out.chunks_mut(rows.len() * dim) {
+            let rows = &mut rows[..out.len() / dim];
+            rows.iter_mut().zip(&mut indices).for_each(|(row, index)| *row = index);
+            affine::floats(self.kernel, values, rows, &self.scale, &self.shift, out);
+        }
     }
 
     /// Applies it to a row of grey levels; the scale already holds the 1/255.
