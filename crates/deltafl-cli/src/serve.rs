@@ -36,6 +36,7 @@ mod audience;
 mod checks;
 mod contract;
 mod deployment;
+mod heap;
 mod rounds;
 
 pub(crate) use audience::Audience;
@@ -114,6 +115,7 @@ impl Args {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     args.logs.start();
+    heap::return_long_buffers();
     let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
     if args.print_contract {
         let (_, contract) = declared(&args, &experiment)?;
@@ -132,6 +134,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         contract: Some(contract),
         devices: train_devices(&federation),
     };
+    // A server needs no examples: those that showed their shape go before devices come.
+    drop(federation);
     let quiet = args.quiet;
     let out = out(&args, &experiment);
     match serve(&args, experiment, &served, &Console { quiet }, stop_on_interrupt())? {

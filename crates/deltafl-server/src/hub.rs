@@ -4,6 +4,7 @@
 //! channel, in order.
 
 mod blobs;
+mod outgoing;
 mod session;
 mod status;
 mod turns;
@@ -18,13 +19,15 @@ use deltafl::training::State;
 use deltafl_secagg::identity::Roster as Keys;
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::proto;
-use deltafl_wire::proto::{FromServer, from_server};
+use deltafl_wire::proto::from_server;
 use deltafl_wire::roster::{Roster, RosterError, SignedRoster};
 use deltafl_wire::{BlobId, VERSION};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 pub(crate) use self::blobs::Blobs;
+pub(crate) use self::outgoing::Outbound;
+use self::outgoing::Outgoing;
 pub(crate) use self::session::SessionEnd;
 pub use self::status::{Phase, Purpose, Status};
 use self::turns::Turns;
@@ -164,7 +167,7 @@ struct ConnectedDevice {
     /// Tells a session of a device from its earlier ones.
     session: u64,
     /// Shared: what a whole cohort is told is kept once.
-    outbox: mpsc::Sender<Arc<FromServer>>,
+    outbox: mpsc::Sender<Outbound>,
     close_signal: Arc<CloseSignal>,
     ready: bool,
     /// Whether the round under way awaits a message of the device.
@@ -257,14 +260,14 @@ impl Hub {
         connected.known = Arc::clone(&known);
         connected.ready = 0;
         let entries = known.roster.entries();
-        let news = Arc::new(FromServer { body: Some(from_server::Body::Roster(known.to_wire())) });
+        let news = Outbound::shared(from_server::Body::Roster(known.to_wire()));
         for (&device, peer) in &mut connected.devices {
             peer.ready = false;
             let stays = entries.get(device as usize).is_some_and(|entry| !entry.revoked);
             if !stays {
                 self.refusals.count(Refusal::Revoked);
                 peer.close_signal.close_connection();
-            } else if peer.outbox.try_send(Arc::clone(&news)).is_err() {
+            } else if peer.outbox.try_send(news.clone()).is_err() {
                 peer.close_signal.close_connection();
             }
         }
@@ -362,10 +365,10 @@ impl Hub {
     }
 
     /// Sends a message to a device; whether it is there. One that does not read what it is sent leaves.
-    pub(crate) fn send(&self, to: Address, message: &Arc<FromServer>) -> bool {
+    pub(crate) fn send(&self, to: Address, message: &Outbound) -> bool {
         let connected = self.connected();
         let Some(peer) = connected.peer(to) else { return false };
-        match peer.outbox.try_send(Arc::clone(message)) {
+        match peer.outbox.try_send(message.clone()) {
             Ok(()) => true,
             Err(TrySendError::Closed(_)) => false,
             Err(TrySendError::Full(_)) => {
@@ -377,7 +380,7 @@ impl Hub {
     }
 
     /// Sends messages one behind the other; whether the device is there.
-    pub(crate) fn send_all(&self, to: Address, messages: &[Arc<FromServer>]) -> bool {
+    pub(crate) fn send_all(&self, to: Address, messages: &[Outbound]) -> bool {
         messages.iter().all(|message| self.send(to, message))
     }
 
@@ -391,12 +394,11 @@ impl Hub {
 
     /// Tells every device that the server stops, and ends its session.
     pub(crate) fn close(&self) {
-        let drain = from_server::Body::Drain(proto::Drain { within: COME_BACK });
-        let drain = Arc::new(FromServer { body: Some(drain) });
+        let drain = Outbound::shared(from_server::Body::Drain(proto::Drain { within: COME_BACK }));
         let connected = self.connected();
         for peer in connected.devices.values() {
             // What waits in a full outbox is lost on a device that does not read.
-            let _ = peer.outbox.try_send(Arc::clone(&drain));
+            let _ = peer.outbox.try_send(drain.clone());
             peer.close_signal.close_session();
         }
     }

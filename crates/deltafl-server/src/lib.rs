@@ -25,6 +25,7 @@ pub mod knob;
 pub mod listener;
 pub mod live;
 mod metrics;
+mod paced;
 pub mod refusal;
 pub mod roster_renewal;
 mod round;

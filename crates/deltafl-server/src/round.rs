@@ -10,20 +10,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use deltafl::exchange::Traffic;
 use deltafl_secagg::identity::DeviceId;
-use deltafl_secagg::message::wire::{WireError, decode_device, encode_server};
-use deltafl_secagg::message::{DeviceSet, ServerBody};
+use deltafl_secagg::message::wire::{WireError, decode_device, encode_server_in_pieces};
+use deltafl_secagg::message::{DeviceSet, ServerBody, ServerMessage};
 use deltafl_secagg::ring::Ring;
 use deltafl_secagg::server::{
     NotOpened, PhaseName, RefusedMessage, Server, ServerConfig, ServerEvent, SlotSum, Transmit, Verdict,
 };
-use deltafl_wire::parts;
 use deltafl_wire::proto;
-use deltafl_wire::proto::{FromServer, from_server};
+use deltafl_wire::proto::from_server;
+use deltafl_wire::{PART, parts_of};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::hub::{Address, Event, Hub, Status, What};
+use crate::hub::{Address, Event, Hub, Outbound, Status, What};
 use crate::refusal::Refusal;
 
 /// How long devices may take.
@@ -189,7 +189,7 @@ impl Protocol {
 
     /// Tells all devices that are still there.
     fn tell(&self, line: &Line, body: from_server::Body) {
-        let message = shared(body);
+        let message = Outbound::shared(body);
         for address in self.active.iter().filter_map(|id| self.addresses.get(&id)) {
             line.hub.send(*address, &message);
         }
@@ -235,20 +235,18 @@ impl Protocol {
     fn transmit(&mut self, line: &Line) {
         let mut first = true;
         while let Some(Transmit { to, message }) = self.server.poll_transmit() {
-            let bytes = encode_server(&message);
             let asks = asked(&message.body);
             if let Some(phase) = asks.filter(|_| std::mem::take(&mut first)) {
                 self.enter(phase);
             }
-            let parts: Vec<_> =
-                parts(bytes.clone()).map(|part| shared(from_server::Body::Part(part))).collect();
+            let (outbound, len) = outbound(&message, to.len());
             for (id, address) in to.iter().filter_map(|id| Some((id, *self.addresses.get(&id)?))) {
                 self.traffic.messages += 1;
-                self.traffic.bytes_down += bytes.len() as u64;
+                self.traffic.bytes_down += len as u64;
                 if asks.is_some() {
                     line.hub.expect(address);
                 }
-                if line.hub.send_all(address, &parts) && asks.is_some() {
+                if line.hub.send_all(address, &outbound) && asks.is_some() {
                     self.awaited.insert(id);
                 }
             }
@@ -327,9 +325,15 @@ impl Protocol {
     }
 }
 
-/// A message for many devices.
-pub(crate) fn shared(body: from_server::Body) -> Arc<FromServer> {
-    Arc::new(FromServer { body: Some(body) })
+/// A message of secure aggregation as it goes to so many devices, and its length in bytes.
+fn outbound(message: &ServerMessage, recipients: usize) -> (Vec<Outbound>, usize) {
+    let pieces = encode_server_in_pieces(message);
+    let len = pieces.iter().map(Bytes::len).sum();
+    if recipients == 1 && len > PART {
+        return (vec![Outbound::Long(pieces.into())], len);
+    }
+    let parts = parts_of(pieces);
+    (parts.map(|part| Outbound::shared(from_server::Body::Part(part))).collect(), len)
 }
 
 /// The name of a phase, as the live page shows it.

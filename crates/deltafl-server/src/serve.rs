@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use axum::http::Request;
+use axum::http::{Request, Response};
 use deltafl::params::Params;
 use deltafl::training::State;
 use deltafl_wire::proto::federation_server::FederationServer;
@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tonic::body::Body;
 use tonic::transport::Server;
-use tower::util::MapRequestLayer;
+use tower::util::{MapRequestLayer, MapResponseLayer};
 
 use crate::engine::{Remote, Rules};
 pub use crate::hub::{CONCURRENT, Introduction, Limits, Phase, Purpose, Status};
@@ -29,6 +29,7 @@ use crate::service::FederationService;
 use crate::round::Line;
 
 use crate::framed::Framed;
+use crate::paced::Paced;
 
 /// Bytes that a device may send on a stream before the server has read them: HTTP/2 keeps them until then, and a cohort
 /// hands its answers in at once.
@@ -110,6 +111,9 @@ impl Host {
             .http2_max_header_list_size(8 << 10)
             .layer(MapRequestLayer::new(|request: Request<Body>| {
                 request.map(|body| Body::new(Framed::new(body)))
+            }))
+            .layer(MapResponseLayer::new(|response: Response<Body>| {
+                response.map(|body| Body::new(Paced::new(body)))
             }))
             .add_service(service)
             .serve_with_incoming_shutdown(listener.accept(Arc::clone(&hub.refusals)), async {

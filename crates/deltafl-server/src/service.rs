@@ -10,8 +10,7 @@ use deltafl_wire::proto::{
 };
 use deltafl_wire::{BlobId, CHUNK, MAX_QUERIES, hash};
 use tokio::time::timeout;
-use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt, iter};
+use tokio_stream::{Stream, iter};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::hub::{Hub, SessionEnd};
@@ -47,7 +46,6 @@ impl Federation for FederationService {
                         caller.disconnect();
                     }
                 });
-                let outgoing = ReceiverStream::new(outgoing).map(|message| Ok(Arc::unwrap_or_clone(message)));
                 Ok(Response::new(Box::pin(outgoing)))
             }
             Err(refusal) => {

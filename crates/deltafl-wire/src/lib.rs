@@ -38,7 +38,7 @@ pub mod proto {
 
 pub use codec::{Codec, Inward, Outward};
 pub use maybe_tls::MaybeTls;
-pub use parts::{Assembly, PartError, parts};
+pub use parts::{Assembly, PartError, Parts, parts, parts_of};
 pub use question::{blob_of, blob_of_id, question};
 
 use bytes::Bytes;

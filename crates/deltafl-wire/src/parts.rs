@@ -5,13 +5,62 @@ use bytes::{Bytes, BytesMut};
 use super::{PART, proto::Part};
 
 /// A message as parts that follow each other on the stream.
-pub fn parts(message: Bytes) -> impl Iterator<Item = Part> {
-    let total = u32::try_from(message.len()).expect("a message is far below 4 GiB");
-    let starts = (0..message.len().max(1)).step_by(PART);
-    starts.map(move |start| {
-        let end = (start + PART).min(message.len());
-        Part { total, data: message.slice(start..end) }
-    })
+pub fn parts(message: Bytes) -> Parts {
+    parts_of(vec![message])
+}
+
+/// A message that lies in pieces, as parts that follow each other on the stream. It is put together part by part, as it goes.
+pub fn parts_of(pieces: Vec<Bytes>) -> Parts {
+    let left = pieces.iter().map(Bytes::len).sum();
+    let total = u32::try_from(left).expect("a message is far below 4 GiB");
+    Parts { total, left, ended: false, first: Bytes::new(), pieces: pieces.into_iter() }
+}
+
+/// The parts of a message.
+#[derive(Debug)]
+pub struct Parts {
+    total: u32,
+    /// Bytes to come.
+    left: usize,
+    ended: bool,
+    /// What is left of the piece that goes first.
+    first: Bytes,
+    pieces: std::vec::IntoIter<Bytes>,
+}
+
+impl Iterator for Parts {
+    type Item = Part;
+
+    /// At least one part, also of a message of no bytes.
+    fn next(&mut self) -> Option<Part> {
+        if self.ended {
+            return None;
+        }
+        let data = self.take(PART.min(self.left));
+        self.left -= data.len();
+        self.ended = self.left == 0;
+        Some(Part { total: self.total, data })
+    }
+}
+
+impl Parts {
+    /// The next bytes, of which there are so many; copied only where pieces meet.
+    fn take(&mut self, len: usize) -> Bytes {
+        if self.first.is_empty() {
+            self.first = self.pieces.next().unwrap_or_default();
+        }
+        if self.first.len() >= len {
+            return self.first.split_to(len);
+        }
+        let mut data = BytesMut::with_capacity(len);
+        data.extend_from_slice(&std::mem::take(&mut self.first));
+        while data.len() < len {
+            let mut piece = self.pieces.next().expect("as many bytes as were counted");
+            data.extend_from_slice(&piece.split_to(piece.len().min(len - data.len())));
+            self.first = piece;
+        }
+        data.freeze()
+    }
 }
 
 /// Why a part cannot belong to a message.
@@ -83,6 +132,17 @@ mod tests {
             assert_eq!(taken.last(), Some(&Some(message)));
             assert!(taken[..taken.len() - 1].iter().all(Option::is_none));
         }
+    }
+
+    #[test]
+    fn a_message_in_pieces_has_the_parts_of_the_whole() {
+        let whole: Bytes = (0..3 * PART + 5).map(|i| (i % 251) as u8).collect::<Vec<_>>().into();
+        for cuts in [vec![], vec![0], vec![1, 7, 7, PART - 1, PART, PART + 1], vec![2 * PART, 3 * PART + 5]] {
+            let ends = cuts.iter().copied().chain([whole.len()]);
+            let pieces = [0].iter().chain(&cuts).zip(ends).map(|(&from, to)| whole.slice(from..to)).collect();
+            assert!(parts_of(pieces).eq(parts(whole.clone())), "cut at {cuts:?}");
+        }
+        assert!(parts_of(vec![]).eq(parts(Bytes::new())));
     }
 
     #[test]

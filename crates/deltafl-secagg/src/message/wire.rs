@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 
 use prost::Message as _;
 use prost::bytes::{BufMut, Bytes, BytesMut};
+use prost::encoding::{WireType, encode_key, encode_varint};
 use thiserror::Error;
 
-use self::proto::{FromDevice, FromServer, Records, from_device, from_server};
+use self::proto::{FromDevice, FromServer, RECORDS, Records, from_device, from_server};
 use super::{
     DeviceBody, DeviceMessage, DeviceSet, KeyBundle, REVEAL_LEN, Reveal, SecretKind, ServerBody,
     ServerMessage,
@@ -82,10 +83,55 @@ pub fn decode_device(bytes: Bytes, limit: usize) -> Result<DeviceMessage, WireEr
 
 /// The bytes of a server's message.
 pub fn encode_server(message: &ServerMessage) -> Bytes {
-    let RoundId { session, round } = message.round;
-    let body = Some(server_body_to_wire(&message.body));
-    let wire = FromServer { version: VERSION, session: Bytes::copy_from_slice(&session), round, body };
-    wire.encode_to_vec().into()
+    server_to_wire(message.round, Some(server_body_to_wire(&message.body))).encode_to_vec().into()
+}
+
+/// The bytes of [`encode_server`] in pieces that follow each other. What devices sent to each other, and it is long, is not
+/// copied: the pieces are those of the messages in which it came.
+pub fn encode_server_in_pieces(message: &ServerMessage) -> Vec<Bytes> {
+    let round = message.round;
+    match &message.body {
+        ServerBody::Keys(bundles) => {
+            let bundles = bundles.iter().map(|(&id, bundle)| (id, bundle.as_bytes().clone()));
+            records_in_pieces(round, from_server::KEYS, bundles)
+        }
+        ServerBody::Shares(boxes) => records_in_pieces(
+            round,
+            from_server::SHARES,
+            boxes.iter().map(|(&id, sealed)| (id, sealed.clone())),
+        ),
+        _ => vec![encode_server(message)],
+    }
+}
+
+/// A message whose body is records: as protobuf has it, the fields in the order of their numbers, the records at the end.
+fn records_in_pieces(
+    round: RoundId,
+    tag: u32,
+    records: impl ExactSizeIterator<Item = (DeviceId, Bytes)>,
+) -> Vec<Bytes> {
+    let mut pieces = vec![Bytes::new()];
+    let mut ids = Vec::with_capacity(records.len());
+    pieces.extend(records.map(|(id, record)| {
+        ids.push(id);
+        record
+    }));
+    let len: usize = pieces.iter().map(Bytes::len).sum();
+    let mut inner = Records { ids: ids_to_wire(ids.into_iter()), records: Bytes::new() }.encode_to_vec();
+    if len > 0 {
+        encode_key(RECORDS, WireType::LengthDelimited, &mut inner);
+        encode_varint(len as u64, &mut inner);
+    }
+    let mut head = server_to_wire(round, None).encode_to_vec();
+    encode_key(tag, WireType::LengthDelimited, &mut head);
+    encode_varint((inner.len() + len) as u64, &mut head);
+    head.extend_from_slice(&inner);
+    pieces[0] = head.into();
+    pieces
+}
+
+fn server_to_wire(RoundId { session, round }: RoundId, body: Option<from_server::Body>) -> FromServer {
+    FromServer { version: VERSION, session: Bytes::copy_from_slice(&session), round, body }
 }
 
 /// The message of a server, if `bytes` are at most `limit` and well formed.
@@ -274,7 +320,7 @@ fn ids(bytes: &Bytes, field: &'static str) -> Result<DeviceSet, WireError> {
 }
 
 fn records<T: AsRef<[u8]>>(entries: &BTreeMap<DeviceId, T>) -> Records {
-    let mut records = BytesMut::new();
+    let mut records = BytesMut::with_capacity(entries.values().map(|record| record.as_ref().len()).sum());
     entries.values().for_each(|record| records.put_slice(record.as_ref()));
     Records { ids: ids_to_wire(entries.keys().copied()), records: records.freeze() }
 }

@@ -10,9 +10,8 @@ use deltafl_wire::{blob_of, proto};
 use tokio::time::Instant;
 
 use super::Remote;
-use crate::hub::{Address, Event, Purpose, Status, What};
+use crate::hub::{Address, Event, Outbound, Purpose, Status, What};
 use crate::refusal::Refusal;
-use crate::round::shared;
 
 impl Remote {
     /// F_k(w) of each cohort device that tells, per track, in the order of the cohort.
@@ -21,7 +20,7 @@ impl Remote {
         self.line.hub.blobs.keep_params(tracks.iter().copied());
         let params = tracks.iter().map(|params| blob_of(params).to_wire()).collect();
         let question =
-            shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
+            Outbound::shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
         let mut awaited: HashMap<Address, Drawn> = HashMap::new();
         for drawn in round.cohort.iter().filter(|drawn| !drawn.dropped) {
             if let Some(address) = self.line.hub.address(drawn.device.0)

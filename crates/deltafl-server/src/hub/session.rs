@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use deltafl_wire::proto::{FromDevice, FromServer, Hello, Part, from_device, from_server};
+use deltafl_wire::proto::{FromDevice, Hello, Part, from_device, from_server};
 use deltafl_wire::{Assembly, PART, PartError, VERSION};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout_at;
@@ -12,7 +12,7 @@ use tonic::{Status, Streaming};
 
 use super::{
     Address, CloseSignal, ConnectedDevice, ConnectedDevices, Event, HELLO_WINDOW, Hellos, Hub, Limits,
-    MAX_HELLOS, OUTBOX, What,
+    MAX_HELLOS, OUTBOX, Outbound, Outgoing, What,
 };
 use crate::refusal::Refusal;
 
@@ -35,9 +35,6 @@ pub(crate) enum SessionEnd {
     /// The server ended it, and the connection with it.
     Expelled,
 }
-
-/// What goes to the device.
-pub(crate) type Outgoing = mpsc::Receiver<Arc<FromServer>>;
 
 impl Hub {
     /// Opens the session of a device. `certified` is the name in its certificate, where there is one: nobody else's name is believed.
@@ -62,9 +59,9 @@ impl Hub {
         if connected.says_hello_too_often(device) {
             return Err(Refusal::Crowding);
         }
-        let (outbox, outgoing) = mpsc::channel(OUTBOX);
+        let (outbox, waiting) = mpsc::channel(OUTBOX);
         let welcome = from_server::Body::Welcome(self.introduction().welcome(device, &known));
-        let _ = outbox.try_send(Arc::new(FromServer { body: Some(welcome) })); // an empty outbox takes it
+        let _ = outbox.try_send(Outbound::shared(welcome)); // an empty outbox takes it
         let (session, close_signal) = (connected.next_session, Arc::<CloseSignal>::default());
         connected.next_session += 1;
         let peer = ConnectedDevice {
@@ -78,7 +75,8 @@ impl Hub {
             connected.ready -= usize::from(before.ready);
             before.close_signal.close_session();
         }
-        Ok((Session { hub: Arc::clone(self), address: Address { device, session }, close_signal }, outgoing))
+        let session = Session { hub: Arc::clone(self), address: Address { device, session }, close_signal };
+        Ok((session, Outgoing::new(waiting)))
     }
 }
 

@@ -54,6 +54,11 @@ pub(super) struct FromServer {
 pub(super) mod from_server {
     use super::{Attestations, Invite, Oneof, OpenSlot, Records, Survivors};
 
+    /// The number of the field of [`Body::Keys`].
+    pub(in super::super) const KEYS: u32 = 7;
+    /// The number of the field of [`Body::Shares`].
+    pub(in super::super) const SHARES: u32 = 8;
+
     #[derive(Clone, PartialEq, Oneof)]
     pub(in super::super) enum Body {
         #[prost(message, tag = "4")]
@@ -74,6 +79,9 @@ pub(super) mod from_server {
         Attestations(Attestations),
     }
 }
+
+/// The number of the last field of [`Records`].
+pub(super) const RECORDS: u32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Records {

@@ -160,6 +160,19 @@ fn impossible_parameters_do_not_come_through() {
     }
 }
 
+#[test]
+fn pieces_of_a_message_are_its_bytes() {
+    let keys = |count| ServerBody::Keys(map((0..count).map(|id| (id, bundle()))));
+    let boxes =
+        |count, len| ServerBody::Shares(map((0..count).map(|id| (3 * id, Bytes::from(vec![id as u8; len])))));
+    let long = [keys(0), keys(1), keys(90), boxes(0, 0), boxes(1, box_len(1)), boxes(150, box_len(4))];
+    let long = long.map(|body| ServerMessage { round: ROUND, body });
+    let each = server_messages().into_iter().map(|bytes| decode_server(bytes, 1 << 20).expect("well formed"));
+    for message in each.chain(long) {
+        assert_eq!(encode_server_in_pieces(&message).concat(), encode_server(&message), "{:?}", message.body);
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_decode_or_are_refused_without_a_panic(bytes: Vec<u8>) {

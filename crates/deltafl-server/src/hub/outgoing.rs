@@ -1,0 +1,62 @@
+//! What goes to a device, message by message of its stream.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use deltafl_wire::proto::{FromServer, from_server};
+use deltafl_wire::{Parts, parts_of};
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tonic::Status;
+
+/// Something that waits to go to a device.
+#[derive(Clone, Debug)]
+pub(crate) enum Outbound {
+    /// A message of the stream, perhaps for many devices.
+    Message(Arc<FromServer>),
+    /// A long message of secure aggregation for one device, in pieces. It is put together part by part when it goes out: the
+    /// shares that a cohort sends each other exist once, in the messages of those who sent them.
+    Long(Arc<[Bytes]>),
+}
+
+impl Outbound {
+    /// A message of the stream that may go to many devices.
+    pub(crate) fn shared(body: from_server::Body) -> Self {
+        Self::Message(Arc::new(FromServer { body: Some(body) }))
+    }
+}
+
+/// The stream of a device: what was put into its outbox.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    outbox: mpsc::Receiver<Outbound>,
+    /// What is left of a long message that is going out.
+    parts: Option<Parts>,
+}
+
+impl Outgoing {
+    pub(super) fn new(outbox: mpsc::Receiver<Outbound>) -> Self {
+        Self { outbox, parts: None }
+    }
+}
+
+impl Stream for Outgoing {
+    type Item = Result<FromServer, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(part) = self.parts.as_mut().and_then(Parts::next) {
+                return Poll::Ready(Some(Ok(FromServer { body: Some(from_server::Body::Part(part)) })));
+            }
+            match ready!(self.outbox.poll_recv(context)) {
+                None => return Poll::Ready(None),
+                Some(Outbound::Message(message)) => {
+                    return Poll::Ready(Some(Ok(Arc::unwrap_or_clone(message))));
+                }
+                Some(Outbound::Long(pieces)) => self.parts = Some(parts_of(pieces.to_vec())),
+            }
+        }
+    }
+}
