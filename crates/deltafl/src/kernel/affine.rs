@@ -20,7 +20,9 @@ plain_entry! {
 fn each_float(values: &[f32], rows: &[usize], scale: &[f32], shift: &[f32], out: &mut [f32]) {
     let dim = scale.len();
     for (&row, out) in rows.iter().zip(out.chunks_exact_mut(dim)) {
-        for ((out, &x), (scale, shift)) in out.iter_mut().zip(&values[row * dim..]).zip(scale.iter().zip(shift)) {
+        for ((out, &x), (scale, shift)) in
+            out.iter_mut().zip(&values[row * dim..]).zip(scale.iter().zip(shift))
+        {
             *out = x * scale + shift;
         }
     }
