@@ -3,9 +3,10 @@
 //! The roster is the public-key infrastructure of the protocol (Bonawitz et al. 2017, section 6.2): a device
 //! that trusts a roster cannot be shown devices that the server made up.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
+use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey, verify_batch};
 use rand_core::CryptoRng;
 use thiserror::Error;
 
@@ -136,6 +137,36 @@ impl Roster {
         let signature = Signature::from_bytes(signature);
         self.keys.get(&id).is_some_and(|key| key.verify_strict(message, &signature).is_ok())
     }
+
+    /// A device whose signature is not its own over its message; `None` when all are right.
+    ///
+    /// They are looked at together, in less than half the time, and one by one where that fails: what [`Self::verifies`]
+    /// accepts is accepted here. Beyond it, the owner of a key can sign with points of small order so that some batches
+    /// accept it. It gains nothing: it may sign what it likes. Nobody else can sign for it.
+    pub(crate) fn first_forged(&self, signed: &[Signed<'_>]) -> Option<DeviceId> {
+        if signed.len() > 1 && self.verify_together(signed) {
+            return None;
+        }
+        signed.iter().find(|one| !self.verifies(one.by, &one.message, one.signature)).map(|one| one.by)
+    }
+
+    fn verify_together(&self, signed: &[Signed<'_>]) -> bool {
+        let keys: Option<Vec<VerifyingKey>> =
+            signed.iter().map(|one| self.keys.get(&one.by).copied()).collect();
+        let messages: Vec<&[u8]> = signed.iter().map(|one| &*one.message).collect();
+        let signatures: Vec<Signature> =
+            signed.iter().map(|one| Signature::from_bytes(one.signature)).collect();
+        keys.is_some_and(|keys| verify_batch(&messages, &signatures, &keys).is_ok())
+    }
+}
+
+/// A message that a device is said to have signed.
+#[derive(Debug)]
+pub(crate) struct Signed<'a> {
+    /// Who signed it.
+    pub(crate) by: DeviceId,
+    pub(crate) message: Cow<'a, [u8]>,
+    pub(crate) signature: &'a [u8; SIGNATURE_LEN],
 }
 
 #[cfg(test)]
@@ -156,6 +187,34 @@ mod tests {
         assert!(roster.verifies(DeviceId(3), b"round 7", &signature));
         assert!(!roster.verifies(DeviceId(3), b"round 8", &signature));
         assert!(!roster.verifies(DeviceId(4), b"round 7", &signature));
+    }
+
+    #[test]
+    fn of_many_signatures_the_forged_one_is_named() {
+        let identities: Vec<Identity> =
+            (0..20).map(|i| Identity::from_secret(DeviceId(i), &[i as u8; 32])).collect();
+        let mut roster = Roster::new();
+        identities.iter().for_each(|one| roster.add(one.id(), &one.public()).unwrap());
+        let messages: Vec<[u8; 1]> = (0..20).map(|i| [i]).collect();
+        let mut signatures: Vec<_> =
+            identities.iter().zip(&messages).map(|(identity, message)| identity.sign(message)).collect();
+        let forged = |signatures: &[[u8; SIGNATURE_LEN]]| {
+            let signed = (0..).map(DeviceId).zip(&messages).zip(signatures);
+            let signed =
+                signed.map(|((by, message), signature)| Signed { by, message: message.into(), signature });
+            roster.first_forged(&signed.collect::<Vec<_>>())
+        };
+        assert_eq!(forged(&signatures), None);
+        assert_eq!(forged(&[]), None);
+        // The signatures of two devices, each under the name of the other.
+        signatures.swap(3, 7);
+        assert_eq!(forged(&signatures), Some(DeviceId(3)));
+        signatures.swap(3, 7);
+        signatures[12][40] ^= 1;
+        assert_eq!(forged(&signatures), Some(DeviceId(12)));
+        let signature = &identities[0].sign(b"a stranger");
+        let stranger = Signed { by: DeviceId(99), message: b"a stranger".into(), signature };
+        assert_eq!(roster.first_forged(&[stranger]), Some(DeviceId(99)));
     }
 
     #[test]

@@ -7,9 +7,10 @@ use rand_core::CryptoRng;
 use thiserror::Error;
 
 use super::Device;
+use super::abort::Abort;
 use crate::draw::LeftOut;
 use crate::graph::{Colluding, GraphRule, Permille, active_threshold};
-use crate::identity::{DeviceId, Identity, Roster};
+use crate::identity::{DeviceId, Identity, Roster, Signed};
 use crate::message::DeviceSet;
 use crate::params::{ParamsError, RoundParams};
 use crate::transcript::Digest;
@@ -214,6 +215,15 @@ impl Me {
     pub(super) fn left_out(&self, members: &DeviceSet) -> Option<LeftOut> {
         let (draws, opening) = (self.roster.draws()?, self.params.draw.as_ref()?);
         Some(draws.left_out(self.params.id.round, opening, self.roster.ids(), members))
+    }
+
+    /// Whether everybody signed what it is said to have signed.
+    pub(super) fn check_signatures<'s>(
+        &self,
+        signed: impl IntoIterator<Item = Signed<'s>>,
+    ) -> Result<(), Abort> {
+        let signed: Vec<_> = signed.into_iter().collect();
+        self.roster.first_forged(&signed).map_or(Ok(()), |id| Err(Abort::BadSignature(id)))
     }
 
     /// Whether the graph of the round is drawn from commitments.

@@ -112,9 +112,7 @@ impl Joined {
         if keys.remove(&me.id()).as_ref() != Some(&self.bundle) {
             return Err(Abort::OwnKeys);
         }
-        for (&id, bundle) in &keys {
-            check_bundle(me, id, bundle)?;
-        }
+        check_bundles(me, &keys)?;
         let graph = Graph::new(me.params.graph, me.params.cohort, members.as_slice(), &[0; 32]);
         let member = Member::new(me.id(), &graph, members, keys, transcript);
         Sharing::new(me, member, &self.bundle, self.secrets)
@@ -170,10 +168,8 @@ impl Revealed {
             if !same(commitment, &nonce_commitment(&me.header, id, reveal.nonce())) {
                 return Err(Abort::BadCommitment(id));
             }
-            if !reveal.verifies(&me.roster, &self.list, id) {
-                return Err(Abort::BadSignature(id));
-            }
         }
+        me.check_signatures(reveals.iter().map(|(&id, reveal)| reveal.signed(&self.list, id)))?;
         if rule.forgives_silence() {
             self.commitments.retain(|id, _| reveals.contains_key(id));
         }
@@ -225,11 +221,11 @@ impl Placed {
             if !neighbours.contains(id) {
                 return Err(Abort::UnknownDevice(id));
             }
-            check_bundle(me, id, bundle)?;
             if self.commitments.get(&id) != Some(&bundle.nonce_commitment()) {
                 return Err(Abort::BadCommitment(id));
             }
         }
+        check_bundles(me, &keys)?;
         let member = Member::new(me.id(), &self.graph, self.members, keys, self.transcript);
         Sharing::new(me, member, &self.bundle, self.secrets)
     }
@@ -262,9 +258,9 @@ fn check_draw(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
     }
 }
 
-fn check_bundle(me: &Me, id: DeviceId, bundle: &KeyBundle) -> Result<(), Abort> {
-    if bundle.slots() != me.params.slots || !bundle.verifies(&me.roster, &me.header, id) {
+fn check_bundles(me: &Me, keys: &BTreeMap<DeviceId, KeyBundle>) -> Result<(), Abort> {
+    if let Some((&id, _)) = keys.iter().find(|(_, bundle)| bundle.slots() != me.params.slots) {
         return Err(Abort::BadSignature(id));
     }
-    Ok(())
+    me.check_signatures(keys.iter().map(|(&id, bundle)| bundle.signed(&me.header, id)))
 }

@@ -9,7 +9,7 @@ use super::abort::{Abort, SubmitError};
 use super::enrolment::Me;
 use super::member::Member;
 use super::sharing::SlotHoldings;
-use crate::identity::{DeviceId, SIGNATURE_LEN};
+use crate::identity::{DeviceId, SIGNATURE_LEN, Signed};
 use crate::keys::{mask_sign, self_mask_key};
 use crate::mask::{self, MaskKey, Sign};
 use crate::message::{DeviceBody, DeviceSet, SecretKind};
@@ -182,13 +182,12 @@ impl Attested {
     fn check_masked(&self, me: &Me, masked: &Signatures) -> Result<(), Abort> {
         let member = &self.rest.member;
         let neighbours = if member.is_full() { None } else { Some(member.neighbours.keys()) };
-        for &id in neighbours.into_iter().flatten().filter(|id| self.survivors.contains(**id)) {
+        let there = neighbours.into_iter().flatten().filter(|id| self.survivors.contains(**id));
+        let signed = |&id: &DeviceId| {
             let signature = masked.get(&id).ok_or(Abort::BadSignature(id))?;
-            if !me.roster.verifies(id, &self.masked, signature) {
-                return Err(Abort::BadSignature(id));
-            }
-        }
-        Ok(())
+            Ok(Signed { by: id, message: (&*self.masked).into(), signature })
+        };
+        me.check_signatures(there.map(signed).collect::<Result<Vec<_>, Abort>>()?)
     }
 
     fn check_signatures(&self, me: &Me, signatures: &Signatures) -> Result<(), Abort> {
@@ -197,16 +196,18 @@ impl Attested {
             return Err(Abort::TooFew { have, need });
         }
         let message = self.rest.member.transcript.attestation();
-        for (&id, signature) in signatures {
+        for &id in signatures.keys() {
             let near = id == me.id() || self.rest.member.neighbours.contains_key(&id);
             if !near || !self.survivors.contains(id) {
                 return Err(Abort::UnknownDevice(id));
             }
-            if !me.roster.verifies(id, &message, signature) {
-                return Err(Abort::BadSignature(id));
-            }
         }
-        Ok(())
+        let signed = signatures.iter();
+        me.check_signatures(signed.map(|(&by, signature)| Signed {
+            by,
+            message: (&*message).into(),
+            signature,
+        }))
     }
 
     /// The seed's share of a survivor, the deposit key's of a device that dropped out; the other one is wiped

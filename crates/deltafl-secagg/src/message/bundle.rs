@@ -2,7 +2,7 @@
 
 use prost::bytes::{BufMut, Bytes, BytesMut};
 
-use crate::identity::{DeviceId, Identity, Roster, SIGNATURE_LEN};
+use crate::identity::{DeviceId, Identity, Roster, SIGNATURE_LEN, Signed};
 use crate::keys::{AGREEMENT_KEY_LEN, agreement};
 use crate::params::MAX_SLOTS;
 use crate::transcript::{Digest, Hasher, PROTOCOL};
@@ -67,9 +67,14 @@ impl KeyBundle {
 
     /// Whether the device signed this bundle for the round of these parameters.
     pub(crate) fn verifies(&self, roster: &Roster, params: &Digest, id: DeviceId) -> bool {
+        roster.first_forged(&[self.signed(params, id)]).is_none()
+    }
+
+    /// What the device is said to have signed for the round of these parameters.
+    pub(crate) fn signed(&self, params: &Digest, by: DeviceId) -> Signed<'_> {
         let (contents, signature) = self.0.split_at(self.0.len() - SIGNATURE_LEN);
         let signature = signature.try_into().expect("split off with this length");
-        roster.verifies(id, &signed(params, id, contents), signature)
+        Signed { by, message: signed(params, by, contents).into(), signature }
     }
 
     /// The X25519 and ML-KEM-768 keys with which others agree with this device.

@@ -1,6 +1,6 @@
 //! A member's part of the graph's randomness, under its signature.
 
-use crate::identity::{DeviceId, Identity, Roster, SIGNATURE_LEN};
+use crate::identity::{DeviceId, Identity, Roster, SIGNATURE_LEN, Signed};
 use crate::transcript::{Digest, PROTOCOL};
 
 /// Bytes of a reveal: a nonce and a signature.
@@ -29,8 +29,13 @@ impl Reveal {
 
     /// Whether the device signed the nonce for the members of `list`.
     pub(crate) fn verifies(&self, roster: &Roster, list: &Digest, id: DeviceId) -> bool {
+        roster.first_forged(&[self.signed(list, id)]).is_none()
+    }
+
+    /// What the device is said to have signed for the members of `list`.
+    pub(crate) fn signed(&self, list: &Digest, by: DeviceId) -> Signed<'_> {
         let signature = self.0.last_chunk().expect("sixty-four of ninety-six");
-        roster.verifies(id, &signed(list, self.nonce()), signature)
+        Signed { by, message: signed(list, self.nonce()).into(), signature }
     }
 }
 

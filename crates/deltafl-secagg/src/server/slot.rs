@@ -161,24 +161,26 @@ impl Attesting {
     }
 }
 
-/// To each signer the signatures of its circle: one message for all on a full graph.
+/// To each signer t signatures of its circle, which is as many as it wants to see: one message for all on a full graph.
 fn attestations(
     slot: &Slot,
     signers: &DeviceSet,
     signatures: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
     masked: &BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
 ) -> Vec<(DeviceSet, ServerBody)> {
-    let number = slot.spec.slot;
+    let (number, threshold) = (slot.spec.slot, slot.setup.graph.threshold());
     if slot.setup.graph.is_full() {
+        let signatures = signatures.into_iter().take(threshold).collect();
         let body = ServerBody::Attestations { slot: number, signatures, masked: BTreeMap::new() };
         return vec![(signers.clone(), body)];
     }
     let near = |id: DeviceId| {
         let circle = slot.setup.circle(id);
-        let of = |all: &BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>| {
-            circle.iter().filter_map(|id| Some((id, *all.get(&id)?))).collect()
+        let of = |all: &BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>, most| {
+            circle.iter().filter_map(|id| Some((id, *all.get(&id)?))).take(most).collect()
         };
-        let body = ServerBody::Attestations { slot: number, signatures: of(&signatures), masked: of(masked) };
+        let (signatures, masked) = (of(&signatures, threshold), of(masked, circle.len()));
+        let body = ServerBody::Attestations { slot: number, signatures, masked };
         (DeviceSet::from_iter([id]), body)
     };
     signers.iter().map(near).collect()
