@@ -3,7 +3,7 @@
 
 mod support;
 
-#[path = "../../deltafl-cli/tests/report/browser.rs"]
+#[path = "../../deltafl-cli/tests/command/report/browser.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod browser;
 

@@ -34,6 +34,9 @@ impl Mpirun {
         ] {
             mpirun.args(["--mca", key, value]);
         }
+        // By default all jobs of a machine share a folder, and a job that ends removes it while another begins.
+        let files = tempfile::tempdir().expect("a temporary folder can be made");
+        mpirun.args(["--mca", "orte_tmpdir_base"]).arg(files.path());
         let program = std::env::current_exe().expect("a running program knows its path");
         mpirun.arg(program).args(self.arguments).stdin(Stdio::null());
         // A job within a job is refused by Open MPI, and a surrounding allocation is none of ours.

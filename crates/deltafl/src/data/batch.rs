@@ -47,7 +47,7 @@ impl BatchBuffer {
                     let row = &values[i * dim..(i + 1) * dim];
                     match examples.affine {
                         Some(affine) => affine.apply_bytes(row, out),
-                        None => out.iter_mut().zip(row).for_each(|(o, &v)| *o = f32::from(v) * (1.0 / 255.0)),
+                        None => unit_interval(row, out),
                     }
                 }
             }
@@ -66,14 +66,14 @@ impl BatchBuffer {
                 self.tokens.clear();
                 self.is_dense = false;
                 for i in indices {
-                    self.tokens.extend(ids[i * len..(i + 1) * len].iter().map(|&id| id.min(highest)));
+                    append_ids(&mut self.tokens, &ids[i * len..(i + 1) * len], highest);
                 }
             }
             DeviceInputs::Windows { text, len, highest } => {
                 self.tokens.clear();
                 self.is_dense = false;
                 for i in indices {
-                    self.tokens.extend(text[i..i + len].iter().map(|&symbol| u32::from(symbol.min(highest))));
+                    append_symbols(&mut self.tokens, &text[i..i + len], highest);
                 }
             }
         }
@@ -93,4 +93,23 @@ impl BatchBuffer {
             if self.is_valued { Targets::Values(&self.values) } else { Targets::Classes(&self.labels) };
         Batch { inputs, targets }
     }
+}
+
+// What is done per feature stands in functions of its own that are compiled here: `gather` is generic, and a crate that
+// instantiates it may be built without optimisation, as those around this one are in tests.
+
+/// Grey levels as features from 0 to 1.
+#[inline(never)]
+fn unit_interval(row: &[u8], out: &mut [f32]) {
+    out.iter_mut().zip(row).for_each(|(o, &v)| *o = f32::from(v) * (1.0 / 255.0));
+}
+
+#[inline(never)]
+fn append_ids(tokens: &mut Vec<u32>, ids: &[u32], highest: u32) {
+    tokens.extend(ids.iter().map(|&id| id.min(highest)));
+}
+
+#[inline(never)]
+fn append_symbols(tokens: &mut Vec<u32>, text: &[u8], highest: u8) {
+    tokens.extend(text.iter().map(|&symbol| u32::from(symbol.min(highest))));
 }

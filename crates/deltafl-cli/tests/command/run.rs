@@ -1,16 +1,12 @@
 //! `deltafl run` as a person and a script meet it: same bits, kills and resumes, and answers to bad input.
 
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
-
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-mod support;
-
-use support::{Workdir, checkpoints};
+use crate::support::{Workdir, checkpoints};
 
 const EXPERIMENT: &str = r#"
 name = "tiny"

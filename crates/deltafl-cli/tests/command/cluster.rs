@@ -20,7 +20,9 @@ const EXPERIMENT: &str = r#"
     theta = 0.5
 "#;
 
-fn mpirun(ranks: &str) -> Command {
+/// A job whose files are in this folder: by default all jobs of a machine share one, and a job that ends removes it while another
+/// begins.
+fn mpirun(ranks: &str, folder: &Path) -> Command {
     let mut mpirun = Command::new("mpirun");
     // A container: root, fewer cores than ranks, no network, no tracing of processes.
     mpirun.args([
@@ -34,6 +36,7 @@ fn mpirun(ranks: &str) -> Command {
         "ob1",
     ]);
     mpirun.args(["--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "oob_tcp_if_include", "lo"]);
+    mpirun.args(["--mca", "orte_tmpdir_base"]).arg(folder);
     mpirun.args(["--mca", "plm_rsh_agent", "/bin/false", "-n", ranks, env!("CARGO_BIN_EXE_deltafl")]);
     mpirun.env_remove("SLURM_NTASKS");
     mpirun
@@ -67,7 +70,7 @@ fn the_command_on_ranks_writes_the_checkpoint_of_the_command_alone() {
     let (alone, ranks) = (folder.path().join("alone"), folder.path().join("ranks"));
     let output = run(Command::new(env!("CARGO_BIN_EXE_deltafl")), &experiment, &alone);
     assert!(output.status.success(), "{}", said(&output));
-    let output = run(mpirun("3"), &experiment, &ranks);
+    let output = run(mpirun("3", folder.path()), &experiment, &ranks);
     assert!(output.status.success(), "{}", said(&output));
     let checkpoint = |out: &Path| fs::read(out.join("checkpoint/seed-1.safetensors")).unwrap();
     assert!(checkpoint(&alone) == checkpoint(&ranks));
@@ -76,7 +79,7 @@ fn the_command_on_ranks_writes_the_checkpoint_of_the_command_alone() {
     assert_eq!(tables, 1, "only rank 0 speaks");
 
     // There is a run in the folder now: rank 0 says so, once.
-    let again = run(mpirun("2"), &experiment, &ranks);
+    let again = run(mpirun("2", folder.path()), &experiment, &ranks);
     assert_eq!(again.status.code(), Some(2), "{}", said(&again));
     assert_eq!(said(&again).matches("already holds a run").count(), 1, "{}", said(&again));
 }
@@ -89,7 +92,7 @@ fn processes_that_do_not_know_of_each_other_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let experiment = folder.path().join("cluster.toml");
     fs::write(&experiment, EXPERIMENT).unwrap();
-    let mut command = mpirun("1");
+    let mut command = mpirun("1", folder.path());
     command.env("SLURM_NTASKS", "4");
     let output = run(command, &experiment, &folder.path().join("out"));
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));

@@ -1,13 +1,10 @@
 //! docs/deploy.md as a test: certificates, a server, a fleet, the knob.
 
 #![cfg(feature = "net")]
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 
-use support::{DEPLOYED, Workdir, checkpoints};
+use crate::support::{DEPLOYED, Workdir, checkpoints};
 
 fn workdir() -> Workdir {
     Workdir::with(DEPLOYED).variable("DELTAFL_DATABASE", "sqlite:state/deltafl.sqlite")

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::browser::Browser;
 use super::run_folders;
-use super::support::Workdir;
+use crate::support::Workdir;
 
 const REGRESSION: &str = r#"
 name = "houses"

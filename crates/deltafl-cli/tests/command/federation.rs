@@ -1,14 +1,11 @@
 //! `deltafl serve` and `deltafl swarm`: the same experiment, deployed, to the same bytes.
 
 #![cfg(feature = "net")]
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 
-use support::{DEPLOYED, Running, Workdir, asked, checkpoints};
+use crate::support::{DEPLOYED, Running, Workdir, asked, checkpoints};
 
 const SERVE: &str =
     "serve x.toml --insecure --set seeds=[1,2] --wait-for 12 --out deployed --http 127.0.0.1:0 --stay";

@@ -1,15 +1,12 @@
 //! Running a server: settings from a file, a second one that stands by, and what the doctor finds.
 
 #![cfg(feature = "net")]
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 
-use support::{DEPLOYED, Workdir, asked};
+use crate::support::{DEPLOYED, Workdir, asked};
 
 #[test]
 fn flags_win_over_the_environment_and_the_environment_over_the_file() {

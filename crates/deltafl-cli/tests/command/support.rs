@@ -1,5 +1,5 @@
 //! A folder in which the command is run, and what it says there.
-#![allow(dead_code, unreachable_pub, reason = "each test crate uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "without the feature net a part is not used")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

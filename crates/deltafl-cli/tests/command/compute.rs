@@ -1,12 +1,8 @@
 //! `deltafl run --compute`: where devices compute, as a machine without that GPU answers.
 
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
-
-mod support;
-
 use std::fs;
 
-use support::{Workdir, checkpoints};
+use crate::support::{Workdir, checkpoints};
 
 const EXPERIMENT: &str = r#"
 name = "tiny"

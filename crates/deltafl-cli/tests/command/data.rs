@@ -1,5 +1,4 @@
 //! `deltafl data`, as a person calls it: what it prints and what it leaves.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,5 @@
 //! Reports, comparisons, exports and listings, as the command makes them from a run folder.
 
-// What fails here fails a test.
-#![allow(clippy::unwrap_used)]
-
 mod browser;
 mod committed_tables;
 mod compare;
@@ -14,8 +11,6 @@ mod recompute;
 mod run_folders;
 mod runs;
 mod sample;
-#[path = "../support/mod.rs"]
-mod support;
 mod tasks;
 
 use std::path::{Path, PathBuf};
