@@ -209,7 +209,10 @@ pub(crate) fn serve(
         let _entered = runtime.enter();
         deployment.follow(&host)
     };
-    let heard = |record: &RoundRecord, seconds: f64| audience.round(record, seconds);
+    let heard = |record: &RoundRecord, seconds: f64| {
+        heap::return_free_memory();
+        audience.round(record, seconds);
+    };
     let mut committer =
         RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
     (committer.survey, committer.heard) = (!args.rounds.no_survey, &heard);

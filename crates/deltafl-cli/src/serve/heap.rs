@@ -1,5 +1,5 @@
-//! The heap of a server that holds thousands of connections.
-#![allow(unsafe_code, reason = "one setting of the C library")]
+//! The heap of a server that holds thousands of connections: two settings of the C library, where it is GNU's.
+#![allow(unsafe_code, reason = "functions of the C library")]
 
 /// Gives every long buffer memory of its own, which the system gets back with it.
 ///
@@ -14,4 +14,12 @@ pub(super) fn return_long_buffers() {
         // setting is known, changes nothing but how much memory is used.
         let _ = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LONG) };
     }
+}
+
+/// Gives back what lies free between things that stay, such as connections: 30 MB after a round of 500 devices, which the next
+/// round, with other devices, would not find. Takes milliseconds.
+pub(super) fn return_free_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it touches nothing that is allocated, and locks what it looks at.
+    let _ = unsafe { libc::malloc_trim(0) };
 }
