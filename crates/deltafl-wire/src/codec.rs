@@ -3,7 +3,6 @@
 //! A server holds a stream for every device that is online, most of them silent at any time. What a stream keeps is
 //! therefore counted in bytes times devices: here it keeps one part of a message each way, and never more.
 
-use std::any::TypeId;
 use std::marker::PhantomData;
 
 use bytes::{Buf, BufMut, Bytes};
@@ -12,7 +11,6 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 use super::PART;
-use super::proto::FromDevice;
 
 /// Bytes that a stream keeps before its first message.
 const AT_REST: usize = 512;
@@ -50,7 +48,7 @@ where
 #[derive(Debug)]
 pub struct Outward<T>(PhantomData<T>);
 
-impl<T: Message + 'static> Encoder for Outward<T> {
+impl<T: Message> Encoder for Outward<T> {
     type Item = T;
     type Error = Status;
 
@@ -61,10 +59,7 @@ impl<T: Message + 'static> Encoder for Outward<T> {
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        // A device has one stream. What it says goes out some parts at a time, in as many frames of HTTP/2: a connection
-        // of the server keeps room for as many frames as ever came in at once.
-        let of_device = TypeId::of::<T>() == TypeId::of::<FromDevice>();
-        if of_device { BufferSettings::new(AT_REST, 4 * PART) } else { at_rest() }
+        at_rest()
     }
 }
 
@@ -103,7 +98,7 @@ mod tests {
     use tonic::codec::{Codec as _, EncodeBody};
 
     use super::*;
-    use crate::proto::{Part, from_device};
+    use crate::proto::Part;
     use crate::{MAX_SAID, parts};
 
     fn sent(messages: Vec<Part>) -> Body {
@@ -118,16 +113,6 @@ mod tests {
             sent(parts(message).collect()).into_data_stream().map(Result::unwrap).collect().await;
         assert_eq!(pieces.len(), 6);
         assert!(pieces.iter().all(|piece| piece.len() < PART + 32));
-    }
-
-    #[tokio::test]
-    async fn parts_of_a_device_travel_some_at_a_time() {
-        let message = Bytes::from(vec![7; 8 * PART]);
-        let said = parts(message).map(|part| Ok(FromDevice { body: Some(from_device::Body::Part(part)) }));
-        let encoder = Codec::<FromDevice, Part>::default().encoder();
-        let body = Body::new(EncodeBody::new_client(encoder, iter(said), None, None));
-        let pieces: Vec<Bytes> = body.into_data_stream().map(Result::unwrap).collect().await;
-        assert_eq!(pieces.len(), 2);
     }
 
     #[tokio::test]
