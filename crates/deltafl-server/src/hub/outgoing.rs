@@ -50,6 +50,7 @@ impl Stream for Outgoing {
             if let Some(part) = self.parts.as_mut().and_then(Parts::next) {
                 return Poll::Ready(Some(Ok(FromServer { body: Some(from_server::Body::Part(part)) })));
             }
+            self.parts = None; // with the list of its pieces
             match ready!(self.outbox.poll_recv(context)) {
                 None => return Poll::Ready(None),
                 Some(Outbound::Message(message)) => {
