@@ -17,7 +17,7 @@ pub(super) fn return_long_buffers() {
 }
 
 /// Gives back what lies free between things that stay, such as connections: 30 MB after a round of 500 devices, which the next
-/// round, with other devices, would not find. Takes milliseconds.
+/// round, with other devices, would not find.
 pub(super) fn return_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it touches nothing that is allocated, and locks what it looks at.
