@@ -70,8 +70,8 @@ pub enum RunFolderError {
         /// The folder.
         path: PathBuf,
     },
-    /// Another process trains in it.
-    #[error("another process is training in {path}")]
+    /// A run trains in it, in this process or another.
+    #[error("a run is training in {path} already")]
     Locked {
         /// The folder.
         path: PathBuf,

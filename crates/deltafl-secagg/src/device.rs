@@ -218,6 +218,9 @@ impl Device {
                 let (sharing, body) = phase.on_keys(me, keys)?;
                 (Phase::Sharing(sharing), Some(body))
             }
+            (Phase::Sharing(phase), ServerBody::EarlyShares(boxes)) => {
+                (Phase::Sharing(phase.on_early_shares(me, &boxes)?), None)
+            }
             (Phase::Sharing(phase), ServerBody::Shares(boxes)) => {
                 let (idle, body) = phase.on_shares(me, &boxes)?;
                 (Phase::Idle(idle), Some(body))

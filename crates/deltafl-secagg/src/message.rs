@@ -9,7 +9,8 @@
 //!    ◀───────── Reveals ───────────────┤ ┘
 //!    ◀───────── Keys ──────────────────┤   of the neighbours
 //!    ├───────── Shares ───────────────▶│   per neighbour a ciphertext and a sealed box
-//!    ◀───────── Shares ────────────────┤
+//!    ◀───────── EarlyShares ───────────┤   in a large cohort: boxes as they come
+//!    ◀───────── Shares ────────────────┤   the others
 //!    ├───────── Confirm ──────────────▶│   whose boxes did not open; deposits
 //!    ◀───────── OpenSlot ──────────────┤ ┐
 //!    ├───────── MaskedInput ──────────▶│ │
@@ -125,7 +126,9 @@ pub enum ServerBody {
     Reveals(BTreeMap<DeviceId, Reveal>),
     /// The keys of all members (full graph) or of the neighbours.
     Keys(BTreeMap<DeviceId, KeyBundle>),
-    /// The sealed boxes that neighbours sent to this device.
+    /// Some of the sealed boxes that neighbours sent to this device; more are to come.
+    EarlyShares(BTreeMap<DeviceId, Bytes>),
+    /// The sealed boxes that neighbours sent to this device, or those that did not go before.
     Shares(BTreeMap<DeviceId, Bytes>),
     /// A slot begins, between the devices that are still there.
     OpenSlot {
@@ -151,7 +154,7 @@ pub enum ServerBody {
         slot: u32,
         /// Ed25519, by device.
         signatures: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
-        /// On a sparse graph, what the surviving neighbours signed with their inputs.
+        /// On a sparse graph, what the surviving neighbours that did not attest signed with their inputs.
         masked: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
     },
 }

@@ -195,6 +195,10 @@ impl Server {
         }?;
         if self.phase.is_complete() {
             self.advance(now);
+        } else if let Phase::Sharing(phase) = &mut self.phase {
+            for (to, body) in phase.forward(&self.round) {
+                self.send(to, body);
+            }
         }
         Ok(())
     }

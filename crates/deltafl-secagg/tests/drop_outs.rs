@@ -6,8 +6,10 @@ use chacha20::ChaCha20Rng;
 use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::mask::Suite;
+use deltafl_secagg::message::ServerBody;
+use deltafl_secagg::message::wire::decode_server;
 use deltafl_secagg::server::{PhaseName, Verdict};
-use deltafl_secagg::simulate::{Config, Coordinate, Drop, Round, SimulationError, secure_sum};
+use deltafl_secagg::simulate::{Config, Coordinate, Delivery, Drop, Round, SimulationError, secure_sum};
 use proptest::prelude::*;
 use rand_core::{Rng, SeedableRng};
 
@@ -109,6 +111,27 @@ fn a_threshold_of_everybody_and_of_one_device_are_both_kept() {
     check(4, 4, &BTreeMap::new(), 5);
     check(4, 4, &lost, 5);
     check(4, 1, &lost, 5);
+}
+
+/// The boxes of 70 devices are more than a server keeps until all are there.
+#[test]
+fn boxes_that_go_on_early_are_those_of_devices_that_drop_out_later_too() {
+    let (ids, seed) = (devices(70), 3);
+    let drops = [(3, PhaseName::Share), (66, PhaseName::Share), (5, PhaseName::Confirm)];
+    let drops = drops.into_iter().map(|(i, phase)| (ids[i], phase)).collect();
+    let config = Config { record: true, ..config(36) };
+    let mut round = Round::new(&config, &ids, &as_drops(&drops), &mut ChaCha20Rng::seed_from_u64(seed))
+        .expect("most are there");
+    let sum = round.sum(3, b"", |id| input(seed, id, 3)).expect("the threshold holds");
+    let survivors = expected(&ids, &drops, 36).expect("the threshold holds");
+    assert_eq!((sum.survivors.as_slice(), sum.sum), (&*survivors, plain_sum(seed, &survivors, 3)));
+    let is_early = |delivery: &&Delivery| {
+        let message = decode_server(delivery.bytes.clone(), usize::MAX);
+        message.is_ok_and(|message| matches!(message.body, ServerBody::EarlyShares(_)))
+    };
+    let deliveries = round.recording().iter().filter(|delivery| delivery.from.is_none());
+    let early: Vec<_> = deliveries.filter(is_early).filter_map(|delivery| delivery.to).collect();
+    assert!(survivors.iter().all(|id| early.contains(id)), "{early:?}");
 }
 
 fn phase() -> impl Strategy<Value = PhaseName> {

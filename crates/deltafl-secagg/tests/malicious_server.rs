@@ -258,6 +258,41 @@ fn a_device_whose_box_did_not_open_cannot_be_active() {
 }
 
 #[test]
+fn boxes_come_once_whether_early_or_not() {
+    let ready = || {
+        let mut stage = Stage::new(5, 3);
+        stage.share();
+        let boxes = stage.boxes_for(D0);
+        let of = move |from: DeviceId| BTreeMap::from([(from, boxes[&from].clone())]);
+        (stage, of)
+    };
+    // Another box of the same device would replace the shares that the first one brought.
+    let (mut stage, of) = ready();
+    assert!(stage.tell(D0, ServerBody::EarlyShares(of(D1))).expect("some").is_empty(), "more are to come");
+    assert_eq!(stage.tell(D0, ServerBody::EarlyShares(of(D1))).err(), Some(Abort::Unexpected));
+    let (mut stage, of) = ready();
+    stage.tell(D0, ServerBody::EarlyShares(of(D1))).expect("some");
+    assert_eq!(stage.tell(D0, ServerBody::Shares(stage.boxes_for(D0))).err(), Some(Abort::Unexpected));
+    // Messages that bring nothing could go on for ever, and the device would wait.
+    let (mut stage, _) = ready();
+    assert_eq!(stage.tell(D0, ServerBody::EarlyShares(BTreeMap::new())).err(), Some(Abort::Unexpected));
+    let (mut stage, of) = ready();
+    let stranger = BTreeMap::from([(DeviceId(9), of(D1)[&D1].clone())]);
+    assert_eq!(
+        stage.tell(D0, ServerBody::EarlyShares(stranger)).err(),
+        Some(Abort::UnknownDevice(DeviceId(9)))
+    );
+    let (mut stage, of) = ready();
+    let mut rest = stage.boxes_for(D0);
+    rest.remove(&D1);
+    let whole = stage.tell(D0, ServerBody::Shares(stage.boxes_for(D0))).expect("honest");
+    let (mut stage, _) = ready();
+    stage.tell(D0, ServerBody::EarlyShares(of(D1))).expect("some");
+    let parts = stage.tell(D0, ServerBody::Shares(rest)).expect("the rest");
+    assert_eq!(format!("{parts:?}"), format!("{whole:?}"), "the same deposits about the same neighbours");
+}
+
+#[test]
 fn a_round_with_fewer_members_than_the_policy_allows_is_left() {
     // Three would meet the threshold, but the device insists on four.
     let policy = Policy { min_members: 4, ..policy() };

@@ -32,8 +32,8 @@ use crate::framed::Framed;
 use crate::paced::Paced;
 
 /// Bytes that a device may send on a stream before the server has read them: HTTP/2 keeps them until then, and a cohort
-/// hands its answers in at once.
-const WINDOW: u32 = 64 << 10;
+/// hands its answers in at once. Fifteen parts: the list of what is unread, which a connection keeps, grows by doubling.
+const WINDOW: u32 = 60 << 10;
 
 /// How a server is set up.
 pub struct Setup {

@@ -50,7 +50,8 @@ impl Audience for Console {
     }
 
     fn listening(&self, address: SocketAddr, devices: usize) {
-        eprintln!("listening on {address}; waiting for {devices} devices");
+        let noun = if devices == 1 { "device" } else { "devices" };
+        eprintln!("listening on {address}; waiting for {devices} {noun}");
     }
 
     fn begin(&self, _: &Experiment, _: u64, _: u64) {}

@@ -1,6 +1,7 @@
 //! What a device remembers from one connection to the next.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 
 use deltafl_wire::MAX_QUERIES;
 
@@ -18,12 +19,25 @@ pub(crate) struct Memory {
     /// The parameters fetched last, by hash: in a shared cache others may have been first, but each fetches for itself.
     fetched: VecDeque<blake3::Hash>,
     pub(super) welcomed: bool,
+    /// Why the device stayed away last.
+    refused: String,
 }
 
 impl Memory {
     /// Whether a server welcomed the device since this was last asked.
     pub(crate) fn take_welcomed(&mut self) -> bool {
         std::mem::take(&mut self.welcomed)
+    }
+
+    /// Logs why the device stays away: as a warning when the reason is another than the last one, not at every invitation.
+    pub(super) fn log_refusal(&mut self, refused: &dyn Display, what: &str) {
+        let refused = refused.to_string();
+        if refused == self.refused {
+            tracing::debug!(%refused, "{what}");
+        } else {
+            tracing::warn!(%refused, "{what}");
+            self.refused = refused;
+        }
     }
 
     /// The params that this device has fetched and that are still kept.

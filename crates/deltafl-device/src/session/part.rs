@@ -70,7 +70,7 @@ impl Session<'_> {
         }
         if !self.device.consent.guard.accepts(params.graph, params.cohort) {
             let refused = RefusedRound::Unsafe;
-            tracing::warn!(%refused, "stays out of a round");
+            self.memory.log_refusal(&refused, "stays out of a round");
             let event = Event::Refused { setup: setup(params), reason: refused.to_string() };
             self.device.state.record(event)?;
             return self.sit_out(Reason::Policy).await;
@@ -93,7 +93,7 @@ impl Session<'_> {
                 self.speak().await
             }
             Err(refused) => {
-                tracing::warn!(%refused, "stays out of a round");
+                self.memory.log_refusal(&refused, "stays out of a round");
                 self.sit_out(Reason::Policy).await
             }
         }
@@ -115,13 +115,13 @@ impl Session<'_> {
         let consent = &self.device.consent;
         let allowed = consent.allows_terms(&question).and_then(|()| consent.allows_work(&question, examples));
         if let Err(refused) = allowed {
-            tracing::warn!(%refused, "stays out of a sum");
+            self.memory.log_refusal(&refused, "stays out of a sum");
             self.protocol = Some(protocol);
             self.record_refusal(&refused)?;
             return self.sit_out(Reason::Policy).await;
         }
         if let Err(refused) = self.device.state.claim(&claims(&question))? {
-            tracing::warn!(%refused, "stays out of a sum");
+            self.memory.log_refusal(&refused, "stays out of a sum");
             self.protocol = Some(protocol);
             self.record_refusal(&refused)?;
             return self.sit_out(Reason::Answered).await;

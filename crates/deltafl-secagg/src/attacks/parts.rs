@@ -68,17 +68,36 @@ fn an_arc_of_the_ring_is_cut_off_under_honest_but_curious_parameters() {
 #[test]
 fn a_neighbour_that_masked_without_somebody_gets_no_help_from_those_that_did_not() {
     // Told that the other side of a cut is gone, devices mask without it; the other side, told nothing of the
-    // kind, is to help open them.
+    // kind, is to help open them. What they attest is another transcript, so the server says that they are silent.
     let mut scene = Scene::new(60, curious(50, 200));
     assert!(!scene.graph.is_full());
-    let members = scene.members();
-    let views = members.iter().map(|id| (id, members.clone())).collect();
-    assert_eq!(scene.play(&views, &BTreeSet::new()).answered.len(), 60);
-    let cut_off = DeviceId(7);
+    let (members, cut_off) = (scene.members(), DeviceId(7));
+    let others: Vec<DeviceId> = members.iter().filter(|&id| id != cut_off).collect();
+    let views = others.iter().map(|&id| (id, members.clone())).collect();
+    let refused = |scene: &Scene| {
+        let answered = scene.play(&views, &BTreeSet::new()).answered;
+        others.iter().copied().filter(|id| !answered.contains(id)).collect::<Vec<_>>()
+    };
+    assert_eq!(refused(&scene), [], "a neighbour that masked between the same devices may fall silent");
     let fewer: DeviceSet = members.iter().filter(|id| id.0 != 9).collect();
     let signature = scene.masked_between(cut_off, &fewer);
     scene.masked.insert(cut_off, signature);
-    let answered = scene.play(&views, &BTreeSet::new()).answered;
-    let refused: Vec<DeviceId> = members.iter().filter(|id| !answered.contains(id)).collect();
-    assert_eq!(refused, scene.graph.neighbours(cut_off));
+    assert_eq!(refused(&scene), scene.graph.neighbours(cut_off));
+    scene.masked.remove(&cut_off);
+    assert_eq!(
+        refused(&scene),
+        scene.graph.neighbours(cut_off),
+        "neither attested nor signed with its input"
+    );
+}
+
+/// What makes an attestation stand for the signature with the input: it is on between whom a device masked.
+#[test]
+fn a_device_that_masked_between_others_attests_another_transcript() {
+    let scene = Scene::new(60, curious(50, 200));
+    let members = scene.members();
+    let fewer: DeviceSet = members.iter().filter(|id| id.0 != 9).collect();
+    let (spec, survivors) = (Scene::spec(), fewer.clone());
+    let attested = |active: &DeviceSet| scene.transcript.with_slot(&spec, active, &survivors).attestation();
+    assert_ne!(attested(&members), attested(&fewer));
 }

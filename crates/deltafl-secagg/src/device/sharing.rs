@@ -57,6 +57,8 @@ pub(super) struct Sharing {
     /// Slot after slot, like the holdings.
     deposit_keys: Vec<Secret>,
     slots: Vec<SlotHoldings>,
+    /// By the neighbour whose box opened, what goes to the server about the two; `None` where it did not.
+    opened: BTreeMap<DeviceId, Option<Bytes>>,
 }
 
 impl Sharing {
@@ -88,7 +90,8 @@ impl Sharing {
             deposit_keys.push(slot.deposit);
             slots.push(SlotHoldings { seed: slot.seed, pairs: BTreeMap::new(), shares });
         }
-        let sharing = Self { member, own, agreement: secrets.agreement, halves, deposit_keys, slots };
+        let opened = BTreeMap::new();
+        let sharing = Self { member, own, agreement: secrets.agreement, halves, deposit_keys, slots, opened };
         let boxes = letters.iter().map(|(&to, letter)| (to, sharing.seal(me, to, letter)));
         let body = DeviceBody::Shares(boxes.collect());
         Ok((sharing, body))
@@ -109,6 +112,20 @@ impl Sharing {
         Pair { params: &me.header, own: self.own, peer: Party { id: peer, keys } }
     }
 
+    /// Opens some of the boxes. Each such message brings boxes that were not there yet, so there are no more of them than
+    /// neighbours.
+    pub(super) fn on_early_shares(
+        mut self,
+        me: &Me,
+        boxes: &BTreeMap<DeviceId, Bytes>,
+    ) -> Result<Self, Abort> {
+        if boxes.is_empty() {
+            return Err(Abort::Unexpected);
+        }
+        self.open_all(me, boxes)?;
+        Ok(self)
+    }
+
     /// Opens the boxes of the neighbours that got this far, says whose did not open, and leaves the keys that it
     /// has with the others with the server. A device without a share of a liar's secrets says so and stays: the
     /// server has to leave one of the two out before anybody masks.
@@ -117,22 +134,36 @@ impl Sharing {
         me: &Me,
         boxes: &BTreeMap<DeviceId, Bytes>,
     ) -> Result<(Idle, DeviceBody), Abort> {
+        self.open_all(me, boxes)?;
         let (mut complaints, mut deposits) = (Vec::new(), BTreeMap::new());
-        for (&from, sealed) in boxes {
-            if !self.halves.contains_key(&from) {
-                return Err(Abort::UnknownDevice(from));
-            }
-            match self.open(me, from, sealed) {
-                Some((secret, shares)) => drop(deposits.insert(from, self.hold(me, from, &secret, shares))),
+        for (from, opened) in self.opened {
+            match opened {
+                Some(deposit) => drop(deposits.insert(from, deposit)),
                 None => complaints.push(from),
             }
         }
-        let (have, need) = (boxes.len() + 1 - complaints.len(), self.member.threshold);
+        let (have, need) = (deposits.len() + 1, self.member.threshold);
         if have < need {
             return Err(Abort::TooFew { have, need });
         }
         let complaints: DeviceSet = complaints.into_iter().collect();
         Ok((Idle::new(self.member, self.slots), DeviceBody::Confirm { complaints, deposits }))
+    }
+
+    /// Opens these boxes, of neighbours whose boxes were not there yet.
+    fn open_all(&mut self, me: &Me, boxes: &BTreeMap<DeviceId, Bytes>) -> Result<(), Abort> {
+        for (&from, sealed) in boxes {
+            if !self.halves.contains_key(&from) {
+                return Err(Abort::UnknownDevice(from));
+            }
+            if self.opened.contains_key(&from) {
+                return Err(Abort::Unexpected);
+            }
+            let opened = self.open(me, from, sealed);
+            let deposit = opened.map(|(secret, shares)| self.hold(me, from, &secret, shares));
+            self.opened.insert(from, deposit);
+        }
+        Ok(())
     }
 
     /// What this device and a neighbour have in common, and the shares in its box; `None` when it does not open.

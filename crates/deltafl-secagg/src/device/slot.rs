@@ -169,7 +169,7 @@ impl Attested {
     ) -> Result<(Idle, DeviceBody), Abort> {
         check_slot(&self.spec, slot)?;
         self.check_signatures(me, signatures)?;
-        self.check_masked(me, masked)?;
+        self.check_masked(me, signatures, masked)?;
         let shares = self.shares();
         self.rest.allowed = self.survivors;
         self.rest.next += 1;
@@ -178,16 +178,18 @@ impl Attested {
 
     /// On a sparse graph, gives away shares of the seeds of neighbours only that masked between the same
     /// devices: else the server could tell devices on both sides of a cut that the other side is gone, have
-    /// them mask without it, and open each side with the help of the other.
-    fn check_masked(&self, me: &Me, masked: &Signatures) -> Result<(), Abort> {
+    /// them mask without it, and open each side with the help of the other. A neighbour that attested has said
+    /// so with that; of the others, what they signed with their inputs is checked.
+    fn check_masked(&self, me: &Me, attested: &Signatures, masked: &Signatures) -> Result<(), Abort> {
         let member = &self.rest.member;
         let neighbours = if member.is_full() { None } else { Some(member.neighbours.keys()) };
-        let there = neighbours.into_iter().flatten().filter(|id| self.survivors.contains(**id));
+        let silent = |id: &&DeviceId| self.survivors.contains(**id) && !attested.contains_key(id);
         let signed = |&id: &DeviceId| {
             let signature = masked.get(&id).ok_or(Abort::BadSignature(id))?;
             Ok(Signed { by: id, message: (&*self.masked).into(), signature })
         };
-        me.check_signatures(there.map(signed).collect::<Result<Vec<_>, Abort>>()?)
+        let signed = neighbours.into_iter().flatten().filter(silent).map(signed);
+        me.check_signatures(signed.collect::<Result<Vec<_>, Abort>>()?)
     }
 
     fn check_signatures(&self, me: &Me, signatures: &Signatures) -> Result<(), Abort> {

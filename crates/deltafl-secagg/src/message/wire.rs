@@ -95,13 +95,14 @@ pub fn encode_server_in_pieces(message: &ServerMessage) -> Vec<Bytes> {
             let bundles = bundles.iter().map(|(&id, bundle)| (id, bundle.as_bytes().clone()));
             records_in_pieces(round, from_server::KEYS, bundles)
         }
-        ServerBody::Shares(boxes) => records_in_pieces(
-            round,
-            from_server::SHARES,
-            boxes.iter().map(|(&id, sealed)| (id, sealed.clone())),
-        ),
+        ServerBody::EarlyShares(boxes) => boxes_in_pieces(round, from_server::EARLY_SHARES, boxes),
+        ServerBody::Shares(boxes) => boxes_in_pieces(round, from_server::SHARES, boxes),
         _ => vec![encode_server(message)],
     }
+}
+
+fn boxes_in_pieces(round: RoundId, tag: u32, boxes: &BTreeMap<DeviceId, Bytes>) -> Vec<Bytes> {
+    records_in_pieces(round, tag, boxes.iter().map(|(&id, sealed)| (id, sealed.clone())))
 }
 
 /// A message whose body is records: as protobuf has it, the fields in the order of their numbers, the records at the end.
@@ -236,6 +237,7 @@ fn server_body_to_wire(body: &ServerBody) -> from_server::Body {
         ServerBody::Commitments(commitments) => from_server::Body::Commitments(records(commitments)),
         ServerBody::Reveals(reveals) => from_server::Body::Reveals(records(reveals)),
         ServerBody::Keys(bundles) => from_server::Body::Keys(records(bundles)),
+        ServerBody::EarlyShares(boxes) => from_server::Body::EarlyShares(records(boxes)),
         ServerBody::Shares(boxes) => from_server::Body::Shares(records(boxes)),
         ServerBody::OpenSlot { slot, ring, len, active } => from_server::Body::OpenSlot(proto::OpenSlot {
             slot: *slot,
@@ -266,6 +268,7 @@ fn server_body(round: RoundId, body: from_server::Body) -> Result<ServerBody, Wi
             ServerBody::Reveals(reveals.into_iter().map(|(id, bytes)| (id, Reveal::from(bytes))).collect())
         }
         from_server::Body::Keys(wire) => ServerBody::Keys(bundles(&wire)?),
+        from_server::Body::EarlyShares(wire) => ServerBody::EarlyShares(boxes(&wire)?),
         from_server::Body::Shares(wire) => ServerBody::Shares(boxes(&wire)?),
         from_server::Body::OpenSlot(wire) => ServerBody::OpenSlot {
             slot: wire.slot,

@@ -1,6 +1,6 @@
 //! Key set-up: advertise keys, settle the graph, carry sealed shares.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::bytes::Bytes;
 
@@ -152,17 +152,23 @@ impl Setup {
     }
 }
 
+/// Bytes of boxes that wait until all are there. What is longer goes on in four parts: the boxes of a cohort of 500
+/// take 114 MB.
+const WAITING: usize = 4 << 20;
+
 /// Waiting for sealed shares.
 #[derive(Debug, Clone)]
 pub(super) struct Sharing {
     setup: Setup,
-    /// By sender, then by recipient.
+    /// The devices whose boxes came.
+    sharers: BTreeSet<DeviceId>,
+    /// The boxes that did not go on yet, by sender, then by recipient.
     boxes: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
 }
 
 impl Sharing {
     fn new(setup: Setup) -> Self {
-        Self { setup, boxes: BTreeMap::new() }
+        Self { setup, sharers: BTreeSet::new(), boxes: BTreeMap::new() }
     }
 
     pub(super) fn take(
@@ -171,39 +177,59 @@ impl Sharing {
         from: DeviceId,
         boxes: BTreeMap<DeviceId, Bytes>,
     ) -> Result<(), RefusedMessage> {
-        expected(from, self.setup.graph.contains(from), self.boxes.contains_key(&from))?;
+        expected(from, self.setup.graph.contains(from), self.sharers.contains(&from))?;
         let len = box_len(round.params.slots);
         let whole = boxes.values().all(|sealed| sealed.len() == len);
         if !whole || !boxes.keys().copied().eq(self.setup.graph.neighbours(from)) {
             return Err(RefusedMessage::Shape(from));
         }
+        self.sharers.insert(from);
         self.boxes.insert(from, boxes);
         Ok(())
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.boxes.len() == self.setup.keys.len()
+        self.sharers.len() == self.setup.keys.len()
+    }
+
+    /// What goes on before all boxes are there. It goes to all members: those that have not shared yet get it behind the
+    /// keys, and open it when they have.
+    pub(super) fn forward(&mut self, round: &Round) -> Vec<(DeviceSet, ServerBody)> {
+        let members = self.setup.keys.len();
+        let each = self.degree() * box_len(round.params.slots);
+        if self.boxes.len() * each < WAITING.max(members * each / 4) {
+            return Vec::new();
+        }
+        let boxes = std::mem::take(&mut self.boxes);
+        let some = |&to: &DeviceId| (to, boxes_for(&self.setup.graph, &boxes, to));
+        let recipients = self.setup.keys.keys().map(some).filter(|(_, boxes)| !boxes.is_empty());
+        recipients.map(|(to, boxes)| (DeviceSet::from_iter([to]), ServerBody::EarlyShares(boxes))).collect()
     }
 
     pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
-        let sharers: DeviceSet = self.boxes.keys().copied().collect();
-        let need = self.setup.graph.least().max(round.min_members);
+        let Self { setup, sharers, boxes } = self;
+        let sharers: DeviceSet = sharers.into_iter().collect();
+        let need = setup.graph.least().max(round.min_members);
         round.enough(PhaseName::Share, sharers.len(), need)?;
-        let boxes_for = |to: DeviceId| {
-            let from = self.setup.graph.neighbours(to).into_iter();
-            from.filter_map(|from| Some((from, self.boxes.get(&from)?.get(&to)?.clone()))).collect()
-        };
-        let messages = sharers
-            .iter()
-            .map(|to| (DeviceSet::from_iter([to]), ServerBody::Shares(boxes_for(to))))
-            .collect();
-        let confirming = Confirming::new(self.setup, sharers);
+        let rest = |to: DeviceId| ServerBody::Shares(boxes_for(&setup.graph, &boxes, to));
+        let messages = sharers.iter().map(|to| (DeviceSet::from_iter([to]), rest(to))).collect();
+        let confirming = Confirming::new(setup, sharers);
         Ok(Step { phase: Phase::Confirming(confirming), messages, events: Vec::new() })
     }
 
     pub(super) fn degree(&self) -> usize {
         self.setup.graph.degree()
     }
+}
+
+/// Of these boxes, by sender, those that are for a device.
+fn boxes_for(
+    graph: &Graph,
+    boxes: &BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
+    to: DeviceId,
+) -> BTreeMap<DeviceId, Bytes> {
+    let from = graph.neighbours(to).into_iter();
+    from.filter_map(|from| Some((from, boxes.get(&from)?.get(&to)?.clone()))).collect()
 }
 
 /// Whether an answer of this device is due.

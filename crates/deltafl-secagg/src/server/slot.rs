@@ -154,33 +154,35 @@ impl Attesting {
         let signers: DeviceSet = signatures.keys().copied().collect();
         let need = slot.setup.graph.threshold();
         round.enough(PhaseName::Consistency(slot.spec.slot), signers.len(), need)?;
-        let messages = attestations(&slot, &signers, signatures, &masked);
+        let messages = attestations(&slot, &signers, signatures, masked);
         let unmasking =
             Unmasking { slot, sum, survivors, signers, shares: BTreeMap::new(), answered: BTreeSet::new() };
         Ok(Step { phase: Phase::Unmasking(unmasking), messages, events: Vec::new() })
     }
 }
 
-/// To each signer t signatures of its circle, which is as many as it wants to see: one message for all on a full graph.
+/// To each signer the signatures that it wants to see. On a full graph t attestations, one message for all; on a
+/// sparse one those of its circle, and what the survivors there that did not attest signed with their inputs.
 fn attestations(
     slot: &Slot,
     signers: &DeviceSet,
     signatures: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
-    masked: &BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
+    mut masked: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
 ) -> Vec<(DeviceSet, ServerBody)> {
-    let (number, threshold) = (slot.spec.slot, slot.setup.graph.threshold());
+    let number = slot.spec.slot;
     if slot.setup.graph.is_full() {
-        let signatures = signatures.into_iter().take(threshold).collect();
+        let signatures = signatures.into_iter().take(slot.setup.graph.threshold()).collect();
         let body = ServerBody::Attestations { slot: number, signatures, masked: BTreeMap::new() };
         return vec![(signers.clone(), body)];
     }
+    masked.retain(|id, _| !signatures.contains_key(id));
     let near = |id: DeviceId| {
         let circle = slot.setup.circle(id);
-        let of = |all: &BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>, most| {
-            circle.iter().filter_map(|id| Some((id, *all.get(&id)?))).take(most).collect()
+        let of = |all: &BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>| {
+            circle.iter().filter_map(|id| Some((id, *all.get(&id)?))).collect()
         };
-        let (signatures, masked) = (of(&signatures, threshold), of(masked, circle.len()));
-        let body = ServerBody::Attestations { slot: number, signatures, masked };
+        let body =
+            ServerBody::Attestations { slot: number, signatures: of(&signatures), masked: of(&masked) };
         (DeviceSet::from_iter([id]), body)
     };
     signers.iter().map(near).collect()

@@ -47,7 +47,7 @@ pub(super) struct FromServer {
     pub(super) session: Bytes,
     #[prost(uint64, tag = "3")]
     pub(super) round: u64,
-    #[prost(oneof = "from_server::Body", tags = "4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(oneof = "from_server::Body", tags = "4, 5, 6, 7, 8, 9, 10, 11, 12")]
     pub(super) body: Option<from_server::Body>,
 }
 
@@ -58,6 +58,8 @@ pub(super) mod from_server {
     pub(in super::super) const KEYS: u32 = 7;
     /// The number of the field of [`Body::Shares`].
     pub(in super::super) const SHARES: u32 = 8;
+    /// The number of the field of [`Body::EarlyShares`].
+    pub(in super::super) const EARLY_SHARES: u32 = 12;
 
     #[derive(Clone, PartialEq, Oneof)]
     pub(in super::super) enum Body {
@@ -77,6 +79,8 @@ pub(super) mod from_server {
         Survivors(Survivors),
         #[prost(message, tag = "11")]
         Attestations(Attestations),
+        #[prost(message, tag = "12")]
+        EarlyShares(Records),
     }
 }
 

@@ -70,6 +70,7 @@ pub(super) fn server_messages() -> Vec<Bytes> {
         ServerBody::Commitments(map([(1, [1; 32]), (2, [2; 32])])),
         ServerBody::Reveals(map([(1, Reveal::from([1; REVEAL_LEN])), (2, Reveal::from([2; REVEAL_LEN]))])),
         ServerBody::Keys(map([(3, bundle())])),
+        ServerBody::EarlyShares(map([(1, sealed.clone())])),
         ServerBody::Shares(map([(1, sealed)])),
         ServerBody::OpenSlot { slot: 1, ring: Ring::Z64, len: 8, active: active.clone() },
         ServerBody::Survivors { slot: 1, survivors: active },
