@@ -259,37 +259,29 @@ fn a_device_whose_box_did_not_open_cannot_be_active() {
 
 #[test]
 fn boxes_come_once_whether_early_or_not() {
-    let ready = || {
+    let mut prepared = Stage::new(5, 3);
+    prepared.share();
+    let all = prepared.boxes_for(D0);
+    let early = |from| ServerBody::EarlyShares(BTreeMap::from([(from, all[&D1].clone())]));
+    let whole = || ServerBody::Shares(all.clone());
+    // What a device says to the last of some messages.
+    let answer = |script: Vec<ServerBody>| {
         let mut stage = Stage::new(5, 3);
         stage.share();
-        let boxes = stage.boxes_for(D0);
-        let of = move |from: DeviceId| BTreeMap::from([(from, boxes[&from].clone())]);
-        (stage, of)
+        script.into_iter().map(|body| stage.tell(D0, body)).last().expect("a message")
     };
+    assert!(answer(vec![early(D1)]).expect("some").is_empty(), "more are to come");
     // Another box of the same device would replace the shares that the first one brought.
-    let (mut stage, of) = ready();
-    assert!(stage.tell(D0, ServerBody::EarlyShares(of(D1))).expect("some").is_empty(), "more are to come");
-    assert_eq!(stage.tell(D0, ServerBody::EarlyShares(of(D1))).err(), Some(Abort::Unexpected));
-    let (mut stage, of) = ready();
-    stage.tell(D0, ServerBody::EarlyShares(of(D1))).expect("some");
-    assert_eq!(stage.tell(D0, ServerBody::Shares(stage.boxes_for(D0))).err(), Some(Abort::Unexpected));
+    assert_eq!(answer(vec![early(D1), early(D1)]).err(), Some(Abort::Unexpected));
+    assert_eq!(answer(vec![early(D1), whole()]).err(), Some(Abort::Unexpected));
     // Messages that bring nothing could go on for ever, and the device would wait.
-    let (mut stage, _) = ready();
-    assert_eq!(stage.tell(D0, ServerBody::EarlyShares(BTreeMap::new())).err(), Some(Abort::Unexpected));
-    let (mut stage, of) = ready();
-    let stranger = BTreeMap::from([(DeviceId(9), of(D1)[&D1].clone())]);
-    assert_eq!(
-        stage.tell(D0, ServerBody::EarlyShares(stranger)).err(),
-        Some(Abort::UnknownDevice(DeviceId(9)))
-    );
-    let (mut stage, of) = ready();
-    let mut rest = stage.boxes_for(D0);
+    let nothing = ServerBody::EarlyShares(BTreeMap::new());
+    assert_eq!(answer(vec![nothing]).err(), Some(Abort::Unexpected));
+    assert_eq!(answer(vec![early(DeviceId(9))]).err(), Some(Abort::UnknownDevice(DeviceId(9))));
+    let mut rest = all.clone();
     rest.remove(&D1);
-    let whole = stage.tell(D0, ServerBody::Shares(stage.boxes_for(D0))).expect("honest");
-    let (mut stage, _) = ready();
-    stage.tell(D0, ServerBody::EarlyShares(of(D1))).expect("some");
-    let parts = stage.tell(D0, ServerBody::Shares(rest)).expect("the rest");
-    assert_eq!(format!("{parts:?}"), format!("{whole:?}"), "the same deposits about the same neighbours");
+    let confirmed = |script| format!("{:?}", answer(script).expect("honest"));
+    assert_eq!(confirmed(vec![early(D1), ServerBody::Shares(rest)]), confirmed(vec![whole()]));
 }
 
 #[test]
