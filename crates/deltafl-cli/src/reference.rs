@@ -64,7 +64,7 @@ pub(crate) fn plain() -> String {
     text
 }
 
-/// For docs/experiment.md.
+/// For docs/src/reference/experiment.md.
 fn markdown() -> String {
     let mut text = format!(
         "# Every key of an experiment\n\n<!-- Made by `deltafl experiment --markdown`; a test compares. -->\n\n{INTRODUCTION}\n\n\

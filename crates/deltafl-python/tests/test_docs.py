@@ -17,7 +17,7 @@ import pytest
 
 @pytest.mark.parametrize("page", ["python.md", "python-coming-from.md"])
 def test_the_code_of_a_page_runs(root: Path, page: str) -> None:
-    text = (root / "docs" / page).read_text()
+    text = (root / "docs/src/how-to" / page).read_text()
     blocks = re.findall(r"^```python( torch)?\n(.*?)^```", text, re.M | re.S)
     assert blocks
     names: dict[str, object] = {}
@@ -33,7 +33,7 @@ def test_the_code_of_a_page_runs(root: Path, page: str) -> None:
 def test_a_notebook_runs(root: Path, tmp_path: Path, notebook: str, needs: str) -> None:
     """In a kernel of Jupyter where nbclient and ipykernel are installed, otherwise cell by cell in a process."""
     pytest.importorskip(needs)
-    path = root / "docs" / "notebooks" / f"{notebook}.ipynb"
+    path = root / "docs/src/tutorials/notebooks" / f"{notebook}.ipynb"
     cells = json.loads(path.read_text())["cells"]
     assert all(not cell.get("outputs") for cell in cells), "notebooks are kept without their outputs"
     if importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel"):

@@ -249,7 +249,7 @@ fn the_same_seed_gives_the_same_traffic_and_the_upload_of_a_long_vector_is_its_b
     }
 }
 
-/// Δ-FL asks for two histograms and an update (`docs/secure-aggregation.md`, "Fewer exchanges").
+/// Δ-FL asks for two histograms and an update (`docs/src/explanation/secure-aggregation.md`, "Fewer exchanges").
 #[test]
 fn a_round_of_three_sums_costs_a_device_twelve_messages_each_way_and_thirteen_on_a_drawn_graph() {
     let curious =

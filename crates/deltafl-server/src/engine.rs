@@ -1,7 +1,7 @@
 //! The engine whose devices are at the other end of a connection that they opened.
 //!
 //! The round loop runs on a thread of its own and asks as it asks any engine; the answers are the same integers, so the
-//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/threat-model.md says.
+//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/src/explanation/threat-model.md says.
 
 mod open_losses;
 mod plausible;

@@ -1,4 +1,4 @@
-//! Servers that lie, and devices that do not believe them. Each test is an attack; docs/threat-model.md names them.
+//! Servers that lie, and devices that do not believe them. Each test is an attack; docs/src/explanation/threat-model.md names them.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 

@@ -215,7 +215,7 @@ class Server(_Background):
 
     Without ``certs`` it listens on this machine alone, for devices of the names ``devices`` (without them, those of the
     data that train): a demonstration. With the folder that ``deltafl certs`` filled it is a server like any other
-    (``docs/deploy.md``), for models that the command does not know. Other keywords are the options of ``deltafl serve``:
+    (``docs/src/how-to/deploy.md``), for models that the command does not know. Other keywords are the options of ``deltafl serve``:
     ``wait_for=12``, ``http="127.0.0.1:0"`` for the live page, ``open=True``, ``database="sqlite:…"``, ``answer_deadline=60``; dashes are underscores.
 
     ``with Server(…) as server:`` starts it; :meth:`wait` returns the run. Every finished round is kept: started again with

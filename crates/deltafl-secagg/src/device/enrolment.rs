@@ -15,7 +15,7 @@ use crate::message::DeviceSet;
 use crate::params::{ParamsError, RoundParams};
 use crate::transcript::Digest;
 
-/// Against whom a device insists on being protected (see `docs/threat-model.md`).
+/// Against whom a device insists on being protected (see `docs/src/explanation/threat-model.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Adversary {
     /// A server that follows the protocol and looks at everything, with γ of the cohort on its side.
