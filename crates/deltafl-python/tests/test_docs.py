@@ -15,9 +15,17 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.parametrize("page", ["python.md", "python-coming-from.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "crates/deltafl-python/README.md",
+        "docs/src/tutorials/python.md",
+        "docs/src/how-to/python.md",
+        "docs/src/how-to/python-coming-from.md",
+    ],
+)
 def test_the_code_of_a_page_runs(root: Path, page: str) -> None:
-    text = (root / "docs/src/how-to" / page).read_text()
+    text = (root / page).read_text()
     blocks = re.findall(r"^```python( torch)?\n(.*?)^```", text, re.M | re.S)
     assert blocks
     names: dict[str, object] = {}
