@@ -1,4 +1,4 @@
-//! Servers that lie, and devices that do not believe them. Each test is an attack; docs/src/explanation/threat-model.md names them.
+//! Attacks of a malicious server, which devices reject. docs/src/reference/threat-tests.md lists the tests.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
