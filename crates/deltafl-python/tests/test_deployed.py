@@ -76,7 +76,7 @@ def devices(server: dfl.Server, data: dfl.Federation, python: Any = lambda k: Tr
         yield
 
 
-def test_devices_in_python_come_to_the_bits_of_rust_devices_and_of_the_simulation() -> None:
+def test_python_devices_rust_devices_and_the_simulation_compute_equal_params() -> None:
     data = points()
     found: dict[str, list[Array]] = {}
     for kind, python in {"rust": lambda k: False, "python": lambda k: True, "mixed": lambda k: k % 2}.items():
@@ -96,7 +96,7 @@ def test_devices_in_python_come_to_the_bits_of_rust_devices_and_of_the_simulatio
             assert np.array_equal(got, wanted), (kind, got, wanted)
 
 
-def test_a_federation_with_certificates_trains_a_model_that_only_python_knows(tmp_path: Path) -> None:
+def test_a_federation_with_certificates_trains_a_model_implemented_in_python(tmp_path: Path) -> None:
     data = points()
     command("certs", "init", "--federation", "lines")
     command("certs", "server", "--host", "localhost", "--host", "127.0.0.1")
@@ -126,7 +126,7 @@ def command(*words: str) -> None:
     subprocess.run([str(script), *words], check=True, capture_output=True)
 
 
-def test_a_trainer_that_raises_ends_its_device_and_names_it() -> None:
+def test_an_exception_of_the_trainer_stops_the_device_and_names_it() -> None:
     class Broken(Line):
         def update(self, params: Array, inputs: Array, targets: Array, local: dfl.Local) -> Array:
             raise RuntimeError("the sensor is wet")
@@ -142,7 +142,7 @@ def test_a_trainer_that_raises_ends_its_device_and_names_it() -> None:
             assert isinstance(raised.value.__cause__, RuntimeError)
 
 
-def test_what_a_device_does_not_agree_to_is_refused() -> None:
+def test_a_device_rejects_experiments_that_its_owner_does_not_permit() -> None:
     data = points()
     opened = {**LINES, "algorithm": [dfl.DeltaFL(theta=0.5, quantile="open")]}
     with pytest.raises(dfl.InvalidInput, match="open mode"):
@@ -160,7 +160,7 @@ def test_what_a_device_does_not_agree_to_is_refused() -> None:
             dfl.Device(server, name="sensor-0", open=True).serve(Larger(), data)
 
 
-def test_a_device_that_stays_out_of_a_round_says_so_in_the_log() -> None:
+def test_a_device_that_skips_a_round_logs_it() -> None:
     seen = threading.Event()
 
     class Waiting(logging.Handler):
@@ -180,7 +180,7 @@ def test_a_device_that_stays_out_of_a_round_says_so_in_the_log() -> None:
         logging.getLogger("deltafl").removeHandler(handler)
 
 
-def test_wrong_options_data_and_names_are_refused() -> None:
+def test_invalid_options_data_and_names_are_rejected() -> None:
     data = points()
     with pytest.raises(dfl.InvalidInput, match="unexpected argument '--min-cohorts'"):
         dfl.Device("127.0.0.1:1", name="sensor-0", min_cohorts=3).serve(Line(), data)
@@ -200,7 +200,7 @@ def test_wrong_options_data_and_names_are_refused() -> None:
             dfl.Device(server, name="sensor-0").serve(None, narrow)
 
 
-def test_a_start_that_raises_ends_the_server() -> None:
+def test_an_exception_in_init_stops_the_server() -> None:
     class Nowhere(Line):
         def init(self, rng: np.random.Generator) -> Array:
             raise RuntimeError("no start")
@@ -210,7 +210,7 @@ def test_a_start_that_raises_ends_the_server() -> None:
         server.serve()
 
 
-def test_a_server_goes_on_where_it_was_stopped() -> None:
+def test_a_restarted_server_resumes_after_the_last_round() -> None:
     data = points()
     longer = {**LINES, "rounds": 40}
     keywords: dict[str, Any] = {"devices": data.ids, "out": "parts", "wait_for": 8, "progress": False}
@@ -228,7 +228,7 @@ def test_a_server_goes_on_where_it_was_stopped() -> None:
     assert np.array_equal(parts.tracks[0].params(), whole.tracks[0].params())
 
 
-def test_control_c_takes_a_device_off_the_network(tmp_path: Path) -> None:
+def test_control_c_stops_a_device(tmp_path: Path) -> None:
     process = program(
         tmp_path / "program.py",
         "import deltafl as dfl\nfrom test_deployed import LINES, Line, points\n"

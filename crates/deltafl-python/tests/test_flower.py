@@ -84,7 +84,7 @@ def trained(strategy: Any, grid: LocalGrid, rounds: int = 5) -> Any:
     return strategy.start(grid=grid, initial_arrays=start(), num_rounds=rounds)
 
 
-def test_full_conformity_is_flowers_own_fedavg() -> None:
+def test_theta_1_equals_flowers_fedavg() -> None:
     shares = {"fraction_train": 0.5, "fraction_evaluate": 0.5}
     theirs = trained(FedAvg(**shares), LocalGrid(12))
     mine = trained(DeltaFL(1.0, **shares), LocalGrid(12))
@@ -93,7 +93,7 @@ def test_full_conformity_is_flowers_own_fedavg() -> None:
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
-def test_the_tail_is_that_of_the_quantile_and_levels_share_a_run() -> None:
+def test_the_tail_follows_the_quantile_and_levels_share_one_run() -> None:
     grid = LocalGrid(12)
     strategy = DeltaFL([1.0, 0.5, 0.25])
     trained(strategy, grid, rounds=1)
@@ -130,14 +130,14 @@ def test_histograms_keep_the_mass_up_to_a_bin(theta: float) -> None:
     assert len({node for _, node in grid.trained} ^ {node for _, node in opened.trained}) <= 2
 
 
-def test_the_order_of_replies_leaves_no_trace() -> None:
+def test_the_order_of_replies_does_not_change_the_model() -> None:
     found = [
         trained(DeltaFL(0.5), LocalGrid(12, shuffled=shuffled)).arrays["w"].numpy() for shuffled in (False, True)
     ]
     assert np.array_equal(found[0], found[1])
 
 
-def test_clients_that_fail_are_left_out_and_a_round_of_nobody_moves_nothing() -> None:
+def test_failed_clients_are_excluded_and_an_empty_round_changes_nothing() -> None:
     grid = LocalGrid(12)
     grid.failing = {1, 2}
     trained(DeltaFL(0.5), grid, rounds=2)
@@ -149,7 +149,7 @@ def test_clients_that_fail_are_left_out_and_a_round_of_nobody_moves_nothing() ->
 
 
 @pytest.mark.parametrize("wrong", [{"theta": 1.4}, {"theta": []}, {"theta": [0.5, 0.5]}, {"quantile": "guess"}, {"bins": 1}])
-def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(dfl.InvalidInput):
         DeltaFL(**wrong)
 
@@ -182,7 +182,7 @@ def test_the_apps_train_every_level(
     assert {"theta=1/error", "theta=0.5/error-p90", "theta=0.5/superquantile"} <= set(figures)
 
 
-def test_the_app_at_full_conformity_has_the_model_of_flowers_fedavg(
+def test_the_app_with_theta_1_trains_the_model_of_flowers_fedavg(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
@@ -199,7 +199,7 @@ def test_the_app_at_full_conformity_has_the_model_of_flowers_fedavg(
     assert np.abs(mine - theirs).max() <= 1e-6
 
 
-def test_words_of_the_command_line_keep_the_types_of_their_keys(
+def test_command_line_values_keep_the_types_of_their_keys(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(root / "integrations" / "flower" / "emnist"))

@@ -115,7 +115,7 @@ def await_port(server: subprocess.Popen[bytes], port: int, programs: Programs) -
 
 
 @pytest.mark.parametrize(("name", "needs"), [("sklearn", "sklearn"), ("emnist", "torch")])
-def test_an_app_trains_to_the_end_on_a_superlink_with_two_supernodes(
+def test_an_app_trains_all_rounds_on_a_superlink_with_two_supernodes(
     root: Path, tmp_path: Path, superlink: Programs, name: str, needs: str
 ) -> None:
     pytest.importorskip(needs)

@@ -46,7 +46,7 @@ def bits(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
-def test_the_quickstart_has_the_bits_of_the_command(root: Path, tmp_path: Path) -> None:
+def test_the_quickstart_is_bitwise_equal_to_the_command(root: Path, tmp_path: Path) -> None:
     quickstart = root / "experiments" / "quickstart.toml"
     short = {"rounds": 3, "seeds": [1, 2], "data.source.devices": 30}
     mine = dfl.run(quickstart, out=tmp_path / "mine", progress=False, **short)
@@ -104,7 +104,7 @@ def test_a_run_shows_its_table_and_its_page_in_a_notebook() -> None:
     assert list(Path("elsewhere/figures").iterdir())
 
 
-def test_errors_are_exceptions_with_the_words_of_the_command(tmp_path: Path) -> None:
+def test_errors_are_exceptions_with_the_messages_of_the_command(tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text("name = 'x'\nrounds = 4\ncohort = 0\n")
     with pytest.raises(dfl.InvalidInput) as raised:
@@ -124,14 +124,14 @@ def test_errors_are_exceptions_with_the_words_of_the_command(tmp_path: Path) -> 
         dfl.run(TINY, out="other", compute="abacus")
 
 
-def test_a_run_goes_on_to_the_same_bits() -> None:
+def test_a_resumed_run_is_bitwise_equal() -> None:
     whole = dfl.run(TINY, out="whole", progress=False)
     dfl.run(TINY, out="parts", rounds=2, progress=False)
     parts = dfl.run(TINY, out="parts", resume=True, progress=False)
     assert bits(parts.path) == bits(whole.path)
 
 
-def test_control_c_ends_after_the_round_and_saves(tmp_path: Path) -> None:
+def test_control_c_stops_after_the_round_and_saves(tmp_path: Path) -> None:
     process = program(
         tmp_path / "program.py",
         "import json, sys\nimport deltafl as dfl\n"
@@ -194,7 +194,7 @@ def until(process: subprocess.Popen[str], begins: str) -> None:
 
 
 @pytest.mark.parametrize("presses", [1, 2])
-def test_control_c_is_heard_in_the_middle_of_a_round_and_a_second_one_trains_no_further_device(
+def test_control_c_is_handled_during_a_round_and_a_second_one_skips_the_remaining_devices(
     tmp_path: Path, presses: int
 ) -> None:
     process = program(tmp_path / "program.py", STAYING)
@@ -213,7 +213,7 @@ def test_control_c_is_heard_in_the_middle_of_a_round_and_a_second_one_trains_no_
     assert out == {1: "training\ntraining\nsaved 1\n", 2: "left\n"}[presses]
 
 
-def test_a_second_control_c_does_not_wait_for_the_round_of_our_own_models(tmp_path: Path) -> None:
+def test_a_second_control_c_does_not_wait_for_the_round_of_a_built_in_model(tmp_path: Path) -> None:
     process = program(
         tmp_path / "program.py",
         "import json, logging, sys\nimport deltafl as dfl\n"
@@ -233,7 +233,7 @@ def test_a_second_control_c_does_not_wait_for_the_round_of_our_own_models(tmp_pa
     assert out == "left\n"
 
 
-def test_a_program_that_ignores_control_c_goes_on_ignoring_it() -> None:
+def test_a_program_that_ignores_control_c_continues_to_ignore_it() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         stop = _deltafl.Stop()
@@ -244,7 +244,7 @@ def test_a_program_that_ignores_control_c_goes_on_ignoring_it() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_runs_in_threads_do_not_meet_and_the_interpreter_goes_on() -> None:
+def test_runs_in_threads_are_independent_and_do_not_block_the_interpreter() -> None:
     ticks = []
     done = threading.Event()
 
@@ -273,7 +273,7 @@ def test_runs_in_threads_do_not_meet_and_the_interpreter_goes_on() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_child_that_was_forked_trains_to_the_same_bits() -> None:
+def test_a_forked_process_trains_bitwise_equal_params() -> None:
     parent = dfl.run(TINY, out="parent", secagg="real", progress=False)
     child = multiprocessing.get_context("fork").Process(
         target=lambda: dfl.run(TINY, out="child", secagg="real", progress=False)
@@ -291,7 +291,7 @@ def test_progress_goes_to_logging(caplog: pytest.LogCaptureFixture) -> None:
     assert "Δ-FL θ=0.5 keeps about 2 devices a round" in caplog.text
 
 
-def test_a_progress_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_progress_bar_is_drawn_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     dfl.run(TINY, progress=True)
     drawn = capsys.readouterr().err
     assert "round 4/4" in drawn and drawn.endswith("\r\x1b[K"), "the line is taken away at the end"
@@ -299,7 +299,7 @@ def test_a_progress_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == ""
 
 
-def test_a_progress_bar_says_which_seed_of_how_many_and_is_no_longer_than_the_terminal_is_wide(
+def test_a_progress_bar_names_the_seed_and_fits_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "70")
@@ -318,7 +318,7 @@ def test_the_command_of_the_wheel_is_the_whole_command() -> None:
     assert wrong.returncode == 2 and "cannot read the experiment" in wrong.stderr
 
 
-def test_many_runs_leave_nothing_behind() -> None:
+def test_many_runs_leak_no_memory_and_no_file_descriptors() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 

@@ -8,7 +8,7 @@ import pytest
 import deltafl as dfl
 
 
-def test_the_levels_run_from_the_mean_to_the_maximum() -> None:
+def test_the_superquantile_ranges_from_the_mean_to_the_maximum() -> None:
     rng = np.random.default_rng(1)
     losses, weights = rng.exponential(size=40), rng.integers(1, 50, size=40)
     assert dfl.superquantile(losses, 1.0, weights) == pytest.approx(np.average(losses, weights=weights))
@@ -33,7 +33,7 @@ def test_the_quantile_keeps_the_mass() -> None:
     assert dfl.quantile(losses.tolist(), 1.0) == 0.0
 
 
-def test_smoothing_stays_near() -> None:
+def test_smoothing_stays_within_its_bound() -> None:
     losses = [0.3, 1.0, 1.1, 4.0]
     for nu in (1e-3, 0.1, 1.0):
         gap = dfl.smoothed(losses, 0.5, nu) - dfl.superquantile(losses, 0.5)
@@ -50,7 +50,7 @@ def test_smoothing_stays_near() -> None:
         ([], 0.5, None, "there are no losses"),
     ],
 )
-def test_bad_input_is_refused(
+def test_invalid_input_is_rejected(
     losses: list[float], theta: float, weights: list[float] | None, said: str
 ) -> None:
     with pytest.raises(dfl.InvalidInput, match=said):

@@ -63,7 +63,7 @@ def trained(federation: dfl.Federation, trainer: dfl.Trainer, **keywords: Any) -
 
 
 @pytest.mark.parametrize("local", [dfl.SGD(lr=0.1, batch=8, epochs=2), dfl.SGD(lr=0.1, batch=8, steps=3)])
-def test_a_trainer_that_computes_the_same_comes_to_the_same_params(
+def test_an_equivalent_trainer_computes_the_same_params(
     federation: dfl.Federation, local: dfl.SGD
 ) -> None:
     mine = trained(federation, Softmax(5, 2), local=local)
@@ -92,7 +92,7 @@ def test_masks_private_quantiles_and_workers_change_no_bit(federation: dfl.Feder
     assert np.array_equal(found[0], found[1])
 
 
-def test_a_run_resumes_to_the_same_bits(federation: dfl.Federation) -> None:
+def test_a_resumed_run_is_bitwise_equal(federation: dfl.Federation) -> None:
     trained(federation, Softmax(5, 2), name="parts", rounds=2)
     parts = trained(federation, Softmax(5, 2), name="parts", rounds=4, resume=True)
     whole = trained(federation, Softmax(5, 2), rounds=4)
@@ -113,7 +113,7 @@ class Failing(Softmax):
 
 @pytest.mark.parametrize("secagg", ["plain", "real"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_trainer_that_raises_names_the_device_and_loses_nothing(
+def test_an_exception_of_the_trainer_names_the_device_and_the_run_can_be_resumed(
     federation: dfl.Federation, threads: int, secagg: str
 ) -> None:
     failing = Failing(5, 2)
@@ -155,14 +155,14 @@ class Odd(Softmax):
         ("update", "nothing", "could not convert string"),
     ],
 )
-def test_wrong_answers_are_named_with_their_device(
+def test_invalid_return_values_are_reported_with_the_device(
     federation: dfl.Federation, what: str, answer: Any, said: str
 ) -> None:
     with pytest.raises(dfl.TrainerError, match=rf"(?s)device ward-\d+: .*{said}"):
         trained(federation, Odd(what, answer))
 
 
-def test_an_update_that_is_not_finite_is_left_out_and_counted(federation: dfl.Federation) -> None:
+def test_an_update_that_is_not_finite_is_excluded_and_counted(federation: dfl.Federation) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     out = trained(federation, Odd("update", np.full(10, np.nan)))
     rounds = pyarrow.table(out.rounds())
@@ -170,7 +170,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_counted(federation: dfl.Fe
     assert not out["fedavg"].params().any(), "nothing moved"
 
 
-def test_a_loss_that_is_not_finite_is_left_out_and_the_others_train(federation: dfl.Federation) -> None:
+def test_a_loss_that_is_not_finite_is_excluded_and_the_other_devices_train(federation: dfl.Federation) -> None:
     class Blind(Softmax):
         """One ward has a NaN for its loss."""
 
@@ -184,7 +184,7 @@ def test_a_loss_that_is_not_finite_is_left_out_and_the_others_train(federation: 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_trainer_trains_in_a_child_that_was_forked_and_in_a_thread_to_the_same_bits(federation: dfl.Federation) -> None:
+def test_a_forked_process_and_a_thread_train_bitwise_equal_params(federation: dfl.Federation) -> None:
     def train(name: str) -> None:
         trained(federation, Softmax(5, 2), name=name, threads=2)
 
@@ -203,7 +203,7 @@ def test_a_trainer_trains_in_a_child_that_was_forked_and_in_a_thread_to_the_same
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("where", ["thread", "child"])
-def test_a_trainer_that_raises_in_a_thread_or_in_a_child_names_the_device_and_its_run_is_resumed(
+def test_an_exception_in_a_thread_or_a_child_process_names_the_device_and_the_run_can_be_resumed(
     federation: dfl.Federation, where: str
 ) -> None:
     if where == "child" and not hasattr(os, "fork"):
@@ -231,7 +231,7 @@ def test_a_trainer_that_raises_in_a_thread_or_in_a_child_names_the_device_and_it
 
 
 @pytest.mark.parametrize("trainer", [Softmax, Failing])
-def test_arrays_and_trainers_are_let_go_with_their_run(trainer: type[Softmax]) -> None:
+def test_arrays_and_trainers_are_released_with_their_run(trainer: type[Softmax]) -> None:
     def train() -> list[weakref.ref[Any]]:
         inputs, targets = np.ones((40, 5), dtype=np.float32), np.arange(40) % 2
         data = dfl.Federation.from_arrays(inputs, targets, np.repeat(np.arange(8), 5))
@@ -290,12 +290,12 @@ except dfl.TrainerError as error:
 """
 
 
-def test_a_second_thread_that_raises_waits_for_nobody(tmp_path: Path) -> None:
+def test_exceptions_on_two_threads_do_not_deadlock(tmp_path: Path) -> None:
     _, out, err = ended(program(tmp_path / "program.py", SLOW_WORDS))
     assert re.match(r"device ward-\d+: (Slow: slow words|RuntimeError: a second one)", out), err
 
 
-def test_a_trainer_of_real_numbers_has_the_metrics_of_a_regression() -> None:
+def test_a_regression_trainer_has_regression_metrics() -> None:
     class Mean(dfl.Trainer):
         task = "regression"
         num_params = 1  # type: ignore[assignment]

@@ -54,7 +54,7 @@ def test_the_package_is_typed(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mypy", "pyright"])
-def test_the_stubs_tell_use_from_misuse(name: str, tmp_path: Path) -> None:
+def test_the_stubs_accept_use_and_reject_misuse(name: str, tmp_path: Path) -> None:
     use = tmp_path / "use.py"
     use.write_text(USE)
     done = checker(name, use)
@@ -73,7 +73,7 @@ def test_the_examples_of_the_docstrings_run(module: str) -> None:
     assert tried > 0 and failed == 0
 
 
-def test_the_stub_names_what_the_module_holds() -> None:
+def test_the_stub_lists_all_names_of_the_module() -> None:
     stub = (PACKAGE / "_deltafl.pyi").read_text()
     held = [name for name in dir(deltafl._deltafl) if not name.startswith("_")]
     missing = [name for name in held if f"def {name}(" not in stub and f"class {name}:" not in stub]
