@@ -1,4 +1,4 @@
-"""Federations of arrays, of tables, of generators and of folders."""
+"""Federations from arrays, tables, generators and folders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_federation_shares_the_memory_of_the_array() -> None:
     inputs = np.zeros((4, 2), dtype=np.float32)
     federation = dfl.Federation({"a": (inputs[:2], [0, 1]), "b": (inputs[2:], [1, 0])})
     inputs[3] = 7.0
-    assert federation["b"][0].tolist() == [[0.0, 0.0], [7.0, 7.0]], "it is the same memory"
+    assert federation["b"][0].tolist() == [[0.0, 0.0], [7.0, 7.0]], "the memory is shared"
 
 
 def test_devices_may_be_slices_in_any_order_and_with_gaps() -> None:
@@ -44,7 +44,7 @@ def test_devices_may_be_slices_in_any_order_and_with_gaps() -> None:
     assert federation["late"][0].tolist() == inputs[7:9].tolist()
     assert federation["early"][1].tolist() == [0, 1, 1]
     apart = dfl.Federation({"late": (inputs[7:9].copy(), [1, 0]), "early": (inputs[1:4].copy(), [0, 1, 1])})
-    assert apart.hash == federation.hash, "where the examples lie is no part of what they are"
+    assert apart.hash == federation.hash, "the hash does not depend on the memory layout"
 
 
 def test_all_kinds_of_arrays_give_the_same_federation() -> None:
@@ -104,13 +104,13 @@ def test_grey_levels_are_scaled_to_the_range_0_to_1() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "said"),
+    ("devices", "message"),
     [
         ({}, "there are no devices"),
         ({"a": (np.ones((2, 3)), [0])}, "device 'a': 2 inputs and 1 targets"),
-        ({"a": (np.ones((1, 3)), [0]), "b": (np.ones((1, 4)), [0])}, "device 'b' has 4 features where 3"),
+        ({"a": (np.ones((1, 3)), [0]), "b": (np.ones((1, 4)), [0])}, "device 'b' has 4 features, expected 3"),
         ({"a": (np.ones((1, 3)), [0]), "b": (np.array([[1, np.nan, 1]]), [1])}, 'device "b", example 0: feature 1 is not finite'),
-        ({"a": (np.ones((1, 3)), [-1])}, "device 'a': classes are whole numbers from 0 on"),
+        ({"a": (np.ones((1, 3)), [-1])}, "device 'a': classes must be non-negative integers"),
         ({"a": (np.ones((1, 3)), [np.inf])}, 'device "a", example 0: the number to predict is not finite'),
         ({"a": (np.ones((0, 3)), np.zeros(0, dtype=int))}, "device 'a' has no examples"),
         ({"a": (np.array([["x"]]), [0])}, "device 'a'"),
@@ -119,8 +119,8 @@ def test_grey_levels_are_scaled_to_the_range_0_to_1() -> None:
         ({"a": (np.ones((1, 3)), [[0, 1]])}, "device 'a': targets must be a vector"),
     ],
 )
-def test_invalid_devices_are_rejected_by_name(devices: Any, said: str) -> None:
-    with pytest.raises(dfl.InvalidInput, match=said):
+def test_invalid_devices_are_rejected_by_name(devices: Any, message: str) -> None:
+    with pytest.raises(dfl.InvalidInput, match=message):
         dfl.Federation(devices)
 
 

@@ -1,4 +1,4 @@
-"""The strategy for Flower, on a grid of clients in this process."""
+"""The strategy for Flower, with a grid of clients in this process."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from deltafl.flower import DeltaFL, answer, is_in_tail  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def _as_a_server_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages are made in a process that Flower has told who it is."""
+    """Sets the task identity, which Flower requires to create messages."""
     task_identity = pytest.importorskip("flwr.supercore.task_identity")
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(task_identity.TaskIdentity, name, 1)
 
 
 class LocalGrid:
-    """Clients in this process: each pulls w towards its own mean."""
+    """Clients in this process. Each moves w towards its own mean."""
 
     def __init__(self, clients: int, shuffled: bool = False) -> None:
         rng = np.random.default_rng(1)
@@ -56,7 +56,7 @@ class LocalGrid:
         if node in self.failing:
             from flwr.app import Error
 
-            return Message(Error(0, "the client is away"), reply_to=message)
+            return Message(Error(0, "the client is unavailable"), reply_to=message)
         w = message.content["arrays"]["w"].numpy().astype(np.float64)
         loss = float(((w - self.centres[node]) ** 2).mean())
         kind = message.metadata.message_type
@@ -105,7 +105,7 @@ def test_the_tail_follows_the_quantile_and_levels_share_one_run() -> None:
         assert {node for name, node in grid.trained if name == f"theta={theta}"} == expected
         assert strategy.etas[f"theta={theta}"][1] == eta
     assert len([node for name, node in grid.trained if name == "theta=1"]) == 12
-    assert grid.asked.count("query") == 12, "levels that stand at the same arrays are asked once"
+    assert grid.asked.count("query") == 12, "levels with the same arrays share one query"
     assert set(strategy.models) == {"theta=1", "theta=0.5", "theta=0.25"}
 
 
@@ -126,7 +126,7 @@ def test_histograms_keep_the_mass_up_to_a_bin(theta: float) -> None:
     opened = LocalGrid(40)
     trained(DeltaFL(theta), opened, rounds=1)
     assert theta <= mass < theta + 0.1
-    # The open quantile tells losses apart that lie in one bin, and admits the device at η too.
+    # The open quantile distinguishes losses within one bin, and includes the client at η.
     assert len({node for _, node in grid.trained} ^ {node for _, node in opened.trained}) <= 2
 
 
@@ -155,7 +155,7 @@ def test_invalid_options_are_rejected(wrong: dict[str, Any]) -> None:
 
 
 def app_in_this_process(root: Path, monkeypatch: pytest.MonkeyPatch, name: str, overrides: dict[str, Any]) -> Path:
-    """Runs an app with four clients; the folder of its results."""
+    """Runs an app with four clients and returns the folder of its results."""
     from flwr.app import Context
 
     apps = root / "integrations" / "flower"
@@ -195,7 +195,7 @@ def test_the_app_with_theta_1_trains_the_model_of_flowers_fedavg(
         with np.load(file) as arrays:
             models.append(arrays["fc.weight"])
     mine, theirs = models
-    assert np.abs(theirs).max() > 1e-3, "the model has moved"
+    assert np.abs(theirs).max() > 1e-3, "the model has changed"
     assert np.abs(mine - theirs).max() <= 1e-6
 
 
@@ -207,6 +207,6 @@ def test_command_line_values_keep_the_types_of_their_keys(
     assert overridden({"rounds": 1, "rate": 0.1, "out": ""}, ["rounds=7", "out=a=b"]) == {
         "rounds": 7, "rate": 0.1, "out": "a=b",
     }
-    for wrong, said in (("rouns=7", "no key 'rouns'"), ("rounds=x", "rounds is int")):
-        with pytest.raises(SystemExit, match=said):
+    for wrong, error in (("rouns=7", "unknown key 'rouns'"), ("rounds=x", "rounds must be of type int")):
+        with pytest.raises(SystemExit, match=error):
             overridden({"rounds": 1}, [wrong])

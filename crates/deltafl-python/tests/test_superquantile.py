@@ -1,4 +1,4 @@
-"""The superquantile by itself."""
+"""The superquantile and related functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_worst_case_mixture_attains_the_superquantile() -> None:
 
 def test_the_quantile_keeps_the_mass() -> None:
     losses = np.arange(10.0)
-    assert dfl.quantile(losses, 0.3) == 6.0, "three of ten lie above"
+    assert dfl.quantile(losses, 0.3) == 6.0, "three of ten losses are larger"
     assert dfl.quantile(losses.tolist(), 1.0) == 0.0
 
 
@@ -41,7 +41,7 @@ def test_smoothing_stays_within_its_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("losses", "theta", "weights", "said"),
+    ("losses", "theta", "weights", "message"),
     [
         ([1.0], 0.0, None, r"conformity level must be in \(0, 1\]"),
         ([1.0, np.nan], 0.5, None, "entry 1: the loss of a device must be finite"),
@@ -51,7 +51,7 @@ def test_smoothing_stays_within_its_bound() -> None:
     ],
 )
 def test_invalid_input_is_rejected(
-    losses: list[float], theta: float, weights: list[float] | None, said: str
+    losses: list[float], theta: float, weights: list[float] | None, message: str
 ) -> None:
-    with pytest.raises(dfl.InvalidInput, match=said):
+    with pytest.raises(dfl.InvalidInput, match=message):
         dfl.superquantile(losses, theta, weights)

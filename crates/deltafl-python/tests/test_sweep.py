@@ -1,4 +1,4 @@
-"""Sweeps from Python."""
+"""Sweeps with ``sweep`` and ``Sweep``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_extended_sweep_trains_only_the_new_points() -> None:
 
 
 class Failing(Softmax):
-    """Raises at its n-th update."""
+    """Raises an exception after ``left`` updates."""
 
     left = 6
 
@@ -80,5 +80,5 @@ def test_a_sweep_with_a_trainer_resumes_after_an_exception(federation: dfl.Feder
 
 
 def test_values_other_than_lists_are_rejected() -> None:
-    with pytest.raises(dfl.InvalidInput, match="a list"):
+    with pytest.raises(dfl.InvalidInput, match="must be a non-empty list"):
         dfl.sweep(TINY, {"local.learning_rate": "0.1"})

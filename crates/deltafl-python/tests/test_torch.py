@@ -1,4 +1,4 @@
-"""PyTorch modules as trainers, and the superquantile with a gradient."""
+"""PyTorch modules as trainers, and the differentiable superquantile."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ def test_the_number_of_threads_does_not_change_the_params(federation: dfl.Federa
 
 def test_threads_do_not_change_the_params_of_modules_that_draw_random_numbers(federation: dfl.Federation) -> None:
     class Sometimes(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
-        """Draws in its later calls alone."""
+        """Draws random numbers only in later calls."""
 
         def __init__(self) -> None:
             super().__init__()
             self.fc, self.drop = torch.nn.Linear(5, 2), torch.nn.Dropout(0.5)
 
         def forward(self, rows: Any) -> Any:
-            # The first weights of every round are those of the start in the first round alone.
+            # The bias is zero at the start of the first round only.
             return self.fc(self.drop(rows) if bool(self.fc.bias.abs().max() > 0.05) else rows)
 
     torch.manual_seed(0)
@@ -143,9 +143,9 @@ def test_buffers_are_averaged_or_fixed(federation: dfl.Federation, buffers: Any)
     module = dfl_torch.Module(net, buffers=buffers, device="cpu")
     assert module.num_params == 10 + 12 + (10 if buffers == "average" else 0)
     state = dfl.train(federation, module, dfl.FedAvg(), **SHORT).tracks[0].state_dict()
-    moved = bool(state["0.running_mean"].abs().max() > 0)
-    assert moved == (buffers == "average")
-    assert int(state["0.num_batches_tracked"]) == 0, "whole numbers stay"
+    changed = bool(state["0.running_mean"].abs().max() > 0)
+    assert changed == (buffers == "average")
+    assert int(state["0.num_batches_tracked"]) == 0, "integer buffers do not change"
     net.load_state_dict(state)
 
 

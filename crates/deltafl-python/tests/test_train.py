@@ -1,4 +1,4 @@
-"""``train``: a federation, a model and algorithms, without a file."""
+"""``train``: a federation, a model and algorithms, without an experiment file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_model_per_level_is_trained_and_found_by_its_name(federation: dfl.Fede
     assert out["fedavg"].theta == 1.0
     assert half.arrays()["fc.weight"].shape == (2, 5)
     assert not np.array_equal(half.params(seed=1), half.params(seed=2))
-    with pytest.raises(KeyError, match="no model of the run answer to 'theta=0.3'"):
+    with pytest.raises(KeyError, match="no model matches 'theta=0.3'"):
         out["theta=0.3"]
     assert out.path.parent == Path("runs")
 
@@ -81,7 +81,7 @@ def test_a_run_resumes_only_on_the_same_data(federation: dfl.Federation) -> None
     other = dfl.Federation({"ward-0": (np.ones((2, 5)), [0, 1])})
     with pytest.raises(dfl.InvalidInput, match="the experiment has changed"):
         train(other, 5, True)
-    with pytest.raises(dfl.InvalidInput, match="resume=True needs the folder"):
+    with pytest.raises(dfl.InvalidInput, match="resume=True requires the folder"):
         dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), resume=True, **SHORT)
 
 

@@ -1,4 +1,4 @@
-"""The types of the package, checked, and the examples of its docstrings, run."""
+"""Checks the types of the package and runs the examples of its docstrings."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ MISUSE = {
 
 def checker(name: str, *files: Path, **kwargs: Any) -> subprocess.CompletedProcess[str]:
     pytest.importorskip(name)
-    # pyright fetches the rest of itself when it first runs.
+    # pyright downloads its remaining files on the first run.
     if subprocess.run([sys.executable, "-m", name, "--version"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{name} cannot run here")
-    words = {"mypy": ["mypy", "--strict", "--cache-dir", "/dev/null", "--python-version", "3.10"], "pyright": ["pyright", "--pythonversion", "3.10", "--pythonpath", sys.executable]}[name]
+        pytest.skip(f"{name} does not run on this machine")
+    command = {"mypy": ["mypy", "--strict", "--cache-dir", "/dev/null", "--python-version", "3.10"], "pyright": ["pyright", "--pythonversion", "3.10", "--pythonpath", sys.executable]}[name]
     return subprocess.run(
-        [sys.executable, "-m", *words, *map(str, files)], text=True, capture_output=True, check=False, **kwargs
+        [sys.executable, "-m", *command, *map(str, files)], text=True, capture_output=True, check=False, **kwargs
     )
 
 

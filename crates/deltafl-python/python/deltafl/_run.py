@@ -180,8 +180,8 @@ class Run:
         if len(found) == 1:
             return found[0]
         known = ", ".join(repr(track.name) for track in self.tracks)
-        problem = "no model" if not found else f"{len(found)} models"
-        raise KeyError(f"{problem} of the run match {name!r}; the models are {known}")
+        problem = "no model matches" if not found else f"{len(found)} models match"
+        raise KeyError(f"{problem} {name!r}; the models of the run are {known}")
 
     def __iter__(self) -> Iterator[Track]:
         return iter(self.tracks)
