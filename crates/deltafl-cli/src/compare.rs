@@ -6,7 +6,9 @@ use clap::builder::RangedU64ValueParser;
 use deltafl::data::Split;
 use miette::IntoDiagnostic;
 
+#[path = "../../deltafl-run/src/compare/operand.rs"]
 mod operand;
+#[path = "../../deltafl-run/src/compare/paired.rs"]
 mod paired;
 
 use crate::error::bad_input;

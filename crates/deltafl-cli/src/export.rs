@@ -4,9 +4,13 @@ use std::path::PathBuf;
 
 use miette::{IntoDiagnostic, WrapErr};
 
+#[path = "../../deltafl-run/src/export/cohorts.rs"]
 mod cohorts;
+#[path = "../../deltafl-run/src/export/event.rs"]
 mod event;
+#[path = "../../deltafl-run/src/export/tabular.rs"]
 mod tabular;
+#[path = "../../deltafl-run/src/export/tensorboard.rs"]
 mod tensorboard;
 
 use crate::error::make_folder;

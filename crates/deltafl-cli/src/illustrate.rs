@@ -8,6 +8,7 @@ use miette::{IntoDiagnostic, Result, WrapErr};
 
 use crate::canvas;
 
+#[path = "../../deltafl-run/src/illustration.rs"]
 mod panels;
 
 use panels::Panels;

@@ -9,9 +9,13 @@ use clap::ValueEnum;
 use deltafl_data::experiment::Experiment;
 use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
+#[path = "../../deltafl-run/src/paper/beside.rs"]
 mod beside;
+#[path = "../../deltafl-run/src/paper/data.rs"]
 mod data;
+#[path = "../../deltafl-run/src/paper/estimate.rs"]
 pub(crate) mod estimate;
+#[path = "../../deltafl-run/src/paper/presets.rs"]
 mod presets;
 
 use crate::error::BadInput;

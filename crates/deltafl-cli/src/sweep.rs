@@ -5,12 +5,19 @@ use std::path::{Path, PathBuf};
 
 use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
+#[path = "../../deltafl-run/src/sweep/axes.rs"]
 pub(crate) mod axes;
+#[path = "../../deltafl-run/src/sweep/folder.rs"]
 pub(crate) mod folder;
+#[path = "../../deltafl-run/src/sweep/listing.rs"]
 pub(crate) mod listing;
+#[path = "../../deltafl-run/src/sweep/merge.rs"]
 mod merge;
+#[path = "../../deltafl-run/src/sweep/points.rs"]
 pub(crate) mod points;
+#[path = "../../deltafl-run/src/sweep/slurm.rs"]
 mod slurm;
+#[path = "../../deltafl-run/src/sweep/train.rs"]
 pub(crate) mod train;
 
 use crate::run::Machine;

@@ -12,7 +12,9 @@ use deltafl_data::run_folder::{Summary, TrackSummary};
 use miette::{IntoDiagnostic, Result, WrapErr, miette};
 use serde::Serialize;
 
+#[path = "tune/grid.rs"]
 mod grid;
+#[path = "tune/heat_map.rs"]
 mod heat_map;
 
 use crate::error::{bad_input, make_folder};

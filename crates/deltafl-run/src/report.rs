@@ -8,14 +8,23 @@ use std::path::{Path, PathBuf};
 use deltafl_data::experiment::Experiment;
 use miette::{Context, IntoDiagnostic};
 
+#[path = "report/cohorts.rs"]
 mod cohorts;
+#[path = "report/figures.rs"]
 mod figures;
+#[path = "report/headline.rs"]
 mod headline;
+#[path = "report/measure.rs"]
 mod measure;
+#[path = "report/page.rs"]
 mod page;
+#[path = "report/results.rs"]
 mod results;
+#[path = "report/spread.rs"]
 mod spread;
+#[path = "report/tables.rs"]
 mod tables;
+#[path = "report/tracks.rs"]
 pub(crate) mod tracks;
 
 use crate::error::{bad_input, make_folder};

@@ -28,7 +28,9 @@ use crate::error::{BadInput, Busy, bad_input, quoted};
 use crate::gpu::Found;
 use crate::progress::{Progress, Show};
 
+#[path = "session/local.rs"]
 mod local;
+#[path = "session/seeds.rs"]
 mod seeds;
 
 use local::LocalRun;

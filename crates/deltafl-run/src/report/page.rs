@@ -15,8 +15,11 @@ use super::tables::{Compared, Table};
 use super::tracks::TrackInfo;
 use crate::idle;
 
+#[path = "page/data.rs"]
 mod data;
+#[path = "page/devices.rs"]
 mod devices;
+#[path = "page/numbers.rs"]
 mod numbers;
 
 const TEMPLATE: &str = include_str!("page/page.html");

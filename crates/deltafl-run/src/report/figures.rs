@@ -5,13 +5,21 @@ use std::collections::HashMap;
 use super::results::RunResults;
 use crate::canvas;
 
+#[path = "figures/bins.rs"]
 pub(super) mod bins;
+#[path = "figures/chart.rs"]
 mod chart;
+#[path = "figures/combined.rs"]
 mod combined;
+#[path = "figures/draw.rs"]
 mod draw;
+#[path = "figures/eta_every.rs"]
 mod eta_every;
+#[path = "figures/kinds.rs"]
 mod kinds;
+#[path = "figures/palette.rs"]
 mod palette;
+#[path = "figures/several.rs"]
 mod several;
 
 use chart::Chart;
