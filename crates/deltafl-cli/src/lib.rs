@@ -1,22 +1,14 @@
 //! The `deltafl` command: federated learning for devices that differ.
 //!
-//! It is a library so that another program can hold it: [`command`] is the whole command, [`embed`] what the Python package
-//! calls of it.
+//! It is a library so that another program can contain it: [`command`] is the whole command.
 
 use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod bench;
-#[path = "../../deltafl-run/src/by_class.rs"]
-mod by_class;
-#[path = "../../deltafl-run/src/drawing.rs"]
-mod canvas;
 #[cfg(feature = "net")]
 mod certs;
-#[cfg(feature = "mpi")]
-#[path = "../../deltafl-run/src/cluster.rs"]
-mod cluster;
 mod compare;
 mod dashboard;
 mod data;
@@ -25,20 +17,15 @@ mod demo;
 mod device;
 #[cfg(feature = "net")]
 mod doctor;
+#[cfg(feature = "net")]
 pub mod embed;
 #[cfg(feature = "net")]
 mod enrol;
 mod error;
-#[path = "../../deltafl-run/src/evaluate.rs"]
 mod evaluate;
-#[path = "../../deltafl-run/src/experiment_file.rs"]
-mod experiment_file;
 mod export;
-#[path = "../../deltafl-run/src/backend.rs"]
-mod gpu;
-#[path = "../../deltafl-run/src/idle_rounds.rs"]
-mod idle;
 mod illustrate;
+mod interrupt;
 #[cfg(feature = "net")]
 mod logs;
 mod man;
@@ -47,27 +34,16 @@ mod model;
 mod paper;
 mod progress;
 mod reference;
-#[path = "../../deltafl-run/src/report.rs"]
 mod report;
 mod run;
-#[path = "../../deltafl-run/src/run_list.rs"]
-mod run_list;
-#[path = "../../deltafl-run/src/run_names.rs"]
-mod run_names;
-#[path = "../../deltafl-run/src/runs.rs"]
 mod runs;
 #[cfg(feature = "net")]
 mod serve;
-#[path = "../../deltafl-run/src/session.rs"]
-mod session;
 #[cfg(feature = "net")]
 mod settings;
 #[cfg(feature = "net")]
 mod swarm;
 mod sweep;
-#[path = "../../deltafl-run/src/text_table.rs"]
-mod table;
-#[path = "../../deltafl-run/src/tune.rs"]
 mod tune;
 
 /// Federated learning for devices that differ: one model per conformity level

@@ -1,49 +1,67 @@
-//! How each class fares, where labels are words: the share of its examples that is taken for another class.
+//! The error of each class, if classes have names: the share of its examples that is taken for another class.
 //!
 //! A federation in which every class is a device, with the examples of all devices of a split that are of it, is evaluated as
 //! any other. Numbers of classes that have no names say little, and there may be thousands: they are left out.
 
-use deltafl::compute::Threads;
+use std::num::NonZeroUsize;
+
+use deltafl::compute::{ComputeError, Threads};
 use deltafl::data::{
-    DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, Split, TargetKind,
+    DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, InvalidDevice, Split,
+    TargetKind,
 };
-use deltafl::exchange::{Direct, Exchange as _, SplitEvaluation};
+use deltafl::exchange::{Direct, Exchange as _, ExchangeError, SplitEvaluation};
 use deltafl::metrics::OverSeeds;
 use deltafl::params::Params;
 use deltafl::task::{Task, Unit};
 use deltafl::trainer::LocalTrainer;
 use deltafl_data::run_folder::{ClassFigures, Classes};
-use miette::{IntoDiagnostic, Report, Result};
 
-use crate::table;
+use crate::backend::thread_count;
+use crate::text_table;
 
-/// At most how many classes are told of.
+/// Why classes cannot be evaluated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ByClassError {
+    /// The examples of a class are not those of a device.
+    #[error(transparent)]
+    Examples(#[from] InvalidDevice),
+    /// The CPU cannot be used.
+    #[error(transparent)]
+    Compute(#[from] ComputeError),
+    /// An evaluation failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+}
+
+/// The largest number of classes that are reported.
 const CLASSES: usize = 100;
 
-/// How the classes of the test devices fare under some tracks, over seeds; those of the train devices where there are no
-/// others. `None` where classes have no names.
-pub(crate) fn evaluate(
+/// The error of the classes of the test devices for some tracks, over seeds. Uses the train devices if there are no others.
+/// Returns `None` if classes have no names.
+pub fn evaluate(
     trainer: &dyn LocalTrainer,
     federation: &Federation,
     seeds: &[Vec<&Params>],
-    threads: usize,
-) -> Result<Option<Classes>> {
+    threads: Option<NonZeroUsize>,
+) -> Result<Option<Classes>, ByClassError> {
     let split = if federation.split(Split::Test).is_empty() { Split::Train } else { Split::Test };
     let Some(by_class) = by_class(federation, split)? else { return Ok(None) };
     if by_class.is_empty() || trainer.task().primary().unit != Unit::Share {
         return Ok(None);
     }
-    let compute = Threads::new(trainer, &by_class, threads).map_err(Report::from_err)?;
-    let mut exchange = Direct::new(compute, &by_class).map_err(Report::from_err)?;
+    let compute = Threads::new(trainer, &by_class, thread_count(threads))?;
+    let mut exchange = Direct::new(compute, &by_class)?;
     let mut evaluations = Vec::new();
     for params in seeds {
-        evaluations.extend(exchange.evaluate(Split::Train, params).map_err(Report::from_err)?);
+        evaluations.extend(exchange.evaluate(Split::Train, params)?);
     }
     Ok(figures(split, &evaluations))
 }
 
 /// The examples of the devices of a split, with each class in the place of a device; `None` where classes have no names.
-fn by_class(federation: &Federation, split: Split) -> Result<Option<Federation>> {
+fn by_class(federation: &Federation, split: Split) -> Result<Option<Federation>, ByClassError> {
     let TargetKind::Classes(classes) = federation.targets() else { return Ok(None) };
     if federation.class_names().is_empty() || classes > CLASSES {
         return Ok(None);
@@ -57,7 +75,7 @@ fn by_class(federation: &Federation, split: Split) -> Result<Option<Federation>>
         if rows.count > 0 {
             let labels = vec![class; rows.count];
             let name = federation.class_name(class);
-            builder.push(&name, Split::Train, rows.lent(federation.kind()), &labels).into_diagnostic()?;
+            builder.push(&name, Split::Train, rows.lent(federation.kind()), &labels)?;
         }
     }
     Ok(Some(builder.build().normalised_as(federation)))
@@ -122,17 +140,17 @@ fn figures(split: Split, seeds: &[SplitEvaluation]) -> Option<Classes> {
 }
 
 /// For a terminal: a row per class, a column per track.
-pub(crate) fn rendered(classes: &Classes, tracks: &[String]) -> String {
+pub fn rendered(classes: &Classes, tracks: &[String]) -> String {
     let metric = Task::Classes.primary();
     let header = [String::new(), "examples".to_owned()].into_iter().chain(tracks.iter().cloned());
     let mut rows: Vec<Vec<String>> = vec![header.collect()];
     for class in &classes.classes {
-        let errors = class.errors.iter().map(|&error| table::shown(metric, error, 2));
+        let errors = class.errors.iter().map(|&error| text_table::shown(metric, error, 2));
         rows.push([class.name.clone(), class.examples.to_string()].into_iter().chain(errors).collect());
     }
     let title =
         format!("By class: the share of its {} examples taken for another, in %", classes.split.name());
-    format!("\n{title}\n\n{}", table::aligned(&rows))
+    format!("\n{title}\n\n{}", text_table::aligned(&rows))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! `mpirun deltafl run`: a run on the ranks of an MPI job. Every rank trains; rank 0 writes and speaks.
+//! A run on the ranks of an MPI job. Every rank trains; rank 0 writes the run folder and reports.
 
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -10,56 +11,61 @@ use deltafl::training::train;
 use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
 use deltafl_mpi::{Masks, World};
-use miette::Report;
 
-use crate::error::{bad_input, exit_code};
-use crate::gpu::{Found, Wish};
-use crate::progress::{Progress, Show};
+use crate::backend::{Backend, BackendRequest, thread_count};
 use crate::session::{
-    Ended, Options, Recorder, Seeds, Stopped, build_model, computing, folder_error, load, open,
-    stop_on_interrupt, tell_classes, warn_before,
+    Ended, Recorder, RunError, RunOptions, Seeds, Stopped, build_model, load, open, warn_before,
+    write_classes,
 };
 
+pub use deltafl_mpi::launched;
+
 /// Trains all seeds of an experiment on all ranks.
-pub(crate) fn run(experiment: Experiment, options: &Options<'_>) -> Result<Ended, Report> {
-    let world = World::init().map_err(|e| bad_input(e.to_string()))?;
+///
+/// If a rank fails while others wait for it, the job is aborted: `failed` reports the error of the rank, which has a name,
+/// and returns the exit code of the job.
+pub fn run(
+    experiment: Experiment,
+    options: &RunOptions<'_>,
+    failed: &dyn Fn(&str, RunError) -> u8,
+) -> Result<Ended, RunError> {
+    let world = World::init().map_err(|e| RunError::Ranks { problem: e.to_string() })?;
     let prepared = prepare(&world, experiment, options);
     let first = world.first_failure(prepared.is_err());
     match prepared {
         Ok(run) if first.is_none() => {
-            // The others may be waiting for this rank: it cannot just return.
-            on_ranks(&world, run, options).or_else(|report| {
-                eprintln!("{world} failed\nError: {report:?}");
-                world.abort(exit_code(&report))
-            })
+            // The other ranks may be waiting for this one, so it cannot return.
+            on_ranks(&world, run, options)
+                .or_else(|error| world.abort(failed(&format!("{world} failed"), error)))
         }
-        Err(report) if first == Some(world.rank()) => {
-            eprintln!("{world} cannot take part");
-            Err(report)
+        Err(error) if first == Some(world.rank()) => {
+            Err(RunError::Rank { rank: world.to_string(), source: Box::new(error) })
         }
-        // The job ends; another rank says why.
+        // The job ends; another rank reports the error.
         _ => Ok(Ended::Followed),
     }
 }
 
-/// What each rank needs to train.
+/// The inputs of a rank.
 struct Run {
     experiment: Experiment,
     federation: Federation,
     model: Box<dyn Model>,
-    /// Where the devices of this rank compute.
-    wish: Wish,
+    /// The backend of this rank.
+    request: BackendRequest,
     /// On rank 0.
     folder: Option<RunFolder>,
 }
 
-fn prepare(world: &World, mut experiment: Experiment, options: &Options<'_>) -> Result<Run, Report> {
-    let kernel = world.common_isa(options.kernel);
-    let wish = common_wish(world, options);
+fn prepare(world: &World, mut experiment: Experiment, options: &RunOptions<'_>) -> Result<Run, RunError> {
+    let kernel = world.common_isa(options.machine.kernel);
+    let request = common_request(world, options);
     let federation = load(&experiment)?;
     let model = build_model(&experiment, &federation, kernel)?;
-    // What cannot be computed is found before the run folder is made; the data is uploaded again for the run.
-    let compute = Found::at(wish, &experiment, &federation, model.num_params())?.recorded();
+    // A backend that cannot be used is detected before the run folder is created. The data is uploaded again for the run.
+    let trainer = Sgd::new(&*model);
+    let threads = options.machine.threads;
+    let compute = Backend::open(request, &experiment, &federation, &trainer, threads)?.recorded();
     experiment.resolved = Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
@@ -69,41 +75,44 @@ fn prepare(world: &World, mut experiment: Experiment, options: &Options<'_>) -> 
         population: Population::of(&federation),
     });
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
-    Ok(Run { experiment, federation, model, wish, folder })
+    Ok(Run { experiment, federation, model, request, folder })
 }
 
-/// Where each rank computes: the ranks of a host share its GPUs in turn. Under `auto` all ranks have the same kind of GPU or
-/// none uses one, since kinds round differently; a run that was begun goes on where it was begun.
-fn common_wish(world: &World, options: &Options<'_>) -> Wish {
+/// The backend of each rank. The ranks of a host share its GPUs in turn. Under `auto` either all ranks use the same kind of
+/// GPU or none uses one, since kinds round differently. A run that was begun continues on its backend.
+fn common_request(world: &World, options: &RunOptions<'_>) -> BackendRequest {
+    let place = options.machine.compute;
     // Only rank 0 reads the run folder.
-    let begun = Wish::for_run(options.out, options.compute);
+    let begun = BackendRequest::for_run(options.out, place);
     let begun = world.bytes_of_root(vec![u8::from(begun.gpu.is_some()), u8::from(begun.required)]);
-    let gpu = (begun[0] == 1).then(|| Wish::gpu_of_process(options.compute, world.rank_on_host()));
-    let wish = Wish { gpu, required: begun[1] == 1 };
-    let same = world.same("the GPU", &wish.name()).is_ok();
-    if same || wish.required { wish } else { Wish::CPU }
+    let gpu = (begun[0] == 1).then(|| BackendRequest::gpu_of_process(place, world.rank_on_host()));
+    let request = BackendRequest { gpu, required: begun[1] == 1 };
+    let same = world.same("the GPU", &request.gpu_name()).is_ok();
+    if same || request.required { request } else { BackendRequest::CPU }
 }
 
-fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Report> {
-    let Run { experiment, federation, model, wish, folder } = run;
-    world.same("the data", federation.hash()).map_err(|e| bad_input(e.to_string()))?;
-    world.same("the experiment", &experiment.to_toml()).map_err(|e| bad_input(e.to_string()))?;
+fn on_ranks(world: &World, run: Run, options: &RunOptions<'_>) -> Result<Ended, RunError> {
+    let Run { experiment, federation, model, request, folder } = run;
+    let differs = |e: deltafl_mpi::Differs| RunError::Ranks { problem: e.to_string() };
+    world.same("the data", federation.hash()).map_err(differs)?;
+    world.same("the experiment", &experiment.to_toml()).map_err(differs)?;
     let trainer = Sgd::new(&*model);
-    let found = Found::at(wish, &experiment, &federation, model.num_params())?;
-    if world.is_root() && matches!(options.show, Show::Plain) {
-        eprintln!("{}", found.told());
+    let listener = options.listener;
+    let threads = NonZeroUsize::new(world.threads(thread_count(options.machine.threads)));
+    let backend = Backend::open(request, &experiment, &federation, &trainer, threads)?;
+    if world.is_root() {
+        listener.note(&backend.description());
     }
-    let compute = computing(found, &trainer, &federation, world.threads(options.threads))?.alone();
+    let compute = backend.into_compute();
     let masks = match experiment.secagg {
         SecureAggregation::Plain => Masks::None,
         SecureAggregation::Real => Masks::Real { drop_out: experiment.availability.drop_out.get() },
     };
-    let mut exchange = world
-        .exchange(compute, &federation, masks)
-        .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
-    let show = if world.is_root() { options.show } else { &Show::Quiet };
-    warn_before(&experiment, &federation, show);
-    let (stop, folder) = (stop_on_interrupt(), folder.map(Mutex::new));
+    let mut exchange = world.exchange(compute, &federation, masks).map_err(RunError::Setup)?;
+    if world.is_root() {
+        warn_before(&experiment, &federation, listener);
+    }
+    let folder = folder.map(Mutex::new);
     let labels = experiment.labels();
     let plan = experiment.plan();
 
@@ -111,37 +120,42 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         let saved = folder.as_ref().map(|folder| {
             folder.lock().unwrap_or_else(PoisonError::into_inner).state(seed, model.num_params())
         });
-        let saved = saved.transpose().map_err(folder_error)?.flatten();
-        // Only rank 0 reads the run folder; a checkpoint's bytes are the state for the others.
-        let saved = saved.map(|state| checkpoint_bytes(&state)).transpose().map_err(Report::from_err)?;
+        let saved = saved.transpose()?.flatten();
+        // Only rank 0 reads the run folder; it sends the bytes of a checkpoint to the others.
+        let saved = saved.map(|state| checkpoint_bytes(&state)).transpose()?;
         let saved = Some(world.bytes_of_root(saved.unwrap_or_default())).filter(|bytes| !bytes.is_empty());
-        saved.map(|bytes| state_of_checkpoint(&bytes)).transpose().map_err(Report::from_err)
+        saved.map(|bytes| state_of_checkpoint(&bytes)).transpose().map_err(RunError::from)
     })?;
     let stopped = seeds.work(|state| {
-        let progress = Progress::new(show, &experiment, state.seed, state.round);
+        let seed = state.seed;
+        if world.is_root() {
+            listener.begin(&experiment, seed, state.round);
+        }
         let recorder = folder.as_ref().map(|folder| Recorder {
             folder,
-            progress: &progress,
+            listener,
             labels: &labels,
-            seed: state.seed,
-            stop: [stop, seeds.failed()],
+            seed,
+            failed: seeds.failed(),
             lap: Instant::now(),
         });
         let outcome = train(&mut exchange, &plan, state, &mut world.observe(recorder));
-        progress.finish();
-        outcome.map_err(Report::from_err)
+        if world.is_root() {
+            listener.end(seed);
+        }
+        outcome.map_err(RunError::from)
     })?;
     if let Some(state) = stopped {
         let stopped = Stopped::at(options.out, &experiment, &state);
         return Ok(if world.is_root() { Ended::Interrupted(stopped) } else { Ended::Followed });
     }
-    if let Some(throughput) = exchange.throughput().filter(|_| matches!(show, Show::Plain)) {
-        eprint!("{throughput}");
+    if let Some(throughput) = exchange.throughput().filter(|_| world.is_root()) {
+        listener.note(throughput.to_string().trim_end());
     }
     let folder = folder.map(|folder| folder.into_inner().unwrap_or_else(PoisonError::into_inner));
     if let Some(folder) = &folder {
-        tell_classes(folder, &experiment, &trainer, &federation, options.threads)?;
+        write_classes(folder, &experiment, &trainer, &federation, options.machine.threads)?;
     }
-    let summary = folder.map(|folder| folder.summarise()).transpose().map_err(folder_error)?;
+    let summary = folder.map(|folder| folder.summarise()).transpose()?;
     Ok(summary.map_or(Ended::Followed, Ended::Finished))
 }

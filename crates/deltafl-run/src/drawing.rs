@@ -6,7 +6,6 @@
 use std::ops::Range;
 use std::sync::Once;
 
-use miette::{IntoDiagnostic, Result, miette};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::register_font;
@@ -20,7 +19,22 @@ const SAMPLES: u32 = 2;
 const STRETCH: usize = 16 * 3 * SAMPLES as usize;
 const WHITE_SAMPLES: [u8; STRETCH] = [255; STRETCH];
 
-/// What a drawing says.
+/// Why a figure cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DrawingError {
+    /// The drawing library failed.
+    #[error("cannot draw a figure: {problem}")]
+    Plot {
+        /// The error of the library.
+        problem: String,
+    },
+    /// The PNG encoder failed.
+    #[error("cannot encode a figure as PNG")]
+    Png(#[from] png::EncodingError),
+}
+
+/// The result of drawing on a backend.
 pub(crate) type Drawn<DB> = std::result::Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
 /// Something that can be drawn on any backend.
@@ -49,32 +63,32 @@ impl Scale {
 }
 
 /// The drawing as SVG.
-pub(crate) fn svg(drawing: &impl Drawing) -> Result<String> {
+pub(crate) fn svg(drawing: &impl Drawing) -> Result<String, DrawingError> {
     let mut text = String::new();
     let backend = SVGBackend::with_string(&mut text, drawing.size());
     on_white(drawing, &backend.into_drawing_area(), 1)
-        .map_err(|e| miette!("could not draw a figure: {e}"))?;
+        .map_err(|e| DrawingError::Plot { problem: e.to_string() })?;
     Ok(text)
 }
 
 /// The drawing as PNG.
-pub(crate) fn png(drawing: &impl Drawing) -> Result<Vec<u8>> {
+pub(crate) fn png(drawing: &impl Drawing) -> Result<Vec<u8>, DrawingError> {
     let scale = PIXELS * SAMPLES;
     let (width, height) = drawing.size();
     let (width, height) = (width * scale, height * scale);
     let mut samples = vec![0; 3 * width as usize * height as usize];
     let backend = BitMapBackend::with_buffer(&mut samples, (width, height));
     on_white(drawing, &backend.into_drawing_area(), scale)
-        .map_err(|e| miette!("could not draw a figure: {e}"))?;
+        .map_err(|e| DrawingError::Plot { problem: e.to_string() })?;
     let pixels = averaged(&samples, width as usize);
 
     let mut png = Vec::new();
     let mut encoder = png::Encoder::new(&mut png, width / SAMPLES, height / SAMPLES);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_compression(png::Compression::Balanced);
-    let mut writer = encoder.write_header().into_diagnostic()?;
-    writer.write_image_data(&pixels).into_diagnostic()?;
-    writer.finish().into_diagnostic()?;
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(&pixels)?;
+    writer.finish()?;
     Ok(png)
 }
 

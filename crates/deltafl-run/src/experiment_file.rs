@@ -1,61 +1,193 @@
-//! Experiment files: read, overridden by `--set`, checked, with errors that point at the line.
+//! Experiment files: read, overridden by `KEY=VALUE`, checked, with errors that point at the line.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use deltafl_data::experiment::Experiment;
-use miette::LabeledSpan;
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 
-use crate::error::{BadInput, bad_input};
+use crate::error::{ErrorKind, Excerpt, Explain};
 use crate::sweep::axes;
 
+/// Why an experiment file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExperimentFileError {
+    /// The file cannot be read.
+    #[error("cannot read the experiment {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error of the file system.
+        source: std::io::Error,
+    },
+    /// The file contains no key.
+    #[error("the experiment {path} is empty")]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is invalid as a whole: a key is missing, for example.
+    #[error("invalid experiment file {path}: {problem}")]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        problem: String,
+    },
+    /// A place in the file is invalid.
+    #[error("invalid experiment file")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Its text.
+        text: String,
+        /// The bytes that are invalid.
+        span: Range<usize>,
+        /// The problem.
+        problem: String,
+    },
+    /// An override has no `=`.
+    #[error("--set {assignment}: expected key=value")]
+    Assignment {
+        /// The override.
+        assignment: String,
+    },
+    /// An override is invalid, or makes the experiment invalid.
+    #[error("--set {assignment}: {problem}")]
+    Override {
+        /// The override.
+        assignment: String,
+        /// The problem.
+        problem: String,
+    },
+    /// Several overrides together make the experiment invalid.
+    #[error("{path} with --set {}: {problem}", overrides.join(" --set "))]
+    Overrides {
+        /// The file.
+        path: PathBuf,
+        /// The overrides.
+        overrides: Vec<String>,
+        /// The problem.
+        problem: String,
+    },
+    /// A combination of values of a sweep is invalid.
+    #[error("invalid experiment file {path} with {}: {problem}", values.join(", "))]
+    Combination {
+        /// The file.
+        path: PathBuf,
+        /// The values.
+        values: Vec<String>,
+        /// The problem.
+        problem: String,
+    },
+    /// The experiment has lists where it needs one value: it describes a sweep.
+    #[error(transparent)]
+    Sweep(Box<Self>),
+}
+
+impl ExperimentFileError {
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Read { path, .. }
+            | Self::Empty { path }
+            | Self::Incomplete { path, .. }
+            | Self::Invalid { path, .. }
+            | Self::Overrides { path, .. }
+            | Self::Combination { path, .. } => Some(path),
+            Self::Assignment { .. } | Self::Override { .. } => None,
+            Self::Sweep(error) => error.path(),
+        }
+    }
+}
+
+impl Explain for ExperimentFileError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::InvalidInput
+    }
+
+    fn help(&self) -> Option<String> {
+        let help = match self {
+            Self::Read { .. } => {
+                "give the path of a TOML file; experiments/quickstart.toml is an example".to_owned()
+            }
+            Self::Empty { .. } => {
+                "it needs name, rounds, cohort, [data], [model], [local] and an [[algorithm]]; \
+                                   deltafl help experiment explains them"
+                    .to_owned()
+            }
+            Self::Assignment { .. } => {
+                "for example --set rounds=5 --set local.learning_rate=0.1 --set algorithm.1.theta=0.3"
+                    .to_owned()
+            }
+            Self::Sweep(error) => {
+                let file =
+                    error.path().map_or_else(|| "EXPERIMENT".to_owned(), |path| path.display().to_string());
+                format!("a list of values sweeps a key, with a run for each value: deltafl sweep run {file}")
+            }
+            _ => return None,
+        };
+        Some(help)
+    }
+
+    fn excerpt(&self) -> Option<Excerpt<'_>> {
+        match self {
+            Self::Invalid { path, text, span, problem } => {
+                Some(Excerpt { path, text, span: span.clone(), problem })
+            }
+            Self::Sweep(error) => error.excerpt(),
+            _ => None,
+        }
+    }
+}
+
 /// Reads an experiment file and applies overrides.
-pub(crate) fn read(path: &Path, overrides: &[String]) -> Result<Experiment, BadInput> {
+pub fn read(path: &Path, overrides: &[String]) -> Result<Experiment, ExperimentFileError> {
     parse(path, &text(path)?, overrides)
 }
 
 /// The text of an experiment file.
-pub(crate) fn text(path: &Path) -> Result<String, BadInput> {
-    std::fs::read_to_string(path).map_err(|e| {
-        bad_input(format!("cannot read the experiment {}", path.display()))
-            .because(e)
-            .help("give the path of a TOML file; experiments/quickstart.toml is an example")
-    })
+pub fn text(path: &Path) -> Result<String, ExperimentFileError> {
+    std::fs::read_to_string(path)
+        .map_err(|source| ExperimentFileError::Read { path: path.to_owned(), source })
 }
 
 /// Checks the text of an experiment file.
-pub(crate) fn parse(path: &Path, text: &str, overrides: &[String]) -> Result<Experiment, BadInput> {
+pub fn parse(path: &Path, text: &str, overrides: &[String]) -> Result<Experiment, ExperimentFileError> {
     let parsed = if overrides.is_empty() { checked(path, text) } else { overridden(path, text, overrides) };
     parsed.map_err(|error| match document(path, text, overrides) {
         // A list where one value belongs asks for a sweep, which is another command.
-        Ok(document) if !axes::of_document(&document).is_empty() => error.help(format!(
-            "a list of values sweeps a key, a run for each: deltafl sweep run {}",
-            path.display()
-        )),
+        Ok(document) if !axes::of_document(&document).is_empty() => {
+            ExperimentFileError::Sweep(Box::new(error))
+        }
         _ => error,
     })
 }
 
 /// Checks the text of an experiment, without overrides.
-pub(crate) fn checked(path: &Path, text: &str) -> Result<Experiment, BadInput> {
-    experiment(text).map_err(|wrong| wrong.shown(path, text))
+pub(crate) fn checked(path: &Path, text: &str) -> Result<Experiment, ExperimentFileError> {
+    experiment(text).map_err(|wrong| wrong.into_error(path, text))
 }
 
 /// Checks the text of an experiment that was put together: with these, it is not that of the file.
-pub(crate) fn checked_with(path: &Path, text: &str, with: &[String]) -> Result<Experiment, BadInput> {
+pub(crate) fn checked_with(
+    path: &Path,
+    text: &str,
+    with: &[String],
+) -> Result<Experiment, ExperimentFileError> {
     if with.is_empty() {
         return checked(path, text);
     }
-    experiment(text).map_err(|wrong| {
-        let with = with.join(", ");
-        bad_input(format!("invalid experiment file {} with {with}: {}", path.display(), wrong.message))
+    experiment(text).map_err(|wrong| ExperimentFileError::Combination {
+        path: path.to_owned(),
+        values: with.to_vec(),
+        problem: wrong.message,
     })
 }
 
 /// Checks the text of an experiment with overrides. An error is that of the override which causes it; what is wrong in the
 /// file itself is shown there, and never in a line that the file does not hold.
-fn overridden(path: &Path, text: &str, overrides: &[String]) -> Result<Experiment, BadInput> {
+fn overridden(path: &Path, text: &str, overrides: &[String]) -> Result<Experiment, ExperimentFileError> {
     let with = |overrides: &[String]| document(path, text, overrides).map(|document| document.to_string());
     let whole = with(overrides)?;
     let wrong = match experiment(&whole) {
@@ -67,17 +199,19 @@ fn overridden(path: &Path, text: &str, overrides: &[String]) -> Result<Experimen
         let rest = with(&others)?;
         let same = |other: Wrong| other.signature(&rest) == wrong.signature(&whole);
         if !experiment(&rest).is_err_and(same) {
-            return Err(bad_input(format!("--set {assignment}: {}", wrong.message)));
+            return Err(ExperimentFileError::Override {
+                assignment: assignment.clone(),
+                problem: wrong.message,
+            });
         }
     }
     match experiment(text) {
-        Err(own) if own.signature(text) == wrong.signature(&whole) => Err(own.shown(path, text)),
-        _ => Err(bad_input(format!(
-            "{} with --set {}: {}",
-            path.display(),
-            overrides.join(" --set "),
-            wrong.message
-        ))),
+        Err(own) if own.signature(text) == wrong.signature(&whole) => Err(own.into_error(path, text)),
+        _ => Err(ExperimentFileError::Overrides {
+            path: path.to_owned(),
+            overrides: overrides.to_vec(),
+            problem: wrong.message,
+        }),
     }
 }
 
@@ -104,36 +238,39 @@ impl Wrong {
         (&self.message, &text[start..end])
     }
 
-    /// For people: at its line, where it has one.
-    fn shown(self, path: &Path, text: &str) -> BadInput {
+    /// With its place in the file, if it has one.
+    fn into_error(self, path: &Path, text: &str) -> ExperimentFileError {
+        let path = path.to_owned();
         let empty = text.parse::<DocumentMut>().is_ok_and(|document| document.is_empty());
         if empty {
-            return bad_input(format!("the experiment {} is empty", path.display())).help(
-                "it needs name, rounds, cohort, [data], [model], [local] and an [[algorithm]]; deltafl help experiment explains them",
-            );
+            return ExperimentFileError::Empty { path };
         }
         if self.span.is_empty() {
-            return bad_input(format!("invalid experiment file {}", path.display())).because(self.message);
+            return ExperimentFileError::Incomplete { path, problem: self.message };
         }
-        let label = LabeledSpan::new_with_span(Some(self.message), self.span);
-        bad_input("invalid experiment file").at(path, text, label)
+        ExperimentFileError::Invalid { path, text: text.to_owned(), span: self.span, problem: self.message }
     }
 }
 
 /// The file with `key=value` applied, so that a wrong value is shown where it would stand.
-pub(crate) fn document(path: &Path, text: &str, overrides: &[String]) -> Result<DocumentMut, BadInput> {
-    let mut document: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| {
-        let label = LabeledSpan::new_with_span(Some(e.message().to_owned()), e.span().unwrap_or(0..0));
-        bad_input("invalid experiment file").at(path, text, label)
-    })?;
+pub(crate) fn document(
+    path: &Path,
+    text: &str,
+    overrides: &[String],
+) -> Result<DocumentMut, ExperimentFileError> {
+    let mut document: DocumentMut =
+        text.parse().map_err(|e: toml_edit::TomlError| ExperimentFileError::Invalid {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            span: e.span().unwrap_or(0..0),
+            problem: e.message().to_owned(),
+        })?;
     for assignment in overrides {
         let Some((key, value)) = assignment.split_once('=') else {
-            return Err(bad_input(format!("--set {assignment}: expected key=value")).help(
-                "for example --set rounds=5 --set local.learning_rate=0.1 --set algorithm.1.theta=0.3",
-            ));
+            return Err(ExperimentFileError::Assignment { assignment: assignment.clone() });
         };
         set(document.as_table_mut(), key.trim(), value_of(value.trim()))
-            .map_err(|reason| bad_input(format!("--set {assignment}: {reason}")))?;
+            .map_err(|problem| ExperimentFileError::Override { assignment: assignment.clone(), problem })?;
     }
     Ok(document)
 }
@@ -203,7 +340,7 @@ kind = "delta-fl"
 theta = 0.5
 "#;
 
-    fn with(overrides: &[&str]) -> Result<Experiment, BadInput> {
+    fn with(overrides: &[&str]) -> Result<Experiment, ExperimentFileError> {
         let overrides: Vec<String> = overrides.iter().map(|&s| s.to_owned()).collect();
         parse(Path::new("t.toml"), TEXT, &overrides)
     }
@@ -240,8 +377,12 @@ theta = 0.5
     fn an_error_names_the_override_that_causes_it_and_quotes_no_line_that_is_not_there() {
         let said = |text: &str, overrides: &[&str]| {
             let overrides: Vec<String> = overrides.iter().map(|&s| s.to_owned()).collect();
-            let report = miette::Report::from(parse(Path::new("t.toml"), text, &overrides).unwrap_err());
-            format!("{report:?}").split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ")
+            let error = parse(Path::new("t.toml"), text, &overrides).unwrap_err();
+            let place = error.excerpt().map_or_else(String::new, |excerpt| {
+                let (line, column) = excerpt.line_and_column();
+                format!("{}:{line}:{column}: {}", excerpt.path.display(), excerpt.problem)
+            });
+            format!("{error} {place} {}", error.help().unwrap_or_default())
         };
         let refused = said(TEXT, &["name=u", "rounds=0"]);
         assert!(

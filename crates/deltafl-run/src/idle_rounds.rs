@@ -1,24 +1,19 @@
-//! Says how many rounds of a run moved nothing, and warns when most did.
+//! Rounds that changed no params: how many, and a warning if they are the majority.
 
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{IdleCause, IdleRounds, Summary};
 
 use crate::report::tracks::{TrackInfo, tracks};
 
-/// A line per track with rounds that moved nothing; empty when there is none.
+/// A line per track with rounds that changed nothing; empty if there is none.
 pub(crate) fn lines(summary: &Summary, labels: &[String]) -> String {
     let tracks = summary.tracks.iter().zip(labels);
     let idle = tracks.filter(|(track, _)| track.idle_rounds.idle() > 0);
     idle.map(|(track, label)| format!("  {label}: {}\n", track.idle_rounds)).collect()
 }
 
-/// Warns, on standard error, of every track of which most rounds moved nothing.
-pub(crate) fn warn(summary: &Summary, experiment: &Experiment) {
-    warnings(summary, experiment).iter().for_each(|warning| eprintln!("warning: {warning}"));
-}
-
-/// A warning of every track of which most rounds moved nothing.
-pub(crate) fn warnings(summary: &Summary, experiment: &Experiment) -> Vec<String> {
+/// A warning for every track of which most rounds changed nothing.
+pub fn warnings(summary: &Summary, experiment: &Experiment) -> Vec<String> {
     let mut warnings = Vec::new();
     for (track, info) in summary.tracks.iter().zip(tracks(experiment)) {
         if let Some(hint) = hint(&track.idle_rounds, experiment, &info) {
@@ -28,7 +23,7 @@ pub(crate) fn warnings(summary: &Summary, experiment: &Experiment) -> Vec<String
     warnings
 }
 
-/// What is behind it when most rounds of a track moved nothing; `None` when most did move the params.
+/// The likely reason why most rounds of a track changed nothing; `None` if most did change the params.
 pub(crate) fn hint(idle: &IdleRounds, experiment: &Experiment, track: &TrackInfo) -> Option<String> {
     Some(match idle.cause_of_most()? {
         IdleCause::Refused => {

@@ -1,11 +1,16 @@
-//! The three panels: where the models lie, on which mixtures each is better, and the losses over P_θ.
+//! The Gaussian-mixture figure of the paper (figure 3), in three panels: the positions of the models, the mixtures on which
+//! each is better, and the losses over P_θ.
+
+use std::path::{Path, PathBuf};
 
 use deltafl::illustration::{Illustration, MixtureLoss, Point};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::canvas::{Drawing, Drawn, Scale};
+use crate::drawing::{self, Drawing, Drawn, Scale};
+use crate::error::{create_folder, write_file};
+use crate::report::ReportError;
 
 const INK: RGBColor = RGBColor(0x1b, 0x1d, 0x1f);
 const RULE: RGBColor = RGBColor(0xc9, 0xc6, 0xc0);
@@ -13,8 +18,18 @@ const RULE: RGBColor = RGBColor(0xc9, 0xc6, 0xc0);
 const FULL: RGBColor = RGBColor(0x00, 0x72, 0xb2);
 const THETA: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
 
+/// Draws the figure as `illustration.svg` and `illustration.png` in a folder. Returns the paths.
+pub fn write_illustration(illustration: &Illustration, out: &Path) -> Result<[PathBuf; 2], ReportError> {
+    create_folder(out)?;
+    let panels = Panels(illustration);
+    let paths = ["illustration.svg", "illustration.png"].map(|name| out.join(name));
+    write_file(&paths[0], drawing::svg(&panels)?)?;
+    write_file(&paths[1], drawing::png(&panels)?)?;
+    Ok(paths)
+}
+
 /// The figure.
-pub(super) struct Panels<'a>(pub(super) &'a Illustration);
+struct Panels<'a>(&'a Illustration);
 
 impl Drawing for Panels<'_> {
     fn size(&self) -> (u32, u32) {

@@ -3,24 +3,25 @@
 use std::path::{Path, PathBuf};
 
 use deltafl_data::run_folder;
-use miette::Result;
 
-use crate::error::bad_input;
-use crate::session::folder_error;
+use crate::sweep::SweepError;
 use crate::sweep::folder::SweepFolder;
 
 /// Runs, in the order in which they are to be shown.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct RunList {
-    pub(crate) runs: Vec<PathBuf>,
+pub struct RunList {
+    /// The run folders; may be empty.
+    pub runs: Vec<PathBuf>,
     /// The sweep that all of them are points of.
-    pub(crate) sweep: Option<PathBuf>,
+    pub sweep: Option<PathBuf>,
+    /// Points that are not evaluated yet, and left out.
+    pub left_out: usize,
 }
 
 impl RunList {
     /// What some paths stand for. Points of a sweep come in its order, and those that are not evaluated yet are left out;
     /// so is what else lies in its folder.
-    pub(crate) fn of(paths: &[PathBuf]) -> Result<Self> {
+    pub fn find(paths: &[PathBuf]) -> Result<Self, SweepError> {
         let mut runs: Vec<PathBuf> = Vec::new();
         let mut sweeps: Vec<Option<PathBuf>> = Vec::new();
         let mut early = 0;
@@ -35,17 +36,11 @@ impl RunList {
             }
             sweeps.push(sweep);
         }
-        if early > 0 {
-            eprintln!("{early} points are not evaluated yet, and left out");
-        }
-        if runs.is_empty() {
-            return Err(bad_input("there is no run to show yet").into());
-        }
         let sweep = match sweeps.as_slice() {
             [Some(sweep)] => Some(sweep.clone()),
             _ => None,
         };
-        Ok(Self { runs, sweep })
+        Ok(Self { runs, sweep, left_out: early })
     }
 }
 
@@ -54,7 +49,7 @@ fn is_sweep(folder: &Path) -> bool {
 }
 
 /// Adds the points of a sweep that are named, each on its own or by the folder of all; returns how many are not evaluated yet.
-fn points(sweep: &Path, paths: &[PathBuf], runs: &mut Vec<PathBuf>) -> Result<usize> {
+fn points(sweep: &Path, paths: &[PathBuf], runs: &mut Vec<PathBuf>) -> Result<usize, SweepError> {
     let whole = paths.iter().any(|path| path == sweep);
     let mut early = 0;
     for point in SweepFolder::at(sweep).sweep()?.points {
@@ -62,7 +57,7 @@ fn points(sweep: &Path, paths: &[PathBuf], runs: &mut Vec<PathBuf>) -> Result<us
         if !whole && !paths.contains(&run) {
             continue;
         }
-        if run.join("devices").is_dir() && !run_folder::evaluations(&run).map_err(folder_error)?.is_empty() {
+        if run.join("devices").is_dir() && !run_folder::evaluations(&run)?.is_empty() {
             runs.push(run);
         } else {
             early += 1;

@@ -1,4 +1,4 @@
-//! `deltafl runs`: the runs below a folder, a line each.
+//! The runs below a folder, with their headline figures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,81 +7,67 @@ use deltafl::metrics::FiguresOverSeeds;
 use deltafl::superquantile::Bounds;
 use deltafl::task::{Metric, Unit};
 use deltafl_data::run_folder::{self, HeldOutSummary, IdleRounds, RunFolderError, Summary};
-use miette::{IntoDiagnostic, WrapErr};
 use serde::Serialize;
 
+use crate::error::FileError;
 use crate::report::tracks::{baseline, tracks};
-use crate::table;
+use crate::text_table;
 
 /// How deep below the folder a run may lie.
 const DEPTH: usize = 5;
 
-/// List the runs below a folder
-#[derive(clap::Args, Debug)]
-#[command(
-    after_help = "Errors are mean / 90th percentile of the test error in %, of the baseline and of the track whose \
-90th percentile is lowest. Idle are rounds that moved nothing, over all tracks and seeds.\n\nExample:\n  deltafl runs experiments/sweep --json"
-)]
-pub(crate) struct Args {
-    /// The folder
-    #[arg(default_value = "runs", value_name = "DIR")]
-    folder: PathBuf,
-    /// Print as JSON
-    #[arg(long)]
-    json: bool,
-}
-
 /// A run of the list.
 #[derive(Debug, Serialize)]
-struct Run {
-    path: PathBuf,
-    name: String,
-    data: String,
-    model: String,
+pub struct ListedRun {
+    /// The run folder.
+    pub path: PathBuf,
+    /// The name of the experiment.
+    pub name: String,
+    /// The name of the data.
+    pub data: String,
+    /// The name of the model.
+    pub model: String,
     /// Rounds done, by the slowest seed.
-    rounds: u64,
-    rounds_planned: u64,
+    pub rounds: u64,
+    /// Rounds planned.
+    pub rounds_planned: u64,
     /// Seeds evaluated.
-    seeds: usize,
-    seeds_planned: usize,
-    /// Rounds that moved nothing, over all tracks and seeds.
-    idle_rounds: IdleRounds,
-    baseline: Option<Headline>,
-    best: Option<Headline>,
+    pub seeds: usize,
+    /// Seeds planned.
+    pub seeds_planned: usize,
+    /// Rounds that changed nothing, over all tracks and seeds.
+    pub idle_rounds: IdleRounds,
+    /// The baseline.
+    pub baseline: Option<TrackHeadline>,
+    /// The other track with the best 90th percentile.
+    pub best: Option<TrackHeadline>,
     /// Why there are no figures.
     #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
+    pub problem: Option<String>,
 }
 
 /// The figures of a track.
 #[derive(Debug, Serialize)]
-struct Headline {
-    track: String,
-    /// Which metric.
-    metric: &'static str,
-    /// Shares as fractions.
-    mean: f64,
-    p90: f64,
-    /// Both, for people.
+pub struct TrackHeadline {
+    /// The track.
+    pub track: String,
+    /// The name of the metric.
+    pub metric: &'static str,
+    /// The mean; shares are fractions.
+    pub mean: f64,
+    /// The 90th percentile.
+    pub p90: f64,
+    /// Both, as text.
     #[serde(skip)]
-    shown: String,
+    pub shown: String,
 }
 
-pub(crate) fn run(args: Args) -> miette::Result<()> {
+/// Lists the runs below a folder, sorted by path.
+pub fn list_runs(folder: &Path) -> Result<Vec<ListedRun>, FileError> {
     let mut folders = Vec::new();
-    find(&args.folder, DEPTH, &mut folders)
-        .into_diagnostic()
-        .wrap_err_with(|| format!("could not look into {}", args.folder.display()))?;
+    find(folder, DEPTH, &mut folders).map_err(FileError::read(folder))?;
     folders.sort();
-    let runs: Vec<Run> = folders.iter().map(|folder| listed(folder)).collect();
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&runs).into_diagnostic()?);
-    } else if runs.is_empty() {
-        println!("There is no run below {}.", args.folder.display());
-    } else {
-        print!("{}", rendered(&runs));
-    }
-    Ok(())
+    Ok(folders.iter().map(|folder| listed(folder)).collect())
 }
 
 /// Run folders below a folder; none lies inside another.
@@ -100,8 +86,8 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Resul
     Ok(())
 }
 
-fn listed(folder: &Path) -> Run {
-    let mut run = Run {
+fn listed(folder: &Path) -> ListedRun {
+    let mut run = ListedRun {
         path: folder.to_owned(),
         name: String::new(),
         data: String::new(),
@@ -124,7 +110,7 @@ fn listed(folder: &Path) -> Run {
     run
 }
 
-fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
+fn fill_in(run: &mut ListedRun) -> Result<(), RunFolderError> {
     let experiment = run_folder::read_experiment(&run.path)?;
     run.name.clone_from(&experiment.name);
     run.data = experiment.data.name();
@@ -148,13 +134,13 @@ fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
             return between(&infos[track].label, metric, told);
         }
         let FiguresOverSeeds { mean, p90, .. } = of_track.test?;
-        let digits = table::decimals(metric, [mean.mean, p90.mean]);
-        Some(Headline {
+        let digits = text_table::decimals(metric, [mean.mean, p90.mean]);
+        Some(TrackHeadline {
             track: infos[track].label.clone(),
             metric: metric.name,
             mean: mean.mean,
             p90: p90.mean,
-            shown: [mean.mean, p90.mean].map(|x| table::number(metric.shown(x), digits)).join(" / "),
+            shown: [mean.mean, p90.mean].map(|x| text_table::number(metric.shown(x), digits)).join(" / "),
         })
     };
     if let Some(first) = summary.tracks.first() {
@@ -169,55 +155,17 @@ fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
 }
 
 /// What the last cohort of a deployed run told: the middles of what is known, shown by its ends.
-fn between(track: &str, metric: &'static Metric, told: &HeldOutSummary) -> Option<Headline> {
+fn between(track: &str, metric: &'static Metric, told: &HeldOutSummary) -> Option<TrackHeadline> {
     let figures = told.measures.get(metric.name)?;
     let ends = |bounds: &Bounds| Some((bounds.lower?, bounds.upper?));
     let (mean, p90) = (ends(&figures.mean)?, ends(&figures.p90)?);
-    let digits = if metric.unit == Unit::Share { 1 } else { table::decimals(metric, [mean.0, p90.0]) };
-    let number = |x: f64| table::number(metric.shown(x), digits);
-    Some(Headline {
+    let digits = if metric.unit == Unit::Share { 1 } else { text_table::decimals(metric, [mean.0, p90.0]) };
+    let number = |x: f64| text_table::number(metric.shown(x), digits);
+    Some(TrackHeadline {
         track: track.to_owned(),
         metric: metric.name,
         mean: mean.0.midpoint(mean.1),
         p90: p90.0.midpoint(p90.1),
         shown: [mean, p90].map(|(lower, upper)| format!("{}–{}", number(lower), number(upper))).join(" / "),
     })
-}
-
-fn rendered(runs: &[Run]) -> String {
-    let header =
-        ["run", "data", "model", "rounds", "seeds", "idle", "baseline", "best tail"].map(str::to_owned);
-    let mut rows = vec![header];
-    for run in runs {
-        let done = |done: u64, planned: u64| {
-            if done == planned { done.to_string() } else { format!("{done} of {planned}") }
-        };
-        let figures = |headline: &Option<Headline>| {
-            headline
-                .as_ref()
-                .map_or_else(String::new, |headline| format!("{} {}", headline.track, headline.shown))
-        };
-        rows.push([
-            run.path.display().to_string(),
-            run.data.clone(),
-            run.model.clone(),
-            done(run.rounds, run.rounds_planned),
-            done(run.seeds as u64, run.seeds_planned as u64),
-            match run.idle_rounds.idle() {
-                0 => String::new(),
-                idle => format!("{idle} of {}", run.idle_rounds.rounds),
-            },
-            run.problem.clone().unwrap_or_else(|| figures(&run.baseline)),
-            figures(&run.best),
-        ]);
-    }
-    let widths: Vec<usize> = (0..rows[0].len())
-        .map(|c| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0))
-        .collect();
-    let line = |row: &[String; 8]| {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
 }

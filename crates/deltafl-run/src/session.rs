@@ -1,92 +1,192 @@
-//! A run from an experiment to its folder: what every command that trains shares.
+//! A run from an experiment to its folder: shared by everything that trains.
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use deltafl::algorithm::TrackLabel;
-use deltafl::compute::{Compute, Threads};
+use deltafl::compute::{Compute, ComputeError};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Exchange, Masked, SplitEvaluation};
+use deltafl::exchange::{Direct, Exchange, ExchangeError, Masked, SplitEvaluation};
 use deltafl::kernel::Isa;
-use deltafl::model::Model;
+use deltafl::model::{Model, ModelMismatch};
 use deltafl::params::Params;
 use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey};
-use deltafl_cuda::{Gpu, Place};
-use deltafl_data::experiment::{ComputedOn, Experiment, Population, Resolved, SecureAggregation};
-use deltafl_data::run_folder::{self, RunFolder, RunFolderError, Summary};
-use miette::Report;
+use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, TrainingError};
+use deltafl_cuda::GpuError;
+use deltafl_data::experiment::{Experiment, LoadError, Population, Resolved, SecureAggregation};
+use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summary};
 use serde::Serialize;
 
-use crate::by_class;
-use crate::dashboard;
-use crate::error::{BadInput, Busy, bad_input, quoted};
-use crate::gpu::Found;
-use crate::progress::{Progress, Show};
+use crate::backend::{Backend, BackendRequest, Machine};
+use crate::by_class::{self, ByClassError};
+use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
+use crate::listener::{Listener, SeedEvaluation};
 
-#[path = "session/local.rs"]
 mod local;
-#[path = "session/seeds.rs"]
 mod seeds;
 
 use local::LocalRun;
-pub(crate) use seeds::Seeds;
+pub use seeds::Seeds;
 
-/// How to run, beside what the experiment says.
-pub(crate) struct Options<'a> {
+/// Why a run fails.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The data of the experiment cannot be loaded.
+    #[error("the data of the experiment cannot be used")]
+    Data(#[from] LoadError),
+    /// The model cannot be built for the data.
+    #[error("the model does not fit the data")]
+    Model(#[from] ModelMismatch),
+    /// The devices cannot compute, or there are none.
+    #[error("the experiment cannot be trained")]
+    Setup(#[source] ExchangeError),
+    /// The GPU that the run requires cannot be used.
+    #[error("--compute cuda:{ordinal} cannot be used")]
+    Gpu {
+        /// The number of the GPU.
+        ordinal: usize,
+        /// The error of the GPU.
+        source: GpuError,
+    },
+    /// The GPU has too little memory for the seeds.
+    #[error("the seeds do not fit on the GPU")]
+    GpuMemory(#[source] GpuError),
+    /// The run folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// A round failed.
+    #[error(transparent)]
+    Training(#[from] TrainingError),
+    /// The classes cannot be evaluated.
+    #[error(transparent)]
+    Classes(#[from] ByClassError),
+    /// The state of rank 0 cannot be sent to the other ranks.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A rank of an MPI job cannot take part, or the ranks disagree.
+    #[error("{problem}")]
+    Ranks {
+        /// The problem.
+        problem: String,
+    },
+    /// A rank of an MPI job cannot take part.
+    #[error("{rank} cannot take part")]
+    Rank {
+        /// The rank, with its host.
+        rank: String,
+        /// The error on the rank.
+        source: Box<Self>,
+    },
+}
+
+impl RunError {
+    /// For an error of the backend before training.
+    pub(crate) fn compute(error: ComputeError) -> Self {
+        Self::Setup(error.into())
+    }
+}
+
+impl From<RunFolderError> for RunError {
+    fn from(error: RunFolderError) -> Self {
+        Self::Folder(error.into())
+    }
+}
+
+impl Explain for RunError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Data(_)
+            | Self::Model(_)
+            | Self::Setup(_)
+            | Self::Gpu { .. }
+            | Self::GpuMemory(_)
+            | Self::Ranks { .. } => ErrorKind::InvalidInput,
+            Self::Folder(error) => error.kind(),
+            Self::Training(_) | Self::Classes(_) | Self::Checkpoint(_) => ErrorKind::Failure,
+            Self::Rank { source, .. } => source.kind(),
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::Gpu { .. } => Some(
+                "train with --compute cpu, or auto for a GPU if one can be used; a run continues on the backend on \
+                 which it was begun"
+                    .to_owned(),
+            ),
+            Self::Folder(error) => error.help(),
+            Self::Rank { source, .. } => source.help(),
+            _ => None,
+        }
+    }
+
+    fn excerpt(&self) -> Option<Excerpt<'_>> {
+        None
+    }
+}
+
+/// How to run an experiment.
+pub struct RunOptions<'a> {
     /// The run folder.
-    pub(crate) out: &'a Path,
-    /// What may be in it.
-    pub(crate) start: Start,
-    /// Number of threads; 0 means one per core.
-    pub(crate) threads: usize,
-    /// The instruction set of the kernels.
-    pub(crate) kernel: Isa,
-    /// Where devices compute.
-    pub(crate) compute: Place,
-    /// How progress is shown.
-    pub(crate) show: &'a Show<'a>,
+    pub out: &'a Path,
+    /// What the folder may contain.
+    pub start: Start,
+    /// The parts of the machine to use.
+    pub machine: Machine,
+    /// The program that shows progress.
+    pub listener: &'a dyn Listener,
+}
+
+impl<'a> RunOptions<'a> {
+    /// A new run in `out`, with the whole machine.
+    pub fn new(out: &'a Path, listener: &'a dyn Listener) -> Self {
+        Self { out, start: Start::New, machine: Machine::default(), listener }
+    }
 }
 
 /// How a run folder is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Start {
-    /// It holds no run yet.
+pub enum Start {
+    /// It contains no run yet.
     New,
-    /// It holds the run to go on with.
+    /// It contains the run to continue.
     Resume,
     /// Either.
     Any,
 }
 
-/// How a session ended.
-pub(crate) enum Ended {
+/// How a run ended.
+#[non_exhaustive]
+pub enum Ended {
     /// All seeds are done.
     Finished(Summary),
-    /// Ctrl-C: the folder holds a state to resume from.
+    /// The listener's flag was set: the folder contains a state to resume from.
     Interrupted(Stopped),
-    /// On another rank than 0, which has nothing to say.
-    #[cfg(feature = "mpi")]
+    /// Not rank 0 of an MPI job: this process reports nothing.
     Followed,
 }
 
-/// Where a run was stopped.
+/// The point at which a run was stopped.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Stopped {
+pub struct Stopped {
     /// The run folder.
-    pub(crate) folder: PathBuf,
+    pub folder: PathBuf,
     /// The seed that was being trained.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// Rounds done of it.
-    pub(crate) rounds: u64,
-    pub(crate) rounds_planned: u64,
+    pub rounds: u64,
+    /// Rounds planned for each seed.
+    pub rounds_planned: u64,
     /// Seeds done before it.
-    seeds_finished: Vec<u64>,
-    seeds_planned: Vec<u64>,
+    pub seeds_finished: Vec<u64>,
+    /// All seeds of the experiment.
+    pub seeds_planned: Vec<u64>,
 }
 
 impl Stopped {
@@ -105,70 +205,28 @@ impl Stopped {
 }
 
 /// Trains all seeds of an experiment into its run folder.
-pub(crate) fn run(experiment: Experiment, options: &Options<'_>) -> Result<Ended, Report> {
-    #[cfg(feature = "mpi")]
-    if deltafl_mpi::launched() {
-        return crate::cluster::run(experiment, options);
-    }
+pub fn run(experiment: Experiment, options: &RunOptions<'_>) -> Result<Ended, RunError> {
     let federation = load(&experiment)?;
     run_on(experiment, &federation, options)
 }
 
 /// The data of an experiment.
-pub(crate) fn load(experiment: &Experiment) -> Result<Federation, Report> {
-    let loaded = experiment.data.load();
-    Ok(loaded.map_err(|e| bad_input("the data of the experiment cannot be used").because(e))?)
+pub fn load(experiment: &Experiment) -> Result<Federation, RunError> {
+    Ok(experiment.data.load()?)
+}
+
+/// A federation in memory, prepared as the experiment asks: split, normalised, sampled.
+pub fn prepare(experiment: &Experiment, federation: Federation) -> Result<Federation, RunError> {
+    Ok(experiment.data.prepare(federation)?)
 }
 
 /// The model of an experiment.
-pub(crate) fn build_model(
+pub fn build_model(
     experiment: &Experiment,
     federation: &Federation,
     kernel: Isa,
-) -> Result<Box<dyn Model>, Report> {
-    let built = experiment.model.spec().build(federation, kernel);
-    Ok(built.map_err(|e| bad_input("the model does not fit the data").because(e))?)
-}
-
-/// Where the devices of this process compute, ready to.
-pub(crate) enum Computing<'a> {
-    Cpu(Box<dyn Compute + Send + 'a>),
-    Gpu(Box<Gpu<'a>>),
-}
-
-impl<'a> Computing<'a> {
-    /// For one run.
-    pub(crate) fn alone(self) -> Box<dyn Compute + Send + 'a> {
-        match self {
-            Self::Cpu(compute) => compute,
-            Self::Gpu(gpu) => gpu,
-        }
-    }
-
-    /// For the run folder.
-    fn recorded(&self) -> ComputedOn {
-        match self {
-            Self::Cpu(_) => ComputedOn::Cpu,
-            Self::Gpu(gpu) => ComputedOn::Gpu(gpu.device().name().to_owned()),
-        }
-    }
-}
-
-/// Makes the place that was found ready.
-pub(crate) fn computing<'a>(
-    found: Found<'a>,
-    trainer: &'a dyn LocalTrainer,
-    federation: &'a Federation,
-    threads: usize,
-) -> Result<Computing<'a>, Report> {
-    match found {
-        Found::Gpu(gpu) => Ok(Computing::Gpu(gpu)),
-        Found::Cpu { .. } => {
-            let threads = Threads::new(trainer, federation, threads);
-            let threads = threads.map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
-            Ok(Computing::Cpu(Box::new(threads)))
-        }
-    }
+) -> Result<Box<dyn Model>, RunError> {
+    Ok(experiment.model.spec().build(federation, kernel)?)
 }
 
 /// The exchange of an experiment in this process.
@@ -176,7 +234,7 @@ pub(crate) fn exchange<'a>(
     experiment: &Experiment,
     compute: Box<dyn Compute + Send + 'a>,
     federation: &'a Federation,
-) -> Result<Box<dyn Exchange + Send + 'a>, Report> {
+) -> Result<Box<dyn Exchange + Send + 'a>, RunError> {
     let exchange: Result<Box<dyn Exchange + Send + 'a>, _> = match experiment.secagg {
         SecureAggregation::Plain => Direct::new(compute, federation).map(|direct| Box::new(direct) as _),
         SecureAggregation::Real => {
@@ -184,91 +242,85 @@ pub(crate) fn exchange<'a>(
             Masked::new(compute, federation, drop_out).map(|masked| Box::new(masked) as _)
         }
     };
-    Ok(exchange.map_err(|e| bad_input("the experiment cannot be trained").because(e))?)
-}
-
-/// Refuses to go on as one of several MPI ranks, for commands that run in one process.
-pub(crate) fn refuse_ranks(instead: &str) -> Result<(), Report> {
-    if on_ranks() {
-        return Err(bad_input("this command runs in one process, not on MPI ranks").help(instead).into());
-    }
-    Ok(())
-}
-
-#[cfg(feature = "mpi")]
-fn on_ranks() -> bool {
-    deltafl_mpi::launched()
-}
-
-#[cfg(not(feature = "mpi"))]
-fn on_ranks() -> bool {
-    false
+    exchange.map_err(RunError::Setup)
 }
 
 /// Trains all seeds of an experiment on its data, which several experiments may share.
-pub(crate) fn run_on(
+pub fn run_on(
     experiment: Experiment,
     federation: &Federation,
-    options: &Options<'_>,
-) -> Result<Ended, Report> {
-    let model = build_model(&experiment, federation, options.kernel)?;
+    options: &RunOptions<'_>,
+) -> Result<Ended, RunError> {
+    let Machine { threads, kernel, compute } = options.machine;
+    let model = build_model(&experiment, federation, kernel)?;
     let trainer = Sgd::new(&*model);
-    let found = Found::for_run(&experiment, federation, model.num_params(), options)?;
-    let place = computing(found, &trainer, federation, options.threads)?;
-    run_trainer(experiment, federation, &trainer, place, options)
+    let request = BackendRequest::for_run(options.out, compute);
+    let backend = Backend::open(request, &experiment, federation, &trainer, threads)?;
+    options.listener.note(&backend.description());
+    train(experiment, federation, &trainer, backend, options)
 }
 
-/// Trains all seeds of an experiment by a trainer, whose devices compute at a place.
-pub(crate) fn run_trainer(
+/// Trains all seeds of an experiment by the caller's trainer, on the CPU.
+pub fn run_trainer(
+    experiment: Experiment,
+    federation: &Federation,
+    trainer: &dyn LocalTrainer,
+    options: &RunOptions<'_>,
+) -> Result<Ended, RunError> {
+    let backend = Backend::cpu(federation, trainer, options.machine.threads)?;
+    train(experiment, federation, trainer, backend, options)
+}
+
+fn train(
     mut experiment: Experiment,
     federation: &Federation,
     trainer: &dyn LocalTrainer,
-    place: Computing<'_>,
-    options: &Options<'_>,
-) -> Result<Ended, Report> {
+    backend: Backend<'_>,
+    options: &RunOptions<'_>,
+) -> Result<Ended, RunError> {
     experiment.resolved = Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
-        kernel: options.kernel,
-        compute: place.recorded(),
+        kernel: options.machine.kernel,
+        compute: backend.recorded(),
         params: trainer.num_params(),
         population: Population::of(federation),
     });
-    // What cannot be trained is found before the run folder is made.
-    let exchanges = local::exchanges(&experiment, federation, place, options.show)?;
+    // An experiment that cannot be trained is detected before the run folder is created.
+    let exchanges = local::exchanges(&experiment, federation, backend, options.listener)?;
     let folder = open(&experiment, options)?;
-    warn_before(&experiment, federation, options.show);
+    warn_before(&experiment, federation, options.listener);
     LocalRun::new(&experiment, federation, trainer, folder, options)?.train(exchanges)
 }
 
-/// Writes how each class fares after the last round, where classes have names.
-pub(crate) fn tell_classes(
+/// Evaluates each class after the last round, if classes have names, and writes the figures.
+pub(crate) fn write_classes(
     folder: &RunFolder,
     experiment: &Experiment,
     trainer: &dyn LocalTrainer,
     federation: &Federation,
-    threads: usize,
-) -> Result<(), Report> {
+    threads: Option<NonZeroUsize>,
+) -> Result<(), RunError> {
     let mut states = Vec::new();
     for &seed in &experiment.seeds {
-        states.extend(folder.state(seed, trainer.num_params()).map_err(folder_error)?);
+        states.extend(folder.state(seed, trainer.num_params())?);
     }
     let seeds: Vec<Vec<&Params>> =
         states.iter().map(|state| state.tracks.iter().map(|track| &track.params).collect()).collect();
     match by_class::evaluate(trainer, federation, &seeds, threads)? {
-        Some(classes) => folder.classes(&classes).map_err(folder_error),
+        Some(classes) => Ok(folder.classes(&classes)?),
         None => Ok(()),
     }
 }
 
-/// Writes what the round loop tells into the run folder, and stops it on Ctrl-C.
+/// Writes the results of the round loop into the run folder, forwards them, and ends the loop if a flag is set.
 pub(crate) struct Recorder<'a> {
     pub(crate) folder: &'a Mutex<RunFolder>,
-    pub(crate) progress: &'a Progress<'a>,
+    pub(crate) listener: &'a dyn Listener,
     pub(crate) labels: &'a [TrackLabel],
     pub(crate) seed: u64,
-    /// Flags, each of which ends the run with its round.
-    pub(crate) stop: [&'a AtomicBool; 2],
+    /// Raised when another seed failed.
+    pub(crate) failed: &'a AtomicBool,
     pub(crate) lap: Instant,
 }
 
@@ -281,15 +333,16 @@ impl Recorder<'_> {
 impl Observer for Recorder<'_> {
     fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
         self.folder().append(records, self.lap.elapsed().as_secs_f64())?;
-        self.progress.round(records);
+        self.listener.round(records);
         self.lap = Instant::now();
-        let stop = self.stop.iter().any(|stop| stop.load(Ordering::Relaxed));
+        let stop = [self.listener.stop(), self.failed].iter().any(|stop| stop.load(Ordering::Relaxed));
         Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
     fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
         self.folder().evaluation(self.seed, round, splits)?;
-        self.progress.evaluation(self.seed, round, self.labels, splits);
+        let (seed, labels) = (self.seed, self.labels);
+        self.listener.evaluation(&SeedEvaluation { seed, round, labels, splits });
         self.lap = Instant::now();
         Ok(())
     }
@@ -313,7 +366,7 @@ impl Observer for Recorder<'_> {
     }
 }
 
-pub(crate) fn open(experiment: &Experiment, options: &Options<'_>) -> Result<RunFolder, Report> {
+pub(crate) fn open(experiment: &Experiment, options: &RunOptions<'_>) -> Result<RunFolder, RunError> {
     let create = || RunFolder::create(options.out, experiment);
     let resume = || RunFolder::resume(options.out, experiment);
     let folder = match options.start {
@@ -324,101 +377,25 @@ pub(crate) fn open(experiment: &Experiment, options: &Options<'_>) -> Result<Run
             error => Err(error),
         }),
     };
-    folder.map_err(folder_error)
+    Ok(folder?)
 }
 
-/// An error of the run folder, with what to do about it.
-pub(crate) fn folder_error(error: RunFolderError) -> Report {
-    match &error {
-        RunFolderError::Exists { .. } => bad_input(error.to_string())
-            .help("add --resume to go on with it, or --out DIR to train somewhere else")
-            .into(),
-        RunFolderError::NotAFolder { .. } => {
-            bad_input(error.to_string()).help("name a folder: --out DIR").into()
-        }
-        RunFolderError::Shorter { .. } => bad_input(error.to_string())
-            .help("a run can be made longer, not shorter: ask for more rounds, or train into another --out")
-            .into(),
-        RunFolderError::Missing { .. } => {
-            bad_input(error.to_string()).help("run without --resume to start it").into()
-        }
-        RunFolderError::Changed { differences, .. } => {
-            let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "(nothing)".to_owned());
-            let lines: Vec<String> = differences
-                .iter()
-                .map(|d| format!("{}: {} → {}", d.key, shown(&d.before), shown(&d.now)))
-                .collect();
-            bad_input(error.to_string())
-                .help(format!(
-                    "{}\nrestore these, or train the new experiment into another --out",
-                    lines.join("\n")
-                ))
-                .into()
-        }
-        RunFolderError::Malformed { .. }
-        | RunFolderError::Checkpoint { .. }
-        | RunFolderError::Devices { .. } => bad_input("the run folder is damaged").because(error).into(),
-        RunFolderError::Locked { .. } => Busy(error).into(),
-        RunFolderError::NotEvaluated { path } => not_evaluated(path).into(),
-        _ => Report::from_err(error),
-    }
-}
-
-/// Why a run has no evaluation, and how to come by one.
-fn not_evaluated(run: &Path) -> BadInput {
-    let rounds = run_folder::read_rounds(run).unwrap_or_default();
-    let rounds = rounds.iter().map(|line| line.record.round + 1).max().unwrap_or(0);
-    let name = quoted(&run.display().to_string());
-    if rounds == 0 {
-        return bad_input(format!("{} holds no evaluation yet", run.display())).help(
-            "its first one is written when training starts: train it, or go on with `deltafl run … --resume`",
-        );
-    }
-    bad_input(format!("{} holds no evaluation, though {rounds} rounds were trained", run.display())).help(format!(
-        "devices of a served run keep their losses and errors to themselves. Where they hold examples out (under [data] split = {{ within = \
-         {{ train = 0.8 }} }}) their cohorts tell a server histograms.\n\
-         Its models can be evaluated on examples that are at hand:\n  deltafl evaluate {name} --data DIR\n\
-         and by each device on its own: deltafl model try"
-    ))
-}
-
-/// Says what of an experiment is not what it looks like.
-pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, show: &Show<'_>) {
-    warn_thin_tails(experiment, show);
+/// Warns about settings that are easily misread.
+pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, listener: &dyn Listener) {
+    thin_tail_warnings(experiment).iter().for_each(|warning| listener.warn(warning));
     let (cohort, devices) = (experiment.cohort.get(), federation.split(Split::Train).len());
     if cohort > devices && !experiment.with_replacement {
-        show.say(&format!(
-            "warning: the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
+        listener.warn(&format!(
+            "the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
         ));
     }
 }
 
-pub(crate) fn warn_thin_tails(experiment: &Experiment, show: &Show<'_>) {
-    for label in experiment.thin_tails() {
+/// A warning for each track that keeps fewer than ten devices a round.
+pub fn thin_tail_warnings(experiment: &Experiment) -> Vec<String> {
+    let warning = |label: TrackLabel| {
         let devices = label.theta.get() * experiment.cohort.get() as f64;
-        show.say(&format!(
-            "warning: {label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little"
-        ));
-    }
-}
-
-/// The flag that Ctrl-C or a termination raises, one for the process; the second one ends it at once.
-pub(crate) fn stop_on_interrupt() -> &'static Arc<AtomicBool> {
-    static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| {
-        let stop = Arc::new(AtomicBool::new(false));
-        let raised = Arc::clone(&stop);
-        // Without a handler Ctrl-C ends the process at once, which a run folder survives.
-        let _ = ctrlc::set_handler(move || {
-            if raised.swap(true, Ordering::Relaxed) {
-                dashboard::restore();
-                std::process::exit(130);
-            }
-            // A dashboard says so itself.
-            if !dashboard::is_open() {
-                eprintln!("\nfinishing the round; press Ctrl-C again to quit at once");
-            }
-        });
-        stop
-    });
-    &STOP
+        format!("{label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little")
+    };
+    experiment.thin_tails().into_iter().map(warning).collect()
 }

@@ -5,23 +5,23 @@ use deltafl::metrics::OverSeeds;
 use deltafl::task::{Metric, Unit};
 use deltafl_data::run_folder::Summary;
 
-use crate::idle;
+use crate::idle_rounds;
 
 /// The rows of the paper's tables that fit on a terminal.
-pub(crate) fn render(summary: &Summary) -> String {
+pub fn render(summary: &Summary) -> String {
     let devices = if summary.reported == Split::Test { "Test" } else { "Train" };
     titled(&format!("{devices} {}", metric(summary)), summary)
 }
 
 /// The metric of the figures, with its unit.
-pub(crate) fn metric(summary: &Summary) -> String {
+pub fn metric(summary: &Summary) -> String {
     let metric = summary.task.primary();
     let unit = if metric.unit == Unit::Share { " in %" } else { "" };
     format!("{}{unit}", metric.title)
 }
 
 /// The same under another title.
-pub(crate) fn titled(title: &str, summary: &Summary) -> String {
+pub fn titled(title: &str, summary: &Summary) -> String {
     let seeds = summary.tracks.first().map_or(0, |track| track.seeds);
     let rounds = summary.tracks.first().map_or(0, |track| track.rounds);
     let plural = if seeds == 1 { "seed" } else { "seeds" };
@@ -51,7 +51,7 @@ pub(crate) fn titled(title: &str, summary: &Summary) -> String {
         ]);
     }
     text.push_str(&aligned(&rows));
-    let idle = idle::lines(summary, &labels);
+    let idle = idle_rounds::lines(summary, &labels);
     if !idle.is_empty() {
         text.push('\n');
         text.push_str(&idle);
@@ -64,7 +64,7 @@ const NO_TEST_DEVICES: &str = "The federation has no test devices: these are the
      [data.split] in the experiment, or with `deltafl data split`.\n";
 
 /// Rows as lines, in columns: the first to the left, the others to the right.
-pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
+pub fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
     let width = |c: usize| {
         let cells = rows.iter().filter_map(|row| row.as_ref().get(c));
         cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
@@ -80,20 +80,20 @@ pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
 }
 
 /// A figure of a metric, with its deviation where there are seeds enough for one: shares in per cent.
-pub(crate) fn shown(metric: &Metric, figure: OverSeeds, digits: usize) -> String {
+pub fn shown(metric: &Metric, figure: OverSeeds, digits: usize) -> String {
     let shown = |value: f64| number(metric.shown(value), digits);
     let std = figure.std.map_or_else(String::new, |std| format!(" ± {}", shown(std)));
     format!("{}{std}", shown(figure.mean))
 }
 
 /// Places behind the point of a metric, where its figures are of this size.
-pub(crate) fn decimals(metric: &Metric, figures: impl IntoIterator<Item = f64>) -> usize {
+pub fn decimals(metric: &Metric, figures: impl IntoIterator<Item = f64>) -> usize {
     if metric.unit == Unit::Share { 2 } else { places(figures) }
 }
 
 /// Places behind the point that leave four digits of figures that have no scale of their own: an RMSE may be one of prices
 /// or of probabilities. The median of their sizes decides, so that one that diverged costs the others no digit.
-pub(crate) fn places(figures: impl IntoIterator<Item = f64>) -> usize {
+pub fn places(figures: impl IntoIterator<Item = f64>) -> usize {
     let sizes = figures.into_iter().map(f64::abs);
     let mut sizes: Vec<f64> = sizes.filter(|size| size.is_finite() && *size > 0.0).collect();
     sizes.sort_unstable_by(f64::total_cmp);
@@ -102,7 +102,7 @@ pub(crate) fn places(figures: impl IntoIterator<Item = f64>) -> usize {
 }
 
 /// A number with so many places behind the point; one of eight digits and more by its power of ten.
-pub(crate) fn number(value: f64, digits: usize) -> String {
+pub fn number(value: f64, digits: usize) -> String {
     if value.abs() >= 1e7 && value.is_finite() { format!("{value:.3e}") } else { format!("{value:.digits$}") }
 }
 

@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use deltafl::exchange::SplitEvaluation;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, EvaluationFile, RunFolderError};
-use miette::WrapErr;
 
-use crate::error::bad_input;
+use super::CompareError;
 use crate::report::tracks::{TrackInfo, baseline, tracks};
-use crate::session::folder_error;
 
 /// A run, its tracks, and the last evaluation of each seed.
 pub(super) struct Operand {
@@ -27,14 +25,13 @@ pub(super) struct Operand {
 
 impl Operand {
     /// Reads `RUN` or `RUN:TRACK`. A folder whose name has a colon is taken whole when it exists.
-    pub(super) fn read(text: &str) -> miette::Result<Self> {
+    pub(super) fn read(text: &str) -> Result<Self, CompareError> {
         let (folder, track) = match text.rsplit_once(':') {
             Some((folder, track)) if !Path::new(text).exists() => (Path::new(folder), Some(track)),
             _ => (Path::new(text), None),
         };
         let mut operand = Self::read_run(folder)
-            .map_err(folder_error)
-            .wrap_err_with(|| format!("could not read the run in {}", folder.display()))?;
+            .map_err(|e| CompareError::Run { path: folder.to_owned(), source: e.into() })?;
         operand.track = track.map(|track| operand.called(track)).transpose()?;
         Ok(operand)
     }
@@ -59,7 +56,7 @@ impl Operand {
     }
 
     /// The track of a name: its label, its algorithm, or its level of θ.
-    pub(super) fn called(&self, name: &str) -> miette::Result<usize> {
+    pub(super) fn called(&self, name: &str) -> Result<usize, CompareError> {
         let theta: Option<f64> = name.parse().ok();
         let tests: [&dyn Fn(&TrackInfo) -> bool; 3] =
             [&|track| track.label == name, &|track| track.algorithm == name, &|track| {
@@ -72,16 +69,15 @@ impl Operand {
                 [] => {}
                 [one] => return Ok(*one),
                 _ => {
-                    let message = format!("{} has several tracks {name}", self.name);
-                    return Err(bad_input(message).help(self.labels()).into());
+                    let (run, track, tracks) = (self.name.clone(), name.to_owned(), self.labels());
+                    return Err(CompareError::SeveralTracks { run, track, tracks });
                 }
             }
         }
-        Err(bad_input(format!("{} has no track {name}", self.name)).help(self.labels()).into())
+        Err(CompareError::NoTrack { run: self.name.clone(), track: name.to_owned(), tracks: self.labels() })
     }
 
-    fn labels(&self) -> String {
-        let labels: Vec<&str> = self.tracks.iter().map(|track| track.label.as_str()).collect();
-        format!("its tracks are: {}", labels.join(", "))
+    fn labels(&self) -> Vec<String> {
+        self.tracks.iter().map(|track| track.label.clone()).collect()
     }
 }

@@ -13,23 +13,28 @@ use deltafl::task::Task;
 use serde::Serialize;
 
 use super::operand::Operand;
-use crate::table;
+use crate::text_table;
 
 /// Means over seeds that differ by less are the same: their sums were rounded differently.
 const UNCHANGED: f64 = 1e-12;
 
 /// Two models on the devices of a split.
 #[derive(Debug, Serialize)]
-pub(super) struct Comparison {
-    pub(super) before: Side,
-    pub(super) after: Side,
+pub struct Comparison {
+    /// The first model.
+    pub before: Side,
+    /// The second model.
+    pub after: Side,
     /// `test error`, say, or `train loss`.
-    pub(super) measure: String,
-    pub(super) mean: Difference,
-    pub(super) p90: Difference,
+    pub measure: String,
+    /// The mean over devices.
+    pub mean: Difference,
+    /// The 90th percentile over devices.
+    pub p90: Difference,
     /// Devices that only one of the two evaluated.
-    pub(super) unpaired: usize,
-    pub(super) devices: Vec<PairedDevice>,
+    pub unpaired: usize,
+    /// The devices that both evaluated.
+    pub devices: Vec<PairedDevice>,
     #[serde(skip)]
     split: Split,
     #[serde(skip)]
@@ -38,48 +43,67 @@ pub(super) struct Comparison {
 
 /// A model.
 #[derive(Debug, Serialize)]
-pub(super) struct Side {
-    pub(super) run: String,
-    pub(super) track: String,
+pub struct Side {
+    /// The name of the run.
+    pub run: String,
+    /// The track.
+    pub track: String,
     /// Rounds done, by the slowest seed.
-    pub(super) rounds: u64,
+    pub rounds: u64,
 }
 
 /// A statistic of both models.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Difference {
-    pub(super) before: f64,
-    pub(super) after: f64,
-    pub(super) change: f64,
+pub struct Difference {
+    /// Of the first model.
+    pub before: f64,
+    /// Of the second model.
+    pub after: f64,
+    /// After minus before.
+    pub change: f64,
     /// 95 %, by the bootstrap.
-    pub(super) interval: [f64; 2],
+    pub interval: [f64; 2],
 }
 
 /// A device under both models, mean over seeds.
 #[derive(Debug, Serialize)]
-pub(super) struct PairedDevice {
-    pub(super) device: String,
-    pub(super) examples: u64,
-    pub(super) before: f64,
-    pub(super) after: f64,
+pub struct PairedDevice {
+    /// Its name.
+    pub device: String,
+    /// Its number of examples.
+    pub examples: u64,
+    /// Under the first model.
+    pub before: f64,
+    /// Under the second model.
+    pub after: f64,
 }
 
 /// How the devices are resampled.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bootstrap {
-    pub(super) resamples: usize,
-    pub(super) seed: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bootstrap {
+    /// Number of resamples.
+    pub resamples: usize,
+    /// The seed of the resamples.
+    pub seed: u64,
+}
+
+impl Default for Bootstrap {
+    fn default() -> Self {
+        Self { resamples: 2000, seed: 1 }
+    }
 }
 
 impl Comparison {
-    pub(super) fn gained(&self) -> usize {
+    /// Devices that the second model serves better.
+    pub fn gained(&self) -> usize {
         self.devices
             .iter()
             .filter(|device| self.cost(device.before) - self.cost(device.after) > UNCHANGED)
             .count()
     }
 
-    pub(super) fn lost(&self) -> usize {
+    /// Devices that the second model serves worse.
+    pub fn lost(&self) -> usize {
         self.devices
             .iter()
             .filter(|device| self.cost(device.after) - self.cost(device.before) > UNCHANGED)
@@ -92,16 +116,16 @@ impl Comparison {
     }
 
     /// What a value is multiplied by to be shown.
-    pub(super) fn shown(&self) -> f64 {
+    pub fn shown(&self) -> f64 {
         if self.split == Split::Test { self.task.primary().shown(1.0) } else { 1.0 }
     }
 
     /// Places behind the point when shown.
-    pub(super) fn decimals(&self) -> usize {
+    pub fn decimals(&self) -> usize {
         let figures = [self.mean.before, self.mean.after, self.p90.before, self.p90.after];
         match (self.split, self.task) {
-            (Split::Test, _) => table::decimals(self.task.primary(), figures),
-            (_, Task::Regression(_)) => table::places(figures),
+            (Split::Test, _) => text_table::decimals(self.task.primary(), figures),
+            (_, Task::Regression(_)) => text_table::places(figures),
             _ => 3,
         }
     }

@@ -11,31 +11,23 @@ use deltafl::cohort::{Draw, Sampling};
 use deltafl::data::{Federation, Split};
 use deltafl::exchange::{Drawn, Reachable};
 use deltafl_data::run_folder::{self, RoundLine};
-use miette::{IntoDiagnostic, WrapErr, miette};
 
+use super::ExportError;
+use crate::error::FileError;
 use crate::session;
 
 /// Attempts after which a round is given up.
 const MOST_ATTEMPTS: u64 = 1000;
 
 /// Writes cohorts.csv.
-pub(super) fn write(run: &Path, out: &Path) -> miette::Result<Vec<PathBuf>> {
-    let experiment = run_folder::read_experiment(run).into_diagnostic()?;
+pub(super) fn write(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
+    let experiment = run_folder::read_experiment(run)?;
     let federation = session::load(&experiment)?;
     if experiment.resolved.as_ref().is_some_and(|resolved| resolved.data_hash != federation.hash()) {
-        return Err(miette!(
-            "the data is not what the run was trained on: its hash is {}",
-            federation.hash()
-        ));
+        return Err(ExportError::OtherData { hash: federation.hash().to_owned() });
     }
     let path = out.join("cohorts.csv");
-    let written = write_csv(
-        &path,
-        &federation,
-        &experiment.plan().sampling,
-        &run_folder::read_rounds(run).into_diagnostic()?,
-    );
-    written.wrap_err_with(|| path.display().to_string())?;
+    write_csv(&path, &federation, &experiment.plan().sampling, &run_folder::read_rounds(run)?)?;
     Ok(vec![path])
 }
 
@@ -44,10 +36,11 @@ fn write_csv(
     federation: &Federation,
     sampling: &Sampling,
     lines: &[RoundLine],
-) -> miette::Result<()> {
+) -> Result<(), ExportError> {
+    let failed = |e: csv::Error| FileError::write(path)(e.into());
     let train = federation.split(Split::Train);
-    let mut writer = csv::Writer::from_path(path).into_diagnostic()?;
-    writer.write_record(["seed", "round", "device", "examples", "times", "vanished"]).into_diagnostic()?;
+    let mut writer = csv::Writer::from_path(path).map_err(failed)?;
+    writer.write_record(["seed", "round", "device", "examples", "times", "vanished"]).map_err(failed)?;
     // The tracks share their cohorts.
     for record in lines.iter().map(|line| &line.record).filter(|record| record.track == 0) {
         let recorded = (record.cohort, record.dropped);
@@ -63,10 +56,10 @@ fn write_csv(
                     &times.to_string(),
                     &u8::from(dropped).to_string(),
                 ])
-                .into_diagnostic()?;
+                .map_err(failed)?;
         }
     }
-    writer.flush().into_diagnostic()
+    Ok(writer.flush().map_err(FileError::write(path))?)
 }
 
 /// The cohort of a round, of the size and with the losses that were recorded.
@@ -75,19 +68,12 @@ fn cohort(
     devices: usize,
     (seed, round): (u64, u64),
     recorded: (u64, u64),
-) -> miette::Result<Vec<Drawn>> {
+) -> Result<Vec<Drawn>, ExportError> {
     (0..MOST_ATTEMPTS)
         .map(|attempt| sampling.cohort(devices, Draw { seed, round, attempt }, &Reachable::Everyone))
         .find(|cohort| {
             let vanished = cohort.iter().filter(|drawn| drawn.dropped).count();
             (cohort.len() as u64, vanished as u64) == recorded
         })
-        .ok_or_else(|| {
-            miette!(
-                "seed {seed}, round {round}: no cohort of {} devices of which {} vanish is drawn from these {devices} \
-                 train devices; was the run deployed?",
-                recorded.0,
-                recorded.1
-            )
-        })
+        .ok_or(ExportError::Cohort { seed, round, cohort: recorded.0, dropped: recorded.1, devices })
 }

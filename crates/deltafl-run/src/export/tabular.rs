@@ -12,11 +12,13 @@ use deltafl::metrics::{Figures, objective};
 use deltafl::superquantile::Conformity;
 use deltafl::task::Task;
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
-use miette::{IntoDiagnostic, WrapErr};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
+use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 
+use super::ExportError;
+use crate::error::FileError;
 use crate::report::tracks::{TrackInfo, tracks};
 
 /// A column of some rows.
@@ -30,44 +32,47 @@ enum Column {
 type Rows = Vec<(&'static str, Column)>;
 
 /// Writes a table from rows that come in parts.
-type WriteTable<'a> = &'a dyn Fn(&Path, &mut dyn Iterator<Item = miette::Result<Rows>>) -> miette::Result<()>;
+type WriteTable<'a> =
+    &'a dyn Fn(&Path, &mut dyn Iterator<Item = Result<Rows, ExportError>>) -> Result<(), ExportError>;
 
 /// Writes rounds.csv, evaluations.csv and devices.csv.
-pub(super) fn write_csv(run: &Path, out: &Path) -> miette::Result<Vec<PathBuf>> {
+pub(super) fn write_csv(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
     write(run, out, "csv", |path, tables| {
-        let mut writer = csv::Writer::from_path(path).into_diagnostic()?;
+        let failed = |e: csv::Error| FileError::write(path)(e.into());
+        let mut writer = csv::Writer::from_path(path).map_err(failed)?;
         for (i, rows) in tables.enumerate() {
             let rows = rows?;
             if i == 0 {
-                writer.write_record(rows.iter().map(|(name, _)| name)).into_diagnostic()?;
+                writer.write_record(rows.iter().map(|(name, _)| name)).map_err(failed)?;
             }
             for row in 0..length(&rows) {
-                writer.write_record(rows.iter().map(|(_, column)| cell(column, row))).into_diagnostic()?;
+                writer.write_record(rows.iter().map(|(_, column)| cell(column, row))).map_err(failed)?;
             }
         }
-        writer.flush().into_diagnostic()
+        Ok(writer.flush().map_err(FileError::write(path))?)
     })
 }
 
 /// Writes rounds.parquet, evaluations.parquet and devices.parquet.
-pub(super) fn write_parquet(run: &Path, out: &Path) -> miette::Result<Vec<PathBuf>> {
+pub(super) fn write_parquet(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
     write(run, out, "parquet", |path, tables| {
+        let failed = |source| ExportError::Parquet { path: path.to_owned(), source };
         let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
         let mut writer = None;
         for rows in tables {
-            let batch = record_batch(rows?)?;
+            let batch = record_batch(rows?).map_err(failed)?;
             let writer = match &mut writer {
                 Some(writer) => writer,
                 None => {
-                    let file = File::create(path).into_diagnostic()?;
+                    let file = File::create(path).map_err(FileError::write(path))?;
                     let made = ArrowWriter::try_new(file, batch.schema(), Some(properties.clone()));
-                    writer.insert(made.into_diagnostic()?)
+                    writer.insert(made.map_err(failed)?)
                 }
             };
-            writer.write(&batch).into_diagnostic()?;
+            writer.write(&batch).map_err(failed)?;
         }
         if let Some(writer) = writer {
-            writer.close().into_diagnostic()?;
+            writer.close().map_err(failed)?;
         }
         Ok(())
     })
@@ -78,17 +83,17 @@ fn write(
     run: &Path,
     out: &Path,
     extension: &str,
-    table: impl Fn(&Path, &mut dyn Iterator<Item = miette::Result<Rows>>) -> miette::Result<()>,
-) -> miette::Result<Vec<PathBuf>> {
-    let experiment = run_folder::read_experiment(run).into_diagnostic()?;
+    table: impl Fn(&Path, &mut dyn Iterator<Item = Result<Rows, ExportError>>) -> Result<(), ExportError>,
+) -> Result<Vec<PathBuf>, ExportError> {
+    let experiment = run_folder::read_experiment(run)?;
     let tracks = tracks(&experiment);
-    let files = run_folder::evaluations(run).into_diagnostic()?;
-    let lines = run_folder::read_rounds(run).into_diagnostic()?;
+    let files = run_folder::evaluations(run)?;
+    let lines = run_folder::read_rounds(run)?;
     let rounds = out.join(format!("rounds.{extension}"));
     let evaluations = out.join(format!("evaluations.{extension}"));
     let devices = out.join(format!("devices.{extension}"));
     let mut of_rounds = std::iter::once(Ok(round_rows(&lines, &tracks)));
-    table(&rounds, &mut of_rounds).wrap_err_with(|| rounds.display().to_string())?;
+    table(&rounds, &mut of_rounds)?;
     write_each(&evaluations, &files, &|e| evaluation_rows(&tracks, e), &table)?;
     write_each(&devices, &files, &|e| device_rows(&tracks, e), &table)?;
     Ok(vec![rounds, evaluations, devices])
@@ -107,15 +112,15 @@ fn write_each(
     files: &[EvaluationFile],
     rows: &dyn Fn(&Evaluated) -> Rows,
     table: WriteTable<'_>,
-) -> miette::Result<()> {
+) -> Result<(), ExportError> {
     // A run that was not evaluated has a table all the same: its header.
     let none = files.is_empty().then(|| Ok(rows(&Evaluated { seed: 0, round: 0, splits: Vec::new() })));
     let read = |file: &EvaluationFile| {
-        let splits = file.read().into_diagnostic()?;
+        let splits = file.read()?;
         Ok(rows(&Evaluated { seed: file.seed, round: file.round, splits }))
     };
     let mut all = none.into_iter().chain(files.iter().map(read));
-    table(path, &mut all).wrap_err_with(|| path.display().to_string())
+    table(path, &mut all)
 }
 
 /// The figures of the tables, and F_θ of the train devices.
@@ -230,7 +235,7 @@ fn cell(column: &Column, row: usize) -> String {
     }
 }
 
-fn record_batch(rows: Rows) -> miette::Result<RecordBatch> {
+fn record_batch(rows: Rows) -> Result<RecordBatch, ParquetError> {
     let array = |column: Column| -> ArrayRef {
         match column {
             Column::Text(values) => Arc::new(StringArray::from(values)),
@@ -243,5 +248,5 @@ fn record_batch(rows: Rows) -> miette::Result<RecordBatch> {
         let nullable = matches!(column, Column::Real(_));
         (name, array(column), nullable)
     });
-    RecordBatch::try_from_iter_with_nullable(columns).into_diagnostic()
+    Ok(RecordBatch::try_from_iter_with_nullable(columns)?)
 }

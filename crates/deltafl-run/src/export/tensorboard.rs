@@ -11,16 +11,17 @@ use deltafl::data::Split;
 use deltafl::metrics::{Figures, PERCENTILES, objective};
 use deltafl::superquantile::Conformity;
 use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
-use miette::{IntoDiagnostic, WrapErr};
 
+use super::ExportError;
 use super::event::{Event, Scalar, Scalars, write_record};
+use crate::error::FileError;
 use crate::report::tracks::{TrackInfo, tracks};
 
 /// Writes the event files of a run.
-pub(super) fn write(run: &Path, out: &Path) -> miette::Result<Vec<PathBuf>> {
-    let experiment = run_folder::read_experiment(run).into_diagnostic()?;
-    let lines = run_folder::read_rounds(run).into_diagnostic()?;
-    let files = run_folder::evaluations(run).into_diagnostic()?;
+pub(super) fn write(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
+    let experiment = run_folder::read_experiment(run)?;
+    let lines = run_folder::read_rounds(run)?;
+    let files = run_folder::evaluations(run)?;
     let tracks = tracks(&experiment);
     let mut written = Vec::new();
     for seed in &experiment.seeds {
@@ -73,10 +74,10 @@ fn of_evaluations(
     files: &[&EvaluationFile],
     lines: &[&RoundLine],
     events: &mut [Vec<Event>],
-) -> miette::Result<Clock> {
+) -> Result<Clock, ExportError> {
     let clock = Clock::new(lines);
     for file in files {
-        let splits = file.read().into_diagnostic()?;
+        let splits = file.read()?;
         for (track, events) in events.iter_mut().enumerate() {
             let mut values = Vec::new();
             for split in splits.iter().filter(|split| track < split.tracks.len()) {
@@ -123,7 +124,7 @@ fn scalar(tag: &str, value: f64) -> Scalar {
     Scalar { tag: tag.to_owned(), simple_value: value as f32 }
 }
 
-fn write_events(folder: &Path, events: &[Event]) -> miette::Result<PathBuf> {
+fn write_events(folder: &Path, events: &[Event]) -> Result<PathBuf, ExportError> {
     let path = folder.join("events.out.tfevents.0000000000.deltafl");
     let written = || -> std::io::Result<()> {
         fs::create_dir_all(folder)?;
@@ -134,7 +135,7 @@ fn write_events(folder: &Path, events: &[Event]) -> miette::Result<PathBuf> {
         }
         file.flush()
     };
-    written().into_diagnostic().wrap_err_with(|| path.display().to_string())?;
+    written().map_err(FileError::write(&path))?;
     Ok(path)
 }
 

@@ -1,4 +1,4 @@
-//! The paper's figures beside ours.
+//! The figures of a run beside those of the paper.
 
 use std::fmt::Write as _;
 
@@ -8,11 +8,11 @@ use deltafl_data::run_folder::Summary;
 use serde::Serialize;
 
 use super::presets::{Pair, Preset, Reported};
-use crate::table;
+use crate::text_table;
 
 /// The results of a pair.
 #[derive(Debug, Serialize)]
-pub(super) struct Beside {
+pub struct PaperComparison {
     pair: &'static str,
     rounds: u64,
     rounds_of_paper: u64,
@@ -35,11 +35,11 @@ struct Track {
     p90_of_paper: Option<OverSeeds>,
 }
 
-impl Beside {
-    /// Of a run on a federation of so many devices.
-    pub(super) fn new(pair: Pair, summary: &Summary, devices: usize) -> Self {
+impl PaperComparison {
+    /// Of a run on a federation of `devices` devices.
+    pub fn new(pair: Pair, summary: &Summary, devices: usize) -> Self {
         let preset = pair.preset();
-        let paper = super::experiment_of_paper(preset);
+        let paper = preset.experiment();
         let first = summary.tracks.first();
         Self {
             pair: preset.name,
@@ -54,16 +54,16 @@ impl Beside {
         }
     }
 
-    /// For a terminal.
-    pub(super) fn rendered(&self) -> String {
+    /// As plain text.
+    pub fn rendered(&self) -> String {
         let header = ["", "mean", "the paper", "90th percentile", "the paper"].map(str::to_owned);
         let rows = std::iter::once(header).chain(self.tracks.iter().map(|track| self.row(track)));
         let rows: Vec<[String; 5]> = rows.collect();
-        format!("{}\n\n{}{}", self.heading(), table::aligned(&rows), self.caveats("  "))
+        format!("{}\n\n{}{}", self.heading(), text_table::aligned(&rows), self.caveats("  "))
     }
 
-    /// For a file.
-    pub(super) fn markdown(&self) -> String {
+    /// As Markdown.
+    pub fn markdown(&self) -> String {
         let mut text = format!(
             "**{}**\n\n| | mean | the paper | 90th percentile | the paper |\n|---|---:|---:|---:|---:|\n",
             self.heading()
@@ -83,9 +83,9 @@ impl Beside {
 
     fn row(&self, track: &Track) -> [String; 5] {
         let figures = self.tracks.iter().flat_map(|track| [track.mean, track.p90]).flatten();
-        let digits = table::decimals(self.metric, figures.map(|figure| figure.mean));
+        let digits = text_table::decimals(self.metric, figures.map(|figure| figure.mean));
         let cell = |figure: Option<OverSeeds>| {
-            figure.map_or_else(|| "–".to_owned(), |figure| table::shown(self.metric, figure, digits))
+            figure.map_or_else(|| "–".to_owned(), |figure| text_table::shown(self.metric, figure, digits))
         };
         [
             track.track.clone(),

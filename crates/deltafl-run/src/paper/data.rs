@@ -1,37 +1,62 @@
-//! Where the data of a pair lies, or how to get it.
+//! The data of a pair, and how to get it.
 
 use std::path::{Path, PathBuf};
 
 use super::presets::Preset;
-use crate::error::{BadInput, bad_input};
+use crate::error::{ErrorKind, Excerpt, Explain};
 
-/// The federation of a pair below a folder; the folder itself, where it is one and `named` says which pair it is for.
-pub(super) fn find(preset: &Preset, data: &Path, named: bool) -> Option<PathBuf> {
+/// The federation of a pair below a folder, or the folder itself if it is a federation and `named` is set.
+pub fn find_federation(preset: &Preset, data: &Path, named: bool) -> Option<PathBuf> {
     let is_federation = |path: &PathBuf| path.join("federation.toml").is_file();
     let below = preset.folders.iter().map(|folder| data.join(folder));
     below.chain(named.then(|| data.to_owned())).find(is_federation)
 }
 
-/// What to say when none of these pairs has data.
-pub(super) fn missing(presets: &[&Preset], data: &Path) -> BadInput {
-    let names: Vec<&str> = presets.iter().map(|preset| preset.name).collect();
-    let mut help: Vec<String> = Vec::new();
-    for preset in presets {
-        let how = how_to_get_it(preset, data);
-        if !help.contains(&how) {
-            help.push(how);
-        }
-    }
-    help.push("or say where it lies: --data DIR".to_owned());
-    bad_input(format!("there is no data for {} in {}", names.join(", "), data.display()))
-        .help(help.join("\n"))
+/// The data of some pairs is missing.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no data for {} in {data}", self.names().join(", "))]
+pub struct MissingData {
+    /// The pairs.
+    pub presets: Vec<&'static Preset>,
+    /// The folder that was searched.
+    pub data: PathBuf,
+    /// Whether `deltafl data fetch` is available.
+    pub can_fetch: bool,
 }
 
-/// The commands that bring it in.
-fn how_to_get_it(preset: &Preset, data: &Path) -> String {
+impl MissingData {
+    fn names(&self) -> Vec<&'static str> {
+        self.presets.iter().map(|preset| preset.name).collect()
+    }
+}
+
+impl Explain for MissingData {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::InvalidInput
+    }
+
+    fn help(&self) -> Option<String> {
+        let mut help: Vec<String> = Vec::new();
+        for preset in &self.presets {
+            let how = how_to_get_it(preset, &self.data, self.can_fetch);
+            if !help.contains(&how) {
+                help.push(how);
+            }
+        }
+        help.push("or name its folder: --data DIR".to_owned());
+        Some(help.join("\n"))
+    }
+
+    fn excerpt(&self) -> Option<Excerpt<'_>> {
+        None
+    }
+}
+
+/// The commands that import it.
+fn how_to_get_it(preset: &Preset, data: &Path, can_fetch: bool) -> String {
     let to = |folder: &str| data.join(folder).display().to_string();
     let import = format!("deltafl data import {} --out {}", preset.import, to(preset.folders[0]));
-    if cfg!(feature = "fetch") {
+    if can_fetch {
         format!(
             "{import}\n  or, from its publisher: deltafl data fetch {} --out {}",
             preset.fetch,

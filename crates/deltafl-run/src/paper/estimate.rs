@@ -1,4 +1,4 @@
-//! How long an experiment takes on this machine, from a few rounds of its own.
+//! The time that an experiment takes on this machine, estimated from a few of its rounds.
 //!
 //! ```text
 //! time = Σ over seeds ( rounds left · seconds a round + evaluations left · seconds an evaluation )
@@ -21,11 +21,9 @@ use deltafl::trainer::Sgd;
 use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
-use miette::{Report, Result};
 
-use crate::gpu::{Found, Wish};
-use crate::run::Machine;
-use crate::session::{self, folder_error};
+use crate::backend::{Backend, BackendRequest, Machine};
+use crate::session::{self, RunError};
 
 /// Rounds of the probe, the first of which does not count.
 const ROUNDS: usize = 4;
@@ -34,35 +32,41 @@ const COHORT: usize = 20;
 /// A probe that takes longer than this ends with the round under way.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What a round and an evaluation of an experiment take here.
+/// The time of a round and of an evaluation of an experiment on this machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Pace {
-    pub(crate) round: Duration,
-    pub(crate) evaluation: Duration,
+pub struct Pace {
+    /// The time of a round.
+    pub round: Duration,
+    /// The time of an evaluation.
+    pub evaluation: Duration,
     /// Whether seeds train side by side: what is left then takes at most the time of one after another.
-    pub(crate) side_by_side: bool,
+    pub side_by_side: bool,
 }
 
-/// What is left of an experiment.
+/// The remaining work of an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Left {
-    pub(crate) rounds: u64,
-    pub(crate) evaluations: u64,
+pub struct Left {
+    /// Rounds, over all seeds.
+    pub rounds: u64,
+    /// Evaluations, over all seeds.
+    pub evaluations: u64,
 }
 
 impl Pace {
-    /// Trains a few rounds and throws them away; `None` when the user asks to stop.
-    pub(crate) fn measure(
+    /// Trains a few rounds of the run in `folder` and discards them. Returns `None` if `stop` is set meanwhile.
+    pub fn measure(
         experiment: &Experiment,
         federation: &Federation,
+        folder: &Path,
         machine: &Machine,
-        wish: Wish,
-    ) -> Result<Option<Self>> {
-        let model = session::build_model(experiment, federation, machine.kernel())?;
+        stop: &AtomicBool,
+    ) -> Result<Option<Self>, RunError> {
+        let model = session::build_model(experiment, federation, machine.kernel)?;
         let trainer = Sgd::new(&*model);
-        let found = Found::at(wish, experiment, federation, model.num_params())?;
-        let side_by_side = matches!(found, Found::Gpu(_)) && experiment.seeds.iter().len() > 1;
-        let compute = session::computing(found, &trainer, federation, machine.cpu.threads)?.alone();
+        let request = BackendRequest::for_run(folder, machine.compute);
+        let backend = Backend::open(request, experiment, federation, &trainer, machine.threads)?;
+        let side_by_side = matches!(backend, Backend::Gpu(_)) && experiment.seeds.iter().len() > 1;
+        let compute = backend.into_compute();
         let width = compute.width();
         let mut exchange = session::exchange(experiment, compute, federation)?;
         let mut plan = experiment.plan();
@@ -79,7 +83,7 @@ impl Pace {
         for index in 0..2 {
             let round = Round { seed, index, cohort: &first, terms: plan.terms, own: &[] };
             let start = Instant::now();
-            exchange.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
+            exchange.losses(&round, &[&state.tracks[0].params]).map_err(RunError::Setup)?;
             forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
         }
 
@@ -87,8 +91,8 @@ impl Pace {
         state.round = 1;
         (plan.rounds, plan.evaluate_every) = (u64::MAX, u64::MAX);
         plan.sampling = cohorts.sampling;
-        let mut stopwatch = Stopwatch::new(session::stop_on_interrupt());
-        train(&mut *exchange, &plan, &mut state, &mut stopwatch).map_err(Report::from_err)?;
+        let mut stopwatch = Stopwatch::new(stop);
+        train(&mut *exchange, &plan, &mut state, &mut stopwatch)?;
         let Some((counted, seconds)) = stopwatch.counted() else { return Ok(None) };
         let example = seconds / cohorts.examples(counted.start as u64 + 1..counted.end as u64 + 1);
 
@@ -101,7 +105,7 @@ impl Pace {
     }
 
     /// The time for what is left, one seed after another.
-    pub(crate) fn time(&self, left: Left) -> Duration {
+    pub fn time(&self, left: Left) -> Duration {
         let times = |each: Duration, count: u64| Duration::from_secs_f64(each.as_secs_f64() * count as f64);
         times(self.round, left.rounds) + times(self.evaluation, left.evaluations)
     }
@@ -143,10 +147,10 @@ impl Cohorts {
 
 impl Left {
     /// What is left of an experiment whose run folder may have been begun.
-    pub(crate) fn of(experiment: &Experiment, folder: &Path) -> Result<Self> {
+    pub fn of(experiment: &Experiment, folder: &Path) -> Result<Self, RunError> {
         let mut left = Self::default();
         for &seed in &experiment.seeds {
-            let state = run_folder::read_checkpoint(folder, seed).map_err(folder_error)?;
+            let state = run_folder::read_checkpoint(folder, seed)?;
             left += Self::of_seed(experiment, state.map(|state| state.round));
         }
         Ok(left)
@@ -224,10 +228,10 @@ impl Observer for Stopwatch<'_> {
     }
 }
 
-/// A time as one says it: two units, no more.
-pub(crate) struct Spoken(pub(crate) Duration);
+/// A duration in at most two units.
+pub struct HumanDuration(pub Duration);
 
-impl fmt::Display for Spoken {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs_f64();
         let whole = |unit: f64| (seconds / unit).round() as u64;
@@ -303,7 +307,7 @@ mod tests {
 
     #[test]
     fn times_are_said_in_units_that_fit() {
-        let said = |seconds: u64| Spoken(Duration::from_secs(seconds)).to_string();
+        let said = |seconds: u64| HumanDuration(Duration::from_secs(seconds)).to_string();
         let times = [3, 75, 130, 5_400, 7_260, 90_000, 200_000];
         let expected = ["3.00 s", "75 s", "2 min", "90 min", "2 h 1 min", "25 h 0 min", "2 d 8 h"];
         assert_eq!(times.map(said), expected);

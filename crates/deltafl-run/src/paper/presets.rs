@@ -1,37 +1,45 @@
 //! The five dataset–model pairs: their experiments, embedded, and what the paper reports for them.
 
-use clap::ValueEnum;
+use std::num::NonZeroU64;
+use std::path::Path;
+
 use deltafl::metrics::OverSeeds;
+use deltafl_data::experiment::Experiment;
+
+use crate::experiment_file::{self, ExperimentFileError};
 
 /// A data set and a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Pair {
-    /// EMNIST, softmax regression
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pair {
+    /// EMNIST, softmax regression.
     EmnistLinear,
-    /// EMNIST, convolutional network
+    /// EMNIST, convolutional network.
     EmnistConvnet,
-    /// Sent140, logistic regression on mean word vectors
+    /// Sent140, logistic regression on mean word vectors.
     Sent140Linear,
-    /// Sent140, LSTM over words
+    /// Sent140, LSTM over words.
     Sent140Lstm,
-    /// Shakespeare, GRU over characters
+    /// Shakespeare, GRU over characters.
     ShakespeareGru,
 }
 
-/// What the paper did with a pair.
-pub(crate) struct Preset {
-    /// Of the experiment.
-    pub(crate) name: &'static str,
+/// The paper's experiment with a pair.
+#[derive(Debug)]
+pub struct Preset {
+    /// The name of the experiment.
+    pub name: &'static str,
+    /// The data set and the model, in a few words.
+    pub about: &'static str,
     /// The experiment, a TOML file.
-    pub(crate) text: &'static str,
+    pub text: &'static str,
     /// The federation's folder, as imported and as `data fetch` leaves it.
-    pub(crate) folders: [&'static str; 2],
+    pub folders: [&'static str; 2],
     /// How to import the data, without `--out`.
-    pub(crate) import: &'static str,
+    pub import: &'static str,
     /// Its name for `data fetch`, and the folder to fetch it into.
-    pub(crate) fetch: &'static str,
+    pub fetch: &'static str,
     /// Devices in the paper, train and test.
-    pub(crate) devices: usize,
+    pub devices: usize,
     /// Mean of the test error in %: FedAvg, θ = 0.8, 0.5, 0.1.
     mean: [(f64, f64); 4],
     /// 90th percentile, likewise.
@@ -40,14 +48,25 @@ pub(crate) struct Preset {
 
 /// What the paper reports for a track: mean and 90th percentile of the test error, as fractions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Reported {
-    pub(crate) mean: OverSeeds,
-    pub(crate) p90: OverSeeds,
+pub struct Reported {
+    /// The mean over devices.
+    pub mean: OverSeeds,
+    /// The 90th percentile over devices.
+    pub p90: OverSeeds,
 }
 
 impl Pair {
-    /// What the paper did with it.
-    pub(crate) fn preset(self) -> &'static Preset {
+    /// Every pair.
+    pub const ALL: [Self; 5] = [
+        Self::EmnistLinear,
+        Self::EmnistConvnet,
+        Self::Sent140Linear,
+        Self::Sent140Lstm,
+        Self::ShakespeareGru,
+    ];
+
+    /// The paper's experiment with it.
+    pub fn preset(self) -> &'static Preset {
         match self {
             Self::EmnistLinear => &EMNIST_LINEAR,
             Self::EmnistConvnet => &EMNIST_CONVNET,
@@ -59,8 +78,28 @@ impl Pair {
 }
 
 impl Preset {
+    /// The experiment as the paper has it.
+    pub fn experiment(&self) -> Experiment {
+        experiment_file::checked(Path::new(self.name), self.text)
+            .expect("a test parses every embedded experiment")
+    }
+
+    /// The experiment with the data of a folder, seeds 1 to `seeds`, and overrides `KEY=VALUE`.
+    pub fn experiment_with(
+        &self,
+        federation: &Path,
+        seeds: NonZeroU64,
+        overrides: &[String],
+    ) -> Result<Experiment, ExperimentFileError> {
+        let seeds: Vec<String> = (1..=seeds.get()).map(|seed| seed.to_string()).collect();
+        let source = toml_edit::Value::from(federation.display().to_string());
+        let mut all = vec![format!("seeds=[{}]", seeds.join(",")), format!("data.source={source}")];
+        all.extend(overrides.iter().cloned());
+        experiment_file::parse(Path::new(&format!("{}.toml", self.name)), self.text, &all)
+    }
+
     /// What the paper reports for a track; `None` for a track that it does not have.
-    pub(crate) fn reported(&self, algorithm: &str, theta: f64) -> Option<Reported> {
+    pub fn reported(&self, algorithm: &str, theta: f64) -> Option<Reported> {
         let levels: [(&str, f64); 4] =
             [("fedavg", 1.0), ("delta-fl", 0.8), ("delta-fl", 0.5), ("delta-fl", 0.1)];
         let i = levels.iter().position(|&(a, t)| a == algorithm && t.total_cmp(&theta).is_eq())?;
@@ -73,6 +112,7 @@ const IMPORT_EMNIST: &str = "emnist --by-write by_write.zip --by-class by_class.
 
 const EMNIST_LINEAR: Preset = Preset {
     name: "emnist-linear",
+    about: "EMNIST, softmax regression",
     text: include_str!("../../../../experiments/paper/emnist-linear.toml"),
     folders: ["emnist", "emnist/federation"],
     import: IMPORT_EMNIST,
@@ -84,6 +124,7 @@ const EMNIST_LINEAR: Preset = Preset {
 
 const EMNIST_CONVNET: Preset = Preset {
     name: "emnist-convnet",
+    about: "EMNIST, convolutional network",
     text: include_str!("../../../../experiments/paper/emnist-convnet.toml"),
     folders: ["emnist", "emnist/federation"],
     import: IMPORT_EMNIST,
@@ -95,6 +136,7 @@ const EMNIST_CONVNET: Preset = Preset {
 
 const SENT140_LINEAR: Preset = Preset {
     name: "sent140-linear",
+    about: "Sent140, logistic regression on mean word vectors",
     text: include_str!("../../../../experiments/paper/sent140-linear.toml"),
     folders: ["sent140-mean", "sent140/mean-vector"],
     import: "sent140 training.1600000.processed.noemoticon.csv --vectors glove.6B.50d.txt --features mean-vector",
@@ -106,6 +148,7 @@ const SENT140_LINEAR: Preset = Preset {
 
 const SENT140_LSTM: Preset = Preset {
     name: "sent140-lstm",
+    about: "Sent140, LSTM over words",
     text: include_str!("../../../../experiments/paper/sent140-lstm.toml"),
     folders: ["sent140", "sent140/tokens"],
     import: "sent140 training.1600000.processed.noemoticon.csv --vectors glove.6B.50d.txt --features tokens",
@@ -117,6 +160,7 @@ const SENT140_LSTM: Preset = Preset {
 
 const SHAKESPEARE_GRU: Preset = Preset {
     name: "shakespeare-gru",
+    about: "Shakespeare, GRU over characters",
     text: include_str!("../../../../experiments/paper/shakespeare-gru.toml"),
     folders: ["shakespeare", "shakespeare/federation"],
     import: "shakespeare pg100.txt.gz",
@@ -128,18 +172,14 @@ const SHAKESPEARE_GRU: Preset = Preset {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
-    use crate::experiment_file;
 
     #[test]
     fn every_preset_is_an_experiment_of_the_paper() {
-        for &pair in Pair::value_variants() {
+        for pair in Pair::ALL {
             let preset = pair.preset();
             let experiment = experiment_file::checked(Path::new(preset.name), preset.text).unwrap();
             assert_eq!(experiment.name, preset.name);
-            assert_eq!(pair.to_possible_value().unwrap().get_name(), preset.name);
             assert_eq!(experiment.seeds.as_slice(), [1, 2, 3, 4, 5]);
             for label in experiment.labels() {
                 let theta = label.theta.get();
@@ -151,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_alternative_that_a_comment_names_is_one_set_away() {
-        for &pair in Pair::value_variants() {
+        for pair in Pair::ALL {
             let preset = pair.preset();
             let path = Path::new(preset.name);
             let paper = experiment_file::checked(path, preset.text).unwrap();

@@ -3,23 +3,15 @@
 use std::collections::HashMap;
 
 use super::results::RunResults;
-use crate::canvas;
+use crate::drawing::{self, DrawingError};
 
-#[path = "figures/bins.rs"]
 pub(super) mod bins;
-#[path = "figures/chart.rs"]
 mod chart;
-#[path = "figures/combined.rs"]
 mod combined;
-#[path = "figures/draw.rs"]
 mod draw;
-#[path = "figures/eta_every.rs"]
 mod eta_every;
-#[path = "figures/kinds.rs"]
 mod kinds;
-#[path = "figures/palette.rs"]
 mod palette;
-#[path = "figures/several.rs"]
 mod several;
 
 use chart::Chart;
@@ -47,7 +39,7 @@ enum Layout {
 }
 
 impl Layout {
-    fn drawn(&self) -> miette::Result<(String, Vec<u8>)> {
+    fn drawn(&self) -> Result<(String, Vec<u8>), DrawingError> {
         match self {
             Self::Stack(charts) => both(&draw::Stack(charts)),
             Self::Grid(rows) => both(&draw::Grid(rows)),
@@ -55,13 +47,13 @@ impl Layout {
     }
 }
 
-fn both(drawing: &impl canvas::Drawing) -> miette::Result<(String, Vec<u8>)> {
-    Ok((canvas::svg(drawing)?, canvas::png(drawing)?))
+fn both(drawing: &impl drawing::Drawing) -> Result<(String, Vec<u8>), DrawingError> {
+    Ok((drawing::svg(drawing)?, drawing::png(drawing)?))
 }
 
 /// Draws every figure of a run; of several runs, the charts in which they stand side by side. The figures of each are those
 /// of its own report.
-pub(super) fn figures(runs: &[RunResults]) -> miette::Result<Vec<Figure>> {
+pub(super) fn figures(runs: &[RunResults]) -> Result<Vec<Figure>, DrawingError> {
     let mut plans = match runs {
         [run] => kinds::of_run(run),
         runs => several::side_by_side(runs),

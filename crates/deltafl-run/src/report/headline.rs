@@ -4,7 +4,7 @@ use deltafl::metrics::OverSeeds;
 
 use super::measure::{Measure, TAIL};
 use super::results::{Distribution, Measured, RunResults};
-use crate::table;
+use crate::text_table;
 
 /// What a run shows, in words.
 pub(super) struct Headline {
@@ -187,7 +187,7 @@ fn shown(value: f64, measured: &Measured) -> String {
     if measure.percent() {
         format!("{:.1} %", value * measure.shown())
     } else {
-        table::number(value, measured.decimals())
+        text_table::number(value, measured.decimals())
     }
 }
 

@@ -5,7 +5,7 @@ use deltafl::exchange::{Evaluation, SplitEvaluation};
 use deltafl::metrics::{Figures, PERCENTILES};
 use deltafl::task::{Direction, Metric, Task, Unit};
 
-use crate::table;
+use crate::text_table;
 
 /// A measure of the devices of a split.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -170,8 +170,8 @@ impl Measure {
     /// Decimals in a table of such figures.
     pub(super) fn decimals(self, figures: impl IntoIterator<Item = f64>) -> usize {
         match self.kind {
-            Kind::Metric { metric, .. } => table::decimals(metric, figures),
-            Kind::Loss(Task::Regression(_)) => table::places(figures),
+            Kind::Metric { metric, .. } => text_table::decimals(metric, figures),
+            Kind::Loss(Task::Regression(_)) => text_table::places(figures),
             Kind::Loss(_) => 3,
         }
     }

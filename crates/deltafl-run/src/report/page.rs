@@ -13,13 +13,10 @@ use super::headline::headline;
 use super::results::RunResults;
 use super::tables::{Compared, Table};
 use super::tracks::TrackInfo;
-use crate::idle;
+use crate::idle_rounds;
 
-#[path = "page/data.rs"]
 mod data;
-#[path = "page/devices.rs"]
 mod devices;
-#[path = "page/numbers.rs"]
 mod numbers;
 
 const TEMPLATE: &str = include_str!("page/page.html");
@@ -34,8 +31,8 @@ const SCRIPTS: [&str; 6] = [
 ];
 
 /// The page of some runs.
-pub(super) fn page(runs: &[RunResults], tables: &[Table]) -> miette::Result<String> {
-    let data = data::page_data(runs)?;
+pub(super) fn page(runs: &[RunResults], tables: &[Table]) -> String {
+    let data = data::page_data(runs);
     let title = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", ");
     let parts = [
         ("{{title}}", escaped(&title)),
@@ -48,7 +45,7 @@ pub(super) fn page(runs: &[RunResults], tables: &[Table]) -> miette::Result<Stri
         ("{{numbers}}", data.numbers),
         ("{{script}}", format!("(() => {{\n\"use strict\";\n{}}})();\n", SCRIPTS.concat())),
     ];
-    Ok(filled(TEMPLATE, &parts))
+    filled(TEMPLATE, &parts)
 }
 
 /// Replaces each mark of the template once, and looks for none in what it put there.
@@ -140,8 +137,8 @@ fn deployed(run: &RunResults) -> Option<String> {
 fn idle_rounds(run: &RunResults) -> Vec<String> {
     let tracks = run.tracks.iter().zip(&run.idle).filter(|(_, idle)| idle.idle() > 0);
     let sentence = |(track, idle): (&TrackInfo, &IdleRounds)| {
-        let hint =
-            idle::hint(idle, &run.experiment, track).map_or_else(String::new, |hint| format!("; {hint}"));
+        let hint = idle_rounds::hint(idle, &run.experiment, track)
+            .map_or_else(String::new, |hint| format!("; {hint}"));
         format!("{}: {idle}{hint}.", track.label)
     };
     tracks.map(sentence).collect()

@@ -4,7 +4,7 @@
 //! as `summary.json` does, so that the page and the tables say what the summary says.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use deltafl::data::Split;
@@ -13,15 +13,40 @@ use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, object
 use deltafl::superquantile::Conformity;
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{self, Classes, EvaluationFile, IdleRounds, RoundLine, RunFolderError};
-use miette::{IntoDiagnostic, WrapErr, miette};
 
 use super::cohorts;
 use super::measure::Measure;
 use super::tracks::{TrackInfo, baseline, tracks};
-use crate::session::folder_error;
+use crate::error::FolderError;
 
 /// Most points of a curve of the size of the tail: as many as a figure has room for. A run of more rounds is shown in windows.
 const TAIL_WINDOWS: u64 = 600;
+
+/// Why the results of a run cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResultsError {
+    /// The run folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// No device was evaluated.
+    #[error("no device was evaluated")]
+    NoDevice,
+    /// An evaluation contradicts the experiment or the other evaluations.
+    #[error("{path}: {problem}")]
+    Evaluation {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        problem: String,
+    },
+}
+
+impl From<RunFolderError> for ResultsError {
+    fn from(error: RunFolderError) -> Self {
+        Self::Folder(error.into())
+    }
+}
 
 /// The results of one run.
 pub(super) struct RunResults {
@@ -187,18 +212,15 @@ impl Distribution {
 
 impl RunResults {
     /// Reads a run folder.
-    pub(super) fn read(folder: &Path) -> miette::Result<Self> {
-        Self::read_checked(folder).wrap_err_with(|| format!("could not read the run in {}", folder.display()))
-    }
-
-    fn read_checked(folder: &Path) -> miette::Result<Self> {
-        let experiment = run_folder::read_experiment(folder).into_diagnostic()?;
+    pub(super) fn read(folder: &Path) -> Result<Self, ResultsError> {
+        let experiment = run_folder::read_experiment(folder)?;
         let tracks = tracks(&experiment);
-        let lines = run_folder::read_rounds(folder).into_diagnostic()?;
-        let evaluated = match device_by_device(folder, &tracks)? {
+        let lines = run_folder::read_rounds(folder)?;
+        let thetas: Vec<Conformity> = experiment.labels().iter().map(|label| label.theta).collect();
+        let evaluated = match device_by_device(folder, &thetas)? {
             Some(evaluated) => evaluated,
             None => cohorts::read(&lines, tracks.len())
-                .ok_or_else(|| folder_error(RunFolderError::NotEvaluated { path: folder.to_owned() }))?,
+                .ok_or_else(|| RunFolderError::NotEvaluated { path: folder.to_owned() })?,
         };
         let Evaluated { seeds, rounds, even, mut measured, cohorts } = evaluated;
         if let Some(population) = experiment.resolved.as_ref().and_then(|resolved| resolved.population) {
@@ -215,8 +237,7 @@ impl RunResults {
             even,
             cohorts,
             measured,
-            classes: run_folder::read_classes(folder)
-                .into_diagnostic()?
+            classes: run_folder::read_classes(folder)?
                 .filter(|classes| classes.classes.iter().all(|class| class.errors.len() == tracks.len())),
             idle: IdleRounds::per_track(lines.iter().map(|line| &line.record), tracks.len()),
             calls: calls(&lines, tracks.len(), &rounds),
@@ -254,8 +275,8 @@ impl RunResults {
 }
 
 /// The evaluations in which every device told its figures; `None` where there is none.
-fn device_by_device(folder: &Path, tracks: &[TrackInfo]) -> miette::Result<Option<Evaluated>> {
-    let by_seed = by_seed(run_folder::evaluations(folder).into_diagnostic()?);
+fn device_by_device(folder: &Path, thetas: &[Conformity]) -> Result<Option<Evaluated>, ResultsError> {
+    let by_seed = by_seed(run_folder::evaluations(folder)?);
     if by_seed.is_empty() {
         return Ok(None);
     }
@@ -265,7 +286,7 @@ fn device_by_device(folder: &Path, tracks: &[TrackInfo]) -> miette::Result<Optio
         seeds: by_seed.iter().map(|files| files[0].seed).collect(),
         rounds: frames.iter().map(|frame| frame.round).collect(),
         even: last_rounds().max() == last_rounds().min(),
-        measured: read_measured(&frames, &thetas(tracks)?)?,
+        measured: read_measured(&frames, thetas)?,
         cohorts: None,
     }))
 }
@@ -304,20 +325,16 @@ fn frames(by_seed: &[Vec<EvaluationFile>]) -> Vec<Frame<'_>> {
     frames
 }
 
-fn thetas(tracks: &[TrackInfo]) -> miette::Result<Vec<Conformity>> {
-    tracks.iter().map(|track| Conformity::try_from(track.theta).into_diagnostic()).collect()
-}
-
-fn read_measured(frames: &[Frame<'_>], thetas: &[Conformity]) -> miette::Result<Vec<Measured>> {
+fn read_measured(frames: &[Frame<'_>], thetas: &[Conformity]) -> Result<Vec<Measured>, ResultsError> {
     let mut measured: Vec<Measured> = Vec::new();
     for (f, frame) in frames.iter().enumerate() {
         for file in &frame.files {
-            let evaluations = file.read().into_diagnostic()?;
+            let evaluations = file.read()?;
             let tested = evaluations.iter().any(|e| e.split == Split::Test && !e.devices.is_empty());
             for evaluation in evaluations.iter().filter(|evaluation| !evaluation.devices.is_empty()) {
                 for measure in measures(evaluation, tested) {
                     take(&mut measured, measure, f, thetas, evaluation)
-                        .wrap_err_with(|| file.path.display().to_string())?;
+                        .map_err(|problem| ResultsError::Evaluation { path: file.path.clone(), problem })?;
                 }
             }
         }
@@ -325,7 +342,7 @@ fn read_measured(frames: &[Frame<'_>], thetas: &[Conformity]) -> miette::Result<
     measured.retain(|measured| measured.frames.len() == frames.len());
     measured.sort_by_key(|measured| measured.measure.is_loss());
     if measured.is_empty() {
-        return Err(miette!("no device was evaluated"));
+        return Err(ResultsError::NoDevice);
     }
     Ok(measured)
 }
@@ -348,10 +365,10 @@ fn take(
     f: usize,
     thetas: &[Conformity],
     evaluation: &SplitEvaluation,
-) -> miette::Result<()> {
+) -> Result<(), String> {
     let tracks = thetas.len();
     if evaluation.tracks.len() != tracks {
-        return Err(miette!("expected {tracks} tracks, got {}", evaluation.tracks.len()));
+        return Err(format!("expected {tracks} tracks, got {}", evaluation.tracks.len()));
     }
     let at = match all.iter().position(|known| known.measure == measure) {
         Some(at) => at,
@@ -364,12 +381,12 @@ fn take(
     let measured = &mut all[at];
     let split = evaluation.split.name();
     if measured.devices != evaluation.devices {
-        return Err(miette!("its {split} devices are not those of the other evaluations"));
+        return Err(format!("its {split} devices are not those of the other evaluations"));
     }
     measured.frames.resize(f + 1, vec![Distribution::default(); tracks]);
     for (t, distribution) in measured.frames[f].iter_mut().enumerate() {
         let figures = measure.figures(evaluation, t);
-        distribution.figures.push(figures.ok_or_else(|| miette!("its {split} devices hold no examples"))?);
+        distribution.figures.push(figures.ok_or_else(|| format!("its {split} devices hold no examples"))?);
         if measure.is_loss() {
             distribution.objectives.extend(objective(evaluation, t, thetas[t]));
         }

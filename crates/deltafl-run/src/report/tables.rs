@@ -4,14 +4,14 @@
 //! stand in one table, because only they can be compared.
 
 use std::fmt::Write as _;
+use std::io;
 
 use deltafl::metrics::{FiguresOverSeeds, OverSeeds, PERCENTILES, SampleError};
 use deltafl_data::run_folder::ClassFigures;
-use miette::IntoDiagnostic;
 
 use super::measure::{Measure, TAIL};
 use super::results::RunResults;
-use crate::table::number;
+use crate::text_table::number;
 
 /// Mean and percentiles: the columns in which tracks are compared.
 const COMPARED: usize = PERCENTILES.len() + 1;
@@ -288,7 +288,7 @@ pub(super) fn latex(tables: &[Table]) -> String {
 }
 
 /// Every figure of every track as a row of CSV, in full precision; shares are fractions.
-pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
+pub(super) fn csv(runs: &[RunResults]) -> io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let header = [
         "run",
@@ -308,7 +308,7 @@ pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
         "lower",
         "upper",
     ];
-    writer.write_record(header).into_diagnostic()?;
+    writer.write_record(header)?;
     for run in runs {
         for measured in &run.measured {
             let statistics = measured.measure.statistic_keys();
@@ -320,32 +320,29 @@ pub(super) fn csv(runs: &[RunResults]) -> miette::Result<String> {
                     let (lower, upper) = distribution
                         .between(column.min(COMPARED - 1))
                         .map_or_else(Default::default, |(l, u)| (finite(l), finite(u)));
-                    writer
-                        .write_record([
-                            &run.name,
-                            &run.dataset,
-                            &run.model,
-                            &track.algorithm,
-                            &track.theta.to_string(),
-                            &track.eta_every.to_string(),
-                            &track.label,
-                            &measured.measure.key(),
-                            &statistic,
-                            &mean.to_string(),
-                            &std.map_or_else(String::new, |std| std.to_string()),
-                            &distribution.figures.len().to_string(),
-                            &run.rounds_done().to_string(),
-                            &run.idle[t].idle().to_string(),
-                            &lower,
-                            &upper,
-                        ])
-                        .into_diagnostic()?;
+                    writer.write_record([
+                        &run.name,
+                        &run.dataset,
+                        &run.model,
+                        &track.algorithm,
+                        &track.theta.to_string(),
+                        &track.eta_every.to_string(),
+                        &track.label,
+                        &measured.measure.key(),
+                        &statistic,
+                        &mean.to_string(),
+                        &std.map_or_else(String::new, |std| std.to_string()),
+                        &distribution.figures.len().to_string(),
+                        &run.rounds_done().to_string(),
+                        &run.idle[t].idle().to_string(),
+                        &lower,
+                        &upper,
+                    ])?;
                 }
             }
         }
     }
-    let bytes = writer.into_inner().into_diagnostic()?;
-    String::from_utf8(bytes).into_diagnostic()
+    writer.into_inner().map_err(csv::IntoInnerError::into_error)
 }
 
 /// A number; nothing where it is not known.

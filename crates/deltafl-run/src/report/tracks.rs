@@ -1,23 +1,25 @@
-//! The tracks of an experiment, as a report speaks of them.
+//! The tracks of an experiment, as reports show them.
 
 use deltafl::algorithm::{Options, TrackLabel};
 use deltafl_data::experiment::{AlgorithmSection, Experiment};
 
-/// A track, as a report speaks of it.
+/// A track, as reports show it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct TrackInfo {
+pub struct TrackInfo {
     /// Unique within the run.
-    pub(crate) label: String,
-    pub(crate) algorithm: String,
-    pub(crate) theta: f64,
+    pub label: String,
+    /// The kind of the algorithm.
+    pub algorithm: String,
+    /// θ.
+    pub theta: f64,
     /// T_η.
-    pub(crate) eta_every: u64,
+    pub eta_every: u64,
     /// Whether η stays for T_η rounds whatever it keeps, by the letter of the paper.
-    pub(crate) eta_fixed: bool,
+    pub eta_fixed: bool,
 }
 
 /// The tracks of an experiment, in its order.
-pub(crate) fn tracks(experiment: &Experiment) -> Vec<TrackInfo> {
+pub fn tracks(experiment: &Experiment) -> Vec<TrackInfo> {
     let points = experiment.algorithm.iter().flat_map(AlgorithmSection::points);
     let has = |options: &Options, name| options.iter().any(|(spec, _)| spec.name == name);
     let info = |(label, options): (TrackLabel, Options)| TrackInfo {
@@ -31,7 +33,7 @@ pub(crate) fn tracks(experiment: &Experiment) -> Vec<TrackInfo> {
 }
 
 /// FedAvg where there is one, else the track of the greatest θ: what the others are held against.
-pub(crate) fn baseline(tracks: &[TrackInfo]) -> usize {
+pub fn baseline(tracks: &[TrackInfo]) -> usize {
     let fed_avg = tracks.iter().position(|track| track.algorithm == "fedavg");
     let greatest = || {
         let thetas = tracks.iter().enumerate();

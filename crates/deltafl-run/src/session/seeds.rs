@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use deltafl::trainer::LocalTrainer;
 use deltafl::training::{Outcome, State};
 use deltafl_data::experiment::Experiment;
-use miette::Report;
 
 /// The seeds of an experiment that are not finished.
-pub(crate) struct Seeds {
+pub struct Seeds {
     /// Their states, where they begin or go on.
     pending: Vec<State>,
     /// The first of them that nobody has taken.
@@ -22,11 +21,11 @@ pub(crate) struct Seeds {
 
 impl Seeds {
     /// Finds out where each seed is: `saved` is the state that it goes on from, if it was begun before.
-    pub(crate) fn new(
+    pub fn new<E>(
         experiment: &Experiment,
         trainer: &dyn LocalTrainer,
-        mut saved: impl FnMut(u64) -> Result<Option<State>, Report>,
-    ) -> Result<Self, Report> {
+        mut saved: impl FnMut(u64) -> Result<Option<State>, E>,
+    ) -> Result<Self, E> {
         let tracks = experiment.labels().len();
         let mut pending = Vec::new();
         for &seed in &experiment.seeds {
@@ -39,28 +38,28 @@ impl Seeds {
     }
 
     /// Where the seeds that are not finished are when training begins.
-    pub(crate) fn pending(&self) -> &[State] {
+    pub fn pending(&self) -> &[State] {
         &self.pending
     }
 
     /// Raised when a seed has failed.
-    pub(crate) fn failed(&self) -> &AtomicBool {
+    pub fn failed(&self) -> &AtomicBool {
         &self.failed
     }
 
     /// Trains seeds that nobody has taken until none is left. Returns the state of the seed in which training was stopped.
-    pub(crate) fn work(
+    pub fn work<E>(
         &self,
-        mut train: impl FnMut(&mut State) -> Result<Outcome, Report>,
-    ) -> Result<Option<State>, Report> {
+        mut train: impl FnMut(&mut State) -> Result<Outcome, E>,
+    ) -> Result<Option<State>, E> {
         while let Some(state) = self.pending.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             let mut state = state.clone();
             match train(&mut state) {
                 Ok(Outcome::Finished) => {}
                 Ok(Outcome::Stopped) => return Ok(Some(state)),
-                Err(report) => {
+                Err(error) => {
                     self.failed.store(true, Ordering::Relaxed);
-                    return Err(report);
+                    return Err(error);
                 }
             }
         }
@@ -68,7 +67,7 @@ impl Seeds {
     }
 
     /// The seeds of the experiment that are finished when all workers have ended, some of them stopped in these states.
-    pub(crate) fn finished(&self, experiment: &Experiment, stopped: &[State]) -> Vec<u64> {
+    pub fn finished(&self, experiment: &Experiment, stopped: &[State]) -> Vec<u64> {
         // Seeds that were taken and did not stop are finished; the rest was not taken.
         let taken = self.next.load(Ordering::Relaxed).min(self.pending.len());
         let open = |seed: u64| stopped.iter().chain(&self.pending[taken..]).any(|state| state.seed == seed);
@@ -107,14 +106,14 @@ mod tests {
                 _ => None,
             })
         };
-        Seeds::new(experiment, &trainer, saved).unwrap()
+        Seeds::new::<()>(experiment, &trainer, saved).unwrap()
     }
 
     #[test]
     fn finished_seeds_are_passed_over_and_begun_ones_go_on() {
         let experiment = Experiment::parse(EXPERIMENT).unwrap();
         let (seeds, mut trained) = (seeds(&experiment), Vec::new());
-        let stopped = seeds.work(|state| {
+        let stopped: Result<_, ()> = seeds.work(|state| {
             trained.push((state.seed, state.round));
             state.round = 5;
             Ok(Outcome::Finished)
@@ -128,7 +127,7 @@ mod tests {
     fn a_seed_that_is_stopped_ends_the_work_and_those_behind_it_are_not_finished() {
         let experiment = Experiment::parse(EXPERIMENT).unwrap();
         let seeds = seeds(&experiment);
-        let stopped = seeds.work(|state| {
+        let stopped: Result<_, ()> = seeds.work(|state| {
             let stops = state.seed == 3;
             state.round += 1;
             Ok(if stops { Outcome::Stopped } else { Outcome::Finished })
@@ -142,7 +141,7 @@ mod tests {
     fn a_seed_that_fails_tells_the_others() {
         let experiment = Experiment::parse(EXPERIMENT).unwrap();
         let seeds = seeds(&experiment);
-        assert!(seeds.work(|_| Err(miette::miette!("a full disk"))).is_err());
+        assert!(seeds.work(|_| Err("a full disk")).is_err());
         assert!(seeds.failed().load(Ordering::Relaxed));
     }
 }

@@ -16,7 +16,7 @@
 use deltafl_data::experiment::Experiment;
 use toml_edit::{Array, DocumentMut, Item, TableLike, Value};
 
-use crate::error::{BadInput, bad_input};
+use super::SweepError;
 use crate::experiment_file::value_of;
 
 /// The table of a file that holds axes and nothing else.
@@ -24,10 +24,11 @@ pub(crate) const TABLE: &str = "sweep";
 
 /// A key, and the values that it takes.
 #[derive(Clone, Debug)]
-pub(crate) struct Axis {
+pub struct Axis {
     /// Dotted.
-    pub(crate) key: String,
-    pub(crate) values: Vec<Value>,
+    pub key: String,
+    /// As TOML.
+    pub values: Vec<Value>,
 }
 
 /// The axes of a file: lists where the experiment has one value, in the order of the file, then those of `[sweep]`.
@@ -43,11 +44,9 @@ pub(crate) fn of_document(document: &DocumentMut) -> Vec<Axis> {
 }
 
 /// The axis of `--sweep key=a,b,c`; the values are TOML, or else words.
-pub(crate) fn of_argument(argument: &str) -> Result<Axis, BadInput> {
+pub(crate) fn of_argument(argument: &str) -> Result<Axis, SweepError> {
     let Some((key, values)) = argument.split_once('=').filter(|(_, values)| !values.trim().is_empty()) else {
-        return Err(bad_input(format!("--sweep {argument}: expected key=value,value,…")).help(
-            "for example --sweep local.learning_rate=0.1,0.3 --sweep 'algorithm.1.theta=[0.8],[0.5]'",
-        ));
+        return Err(SweepError::Argument { argument: argument.to_owned() });
     };
     let values = match format!("[{values}]").parse::<Value>() {
         Ok(Value::Array(array)) => bare(&array),
@@ -65,7 +64,7 @@ pub(crate) fn shown(value: &Value) -> String {
 }
 
 /// A value as JSON has it.
-pub(crate) fn to_json(value: &Value) -> serde_json::Value {
+pub fn to_json(value: &Value) -> serde_json::Value {
     match value {
         Value::String(text) => text.value().as_str().into(),
         Value::Integer(number) => (*number.value()).into(),

@@ -1,4 +1,4 @@
-//! The folder of a sweep, and how far its points have come.
+//! The folder of a sweep, and the progress of its points.
 //!
 //! ```text
 //! sweeps/NAME/
@@ -14,52 +14,52 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use deltafl_data::run_folder;
-use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
+use super::SweepError;
 use super::points::{Point, Sweep};
-use crate::error::{bad_input, make_folder};
-use crate::session::folder_error;
+use crate::error::{FileError, create_folder};
 
 /// A sweep's folder.
 #[derive(Clone, Debug)]
-pub(crate) struct SweepFolder {
+pub struct SweepFolder {
     path: PathBuf,
 }
 
-/// How far a point has come.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Standing {
-    /// Nothing is there.
+/// The progress of a point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It has not been begun.
     Missing,
     /// Rounds done, over all seeds.
     Rounds(u64),
+    /// All seeds are done.
     Finished,
 }
 
 impl SweepFolder {
     /// The folder at a path, which need not exist.
-    pub(crate) fn at(path: &Path) -> Self {
+    pub fn at(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
     /// The folder.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The description of the sweep.
-    pub(crate) fn description(&self) -> PathBuf {
+    pub fn description(&self) -> PathBuf {
         self.path.join("sweep.toml")
     }
 
     /// The run folder of a point.
-    pub(crate) fn point(&self, address: &str) -> PathBuf {
+    pub fn point(&self, address: &str) -> PathBuf {
         self.path.join(address)
     }
 
     /// Writes down which sweep it is. Several processes may do so at once, each the same. A folder that holds something
     /// else is refused; a sweep may grow, but loses no point.
-    pub(crate) fn describe(&self, sweep: &Sweep) -> Result<()> {
+    pub fn describe(&self, sweep: &Sweep) -> Result<(), SweepError> {
         match self.described()? {
             Some(before) if before == sweep.text => return Ok(()),
             Some(before) => self.check_grown(&before, sweep)?,
@@ -69,18 +69,16 @@ impl SweepFolder {
     }
 
     /// Writes down which sweep it is, whatever it was before.
-    pub(crate) fn describe_anew(&self, sweep: &Sweep) -> Result<()> {
-        make_folder(&self.path)?;
+    pub fn describe_anew(&self, sweep: &Sweep) -> Result<(), SweepError> {
+        create_folder(&self.path)?;
         let path = self.description();
         let part = self.path.join(format!(".sweep.toml.{}", std::process::id()));
-        fs::write(&part, &sweep.text)
-            .and_then(|()| fs::rename(&part, &path))
-            .into_diagnostic()
-            .wrap_err_with(|| path.display().to_string())
+        let written = fs::write(&part, &sweep.text).and_then(|()| fs::rename(&part, &path));
+        Ok(written.map_err(FileError::write(&path))?)
     }
 
     /// What the folder was described as; `None` where there is nothing yet.
-    fn described(&self) -> Result<Option<String>> {
+    fn described(&self) -> Result<Option<String>, SweepError> {
         let read = || fs::read_to_string(self.description()).ok();
         let known = read();
         if known.is_some() || !self.has_entries()? {
@@ -89,16 +87,14 @@ impl SweepFolder {
         // Another process may have described it in between.
         match read() {
             Some(text) => Ok(Some(text)),
-            None => Err(bad_input(format!("{} is in use, and not by a sweep", self.path.display()))
-                .help("there is no sweep.toml in it: name another folder with --out")
-                .into()),
+            None => Err(SweepError::Foreign { path: self.path.clone() }),
         }
     }
 
-    fn has_entries(&self) -> Result<bool> {
+    fn has_entries(&self) -> Result<bool, SweepError> {
         let Ok(entries) = fs::read_dir(&self.path) else { return Ok(false) };
         for entry in entries {
-            let entry = entry.into_diagnostic().wrap_err_with(|| self.path.display().to_string())?;
+            let entry = entry.map_err(FileError::read(&self.path))?;
             if !entry.file_name().to_string_lossy().starts_with('.') {
                 return Ok(true);
             }
@@ -107,51 +103,39 @@ impl SweepFolder {
     }
 
     /// Refuses a sweep that lacks a point of the one that the folder was made for.
-    fn check_grown(&self, before: &str, sweep: &Sweep) -> Result<()> {
+    fn check_grown(&self, before: &str, sweep: &Sweep) -> Result<(), SweepError> {
         let now: HashSet<&str> = sweep.points.iter().map(|point| point.address.as_str()).collect();
         let before = Sweep::new(&self.description(), before, &[], &[])?;
         let lost = before.points.iter().filter(|point| !now.contains(point.address.as_str())).count();
         if lost == 0 {
             return Ok(());
         }
-        let message = format!(
-            "{} holds another sweep: {lost} of its {} points are not points of this one",
-            self.path.display(),
-            before.points.len()
-        );
-        Err(bad_input(message)
-            .help("a sweep grows by values and axes, and keeps its points: add to it, or name another folder with --out")
-            .into())
+        Err(SweepError::OtherSweep { path: self.path.clone(), lost, points: before.points.len() })
     }
 
     /// The sweep that the folder was made for.
-    pub(crate) fn sweep(&self) -> Result<Sweep> {
+    pub fn sweep(&self) -> Result<Sweep, SweepError> {
         let path = self.description();
         if !path.is_file() {
-            return Err(bad_input(format!(
-                "{} holds no sweep: there is no sweep.toml in it",
-                self.path.display()
-            ))
-            .help("make one: deltafl sweep run EXPERIMENT.toml --out DIR")
-            .into());
+            return Err(SweepError::NoSweep { path: self.path.clone() });
         }
-        Ok(Sweep::read(&path, &[], &[])?)
+        Sweep::read(&path, &[], &[])
     }
 
-    /// How far a point has come.
-    pub(crate) fn standing(&self, point: &Point) -> Result<Standing> {
+    /// The progress of a point.
+    pub fn standing(&self, point: &Point) -> Result<Standing, SweepError> {
         standing(&self.point(&point.address), &point.address)
     }
 }
 
-/// How far the run in a folder has come, which must be the run that its address promises.
-pub(crate) fn standing(folder: &Path, address: &str) -> Result<Standing> {
+/// The progress of the run in a folder, which must be the run of its address.
+pub(crate) fn standing(folder: &Path, address: &str) -> Result<Standing, SweepError> {
     if !folder.join("experiment.toml").exists() {
         return Ok(Standing::Missing);
     }
-    let experiment = run_folder::read_experiment(folder).map_err(folder_error)?;
+    let experiment = run_folder::read_experiment(folder)?;
     if experiment.address() != address {
-        return Err(not_its_address(folder));
+        return Err(SweepError::Address { path: folder.to_owned() });
     }
     // The summary is the last file that a run writes.
     if folder.join("summary.json").exists() {
@@ -159,14 +143,8 @@ pub(crate) fn standing(folder: &Path, address: &str) -> Result<Standing> {
     }
     let mut rounds = 0;
     for &seed in &experiment.seeds {
-        let state = run_folder::read_checkpoint(folder, seed).map_err(folder_error)?;
+        let state = run_folder::read_checkpoint(folder, seed)?;
         rounds += state.map_or(0, |state| state.round);
     }
     Ok(Standing::Rounds(rounds))
-}
-
-fn not_its_address(folder: &Path) -> Report {
-    bad_input(format!("the experiment in {} is not the one that its folder is named after", folder.display()))
-        .help("someone changed it by hand: move the folder away, and the point is trained again")
-        .into()
 }

@@ -1,22 +1,23 @@
 //! The points of a sweep with their results, as a table, as CSV and as JSON.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use deltafl::metrics::{FiguresOverSeeds, OverSeeds};
 use deltafl::task::{Metric, Task};
 use deltafl_data::run_folder::{Summary, TrackSummary};
-use miette::{IntoDiagnostic, Result};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use super::SweepError;
 use super::folder::{Standing, SweepFolder};
 use super::points::{Point, SEEDS, Sweep};
 use crate::report::tracks::tracks;
-use crate::table;
+use crate::text_table;
 
 /// A point, or several that differ in their seeds alone, and what it came to.
 #[derive(Debug, Serialize)]
-pub(crate) struct PointResults {
+pub struct PointResults {
     settings: Settings,
     /// Of the run folder; several where the points are averaged.
     addresses: Vec<String>,
@@ -57,16 +58,16 @@ struct TrackResults {
 }
 
 /// Reads the results of some points.
-pub(crate) fn results<'a>(
+pub fn results<'a>(
     folder: &SweepFolder,
     sweep: &Sweep,
     points: impl Iterator<Item = &'a Point>,
-) -> Result<Vec<PointResults>> {
+) -> Result<Vec<PointResults>, SweepError> {
     points.map(|point| of_points(folder, sweep, &[point])).collect()
 }
 
 /// Reads the results of all points, those that differ in their seeds alone taken together.
-pub(crate) fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<Vec<PointResults>> {
+pub fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<Vec<PointResults>, SweepError> {
     let mut groups: Vec<Vec<&Point>> = Vec::new();
     for point in &sweep.points {
         let same = |group: &&mut Vec<&Point>| without_seeds(sweep, group[0]) == without_seeds(sweep, point);
@@ -84,7 +85,7 @@ fn without_seeds<'a>(sweep: &'a Sweep, point: &'a Point) -> Vec<&'a str> {
     values.filter(|(axis, _)| axis.key != SEEDS).map(|(_, value)| value.as_str()).collect()
 }
 
-fn of_points(folder: &SweepFolder, sweep: &Sweep, points: &[&Point]) -> Result<PointResults> {
+fn of_points(folder: &SweepFolder, sweep: &Sweep, points: &[&Point]) -> Result<PointResults, SweepError> {
     let first = points[0];
     let setting = |(i, axis): (usize, &super::axes::Axis)| {
         (points.len() == 1 || axis.key != SEEDS).then(|| Setting {
@@ -128,7 +129,7 @@ fn summary(folder: &SweepFolder, points: &[&Point]) -> Option<Summary> {
 }
 
 /// For people: how many points are finished, and a row per point and track.
-pub(crate) fn rendered(sweep: &Sweep, results: &[PointResults]) -> String {
+pub fn rendered(sweep: &Sweep, results: &[PointResults]) -> String {
     let done = results.iter().filter(|point| point.finished).count();
     let idle = results.iter().flat_map(|point| &point.tracks);
     let idle = idle.filter(|track| track.summary.idle_rounds.cause_of_most().is_some()).count();
@@ -141,7 +142,7 @@ pub(crate) fn rendered(sweep: &Sweep, results: &[PointResults]) -> String {
 }
 
 /// A row per point and track, in columns.
-pub(crate) fn table(sweep: &Sweep, results: &[PointResults]) -> String {
+pub fn table(sweep: &Sweep, results: &[PointResults]) -> String {
     let keys: Vec<&str> = results
         .first()
         .map_or_else(Vec::new, |point| point.settings.0.iter().map(|s| s.key.as_str()).collect());
@@ -176,7 +177,7 @@ pub(crate) fn table(sweep: &Sweep, results: &[PointResults]) -> String {
         let cells = |track: &TrackSummary| cells(metric, track, averaged);
         rows.extend(point.tracks.iter().map(|track| row(&track.track, cells(&track.summary))));
     }
-    table::aligned(&rows)
+    text_table::aligned(&rows)
 }
 
 /// What the figures of the points are of.
@@ -192,9 +193,9 @@ fn cells(metric: &Metric, track: &TrackSummary, averaged: bool) -> [String; 3] {
     });
     let test = |figure: fn(&FiguresOverSeeds) -> OverSeeds| {
         let test = track.test.as_ref()?;
-        let digits = table::decimals(metric, [test.mean.mean, test.p90.mean]);
+        let digits = text_table::decimals(metric, [test.mean.mean, test.p90.mean]);
         let shown = figure(test);
-        Some(table::shown(metric, OverSeeds { std: shown.std.filter(|_| averaged), ..shown }, digits))
+        Some(text_table::shown(metric, OverSeeds { std: shown.std.filter(|_| averaged), ..shown }, digits))
     };
     [loss, test(|figures| figures.mean), test(|figures| figures.p90)]
         .map(|cell| cell.unwrap_or_else(|| "–".to_owned()))
@@ -209,7 +210,7 @@ fn short_keys(keys: &[&str]) -> Vec<String> {
 
 /// For programs: a row per point and track, errors as fractions. No two columns are called the same: the axes have the
 /// names of their keys, of which none is one of these.
-pub(crate) fn csv(results: &[PointResults]) -> Result<String> {
+pub fn csv(results: &[PointResults]) -> io::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let keys: Vec<&str> = results
         .first()
@@ -228,7 +229,7 @@ pub(crate) fn csv(results: &[PointResults]) -> Result<String> {
         "train_loss_mean",
     ];
     let names = keys.into_iter().chain(figures).chain(of_metric.iter().map(String::as_str));
-    writer.write_record(names).into_diagnostic()?;
+    writer.write_record(names)?;
     for point in results {
         for TrackResults { summary, track } in &point.tracks {
             let figure = |figures: Option<FiguresOverSeeds>, figure: fn(&FiguresOverSeeds) -> Option<f64>| {
@@ -250,8 +251,9 @@ pub(crate) fn csv(results: &[PointResults]) -> Result<String> {
                 figure(summary.test, |test| Some(test.p90.mean)),
                 figure(summary.test, |test| test.p90.std),
             ]);
-            writer.write_record(&row).into_diagnostic()?;
+            writer.write_record(&row)?;
         }
     }
-    String::from_utf8(writer.into_inner().into_diagnostic()?).into_diagnostic()
+    let bytes = writer.into_inner().map_err(csv::IntoInnerError::into_error)?;
+    String::from_utf8(bytes).map_err(io::Error::other)
 }

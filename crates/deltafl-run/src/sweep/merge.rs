@@ -1,31 +1,31 @@
-//! Puts folders of one sweep together, as several machines leave them.
+//! Merges the folders of one sweep from several machines.
 
 use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
-use miette::{IntoDiagnostic, Result, WrapErr};
 
+use super::SweepError;
 use super::folder::{self, Standing, SweepFolder};
 use super::points::Sweep;
-use crate::error::bad_input;
-use crate::session::folder_error;
+use crate::error::FileError;
 
 /// What a merge did.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Merged {
+pub struct Merged {
     /// Points that came in, or came further.
-    pub(crate) taken: usize,
+    pub taken: usize,
     /// Points that were as far already.
-    pub(crate) known: usize,
+    pub known: usize,
     /// Runs in the folders that are not points of the sweep.
-    pub(crate) foreign: usize,
+    pub foreign: usize,
 }
 
 /// Takes the points of other folders into `into`; of a point that is in several, the one that has come furthest.
-pub(crate) fn merge(sources: &[PathBuf], into: &SweepFolder) -> Result<Merged> {
+pub fn merge(sources: &[PathBuf], into: &SweepFolder) -> Result<Merged, SweepError> {
     let all: Vec<SweepFolder> = sources.iter().map(|path| SweepFolder::at(path)).collect();
     let sweep = Sweep::new(&into.description(), &description(&all, into)?, &[], &[])?;
     let points: HashSet<&str> = sweep.points.iter().map(|point| point.address.as_str()).collect();
@@ -34,9 +34,7 @@ pub(crate) fn merge(sources: &[PathBuf], into: &SweepFolder) -> Result<Merged> {
         for address in addresses(folder)?.iter().filter(|address| points.contains(address.as_str())) {
             let run = folder.point(address);
             if run_folder::is_locked(&run) {
-                return Err(bad_input(format!("a process is training in {}", run.display()))
-                    .help("wait for it, or end it: its point is merged as far as it came")
-                    .into());
+                return Err(SweepError::InTraining { path: run });
             }
             data.check(&run)?;
         }
@@ -63,41 +61,41 @@ pub(crate) fn merge(sources: &[PathBuf], into: &SweepFolder) -> Result<Merged> {
 }
 
 /// The description that all share.
-fn description(sources: &[SweepFolder], into: &SweepFolder) -> Result<String> {
+fn description(sources: &[SweepFolder], into: &SweepFolder) -> Result<String, SweepError> {
     let read = |folder: &SweepFolder| {
         let path = folder.description();
-        fs::read_to_string(&path)
-            .map_err(|e| bad_input(format!("{} holds no sweep", folder.path().display())).because(e))
+        fs::read_to_string(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => SweepError::NoSweep { path: folder.path().to_owned() },
+            _ => FileError::Read { path, source }.into(),
+        })
     };
-    let mut all = sources.iter().map(|folder| Ok((folder, read(folder)?))).collect::<Result<Vec<_>>>()?;
+    let all = sources.iter().map(|folder| Ok((folder, read(folder)?)));
+    let mut all = all.collect::<Result<Vec<_>, SweepError>>()?;
     if into.description().exists() {
         all.push((into, read(into)?));
     }
     let Some((first, text)) = all.first() else {
-        return Err(bad_input("there is no folder to merge").into());
+        return Err(SweepError::NothingToMerge);
     };
     match all.iter().find(|(_, other)| other != text) {
-        Some((other, _)) => Err(bad_input(format!(
-            "{} and {} are different sweeps",
-            first.path().display(),
-            other.path().display()
-        ))
-        .help("their sweep.toml must be the same: run both with the same experiment, --set and --sweep")
-        .into()),
+        Some((other, _)) => Err(SweepError::DifferentSweeps {
+            first: first.path().to_owned(),
+            second: other.path().to_owned(),
+        }),
         None => Ok(text.clone()),
     }
 }
 
 /// The points that a folder holds.
-fn addresses(folder: &SweepFolder) -> Result<Vec<String>> {
+fn addresses(folder: &SweepFolder) -> Result<Vec<String>, SweepError> {
     let entries = match fs::read_dir(folder.path()) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(e).into_diagnostic().wrap_err_with(|| folder.path().display().to_string()),
+        Err(e) => return Err(FileError::read(folder.path())(e).into()),
     };
     let mut names = Vec::new();
     for entry in entries {
-        let entry = entry.into_diagnostic()?;
+        let entry = entry.map_err(FileError::read(folder.path()))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if !name.starts_with('.') && entry.path().join("experiment.toml").is_file() {
             names.push(name);
@@ -117,7 +115,7 @@ fn further(a: &Standing, b: &Standing) -> bool {
 }
 
 /// Copies a run folder to its place; it appears there whole.
-fn replace(from: &Path, to: &Path) -> Result<()> {
+fn replace(from: &Path, to: &Path) -> Result<(), SweepError> {
     let mut name = std::ffi::OsString::from(".");
     name.push(to.file_name().unwrap_or_default());
     let part = to.with_file_name(name);
@@ -131,9 +129,9 @@ fn replace(from: &Path, to: &Path) -> Result<()> {
         }
         fs::rename(&part, to)
     };
-    place()
-        .into_diagnostic()
-        .wrap_err_with(|| format!("could not copy {} to {}", from.display(), to.display()))
+    let copied =
+        place().map_err(|source| FileError::Copy { from: from.to_owned(), to: to.to_owned(), source });
+    Ok(copied?)
 }
 
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
@@ -157,14 +155,12 @@ struct DataSeen {
 }
 
 impl DataSeen {
-    fn check(&mut self, run: &Path) -> Result<()> {
-        let experiment = run_folder::read_experiment(run).map_err(folder_error)?;
+    fn check(&mut self, run: &Path) -> Result<(), SweepError> {
+        let experiment = run_folder::read_experiment(run)?;
         let hash = |experiment: &Experiment| experiment.resolved.as_ref().map(|r| r.data_hash.clone());
         match self.runs.iter().find(|(_, other)| other.data == experiment.data) {
             Some((other, first)) if hash(first) != hash(&experiment) => {
-                Err(bad_input(format!("{} and {} trained on different data", other.display(), run.display()))
-                    .help("the federations that [data] names were not the same on both machines: data_hash in their experiment.toml differs")
-                    .into())
+                Err(SweepError::DifferentData { first: other.clone(), second: run.to_owned() })
             }
             Some(_) => Ok(()),
             None => {

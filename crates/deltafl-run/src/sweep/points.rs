@@ -6,48 +6,46 @@ use std::str::FromStr;
 use deltafl_data::experiment::Experiment;
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
 
+use super::SweepError;
 use super::axes::{self, Axis};
-use crate::error::{BadInput, bad_input};
 use crate::experiment_file;
 
 /// The key whose points are the same experiment, repeated.
 pub(crate) const SEEDS: &str = "seeds";
 
 /// An experiment, and the keys in which its points differ.
-pub(crate) struct Sweep {
-    pub(crate) name: String,
-    pub(crate) axes: Vec<Axis>,
+pub struct Sweep {
+    /// The name of the experiment.
+    pub name: String,
+    /// The keys that are swept.
+    pub axes: Vec<Axis>,
     /// The last axis turns fastest.
-    pub(crate) points: Vec<Point>,
+    pub points: Vec<Point>,
     /// A file that describes it all.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 /// One combination of values.
 #[derive(Clone, Debug)]
-pub(crate) struct Point {
+pub struct Point {
     /// A value per axis, as written.
-    pub(crate) values: Vec<String>,
+    pub values: Vec<String>,
     /// The same for programs.
-    pub(crate) typed: Vec<serde_json::Value>,
-    pub(crate) experiment: Experiment,
-    /// Of its run folder.
-    pub(crate) address: String,
+    pub typed: Vec<serde_json::Value>,
+    /// The experiment with these values.
+    pub experiment: Experiment,
+    /// The name of its run folder, which depends on the experiment alone.
+    pub address: String,
 }
 
 impl Sweep {
     /// Reads a file; `--set` and `--sweep` come on top of it.
-    pub(crate) fn read(path: &Path, overrides: &[String], swept: &[String]) -> Result<Self, BadInput> {
+    pub fn read(path: &Path, overrides: &[String], swept: &[String]) -> Result<Self, SweepError> {
         Self::new(path, &experiment_file::text(path)?, overrides, swept)
     }
 
     /// Of the text of a file.
-    pub(crate) fn new(
-        path: &Path,
-        text: &str,
-        overrides: &[String],
-        swept: &[String],
-    ) -> Result<Self, BadInput> {
+    pub fn new(path: &Path, text: &str, overrides: &[String], swept: &[String]) -> Result<Self, SweepError> {
         let mut document = experiment_file::document(path, text, overrides)?;
         let mut axes = axes::of_document(&document);
         for argument in swept {
@@ -63,19 +61,19 @@ impl Sweep {
     }
 }
 
-fn check(axes: &[Axis], overrides: &[String]) -> Result<(), BadInput> {
+fn check(axes: &[Axis], overrides: &[String]) -> Result<(), SweepError> {
     for (i, axis) in axes.iter().enumerate() {
         if axis.values.is_empty() {
-            return Err(bad_input(format!("the sweep of {} has no value", axis.key)));
+            return Err(SweepError::EmptyAxis { key: axis.key.clone() });
         }
         if axes[..i].iter().any(|other| other.key == axis.key) {
-            return Err(bad_input(format!("{} is swept twice", axis.key)));
+            return Err(SweepError::Twice { key: axis.key.clone() });
         }
         let set =
             |assignment: &&String| assignment.split('=').next().map(str::trim) == Some(axis.key.as_str());
         if let Some(assignment) = overrides.iter().find(set).filter(|_| axis.values.len() > 1) {
-            let help = format!("leave one of them out, or sweep other values: --sweep {}=…", axis.key);
-            return Err(bad_input(format!("--set {assignment}: the key is swept as well")).help(help));
+            let (assignment, key) = (assignment.clone(), axis.key.clone());
+            return Err(SweepError::SetAndSwept { assignment, key });
         }
     }
     Ok(())
@@ -86,7 +84,7 @@ fn points(
     document: &DocumentMut,
     axes: &[Axis],
     overrides: &[String],
-) -> Result<Vec<Point>, BadInput> {
+) -> Result<Vec<Point>, SweepError> {
     let mut points: Vec<Point> = Vec::new();
     for values in combinations(axes) {
         let mut document = document.clone();
@@ -105,13 +103,7 @@ fn points(
         }
         let address = experiment.address();
         if let Some(twin) = points.iter().find(|point| point.address == address) {
-            let settings = |values: &[String]| values.join(", ");
-            let message = format!(
-                "two points are the same experiment: {} and {}",
-                settings(&twin.values),
-                settings(&values)
-            );
-            return Err(bad_input(message));
+            return Err(SweepError::SamePoint { first: twin.values.clone(), second: values });
         }
         points.push(Point { values, typed, experiment, address });
     }
@@ -131,16 +123,16 @@ fn combinations(axes: &[Axis]) -> Vec<Vec<&Value>> {
 fn assign<'a>(
     document: &mut DocumentMut,
     values: impl Iterator<Item = (&'a Axis, &'a Value)>,
-) -> Result<(), BadInput> {
+) -> Result<(), SweepError> {
     for (axis, value) in values {
         experiment_file::set(document.as_table_mut(), &axis.key, value.clone())
-            .map_err(|reason| bad_input(format!("the sweep of {}: {reason}", axis.key)))?;
+            .map_err(|problem| SweepError::Key { key: axis.key.clone(), problem })?;
     }
     Ok(())
 }
 
 /// The experiment at its first point, with all axes in the table `[sweep]`: read again, it is the same sweep.
-fn described(mut document: DocumentMut, axes: &[Axis]) -> Result<String, BadInput> {
+fn described(mut document: DocumentMut, axes: &[Axis]) -> Result<String, SweepError> {
     assign(&mut document, axes.iter().filter_map(|axis| Some((axis, axis.values.first()?))))?;
     let mut table = Table::new();
     for axis in axes {
@@ -152,7 +144,7 @@ fn described(mut document: DocumentMut, axes: &[Axis]) -> Result<String, BadInpu
 
 /// `i/n`: the points that the i-th of n machines trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shard {
+pub struct Shard {
     /// Counted from 1.
     index: usize,
     count: usize,
@@ -160,7 +152,7 @@ pub(crate) struct Shard {
 
 impl Shard {
     /// Its points: dealt out in turn, so that neighbours, which cost alike, are spread.
-    pub(crate) fn of<'a, T>(&self, points: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
+    pub fn of<'a, T>(&self, points: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
         points.iter().skip(self.index - 1).step_by(self.count)
     }
 }
@@ -185,7 +177,7 @@ mod tests {
         [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 0.1\n[[algorithm]]\nkind = 'fedavg'\n\
         [sweep]\n'model.l2' = [0, 1e-3, 1e-2]\n";
 
-    fn sweep(overrides: &[&str], swept: &[&str]) -> Result<Sweep, BadInput> {
+    fn sweep(overrides: &[&str], swept: &[&str]) -> Result<Sweep, SweepError> {
         let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
         Sweep::new(Path::new("t.toml"), TEXT, &owned(overrides), &owned(swept))
     }

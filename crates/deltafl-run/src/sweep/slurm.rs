@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use crate::error::quoted;
+use crate::error::shell_quoted;
 
 /// The script; paths in it are relative to where it is submitted.
-pub(crate) fn script(folder: &Path, name: &str, tasks: usize) -> String {
-    let script = quoted(&folder.join("sweep.slurm").display().to_string());
-    let folder = quoted(&folder.display().to_string());
+pub fn script(folder: &Path, name: &str, tasks: usize) -> String {
+    let script = shell_quoted(&folder.join("sweep.slurm").display().to_string());
+    let folder = shell_quoted(&folder.display().to_string());
     let job: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
     format!(

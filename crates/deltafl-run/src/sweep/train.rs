@@ -1,58 +1,79 @@
 //! Trains the points of a sweep, several at once.
 //!
-//! A point is trained by few threads and many points side by side: threads that share a cohort wait for its largest
-//! device, points wait for nobody.
+//! A point is trained by few threads, and many points train at the same time. Threads that share a cohort wait for its
+//! largest device; points are independent.
 
-use std::io::IsTerminal;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use deltafl::data::Federation;
-use deltafl::kernel::Isa;
-use deltafl_cuda::Place;
+use deltafl::training::{RoundRecord, State};
 use deltafl_data::experiment::{DataSection, Experiment};
 use deltafl_data::run_folder;
-use indicatif::ProgressBar;
-use miette::{Report, Result};
 
+use super::SweepError;
 use super::folder::{Standing, SweepFolder};
 use super::points::Point;
-use crate::error::Busy;
-use crate::progress::{Show, shared_bar};
-use crate::session::{self, Ended, Options, Start};
+use crate::backend::Machine;
+use crate::error::{ErrorKind, Explain};
+use crate::listener::{Listener, SeedEvaluation};
+use crate::session::{self, Ended, RunError, RunOptions, Start};
 
-/// How much of the machine to use.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
-    /// Points at once; 0 means one per thread.
-    pub(crate) jobs: usize,
-    /// Threads in all; 0 means one per core.
-    pub(crate) threads: usize,
-    pub(crate) kernel: Isa,
-    /// Where devices compute.
-    pub(crate) compute: Place,
-    pub(crate) quiet: bool,
+/// How to train the points of a sweep.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SweepOptions {
+    /// Points that train at the same time; one per thread if `None`.
+    pub jobs: Option<NonZeroUsize>,
+    /// The parts of the machine to use, shared by all jobs.
+    pub machine: Machine,
 }
 
-/// How training ended.
+/// A program that shows the progress of a sweep.
+pub trait SweepListener: Sync {
+    /// The flag that ends the sweep after the current rounds.
+    fn stop(&self) -> &AtomicBool;
+
+    /// Training begins: rounds of all points together, and rounds done earlier.
+    fn begin(&self, rounds: u64, done: u64);
+
+    /// A round of some point is done.
+    fn round(&self);
+
+    /// A point is finished; `done` of `of` points are now.
+    fn finished(&self, done: usize, of: usize, name: &str);
+
+    /// Another process trains a point.
+    fn busy(&self, name: &str);
+
+    /// No point is trained any more.
+    fn end(&self);
+}
+
+/// The results of training a sweep.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub struct Tally {
     /// In all.
-    pub(crate) points: usize,
+    pub points: usize,
     /// Finished before.
-    pub(crate) skipped: usize,
+    pub skipped: usize,
     /// Finished now.
-    pub(crate) trained: usize,
-    /// In the hands of another process.
-    pub(crate) busy: usize,
-    /// Ctrl-C.
-    pub(crate) interrupted: bool,
-    /// What went wrong, with the name of the point.
-    pub(crate) failures: Vec<(String, Report)>,
+    pub trained: usize,
+    /// Points that another process trains.
+    pub busy: usize,
+    /// Whether the listener's flag was set.
+    pub interrupted: bool,
+    /// Points that failed, by name.
+    pub failures: Vec<(String, SweepError)>,
 }
 
-/// Trains what is not finished; what was begun goes on.
-pub(crate) fn train(folder: &SweepFolder, points: &[&Point], effort: &Effort) -> Result<Tally> {
+/// Trains the points that are not finished. Points that were begun continue.
+pub fn train(
+    folder: &SweepFolder,
+    points: &[&Point],
+    options: &SweepOptions,
+    listener: &dyn SweepListener,
+) -> Result<Tally, SweepError> {
     let mut pending = Vec::new();
     let (mut rounds, mut done) = (0, 0);
     for &point in points {
@@ -71,19 +92,20 @@ pub(crate) fn train(folder: &SweepFolder, points: &[&Point], effort: &Effort) ->
     let crew = Crew {
         folder,
         next: AtomicUsize::new(0),
-        bar: bar(rounds, done, effort.quiet),
         federations: Federations::default(),
         tally: Mutex::new(begun),
         pending,
-        effort: *effort,
+        options: *options,
+        listener,
     };
+    listener.begin(rounds, done);
     std::thread::scope(|scope| {
-        for threads in threads_of_jobs(effort, crew.pending.len()) {
+        for threads in threads_of_jobs(options, crew.pending.len()) {
             let crew = &crew;
             scope.spawn(move || crew.work(threads));
         }
     });
-    crew.bar.finish_and_clear();
+    listener.end();
     Ok(crew.tally.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -93,19 +115,12 @@ fn total_rounds(experiment: &Experiment) -> u64 {
 }
 
 /// The threads of each job: as even as they come, at least one.
-fn threads_of_jobs(effort: &Effort, points: usize) -> Vec<usize> {
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if effort.threads == 0 { cores() } else { effort.threads };
-    let jobs = if effort.jobs == 0 { threads } else { effort.jobs };
-    let jobs = jobs.min(points);
-    (0..jobs).map(|job| (threads / jobs + usize::from(job < threads % jobs)).max(1)).collect()
-}
-
-fn bar(rounds: u64, done: u64, quiet: bool) -> ProgressBar {
-    if quiet || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    shared_bar("points", rounds, done)
+fn threads_of_jobs(options: &SweepOptions, points: usize) -> Vec<NonZeroUsize> {
+    let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let threads = options.machine.threads.unwrap_or_else(cores).get();
+    let jobs = options.jobs.map_or(threads, NonZeroUsize::get).min(points);
+    let share = |job: usize| threads / jobs + usize::from(job < threads % jobs);
+    (0..jobs).map(|job| NonZeroUsize::new(share(job)).unwrap_or(NonZeroUsize::MIN)).collect()
 }
 
 /// The jobs, and what they share.
@@ -114,18 +129,18 @@ struct Crew<'a> {
     pending: Vec<&'a Point>,
     /// The first point that nobody has taken.
     next: AtomicUsize,
-    bar: ProgressBar,
     federations: Federations,
     tally: Mutex<Tally>,
-    effort: Effort,
+    options: SweepOptions,
+    listener: &'a dyn SweepListener,
 }
 
 impl Crew<'_> {
-    /// Takes points until there are none left, or the user asks to stop.
-    fn work(&self, threads: usize) {
-        // Held while the next point is prepared: points on the same data share it.
+    /// Takes points until none is left, or the listener's flag is set.
+    fn work(&self, threads: NonZeroUsize) {
+        // Kept while the next point is prepared: points on the same data share it.
         let mut federation = None;
-        let stop = session::stop_on_interrupt();
+        let stop = self.listener.stop();
         while !stop.load(Ordering::Relaxed) {
             let Some(point) = self.pending.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
             let ended = self.point(point, threads, &mut federation);
@@ -134,27 +149,29 @@ impl Crew<'_> {
         self.tally().interrupted = true;
     }
 
-    fn point(&self, point: &Point, threads: usize, held: &mut Option<Arc<Federation>>) -> Result<Ended> {
+    fn point(
+        &self,
+        point: &Point,
+        threads: NonZeroUsize,
+        held: &mut Option<Arc<Federation>>,
+    ) -> Result<Ended, SweepError> {
         let out = self.folder.point(&point.address);
         let mut experiment = point.experiment.clone();
         if out.join("experiment.toml").exists() {
-            // A sweep that has grown calls its points otherwise; they stay the same runs.
-            experiment.name = run_folder::read_experiment(&out).map_err(session::folder_error)?.name;
+            // A sweep that has grown gives its points other names; they are the same runs.
+            experiment.name = run_folder::read_experiment(&out)?.name;
         }
         let federation = held.insert(self.federations.of(&experiment)?);
-        let show = Show::Shared(self.bar.clone());
-        let options = Options {
+        let options = RunOptions {
             out: &out,
             start: Start::Any,
-            threads,
-            kernel: self.effort.kernel,
-            compute: self.effort.compute,
-            show: &show,
+            machine: Machine { threads: Some(threads), ..self.options.machine },
+            listener: &PointListener(self.listener),
         };
-        session::run_on(experiment, federation, &options)
+        Ok(session::run_on(experiment, federation, &options)?)
     }
 
-    fn note(&self, point: &Point, ended: Result<Ended>) {
+    fn note(&self, point: &Point, ended: Result<Ended, SweepError>) {
         let name = &point.experiment.name;
         let mut tally = self.tally();
         match ended {
@@ -162,28 +179,49 @@ impl Crew<'_> {
                 tally.trained += 1;
                 let done = tally.skipped + tally.trained;
                 let of = tally.skipped + self.pending.len();
-                self.say(&format!("{done} of {of} points: {name}"));
+                self.listener.finished(done, of, name);
             }
             Ok(_) => tally.interrupted = true,
-            Err(report) if report.downcast_ref::<Busy>().is_some() => {
+            Err(error) if error.kind() == ErrorKind::Busy => {
                 tally.busy += 1;
-                self.say(&format!("another process trains {name}"));
+                self.listener.busy(name);
             }
-            Err(report) => tally.failures.push((name.clone(), report)),
-        }
-    }
-
-    fn say(&self, line: &str) {
-        match (self.effort.quiet, self.bar.is_hidden()) {
-            (true, _) => {}
-            (false, true) => eprintln!("{line}"),
-            (false, false) => self.bar.println(line),
+            Err(error) => tally.failures.push((name.clone(), error)),
         }
     }
 
     fn tally(&self) -> std::sync::MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Reports the rounds of a point to the listener of its sweep, and nothing else.
+struct PointListener<'a>(&'a dyn SweepListener);
+
+impl Listener for PointListener<'_> {
+    fn stop(&self) -> &AtomicBool {
+        self.0.stop()
+    }
+
+    fn shows_seeds_side_by_side(&self) -> bool {
+        true
+    }
+
+    fn begin_side_by_side(&self, _: &Experiment, _: &[State]) {}
+
+    fn begin(&self, _: &Experiment, _: u64, _: u64) {}
+
+    fn round(&self, _: &[RoundRecord]) {
+        self.0.round();
+    }
+
+    fn evaluation(&self, _: &SeedEvaluation<'_>) {}
+
+    fn end(&self, _: u64) {}
+
+    fn note(&self, _: &str) {}
+
+    fn warn(&self, _: &str) {}
 }
 
 /// Federations in use, so that points on the same data share one.
@@ -193,8 +231,8 @@ struct Federations {
 }
 
 impl Federations {
-    /// The data of an experiment; whoever comes second waits for the first to load it.
-    fn of(&self, experiment: &Experiment) -> Result<Arc<Federation>> {
+    /// The data of an experiment. A second job waits until the first has loaded it.
+    fn of(&self, experiment: &Experiment) -> Result<Arc<Federation>, RunError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, federation)| federation.strong_count() > 0);
         let same = known.iter().find(|(data, _)| *data == experiment.data);
@@ -214,8 +252,10 @@ mod tests {
     #[test]
     fn threads_are_shared_evenly_among_jobs() {
         let threads = |threads, jobs, points| {
-            let (kernel, compute) = (Isa::Reference, Place::Cpu);
-            threads_of_jobs(&Effort { jobs, threads, kernel, compute, quiet: true }, points)
+            let machine = Machine { threads: NonZeroUsize::new(threads), ..Machine::default() };
+            let options = SweepOptions { jobs: NonZeroUsize::new(jobs), machine };
+            let shares = threads_of_jobs(&options, points).into_iter();
+            shares.map(NonZeroUsize::get).collect::<Vec<_>>()
         };
         assert_eq!(threads(8, 3, 9), [3, 3, 2]);
         assert_eq!(threads(8, 0, 9), [1; 8]);

@@ -8,7 +8,7 @@ use deltafl_data::experiment::{
     AlgorithmSection, Experiment, ModelKind, NonNegative, Positive, SplitSection,
 };
 
-use crate::error::{BadInput, bad_input};
+use super::TuneError;
 
 /// Multiples of the experiment's γ₀: half decades.
 const RATES: [f64; 5] = [0.1, 0.32, 1.0, 3.2, 10.0];
@@ -30,16 +30,20 @@ pub(super) struct Grid {
     pub(super) l2: Vec<f64>,
 }
 
-/// What a user asks for; what is empty has the paper's values.
-pub(super) struct Asked {
-    pub(super) rates: Vec<f64>,
-    pub(super) decays: Vec<f64>,
-    pub(super) l2: Vec<f64>,
+/// Values to try. An empty list stands for the paper's values.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GridValues {
+    /// Learning rates γ₀.
+    pub rates: Vec<f64>,
+    /// Decays c.
+    pub decays: Vec<f64>,
+    /// Penalties λ.
+    pub l2: Vec<f64>,
 }
 
 impl Grid {
     /// For an experiment. λ is tuned for the linear models alone, as in the paper, unless values are given.
-    pub(super) fn new(experiment: &Experiment, asked: Asked) -> Result<Self, BadInput> {
+    pub(super) fn new(experiment: &Experiment, asked: GridValues) -> Result<Self, TuneError> {
         let gamma = experiment.local.learning_rate.get();
         let rates =
             ascending(asked.rates).unwrap_or_else(|| RATES.map(|factor| rounded(factor * gamma)).to_vec());
@@ -49,25 +53,21 @@ impl Grid {
             (None, Some(decay)) if decay.every >= experiment.rounds => Vec::new(),
             (decays, Some(_)) => decays.unwrap_or_else(|| DECAYS.to_vec()),
             (Some(_), None) => {
-                return Err(bad_input(
-                    "the learning rate of the experiment does not decay, so there is no c to tune",
-                )
-                .help("say when it decays: --set local.decay.factor=1 --set local.decay.every=200"));
+                return Err(TuneError::NoDecay);
             }
         };
         let linear = matches!(experiment.model.kind, ModelKind::Linear | ModelKind::Logistic);
         let l2 = ascending(asked.l2).unwrap_or_else(|| if linear { L2.to_vec() } else { Vec::new() });
         if !l2.is_empty() && experiment.data.split.is_none() {
-            return Err(bad_input("λ is chosen on devices held out of the train devices, and the experiment does not say how devices are split")
-                .help("add split to [data]: --set data.split.train=0.5"));
+            return Err(TuneError::NoSplit);
         }
-        for (name, values, valid) in [
-            ("--rates", &rates, (|x| Positive::try_from(x).is_ok()) as fn(f64) -> bool),
-            ("--decays", &decays, |x| x > 0.0 && x <= 1.0),
-            ("--l2", &l2, |x| NonNegative::try_from(x).is_ok()),
+        for (option, values, valid) in [
+            ("rates", &rates, (|x| Positive::try_from(x).is_ok()) as fn(f64) -> bool),
+            ("decays", &decays, |x| x > 0.0 && x <= 1.0),
+            ("l2", &l2, |x| NonNegative::try_from(x).is_ok()),
         ] {
-            if let Some(wrong) = values.iter().find(|&&value| !valid(value)) {
-                return Err(bad_input(format!("{name}: {wrong} is out of range")));
+            if let Some(&value) = values.iter().find(|&&value| !valid(value)) {
+                return Err(TuneError::OutOfRange { option, value });
             }
         }
         Ok(Self { rates, decays, l2 })
@@ -161,8 +161,8 @@ mod tests {
         Experiment::parse(&text).unwrap()
     }
 
-    fn nothing() -> Asked {
-        Asked { rates: Vec::new(), decays: Vec::new(), l2: Vec::new() }
+    fn nothing() -> GridValues {
+        GridValues::default()
     }
 
     #[test]
@@ -180,10 +180,10 @@ mod tests {
 
     #[test]
     fn values_that_cannot_be_tried_are_refused() {
-        let refused = |asked: Asked| Grid::new(&experiment(""), asked).is_err();
-        assert!(refused(Asked { rates: vec![0.0], ..nothing() }));
-        assert!(refused(Asked { decays: vec![0.5], ..nothing() }), "nothing decays");
-        assert!(refused(Asked { l2: vec![-1.0], ..nothing() }));
+        let refused = |asked: GridValues| Grid::new(&experiment(""), asked).is_err();
+        assert!(refused(GridValues { rates: vec![0.0], ..nothing() }));
+        assert!(refused(GridValues { decays: vec![0.5], ..nothing() }), "nothing decays");
+        assert!(refused(GridValues { l2: vec![-1.0], ..nothing() }));
         let mut unsplit = experiment("");
         unsplit.data.split = None;
         assert!(Grid::new(&unsplit, nothing()).is_err());

@@ -4,8 +4,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::canvas::{Drawing, Drawn, Scale};
-use crate::table;
+use crate::drawing::{Drawing, Drawn, Scale};
+use crate::text_table;
 
 const INK: RGBColor = RGBColor(0x1b, 0x1d, 0x1f);
 const SOFT: RGBColor = RGBColor(0x5c, 0x61, 0x66);
@@ -25,18 +25,20 @@ const BOTTOM: u32 = 70;
 const RIGHT: u32 = 24;
 
 /// A grid of figures.
-pub(super) struct HeatMap {
-    pub(super) title: String,
-    /// What the columns are, and their values.
-    pub(super) x: (&'static str, Vec<String>),
-    /// What the rows are, and their values, from the top.
-    pub(super) y: (&'static str, Vec<String>),
-    /// Row by row; `None` where there is no finite figure.
-    pub(super) cells: Vec<Vec<Option<f64>>>,
-    /// Rows and columns of what was chosen.
-    pub(super) chosen: Vec<(usize, usize)>,
+#[derive(Clone, Debug)]
+pub struct HeatMap {
+    /// The title.
+    pub title: String,
+    /// The parameter of the columns, and its values.
+    pub x: (&'static str, Vec<String>),
+    /// The parameter of the rows, and its values, from the top.
+    pub y: (&'static str, Vec<String>),
+    /// Row by row; `None` if there is no finite figure.
+    pub cells: Vec<Vec<Option<f64>>>,
+    /// Row and column of each cell that was chosen.
+    pub chosen: Vec<(usize, usize)>,
     /// Decimals shown.
-    pub(super) decimals: usize,
+    pub decimals: usize,
 }
 
 impl Drawing for HeatMap {
@@ -93,7 +95,7 @@ impl HeatMap {
         let ink = if share.is_some_and(|share| share < 0.5) { WHITE } else { INK };
         let style = scale.text(14, ink).pos(Pos::new(HPos::Center, VPos::Center));
         let shown =
-            figure.map_or_else(|| "diverged".to_owned(), |figure| table::number(figure, self.decimals));
+            figure.map_or_else(|| "diverged".to_owned(), |figure| text_table::number(figure, self.decimals));
         root.draw(&Text::new(shown, at(x + CELL.0 / 2, y + CELL.1 / 2), style))
     }
 

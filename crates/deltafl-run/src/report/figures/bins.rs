@@ -4,12 +4,12 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bins {
     /// The lower edge of the first bin, a multiple of the width.
-    pub(crate) from: f64,
+    pub from: f64,
     /// Width: 1, 2, 2.5 or 5 times a power of ten.
-    pub(crate) step: f64,
-    pub(crate) count: usize,
+    pub step: f64,
+    pub count: usize,
     /// Whether values lie below the first bin, and above the last.
-    pub(crate) open: [bool; 2],
+    pub open: [bool; 2],
 }
 
 /// At most how many bins are wanted.

@@ -9,7 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::chart::{Chart, Layer, Swatch};
 use super::combined::Row;
-use crate::canvas::{Drawing, Drawn, Scale};
+use crate::drawing::{Drawing, Drawn, Scale};
 
 const WIDTH: u32 = 760;
 /// Of one chart; a figure of several is higher.

@@ -10,7 +10,7 @@ use super::bins::Bins;
 use super::chart::{Axis, Chart, Layer, MarkPlace};
 use super::palette::{Look, look};
 use super::{Layout, Plan};
-use crate::table;
+use crate::text_table;
 
 /// Columns of the tables that are read first.
 pub(super) const MEAN: usize = 0;
@@ -162,7 +162,7 @@ fn marks(spread: &Spread, look: Look, row: u32, bins: &Bins, measured: &Measured
         Layer::Mark {
             x,
             look: Look { dash, ..look },
-            text: format!("{what} {}", table::number(value * shown, decimals)),
+            text: format!("{what} {}", text_table::number(value * shown, decimals)),
             place,
         }
     };

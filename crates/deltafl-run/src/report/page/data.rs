@@ -99,7 +99,7 @@ struct Histogram {
 }
 
 /// Gathers what the page shows.
-pub(super) fn page_data(runs: &[RunResults]) -> miette::Result<PageData> {
+pub(super) fn page_data(runs: &[RunResults]) -> PageData {
     let mut numbers = Numbers::default();
     let measures: usize = runs.iter().map(|run| run.measured.len()).sum();
     let budget = DEVICE_VALUES / measures.max(1);
@@ -107,7 +107,7 @@ pub(super) fn page_data(runs: &[RunResults]) -> miette::Result<PageData> {
     let json =
         serde_json::to_string(&Page { runs }).expect("the page's data has string keys and finite numbers");
     // A device may be called `</script>`.
-    Ok(PageData { json: json.replace('<', "\\u003c"), numbers: numbers.encoded()? })
+    PageData { json: json.replace('<', "\\u003c"), numbers: numbers.encoded() }
 }
 
 fn run_data(run: &RunResults, budget: usize, numbers: &mut Numbers) -> Run {

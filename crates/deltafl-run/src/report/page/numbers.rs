@@ -8,7 +8,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use miette::IntoDiagnostic;
 use serde::Serialize;
 
 /// An array of the block, little-endian.
@@ -53,10 +52,10 @@ impl Numbers {
     }
 
     /// The block as text for the page.
-    pub(super) fn encoded(self) -> miette::Result<String> {
+    pub(super) fn encoded(self) -> String {
         let mut deflated = ZlibEncoder::new(Vec::new(), Compression::default());
-        deflated.write_all(&self.0).into_diagnostic()?;
-        Ok(STANDARD.encode(deflated.finish().into_diagnostic()?))
+        let deflated = deflated.write_all(&self.0).and_then(|()| deflated.finish());
+        STANDARD.encode(deflated.expect("writing to memory cannot fail"))
     }
 }
 

@@ -1,0 +1,64 @@
+//! `deltafl evaluate`: the models of a run on other devices.
+
+use std::path::PathBuf;
+
+use deltafl_run::evaluate::{EvaluateOptions, evaluate};
+use deltafl_run::{by_class, text_table};
+use miette::{IntoDiagnostic, Result};
+
+use crate::error::explained;
+use crate::run::CpuArgs;
+
+/// Evaluate the models of a run on the devices of another federation
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Every device of the federation is evaluated, however it is split. Features are normalised by the constants of the \
+devices that the models were trained on, so that the data of the run must be where it was; its words must be those of the \
+federation.\n\nExamples:\n  deltafl evaluate runs/emnist-linear --data data/other-writers\n  \
+deltafl evaluate runs/emnist-linear --data data/other-writers --theta 0.5 --devices devices.csv"
+)]
+pub(crate) struct Args {
+    /// The run folder
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// The federation folder
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Only the models of these levels; 1 is FedAvg [default: all]
+    #[arg(long, value_name = "THETA", value_delimiter = ',')]
+    theta: Vec<f64>,
+    /// Write loss and error of each device as CSV
+    #[arg(long, value_name = "FILE")]
+    devices: Option<PathBuf>,
+    #[command(flatten)]
+    cpu: CpuArgs,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let options =
+        EvaluateOptions { levels: args.theta, threads: args.cpu.threads(), kernel: args.cpu.kernel.isa() };
+    let evaluation = evaluate(&args.run, &args.data, &options).map_err(explained)?;
+    if let Some(path) = &args.devices {
+        evaluation.write_devices(path).map_err(explained)?;
+    }
+    let summary = &evaluation.summary;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(summary).into_diagnostic()?);
+        return Ok(());
+    }
+    let title = format!(
+        "Test {} over the {} devices of {}",
+        text_table::metric(summary),
+        evaluation.devices,
+        args.data.display()
+    );
+    print!("{}", text_table::titled(&title, summary));
+    if let Some(classes) = &evaluation.classes {
+        let names: Vec<String> = summary.tracks.iter().map(|track| track.name.clone()).collect();
+        print!("{}", by_class::rendered(classes, &names));
+    }
+    Ok(())
+}
