@@ -9,13 +9,12 @@ use std::time::Instant;
 use deltafl::algorithm::TrackLabel;
 use deltafl::compute::{Compute, Threads};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Exchange, Masked, SplitEvaluation};
+use deltafl::exchange::{Direct, Exchange, Masked};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::params::Params;
-use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey};
+use deltafl::training::{Event, Observer, ObserverError, State};
 use deltafl_cuda::{Gpu, Place};
 use deltafl_data::experiment::{ComputedOn, Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{self, RunFolder, RunFolderError, Summary};
@@ -259,7 +258,7 @@ pub(crate) fn tell_classes(
     }
 }
 
-/// Writes what the round loop tells into the run folder, and stops it on Ctrl-C.
+/// Writes the events of the round loop into the run folder, and stops the loop on Ctrl-C.
 pub(crate) struct Recorder<'a> {
     pub(crate) folder: &'a Mutex<RunFolder>,
     pub(crate) progress: &'a Progress<'a>,
@@ -277,37 +276,23 @@ impl Recorder<'_> {
 }
 
 impl Observer for Recorder<'_> {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.folder().append(records, self.lap.elapsed().as_secs_f64())?;
-        self.progress.round(records);
+    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+        let mut stop = false;
+        match event {
+            Event::RoundFinished { records } => {
+                self.folder().append(records, self.lap.elapsed().as_secs_f64())?;
+                self.progress.round(records);
+                stop = self.stop.iter().any(|stop| stop.load(Ordering::Relaxed));
+            }
+            Event::Evaluated { round, splits } => {
+                self.folder().evaluation(self.seed, round, splits)?;
+                self.progress.evaluation(self.seed, round, self.labels, splits);
+            }
+            Event::Checkpoint { state } => self.folder().checkpoint(state)?,
+            _ => {}
+        }
         self.lap = Instant::now();
-        let stop = self.stop.iter().any(|stop| stop.load(Ordering::Relaxed));
         Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.folder().evaluation(self.seed, round, splits)?;
-        self.progress.evaluation(self.seed, round, self.labels, splits);
-        self.lap = Instant::now();
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.folder().checkpoint(state)?;
-        self.lap = Instant::now();
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
     }
 }
 
