@@ -11,7 +11,7 @@ use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::task::Task;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::{Outcome, Plan, RoundRecord, train};
+use deltafl::training::{Outcome, Plan, RoundRecord, train_with};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, RunFolderError};
 use deltafl_run::experiment_file;
@@ -346,7 +346,7 @@ fn train_all(
     let stopped = seeds.work(|state| {
         audience.begin(experiment, state.seed, state.round);
         engine.resume(state).map_err(store_error)?;
-        match train(engine, plan, state, &mut committer) {
+        match train_with(engine, plan, state, committer.train_options(), &mut committer) {
             // It waited for devices: no further round was begun.
             Err(_) if committer.stop.load(Ordering::Relaxed) => Ok(Outcome::Stopped),
             ended => ended.map_err(Report::from_err),

@@ -10,13 +10,12 @@ use std::time::Instant;
 use deltafl::algorithm::TrackLabel;
 use deltafl::compute::{Compute, ComputeError};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Exchange, ExchangeError, Masked, SplitEvaluation};
+use deltafl::exchange::{Direct, Exchange, ExchangeError, Masked};
 use deltafl::kernel::Isa;
 use deltafl::model::{Model, ModelMismatch};
 use deltafl::params::Params;
-use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, TrainingError};
+use deltafl::training::{Event, Observer, ObserverError, State, TrainingError};
 use deltafl_cuda::GpuError;
 use deltafl_data::experiment::{Experiment, LoadError, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summary};
@@ -331,38 +330,24 @@ impl Recorder<'_> {
 }
 
 impl Observer for Recorder<'_> {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.folder().append(records, self.lap.elapsed().as_secs_f64())?;
-        self.listener.round(records);
+    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+        let mut stop = false;
+        match event {
+            Event::RoundFinished { records } => {
+                self.folder().append(records, self.lap.elapsed().as_secs_f64())?;
+                self.listener.round(records);
+                stop = [self.listener.stop(), self.failed].iter().any(|stop| stop.load(Ordering::Relaxed));
+            }
+            Event::Evaluated { round, splits } => {
+                self.folder().evaluation(self.seed, round, splits)?;
+                let (seed, labels) = (self.seed, self.labels);
+                self.listener.evaluation(&SeedEvaluation { seed, round, labels, splits });
+            }
+            Event::Checkpoint { state } => self.folder().checkpoint(state)?,
+            _ => {}
+        }
         self.lap = Instant::now();
-        let stop = [self.listener.stop(), self.failed].iter().any(|stop| stop.load(Ordering::Relaxed));
         Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.folder().evaluation(self.seed, round, splits)?;
-        let (seed, labels) = (self.seed, self.labels);
-        self.listener.evaluation(&SeedEvaluation { seed, round, labels, splits });
-        self.lap = Instant::now();
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.folder().checkpoint(state)?;
-        self.lap = Instant::now();
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
     }
 }
 

@@ -15,10 +15,9 @@ use std::time::{Duration, Instant};
 
 use deltafl::cohort::{Draw, Sampling};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Drawn, Reachable, Round, SplitEvaluation};
-use deltafl::superquantile::LossDistribution;
+use deltafl::exchange::{Drawn, Reachable, Round};
 use deltafl::trainer::Sgd;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
+use deltafl::training::{Event, Observer, ObserverError, State, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
 
@@ -199,32 +198,15 @@ impl<'a> Stopwatch<'a> {
 }
 
 impl Observer for Stopwatch<'_> {
-    fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+        if !matches!(event, Event::RoundFinished { .. }) {
+            return Ok(ControlFlow::Continue(()));
+        }
         self.rounds.push(self.lap.elapsed());
         self.lap = Instant::now();
         self.interrupted = self.stop.load(Ordering::Relaxed);
         let enough = self.rounds.len() == ROUNDS || self.start.elapsed() > PATIENCE;
         Ok(if enough || self.interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    }
-
-    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
     }
 }
 
