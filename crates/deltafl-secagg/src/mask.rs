@@ -18,6 +18,8 @@ use ctr::Ctr64BE;
 use ctr::cipher::{KeyIvInit, StreamCipher};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use self::vaes::RegisterStream as _;
 use crate::ring::RingVector;
 
 /// Bytes of a vector that all keys of a batch pass over before the next ones are touched: the tile and the
