@@ -35,8 +35,6 @@ mod attacks;
 pub mod device;
 pub mod draw;
 pub mod field;
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod graph;
 pub mod identity;
 mod keys;

@@ -1,9 +1,9 @@
-//! What the fuzz targets run, in reach of ordinary tests.
+//! The bodies of the secagg fuzz targets. The ordinary tests of `deltafl-secagg` include this file.
 //!
-//! The bytes are a script: each says what becomes of the next message between four honest devices and an
-//! honest server. It arrives, arrives twice, is lost, is changed on the way, or everything pauses until the
-//! server's deadline. Nothing may panic, and if no message was changed, a sum must be the plain sum of its
-//! survivors.
+//! The bytes are a script for four honest devices and an honest server. Each byte decides the fate of
+//! the next message: delivered, delivered twice, delayed, lost or changed. One value advances the
+//! clock to the next deadline. Nothing may panic. If no message was changed, every sum must equal the
+//! plain sum of its survivors.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,76 +13,76 @@ use chacha20::ChaCha20Rng;
 use prost::bytes::Bytes;
 use rand_core::SeedableRng;
 
-use crate::device::{Adversary, Device, DeviceEvent, Enrolment, Policy, SlotRequest};
-use crate::graph::{GraphRule, Permille};
-use crate::identity::{DeviceId, Identity, Roster};
-use crate::mask::Suite;
-use crate::message::DeviceSet;
-use crate::message::wire::{decode_device, decode_server, encode_device, encode_server};
-use crate::params::{RoundId, RoundParams};
-use crate::ring::{Ring, RingVector};
-use crate::server::{Server, ServerConfig, ServerEvent, SlotSum};
+use deltafl_secagg::device::{Adversary, Device, DeviceEvent, Enrolment, Policy, SlotRequest};
+use deltafl_secagg::graph::{GraphRule, Permille};
+use deltafl_secagg::identity::{DeviceId, Identity, Roster};
+use deltafl_secagg::mask::Suite;
+use deltafl_secagg::message::DeviceSet;
+use deltafl_secagg::message::wire::{decode_device, decode_server, encode_device, encode_server};
+use deltafl_secagg::params::{RoundId, RoundParams};
+use deltafl_secagg::ring::{Ring, RingVector};
+use deltafl_secagg::server::{Server, ServerConfig, ServerEvent, SlotSum};
 
 const DEVICES: u32 = 4;
 const LEN: u32 = 3;
 
-/// Whose messages the script may change.
+/// The recipients whose messages the script may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
-    /// Those that devices receive.
+pub(crate) enum Recipient {
+    /// Devices receive changed messages.
     Devices,
-    /// Those that the server receives.
+    /// The server receives changed messages.
     Server,
 }
 
-/// Decodes anything as a device's message; what is read must encode to something that reads the same.
-pub fn device_message(data: &[u8]) {
+/// Decodes `data` as a device's message. A decoded message must survive another round trip.
+pub(crate) fn device_message(data: &[u8]) {
     if let Ok(message) = decode_device(Bytes::copy_from_slice(data), 1 << 16) {
         let bytes = encode_device(&message);
-        let again = decode_device(bytes.clone(), usize::MAX).expect("encoded by us");
+        let again = decode_device(bytes.clone(), usize::MAX).expect("encoded above");
         assert_eq!(encode_device(&again), bytes);
     }
 }
 
-/// Decodes anything as a server's message; what is read must encode to something that reads the same.
-pub fn server_message(data: &[u8]) {
+/// Decodes `data` as a server's message. A decoded message must survive another round trip.
+pub(crate) fn server_message(data: &[u8]) {
     if let Ok(message) = decode_server(Bytes::copy_from_slice(data), 1 << 16) {
         let bytes = encode_server(&message);
-        let again = decode_server(bytes.clone(), usize::MAX).expect("encoded by us");
+        let again = decode_server(bytes.clone(), usize::MAX).expect("encoded above");
         assert_eq!(encode_server(&again), bytes);
     }
 }
 
-/// Plays a script, and says how many sums came of it.
-pub fn sequence(data: &[u8], target: Target) -> usize {
-    let mut play = Play::new(target);
+/// Plays a script and returns the number of sums that the server computed.
+pub(crate) fn sequence(data: &[u8], target: Recipient) -> usize {
+    let mut round = ScriptedRound::new(target);
     let mut script = data.iter().copied();
     while let Some(order) = script.next() {
-        play.step(order, &mut script);
+        round.step(order, &mut script);
     }
-    play.sums
+    round.sums
 }
 
-/// A message on its way.
+/// A message in transit.
 #[derive(Clone)]
-struct Flight {
+struct MessageInTransit {
     device: DeviceId,
-    to: Target,
+    to: Recipient,
     bytes: Bytes,
 }
 
-struct Play {
+struct ScriptedRound {
     server: Server,
     devices: BTreeMap<DeviceId, Device>,
-    flights: VecDeque<Flight>,
-    target: Target,
+    in_transit: VecDeque<MessageInTransit>,
+    target: Recipient,
     changed: bool,
     sums: usize,
     now: Duration,
 }
 
-impl Play {
-    fn new(target: Target) -> Self {
+impl ScriptedRound {
+    fn new(target: Recipient) -> Self {
         let identities = (0..DEVICES).map(|i| Identity::from_secret(DeviceId(i), &[i as u8 + 1; 32]));
         let identities: Vec<Arc<Identity>> = identities.map(Arc::new).collect();
         let mut roster = Roster::new();
@@ -118,41 +118,41 @@ impl Play {
         };
         let mut server = Server::new(config, Duration::ZERO).expect("sound parameters");
         server.poll_transmit();
-        let mut play = Self {
+        let mut round = Self {
             server,
             devices,
-            flights: VecDeque::new(),
+            in_transit: VecDeque::new(),
             target,
             changed: false,
             sums: 0,
             now: Duration::ZERO,
         };
-        play.gather();
-        play
+        round.gather();
+        round
     }
 
-    /// What becomes of the next message.
+    /// Applies one byte of the script to the next message.
     fn step(&mut self, order: u8, script: &mut impl Iterator<Item = u8>) {
-        let Some(flight) = self.flights.pop_front().filter(|_| order != u8::MAX) else {
+        let Some(message) = self.in_transit.pop_front().filter(|_| order != u8::MAX) else {
             return self.pause();
         };
         match order % 16 {
             0 => {}
             1 => {
-                self.land(flight.clone());
-                self.land(flight);
+                self.deliver(message.clone());
+                self.deliver(message);
             }
-            2 => self.flights.push_back(flight),
-            3 if flight.to == self.target => {
+            2 => self.in_transit.push_back(message),
+            3 if message.to == self.target => {
                 let place = u16::from_le_bytes([script.next().unwrap_or(0), script.next().unwrap_or(0)]);
-                self.land_changed(&flight, place, script.next().unwrap_or(0));
+                self.deliver_changed(&message, place, script.next().unwrap_or(0));
             }
-            _ => self.land(flight),
+            _ => self.deliver(message),
         }
         self.gather();
     }
 
-    /// Until the server's deadline or a device's, whichever is first.
+    /// Advances the clock to the earliest deadline of the server and the devices.
     fn pause(&mut self) {
         let deadlines = self.devices.values().filter_map(Device::poll_timeout);
         let Some(deadline) = deadlines.chain(self.server.poll_timeout()).min() else {
@@ -164,33 +164,33 @@ impl Play {
         self.gather();
     }
 
-    fn land_changed(&mut self, flight: &Flight, place: u16, value: u8) {
-        let mut bytes = flight.bytes.to_vec();
+    fn deliver_changed(&mut self, message: &MessageInTransit, place: u16, value: u8) {
+        let mut bytes = message.bytes.to_vec();
         let place = usize::from(place) % bytes.len().max(1);
         if let Some(byte) = bytes.get_mut(place) {
             *byte ^= value;
         }
         self.changed |= value != 0;
-        self.land(Flight { bytes: bytes.into(), ..flight.clone() });
+        self.deliver(MessageInTransit { bytes: bytes.into(), ..message.clone() });
     }
 
-    fn land(&mut self, flight: Flight) {
-        match flight.to {
-            Target::Server => {
-                if let Ok(message) = decode_device(flight.bytes, self.server.message_limit()) {
-                    let _refused = self.server.handle(self.now, flight.device, message);
+    fn deliver(&mut self, MessageInTransit { device, to, bytes }: MessageInTransit) {
+        match to {
+            Recipient::Server => {
+                if let Ok(message) = decode_device(bytes, self.server.message_limit()) {
+                    let _refused = self.server.handle(self.now, device, message);
                 }
             }
-            Target::Devices => {
-                let Some(device) = self.devices.get_mut(&flight.device) else { return };
-                if let Ok(message) = decode_server(flight.bytes, device.message_limit()) {
+            Recipient::Devices => {
+                let Some(device) = self.devices.get_mut(&device) else { return };
+                if let Ok(message) = decode_server(bytes, device.message_limit()) {
                     let _aborted = device.handle(self.now, message);
                 }
             }
         }
     }
 
-    /// Puts what both sides have to say on its way, and does what their programs would.
+    /// Queues the messages of both sides and answers their events as an application would.
     fn gather(&mut self) {
         while let Some(event) = self.server.poll_event() {
             match event {
@@ -198,14 +198,15 @@ impl Play {
                     let _ended = self.server.open_slot(self.now, Ring::Z64, LEN, b"context");
                 }
                 ServerEvent::Sum(sum) => self.check(&sum),
-                ServerEvent::Ended(_) | ServerEvent::Caught { .. } | ServerEvent::Disputed { .. } => {}
+                _ => {}
             }
         }
         while let Some(transmit) = self.server.poll_transmit() {
             let bytes = encode_server(&transmit.message);
-            let to = Target::Devices;
-            let flights = transmit.to.iter().map(|device| Flight { device, to, bytes: bytes.clone() });
-            self.flights.extend(flights);
+            let to = Recipient::Devices;
+            let in_transit =
+                transmit.to.iter().map(|device| MessageInTransit { device, to, bytes: bytes.clone() });
+            self.in_transit.extend(in_transit);
         }
         for (&id, device) in &mut self.devices {
             while let Some(event) = device.poll_event() {
@@ -214,9 +215,9 @@ impl Play {
                 }
             }
             while let Some(message) = device.poll_transmit() {
-                self.flights.push_back(Flight {
+                self.in_transit.push_back(MessageInTransit {
                     device: id,
-                    to: Target::Server,
+                    to: Recipient::Server,
                     bytes: encode_device(&message),
                 });
             }
@@ -227,7 +228,7 @@ impl Play {
         self.sums += 1;
         let plain = |ids: &DeviceSet| ids.iter().map(|id| u64::from(id.0) + 1).sum::<u64>();
         let expected = RingVector::Z64(vec![plain(&sum.survivors); LEN as usize]);
-        assert!(self.changed || sum.sum == expected, "a sum that is not that of its survivors");
+        assert!(self.changed || sum.sum == expected, "the sum differs from the plain sum of its survivors");
     }
 }
 
