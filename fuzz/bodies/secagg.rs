@@ -13,15 +13,17 @@ use chacha20::ChaCha20Rng;
 use prost::bytes::Bytes;
 use rand_core::SeedableRng;
 
-use deltafl_secagg::device::{Adversary, Device, DeviceEvent, Enrolment, Policy, SlotRequest};
+use deltafl_secagg::device::{
+    AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant, SlotRequest,
+};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity, Roster};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::DeviceSet;
 use deltafl_secagg::message::wire::{decode_device, decode_server, encode_device, encode_server};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
-use deltafl_secagg::server::{Server, ServerConfig, ServerEvent, SlotSum};
+use deltafl_secagg::server::{ServerConfig, ServerEvent, ServerRound, SlotSum};
 
 const DEVICES: u32 = 4;
 const LEN: u32 = 3;
@@ -72,8 +74,8 @@ struct MessageInTransit {
 }
 
 struct ScriptedRound {
-    server: Server,
-    devices: BTreeMap<DeviceId, Device>,
+    server: ServerRound,
+    devices: BTreeMap<DeviceId, DeviceRound>,
     in_transit: VecDeque<MessageInTransit>,
     target: Recipient,
     changed: bool,
@@ -83,9 +85,9 @@ struct ScriptedRound {
 
 impl ScriptedRound {
     fn new(target: Recipient) -> Self {
-        let identities = (0..DEVICES).map(|i| Identity::from_secret(DeviceId(i), &[i as u8 + 1; 32]));
-        let identities: Vec<Arc<Identity>> = identities.map(Arc::new).collect();
-        let mut roster = Roster::new();
+        let identities = (0..DEVICES).map(|i| SigningIdentity::from_secret(DeviceId(i), &[i as u8 + 1; 32]));
+        let identities: Vec<Arc<SigningIdentity>> = identities.map(Arc::new).collect();
+        let mut roster = KeyRoster::new();
         for identity in &identities {
             roster.add(identity.id(), &identity.public()).expect("distinct and sound");
         }
@@ -93,18 +95,19 @@ impl ScriptedRound {
         let id = RoundId { session: [5; 16], round: 1 };
         let graph = GraphRule::Full { threshold: 3 };
         let params =
-            RoundParams { id, suite: Suite::default(), cohort: DEVICES, graph, slots: 2, draw: None };
-        let policy = Policy {
+            RoundParams { id, suite: MaskSuite::default(), cohort: DEVICES, graph, slots: 2, draw: None };
+        let policy = DevicePolicy {
             min_members: 2,
-            adversary: Adversary::Active { gamma: Permille::default().into() },
+            adversary: AdversaryModel::Active { gamma: Permille::default().into() },
             max_len: 100,
             patience: Duration::from_secs(10),
             max_left_out: None,
         };
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let devices = identities.into_iter().map(|identity| {
-            let mut enrolment = Enrolment::new(Arc::clone(&identity), Arc::clone(&roster), [5; 16], policy);
-            let device = enrolment.join(&params, Duration::ZERO, &mut rng).expect("within the policy");
+            let mut participant =
+                Participant::new(Arc::clone(&identity), Arc::clone(&roster), [5; 16], policy);
+            let device = participant.join(&params, Duration::ZERO, &mut rng).expect("within the policy");
             (identity.id(), device)
         });
         let devices = devices.collect();
@@ -116,7 +119,7 @@ impl ScriptedRound {
             min_members: 2,
             phase_timeout: Duration::from_secs(1),
         };
-        let mut server = Server::new(config, Duration::ZERO).expect("sound parameters");
+        let mut server = ServerRound::new(config, Duration::ZERO).expect("sound parameters");
         server.poll_transmit();
         let mut round = Self {
             server,
@@ -154,7 +157,7 @@ impl ScriptedRound {
 
     /// Advances the clock to the earliest deadline of the server and the devices.
     fn pause(&mut self) {
-        let deadlines = self.devices.values().filter_map(Device::poll_timeout);
+        let deadlines = self.devices.values().filter_map(DeviceRound::poll_timeout);
         let Some(deadline) = deadlines.chain(self.server.poll_timeout()).min() else {
             return;
         };

@@ -21,7 +21,7 @@ use std::arch::x86_64::{
 
 use zeroize::Zeroize;
 
-use super::{Sign, Word};
+use super::{MaskSign, Word};
 
 /// A key stream whose state stays in registers.
 ///
@@ -39,12 +39,12 @@ pub(super) unsafe trait RegisterStream {
     /// Adds the next bytes of the stream to `words`, or subtracts them.
     ///
     /// All calls but the last must be for whole steps of the stream.
-    fn apply<W: Word>(&mut self, words: &mut [W], sign: Sign) {
+    fn apply<W: Word>(&mut self, words: &mut [W], sign: MaskSign) {
         // SAFETY: a stream exists only if the processor has the instructions.
         unsafe {
             match sign {
-                Sign::Plus => self.run::<W, true>(words),
-                Sign::Minus => self.run::<W, false>(words),
+                MaskSign::Plus => self.run::<W, true>(words),
+                MaskSign::Minus => self.run::<W, false>(words),
             }
         }
     }

@@ -21,14 +21,14 @@ use super::{
     DeviceBody, DeviceMessage, DeviceSet, KeyBundle, REVEAL_LEN, Reveal, SecretKind, ServerBody,
     ServerMessage,
 };
-use crate::draw::Opening;
+use crate::draw::DrawOpening;
 use crate::graph::GraphRule;
 use crate::identity::DeviceId;
 use crate::keys::{CIPHERTEXT_LEN, Deposit, ShareBox};
-use crate::mask::Suite;
+use crate::mask::MaskSuite;
 use crate::params::{RoundId, RoundParams, VERSION};
 use crate::ring::Ring;
-use crate::shamir::{SHARE_LEN, Share};
+use crate::shamir::{SHARE_LEN, SecretShare};
 
 /// Field numbers in `proto/secagg.proto` of the messages that [`encode_server_in_pieces`] writes.
 mod field {
@@ -229,12 +229,13 @@ fn device_body(body: from_device::Body) -> Result<DeviceBody, WireError> {
     })
 }
 
-fn unmask_shares(wire: proto::Unmask) -> Result<BTreeMap<DeviceId, (SecretKind, Share)>, WireError> {
+fn unmask_shares(wire: proto::Unmask) -> Result<BTreeMap<DeviceId, (SecretKind, SecretShare)>, WireError> {
     let mut shares = BTreeMap::new();
     let halves = [(SecretKind::Seed, wire.seeds), (SecretKind::DepositKey, wire.deposit_keys)];
     for (kind, records) in halves {
         for (id, bytes) in entries(&records.unwrap_or_default(), SHARE_LEN, "shares")? {
-            let share = Share::from_bytes(&array(&bytes, "shares")?).ok_or(WireError::Field("shares"))?;
+            let share =
+                SecretShare::from_bytes(&array(&bytes, "shares")?).ok_or(WireError::Field("shares"))?;
             // Both kinds for one device is what no honest device ever says.
             if shares.insert(id, (kind, share)).is_some() {
                 return Err(WireError::Field("shares"));
@@ -310,10 +311,10 @@ fn invite_to_wire(params: &RoundParams) -> proto::Invite {
 fn invite(id: RoundId, wire: &proto::Invite) -> Result<RoundParams, WireError> {
     let numbers = [wire.graph, wire.threshold, wire.gamma, wire.colluding, wire.delta];
     let graph = GraphRule::from_numbers(numbers).ok_or(WireError::Field("graph"))?;
-    let suite = Suite::from_code(wire.suite).ok_or(WireError::Field("suite"))?;
+    let suite = MaskSuite::from_code(wire.suite).ok_or(WireError::Field("suite"))?;
     let draw = match wire.draw.len() {
         0 => None,
-        _ => Some(Opening(array(&wire.draw, "draw")?)),
+        _ => Some(DrawOpening(array(&wire.draw, "draw")?)),
     };
     let params = RoundParams { id, suite, cohort: wire.cohort, graph, slots: wire.slots, draw };
     params.check().map_err(|_| WireError::Field("invite"))?;

@@ -1,7 +1,7 @@
 //! Messages decode to what was encoded, and malformed messages are rejected.
 
 use super::*;
-use crate::graph::{Colluding, Permille};
+use crate::graph::{CollusionBound, Permille};
 use proptest::prelude::*;
 
 const ROUND: RoundId = RoundId { session: [3; 16], round: 12 };
@@ -18,10 +18,10 @@ fn map<T>(records: impl IntoIterator<Item = (u32, T)>) -> BTreeMap<DeviceId, T> 
     records.into_iter().map(|(id, record)| (DeviceId(id), record)).collect()
 }
 
-fn share(value: u64) -> Share {
+fn share(value: u64) -> SecretShare {
     let mut bytes = [0; SHARE_LEN];
     bytes[..8].copy_from_slice(&value.to_le_bytes());
-    Share::from_bytes(&bytes).expect("below p")
+    SecretShare::from_bytes(&bytes).expect("below p")
 }
 
 fn bundle() -> KeyBundle {
@@ -57,15 +57,15 @@ pub(super) fn server_messages() -> Vec<Bytes> {
     let sealed = Bytes::from(vec![7; box_len(1)]);
     let half = Permille::new(500).expect("one half");
     let params =
-        |graph| RoundParams { id: ROUND, suite: Suite::ChaCha20, cohort: 9, graph, slots: 2, draw: None };
+        |graph| RoundParams { id: ROUND, suite: MaskSuite::ChaCha20, cohort: 9, graph, slots: 2, draw: None };
     let active: DeviceSet = [DeviceId(1), DeviceId(70_000)].into_iter().collect();
     [
         ServerBody::Invite(params(GraphRule::Full { threshold: 5 })),
         ServerBody::Invite(RoundParams {
-            draw: Some(Opening([6; 32])),
+            draw: Some(DrawOpening([6; 32])),
             ..params(GraphRule::Full { threshold: 5 })
         }),
-        ServerBody::Invite(params(GraphRule::Active { gamma: Colluding::Devices(1), delta: half })),
+        ServerBody::Invite(params(GraphRule::Active { gamma: CollusionBound::Devices(1), delta: half })),
         ServerBody::Invite(params(GraphRule::HonestButCurious { gamma: half.into(), delta: half })),
         ServerBody::Commitments(map([(1, [1; 32]), (2, [2; 32])])),
         ServerBody::Reveals(map([(1, Reveal::from([1; REVEAL_LEN])), (2, Reveal::from([2; REVEAL_LEN]))])),
