@@ -6,6 +6,7 @@ use crate::identity::DeviceId;
 
 /// A phase of a round, by the message that the server waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum PhaseName {
     /// Advertise keys.
     Advertise,
@@ -26,7 +27,7 @@ pub enum PhaseName {
 /// Why a round ended without a sum.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Verdict {
+pub enum RoundFailure {
     /// Too few devices came through a phase.
     #[error("{have} devices came through {phase:?}, {need} were needed")]
     TooFew {
@@ -104,7 +105,7 @@ pub enum RefusedMessage {
 /// A lie that was found without ending the round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Lie {
+pub enum Misbehaviour {
     /// More neighbours than can be in league found the device's boxes unreadable. It was left out.
     SealedBoxes,
     /// The device called the boxes of more neighbours unreadable than can have lied. It was left out.
@@ -120,11 +121,11 @@ pub enum Lie {
 /// Why a slot was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum NotOpened {
+pub enum OpenSlotError {
     /// Keys are not set up yet, a slot is open, or the round is over.
     #[error("no slot can be opened now")]
     NotReady,
     /// Too few devices are left.
     #[error("the round has ended: {0}")]
-    Ended(#[source] Verdict),
+    Ended(#[source] RoundFailure),
 }

@@ -6,34 +6,35 @@ use std::time::Duration;
 use rand_core::CryptoRng;
 use thiserror::Error;
 
-use super::Device;
+use super::DeviceRound;
 use super::abort::Abort;
 use crate::draw::LeftOut;
-use crate::graph::{Colluding, GraphRule, Permille, active_threshold};
-use crate::identity::{DeviceId, Identity, Roster, Signed};
+use crate::graph::{CollusionBound, GraphRule, Permille, active_threshold};
+use crate::identity::{DeviceId, KeyRoster, Signed, SigningIdentity};
 use crate::message::DeviceSet;
 use crate::params::{ParamsError, RoundParams};
-use crate::transcript::Digest;
+use crate::transcript::Sha256Digest;
 
 /// Against whom a device insists on being protected (see `docs/src/explanation/threat-model.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Adversary {
+#[non_exhaustive]
+pub enum AdversaryModel {
     /// A server that follows the protocol and looks at everything, with γ of the cohort on its side.
     HonestButCurious {
         /// γ.
-        gamma: Colluding,
+        gamma: CollusionBound,
         /// δ, the share that may drop out: what is left must still hang together.
         delta: Permille,
     },
     /// A server that does as it pleases: a graph that holds against it, or the device stays away.
     Active {
         /// γ.
-        gamma: Colluding,
+        gamma: CollusionBound,
     },
 }
 
 /// The server lies, and 5 % of the cohort collude with it.
-impl Default for Adversary {
+impl Default for AdversaryModel {
     fn default() -> Self {
         Self::Active { gamma: Permille::new(50).unwrap_or_default().into() }
     }
@@ -41,11 +42,11 @@ impl Default for Adversary {
 
 /// What a device insists on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
+pub struct DevicePolicy {
     /// The fewest devices to hide among, this one included.
     pub min_members: usize,
     /// Against whom.
-    pub adversary: Adversary,
+    pub adversary: AdversaryModel,
     /// The longest vector that is worked on.
     pub max_len: u32,
     /// How long the server may be silent.
@@ -93,17 +94,22 @@ pub enum RefusedRound {
 
 /// A device's standing in a session.
 #[derive(Debug, Clone)]
-pub struct Enrolment {
-    identity: Arc<Identity>,
-    roster: Arc<Roster>,
+pub struct Participant {
+    identity: Arc<SigningIdentity>,
+    roster: Arc<KeyRoster>,
     session: [u8; 16],
-    policy: Policy,
+    policy: DevicePolicy,
     last_round: Option<u64>,
 }
 
-impl Enrolment {
+impl Participant {
     /// A device that has seen no round of the session.
-    pub fn new(identity: Arc<Identity>, roster: Arc<Roster>, session: [u8; 16], policy: Policy) -> Self {
+    pub fn new(
+        identity: Arc<SigningIdentity>,
+        roster: Arc<KeyRoster>,
+        session: [u8; 16],
+        policy: DevicePolicy,
+    ) -> Self {
         Self { identity, roster, session, policy, last_round: None }
     }
 
@@ -124,17 +130,17 @@ impl Enrolment {
         params: &RoundParams,
         now: Duration,
         rng: &mut impl CryptoRng,
-    ) -> Result<Device, RefusedRound> {
+    ) -> Result<DeviceRound, RefusedRound> {
         self.check(params)?;
         self.last_round = Some(params.id.round);
-        let me = Me {
+        let me = LocalDevice {
             identity: Arc::clone(&self.identity),
             roster: Arc::clone(&self.roster),
             params: params.clone(),
             header: params.digest(),
             policy: self.policy,
         };
-        Ok(Device::join(me, now, rng))
+        Ok(DeviceRound::join(me, now, rng))
     }
 
     fn check(&self, params: &RoundParams) -> Result<(), RefusedRound> {
@@ -171,20 +177,22 @@ impl Enrolment {
     }
 }
 
-impl Adversary {
+impl AdversaryModel {
     fn allows(self, graph: GraphRule, cohort: u32) -> bool {
-        let covers = |theirs: Colluding, ours: Colluding| theirs.of(cohort) >= ours.of(cohort);
+        let covers = |theirs: CollusionBound, ours: CollusionBound| {
+            theirs.devices_in(cohort) >= ours.devices_in(cohort)
+        };
         match (self, graph) {
             (Self::Active { gamma }, GraphRule::Active { gamma: theirs, .. }) => covers(theirs, gamma),
             (Self::Active { gamma }, GraphRule::Full { threshold }) => {
-                threshold as usize >= active_threshold(cohort as usize, gamma.of(cohort))
+                threshold as usize >= active_threshold(cohort as usize, gamma.devices_in(cohort))
             }
             (Self::Active { .. }, GraphRule::HonestButCurious { .. }) => false,
             (Self::HonestButCurious { gamma, .. }, GraphRule::Active { gamma: theirs, .. }) => {
                 covers(theirs, gamma)
             }
             (Self::HonestButCurious { gamma, .. }, GraphRule::Full { threshold }) => {
-                threshold as usize > gamma.of(cohort)
+                threshold as usize > gamma.devices_in(cohort)
             }
             (
                 Self::HonestButCurious { gamma, delta },
@@ -197,15 +205,15 @@ impl Adversary {
 /// What a device knows about itself and the round, in every phase.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
-pub(super) struct Me {
-    pub(super) identity: Arc<Identity>,
-    pub(super) roster: Arc<Roster>,
+pub(super) struct LocalDevice {
+    pub(super) identity: Arc<SigningIdentity>,
+    pub(super) roster: Arc<KeyRoster>,
     pub(super) params: RoundParams,
-    pub(super) header: Digest,
-    pub(super) policy: Policy,
+    pub(super) header: Sha256Digest,
+    pub(super) policy: DevicePolicy,
 }
 
-impl Me {
+impl LocalDevice {
     pub(super) fn id(&self) -> DeviceId {
         self.identity.id()
     }
@@ -235,7 +243,7 @@ impl Me {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mask::Suite;
+    use crate::mask::MaskSuite;
     use crate::params::RoundId;
     use chacha20::ChaCha20Rng;
     use rand_core::SeedableRng;
@@ -244,32 +252,32 @@ mod tests {
         Permille::new(value).unwrap()
     }
 
-    fn enrolment(adversary: Adversary) -> Enrolment {
-        let identity = Identity::from_secret(DeviceId(1), &[1; 32]);
-        let mut roster = Roster::new();
+    fn participant(adversary: AdversaryModel) -> Participant {
+        let identity = SigningIdentity::from_secret(DeviceId(1), &[1; 32]);
+        let mut roster = KeyRoster::new();
         roster.add(identity.id(), &identity.public()).unwrap();
-        let policy = Policy {
+        let policy = DevicePolicy {
             min_members: 5,
             adversary,
             max_len: 100,
             patience: Duration::from_secs(1),
             max_left_out: None,
         };
-        Enrolment::new(Arc::new(identity), Arc::new(roster), [7; 16], policy)
+        Participant::new(Arc::new(identity), Arc::new(roster), [7; 16], policy)
     }
 
     fn params(graph: GraphRule) -> RoundParams {
         let id = RoundId { session: [7; 16], round: 3 };
-        RoundParams { id, suite: Suite::default(), cohort: 10, graph, slots: 1, draw: None }
+        RoundParams { id, suite: MaskSuite::default(), cohort: 10, graph, slots: 1, draw: None }
     }
 
-    fn join(enrolment: &mut Enrolment, params: &RoundParams) -> Result<(), RefusedRound> {
-        enrolment.join(params, Duration::ZERO, &mut ChaCha20Rng::seed_from_u64(1)).map(|_| ())
+    fn join(participant: &mut Participant, params: &RoundParams) -> Result<(), RefusedRound> {
+        participant.join(params, Duration::ZERO, &mut ChaCha20Rng::seed_from_u64(1)).map(|_| ())
     }
 
-    const ACTIVE: fn() -> Adversary = || Adversary::Active { gamma: Colluding::Devices(2) };
+    const ACTIVE: fn() -> AdversaryModel = || AdversaryModel::Active { gamma: CollusionBound::Devices(2) };
 
-    fn active(gamma: Colluding) -> GraphRule {
+    fn active(gamma: CollusionBound) -> GraphRule {
         GraphRule::Active { gamma, delta: permille(200) }
     }
 
@@ -279,14 +287,14 @@ mod tests {
 
     #[test]
     fn a_round_is_joined_once_and_an_older_one_never() {
-        let mut enrolment = enrolment(ACTIVE());
+        let mut participant = participant(ACTIVE());
         let params = params(GraphRule::Full { threshold: 7 });
-        assert_eq!(join(&mut enrolment, &params), Ok(()));
-        assert_eq!(join(&mut enrolment, &params), Err(RefusedRound::Stale { round: 3, last: 3 }));
+        assert_eq!(join(&mut participant, &params), Ok(()));
+        assert_eq!(join(&mut participant, &params), Err(RefusedRound::Stale { round: 3, last: 3 }));
         let mut older = params.clone();
         older.id.round = 2;
-        assert_eq!(join(&mut enrolment, &older), Err(RefusedRound::Stale { round: 2, last: 3 }));
-        let mut restarted = self::enrolment(ACTIVE()).resumed(enrolment.last_round());
+        assert_eq!(join(&mut participant, &older), Err(RefusedRound::Stale { round: 2, last: 3 }));
+        let mut restarted = self::participant(ACTIVE()).resumed(participant.last_round());
         assert!(matches!(join(&mut restarted, &params), Err(RefusedRound::Stale { .. })));
     }
 
@@ -295,30 +303,31 @@ mod tests {
         for (graph, allowed) in [
             (GraphRule::Full { threshold: 7 }, true),
             (GraphRule::Full { threshold: 6 }, false),
-            (active(Colluding::Devices(2)), true),
-            (active(Colluding::Share(permille(200))), true),
-            (active(Colluding::Devices(1)), false),
-            (active(Colluding::Share(permille(199))), false),
+            (active(CollusionBound::Devices(2)), true),
+            (active(CollusionBound::Share(permille(200))), true),
+            (active(CollusionBound::Devices(1)), false),
+            (active(CollusionBound::Share(permille(199))), false),
             (curious(500, 500), false),
         ] {
-            let answer = join(&mut enrolment(ACTIVE()), &params(graph));
+            let answer = join(&mut participant(ACTIVE()), &params(graph));
             assert_eq!(answer, if allowed { Ok(()) } else { Err(RefusedRound::Unsafe) }, "{graph:?}");
         }
     }
 
     #[test]
     fn against_a_curious_server_the_colluding_share_must_be_covered() {
-        let adversary = Adversary::HonestButCurious { gamma: Colluding::Devices(2), delta: permille(100) };
+        let adversary =
+            AdversaryModel::HonestButCurious { gamma: CollusionBound::Devices(2), delta: permille(100) };
         for (graph, allowed) in [
             (GraphRule::Full { threshold: 3 }, true),
             (GraphRule::Full { threshold: 2 }, false),
             (curious(200, 100), true),
             (curious(199, 100), false),
             (curious(200, 99), false),
-            (active(Colluding::Devices(2)), true),
-            (active(Colluding::Devices(1)), false),
+            (active(CollusionBound::Devices(2)), true),
+            (active(CollusionBound::Devices(1)), false),
         ] {
-            assert_eq!(join(&mut enrolment(adversary), &params(graph)).is_ok(), allowed, "{graph:?}");
+            assert_eq!(join(&mut participant(adversary), &params(graph)).is_ok(), allowed, "{graph:?}");
         }
     }
 
@@ -326,12 +335,12 @@ mod tests {
     fn a_small_cohort_another_session_and_a_stranger_are_refused() {
         let graph = GraphRule::Full { threshold: 4 };
         let small = RoundParams { cohort: 4, ..params(graph) };
-        let mut device = enrolment(ACTIVE());
+        let mut device = participant(ACTIVE());
         assert_eq!(join(&mut device, &small), Err(RefusedRound::TooSmall { cohort: 4, min_members: 5 }));
         let mut foreign = params(graph);
         foreign.id.session = [8; 16];
         assert_eq!(join(&mut device, &foreign), Err(RefusedRound::Session));
-        device.roster = Arc::new(Roster::new());
+        device.roster = Arc::new(KeyRoster::new());
         assert_eq!(join(&mut device, &params(graph)), Err(RefusedRound::NotOnRoster(DeviceId(1))));
     }
 }
