@@ -23,8 +23,8 @@ use tower::util::{MapRequestLayer, MapResponseLayer};
 
 use crate::engine::{Remote, Rules};
 pub use crate::hub::{
-    CONCURRENT, Introduction, Limits, Phase, Purpose, SessionList, SessionMonitor, SessionState, SessionStatus,
-    Status,
+    CONCURRENT, Introduction, Limits, Phase, Purpose, SessionList, SessionMonitor, SessionState,
+    SessionStatus, Status,
 };
 use crate::hub::{Event, Hub, keep_time_limits};
 use crate::listener::{ConnectionLimits, ListenError, Listener, OpenConnections, Protection};
