@@ -33,8 +33,8 @@ impl WaitingLog {
         }
         self.next = Instant::now() + LOG_EVERY;
         let (connected, ready) = hub.presence();
-        tracing::info!(connected, ready, wanted = self.wanted, "waiting for devices");
-        tracing::debug!(sessions = %hub.sessions(), "the sessions");
+        let sessions = hub.sessions().summary();
+        tracing::info!(connected, ready, wanted = self.wanted, sessions, "waiting for devices");
     }
 }
 

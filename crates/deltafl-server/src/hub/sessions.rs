@@ -82,19 +82,23 @@ impl SessionList {
     pub fn count(&self, state: SessionState) -> usize {
         self.sessions.iter().filter(|session| session.state == state).count()
     }
+
+    /// Returns how many sessions are in each state, without the names of devices.
+    pub fn summary(&self) -> String {
+        let counted = SessionState::ALL.map(|state| (self.count(state), state));
+        let present = counted.into_iter().filter(|(count, _)| *count > 0);
+        let counts: Vec<String> = present.map(|(count, state)| format!("{count} {state}")).collect();
+        let closed = if self.is_closed { " (the server is shutting down)" } else { "" };
+        let colon = if counts.is_empty() { "" } else { ": " };
+        let (connected, enrolled) = (self.sessions.len(), self.enrolled);
+        format!("{connected} of {enrolled} devices connected{colon}{}{closed}", counts.join(", "))
+    }
 }
 
-/// A summary in the first line, then one line for each session.
+/// The summary in the first line, then one line for each session.
 impl fmt::Display for SessionList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} devices connected", self.sessions.len(), self.enrolled)?;
-        let counted = SessionState::ALL.map(|state| (self.count(state), state));
-        for (i, (count, state)) in counted.into_iter().filter(|(count, _)| *count > 0).enumerate() {
-            write!(f, "{}{count} {state}", if i == 0 { ": " } else { ", " })?;
-        }
-        if self.is_closed {
-            f.write_str(" (the server is shutting down)")?;
-        }
+        f.write_str(&self.summary())?;
         self.sessions.iter().try_for_each(|session| write!(f, "\n  {session}"))
     }
 }
@@ -279,15 +283,13 @@ impl Hub {
     /// Disconnects the devices whose time to become ready is over.
     fn expel_overdue(&self) {
         let (mut connected, now) = (self.connected(), Instant::now());
-        let known = Arc::clone(&connected.known);
         for (&device, peer) in &mut connected.devices {
             if peer.progress.deadline.is_none_or(|deadline| now < deadline) {
                 continue;
             }
             peer.progress.deadline = None;
-            let name = known.roster.entries().get(device as usize).map(|entry| entry.name.as_str());
-            let (state, seconds) = (peer.progress.state, peer.progress.allowance.as_secs());
-            tracing::warn!(device, name, %state, seconds, "a device did not become ready in time: disconnected");
+            let (state, seconds) = (peer.progress.state, peer.progress.allowance.as_secs_f64());
+            tracing::warn!(device, %state, seconds, "a device did not become ready in time: disconnected");
             self.refusals.count(Refusal::NotReady);
             peer.shared.close_connection();
         }
