@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The time limit of one test. Generous, because the machine may be loaded.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(600);
 
 type Report = Box<dyn Fn() -> Option<String> + Send>;
 
