@@ -62,7 +62,7 @@ fn every_test_of_a_deployed_federation_has_a_time_limit() {
 #[tokio::test]
 #[ignore = "the other test starts it as a process of its own"]
 async fn play_a_test_that_waits_for_ever() {
-    let _limit = watchdog::start_with(Duration::from_secs(3));
+    let _limit = watchdog::start();
     let test = TestFederation::new(
         r#"
         name = "waits"
@@ -76,6 +76,10 @@ async fn play_a_test_that_waits_for_ever() {
     );
     let host = test.host().await;
     let _swarm = test.swarm_of(&test.devices()[..4], host.address(), &options());
+    while host.presence() != (4, 4) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let _short = watchdog::start_with(Duration::from_secs(1));
     // A panic would wait for this thread.
     tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(3600)));
     std::future::pending::<()>().await;
@@ -91,7 +95,7 @@ fn a_test_that_exceeds_its_limit_ends_its_process_with_the_states_of_all_session
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(101), "{said}");
     assert!(
-        said.contains("not done after 3 s") && said.contains("4 of 6 devices connected: 4 ready"),
+        said.contains("not done after 1 s") && said.contains("4 of 6 devices connected: 4 ready"),
         "{said}"
     );
 }
