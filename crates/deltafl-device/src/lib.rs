@@ -20,7 +20,7 @@
 //!
 //! What the server says is checked: the roster must bear the enrolment authority's signature and be the newest that the device
 //! has seen ([`DeviceState`]), every round must meet the device's own [`Consent`], and secure aggregation checks the rest.
-//! docs/threat-model.md says what a hostile server can do all the same. Memory: the parameters of a question, a working
+//! docs/src/explanation/threat-model.md says what a hostile server can do all the same. Memory: the parameters of a question, a working
 //! copy, and the answer.
 
 mod answer;

@@ -1,4 +1,4 @@
-//! docs/deploy.md as a test: certificates, a server, a fleet, the knob.
+//! docs/src/how-to/deploy.md as a test: certificates, a server, a fleet, the knob.
 
 #![cfg(feature = "net")]
 
