@@ -238,6 +238,9 @@ async fn first_offer(server: &Server, name: &str, say: &(dyn Fn(&str) + Sync)) -
             SessionError::Dial(DialError::Transport(_)) => {
                 say(&format!("{} cannot be reached; trying again in {} s", server.address, wait.as_secs()));
             }
+            error if error.is_unavailable() => {
+                say(&format!("{error}; trying again in {} s", wait.as_secs()));
+            }
             SessionError::Status(_) if refused < REFUSALS => {
                 refused += 1;
                 wait = Duration::from_secs(1);

@@ -40,7 +40,7 @@ pub use self::plausible::Implausible;
 pub use self::rules::Rules;
 pub use self::under_way::RoundJournal;
 use self::under_way::{BegunOtherwise, UnderWay};
-use self::waiting::GLANCE;
+use self::waiting::{GLANCE, WaitingLog};
 
 use crate::hub::{Purpose, Status};
 use crate::refusal::Refusal;
@@ -170,7 +170,8 @@ impl Remote {
     }
 
     fn check_stop(&self) -> Result<(), ExchangeError> {
-        if self.stop.load(Ordering::Relaxed) {
+        // Devices do not come back to a server that was shut down: nothing is left to wait for.
+        if self.stop.load(Ordering::Relaxed) || self.line.hub.is_closed() {
             let source = Box::new(ShuttingDown);
             return Err(ExchangeError::Transport { context: "no further round was begun", source });
         }
@@ -385,11 +386,13 @@ impl Exchange for Remote {
                 return self.others();
             }
         }
+        let mut log = WaitingLog::new(self.rules.present);
         loop {
             self.check_stop()?;
             if self.line.wait_for(self.rules.present, Instant::now() + GLANCE) {
                 return Ok(Reachable::Some(self.drawn(self.line.hub.ready())));
             }
+            log.note(&self.line.hub);
         }
     }
 
