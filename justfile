@@ -27,6 +27,10 @@ models:
 doc:
     cargo doc --no-deps --open
 
+# The book, in target/book.
+book:
+    scripts/docs --book
+
 # One fuzz target for a while: just fuzz leaf 60. (SQLite has two tables of one name, which is no finding.)
 fuzz target seconds="60":
     cd fuzz && ASAN_OPTIONS=detect_odr_violation=0 cargo +nightly fuzz run {{target}} -- -max_total_time={{seconds}}
