@@ -21,9 +21,9 @@ use miette::{IntoDiagnostic, Result};
 
 use crate::certs::identity_error;
 use crate::error::bad_input;
+use crate::interrupt::stop_on_interrupt;
 use crate::logs::LogArgs;
 use crate::run::KernelArgs;
-use crate::session::stop_on_interrupt;
 use crate::settings::ConfigArgs;
 
 mod audit;

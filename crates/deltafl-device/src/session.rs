@@ -15,7 +15,7 @@ use bytes::Bytes;
 use deltafl::params::ParamsId;
 use deltafl::question::Question;
 use deltafl::trainer::LocalTrainer;
-use deltafl_secagg::device::{Device as Protocol, Enrolment};
+use deltafl_secagg::device::{DeviceRound, Participant};
 use deltafl_wire::proto;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FromDevice, FromServer, from_device, from_server};
@@ -71,13 +71,13 @@ struct Session<'d> {
     session: [u8; 16],
     index: u32,
     roster: Arc<Verified>,
-    enrolment: Enrolment,
+    enrolment: Participant,
     /// Whether the server may draw this device.
     available: bool,
     /// Whether the device was away since it last learned the newest params.
     was_away: bool,
     assembly: Assembly,
-    protocol: Option<Protocol>,
+    protocol: Option<DeviceRound>,
     question: Option<Question<ParamsId>>,
 }
 
@@ -141,7 +141,7 @@ impl<'d> Session<'d> {
                 self.hear(body).await?;
                 continue;
             }
-            let deadline = self.protocol.as_ref().and_then(Protocol::poll_timeout);
+            let deadline = self.protocol.as_ref().and_then(DeviceRound::poll_timeout);
             let silence = deadline.map_or(WILLING_EVERY, |at| at.saturating_sub(self.since.elapsed()));
             tokio::select! {
                 message = self.incoming.message() => {
@@ -163,7 +163,7 @@ impl<'d> Session<'d> {
             from_server::Body::Drain(drain) => return Err(SessionError::Drained { within: drain.within }),
             from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),
             from_server::Body::Part(part) => {
-                let limit = self.protocol.as_ref().map_or(SMALL, Protocol::message_limit).max(SMALL);
+                let limit = self.protocol.as_ref().map_or(SMALL, DeviceRound::message_limit).max(SMALL);
                 if let Some(bytes) = self.assembly.take(part, limit)? {
                     self.take_part(bytes, limit).await?;
                 }

@@ -22,15 +22,15 @@ use deltafl::params::Params;
 use deltafl::question::{Ask, Query, encode};
 use deltafl::superquantile::DeviceLoss;
 use deltafl::training::State;
-pub use deltafl_secagg::draw::Chain;
-use deltafl_secagg::draw::{self, Draws, Opening};
+pub use deltafl_secagg::draw::DrawChain;
+use deltafl_secagg::draw::{self, DrawCommitment, DrawOpening};
 pub use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::DeviceId;
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::DeviceSet;
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::RingVector;
-use deltafl_secagg::server::{ServerConfig, Verdict};
+use deltafl_secagg::server::{RoundFailure, ServerConfig};
 use deltafl_wire::blob_of;
 use deltafl_wire::proto;
 use deltafl_wire::roster::session_under;
@@ -52,7 +52,7 @@ use crate::store::{Slot, SlotKey, StoreError};
 enum Failed {
     /// Secure aggregation ended without one.
     #[error(transparent)]
-    Verdict(#[from] Verdict),
+    Verdict(#[from] RoundFailure),
     /// It came, and is not to be believed.
     #[error("the sum is not to be believed: {0}")]
     Implausible(#[from] Implausible),
@@ -76,7 +76,7 @@ pub struct Remote {
     asked: u64,
     current: Option<Current>,
     /// What draws cohorts, where the roster says so.
-    chain: Option<Chain>,
+    chain: Option<DrawChain>,
     /// The round that was begun last without coming to its end, and how many cohorts came to no sum.
     failed: ((u64, u64), u32),
     under_way: UnderWay,
@@ -147,12 +147,12 @@ impl Remote {
 
     /// Draws cohorts by this chain wherever the roster names its commitment.
     #[must_use]
-    pub fn drawing_by(self, chain: Chain) -> Self {
+    pub fn drawing_by(self, chain: DrawChain) -> Self {
         Self { chain: Some(chain), ..self }
     }
 
     /// What opens the draw of a set-up; `None` where the roster names no draws, or another chain's.
-    fn opening(&self, setup: u64) -> Option<(Draws, Opening)> {
+    fn opening(&self, setup: u64) -> Option<(DrawCommitment, DrawOpening)> {
         let known = self.line.hub.known();
         let (draws, opening) = (*known.keys.draws()?, self.chain.as_ref()?.opening(setup)?);
         draws.verifies(setup, &opening).then_some((draws, opening))
@@ -213,7 +213,7 @@ impl Remote {
     }
 
     /// Keys with a free slot: those of the present round, or new ones.
-    fn ready(&mut self, round: &Round<'_>) -> Result<Current, Verdict> {
+    fn ready(&mut self, round: &Round<'_>) -> Result<Current, RoundFailure> {
         let key = (round.seed, round.index);
         let mut present: DeviceSet = round
             .cohort
@@ -237,7 +237,7 @@ impl Remote {
         let cohort = u32::try_from(present.len()).unwrap_or(u32::MAX);
         let params = RoundParams {
             id: RoundId { session, round: self.setups },
-            suite: Suite::default(),
+            suite: MaskSuite::default(),
             cohort,
             graph: self.rules.guard.graph(cohort, self.rules.dropping),
             slots: SLOTS,

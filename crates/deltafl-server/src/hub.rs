@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use deltafl::training::State;
-use deltafl_secagg::identity::Roster as Keys;
+use deltafl_secagg::identity::KeyRoster;
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::proto;
 use deltafl_wire::proto::from_server;
@@ -125,7 +125,7 @@ pub(crate) enum What {
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) roster: Roster,
-    pub(crate) keys: Arc<Keys>,
+    pub(crate) keys: Arc<KeyRoster>,
     id: BlobId,
     signature: [u8; 64],
 }

@@ -15,10 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deltafl::data::FederationIndex;
-use deltafl::exchange::{Exchange as _, SplitEvaluation};
-use deltafl::superquantile::LossDistribution;
+use deltafl::exchange::Exchange as _;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
+use deltafl::training::{Event, Observer as _, State, train};
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::SwarmOptions;
 use deltafl_device::{BlobCache, Consent, Data, Device, Reason, Server, Trust, Workers};
@@ -68,39 +67,6 @@ async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
     host.shut_down().await;
 }
 
-/// Keeps states, and ends the run after the round in which it is to stop.
-struct UntilStopped {
-    records: Records,
-    stop: Arc<AtomicBool>,
-}
-
-impl Observer for UntilStopped {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        let stop = self.stop.load(Ordering::Relaxed);
-        self.records.round(records).map(|go_on| if stop { ControlFlow::Break(()) } else { go_on })
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.records.evaluation(round, splits)
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.records.checkpoint(state)
-    }
-
-    fn every_round(&self) -> bool {
-        true
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back() {
     let test = Arc::new(TestFederation::new(EXPERIMENT));
@@ -112,9 +78,15 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
     let mut status = host.status();
     let (trains, asked) = (Arc::clone(&test), Arc::clone(&stop));
     let trained = tokio::task::spawn_blocking(move || {
-        let mut observer = UntilStopped { records: Records::default(), stop: asked };
-        let state = trains.train(&mut engine, &mut observer).unwrap();
-        (state.round, observer.records.states.len())
+        let mut records = Records::default();
+        let mut until_stopped = |event: Event<'_>| match event {
+            Event::RoundFinished { .. } if asked.load(Ordering::Relaxed) => {
+                records.handle(event).map(|_| ControlFlow::Break(()))
+            }
+            event => records.handle(event),
+        };
+        let state = trains.train(&mut engine, &mut until_stopped).unwrap();
+        (state.round, records.states.len())
     });
     // Keys are set up and the first sum is being asked for: more questions of this round are to come.
     status.wait_for(|status| status.purpose == Purpose::Losses).await.unwrap();
@@ -271,36 +243,6 @@ async fn a_device_that_was_away_holds_the_newest_params_before_it_can_be_drawn()
     host.shut_down().await;
 }
 
-/// Keeps states, and stops after each round.
-#[derive(Default)]
-struct OneRound(Records);
-
-impl Observer for OneRound {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.0.round(records).map(|_| ControlFlow::Break(()))
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.0.evaluation(round, splits)
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.0.checkpoint(state)
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simulation() {
     let test = Arc::new(TestFederation::new(EXPERIMENT));
@@ -312,8 +254,11 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
         let mut engine = host.engine(test.rules(), never()).unwrap();
         let one = Arc::clone(&test);
         let trained = tokio::task::spawn_blocking(move || {
-            let mut observer = OneRound::default();
-            train(&mut engine, &one.experiment.plan(), &mut state, &mut observer).unwrap();
+            let mut one_round = |event: Event<'_>| match event {
+                Event::RoundFinished { .. } => Ok(ControlFlow::Break(())),
+                _ => Ok(ControlFlow::Continue(())),
+            };
+            train(&mut engine, &one.experiment.plan(), &mut state, &mut one_round).unwrap();
             state
         });
         state = trained.await.unwrap();

@@ -25,14 +25,14 @@ use deltafl::trainer::{LocalPlan, Work};
 use deltafl_device::swarm::Swarm;
 use deltafl_device::{Data, Device, DeviceState, Event, Transcript, conflicts};
 use deltafl_device::{Server, Trust};
-use deltafl_secagg::device::{self as secagg, Abort, Device as Member, Enrolment, Policy};
+use deltafl_secagg::device::{self as secagg, Abort, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::{DeviceBody, DeviceMessage, KeyBundle, ServerBody, ServerMessage};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_server::Deadlines;
-use deltafl_server::engine::{Chain, Remote, Rules};
+use deltafl_server::engine::{DrawChain, Remote, Rules};
 use deltafl_server::serve::Host;
 use deltafl_wire::guard::{Adversary, Guard};
 use deltafl_wire::proto::from_device;
@@ -361,8 +361,8 @@ async fn a_cohort_is_not_taken_apart_by_many_thresholds_in_one_question() {
 }
 
 /// A roster of a test that says how cohorts are drawn, and the chain that draws them.
-fn drawn_roster(test: &TestFederation) -> (SignedRoster, Chain) {
-    let chain = Chain::new([6; 32]);
+fn drawn_roster(test: &TestFederation) -> (SignedRoster, DrawChain) {
+    let chain = DrawChain::new([6; 32]);
     let signed = roster(test, later(4), test.devices().len());
     let roster = Roster::decode(signed.bytes).unwrap().with_draws(Some(chain.commitment()));
     (loopback::signed(&roster), chain)
@@ -370,7 +370,7 @@ fn drawn_roster(test: &TestFederation) -> (SignedRoster, Chain) {
 
 /// Asks eight devices for their updates, under a roster that says that cohorts are drawn, by a server that draws or chooses. What
 /// the devices wrote down, and how many answered.
-async fn run_drawn(chain: impl FnOnce(Chain) -> Option<Chain>) -> (Vec<Event>, usize) {
+async fn run_drawn(chain: impl FnOnce(DrawChain) -> Option<DrawChain>) -> (Vec<Event>, usize) {
     let test = TestFederation::new(EXPERIMENT);
     let (roster, honest) = drawn_roster(&test);
     let mut host = Host::start(test.setup(), &roster).await.unwrap();
@@ -437,26 +437,26 @@ async fn a_cohort_that_was_drawn_comes_to_a_sum_and_one_that_the_server_chose_do
     assert!(!events.iter().any(|event| matches!(event, Event::Joined { .. })), "nobody joins");
 
     // A chain of its own, made after the roster was signed.
-    let (_, answered) = run_drawn(|_| Some(Chain::new([9; 32]))).await;
+    let (_, answered) = run_drawn(|_| Some(DrawChain::new([9; 32]))).await;
     assert_eq!(answered, 0);
 }
 
 /// A device that joins round 0 of a session under a roster, and the keys that it signs for it.
-fn joined(roster: &Roster, device: u32) -> (Member, KeyBundle) {
+fn joined(roster: &Roster, device: u32) -> (DeviceRound, KeyBundle) {
     let hash = blake3::hash(&roster.encode());
     let session = session_under(&[7; 16], &hash);
     let params = RoundParams {
         id: RoundId { session, round: 0 },
-        suite: Suite::default(),
+        suite: MaskSuite::default(),
         cohort: roster.entries().len() as u32,
         graph: GraphRule::Full { threshold: 2 },
         slots: 1,
         draw: None,
     };
     let none = Permille::default();
-    let policy = Policy {
+    let policy = DevicePolicy {
         min_members: 2,
-        adversary: secagg::Adversary::HonestButCurious { gamma: none.into(), delta: none },
+        adversary: secagg::AdversaryModel::HonestButCurious { gamma: none.into(), delta: none },
         max_len: 1,
         patience: Duration::MAX,
         max_left_out: None,
@@ -464,7 +464,7 @@ fn joined(roster: &Roster, device: u32) -> (Member, KeyBundle) {
     let keys = Arc::new(roster.keys(&hash, &[0; 64]).unwrap());
     let identity = Arc::new(identity_of(device));
     let mut rng = ChaCha20Rng::seed_from_u64(device.into());
-    let mut enrolment = Enrolment::new(identity, keys, session, policy);
+    let mut enrolment = Participant::new(identity, keys, session, policy);
     let mut member = enrolment.join(&params, Duration::ZERO, &mut rng).unwrap();
     let Some(DeviceMessage { body: DeviceBody::Advertise(bundle), .. }) = member.poll_transmit() else {
         panic!("a device that joins says its keys");
@@ -472,8 +472,8 @@ fn joined(roster: &Roster, device: u32) -> (Member, KeyBundle) {
     (member, bundle)
 }
 
-fn identity_of(device: u32) -> Identity {
-    Identity::from_secret(DeviceId(device), &[1 + device as u8; 32])
+fn identity_of(device: u32) -> SigningIdentity {
+    SigningIdentity::from_secret(DeviceId(device), &[1 + device as u8; 32])
 }
 
 #[test]

@@ -63,7 +63,7 @@ async fn the_page_follows_a_federation_on_any_screen() {
 
         assert_eq!(
             browser.text("#idle"),
-            "Δ-FL θ=0.1: 3 of the last 20 rounds moved nothing: the tail was empty in 3."
+            "Δ-FL θ=0.1: 3 of the last 20 rounds did not change the model: the tail was empty in 3."
         );
 
         // Percentiles per level, within their bounds.

@@ -13,17 +13,15 @@ mod intercepted;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use deltafl::compute::Threads;
-use deltafl::exchange::{Direct, Exchange, Reachable, SplitEvaluation};
+use deltafl::exchange::{Direct, Exchange, Reachable};
 use deltafl::question::Ask;
-use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
+use deltafl::training::{Event, Observer as _, State, train_with};
 use deltafl_data::run_folder::RunFolder;
 use deltafl_server::Deadlines;
 use deltafl_server::committer::{RoundCommitter, RunStore};
@@ -142,12 +140,18 @@ fn play_a_server() {
         });
     runtime.spawn(die_in_a_question(host.status(), dies));
     let stop = never();
-    let committer = RoundCommitter::new(&run, &lease, &host, runtime.handle(), &mut folder, &stop);
-    let mut committer = Uncommitted { inner: committer, dies };
+    let mut committer = RoundCommitter::new(&run, &lease, &host, runtime.handle(), &mut folder, &stop);
+    let options = committer.train_options();
+    let mut observer = |event: Event<'_>| match event {
+        Event::RoundFinished { records } if dies == Dies::BeforeCommit && records[0].round == ROUND => {
+            std::process::abort()
+        }
+        event => committer.handle(event),
+    };
     let mut state = saved.unwrap_or_else(|| State::new(1, 2, &Sgd::new(&*test.model)));
     engine.inner.resume(&state).unwrap();
     assert_eq!(runtime.block_on(newest(&host, &test)), hashes(&state), "as the store has them");
-    train(&mut engine, &test.experiment.plan(), &mut state, &mut committer).unwrap();
+    train_with(&mut engine, &test.experiment.plan(), &mut state, options, &mut observer).unwrap();
     assert_eq!(runtime.block_on(newest(&host, &test)), hashes(&state), "as the last round left them");
 }
 
@@ -193,41 +197,6 @@ async fn die_in_a_question(
     });
     if answers.await.is_ok() {
         std::process::abort();
-    }
-}
-
-/// Aborts this process before the round is committed.
-struct Uncommitted<'a> {
-    inner: RoundCommitter<'a>,
-    dies: Dies,
-}
-
-impl Observer for Uncommitted<'_> {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        if self.dies == Dies::BeforeCommit && records[0].round == ROUND {
-            std::process::abort();
-        }
-        self.inner.round(records)
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.inner.evaluation(round, splits)
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.inner.checkpoint(state)
-    }
-
-    fn every_round(&self) -> bool {
-        self.inner.every_round()
-    }
-
-    fn survey(&self, round: u64) -> Survey {
-        self.inner.survey(round)
-    }
-
-    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        self.inner.losses(round, tracks)
     }
 }
 

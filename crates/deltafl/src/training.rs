@@ -2,9 +2,8 @@
 //!
 //! A run trains several *tracks*, one model each. They share the cohorts and the random numbers, so that
 //! they differ in their algorithm and in nothing else. The loop owns no clock, no file and no thread: it asks
-//! an [`Exchange`] and tells an [`Observer`].
+//! an [`Exchange`] and sends each [`Event`] to an [`Observer`].
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use crate::algorithm::Track;
 use crate::cohort::{Draw, Sampling};
 use crate::data::Split;
 use crate::evaluation::CohortEvaluation;
-use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Traffic};
+use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Traffic};
 use crate::memory::{DeviceMemories, Memory};
 use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
@@ -27,10 +26,12 @@ use crate::task::Task;
 use crate::terms::Terms;
 use crate::trainer::{LocalPlan, LocalTrainer, Work};
 
+mod event;
 mod held_out;
 mod learning;
 mod records;
 
+pub use self::event::{Event, LossReporting, Observer, ObserverError, TrainOptions};
 use self::held_out::HeldOut;
 use self::learning::{Note, learn};
 pub use self::records::Records;
@@ -179,52 +180,12 @@ pub struct RoundRecord {
     pub evaluations: Vec<CohortEvaluation>,
 }
 
-/// An error of an observer, from the world outside: a full disk, say.
-pub type ObserverError = Box<dyn std::error::Error + Send + Sync>;
-
-/// What leaves the round loop. No method has a default: whoever wraps an observer passes on all of them. [`Records`] is the
-/// smallest one.
-pub trait Observer {
-    /// A round is done, a record per track. `Break` ends the run after a checkpoint.
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError>;
-
-    /// Every device of these splits has been evaluated after `round` rounds; not heard of where devices keep their
-    /// figures to themselves.
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError>;
-
-    /// A state from which the run can go on: everything observed before belongs to it.
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError>;
-
-    /// Whether every round is checkpointed, and not the evaluated ones alone: a round that took devices an hour is not
-    /// to be done again.
-    fn every_round(&self) -> bool;
-
-    /// Whose losses in round t are to be told through [`Self::losses`].
-    fn survey(&self, round: u64) -> Survey;
-
-    /// How the losses of the cohort of round t lay at the params w_t, per track, where they were asked for. Heard of before
-    /// the round's records.
-    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError>;
-}
-
-/// Whose losses an observer wants to hear of. Training comes to the same bits with any.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Survey {
-    /// Nobody's.
-    #[default]
-    None,
-    /// Of the tracks whose threshold the round looks for: they are known anyway.
-    Known,
-    /// Of every track: those that need no losses are asked for histograms, too.
-    All,
-}
-
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All rounds are done.
     Finished,
-    /// The observer asked to stop; the state is checkpointed.
+    /// The observer asked to stop. The state was checkpointed.
     Stopped,
 }
 
@@ -266,41 +227,77 @@ pub enum TrainingError {
     Observer(#[source] ObserverError),
 }
 
-/// Trains every track from `state` to the last round.
+/// Trains every track from `state` to the last round, with the default [`TrainOptions`].
+///
+/// # Errors
+///
+/// Fails if the exchange or the observer fails, or if too many cohorts in a row fail.
 pub fn train(
     exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, TrainingError> {
+    train_with(exchange, plan, state, TrainOptions::default(), observer)
+}
+
+/// Trains every track from `state` to the last round.
+///
+/// # Errors
+///
+/// Fails if the exchange or the observer fails, or if too many cohorts in a row fail.
+pub fn train_with(
+    exchange: &mut dyn Exchange,
+    plan: &Plan,
+    state: &mut State,
+    options: TrainOptions,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, TrainingError> {
+    let mut events = EventSink { observer, stop: false };
     if state.round == 0 {
-        evaluate(exchange, state, observer)?;
+        evaluate(exchange, state, &mut events)?;
+        if events.stop {
+            events.send(Event::Checkpoint { state })?;
+        }
     }
     let mut announced = first_cohort(exchange, plan, state, state.round);
     while state.round < plan.rounds {
-        // Line 2, a round ahead: whoever waits for a sum can prepare the next cohort.
+        if events.stop {
+            return Ok(Outcome::Stopped);
+        }
+        // Line 2, one round ahead: an exchange that waits for a sum can prepare the next cohort.
         let next = first_cohort(exchange, plan, state, state.round + 1);
         exchange.announce(&next.cohort);
-        let survey = observer.survey(state.round);
-        let Finished { records, losses } = finished_round(exchange, plan, state, announced, survey)?;
+        let reporting = options.losses.in_round(plan, state.round);
+        let Finished { records, losses } = finished_round(exchange, plan, state, announced, reporting)?;
         announced = next;
-        if survey != Survey::None {
-            observer.losses(state.round - 1, &losses).map_err(TrainingError::Observer)?;
+        if reporting != LossReporting::None {
+            events.send(Event::Losses { round: state.round - 1, tracks: &losses })?;
         }
-        let flow = observer.round(&records).map_err(TrainingError::Observer)?;
+        events.send(Event::RoundFinished { records: &records })?;
 
         let evaluated = state.round == plan.rounds || state.round.is_multiple_of(plan.evaluate_every);
         if evaluated {
-            evaluate(exchange, state, observer)?;
+            evaluate(exchange, state, &mut events)?;
         }
-        if evaluated || flow.is_break() || observer.every_round() {
-            observer.checkpoint(state).map_err(TrainingError::Observer)?;
-        }
-        if flow.is_break() && state.round < plan.rounds {
-            return Ok(Outcome::Stopped);
+        if evaluated || events.stop || options.checkpoint_every_round {
+            events.send(Event::Checkpoint { state })?;
         }
     }
     Ok(Outcome::Finished)
+}
+
+/// Sends events to an observer and stores its wish to stop.
+struct EventSink<'a> {
+    observer: &'a mut dyn Observer,
+    stop: bool,
+}
+
+impl EventSink<'_> {
+    fn send(&mut self, event: Event<'_>) -> Result<(), TrainingError> {
+        self.stop |= self.observer.handle(event).map_err(TrainingError::Observer)?.is_break();
+        Ok(())
+    }
 }
 
 /// The cohort of a round when everybody can be reached.
@@ -329,7 +326,7 @@ fn finished_round(
     plan: &Plan,
     state: &mut State,
     announced: Announced,
-    survey: Survey,
+    reporting: LossReporting,
 ) -> Result<Finished, TrainingError> {
     let before = state.tracks.clone();
     let Announced { mut cohort, devices } = announced;
@@ -341,7 +338,7 @@ fn finished_round(
             let draw = Draw { seed: state.seed, round: state.round, attempt };
             cohort = plan.sampling.cohort(exchange.devices(), draw, &present);
         }
-        match one_round(exchange, plan, state, &cohort, survey) {
+        match one_round(exchange, plan, state, &cohort, reporting) {
             // The η of a round that came to nothing is forgotten with it.
             Err(TrainingError::Exchange(source @ ExchangeError::NoSum { .. })) => {
                 state.tracks.clone_from(&before);
@@ -361,7 +358,7 @@ fn one_round(
     plan: &Plan,
     state: &mut State,
     cohort: &[Drawn],
-    survey: Survey,
+    reporting: LossReporting,
 ) -> Result<Finished, TrainingError> {
     let round = Round { seed: state.seed, index: state.round, cohort, terms: plan.terms, own: &[] };
 
@@ -369,7 +366,7 @@ fn one_round(
     let mut held_out = HeldOut::of(plan, &state.tracks, evaluates);
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
-    let mut notes = learn(exchange, plan, state, &round, survey, &mut held_out)?;
+    let mut notes = learn(exchange, plan, state, &round, reporting, &mut held_out)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
     let queries = update_queries(plan, state);
@@ -463,7 +460,7 @@ impl RoundRecord {
 fn evaluate(
     exchange: &mut dyn Exchange,
     state: &State,
-    observer: &mut dyn Observer,
+    events: &mut EventSink<'_>,
 ) -> Result<(), TrainingError> {
     let mut splits = Vec::with_capacity(3);
     for split in [Split::Train, Split::Test, Split::Validation] {
@@ -473,7 +470,7 @@ fn evaluate(
     if splits.is_empty() {
         return Ok(());
     }
-    observer.evaluation(state.round, &splits).map_err(TrainingError::Observer)
+    events.send(Event::Evaluated { round: state.round, splits: &splits })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use deltafl::evaluation::Measure;
 use deltafl::params::{Params, ParamsId};
 use deltafl::question::{Ask, Query, Question};
 use deltafl::superquantile::private::QuantileQuery;
-use deltafl_secagg::device::{Device as Protocol, DeviceEvent, RefusedRound};
+use deltafl_secagg::device::{DeviceEvent, DeviceRound, RefusedRound};
 use deltafl_secagg::draw::LeftOut;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::message::{DeviceSet, ServerBody};
@@ -49,7 +49,7 @@ impl Session<'_> {
         if let Some(event) = shown {
             self.device.state.record(event)?;
         }
-        while let Some(event) = self.protocol.as_mut().and_then(Protocol::poll_event) {
+        while let Some(event) = self.protocol.as_mut().and_then(DeviceRound::poll_event) {
             match event {
                 DeviceEvent::InputWanted(_) => self.answer().await?,
                 DeviceEvent::RoundDone => {
@@ -285,7 +285,7 @@ impl Session<'_> {
 
     /// Sends what the protocol has to say.
     async fn speak(&mut self) -> Result<(), SessionError> {
-        while let Some(message) = self.protocol.as_mut().and_then(Protocol::poll_transmit) {
+        while let Some(message) = self.protocol.as_mut().and_then(DeviceRound::poll_transmit) {
             let mut bytes = encode_device(&message);
             match self.device.faults.next_message().await {
                 Turn::Sent => {}
@@ -302,7 +302,7 @@ impl Session<'_> {
 }
 
 /// Who is in a round, where the roster says that cohorts are drawn.
-fn drawn(protocol: &Protocol, body: &ServerBody) -> Option<Event> {
+fn drawn(protocol: &DeviceRound, body: &ServerBody) -> Option<Event> {
     let members: DeviceSet = match body {
         // On a drawn graph this is all members, and the keys that follow are those of neighbours.
         ServerBody::Commitments(commitments) => commitments.keys().copied().collect(),

@@ -13,9 +13,9 @@ use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
 use deltafl::terms::Terms;
-use deltafl_secagg::device::{Adversary, DeviceEvent, Enrolment, Policy};
+use deltafl_secagg::device::{AdversaryModel, DeviceEvent, DevicePolicy, Participant};
 use deltafl_secagg::graph::Permille;
-use deltafl_secagg::identity::{DeviceId, Identity};
+use deltafl_secagg::identity::{DeviceId, SigningIdentity};
 use deltafl_secagg::message::ServerBody;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::ring::RingVector;
@@ -99,9 +99,9 @@ async fn enrolled(
     test: &TestFederation,
     device: FederationIndex,
     index: u32,
-) -> (Line, Enrolment) {
+) -> (Line, Participant) {
     let credentials = test.credentials(device);
-    let identity = Arc::new(Identity::from_secret(DeviceId(index), &credentials.signing));
+    let identity = Arc::new(SigningIdentity::from_secret(DeviceId(index), &credentials.signing));
     let SignedRoster { bytes, .. } = test.roster(&[]);
     let hash = blake3::hash(&bytes);
     let keys = Roster::decode(bytes.clone()).unwrap().keys(&hash, &[0; 64]).unwrap();
@@ -109,11 +109,16 @@ async fn enrolled(
     let from_server::Body::Welcome(welcome) = line.next().await else { panic!("a welcome comes first") };
     let session = session_under(&welcome.session.as_ref().try_into().unwrap(), &hash);
     let share = Permille::new(50).unwrap();
-    let adversary = Adversary::HonestButCurious { gamma: share.into(), delta: share };
-    let policy =
-        Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX, max_left_out: None };
+    let adversary = AdversaryModel::HonestButCurious { gamma: share.into(), delta: share };
+    let policy = DevicePolicy {
+        min_members: 2,
+        adversary,
+        max_len: u32::MAX,
+        patience: Duration::MAX,
+        max_left_out: None,
+    };
     line.say(from_device::Body::Ready(Ready { roster: Bytes::copy_from_slice(hash.as_bytes()) })).await;
-    (line, Enrolment::new(identity, Arc::new(keys), session, policy))
+    (line, Participant::new(identity, Arc::new(keys), session, policy))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use deltafl::compute::Threads;
 use deltafl::data::{Federation, FederationIndex, Split};
-use deltafl::exchange::{Direct, Exchange, SplitEvaluation};
+use deltafl::exchange::{Direct, Exchange};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
-use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, TrainingError, train};
+use deltafl::training::{
+    Event, Observer, ObserverError, RoundRecord, State, TrainOptions, TrainingError, train_with,
+};
 use deltafl_data::experiment::{Experiment, SplitSection};
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
@@ -134,7 +135,8 @@ impl TestFederation {
         }
         let seed = *self.experiment.seeds.iter().next().unwrap();
         let mut state = State::new(seed, plan.tracks.len(), &Sgd::new(&*self.model));
-        train(exchange, &plan, &mut state, diary).map(|_| state)
+        let options = TrainOptions { checkpoint_every_round: true, ..TrainOptions::default() };
+        train_with(exchange, &plan, &mut state, options, diary).map(|_| state)
     }
 }
 
@@ -157,7 +159,7 @@ fn rand_session() -> [u8; 16] {
     [NEXT.fetch_add(1, Ordering::Relaxed); 16]
 }
 
-/// What a run told.
+/// The events of a run.
 #[derive(Default)]
 pub struct Records {
     pub records: Vec<RoundRecord>,
@@ -166,31 +168,14 @@ pub struct Records {
 }
 
 impl Observer for Records {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.records.extend_from_slice(records);
+    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+        match event {
+            Event::RoundFinished { records } => self.records.extend_from_slice(records),
+            Event::Evaluated { .. } => self.evaluations += 1,
+            Event::Checkpoint { state } => self.states.push(state.clone()),
+            _ => {}
+        }
         Ok(ControlFlow::Continue(()))
-    }
-
-    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.evaluations += 1;
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.states.push(state.clone());
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        true
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
     }
 }
 
