@@ -19,7 +19,7 @@ use deltafl::question::Query;
 use deltafl::stream::Stream;
 use deltafl::superquantile::private::PrivateQuantile;
 use deltafl::superquantile::{Conformity, DeviceLoss};
-use deltafl::terms::Terms;
+use deltafl::terms::{Terms, TrackSchedule};
 use deltafl::trainer::{LocalTrainer, Sgd, Work};
 use deltafl::training::{
     Event, Local, LossReporting, Observer as _, Outcome, Plan, Records, RoundRecord, State, TrainOptions,
@@ -179,7 +179,8 @@ fn any_number_of_processes_gives_the_same_bits() {
 #[test]
 fn masked_sums_over_several_processes_give_the_same_bits() {
     let federation = federation();
-    for terms in [Terms::OPEN, Terms::PRIVATE] {
+    let apart = Terms { schedule: TrackSchedule::Apart, ..Terms::PRIVATE };
+    for terms in [Terms::OPEN, Terms::PRIVATE, apart] {
         let plan = Plan { rounds: 2, terms, ..plan(all_algorithms()) };
         let one = run(&federation, &plan, 1);
         for records in at_table(2, &federation, &plan, masked) {
