@@ -9,6 +9,9 @@
 #[path = "field/fleet.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -244,6 +247,7 @@ const THRESHOLDS: usize = 36;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_thresholds_in_one_question_take_an_undefended_cohort_apart() {
+    let _limit = watchdog::start();
     let mut attack = Attack::start(Owners::Undefended).await;
     let w = attack.model();
     let secrets = attack.secrets(&w);
@@ -258,6 +262,7 @@ async fn many_thresholds_in_one_question_take_an_undefended_cohort_apart() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_thresholds_in_one_question_read_nothing_of_devices_with_default_consent() {
+    let _limit = watchdog::start();
     let mut attack = Attack::start(Owners::Default).await;
     let w = attack.model();
     let secrets = attack.secrets(&w);
@@ -309,6 +314,7 @@ async fn ask_again_without_one(owners: Owners) -> Option<bool> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_round_asked_again_at_a_nearly_equal_model_without_one_device_gets_no_answer() {
+    let _limit = watchdog::start();
     assert_eq!(ask_again_without_one(Owners::Undefended).await, Some(true), "the difference is one device");
     assert_eq!(ask_again_without_one(Owners::Default).await, None);
 }
@@ -328,6 +334,7 @@ async fn ask_again_under_another_name(owners: Owners, run: u64) -> Option<u64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_session_seed_or_run_gets_no_second_answer_to_a_round() {
+    let _limit = watchdog::start();
     let others = Some(u64::from(DEVICES) - 1);
     assert_eq!(ask_again_under_another_name(Owners::Undefended, 1).await, others);
     assert_eq!(ask_again_under_another_name(Owners::Default, 0).await, None, "the seed is no new run");
@@ -353,6 +360,7 @@ async fn evaluate_again_without_one(owners: Owners) -> [u64; 2] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn evaluations_at_nearly_equal_models_do_not_tell_the_bins_of_one_device() {
+    let _limit = watchdog::start();
     let [whole, others] = evaluate_again_without_one(Owners::Undefended).await;
     assert_eq!((whole, others), (u64::from(DEVICES), u64::from(DEVICES) - 1));
     let [whole, others] = evaluate_again_without_one(Owners::Default).await;
@@ -361,6 +369,7 @@ async fn evaluations_at_nearly_equal_models_do_not_tell_the_bins_of_one_device()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_search_for_a_quantile_stays_at_one_model_and_ends_with_the_update() {
+    let _limit = watchdog::start();
     let mut attack = Attack::start(Owners::Default).await;
     let w = attack.model();
     let bins = |upper| Ask::Quantile(QuantileQuery::Histogram(Bins::new(0.0, upper, 64).unwrap()));
@@ -377,6 +386,7 @@ async fn a_search_for_a_quantile_stays_at_one_model_and_ends_with_the_update() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_of_a_device_are_its_own_so_that_two_sums_differ_by_more_than_the_missing_device() {
+    let _limit = watchdog::start();
     let mut sums = Vec::new();
     for owners in [Owners::Undefended, Owners::Default] {
         let mut attack = Attack::start(owners).await;
@@ -396,6 +406,7 @@ async fn batches_of_a_device_are_its_own_so_that_two_sums_differ_by_more_than_th
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_lets_rounds_pass_between_two_answers_where_its_owner_insists() {
+    let _limit = watchdog::start();
     let consent = Consent { rounds_between: 2, ..Consent::default() };
     let mut attack = Attack::start_with(Owners::Default, consent).await;
     let w = attack.model();

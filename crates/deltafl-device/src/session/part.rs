@@ -171,7 +171,7 @@ impl Session<'_> {
     /// Stays out of a sum, and notes the reason.
     async fn refuse(
         &mut self,
-        protocol: Protocol,
+        protocol: DeviceRound,
         refused: &(dyn std::fmt::Display + Sync),
         reason: Reason,
     ) -> Result<(), SessionError> {
