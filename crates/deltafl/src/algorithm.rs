@@ -22,15 +22,14 @@ mod delta_fl;
 mod fed_adam;
 mod fed_avg;
 mod fed_prox;
-mod options;
 mod scaffold;
 mod track;
 
+pub use crate::options::{Interval, InvalidOption, OptionKind, OptionSpec, Options, Value};
 pub use delta_fl::{DELTA_FL, EtaRule, Quantile, Tail};
 pub use fed_adam::FED_ADAM;
 pub use fed_avg::FED_AVG;
 pub use fed_prox::FED_PROX;
-pub use options::{Interval, InvalidOption, OptionKind, OptionSpec, Options, Value};
 pub use scaffold::{CONTROL_VARIATE, SCAFFOLD};
 pub use track::{Track, TrackLabel, track_names};
 

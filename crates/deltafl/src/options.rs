@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Algorithm;
+use crate::algorithm::Algorithm;
 
 /// A value of an option.
 #[derive(Clone, Copy, Debug, PartialEq)]
