@@ -26,7 +26,6 @@ pub mod keys;
 mod list;
 mod model;
 mod name;
-mod number;
 mod parse;
 mod renamed;
 mod split;
@@ -36,7 +35,7 @@ pub use data::{DataSection, LoadError, Source};
 pub use list::OneOrMore;
 pub use model::ModelSection;
 pub use name::{InvalidName, check_name};
-pub use number::{NonNegative, OutOfRange, Positive};
+pub use deltafl::number::{NonNegative, OutOfRange, Positive};
 pub use parse::InvalidExperiment;
 pub use split::{InvalidSplitSection, SplitSection};
 
