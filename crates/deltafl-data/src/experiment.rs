@@ -8,11 +8,12 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use serde::{Deserialize, Serialize};
 
 use crate::run_folder::Difference;
-use deltafl::algorithm::{Options, Track, TrackLabel, track_names};
+use deltafl::algorithm::{Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
 use deltafl::memory::Memory;
+use deltafl::options::OptionValues;
 use deltafl::selection::Needs;
 use deltafl::terms::{Clip, Terms, TrackSchedule, Weights};
 use deltafl::trainer::Work;
@@ -25,7 +26,6 @@ pub mod keys;
 mod list;
 mod model;
 mod name;
-mod number;
 mod parse;
 mod renamed;
 mod split;
@@ -33,9 +33,9 @@ mod split;
 pub use algorithm::AlgorithmSection;
 pub use data::{DataSection, LoadError, Source};
 pub use list::OneOrMore;
-pub use model::{ForeignOption, ModelKind, ModelSection};
+pub use model::ModelSection;
 pub use name::{InvalidName, check_name};
-pub use number::{NonNegative, OutOfRange, Positive};
+pub use deltafl::number::{NonNegative, OutOfRange, Positive};
 pub use parse::InvalidExperiment;
 pub use split::{InvalidSplitSection, SplitSection};
 
@@ -211,7 +211,7 @@ impl LocalSection {
 impl Experiment {
     /// The tracks, in the order of the file.
     pub fn tracks(&self) -> Vec<Track> {
-        let points: Vec<(&AlgorithmSection, Options)> = self
+        let points: Vec<(&AlgorithmSection, OptionValues)> = self
             .algorithm
             .iter()
             .flat_map(|section| section.points().into_iter().map(move |options| (section, options)))
@@ -219,7 +219,7 @@ impl Experiment {
         let l2 = |section: &AlgorithmSection| section.l2.unwrap_or(self.model.l2).get() as f32;
         let named: Vec<_> = points.iter().map(|(s, options)| (s.algorithm(), options, l2(s))).collect();
         let names = track_names(&named);
-        let track = |((section, options), name): (&(&AlgorithmSection, Options), &String)| {
+        let track = |((section, options), name): (&(&AlgorithmSection, OptionValues), &String)| {
             let parts = (section.algorithm().build)(options).expect("a section is checked when it is read");
             Track::new(name, section.algorithm(), parts, l2(section))
         };

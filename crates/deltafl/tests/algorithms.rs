@@ -2,7 +2,7 @@
 // Weights are whole numbers: they are compared to the bit.
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
-use deltafl::algorithm::{Options, Quantile, Tail, Track, Value, find};
+use deltafl::algorithm::{Quantile, Tail, Track, find};
 use deltafl::cohort::{Availability, Draw, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::Glyphs;
@@ -10,6 +10,7 @@ use deltafl::data::{Federation, Split};
 use deltafl::exchange::{Direct, Drawn, Reachable};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
+use deltafl::options::OptionValue;
 use deltafl::params::Params;
 use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
@@ -23,8 +24,8 @@ fn federation() -> Federation {
 
 fn track(kind: &str, given: &[(&str, f64)]) -> Track {
     let algorithm = find(kind).unwrap();
-    let given = given.iter().map(|&(name, value)| (name, Value::Real(value)));
-    Track::of(algorithm, &Options::new(algorithm, given).unwrap(), 1e-4).unwrap()
+    let given = given.iter().map(|&(name, value)| (name, OptionValue::Real(value)));
+    Track::of(algorithm, &algorithm.options_with(given).unwrap(), 1e-4).unwrap()
 }
 
 fn plan(tracks: Vec<Track>) -> Plan {

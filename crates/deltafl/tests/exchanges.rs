@@ -4,7 +4,7 @@
 #[path = "exchanges/peers.rs"]
 mod peers;
 
-use deltafl::algorithm::{EtaRule, Options, Quantile, SCAFFOLD, Tail, Track};
+use deltafl::algorithm::{EtaRule, Quantile, SCAFFOLD, Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
@@ -85,7 +85,7 @@ fn all_algorithms() -> Vec<Track> {
         private(PrivateQuantile::Mm, half()).into(),
         Tail { nu, eta_every: 2, ..half() }.into(),
         private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
-        Track::of(&SCAFFOLD, &Options::new(&SCAFFOLD, []).unwrap(), 0.0).unwrap(),
+        Track::of(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
     ]
 }
 
