@@ -32,10 +32,10 @@ mod split;
 
 pub use algorithm::AlgorithmSection;
 pub use data::{DataSection, LoadError, Source};
+pub use deltafl::number::{NonNegative, OutOfRange, Positive};
 pub use list::OneOrMore;
 pub use model::ModelSection;
 pub use name::{InvalidName, check_name};
-pub use deltafl::number::{NonNegative, OutOfRange, Positive};
 pub use parse::InvalidExperiment;
 pub use split::{InvalidSplitSection, SplitSection};
 
