@@ -1,12 +1,12 @@
-//! The tracks of an experiment, as reports show them.
+//! The tracks of an experiment in reports.
 
 use deltafl::algorithm::{Options, TrackLabel};
 use deltafl_data::experiment::{AlgorithmSection, Experiment};
 
-/// A track, as reports show it.
+/// A track in a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrackInfo {
-    /// Unique within the run.
+    /// The label, unique within the run.
     pub label: String,
     /// The kind of the algorithm.
     pub algorithm: String,
@@ -14,11 +14,11 @@ pub struct TrackInfo {
     pub theta: f64,
     /// T_η.
     pub eta_every: u64,
-    /// Whether η stays for T_η rounds whatever it keeps, by the letter of the paper.
+    /// Whether η remains unchanged for T_η rounds, exactly as in the paper.
     pub eta_fixed: bool,
 }
 
-/// The tracks of an experiment, in its order.
+/// Returns the tracks of an experiment in its order.
 pub fn tracks(experiment: &Experiment) -> Vec<TrackInfo> {
     let points = experiment.algorithm.iter().flat_map(AlgorithmSection::points);
     let has = |options: &Options, name| options.iter().any(|(spec, _)| spec.name == name);
@@ -32,7 +32,8 @@ pub fn tracks(experiment: &Experiment) -> Vec<TrackInfo> {
     experiment.labels().into_iter().zip(points).map(info).collect()
 }
 
-/// FedAvg where there is one, else the track of the greatest θ: what the others are held against.
+/// Returns the index of FedAvg if present, or else of the track with the greatest θ. Other tracks
+/// are compared with it.
 pub fn baseline(tracks: &[TrackInfo]) -> usize {
     let fed_avg = tracks.iter().position(|track| track.algorithm == "fedavg");
     let greatest = || {
