@@ -37,7 +37,7 @@ fn imported() -> TempDir {
 /// What an import says of a federation whose devices all train.
 const FIRST: &str = "f: csv, 3 devices, 6 examples, 3 classes
   3 train, 0 test, 0 validation devices
-  no device tests: give --train 0.5 here, split = { train = 0.5 } under [data] in the experiment, or
+  no test devices: give --train 0.5 here, split = { train = 0.5 } under [data] in the experiment, or
   split = { within = { train = 0.8 } } to hold back examples of each device
 ";
 
@@ -210,7 +210,7 @@ mod fetch {
         let dir = TempDir::new().unwrap();
         let url = serve(archive());
         let text = printed(&dir, &["data", "fetch", "shakespeare", "--out", "s", "--mirror", &url]);
-        assert!(text.contains("recorded now: nobody vouches for it yet"), "{text}");
+        assert!(text.contains("recorded on first use, not verified"), "{text}");
         assert!(text.contains("s/federation: shakespeare, 2 devices"), "{text}");
         assert!(exists(&dir, "s/downloads/1994-01-100.zip.sha256"));
         printed(&dir, &["data", "info", "s/federation", "--verify"]);
