@@ -11,11 +11,9 @@ use crate::error::explained;
 
 /// Compare two tracks device by device, with bootstrap intervals
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "A track is fedavg, a level of θ, or its name in a report. Without tracks, those of \
+#[command(after_help = "A track is fedavg, a level of θ, or its name in a report. Without tracks, those of \
 the same name are compared; with one run, its baseline with every other track.\n\nExamples:\n  \
-deltafl compare runs/emnist-linear\n  deltafl compare runs/emnist:fedavg runs/emnist:0.5\n  deltafl compare runs/old runs/new --json"
-)]
+deltafl compare runs/emnist-linear\n  deltafl compare runs/emnist:fedavg runs/emnist:0.5\n  deltafl compare runs/old runs/new --json")]
 pub(crate) struct Args {
     /// Before: a run folder, or RUN:TRACK
     #[arg(value_name = "RUN[:TRACK]")]

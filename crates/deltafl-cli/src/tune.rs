@@ -59,7 +59,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    refuse_ranks("tune in one process; its sweeps can be distributed: deltafl sweep run DIR/rate/sweep.toml")?;
+    refuse_ranks(
+        "tune in one process; its sweeps can be distributed: deltafl sweep run DIR/rate/sweep.toml",
+    )?;
     let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
     let out = args.out.unwrap_or_else(|| Path::new("tune").join(&experiment.name));
     let sweep = SweepOptions { jobs: NonZeroUsize::new(args.jobs), machine: args.machine.machine() };

@@ -44,7 +44,9 @@ pub(super) enum Trust {
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub(super) enum DownloadError {
     #[error("{url}: the server returned {status}")]
-    #[diagnostic(help("the publisher may have moved the file: --mirror URL fetches it from another location"))]
+    #[diagnostic(help(
+        "the publisher may have moved the file: --mirror URL fetches it from another location"
+    ))]
     Status { url: String, status: StatusCode },
     #[error("{url}: the connection failed {ATTEMPTS} times, after {received} bytes: {source}")]
     #[diagnostic(help("run the command again to resume the download"))]
