@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_gives_the_terminal_back_before_it_speaks() {
+    fn a_panic_restores_the_terminal_before_its_message() {
         let this = std::env::current_exe().unwrap();
         let name = "dashboard::tests::panics_with_the_terminal_taken";
         let line = format!("'{}' --exact {name} --ignored --nocapture", this.display());

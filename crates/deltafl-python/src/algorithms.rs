@@ -1,10 +1,10 @@
-//! The table of algorithms, for the typed classes of the package.
+//! The table of algorithms, for the typed classes of the Python package.
 
 use deltafl::algorithm::{ALGORITHMS, OptionKind, OptionSpec, Value};
 use pyo3::prelude::*;
 use serde_json::json;
 
-/// Every algorithm with its options, as JSON.
+/// Returns every algorithm with its options, as JSON.
 #[pyfunction]
 pub(crate) fn algorithms() -> String {
     let of_algorithm = |algorithm: &&deltafl::algorithm::Algorithm| {

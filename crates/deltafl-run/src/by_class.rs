@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_holds_its_examples_of_every_device_of_the_split() {
+    fn a_class_contains_its_examples_from_every_device_of_the_split() {
         let mut builder = FederationBuilder::new("x", InputKind::Dense { dim: 1 }, 3);
         let mut push = |id: &str, split, values: &[f32], labels: &[u32]| {
             builder.push(id, split, DeviceExamples::Dense(values), labels).unwrap();

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn white_stretches_stay_white_beside_others() {
+    fn white_stretches_stay_white_next_to_others() {
         // Two stretches and a remainder, all white except one black sample.
         let width = 2 * STRETCH / 3 + 4;
         for black in [0, STRETCH / 3 - 1, STRETCH / 3, width - 1] {

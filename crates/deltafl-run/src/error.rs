@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_excerpt_knows_its_line_and_column() {
+    fn an_excerpt_returns_its_line_and_column() {
         let text = "é = 1\ncohort = 0\n";
         let start = text.find('0').unwrap();
         let excerpt = Excerpt { path: Path::new("x.toml"), text, span: start..start + 1, problem: "zero" };

@@ -376,7 +376,7 @@ theta = 0.5
     }
 
     #[test]
-    fn an_error_names_the_override_that_causes_it_and_quotes_no_line_that_is_not_there() {
+    fn an_error_names_its_override_and_quotes_only_lines_of_the_file() {
         let said = |text: &str, overrides: &[&str]| {
             let overrides: Vec<String> = overrides.iter().map(|&s| s.to_owned()).collect();
             let error = parse(Path::new("t.toml"), text, &overrides).unwrap_err();
@@ -405,7 +405,7 @@ theta = 0.5
     }
 
     #[test]
-    fn a_wrong_override_is_refused() {
+    fn an_invalid_override_is_rejected() {
         for wrong in
             ["rounds", "rounds=0", "algorithm.7.theta=0.5", "name.x=1", "nonsense=1", ".=1", "algorithm.1=2"]
         {

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn namesakes_are_told_apart_by_what_differs() {
+    fn runs_with_the_same_name_are_distinguished_by_their_settings() {
         let runs = [
             ("runs/a", experiment("q", 5, 10)),
             ("runs/b", experiment("q", 9, 10)),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_experiment_is_called_after_its_folder_and_then_by_its_path() {
+    fn runs_of_the_same_experiment_are_named_by_folder_or_path() {
         let same = |path| (path, experiment("q", 5, 10));
         assert_eq!(names(&[same("runs/a"), same("runs/b")]), ["a", "b"]);
         assert_eq!(names(&[same("x/a"), same("y/a"), same("y/b")]), ["x/a", "y/a", "b"]);

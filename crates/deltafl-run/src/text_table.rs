@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_digits_are_left_of_figures_of_any_size() {
+    fn numbers_of_any_magnitude_have_four_significant_digits() {
         assert_eq!(places([51_234.0, 48_000.0]), 0);
         assert_eq!(places([0.000_512]), 7);
         assert_eq!(places([1.5, 1e30, f64::NAN, 0.0]), 3, "a diverged value has no influence");

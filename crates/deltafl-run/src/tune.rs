@@ -157,7 +157,7 @@ pub struct TrackPenalty {
 pub struct TuneStep {
     /// The results of all points.
     pub map: HeatMap,
-    /// The heat map as PNG; there is an SVG file beside it.
+    /// The heat map as PNG. An SVG file is in the same folder.
     pub png: PathBuf,
     /// One line per parameter with the chosen value.
     pub choices: Vec<String>,

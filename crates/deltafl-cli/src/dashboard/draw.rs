@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_shows_the_same_figures_one_above_the_other() {
+    fn a_narrow_terminal_stacks_the_same_values() {
         let screen = drawn(&view(), 80, 24);
         for part in [
             "quickstart · glyphs · linear · seed 8 (2 of 2)",
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_second_evaluation_the_screen_says_when_it_comes() {
+    fn before_the_second_evaluation_the_screen_shows_its_round() {
         let mut early = view();
         early.tracks.iter_mut().for_each(|track| track.losses.truncate(1));
         assert!(drawn(&early, 130, 20).contains("every 10 rounds"));

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_shown_from_the_most_usual_to_the_least() {
+    fn devices_are_shown_from_the_most_to_the_least_typical() {
         let devices =
             |n| spread(&[3.0, 1.0, 2.0, 5.0, 4.0], n).iter().map(|shown| shown.0.0).collect::<Vec<_>>();
         assert_eq!(devices(3), [1, 0, 3]);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_is_neither_kind_nor_folder_is_refused() {
+    fn a_source_that_is_neither_a_kind_nor_a_folder_is_rejected() {
         let error = load_source("no-such-federation", None).unwrap_err();
         assert!(error.to_string().contains("no-such-federation"), "{error}");
     }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_that_are_too_small_are_named_the_largest_first() {
+    fn omitted_devices_are_listed_with_the_largest_first() {
         let dropped: Vec<_> = (0..7).map(|k| (format!("d{k}"), k % 4)).collect();
         let text = left_out(&dropped, 3);
         assert_eq!(

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_of_another_kind_is_refused_by_name() {
+    fn an_option_of_another_kind_is_rejected_by_name() {
         let options = Options { alpha: Some(0.5), ..Options::default() };
         assert!(options.spec("logistic").is_ok());
         let error = options.spec("glyphs").unwrap_err().to_string();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_beyond_one_is_refused() {
+    fn a_share_above_one_is_rejected() {
         let error = Options { odd: Some(1.5), ..Options::default() }.spec("glyphs").unwrap_err().to_string();
         assert!(error.contains("a share must lie in [0, 1], got 1.5"), "{error}");
     }

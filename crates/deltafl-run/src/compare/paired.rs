@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shift_of_every_device_is_certain() {
+    fn a_shift_of_every_device_has_an_interval_of_zero_width() {
         let before: Vec<f64> = (0..50).map(|k| f64::from(k) / 100.0).collect();
         let after = before.iter().map(|x| x - 0.125).collect();
         let bootstrap = Bootstrap { resamples: 200, seed: 1 };
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_a_mean_is_near_the_normal_one() {
+    fn the_interval_of_a_mean_is_close_to_the_normal_interval() {
         let mut stream = Stream::new(1, Purpose::Synthesis, 0, 0);
         let after: Vec<f64> = (0..400).map(|_| stream.normal()).collect();
         let before = vec![0.0; 400];

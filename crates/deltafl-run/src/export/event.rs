@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_checksum_is_castagnolis() {
+    fn the_checksum_is_crc32c() {
         // RFC 3720, appendix B.4, and the usual check value.
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_framed_as_tensorflow_does() {
+    fn a_record_is_framed_as_in_tensorflow() {
         let mut record = Vec::new();
         write_record(&mut record, &Event::version()).unwrap();
         // Field 3 has thirteen bytes. Wall time and step are zero and therefore omitted.

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_counts_the_evaluations_that_the_loop_makes() {
+    fn the_remaining_work_counts_the_evaluations_of_the_loop() {
         // Rounds 0, 3, 6 and the last, 8.
         let of_seed = |done| Left::of_seed(&experiment(8, 3), done);
         assert_eq!(of_seed(None), Left { rounds: 8, evaluations: 4 });
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_round_counts_only_where_there_is_no_other() {
+    fn the_first_round_counts_only_if_there_is_no_other() {
         let stop = AtomicBool::new(false);
         let mut stopwatch = Stopwatch::new(&stop);
         assert_eq!(stopwatch.counted(), None);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn cohorts_of_the_probe_are_small_and_stand_for_full_ones() {
+    fn cohorts_of_the_probe_are_small_and_scale_to_full_ones() {
         let sampling = |cohort_size| Sampling {
             cohort_size,
             with_replacement: false,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_said_in_units_that_fit() {
+    fn durations_are_formatted_in_suitable_units() {
         let said = |seconds: u64| HumanDuration(Duration::from_secs(seconds)).to_string();
         let times = [3, 75, 130, 5_400, 7_260, 90_000, 200_000];
         let expected = ["3.00 s", "75 s", "2 min", "90 min", "2 h 1 min", "25 h 0 min", "2 d 8 h"];

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn every_alternative_that_a_comment_names_is_one_set_away() {
+    fn every_alternative_in_a_comment_is_a_valid_override() {
         for pair in Pair::ALL {
             let preset = pair.preset();
             let path = Path::new(preset.name);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_the_paper_has_not_is_not_reported() {
+    fn a_level_not_in_the_paper_has_no_reported_results() {
         let preset = Pair::EmnistConvnet.preset();
         assert!(preset.reported("delta-fl", 0.3).is_none());
         let reported = preset.reported("delta-fl", 0.5).unwrap();

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_stand_between_what_the_cohorts_told() {
+    fn values_are_within_the_bounds_of_the_cohorts() {
         let lines = [lines(1, 0, &[0.905, 0.805]), lines(1, 4, &[0.305, 0.505, 0.405])].concat();
         let told = read(&lines, 2).unwrap();
         assert_eq!((told.rounds.as_slice(), told.cohorts, told.even), (&[0, 4][..], Some((2, 3)), true));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn only_versions_that_every_seed_has_reached_are_shown() {
+    fn only_versions_reached_by_every_seed_are_shown() {
         let one = lines(1, 0, &[0.5]);
         let all = [one.clone(), lines(1, 4, &[0.4]), lines(2, 0, &[0.6])].concat();
         let told = read(&all, 2).unwrap();

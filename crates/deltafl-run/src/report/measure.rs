@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn names_units_and_directions_come_from_the_task() {
+    fn the_task_defines_names_units_and_directions() {
         let rmse = named(REGRESSION, "test_rmse");
         assert_eq!((rmse.name().as_str(), rmse.percent()), ("test RMSE", false));
         assert_eq!(rmse.axis(), "test RMSE (unit of the target)");

@@ -191,13 +191,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_inside_what_was_filled_in_stay() {
+    fn placeholders_in_inserted_text_are_kept() {
         let parts = [("{{a}}", "{{b}}".to_owned()), ("{{b}}", "x".to_owned())];
         assert_eq!(filled("<{{a}}|{{b}}|{{c}}>", &parts), "<{{b}}|x|{{c}}>");
     }
 
     #[test]
-    fn plotly_comes_without_mathjax_and_ends_no_script_element() {
+    fn the_plotly_script_contains_no_mathjax_and_no_closing_script_tag() {
         let script = plotly_js();
         assert!(script.trim_start().starts_with("/**\n* plotly.js"), "{}", &script[..80]);
         assert!(!script.contains("</script"));

@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_of_the_task_is_read_of_test_devices_and_the_loss_of_train_devices() {
+    fn all_metrics_are_read_for_test_devices_and_the_loss_for_train_devices() {
         let keys = |evaluation: &SplitEvaluation, tested| -> Vec<String> {
             measures(evaluation, tested).into_iter().map(Measure::key).collect()
         };

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn train_devices_weigh_in_the_bars_as_in_their_percentiles() {
+    fn train_devices_have_the_same_weights_in_bars_and_percentiles() {
         let mut measured = measured(Measure::train_loss(Task::Classes));
         measured.frames[0][0].values = vec![2.0, 0.5, 4.0, 0.5];
         let spread = Spread::new(&measured, 0, 0);

@@ -160,7 +160,7 @@ fn table(group: &[&RunResults], measure: Measure) -> Option<Table> {
     let bounded = rows.iter().any(|row| !row.between.is_empty());
     // The bins of a share are one percentage point wide, so more decimals are not justified.
     let decimals = if bounded && measure.percent() { 1 } else { decimals };
-    let known = if bounded { "; from secure sums over cohorts: the bounds of what is known" } else { "" };
+    let known = if bounded { "; from secure sums over cohorts: the known bounds" } else { "" };
     let caption = format!(
         "{} ({dataset}, {model}): mean and percentiles{objective}{}{known}",
         measure.caption(),
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_shown_and_the_best_is_bold_only_where_it_is_better_in_any_case() {
+    fn bounds_are_shown_and_the_best_is_bold_only_if_its_bounds_do_not_overlap() {
         let mut bounded = table();
         bounded.columns.truncate(2);
         bounded.rows[0].between = vec![(0.4, 0.5), (0.3, 0.35)];
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn the_objective_of_one_level_is_not_held_against_that_of_another() {
+    fn the_objectives_of_different_levels_are_not_compared() {
         let text = markdown(&[table()]);
         assert!(text.contains("| 95th | F\\_θ |"), "{text}");
         assert!(text.contains("**25.00 ± 1.25** | 25.00 ± 1.25 |\n"), "{text}");

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn tracks_of_one_name_are_told_apart_by_what_differs() {
+    fn tracks_with_the_same_name_are_distinguished_by_their_differences() {
         let tracks = tracks(&experiment(
             "[[algorithm]]\nkind = 'fedavg'\n\
              [[algorithm]]\nkind = 'delta-fl'\ntheta = [0.5, 0.1]\n\

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_seeds_are_passed_over_and_begun_ones_go_on() {
+    fn finished_seeds_are_skipped_and_unfinished_ones_continue() {
         let experiment = Experiment::parse(EXPERIMENT).unwrap();
         let (seeds, mut trained) = (seeds(&experiment), Vec::new());
         let stopped: Result<_, ()> = seeds.work(|state| {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_is_stopped_ends_the_work_and_those_behind_it_are_not_finished() {
+    fn a_stopped_seed_ends_the_work_and_later_seeds_are_not_finished() {
         let experiment = Experiment::parse(EXPERIMENT).unwrap();
         let seeds = seeds(&experiment);
         let stopped: Result<_, ()> = seeds.work(|state| {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_fails_tells_the_others() {
+    fn a_failed_seed_sets_the_flag_for_the_others() {
         let experiment = Experiment::parse(EXPERIMENT).unwrap();
         let seeds = seeds(&experiment);
         assert!(seeds.work(|_| Err("a full disk")).is_err());

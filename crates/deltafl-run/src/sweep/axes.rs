@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_takes_quoted_keys_and_dotted_ones() {
+    fn the_sweep_table_accepts_quoted_and_dotted_keys() {
         let found = axes(
             "rounds = 3\n[sweep]\n'local.batch' = [10, 32]\nlocal.learning_rate = [0.1]\nseeds = [1, 2]\n",
         );
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn tables_written_inline_are_swept_too() {
+    fn inline_tables_are_swept_as_well() {
         let found = axes("algorithm = [{ kind = 'delta-fl', theta = 0.5, nu = [0, 0.1] }]\n");
         assert_eq!(found, [axis("algorithm.0.nu", &["0", "0.1"])]);
     }
 
     #[test]
-    fn an_argument_takes_toml_or_words() {
+    fn an_argument_accepts_toml_or_strings() {
         let values =
             |argument: &str| of_argument(argument).unwrap().values.iter().map(shown).collect::<Vec<_>>();
         assert_eq!(values("x=0.1, 1e-3"), ["0.1", "1e-3"]);

@@ -3,7 +3,7 @@
 //! ```text
 //! sweeps/NAME/
 //!   sweep.toml       the experiment, with its axes: read again, it is the same sweep
-//!   ADDRESS/         a run folder per point, named after what it trains
+//!   ADDRESS/         a run folder per point, named after its experiment
 //! ```
 //!
 //! The folder name of a point depends only on its experiment. Folders of several machines can

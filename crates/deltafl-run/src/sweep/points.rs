@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_every_combination_with_the_last_axis_turning_fastest() {
+    fn points_are_all_combinations_with_the_last_axis_varying_fastest() {
         let sweep = sweep(&[], &["local.batch=10,32"]).unwrap();
         assert_eq!(sweep.points.len(), 12);
         assert_eq!(sweep.points[1].values, ["3", "0", "32"]);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_description_read_again_is_the_same_sweep() {
+    fn parsing_the_description_gives_the_same_sweep() {
         let sweep = sweep(&["cohort=4"], &["seeds=[1, 2],[3]"]).unwrap();
         let again = Sweep::new(Path::new("sweep.toml"), &sweep.text, &[], &[]).unwrap();
         let addresses = |sweep: &Sweep| sweep.points.iter().map(|p| p.address.clone()).collect::<Vec<_>>();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ambiguous_is_refused() {
+    fn ambiguous_sweeps_are_rejected() {
         assert!(sweep(&["model.l2=1"], &[]).is_err(), "a key that is set and swept");
         assert!(sweep(&[], &["model.l2=1,1.0"]).is_err(), "the same experiment twice");
         assert!(sweep(&[], &["cohort.x=1,2"]).is_err(), "a key below a value");

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_are_shared_evenly_among_jobs() {
+    fn threads_are_distributed_evenly_over_jobs() {
         let threads = |threads, jobs, points| {
             let machine = Machine { threads: NonZeroUsize::new(threads), ..Machine::default() };
             let options = SweepOptions { jobs: NonZeroUsize::new(jobs), machine };

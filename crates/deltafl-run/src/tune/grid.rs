@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_cannot_be_tried_are_refused() {
+    fn values_out_of_range_are_rejected() {
         let refused = |asked: GridValues| Grid::new(&experiment(""), asked).is_err();
         assert!(refused(GridValues { rates: vec![0.0], ..nothing() }));
         assert!(refused(GridValues { decays: vec![0.5], ..nothing() }), "a rate without decay");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_with_one_penalty_share_a_section() {
+    fn levels_with_the_same_penalty_share_a_section() {
         let tuned = with_l2(experiment(""), &[1e-6, 1e-4, 1e-6]);
         let sections: Vec<(Vec<Value>, f64)> =
             tuned.algorithm.iter().map(|s| (s.values("theta").to_vec(), s.l2.unwrap().get())).collect();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn fed_avg_is_made_where_there_is_none() {
+    fn fed_avg_is_added_if_it_is_missing() {
         let rate = for_rate(&experiment(""));
         assert_eq!(rate.labels().len(), 1);
         assert_eq!(Experiment::parse(&rate.to_toml()), Ok(rate));

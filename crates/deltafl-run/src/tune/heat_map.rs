@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_bad_point_does_not_wash_out_the_others() {
+    fn one_bad_point_does_not_hide_the_differences_between_others() {
         let map = HeatMap {
             title: String::new(),
             x: ("", vec![String::new(); 4]),

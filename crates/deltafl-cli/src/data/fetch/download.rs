@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_connection_is_resumed_where_it_stopped() {
+    fn an_interrupted_download_is_resumed() {
         let dir = tempfile::tempdir().unwrap();
         let (url, requests) = serve(vec![Answer::Cut(10), Answer::Cut(7), Answer::Whole]);
         let (hash, trust) = download(url, &dir).fetch(None).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changed_meanwhile_is_fetched_anew() {
+    fn a_file_that_changed_is_downloaded_from_the_start() {
         let dir = tempfile::tempdir().unwrap();
         let (url, _requests) = serve(vec![Answer::Cut(10), Answer::Changed(b"another file")]);
         download(url, &dir).fetch(None).unwrap();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_always_breaks_is_given_up_and_what_came_is_kept() {
+    fn a_download_that_keeps_failing_is_abandoned_and_its_bytes_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut answers = vec![Answer::Cut(10)];
         answers.extend([Answer::Cut(0); 4]);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_hash_removes_the_file() {
+    fn a_wrong_hash_deletes_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let (url, _requests) = serve(vec![Answer::Whole]);
         let error = download(url, &dir).fetch(Some("00".repeat(32))).unwrap_err();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_of_the_first_time_is_checked_the_next_time() {
+    fn the_hash_of_the_first_download_is_verified_later() {
         let dir = tempfile::tempdir().unwrap();
         let (url, _requests) = serve(vec![Answer::Whole, Answer::Changed(b"tampered")]);
         let download = download(url, &dir);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_said_to_be_missing() {
+    fn a_missing_file_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let (url, _requests) = serve(vec![Answer::NotFound]);
         let error = download(url.clone(), &dir).fetch(None).unwrap_err();

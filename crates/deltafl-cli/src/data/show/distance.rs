@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_device_unlike_the_others_is_the_farthest() {
+    fn the_atypical_device_has_the_greatest_distance() {
         let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 1 }, 1);
         for (id, x) in [("a", 1.0), ("b", 1.0), ("c", 4.0)] {
             builder.push(id, Split::Train, DeviceExamples::Dense(&[x]), &[0]).unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn histograms_without_a_common_symbol_are_at_distance_one() {
+    fn histograms_without_common_symbols_have_distance_one() {
         assert!((total_variation(&[2.0, 0.0], &[0.0, 5.0]) - 1.0).abs() < 1e-12);
         assert!(total_variation(&[2.0, 2.0], &[3.0, 3.0]).abs() < 1e-12);
     }

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_put_together_from_its_windows() {
+    fn a_text_is_reconstructed_from_its_windows() {
         let mut builder = FederationBuilder::new("t", InputKind::Windows { len: 2, alphabet: 3 }, 3);
         builder.symbols(" ab");
         builder.push("x", Split::Train, DeviceExamples::Text(&[1, 2, 0, 1, 1, 2]), Targets::IN_TEXT).unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_without_an_example_are_left_out() {
+    fn classes_without_examples_are_omitted() {
         let mut builder = FederationBuilder::new("t", InputKind::Dense { dim: 1 }, 3);
         builder.push("x", Split::Train, DeviceExamples::Dense(&[0.0, 0.0, 0.0]), &[2, 0, 2]).unwrap();
         let federation = builder.build();

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_lies_in_the_column_of_its_class_and_the_row_of_its_device() {
+    fn an_image_is_in_the_column_of_its_class_and_the_row_of_its_device() {
         let mut builder = FederationBuilder::new("t", InputKind::Bytes { dim: 4 }, 40);
         builder.push("a", Split::Train, DeviceExamples::Bytes(&[9; 4]), &[0]).unwrap();
         builder.push("b", Split::Test, DeviceExamples::Bytes(&[7; 4]), &[39]).unwrap();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_that_are_not_square_make_no_sheet() {
+    fn inputs_that_are_not_square_have_no_sheet() {
         let mut builder = FederationBuilder::new("t", InputKind::Bytes { dim: 3 }, 1);
         builder.push("a", Split::Train, DeviceExamples::Bytes(&[9; 3]), &[0]).unwrap();
         assert!(Sheet::new(&builder.build(), 3, &[(FederationIndex(0), 0.0)]).is_none());

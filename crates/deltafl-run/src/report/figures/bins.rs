@@ -105,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn bins_of_nothing_are_bins() {
+    fn bins_over_no_values_are_valid() {
         let bins = Bins::over(std::iter::empty());
         assert_eq!(bins.heights(std::iter::empty()).len(), bins.count);
     }
 
     #[test]
-    fn values_below_zero_have_bins() {
+    fn negative_values_have_bins() {
         let bins = Bins::over([-0.35, 0.1, 0.95].into_iter());
         assert!(bins.from <= -0.35 && bins.edge(bins.count) >= 0.95, "{bins:?}");
         assert_eq!(bins.open, [false, false]);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_far_off_squeezes_nobody_and_is_counted_at_the_edge() {
+    fn an_outlier_does_not_widen_the_bins_and_is_counted_at_the_edge() {
         let values: Vec<f64> = (0..300).map(|k| f64::from(k) / 300.0).chain([-1e6]).collect();
         let bins = Bins::over(values.iter().copied());
         assert!(bins.step < 0.2 && bins.open == [true, false], "{bins:?}");

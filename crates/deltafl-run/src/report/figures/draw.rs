@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_legend_that_is_too_wide_goes_on_in_the_next_row() {
+    fn a_wide_legend_continues_in_the_next_row() {
         let places = wrapped(&[200, 200, 200, 900, 100], 700);
         assert_eq!(places, [(74, 0), (296, 0), (74, 1), (74, 2), (74, 3)]);
         let line = 700;
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_carry_no_trailing_zeros() {
+    fn ticks_have_no_trailing_zeros() {
         assert_eq!([tick(20.0), tick(0.25), tick(-1e-12), tick(1e6)], ["20", "0.25", "0", "1000000"]);
         assert_eq!([tick(8e10), tick(-8.5e10), tick(2.5e-5)], ["8e10", "-8.5e10", "2.5e-5"]);
     }

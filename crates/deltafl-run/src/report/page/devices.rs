@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_as_bad_as_can_be() {
+    fn nan_counts_as_the_worst_value() {
         let means = vec![vec![-1.0, f64::NAN], vec![3.0, f64::INFINITY]];
         let (lower, higher) = (Range::of(&means, true), Range::of(&means, false));
         assert_eq!((lower.low, lower.scale), (-1.0, 4.0));
