@@ -96,6 +96,10 @@ impl From<Place> for BackendRequest {
 
 impl<'a> Backend<'a> {
     /// Opens the requested backend. Uses the CPU if the GPU cannot be used and is not required.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a required GPU cannot be used, or if the CPU cannot train the federation.
     pub fn open(
         request: BackendRequest,
         experiment: &Experiment,
@@ -121,6 +125,10 @@ impl<'a> Backend<'a> {
     }
 
     /// Opens the CPU backend.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the trainer and the federation do not fit, or if the threads cannot be started.
     pub fn cpu(
         federation: &'a Federation,
         trainer: &'a dyn LocalTrainer,

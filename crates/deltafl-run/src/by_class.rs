@@ -42,6 +42,10 @@ const CLASSES: usize = 100;
 
 /// Returns the error of each class of the test devices for some tracks, over seeds. Uses the train
 /// devices if there are no test devices. Returns `None` if classes have no names.
+///
+/// # Errors
+///
+/// Fails if the examples of a class do not form a device, or if an evaluation fails.
 pub fn evaluate(
     trainer: &dyn LocalTrainer,
     federation: &Federation,

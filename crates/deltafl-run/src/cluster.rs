@@ -24,6 +24,10 @@ pub use deltafl_mpi::launched;
 ///
 /// If a rank fails while others wait for it, the job is aborted. `failed` then reports the named
 /// rank's error and returns the exit code of the job.
+///
+/// # Errors
+///
+/// Fails if the ranks disagree on the inputs, or if this rank cannot take part.
 pub fn run(
     experiment: Experiment,
     options: &RunOptions<'_>,

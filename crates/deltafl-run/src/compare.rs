@@ -86,6 +86,11 @@ impl Explain for CompareError {
 
 /// Compares two tracks, each given as `RUN` or `RUN:TRACK`. Without track names, tracks of the same
 /// name are compared. With one run, its baseline is compared with every other track.
+///
+/// # Errors
+///
+/// Fails if a run cannot be read, a track is unknown or ambiguous, or the runs have no track or
+/// device in common.
 pub fn compare(
     before: &str,
     after: Option<&str>,

@@ -139,6 +139,10 @@ impl FileError {
 }
 
 /// Creates a folder and its parents.
+///
+/// # Errors
+///
+/// Fails if the path is a file, or if the folder cannot be created.
 pub fn create_folder(path: &Path) -> Result<(), FileError> {
     if path.is_file() {
         return Err(FileError::NotAFolder { path: path.to_owned() });

@@ -197,6 +197,11 @@ pub struct ModelEvaluation {
 }
 
 /// Evaluates the models of a run on every device of a federation, regardless of its split.
+///
+/// # Errors
+///
+/// Fails if the run or the federation cannot be read, if they do not fit each other, or if an
+/// evaluation fails.
 pub fn evaluate(
     run: &Path,
     data: &Path,
@@ -351,6 +356,10 @@ fn summary(
 
 impl ModelEvaluation {
     /// Writes a CSV file with a row per seed, track and device.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written.
     pub fn write_devices(&self, path: &Path) -> Result<(), FileError> {
         let rows = self.device_rows().map_err(|e| FileError::write(path)(e.into()))?;
         crate::error::write_file(path, rows)

@@ -142,17 +142,29 @@ impl Explain for ExperimentFileError {
 }
 
 /// Reads an experiment file and applies overrides.
+///
+/// # Errors
+///
+/// Fails if the file cannot be read, or if the experiment or an override is invalid.
 pub fn read(path: &Path, overrides: &[String]) -> Result<Experiment, ExperimentFileError> {
     parse(path, &text(path)?, overrides)
 }
 
 /// Returns the text of an experiment file.
+///
+/// # Errors
+///
+/// Fails if the file cannot be read.
 pub fn text(path: &Path) -> Result<String, ExperimentFileError> {
     std::fs::read_to_string(path)
         .map_err(|source| ExperimentFileError::Read { path: path.to_owned(), source })
 }
 
 /// Parses and validates the text of an experiment file.
+///
+/// # Errors
+///
+/// Fails if the experiment or an override is invalid, or if the text describes a sweep.
 pub fn parse(path: &Path, text: &str, overrides: &[String]) -> Result<Experiment, ExperimentFileError> {
     let parsed = if overrides.is_empty() { checked(path, text) } else { overridden(path, text, overrides) };
     parsed.map_err(|error| match document(path, text, overrides) {

@@ -116,6 +116,11 @@ impl Explain for ExportError {
 }
 
 /// Exports a run into a folder. Returns the paths of the files.
+///
+/// # Errors
+///
+/// Fails if the run cannot be read or a file cannot be written. Cohorts also require the training
+/// data of the run.
 pub fn export(run: &Path, format: ExportFormat, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
     create_folder(out)?;
     match format {

@@ -19,6 +19,10 @@ const FULL: RGBColor = RGBColor(0x00, 0x72, 0xb2);
 const THETA: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
 
 /// Draws the figure as `illustration.svg` and `illustration.png` in a folder. Returns the paths.
+///
+/// # Errors
+///
+/// Fails if a file cannot be drawn or written.
 pub fn write_illustration(illustration: &Illustration, out: &Path) -> Result<[PathBuf; 2], ReportError> {
     create_folder(out)?;
     let panels = Panels(illustration);

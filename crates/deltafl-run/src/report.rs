@@ -88,6 +88,10 @@ pub struct ReportPaths {
 }
 
 /// Writes `report.html`, `tables.*` and, unless omitted, `figures/` into `out`.
+///
+/// # Errors
+///
+/// Fails if a run cannot be read, or if a file cannot be drawn or written.
 pub fn write_report(runs: &[&Path], out: &Path, figures: ReportFigures) -> Result<ReportPaths, ReportError> {
     let folders = runs;
     let read = |run: &&Path| {

@@ -22,6 +22,10 @@ pub struct RunList {
 impl RunList {
     /// Finds the runs at some paths. The points of a sweep keep its order. Points that are not
     /// evaluated yet and other files in its folder are omitted.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the description or a point of a sweep cannot be read.
     pub fn find(paths: &[PathBuf]) -> Result<Self, SweepError> {
         let mut runs: Vec<PathBuf> = Vec::new();
         let mut sweeps: Vec<Option<PathBuf>> = Vec::new();

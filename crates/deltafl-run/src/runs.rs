@@ -63,6 +63,10 @@ pub struct TrackHeadline {
 }
 
 /// Lists the runs below a folder, sorted by path.
+///
+/// # Errors
+///
+/// Fails if the folder cannot be read. A damaged run is listed with its problem.
 pub fn list_runs(folder: &Path) -> Result<Vec<ListedRun>, FileError> {
     let mut folders = Vec::new();
     find(folder, DEPTH, &mut folders).map_err(FileError::read(folder))?;

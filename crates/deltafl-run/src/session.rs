@@ -204,22 +204,38 @@ impl Stopped {
 }
 
 /// Trains all seeds of an experiment into its run folder.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or a round fails.
 pub fn run(experiment: Experiment, options: &RunOptions<'_>) -> Result<Ended, RunError> {
     let federation = load(&experiment)?;
     run_on(experiment, &federation, options)
 }
 
 /// Loads the data of an experiment.
+///
+/// # Errors
+///
+/// Fails if the data cannot be read or prepared.
 pub fn load(experiment: &Experiment) -> Result<Federation, RunError> {
     Ok(experiment.data.load()?)
 }
 
 /// Prepares a federation in memory according to the experiment: split, normalised, sampled.
+///
+/// # Errors
+///
+/// Fails if the federation cannot be prepared according to the experiment.
 pub fn prepare(experiment: &Experiment, federation: Federation) -> Result<Federation, RunError> {
     Ok(experiment.data.prepare(federation)?)
 }
 
 /// Builds the model of an experiment.
+///
+/// # Errors
+///
+/// Fails if the model does not fit the data.
 pub fn build_model(
     experiment: &Experiment,
     federation: &Federation,
@@ -245,6 +261,10 @@ pub(crate) fn exchange<'a>(
 }
 
 /// Trains all seeds of an experiment on its data. Several experiments may share the data.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or a round fails.
 pub fn run_on(
     experiment: Experiment,
     federation: &Federation,
@@ -260,6 +280,10 @@ pub fn run_on(
 }
 
 /// Trains all seeds of an experiment with the caller's trainer, on the CPU.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or the trainer fails.
 pub fn run_trainer(
     experiment: Experiment,
     federation: &Federation,

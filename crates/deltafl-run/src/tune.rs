@@ -175,6 +175,10 @@ pub struct Tuner {
 
 impl Tuner {
     /// Creates a search for an experiment.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the experiment cannot be tuned, or if a value is out of range.
     pub fn new(mut experiment: Experiment, options: TuneOptions) -> Result<Self, TuneError> {
         experiment.resolved = None;
         let grid = Grid::new(&experiment, options.values.clone())?;
@@ -182,6 +186,11 @@ impl Tuner {
     }
 
     /// Chooses γ₀ and c.
+    ///
+    /// # Errors
+    ///
+    /// Fails if points are not trained yet, if FedAvg diverges at every point, or if files cannot
+    /// be written.
     pub fn rate(&mut self, listener: &dyn SweepListener) -> Result<TuneStep, TuneError> {
         let mut swept = vec![format!("local.learning_rate={}", listed(&self.grid.rates))];
         if !self.grid.decays.is_empty() {
@@ -223,6 +232,11 @@ impl Tuner {
     }
 
     /// Chooses λ for each track. Returns `None` if λ is not tuned.
+    ///
+    /// # Errors
+    ///
+    /// Fails if points are not trained yet, if no device is held out, or if files cannot be
+    /// written.
     pub fn l2(&mut self, listener: &dyn SweepListener) -> Result<Option<TuneStep>, TuneError> {
         if self.grid.l2.is_empty() {
             return Ok(None);
@@ -261,6 +275,10 @@ impl Tuner {
     }
 
     /// Writes `tuned.toml`, the experiment with the chosen values.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written.
     pub fn finish(self) -> Result<Chosen, TuneError> {
         let experiment = self.write("tuned.toml", self.file().as_bytes())?;
         Ok(Chosen {

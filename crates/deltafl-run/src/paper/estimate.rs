@@ -54,6 +54,10 @@ pub struct Left {
 impl Pace {
     /// Trains a few rounds of the run in `folder` and discards them. Returns `None` if `stop` is
     /// set meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the experiment cannot be trained on this machine.
     pub fn measure(
         experiment: &Experiment,
         federation: &Federation,
@@ -147,6 +151,10 @@ impl Cohorts {
 
 impl Left {
     /// Returns the remaining work of an experiment, whose run folder may already contain rounds.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a checkpoint cannot be read.
     pub fn of(experiment: &Experiment, folder: &Path) -> Result<Self, RunError> {
         let mut left = Self::default();
         for &seed in &experiment.seeds {
@@ -156,7 +164,8 @@ impl Left {
         Ok(left)
     }
 
-    /// Returns the remaining work of a seed with `done` rounds, or `None` if it has not started.
+    /// Returns the remaining work of a seed. `done` is the number of its rounds, or `None` if it has
+    /// not started.
     fn of_seed(experiment: &Experiment, done: Option<u64>) -> Self {
         let (rounds, every) = (experiment.rounds.get(), experiment.evaluate_every.get());
         let reached = done.unwrap_or(0).min(rounds);

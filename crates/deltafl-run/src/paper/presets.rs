@@ -87,6 +87,10 @@ impl Preset {
 
     /// Returns the experiment with the data of a folder, seeds 1 to `seeds`, and overrides
     /// `KEY=VALUE`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if an override is invalid.
     pub fn experiment_with(
         &self,
         federation: &Path,

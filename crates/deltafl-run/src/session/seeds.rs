@@ -23,6 +23,10 @@ pub struct Seeds {
 impl Seeds {
     /// Determines the state of each seed. `saved` returns the state from which an existing seed
     /// continues.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error of `saved`.
     pub fn new<E>(
         experiment: &Experiment,
         trainer: &dyn LocalTrainer,
@@ -51,6 +55,10 @@ impl Seeds {
 
     /// Trains seeds that no worker has taken until none is left. Returns the state of the seed in
     /// which training was stopped.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error of training. Other workers then stop after the current round.
     pub fn work<E>(
         &self,
         mut train: impl FnMut(&mut State) -> Result<Outcome, E>,

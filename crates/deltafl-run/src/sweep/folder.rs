@@ -59,6 +59,11 @@ impl SweepFolder {
 
     /// Writes the description of the sweep. Several processes may write the same description at
     /// once. Rejects a folder with other contents. A sweep may gain points, but not lose any.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the folder contains other files or a sweep with points that this one lacks, or if it
+    /// cannot be written.
     pub fn describe(&self, sweep: &Sweep) -> Result<(), SweepError> {
         match self.described()? {
             Some(before) if before == sweep.text => return Ok(()),
@@ -69,6 +74,10 @@ impl SweepFolder {
     }
 
     /// Writes the description of the sweep and replaces any previous one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the folder cannot be written.
     pub fn describe_anew(&self, sweep: &Sweep) -> Result<(), SweepError> {
         create_folder(&self.path)?;
         let path = self.description();
@@ -114,6 +123,10 @@ impl SweepFolder {
     }
 
     /// Reads the sweep of the folder.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the folder contains no valid sweep.
     pub fn sweep(&self) -> Result<Sweep, SweepError> {
         let path = self.description();
         if !path.is_file() {
@@ -123,6 +136,10 @@ impl SweepFolder {
     }
 
     /// Returns the progress of a point.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the run folder cannot be read, or if it contains another experiment.
     pub fn standing(&self, point: &Point) -> Result<Standing, SweepError> {
         standing(&self.point(&point.address), &point.address)
     }

@@ -58,6 +58,10 @@ struct TrackResults {
 }
 
 /// Reads the results of some points.
+///
+/// # Errors
+///
+/// Fails if the run folder of a point cannot be used.
 pub fn results<'a>(
     folder: &SweepFolder,
     sweep: &Sweep,
@@ -67,6 +71,10 @@ pub fn results<'a>(
 }
 
 /// Reads the results of all points. Points that differ only in their seeds are averaged.
+///
+/// # Errors
+///
+/// Fails if the run folder of a point cannot be used.
 pub fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<Vec<PointResults>, SweepError> {
     let mut groups: Vec<Vec<&Point>> = Vec::new();
     for point in &sweep.points {
@@ -211,6 +219,10 @@ fn short_keys(keys: &[&str]) -> Vec<String> {
 
 /// Renders CSV for programs: a row per point and track, with errors as fractions. Column names are
 /// unique: axes use their keys, none of which is a fixed column name.
+///
+/// # Errors
+///
+/// Fails if a row cannot be encoded.
 pub fn csv(results: &[PointResults]) -> io::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let keys: Vec<&str> = results

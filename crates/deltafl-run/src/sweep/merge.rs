@@ -26,6 +26,11 @@ pub struct Merged {
 
 /// Merges the points of other folders into `into`. Of a point in several folders, the one with the
 /// most rounds is kept.
+///
+/// # Errors
+///
+/// Fails if the folders contain different sweeps or data, if a point is being trained, or if files
+/// cannot be copied.
 pub fn merge(sources: &[PathBuf], into: &SweepFolder) -> Result<Merged, SweepError> {
     let all: Vec<SweepFolder> = sources.iter().map(|path| SweepFolder::at(path)).collect();
     let sweep = Sweep::new(&into.description(), &description(&all, into)?, &[], &[])?;

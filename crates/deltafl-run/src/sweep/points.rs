@@ -40,11 +40,19 @@ pub struct Point {
 
 impl Sweep {
     /// Reads a file and applies `--set` and `--sweep`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be read, or if the experiment or an axis is invalid.
     pub fn read(path: &Path, overrides: &[String], swept: &[String]) -> Result<Self, SweepError> {
         Self::new(path, &experiment_file::text(path)?, overrides, swept)
     }
 
     /// Creates a sweep from the text of a file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the experiment or an axis is invalid, or if two points are the same experiment.
     pub fn new(path: &Path, text: &str, overrides: &[String], swept: &[String]) -> Result<Self, SweepError> {
         let mut document = experiment_file::document(path, text, overrides)?;
         let mut axes = axes::of_document(&document);

@@ -68,6 +68,10 @@ pub struct Tally {
 }
 
 /// Trains the points that are not finished. Points with existing rounds continue.
+///
+/// # Errors
+///
+/// Fails if the progress of a point cannot be read. Points that fail are part of the [`Tally`].
 pub fn train(
     folder: &SweepFolder,
     points: &[&Point],
