@@ -20,7 +20,7 @@ pub(crate) fn algorithms() -> String {
     serde_json::Value::from(ALGORITHMS.iter().map(of_algorithm).collect::<Vec<_>>()).to_string()
 }
 
-/// Every model with its options, as JSON.
+/// Returns every model with its options, as JSON.
 #[pyfunction]
 pub(crate) fn models() -> String {
     let entry = |model: &&ModelDefinition| {
