@@ -164,8 +164,8 @@ impl Left {
         Ok(left)
     }
 
-    /// Returns the remaining work of a seed. `done` is the number of its rounds, or `None` if it has
-    /// not started.
+    /// Returns the remaining work of a seed. `done` is the number of its rounds, or `None` if it
+    /// has not started.
     fn of_seed(experiment: &Experiment, done: Option<u64>) -> Self {
         let (rounds, every) = (experiment.rounds.get(), experiment.evaluate_every.get());
         let reached = done.unwrap_or(0).min(rounds);

@@ -62,8 +62,8 @@ impl SweepFolder {
     ///
     /// # Errors
     ///
-    /// Fails if the folder contains other files or a sweep with points that this one lacks, or if it
-    /// cannot be written.
+    /// Fails if the folder contains other files or a sweep with points that this one lacks, or if
+    /// it cannot be written.
     pub fn describe(&self, sweep: &Sweep) -> Result<(), SweepError> {
         match self.described()? {
             Some(before) if before == sweep.text => return Ok(()),
