@@ -58,6 +58,8 @@ impl Guard {
             (Adversary::Curious, GraphRule::HonestButCurious { gamma, .. }) => {
                 gamma.devices_in(cohort) >= needed
             }
+            // A rule that this version does not know.
+            _ => false,
         }
     }
 
