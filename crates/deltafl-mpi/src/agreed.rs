@@ -1,4 +1,4 @@
-//! An observer on rank 0 whose wish to stop is heard by all.
+//! An observer on rank 0 whose decision to stop applies to all ranks.
 
 use std::ops::ControlFlow;
 
@@ -8,7 +8,8 @@ use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey};
 
 use crate::world::World;
 
-/// The observer of every rank: rank 0 passes on what it hears and decides whether to stop; the others follow.
+/// The observer of every rank. Rank 0 forwards the calls and decides whether to stop. The others
+/// follow.
 pub struct Agreed<'a, O> {
     world: &'a World,
     observer: Option<O>,
@@ -34,8 +35,8 @@ impl<O: Observer> Observer for Agreed<'_, O> {
         self.observer.as_mut().map_or(Ok(()), |observer| observer.evaluation(round, splits))
     }
 
-    /// A checkpoint is written only once all ranks have come to the same parameters: faulty memory on one
-    /// node must not go unnoticed.
+    /// Writes a checkpoint only if all ranks have the same parameters, so that faulty memory on a
+    /// node is detected.
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
         let hashes: Vec<String> = state.tracks.iter().map(|track| track.params.hash().to_string()).collect();
         self.world.same("the state of the run", &(state.round, hashes))?;
@@ -47,7 +48,7 @@ impl<O: Observer> Observer for Agreed<'_, O> {
         self.world.number_of_root(u8::from(wanted)) == 1
     }
 
-    /// What rank 0 wants to hear of: every rank must ask the same.
+    /// Returns the wishes of rank 0, because every rank must ask the same questions.
     fn survey(&self, round: u64) -> Survey {
         let all = [Survey::None, Survey::Known, Survey::All];
         let wanted = self.observer.as_ref().map_or(Survey::None, |observer| observer.survey(round));
