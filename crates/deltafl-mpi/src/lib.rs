@@ -19,7 +19,7 @@
 //! |---|---|
 //! | [`World`] | the ranks of a job, and checks that they agree |
 //! | [`MpiExchange`] | the exchange: any compute backend within a rank, collectives between ranks |
-//! | [`Agreed`] | an observer on rank 0 whose decision to stop applies to all ranks |
+//! | [`Agreed`] | the observer of all ranks: rank 0 decides whether the run stops |
 //! | [`Throughput`] | the work of each rank and its balance |
 //!
 //! MPI has no fault tolerance: if a rank fails, the job fails. A run folder can be resumed from its

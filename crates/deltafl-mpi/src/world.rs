@@ -131,7 +131,7 @@ impl World {
         MpiExchange::new(self, compute, federation, masks)
     }
 
-    /// Creates the observer of a run. Rank 0 passes an observer, the others pass none.
+    /// Wraps the observer of rank 0 for all ranks. The other ranks pass `None`.
     pub fn observe<O: Observer>(&self, observer: Option<O>) -> Agreed<'_, O> {
         Agreed::new(self, observer)
     }

@@ -53,8 +53,9 @@
 //! Its (k, t) limit the server to one large sum per slot ([`graph::parameters`]). Misbehaving
 //! devices are identified and then left out or corrected ([`server::Misbehaviour`]).
 //!
-//! The protocol, its proofs, bounds and limitations are in `docs/secure-aggregation.md`. The
-//! attacks in `src/attacks` test them against the implementation.
+//! The protocol, its proofs, bounds and limitations are in
+//! `docs/src/explanation/secure-aggregation.md`. The attacks in `src/attacks` test them against the
+//! implementation.
 //!
 //! # Where to go
 //!

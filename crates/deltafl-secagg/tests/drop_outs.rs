@@ -258,7 +258,8 @@ fn equal_seeds_give_equal_traffic_and_a_long_vector_dominates_the_upload() {
     }
 }
 
-/// Δ-FL requests two histograms and an update (`docs/secure-aggregation.md`, "Fewer exchanges").
+/// Δ-FL requests two histograms and an update (`docs/src/explanation/secure-aggregation.md`, "Fewer
+/// exchanges").
 #[test]
 fn three_sums_take_twelve_messages_per_direction_and_thirteen_on_a_drawn_graph() {
     let curious =

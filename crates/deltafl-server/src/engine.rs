@@ -1,7 +1,7 @@
 //! The engine whose devices are at the other end of a connection that they opened.
 //!
 //! The round loop runs on a thread of its own and asks as it asks any engine; the answers are the same integers, so the
-//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/threat-model.md says.
+//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/src/explanation/threat-model.md says.
 
 mod open_losses;
 mod plausible;
@@ -19,7 +19,7 @@ use deltafl::exchange::{
     Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
 };
 use deltafl::params::Params;
-use deltafl::question::{Ask, Query, encode};
+use deltafl::question::{Ask, Query, RoundKey, encode};
 use deltafl::superquantile::DeviceLoss;
 use deltafl::training::State;
 pub use deltafl_secagg::draw::DrawChain;
@@ -40,7 +40,7 @@ pub use self::plausible::Implausible;
 pub use self::rules::Rules;
 pub use self::under_way::RoundJournal;
 use self::under_way::{BegunOtherwise, UnderWay};
-use self::waiting::GLANCE;
+use self::waiting::{GLANCE, WaitingLog};
 
 use crate::hub::{Purpose, Status};
 use crate::refusal::Refusal;
@@ -70,6 +70,8 @@ pub struct Remote {
     rules: Rules,
     /// Raised to end the run.
     stop: Arc<AtomicBool>,
+    /// The run of the federation, counted from 0: a device answers each round of it once.
+    run: u64,
     /// Counts key set-ups: a device takes part in each once.
     setups: u64,
     /// Counts questions of open mode.
@@ -108,6 +110,7 @@ impl Remote {
             line,
             rules,
             stop,
+            run: 0,
             setups: 0,
             asked: 0,
             current: None,
@@ -122,6 +125,12 @@ impl Remote {
     #[must_use]
     pub fn kept_in(self, journal: RoundJournal) -> Self {
         Self { journal: Some(journal), ..self }
+    }
+
+    /// Trains the seeds that follow as this run of the federation, counted from 0. Run numbers only grow, and the authority has
+    /// signed how many there may be ([`Host::runs`](crate::serve::Host::runs)): devices refuse others.
+    pub fn set_run(&mut self, run: u64) {
+        self.run = run;
     }
 
     /// Begins or goes on with the seed of this state: tells devices its params, and reads what a server before this one left of a
@@ -170,7 +179,8 @@ impl Remote {
     }
 
     fn check_stop(&self) -> Result<(), ExchangeError> {
-        if self.stop.load(Ordering::Relaxed) {
+        // Devices do not come back to a server that was shut down: nothing is left to wait for.
+        if self.stop.load(Ordering::Relaxed) || self.line.hub.is_closed() {
             let source = Box::new(ShuttingDown);
             return Err(ExchangeError::Transport { context: "no further round was begun", source });
         }
@@ -272,7 +282,7 @@ impl Remote {
 
     fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
         let key = (round.seed, round.index);
-        let canonical = encode(&round.key(), queries);
+        let canonical = encode(&RoundKey { run: self.run, ..round.key() }, queries);
         let signed = blake3::hash(&canonical);
         let cohort: BTreeSet<u32> = round.cohort.iter().map(|drawn| drawn.device.0).collect();
         self.under_way.turn_to(key);
@@ -385,11 +395,13 @@ impl Exchange for Remote {
                 return self.others();
             }
         }
+        let mut log = WaitingLog::new(self.rules.present);
         loop {
             self.check_stop()?;
             if self.line.wait_for(self.rules.present, Instant::now() + GLANCE) {
                 return Ok(Reachable::Some(self.drawn(self.line.hub.ready())));
             }
+            log.note(&self.line.hub);
         }
     }
 

@@ -199,6 +199,7 @@ impl Protocol {
     /// Carries messages until the server waits for its program.
     fn run(&mut self, line: &mut Line) -> Result<Option<SlotSum>, RoundFailure> {
         let mut sum = None;
+        let _engaged = line.hub.engage(self.addresses.values().copied());
         loop {
             self.transmit(line);
             while let Some(event) = self.server.poll_event() {

@@ -87,7 +87,7 @@ impl Rounds {
             fits.then_some(value).ok_or_else(|| bad_input(format!("--{option} {value} is not in 0..={most}")))
         };
         let cohort = plan.sampling.cohort_size.min(devices);
-        // Where the server may lie, more than half of those invited must stay (docs/threat-model.md).
+        // Where the server may lie, more than half of those invited must stay (docs/src/explanation/threat-model.md).
         let extra = share("over-select", self.over_select, 0.5)? * cohort as f64;
         plan.sampling.cohort_size += extra.ceil() as usize;
         let quorum = (share("quorum", self.quorum, 1.0)? * cohort as f64).ceil() as usize;

@@ -30,7 +30,7 @@ pub(super) async fn verified(
     let verified = match device.cache.roster(&id.hash) {
         Some(known) => known,
         None => {
-            let bytes = memory.partial.fetch(client, id, MAX_ROSTER as u64, &device.faults).await?;
+            let bytes = memory.partial.fetch(client, id, MAX_ROSTER as u64, device.link()).await?;
             let roster = Roster::decode(bytes)?;
             let keys = Arc::new(roster.keys(&id.hash, &signature)?);
             device.cache.keep_roster(Verified { hash: id.hash, roster, keys })

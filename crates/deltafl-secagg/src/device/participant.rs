@@ -15,7 +15,8 @@ use crate::message::DeviceSet;
 use crate::params::{ParamsError, RoundParams};
 use crate::transcript::Sha256Digest;
 
-/// The adversary that a device requires protection against (see `docs/threat-model.md`).
+/// The adversary that a device requires protection against (see
+/// `docs/src/explanation/threat-model.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AdversaryModel {

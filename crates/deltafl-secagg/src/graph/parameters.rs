@@ -21,9 +21,9 @@
 //!         P ≤ n · P[Hypergeometric(n−1, d, k) ≥ k−t+1]                        ≤ 2^−20
 //! ```
 //!
-//! `docs/secure-aggregation.md` contains the proof. If A1 and A2 do not occur, the server learns at
-//! most one sum per slot. That sum contains more than (n−c)/2 − d honest devices, independent of
-//! which devices the server claims have dropped out.
+//! `docs/src/explanation/secure-aggregation.md` contains the proof. If A1 and A2 do not occur, the
+//! server learns at most one sum per slot. That sum contains more than (n−c)/2 − d honest devices,
+//! independent of which devices the server claims have dropped out.
 //!
 //! **An honest-but-curious server** ([`against_curious`]; Bell et al. 2020, section 3) shows the
 //! same messages to all devices, and devices drop out independently of the graph.

@@ -172,7 +172,7 @@ def aes_stream(key, length):
     return b"".join(blocks)[:length]
 
 
-# AEGIS-128X4 as a stream cipher, RFC 10032: the encryption of zeros. Key and nonce are the halves of
+# AEGIS-128X4 as a stream cipher, RFC 10032, the encryption of zeros. Key and nonce are halves of
 # a mask key.
 
 def aegis_step(state, first, second):

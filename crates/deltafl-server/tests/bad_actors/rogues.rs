@@ -28,7 +28,8 @@ use deltafl_wire::roster::{Roster, SignedRoster, session_under};
 use deltafl_wire::{Assembly, PART, parts};
 use rand_core::SeedableRng as _;
 
-use super::fleet::{Records, TestFederation, never, options};
+use super::fleet::{Records, TestFederation, never, options, start_host};
+use super::watchdog;
 use super::{EXPERIMENT, Line};
 
 /// What a rogue does that is otherwise as good as any device.
@@ -123,6 +124,7 @@ async fn enrolled(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
+    let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let mut host = test.host().await;
     let address = host.address();
@@ -188,7 +190,7 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let patience = Duration::from_millis(500);
     let limits =
         Limits { incoming_bytes: 2 * answer + 4096, patience, min_rate: 1 << 20, ..Limits::default() };
-    let mut host = Host::start(Setup { limits, ..test.setup() }, &test.roster(&[])).await.unwrap();
+    let mut host = start_host(Setup { limits, ..test.setup() }, &test.roster(&[])).await;
     let address = host.address();
     let second = Duration::from_secs(1);
     let deadlines = Deadlines { setup: 5 * second, input: 15 * second, unmask: 5 * second };
@@ -210,13 +212,14 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_awaited() {
+    let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(&EXPERIMENT.replace("devices = 20", "devices = 48")));
     let devices = test.devices();
     let (honest, rogues) = devices.split_at(devices.len() - CONCURRENT);
     // Room for no more than a round needs, and nobody is cut off for being slow: what is held is held for good.
     let limits =
         Limits { incoming_bytes: 0, patience: Duration::from_secs(3600), min_rate: 1, ..Limits::default() };
-    let mut host = Host::start(Setup { limits, ..test.setup() }, &test.roster(&[])).await.unwrap();
+    let mut host = start_host(Setup { limits, ..test.setup() }, &test.roster(&[])).await;
     let address = host.address();
     let deadline = Duration::from_secs(5);
     let deadlines = Deadlines { setup: deadline, input: deadline, unmask: deadline };
@@ -251,6 +254,7 @@ async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_await
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_come_a_byte_at_a_time_do_not_keep_the_others_from_their_sum() {
+    let _limit = watchdog::start();
     let (summed, host) = sum_with_two(Rogue::Dawdles).await;
     assert_eq!(summed.unwrap(), 6);
     assert_eq!(host.refused(Refusal::Stalled), 2);
@@ -259,6 +263,7 @@ async fn answers_that_come_a_byte_at_a_time_do_not_keep_the_others_from_their_su
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sum_that_no_honest_devices_make_is_thrown_away() {
+    let _limit = watchdog::start();
     let (summed, host) = sum_with_two(Rogue::Lies).await;
     let refused = format!("{:?}", summed.unwrap_err());
     assert!(refused.contains("Implausible(Devices"), "{refused}");
