@@ -1,14 +1,14 @@
 """Degree k and threshold t of the k-regular graphs, with integers only.
 
-Prints a row per (n, c, d): (k, t) against a server that lies and against an honest-but-curious one. The conditions are
-those of src/graph/parameters.rs; probabilities are compared as whole numbers, so nothing is rounded.
+Prints a row per (n, c, d): (k, t) against an active server and against an honest-but-curious one. The
+conditions are those of src/graph/parameters.rs. Probabilities are compared as integers, without rounding.
 """
 
 from math import comb
 
 
 def tail(population, marked, drawn, at_least):
-    """How many of the draws have that many marked ones."""
+    """The number of draws with this many marked elements."""
     top = min(marked, drawn)
     return sum(comb(marked, i) * comb(population - marked, drawn - i) for i in range(max(at_least, 0), top + 1))
 
@@ -54,6 +54,6 @@ if __name__ == "__main__":
         for colluding, dropping in ((5, 5), (5, 20)):
             c, d = n * colluding // 100, n * dropping // 100
             print(f"({n}, {c}, {d}, {show(active(n, c, d))}, {show(curious(n, c, d))}),")
-    # Accomplices by number, and more of them than a sparse graph can bear.
+    # Accomplices by number, and more of them than a sparse graph tolerates.
     for n, c, d in ((1000, 10, 100), (400, 190, 80)):
         print(f"({n}, {c}, {d}, {show(active(n, c, d))}, {show(curious(n, c, d))}),")
