@@ -13,7 +13,7 @@ pub fn import<E>(
     let path: PathBuf = dir.path().join("input");
     std::fs::write(&path, bytes).expect("a temporary file");
     if let Ok(imported) = import(&path, &Target::new(dir.path().join("out"))) {
-        let federation = imported.open().expect("what was imported opens");
-        federation.verify().expect("what was imported is what its hash says");
+        let federation = imported.open().expect("an imported federation opens");
+        federation.verify().expect("an imported federation matches its hash");
     }
 }
