@@ -251,5 +251,5 @@ fn of_kind(kind: &Kind) -> Value {
 
 /// A TOML value as JSON.
 fn as_json(value: &str) -> Option<Value> {
-    value.parse().ok().map(|value| crate::sweep::axes::to_json(&value))
+    value.parse().ok().map(|value| deltafl_run::sweep::axes::to_json(&value))
 }

@@ -14,7 +14,7 @@ use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
 use deltafl::memory::Memory;
 use deltafl::selection::Needs;
-use deltafl::terms::{Clip, Terms, Weights};
+use deltafl::terms::{Clip, Terms, TrackSchedule, Weights};
 use deltafl::trainer::Work;
 use deltafl::training::{self, Decay, Plan};
 
@@ -56,6 +56,9 @@ pub struct Experiment {
     pub evaluate_every: NonZeroU64,
     /// What a device counts with.
     pub weights: Weights,
+    /// Which tracks train in a round, and with which devices, where the file says so or η is found in secure sums.
+    #[serde(rename = "tracks", skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<TrackSchedule>,
     /// How long an update may be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<Clip>,
@@ -270,7 +273,16 @@ impl Experiment {
 
     /// On what terms devices answer.
     pub fn terms(&self) -> Terms {
-        Terms { weights: self.weights, apart: !self.is_open(), clip: self.clip }
+        let tracks = u32::try_from(self.tracks().len()).unwrap_or(u32::MAX);
+        let schedule = self.schedule.unwrap_or_default();
+        Terms { weights: self.weights, schedule, tracks, clip: self.clip }
+    }
+
+    /// The schedule of a deployment, in turn where the file does not say; `None` where the file says that tracks train
+    /// together, which devices refuse.
+    pub fn deployed_schedule(&self) -> Option<TrackSchedule> {
+        Some(self.schedule.unwrap_or(TrackSchedule::InTurn))
+            .filter(|schedule| *schedule != TrackSchedule::Together)
     }
 
     /// What a device counts with where the file does not say: as in the paper where the server sees losses or nobody's loss is

@@ -19,7 +19,7 @@
 //! |---|---|
 //! | [`World`] | the ranks of a job: who they are, and what they must agree on |
 //! | [`MpiExchange`] | the exchange: any compute within a rank, collectives between ranks |
-//! | [`Agreed`] | an observer on rank 0 whose wish to stop is heard by all |
+//! | [`Agreed`] | the observer of all ranks: rank 0 decides whether the run stops |
 //! | [`Throughput`] | what each rank did, and how evenly |
 //!
 //! MPI has no fault tolerance: when a rank dies, the job dies. Checkpoints are the answer: the run folder can

@@ -126,7 +126,7 @@ impl World {
         MpiExchange::new(self, compute, federation, masks)
     }
 
-    /// The observer of a run: rank 0 brings one, the others none.
+    /// Wraps the observer of rank 0 for all ranks. The other ranks pass `None`.
     pub fn observe<O: Observer>(&self, observer: Option<O>) -> Agreed<'_, O> {
         Agreed::new(self, observer)
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,25 @@ ROOT = Path(__file__).resolve().parents[3]
 def root() -> Path:
     """The root folder of the repository."""
     return ROOT
+
+
+#: Seconds after which a test ends the process with the stacks of all threads. Generous, because the machine may be loaded.
+LIMIT = 600
+_stderr = 2
+
+
+def pytest_configure() -> None:
+    """Keeps standard error as it is now: during a test pytest captures it."""
+    global _stderr
+    _stderr = os.dup(2)
+
+
+@pytest.fixture(autouse=True)
+def _time_limit() -> Iterator[None]:
+    """No test waits without an end. An exception would not end one that waits for a thread or in the extension module."""
+    faulthandler.dump_traceback_later(LIMIT, exit=True, file=_stderr)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,12 @@ use deltafl::algorithm::{Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::Federation;
-use deltafl::exchange::{Direct, Exchange, SplitEvaluation};
+use deltafl::exchange::{Direct, Exchange};
 use deltafl::kernel::Isa;
-use deltafl::superquantile::{Conformity, LossDistribution};
+use deltafl::superquantile::Conformity;
 use deltafl::terms::Terms;
 use deltafl::trainer::{LocalTrainer, Sgd, Work};
-use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
+use deltafl::training::{Event, Local, Plan, State, train};
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 
@@ -130,36 +130,8 @@ impl<'a> Rounds<'a> {
     fn seconds(&mut self) -> Result<f64> {
         let mut state = self.start.clone();
         let begin = Instant::now();
-        train(&mut *self.exchange, &self.plan, &mut state, &mut OneRound).into_diagnostic()?;
+        let mut one_round = |_: Event<'_>| Ok(ControlFlow::Break(()));
+        train(&mut *self.exchange, &self.plan, &mut state, &mut one_round).into_diagnostic()?;
         Ok(begin.elapsed().as_secs_f64())
-    }
-}
-
-/// Ends the training after a round.
-struct OneRound;
-
-impl Observer for OneRound {
-    fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        Ok(ControlFlow::Break(()))
-    }
-
-    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
     }
 }

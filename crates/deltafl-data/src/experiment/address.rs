@@ -2,6 +2,7 @@
 
 use super::Experiment;
 use deltafl::algorithm::ALGORITHMS;
+use deltafl::terms::TrackSchedule;
 
 /// Hexadecimal digits of an address: 64 bits, enough for a billion experiments without two alike.
 const DIGITS: usize = 16;
@@ -20,7 +21,9 @@ impl Experiment {
     /// assert_ne!(experiment.address(), read(&text.replace("0.5", "0.25")).address());
     /// ```
     pub fn address(&self) -> String {
-        let trained = Self { name: String::new(), resolved: None, ..self.clone() };
+        let usual = self.schedule == Some(TrackSchedule::Together) && !self.is_private();
+        let schedule = self.schedule.filter(|_| !usual);
+        let trained = Self { name: String::new(), schedule, resolved: None, ..self.clone() };
         let mut hex = blake3::hash(trained.to_toml().as_bytes()).to_hex().to_string();
         hex.truncate(DIGITS);
         hex

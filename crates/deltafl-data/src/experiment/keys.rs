@@ -196,6 +196,13 @@ fn run_keys() -> Vec<Key> {
         )
         .symbol("α_k"),
         Key::new(
+            "tracks",
+            word(&["together", "in-turn", "apart"]),
+            words("\"in-turn\" in a deployment and where η is found in secure sums alone, \"together\" otherwise"),
+            "Which tracks train in a round. \"together\": all, with the whole cohort; in simulations only. \"in-turn\": one, with the whole cohort, so that k tracks need k times the rounds. \"apart\": all, with about m/k devices each. Schedules of learning rates and of η count the rounds of a track.",
+            "\"in-turn\"",
+        ),
+        Key::new(
             "clip",
             Kind::Real(POSITIVE),
             words("no bound"),

@@ -10,10 +10,9 @@ use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::exchange::{Direct, EvaluatedDevice, Evaluation, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::stream::{Purpose, Stream};
-use deltafl::superquantile::LossDistribution;
 use deltafl::task::Task;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
+use deltafl::training::{Event, Observer, ObserverError, Plan, RoundRecord, State, train};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved};
 use deltafl_data::run_folder::{RunFolder, Summary};
 
@@ -152,40 +151,24 @@ fn experiment(text: &str) -> Experiment {
     experiment
 }
 
-/// Writes what it observes into a run folder.
+/// Writes events into a run folder.
 struct Scribe {
     seed: u64,
     folder: RunFolder,
-    /// Whether devices keep their figures to themselves.
+    /// Whether devices keep their metrics private.
     deployed: bool,
 }
 
 impl Observer for Scribe {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.folder.append(records, 0.0)?;
-        Ok(ControlFlow::Continue(()))
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        if self.deployed {
-            return Ok(());
+    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+        match event {
+            Event::RoundFinished { records } => self.folder.append(records, 0.0)?,
+            Event::Evaluated { round, splits } if !self.deployed => {
+                self.folder.evaluation(self.seed, round, splits)?;
+            }
+            Event::Checkpoint { state } => self.folder.checkpoint(state)?,
+            _ => {}
         }
-        Ok(self.folder.evaluation(self.seed, round, splits)?)
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        Ok(self.folder.checkpoint(state)?)
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }
