@@ -47,7 +47,8 @@ function changeBetween(measure, before, after) {
   return element("td", { class: sure ? changeClass(measure, least) : "" }, `${change(measure, least)} to ${change(measure, most)}`);
 }
 
-// Returns the change of each device relative to the baseline, or null if there are no values per device.
+// Returns the change of each device relative to the baseline, or null if there are no values per
+// device.
 function changes({ run, measure, track, frame }) {
   if (run.cohorts) return null;
   const kept = keptFrame(measure, frame);
