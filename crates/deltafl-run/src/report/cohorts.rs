@@ -48,24 +48,25 @@ struct Seed<'a> {
 
 /// Returns the seeds in training order, with the versions for which every track was evaluated.
 fn by_seed(lines: &[RoundLine], tracks: usize) -> Vec<Seed<'_>> {
-    let mut seeds: Vec<Seed<'_>> = Vec::new();
+    let mut seeds: Vec<(u64, BTreeMap<u64, BTreeMap<usize, &CohortEvaluation>>)> = Vec::new();
     for record in lines.iter().map(|line| &line.record) {
-        if seeds.iter().all(|known| known.seed != record.seed) {
-            seeds.push(Seed { seed: record.seed, versions: BTreeMap::new() });
+        if seeds.iter().all(|(seed, _)| *seed != record.seed) {
+            seeds.push((record.seed, BTreeMap::new()));
         }
-        let Some(seed) = seeds.iter_mut().find(|known| known.seed == record.seed) else { continue };
+        let Some((_, versions)) = seeds.iter_mut().find(|(seed, _)| *seed == record.seed) else { continue };
         for told in &record.evaluations {
-            let known = seed.versions.entry(told.version).or_default();
             // A version is evaluated once: by the last cohort of a run, or by the next cohort if
-            // the run was extended.
-            if known.len() == record.track {
-                known.push(told);
-            }
+            // the run was extended. Tracks that take turns end in different rounds.
+            versions.entry(told.version).or_default().entry(record.track).or_insert(told);
         }
     }
-    seeds.iter_mut().for_each(|seed| seed.versions.retain(|_, told| told.len() == tracks));
-    seeds.retain(|seed| !seed.versions.is_empty());
-    seeds
+    let complete = |(version, told): (u64, BTreeMap<usize, _>)| {
+        (told.len() == tracks).then(|| (version, told.into_values().collect()))
+    };
+    let seeds = seeds
+        .into_iter()
+        .map(|(seed, versions)| Seed { seed, versions: versions.into_iter().filter_map(complete).collect() });
+    seeds.filter(|seed| !seed.versions.is_empty()).collect()
 }
 
 /// Converts a measure of an evaluation to a measure of a report.
@@ -182,6 +183,8 @@ mod tests {
             (&[0][..], &[1, 2][..], false)
         );
         assert!(read(&one[..1], 2).is_none(), "only one of two tracks");
+        let turned: Vec<RoundLine> = one.iter().rev().cloned().collect();
+        assert_eq!(read(&turned, 2).map(|told| told.rounds), Some(vec![0]), "the second track ended first");
         assert!(read(&[], 2).is_none());
     }
 }
