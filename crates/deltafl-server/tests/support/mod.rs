@@ -152,16 +152,7 @@ pub fn commit<'a>(
     lines: &'a [RoundLine],
     publish: bool,
 ) -> Commit<'a> {
-    Commit {
-        state,
-        labels,
-        model: &LINEAR,
-        lines,
-        timeline: &[],
-        publish,
-        losses: &[],
-        contract: None,
-    }
+    Commit { state, labels, model: &LINEAR, lines, timeline: &[], publish, losses: &[], contract: None }
 }
 
 /// A server's HTTP side on a port of its own, with three levels in two versions.
