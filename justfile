@@ -27,6 +27,10 @@ models:
 doc:
     cargo doc --no-deps --open
 
+# Builds the book in target/book.
+book:
+    scripts/docs --book
+
 # Runs a fuzz target, for example: just fuzz data_leaf 60. (SQLite defines two tables with one name, so
 # detect_odr_violation is off.)
 fuzz target seconds="60":

@@ -168,7 +168,7 @@ fn opened<'a>(
     ordinal: usize,
 ) -> Result<Gpu<'a>, GpuError> {
     let device = Device::open(ordinal, kernel_cache())?;
-    let mut gpu = Gpu::new(&device, federation, &experiment.model.spec(), params, Use::default())?;
+    let mut gpu = Gpu::new(&device, federation, experiment.model.spec(), params, Use::default())?;
     // Missing kernels are detected before the run folder is created.
     gpu.prepare(experiment.local.batch.get())?;
     Ok(gpu)

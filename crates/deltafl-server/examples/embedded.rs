@@ -23,7 +23,8 @@ pub(crate) fn serve(
 ) -> Result<State, Box<dyn Error>> {
     let tail = Tail { quantile: Quantile::Private(Default::default()), ..Tail::new(0.5.try_into()?) };
     let plan = Plan {
-        rounds: 20,
+        // The two tracks take turns.
+        rounds: 40,
         sampling: Sampling { cohort_size: 4, with_replacement: false, availability: Availability::default() },
         local: Local { work: Work::Epochs(5), batch: 1, learning_rate: 0.1, decay: None },
         evaluate_every: 20,

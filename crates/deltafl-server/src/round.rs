@@ -51,7 +51,6 @@ impl Deadlines {
             PhaseName::Advertise | PhaseName::Reveal | PhaseName::Share | PhaseName::Confirm => self.setup,
             PhaseName::MaskedInput(_) => self.input,
             PhaseName::Consistency(_) | PhaseName::Unmask(_) => self.unmask,
-            _ => self.setup,
         }
     }
 }
@@ -351,7 +350,6 @@ fn name(phase: PhaseName) -> &'static str {
         PhaseName::MaskedInput(_) => "masked answers",
         PhaseName::Consistency(_) => "consistency check",
         PhaseName::Unmask(_) => "unmask",
-        _ => "another phase",
     }
 }
 

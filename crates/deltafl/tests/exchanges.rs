@@ -4,7 +4,7 @@
 #[path = "exchanges/peers.rs"]
 mod peers;
 
-use deltafl::algorithm::{EtaRule, Options, Quantile, SCAFFOLD, Tail, Track};
+use deltafl::algorithm::{EtaRule, Quantile, SCAFFOLD, Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
@@ -19,7 +19,7 @@ use deltafl::question::Query;
 use deltafl::stream::Stream;
 use deltafl::superquantile::private::PrivateQuantile;
 use deltafl::superquantile::{Conformity, DeviceLoss};
-use deltafl::terms::Terms;
+use deltafl::terms::{Terms, TrackSchedule};
 use deltafl::trainer::{LocalTrainer, Sgd, Work};
 use deltafl::training::{
     Event, Local, LossReporting, Observer as _, Outcome, Plan, Records, RoundRecord, State, TrainOptions,
@@ -85,7 +85,7 @@ fn all_algorithms() -> Vec<Track> {
         private(PrivateQuantile::Mm, half()).into(),
         Tail { nu, eta_every: 2, ..half() }.into(),
         private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
-        Track::of(&SCAFFOLD, &Options::new(&SCAFFOLD, []).unwrap(), 0.0).unwrap(),
+        Track::of(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
     ]
 }
 
@@ -179,7 +179,8 @@ fn any_number_of_processes_gives_the_same_bits() {
 #[test]
 fn masked_sums_over_several_processes_give_the_same_bits() {
     let federation = federation();
-    for terms in [Terms::OPEN, Terms::PRIVATE] {
+    let apart = Terms { schedule: TrackSchedule::Apart, ..Terms::PRIVATE };
+    for terms in [Terms::OPEN, Terms::PRIVATE, apart] {
         let plan = Plan { rounds: 2, terms, ..plan(all_algorithms()) };
         let one = run(&federation, &plan, 1);
         for records in at_table(2, &federation, &plan, masked) {

@@ -6,7 +6,6 @@ use crate::identity::DeviceId;
 
 /// A phase of a round, by the message that the server waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
 pub enum PhaseName {
     /// Advertise keys.
     Advertise,
