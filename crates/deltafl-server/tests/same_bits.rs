@@ -86,7 +86,7 @@ async fn devices_tell_of_held_out_examples_what_the_simulation_tells() {
         // The whole cohort told, each device of one track.
         for round in deployed.records.chunk_by(|one, other| one.round == other.round) {
             let told = round.iter().flat_map(|record| record.evaluations.first());
-            let devices: u64 = told.map(|told| told.devices()).sum();
+            let devices: u64 = told.map(deltafl::evaluation::CohortEvaluation::devices).sum();
             assert!(devices == 8 || round[0].evaluations.is_empty(), "{devices}");
         }
         assert_eq!(deployed.evaluations, 0, "device by device nothing is told");

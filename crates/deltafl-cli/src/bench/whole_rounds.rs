@@ -1,6 +1,7 @@
 //! Whole rounds of Δ-FL: the losses of the cohort, the tail, its updates and their sum.
 //!
-//! Rounds with one thread and with all of them take turns, so that both meet the same machine.
+//! Rounds with one thread and with all threads alternate, so that both run under the same
+//! conditions.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -21,7 +22,7 @@ use serde::Serialize;
 use super::cases::Case;
 use super::median;
 
-/// What a round costs.
+/// The cost of a round.
 #[derive(Debug, Serialize)]
 pub(super) struct RoundFigures {
     model: &'static str,
@@ -34,7 +35,7 @@ pub(super) struct RoundFigures {
     speedup: f64,
 }
 
-/// Rounds of a case with every device of a federation in the cohort.
+/// Measures rounds of a case with every device of a federation in the cohort.
 pub(super) fn measure(
     case: &Case,
     isa: Isa,
@@ -64,7 +65,7 @@ pub(super) fn measure(
     })
 }
 
-/// The heading of the lines.
+/// Prints the header of the table.
 pub(super) fn print_header(isa: Isa, threads: u16, rounds: u32) {
     println!("{isa} kernels; whole rounds of Δ-FL at θ = 0.5, median of {rounds}\n");
     let together = format!("{threads} thread(s)");
@@ -85,7 +86,7 @@ impl RoundFigures {
     }
 }
 
-/// Rounds that all start from the same state, and so cost the same.
+/// Rounds that all start from the same state and therefore have the same cost.
 struct Rounds<'a> {
     exchange: Box<dyn Exchange + 'a>,
     plan: Plan,
@@ -99,7 +100,7 @@ impl<'a> Rounds<'a> {
         trainer: &'a dyn LocalTrainer,
         threads: u16,
     ) -> Result<Self> {
-        let half = Conformity::try_from(0.5).expect("0.5 lies in (0, 1]");
+        let half = Conformity::try_from(0.5).expect("0.5 is in (0, 1]");
         let plan = Plan {
             rounds: u64::MAX,
             sampling: Sampling {
@@ -123,7 +124,7 @@ impl<'a> Rounds<'a> {
         let compute = Threads::new(trainer, federation, usize::from(threads)).into_diagnostic()?;
         let exchange = Box::new(Direct::new(compute, federation).into_diagnostic()?);
         let mut rounds = Self { exchange, plan, start };
-        rounds.seconds()?; // first touches of memory
+        rounds.seconds()?; // warms up the memory
         Ok(rounds)
     }
 

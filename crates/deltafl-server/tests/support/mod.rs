@@ -142,6 +142,9 @@ pub fn phases() -> Vec<Phase> {
     ]
 }
 
+/// The model of the committed rounds.
+static LINEAR: ModelSpec = ModelSpec::LINEAR;
+
 /// Commits the round that ends with `state(round)`.
 pub fn commit<'a>(
     state: &'a State,
@@ -152,7 +155,7 @@ pub fn commit<'a>(
     Commit {
         state,
         labels,
-        model: &ModelSpec::LINEAR,
+        model: &LINEAR,
         lines,
         timeline: &[],
         publish,
