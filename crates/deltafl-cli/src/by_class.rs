@@ -7,7 +7,7 @@ use deltafl::compute::Threads;
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, Split, TargetKind,
 };
-use deltafl::exchange::{Direct, Exchange as _, SplitEvaluation};
+use deltafl::exchange::{Exchange as _, Simulation, SplitEvaluation};
 use deltafl::metrics::OverSeeds;
 use deltafl::params::Params;
 use deltafl::task::{Task, Unit};
@@ -34,7 +34,7 @@ pub(crate) fn evaluate(
         return Ok(None);
     }
     let compute = Threads::new(trainer, &by_class, threads).map_err(Report::from_err)?;
-    let mut exchange = Direct::new(compute, &by_class).map_err(Report::from_err)?;
+    let mut exchange = Simulation::with_compute(compute, &by_class).map_err(Report::from_err)?;
     let mut evaluations = Vec::new();
     for params in seeds {
         evaluations.extend(exchange.evaluate(Split::Train, params).map_err(Report::from_err)?);

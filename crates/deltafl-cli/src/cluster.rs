@@ -9,7 +9,7 @@ use deltafl::trainer::Sgd;
 use deltafl::training::train;
 use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
-use deltafl_mpi::{Masks, World};
+use deltafl_mpi::World;
 use miette::Report;
 
 use crate::error::{bad_input, exit_code};
@@ -94,13 +94,12 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         eprintln!("{}", found.told());
     }
     let compute = computing(found, &trainer, &federation, world.threads(options.threads))?.alone();
-    let masks = match experiment.secagg {
-        SecureAggregation::Plain => Masks::None,
-        SecureAggregation::Real => Masks::Real { drop_out: experiment.availability.drop_out.get() },
-    };
     let mut exchange = world
-        .exchange(compute, &federation, masks)
+        .exchange(compute, &federation)
         .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
+    if experiment.secagg == SecureAggregation::Real {
+        exchange = exchange.masked(experiment.availability.drop_out.get());
+    }
     let show = if world.is_root() { options.show } else { &Show::Quiet };
     warn_before(&experiment, &federation, show);
     let (stop, folder) = (stop_on_interrupt(), folder.map(Mutex::new));
@@ -135,7 +134,7 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         let stopped = Stopped::at(options.out, &experiment, &state);
         return Ok(if world.is_root() { Ended::Interrupted(stopped) } else { Ended::Followed });
     }
-    if let Some(throughput) = exchange.throughput().filter(|_| matches!(show, Show::Plain)) {
+    if let Some(throughput) = world.throughput(&exchange).filter(|_| matches!(show, Show::Plain)) {
         eprint!("{throughput}");
     }
     let folder = folder.map(|folder| folder.into_inner().unwrap_or_else(PoisonError::into_inner));

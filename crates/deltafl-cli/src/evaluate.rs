@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use deltafl::algorithm::TrackLabel;
 use deltafl::compute::Threads;
 use deltafl::data::{DeviceSplit, Federation, Normalise, Split};
-use deltafl::exchange::{Direct, Exchange as _, SplitEvaluation};
+use deltafl::exchange::{Exchange as _, Simulation, SplitEvaluation};
 use deltafl::metrics::{Figures, FiguresOverSeeds};
 use deltafl::params::Params;
 use deltafl::task::Task;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let trainer = Sgd::new(&*model);
     let refused = || bad_input(format!("{} cannot be evaluated", args.data.display()));
     let compute = Threads::new(&trainer, &federation, args.cpu.threads).map_err(|e| refused().because(e))?;
-    let mut exchange = Direct::new(compute, &federation).map_err(|e| refused().because(e))?;
+    let mut exchange = Simulation::with_compute(compute, &federation).map_err(|e| refused().because(e))?;
     let mut evaluations = Vec::new();
     for state in &states {
         let params: Vec<&Params> = tracks.iter().map(|(t, _)| &state.tracks[*t].params).collect();

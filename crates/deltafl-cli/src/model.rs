@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use deltafl::compute::Threads;
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Exchange as _};
+use deltafl::exchange::{Exchange as _, Simulation};
 use deltafl::params::Params;
 use deltafl::superquantile::{Bounds, Conformity};
 use deltafl::task::Metric;
@@ -254,7 +254,8 @@ fn evaluate(
     let trainer = Sgd::new(&*model);
     let compute =
         Threads::new(&trainer, federation, cpu.threads).map_err(|e| bad_input(refused).because(e))?;
-    let mut exchange = Direct::new(compute, federation).map_err(|e| bad_input(refused).because(e))?;
+    let mut exchange =
+        Simulation::with_compute(compute, federation).map_err(|e| bad_input(refused).because(e))?;
     let (mut loss, mut value, mut examples) = (0.0, 0.0, 0.0);
     let held_out = federation.held_out().iter().any(Option::is_some);
     let splits = [Split::Test, Split::Train, Split::Validation];

@@ -9,7 +9,7 @@ use std::time::Instant;
 use deltafl::algorithm::TrackLabel;
 use deltafl::compute::{Compute, Threads};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Exchange, Masked};
+use deltafl::exchange::{Exchange, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::params::Params;
@@ -174,14 +174,12 @@ pub(crate) fn exchange<'a>(
     compute: Box<dyn Compute + Send + 'a>,
     federation: &'a Federation,
 ) -> Result<Box<dyn Exchange + Send + 'a>, Report> {
-    let exchange: Result<Box<dyn Exchange + Send + 'a>, _> = match experiment.secagg {
-        SecureAggregation::Plain => Direct::new(compute, federation).map(|direct| Box::new(direct) as _),
-        SecureAggregation::Real => {
-            let drop_out = experiment.availability.drop_out.get();
-            Masked::new(compute, federation, drop_out).map(|masked| Box::new(masked) as _)
-        }
-    };
-    Ok(exchange.map_err(|e| bad_input("the experiment cannot be trained").because(e))?)
+    let simulation = Simulation::with_compute(compute, federation)
+        .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
+    Ok(match experiment.secagg {
+        SecureAggregation::Plain => Box::new(simulation),
+        SecureAggregation::Real => Box::new(simulation.masked(experiment.availability.drop_out.get())),
+    })
 }
 
 /// Refuses to go on as one of several MPI ranks, for commands that run in one process.

@@ -4,7 +4,7 @@
 //!
 //! ```
 //! use deltafl::compute::Threads;
-//! use deltafl::exchange::Direct;
+//! use deltafl::exchange::Simulation;
 //! use deltafl::kernel::Isa;
 //! use deltafl::trainer::Sgd;
 //! use deltafl::training::{Records, State, train};
@@ -23,7 +23,7 @@
 //! let federation = experiment.data.load()?;
 //! let model = experiment.model.spec().build(&federation, Isa::detect())?;
 //! let trainer = Sgd::new(&*model);
-//! let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2)?, &federation)?;
+//! let mut exchange = Simulation::with_compute(Threads::new(&trainer, &federation, 2)?, &federation)?;
 //! let mut state = State::new(1, 2, &trainer);
 //! train(&mut exchange, &experiment.plan(), &mut state, &mut Records::default())?;
 //! assert_ne!(state.tracks[0].params, state.tracks[1].params);

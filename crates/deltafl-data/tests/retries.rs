@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use deltafl::compute::Threads;
 use deltafl::data::Split;
 use deltafl::data::synthetic::{Glyphs, Spec};
-use deltafl::exchange::{Direct, Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
+use deltafl::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Simulation, SplitEvaluation, Sum};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::params::Params;
@@ -28,7 +28,7 @@ const EXPERIMENT: &str = r#"
 
 /// An engine whose updates fail now and then, and whose devices come and go.
 struct Fickle<'a> {
-    exchange: Direct<'a, Threads<'a>>,
+    exchange: Simulation<'a>,
     /// Sums of updates that still come to nothing.
     failures: u32,
     present: Reachable,
@@ -83,7 +83,7 @@ fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, (u32, u32)) 
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
     let compute = Threads::new(&trainer, &federation, 1).unwrap();
-    let exchange = Direct::new(compute, &federation).unwrap();
+    let exchange = Simulation::with_compute(compute, &federation).unwrap();
     let mut engine = Fickle { exchange, failures, present, cohorts: Vec::new() };
     let mut state = State::new(7, 1, &trainer);
     let options = TrainOptions { checkpoint_every_round: true, ..TrainOptions::default() };

@@ -17,7 +17,7 @@ use deltafl::stream::Stream;
 use deltafl::terms::Terms;
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{Event, Local, Plan, State, train};
-use deltafl_mpi::{Masks, World};
+use deltafl_mpi::World;
 use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::CommunicatorCollectives;
@@ -136,8 +136,8 @@ fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model,
         tracks: vec![Track::fed_avg(), Tail::new(theta).into()],
     };
     let trainer = Sgd::new(model);
-    let compute = Box::new(Threads::new(&trainer, federation, 1).expect("a thread"));
-    let mut engine = world.exchange(compute, federation, Masks::None).expect("there are train devices");
+    let compute = Threads::new(&trainer, federation, 1).expect("a thread");
+    let mut engine = world.exchange(compute, federation).expect("there are train devices");
     let mut state = State::new(1, plan.tracks.len(), &trainer);
     // Wall-clock time of each round but the first, which warms caches and memory.
     let (mut since, mut laps) = (None::<Instant>, Vec::new());
@@ -151,7 +151,7 @@ fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model,
     train(&mut engine, &plan, &mut state, &mut world.observe(Some(stopwatch)))
         .expect("the run can be trained");
 
-    let throughput = engine.throughput();
+    let throughput = world.throughput(&engine);
     if world.is_root() {
         laps.sort_by(f64::total_cmp);
         let (least, median) = (1e3 * laps[0], 1e3 * laps[laps.len() / 2]);

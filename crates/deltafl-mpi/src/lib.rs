@@ -18,7 +18,8 @@
 //! | module | holds |
 //! |---|---|
 //! | [`World`] | the ranks of a job: who they are, and what they must agree on |
-//! | [`MpiExchange`] | the exchange: any compute within a rank, collectives between ranks |
+//! | [`MpiExchange`] | the exchange: a simulation that shares its devices among ranks |
+//! | [`Ranks`] | the collective operations of that exchange |
 //! | [`Agreed`] | the observer of all ranks: rank 0 decides whether the run stops |
 //! | [`Throughput`] | what each rank did, and how evenly |
 //!
@@ -31,7 +32,6 @@
 //! use deltafl::kernel::Isa;
 //! use deltafl::model::ModelSpec;
 //! use deltafl::trainer::Sgd;
-//! use deltafl_mpi::Masks;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let world = deltafl_mpi::World::init()?;
@@ -40,9 +40,9 @@
 //! let model = ModelSpec::LINEAR.build(&federation, world.common_isa(Isa::detect()))?;
 //! let trainer = Sgd::new(&*model);
 //! let compute = Threads::new(&trainer, &federation, world.threads(0))?;
-//! let mut exchange = world.exchange(Box::new(compute), &federation, Masks::None)?;
+//! let mut exchange = world.exchange(compute, &federation)?;
 //! // deltafl::training::train(&mut exchange, &plan, &mut state, &mut world.observe(recorder))
-//! if let Some(throughput) = exchange.throughput() {
+//! if let Some(throughput) = world.throughput(&exchange) {
 //!     eprint!("{throughput}");
 //! }
 //! # Ok(())
@@ -50,14 +50,13 @@
 //! ```
 
 mod agreed;
-mod exchange;
 mod launcher;
 mod ranks;
 mod throughput;
 mod world;
 
 pub use agreed::Agreed;
-pub use exchange::{Masks, MpiExchange};
 pub use launcher::launched;
+pub use ranks::Ranks;
 pub use throughput::{RankThroughput, Throughput};
-pub use world::{Differs, World, WorldError};
+pub use world::{Differs, MpiExchange, World, WorldError};

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use deltafl::compute::Compute;
 use deltafl::data::Federation;
-use deltafl::exchange::ExchangeError;
+use deltafl::exchange::{ExchangeError, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::training::Observer;
 use mpi::Threading;
@@ -17,8 +17,12 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Root};
 
 use crate::agreed::Agreed;
-use crate::exchange::{Masks, MpiExchange};
 use crate::launcher;
+use crate::ranks::Ranks;
+use crate::throughput::{self, Throughput};
+
+/// The exchange over MPI ranks. Every rank asks it the same questions in the same order.
+pub type MpiExchange<'a, C> = Simulation<'a, C, Ranks<'a>>;
 
 /// The ranks of a job. Every method is collective, but for those that only name things.
 ///
@@ -116,14 +120,23 @@ impl World {
         self.hosts[..self.rank].iter().filter(|&host| *host == self.hosts[self.rank]).count()
     }
 
-    /// The exchange of this rank, over the devices that `compute` computes.
-    pub fn exchange<'a>(
+    /// Returns the exchange of this rank, whose part of the devices is computed by `compute`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the federation has no train devices.
+    pub fn exchange<'a, C: Compute>(
         &'a self,
-        compute: Box<dyn Compute + 'a>,
+        compute: C,
         federation: &'a Federation,
-        masks: Masks,
-    ) -> Result<MpiExchange<'a>, ExchangeError> {
-        MpiExchange::new(self, compute, federation, masks)
+    ) -> Result<MpiExchange<'a, C>, ExchangeError> {
+        Simulation::with_peers(compute, federation, Ranks::new(self))
+    }
+
+    /// Returns the work of each rank so far on rank 0, and `None` on the other ranks. Collective.
+    pub fn throughput<C: Compute>(&self, exchange: &MpiExchange<'_, C>) -> Option<Throughput> {
+        let ranks = exchange.peers();
+        throughput::gather(self, exchange.share(), ranks.busy(), ranks.waited())
     }
 
     /// Wraps the observer of rank 0 for all ranks. The other ranks pass `None`.

@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use deltafl::compute::Threads;
-use deltafl::exchange::{Direct, Exchange, Reachable};
+use deltafl::exchange::{Exchange, Reachable, Simulation};
 use deltafl::question::Ask;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Event, Observer as _, State, train_with};
@@ -228,7 +228,7 @@ async fn trained_by_two(dies: Dies) -> (State, Vec<(u64, u64)>) {
 fn simulated_with_another_cohort(test: &TestFederation) -> State {
     let trainer = Sgd::new(&*test.model);
     let compute = Threads::new(&trainer, &test.federation, 2).unwrap();
-    let inner = Direct::new(compute, &test.federation).unwrap();
+    let inner = Simulation::with_compute(compute, &test.federation).unwrap();
     let draw = deltafl::cohort::Draw { seed: 1, round: ROUND, attempt: 0 };
     let drawn = test.experiment.plan().sampling.cohort(inner.devices(), draw, &Reachable::Everyone);
     let mut reachable = vec![true; inner.devices()];

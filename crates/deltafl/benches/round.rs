@@ -11,7 +11,7 @@ use deltafl::algorithm::{Tail, Track};
 use deltafl::cohort::{Availability, Draw, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::exchange::{Direct, Reachable};
+use deltafl::exchange::{Reachable, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::superquantile::Conformity;
@@ -50,7 +50,7 @@ fn rounds(criterion: &mut Criterion, name: &str, model: &ModelSpec, classes: u32
         let model = model.build(&federation, Isa::detect()).expect("the model fits the features");
         let trainer = Sgd::new(&*model);
         let compute = Threads::new(&trainer, &federation, 1).expect("a thread");
-        let mut exchange = Direct::new(compute, &federation).expect("there are devices");
+        let mut exchange = Simulation::with_compute(compute, &federation).expect("there are devices");
         let half = Conformity::try_from(0.5).expect("in (0, 1]");
         let plan = Plan {
             rounds: u64::MAX,

@@ -20,7 +20,7 @@ use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::Glyphs;
 use deltafl::data::{Normalise, Split};
-use deltafl::exchange::Direct;
+use deltafl::exchange::Simulation;
 use deltafl::metrics::Figures;
 use deltafl::model::{Batch, Model, Score};
 use deltafl::stream::Stream;
@@ -172,7 +172,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("test error over the devices, mean and 90th percentile");
     println!("round{:>29}{:>28}", "FedAvg", "Δ-FL, θ = 0.5");
     let trainer = Sgd::new(&model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 0)?, &federation)?;
+    let mut exchange = Simulation::with_compute(Threads::new(&trainer, &federation, 0)?, &federation)?;
     let mut state = State::new(1, plan.tracks.len(), &trainer);
     train(&mut exchange, &plan, &mut state, &mut print_errors)?;
     Ok(())

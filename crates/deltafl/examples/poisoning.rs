@@ -19,7 +19,7 @@ use deltafl::data::synthetic::{ExamplesPerDevice, Glyphs};
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, FederationIndex, InputColumn, InputKind, Normalise, Split,
 };
-use deltafl::exchange::Direct;
+use deltafl::exchange::Simulation;
 use deltafl::kernel::Isa;
 use deltafl::memory::Memory;
 use deltafl::metrics::Figures;
@@ -209,7 +209,8 @@ impl Case {
         let trainer = Sgd::new(&*model);
         let lengths = (liars.is_empty() && self.defence == Defence::Nothing).then(Vec::new);
         let threads = Threads::new(&trainer, &federation, 0)?;
-        let mut exchange = Direct::new(Fleet { threads, liars, lie: self.lie, lengths }, &federation)?;
+        let mut exchange =
+            Simulation::with_compute(Fleet { threads, liars, lie: self.lie, lengths }, &federation)?;
         let (mut state, mut records) = (State::new(seed, plan.tracks.len(), &trainer), Records::default());
         train(&mut exchange, &plan, &mut state, &mut records)?;
         let (_, splits) = records.evaluations.last().ok_or("no evaluation")?;
@@ -221,7 +222,7 @@ impl Case {
         Ok(Told {
             errors: (0..plan.tracks.len()).map(figures).collect::<Result<_, Box<dyn Error>>>()?,
             thrown_away: thrown_away.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
-            lengths: exchange.fleet().compute().lengths.clone().unwrap_or_default(),
+            lengths: exchange.compute().lengths.clone().unwrap_or_default(),
         })
     }
 

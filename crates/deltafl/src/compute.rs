@@ -1,8 +1,9 @@
 //! Where devices compute: forward passes and local updates.
 //!
-//! Every [`Exchange`](crate::exchange::Exchange) of a simulation stands on a [`Compute`]. What does not depend on the place
-//! (who is asked what, the cache of losses, the order of tasks, equal params computed once) stands above it, in
-//! [`Fleet`](crate::exchange::Fleet). [`Threads`] computes on the CPUs of this process.
+//! A [`Simulation`](crate::exchange::Simulation) computes its devices by a [`Compute`]. Work that all
+//! implementations share belongs to the simulation: the questions of each device, the cache of losses,
+//! the order of tasks, and the evaluation of equal params. [`Threads`] computes on the CPUs of this
+//! process.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
-//! How the answers of a cohort meet.
+//! The aggregation of the answers of a cohort.
 //!
-//! The round loop asks an [`Exchange`] about a cohort, for all tracks at once, because a device that is visited once should
-//! do all its work. Where devices compute is another question ([`crate::compute`]): [`Direct`] and [`Masked`] stand on a
-//! [`Fleet`], which is a federation over any [`Compute`](crate::compute::Compute) here and at any [`Peers`]; devices of a
-//! deployed federation answer over a network. All of them come to the same bits.
+//! The round loop asks an [`Exchange`] about a cohort, for all tracks at once, so that each device
+//! does all its work in one visit. A [`Simulation`] computes the devices of a federation by any
+//! [`Compute`](crate::compute::Compute), in this process and at any [`Peers`]. The devices of a
+//! deployed federation answer over a network. All exchanges yield the same bits.
 
 use std::sync::Arc;
 
@@ -17,20 +17,16 @@ use crate::superquantile::DeviceLoss;
 use crate::task::Task;
 use crate::terms::Terms;
 
-mod direct;
 mod fleet;
 mod masked;
 mod peers;
 mod recall;
+mod simulation;
 
-pub use direct::Direct;
-pub use fleet::Fleet;
-pub use masked::{Masked, SLOTS};
+use fleet::Fleet;
+pub use masked::SLOTS;
 pub use peers::{Alone, Peers, Share};
-
-/// Cohorts with which a simulated round is begun before the run ends with an error: where so many in a row come to no
-/// sum, the next would not either.
-const ATTEMPTS: u64 = 50;
+pub use simulation::Simulation;
 
 /// The place of a device among those that train: its place in the roster of a deployed federation. In a federation that also
 /// holds devices that only test, a device has another index, by which its examples are found; the two cannot be taken for each

@@ -10,7 +10,7 @@
 //! use deltafl::cohort::{Availability, Sampling};
 //! use deltafl::compute::Threads;
 //! use deltafl::data::synthetic::Glyphs;
-//! use deltafl::exchange::Direct;
+//! use deltafl::exchange::Simulation;
 //! use deltafl::kernel::Isa;
 //! use deltafl::model::ModelSpec;
 //! use deltafl::superquantile::Conformity;
@@ -31,7 +31,7 @@
 //! let federation = Glyphs { devices: 12.try_into()?, ..Glyphs::default() }.build();
 //! let model = ModelSpec::LINEAR.build(&federation, Isa::detect())?;
 //! let trainer = Sgd::new(&*model);
-//! let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2)?, &federation)?;
+//! let mut exchange = Simulation::with_compute(Threads::new(&trainer, &federation, 2)?, &federation)?;
 //! let (mut state, mut records) = (State::new(1, 2, &trainer), Records::default());
 //! train(&mut exchange, &plan, &mut state, &mut records)?;
 //! for track in &records.rounds {

@@ -7,7 +7,7 @@ use deltafl::cohort::{Availability, Draw, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::Glyphs;
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Drawn, Reachable};
+use deltafl::exchange::{Drawn, Reachable, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::params::Params;
@@ -44,7 +44,8 @@ fn run(plan: &Plan, stops: &[u64]) -> State {
     let federation = federation();
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+    let mut exchange =
+        Simulation::with_compute(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
     let mut state = State::new(7, plan.tracks.len(), &trainer);
     for &stop in stops {
         let mut records = Records { stop_after: Some(stop), ..Records::default() };
@@ -72,7 +73,8 @@ fn devices_count_alike_with_uniform_weights_and_by_their_class_with_buckets() {
         let federation = federation();
         let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
         let trainer = Sgd::new(&*model);
-        let mut exchange = Direct::new(Threads::new(&trainer, &federation, 1).unwrap(), &federation).unwrap();
+        let mut exchange =
+            Simulation::with_compute(Threads::new(&trainer, &federation, 1).unwrap(), &federation).unwrap();
         let (mut state, mut records) = (State::new(7, 1, &trainer), Records::default());
         let plan = Plan { rounds: 1, terms, ..plan(vec![track("fedavg", &[])]) };
         train(&mut exchange, &plan, &mut state, &mut records).unwrap();
@@ -107,7 +109,8 @@ fn in_private_mode_tracks_that_share_w_part_without_sharing_a_device() {
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
     let tails = |terms: Terms| {
-        let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+        let mut exchange =
+            Simulation::with_compute(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
         let (mut state, mut records) = (State::new(7, 3, &trainer), Records::default());
         let mut plan = Plan { rounds: 2, terms, ..plan(tracks()) };
         plan.sampling.cohort_size = 12;

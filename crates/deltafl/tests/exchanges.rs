@@ -9,9 +9,7 @@ use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::exchange::{
-    Direct, Drawn, Exchange, ExchangeError, Fleet, Masked, Reachable, Round, SplitEvaluation, Sum,
-};
+use deltafl::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Simulation, SplitEvaluation, Sum};
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::params::Params;
@@ -57,7 +55,7 @@ fn run(federation: &Federation, plan: &Plan, threads: usize) -> Records {
     let model = linear(federation);
     let trainer = Sgd::new(&*model);
     let compute = Threads::new(&trainer, federation, threads).unwrap();
-    run_on(&mut Direct::new(compute, federation).unwrap(), plan, &trainer)
+    run_on(&mut Simulation::with_compute(compute, federation).unwrap(), plan, &trainer)
 }
 
 fn run_on(exchange: &mut dyn Exchange, plan: &Plan, trainer: &dyn LocalTrainer) -> Records {
@@ -122,7 +120,7 @@ fn asking_everybody_for_losses_changes_no_bit_of_training() {
             }
             records.handle(event)
         };
-        let mut exchange = Direct::new(compute, &federation).unwrap();
+        let mut exchange = Simulation::with_compute(compute, &federation).unwrap();
         train_with(&mut exchange, &plan, &mut state, options, &mut observer).unwrap();
         assert_eq!(plain.checkpoint, records.checkpoint);
         assert_eq!(reported.len() as u64, plan.rounds);
@@ -135,28 +133,19 @@ fn asking_everybody_for_losses_changes_no_bit_of_training() {
     }
 }
 
-fn direct<'a>(fleet: Fleet<'a, Threads<'a>, AtTable<'a>>) -> Box<dyn Exchange + 'a> {
-    Box::new(Direct::of(fleet))
-}
-
-fn masked<'a>(fleet: Fleet<'a, Threads<'a>, AtTable<'a>>) -> Box<dyn Exchange + 'a> {
-    Box::new(Masked::of(fleet, 0.0))
-}
-
 /// The records of each of several processes.
-fn at_table(
-    size: usize,
-    federation: &Federation,
-    plan: &Plan,
-    exchange: for<'a> fn(Fleet<'a, Threads<'a>, AtTable<'a>>) -> Box<dyn Exchange + 'a>,
-) -> Vec<Records> {
+fn at_table(size: usize, federation: &Federation, plan: &Plan, is_masked: bool) -> Vec<Records> {
     let model = linear(federation);
     let trainer = Sgd::new(&*model);
     let table = Table::new(size);
     let part = |rank| {
         let compute = Threads::new(&trainer, federation, 1).unwrap();
-        let fleet = Fleet::new(compute, federation, AtTable { rank, table: &table }).unwrap();
-        run_on(&mut *exchange(fleet), plan, &trainer)
+        let peers = AtTable { rank, table: &table };
+        let mut exchange = Simulation::with_peers(compute, federation, peers).unwrap();
+        if is_masked {
+            exchange = exchange.masked(0.0);
+        }
+        run_on(&mut exchange, plan, &trainer)
     };
     std::thread::scope(|scope| {
         let handles: Vec<_> = (0..size).map(|rank| scope.spawn(move || part(rank))).collect();
@@ -170,7 +159,7 @@ fn any_number_of_processes_gives_the_same_bits() {
     let plan = plan(all_algorithms());
     let one = run(&federation, &plan, 1);
     for size in [2, 3] {
-        for records in at_table(size, &federation, &plan, direct) {
+        for records in at_table(size, &federation, &plan, false) {
             assert_eq!(records, one);
         }
     }
@@ -182,7 +171,7 @@ fn masked_sums_over_several_processes_give_the_same_bits() {
     for terms in [Terms::OPEN, Terms::PRIVATE] {
         let plan = Plan { rounds: 2, terms, ..plan(all_algorithms()) };
         let one = run(&federation, &plan, 1);
-        for records in at_table(2, &federation, &plan, masked) {
+        for records in at_table(2, &federation, &plan, true) {
             assert_eq!(records.checkpoint, one.checkpoint);
         }
     }
@@ -224,7 +213,7 @@ fn a_device_that_cannot_be_computed_is_named() {
     let model = Brittle(ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap());
     let trainer = Sgd::new(&model);
     let compute = Threads::new(&trainer, &federation, 2).unwrap();
-    let mut exchange = Direct::new(compute, &federation).unwrap();
+    let mut exchange = Simulation::with_compute(compute, &federation).unwrap();
     let mut state = State::new(7, 1, &trainer);
     let error = train(&mut exchange, &plan(vec![Track::fed_avg()]), &mut state, &mut Records::default());
     let Err(TrainingError::Exchange(error)) = error else { panic!("{error:?}") };
@@ -244,7 +233,8 @@ fn real_secure_aggregation_gives_the_same_bits_as_plain_sums() {
     let model = linear(&federation);
     let trainer = Sgd::new(&*model);
     let compute = Threads::new(&trainer, &federation, 2).unwrap();
-    let masked = run_on(&mut Masked::new(compute, &federation, 0.1).unwrap(), &plan, &trainer);
+    let masked =
+        run_on(&mut Simulation::with_compute(compute, &federation).unwrap().masked(0.1), &plan, &trainer);
     assert_eq!(masked.checkpoint, plain.checkpoint);
     for (masked, plain) in masked.rounds.iter().zip(&plain.rounds) {
         assert_eq!((masked.tail, masked.sums, masked.eta), (plain.tail, plain.sums, plain.eta));
@@ -277,7 +267,8 @@ fn a_private_tail_is_the_open_tail_when_no_loss_lies_near() {
     let mut state = run(&federation, &plan(both), 2).checkpoint.unwrap();
     let model = linear(&federation);
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+    let mut exchange =
+        Simulation::with_compute(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
     let plan = Plan { rounds: 10, ..plan(vec![half().into(), private.into()]) };
     let mut records = Records::default();
     train(&mut exchange, &plan, &mut state, &mut records).unwrap();
@@ -304,7 +295,8 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
 
     let model = linear(&federation);
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 1).unwrap(), &federation).unwrap();
+    let mut exchange =
+        Simulation::with_compute(Threads::new(&trainer, &federation, 1).unwrap(), &federation).unwrap();
     let mut state = State::new(7, plan.tracks.len(), &trainer);
     for rounds in 1..5 {
         let mut records = Records { stop_after: Some(rounds), ..Records::default() };
@@ -367,7 +359,7 @@ fn a_cohort_that_comes_to_no_sum_is_replaced_under_masks_as_over_a_network() {
     let mut plan = plan(vec![Track::fed_avg(), half().into()]);
     plan.sampling.availability.drop_out = 0.55.try_into().unwrap();
     let compute = Threads::new(&trainer, &federation, 2).unwrap();
-    let masked = Masked::new(compute, &federation, 0.2).unwrap();
+    let masked = Simulation::with_compute(compute, &federation).unwrap().masked(0.2);
     let mut masked = Failing { exchange: masked, fails: Vec::new(), failed: Vec::new() };
     let records = run_on(&mut masked, &plan, &trainer);
     assert!(!masked.failed.is_empty(), "too few of some cohort stayed");
@@ -376,7 +368,7 @@ fn a_cohort_that_comes_to_no_sum_is_replaced_under_masks_as_over_a_network() {
 
     // Another exchange on which the same cohorts come to no sum ends with the same bits.
     let compute = Threads::new(&trainer, &federation, 1).unwrap();
-    let direct = Direct::new(compute, &federation).unwrap();
+    let direct = Simulation::with_compute(compute, &federation).unwrap();
     let mut network = Failing { exchange: direct, fails: masked.failed, failed: Vec::new() };
     assert_eq!(run_on(&mut network, &plan, &trainer).checkpoint, records.checkpoint);
 }
@@ -389,7 +381,7 @@ fn a_run_whose_cohorts_all_fail_ends_with_an_error() {
     let mut plan = plan(vec![Track::fed_avg()]);
     plan.sampling.availability.drop_out = 1.0.try_into().unwrap();
     let compute = Threads::new(&trainer, &federation, 1).unwrap();
-    let mut masked = Masked::new(compute, &federation, 0.2).unwrap();
+    let mut masked = Simulation::with_compute(compute, &federation).unwrap().masked(0.2);
     let mut state = State::new(7, 1, &trainer);
     let error = train(&mut masked, &plan, &mut state, &mut Records::default()).unwrap_err();
     assert!(matches!(error, TrainingError::NoSum { round: 0, .. }), "{error}");

@@ -9,7 +9,7 @@ use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Share, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split, WithinSplit};
 use deltafl::evaluation::Measure;
-use deltafl::exchange::{Direct, Evaluation, Exchange, Masked, Reachable, SplitEvaluation};
+use deltafl::exchange::{Evaluation, Exchange, Reachable, Simulation, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::metrics::Figures;
 use deltafl::model::{Model, ModelSpec};
@@ -78,7 +78,7 @@ fn run(exchange: &mut dyn Exchange, plan: &Plan, model: &dyn Model) -> Records {
 fn simulated(federation: &Federation, plan: &Plan, model: &dyn Model) -> Records {
     let trainer = Sgd::new(model);
     let compute = Threads::new(&trainer, federation, 2).unwrap();
-    run(&mut Direct::new(compute, federation).unwrap(), plan, model)
+    run(&mut Simulation::with_compute(compute, federation).unwrap(), plan, model)
 }
 
 /// What the devices of a cohort come to under a track, told in the open.
@@ -159,7 +159,8 @@ fn masked_cohorts_tell_the_same_and_neither_changes_a_bit_of_training() {
     let trainer = Sgd::new(&*model);
     let plan = plan(&*model, 8, Quantile::Private(PrivateQuantile::TwoLevel), 0.0);
     let compute = Threads::new(&trainer, &federation, 2).unwrap();
-    let masked = run(&mut Masked::new(compute, &federation, 0.0).unwrap(), &plan, &*model);
+    let masked =
+        run(&mut Simulation::with_compute(compute, &federation).unwrap().masked(0.0), &plan, &*model);
     let direct = simulated(&federation, &plan, &*model);
     check(&federation, &plan, &masked).unwrap();
     let told = |records: &Records| -> Vec<_> {

@@ -5,7 +5,7 @@ use deltafl::algorithm::Track;
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, Split};
-use deltafl::exchange::{Direct, SplitEvaluation};
+use deltafl::exchange::{Simulation, SplitEvaluation};
 use deltafl::kernel::{Aligned, Isa};
 use deltafl::model::{Batch, Inputs, Model, ModelMismatch, ModelSpec, Regression, Step};
 use deltafl::stream::{Purpose, Stream};
@@ -91,7 +91,8 @@ fn trained(spec: &ModelSpec) -> (Vec<f32>, SplitEvaluation) {
     let federation = plane(20);
     let model = spec.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+    let mut exchange =
+        Simulation::with_compute(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
     let plan = Plan {
         rounds: 60,
         sampling: Sampling { cohort_size: 5, with_replacement: false, availability: Availability::default() },

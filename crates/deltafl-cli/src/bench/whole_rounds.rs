@@ -9,7 +9,7 @@ use deltafl::algorithm::{Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::Federation;
-use deltafl::exchange::{Direct, Exchange};
+use deltafl::exchange::{Exchange, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::superquantile::Conformity;
 use deltafl::terms::Terms;
@@ -121,7 +121,7 @@ impl<'a> Rounds<'a> {
         let mut start = State::new(1, 1, trainer);
         start.round = 1; // round 0 would evaluate every device
         let compute = Threads::new(trainer, federation, usize::from(threads)).into_diagnostic()?;
-        let exchange = Box::new(Direct::new(compute, federation).into_diagnostic()?);
+        let exchange = Box::new(Simulation::with_compute(compute, federation).into_diagnostic()?);
         let mut rounds = Self { exchange, plan, start };
         rounds.seconds()?; // first touches of memory
         Ok(rounds)

@@ -7,7 +7,7 @@ use std::process::Command;
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::exchange::{Direct, Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
+use deltafl::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Simulation, SplitEvaluation, Sum};
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::params::Params;
@@ -18,7 +18,7 @@ use deltafl::trainer::Sgd;
 use deltafl::training::{Event, Observer, ObserverError, Outcome, State, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
-use deltafl_mpi::{Masks, MpiExchange, World};
+use deltafl_mpi::{MpiExchange, World};
 
 const EXPERIMENT: &str = r#"
     name = "ranks"
@@ -86,7 +86,7 @@ pub(crate) fn train_on_threads(folder: &Path) {
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits glyphs");
     let trainer = Sgd::new(&*model);
     let compute = Threads::new(&trainer, &federation, 2).expect("two threads");
-    let mut engine = Direct::new(compute, &federation).expect("there are train devices");
+    let mut engine = Simulation::with_compute(compute, &federation).expect("there are train devices");
     let plan = experiment.plan();
     let mut state = State::new(7, plan.tracks.len(), &trainer);
     let folder = RunFolder::create(folder, &experiment).expect("the folder is new");
@@ -96,7 +96,7 @@ pub(crate) fn train_on_threads(folder: &Path) {
 
 /// An engine whose process dies at the update of a round, as by `kill -9`.
 struct Doomed<'a> {
-    engine: MpiExchange<'a>,
+    engine: MpiExchange<'a, Threads<'a>>,
     dies_in: Option<u64>,
 }
 
@@ -171,16 +171,17 @@ pub(crate) fn train_on_ranks() {
     };
 
     let compute = Threads::new(&trainer, &federation, 2).unwrap_or_else(|error| world.fail(&error, 1));
-    let masks = if number("MASKED").is_some() { Masks::Real { drop_out: 0.1 } } else { Masks::None };
-    let engine =
-        world.exchange(Box::new(compute), &federation, masks).unwrap_or_else(|error| world.fail(&error, 1));
+    let mut engine = world.exchange(compute, &federation).unwrap_or_else(|error| world.fail(&error, 1));
+    if number("MASKED").is_some() {
+        engine = engine.masked(0.1);
+    }
     let mut engine = Doomed { engine, dies_in: number("KILL_IN").filter(|_| world.rank() == 1) };
     let mut observer =
         world.observe(folder.map(|folder| Recorder { folder, stop_after: number("STOP_AFTER") }));
     let outcome = train(&mut engine, &plan, &mut state, &mut observer);
     let outcome = outcome.unwrap_or_else(|error| world.fail(&error, 1));
     assert_eq!(outcome == Outcome::Stopped, number("STOP_AFTER").is_some());
-    if let Some(throughput) = engine.engine.throughput() {
+    if let Some(throughput) = world.throughput(&engine.engine) {
         eprint!("{throughput}");
     }
 }
@@ -239,9 +240,7 @@ pub(crate) fn fail_on_a_device() {
     let model = Brittle(model);
     let trainer = Sgd::new(&model);
     let compute = Threads::new(&trainer, &federation, 1).unwrap_or_else(|error| world.fail(&error, 1));
-    let mut engine = world
-        .exchange(Box::new(compute), &federation, Masks::None)
-        .unwrap_or_else(|error| world.fail(&error, 1));
+    let mut engine = world.exchange(compute, &federation).unwrap_or_else(|error| world.fail(&error, 1));
     let experiment = experiment();
     let mut plan = experiment.plan();
     plan.tracks.truncate(1);

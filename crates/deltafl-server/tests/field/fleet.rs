@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use deltafl::compute::Threads;
 use deltafl::data::{Federation, FederationIndex, Split};
-use deltafl::exchange::{Direct, Exchange};
+use deltafl::exchange::{Exchange, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::trainer::{LocalTrainer, Sgd};
@@ -119,7 +119,7 @@ impl TestFederation {
     pub fn simulate(&self, diary: &mut Records) -> State {
         let trainer = Sgd::new(&*self.model);
         let compute = Threads::new(&trainer, &self.federation, 2).unwrap();
-        self.train(&mut Direct::new(compute, &self.federation).unwrap(), diary).unwrap()
+        self.train(&mut Simulation::with_compute(compute, &self.federation).unwrap(), diary).unwrap()
     }
 
     /// Trains over an exchange from w₀ to the end.

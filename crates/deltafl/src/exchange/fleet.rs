@@ -22,7 +22,7 @@ use crate::question::{Ask, Parting, Query};
 use crate::superquantile::DeviceLoss;
 
 /// The devices of a federation.
-pub struct Fleet<'a, C, P> {
+pub(super) struct Fleet<'a, C, P> {
     compute: C,
     federation: &'a Federation,
     /// Federation index of each train device.
@@ -83,7 +83,7 @@ impl Answers {
 
 impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     /// The devices of a federation, computed by `compute` in this process and by each of its peers.
-    pub fn new(compute: C, federation: &'a Federation, peers: P) -> Result<Self, ExchangeError> {
+    pub(super) fn new(compute: C, federation: &'a Federation, peers: P) -> Result<Self, ExchangeError> {
         let train = federation.split(Split::Train);
         if train.is_empty() {
             return Err(ExchangeError::NoTrainDevices);
@@ -94,22 +94,22 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 
     /// How many devices train.
-    pub fn devices(&self) -> usize {
+    pub(super) fn devices(&self) -> usize {
         self.train.len()
     }
 
     /// Where the devices of this process compute.
-    pub fn compute(&self) -> &C {
+    pub(super) fn compute(&self) -> &C {
         &self.compute
     }
 
     /// The processes that share the work.
-    pub fn peers(&self) -> &P {
+    pub(super) fn peers(&self) -> &P {
         &self.peers
     }
 
     /// What this process has computed so far.
-    pub fn share(&self) -> Share {
+    pub(super) fn share(&self) -> Share {
         self.share
     }
 
@@ -288,7 +288,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let examples = mine.iter().map(|block| block.examples.len() as u64).sum::<u64>();
         self.share.examples += examples * params.len() as u64;
 
-        let part = self.compute.scores(mine, params)?.concat();
+        let part = self.peers.compute(|| self.compute.scores(mine, params))?.concat();
         let lengths: Vec<usize> = cuts.iter().map(|cut| cut.len() * params.len()).collect();
         let gathered = self.peers.gather(part, &lengths)?;
         let mut totals = vec![vec![Score::default(); devices.len()]; params.len()];
@@ -352,7 +352,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             Some(UpdateTask { device, params, sent, own, plan, weight: owed.weight, sum: sum_of(owed) })
         };
         let tasks: Vec<UpdateTask<'_>> = owed.iter().filter_map(task).collect();
-        let remembered = self.compute.updates(&round.key(), &tasks, sums)?;
+        let remembered = self.peers.compute(|| self.compute.updates(&round.key(), &tasks, sums))?;
         let recalled = |(task, memory): (usize, Memory)| {
             let Owed { query, member, .. } = owed[task];
             Recalled { query, member, memory }

@@ -1,7 +1,7 @@
 //! Updates that are clipped: what it does to a run, and that it is done alike wherever devices compute.
 
 use deltafl::device::{Member, stream_key};
-use deltafl::exchange::Masked;
+use deltafl::exchange::Simulation;
 use deltafl::memory::Memory;
 use deltafl::params::UpdateCode;
 use deltafl::question::{Ask, Query, RoundKey};
@@ -52,7 +52,7 @@ fn masked_sums_and_a_device_on_its_own_clip_alike() {
     let sampling = Sampling { cohort_size: 12, ..plan.sampling };
     let plan = Plan { sampling, ..plan };
     let compute = Threads::new(&trainer, &federation, 2).unwrap();
-    let mut masked = Masked::new(compute, &federation, 0.0).unwrap();
+    let mut masked = Simulation::with_compute(compute, &federation).unwrap().masked(0.0);
     let start = State::new(7, 1, &trainer);
     let mut state = start.clone();
     train(&mut masked, &plan, &mut state, &mut Records::default()).unwrap();
@@ -83,7 +83,8 @@ fn an_algorithm_that_sends_more_than_w_is_not_clipped_in_silence() {
     let federation = federation();
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 1).unwrap(), &federation).unwrap();
+    let mut exchange =
+        Simulation::with_compute(Threads::new(&trainer, &federation, 1).unwrap(), &federation).unwrap();
     let plan = clipped(0.05, vec![track("scaffold", &[])]);
     let trained = train(&mut exchange, &plan, &mut State::new(7, 1, &trainer), &mut Records::default());
     assert!(trained.unwrap_err().to_string().contains("updates are clipped"));

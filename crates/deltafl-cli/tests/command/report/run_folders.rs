@@ -7,7 +7,7 @@ use std::sync::Arc;
 use deltafl::compute::Threads;
 use deltafl::data::Split;
 use deltafl::data::synthetic::{Glyphs, Spec};
-use deltafl::exchange::{Direct, EvaluatedDevice, Evaluation, SplitEvaluation};
+use deltafl::exchange::{EvaluatedDevice, Evaluation, Simulation, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Task;
@@ -39,7 +39,8 @@ pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary
     }
     let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+    let mut exchange =
+        Simulation::with_compute(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
     let plan = experiment.plan();
     let mut scribe =
         Scribe { seed: 0, folder: RunFolder::create(folder, &experiment).unwrap(), deployed: false };
@@ -62,7 +63,8 @@ pub(crate) fn deployed(folder: &Path) -> Summary {
     let federation = experiment.data.load().unwrap();
     let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+    let mut exchange =
+        Simulation::with_compute(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
     let plan = Plan { held_out: Some(model.task()), ..experiment.plan() };
     let mut scribe =
         Scribe { seed: 1, folder: RunFolder::create(folder, &experiment).unwrap(), deployed: true };
