@@ -1,19 +1,15 @@
-//! A device's answer to a question: the code of every exchange, on this device's data.
+//! The answer of a device to a question, computed by the core on the data of this device.
 
-use deltafl::device::{HeldOut, Member, stream_key};
+use deltafl::device::{HeldOut, LossCache, Member, stream_key};
 use deltafl::memory::Memory;
-use deltafl::params::Params;
-use deltafl::question::{Parting, Query, Question};
+use deltafl::params::{Params, ParamsId};
+use deltafl::question::Question;
 use deltafl::trainer::{TrainerError, Worker};
 
 use super::Data;
 
-/// F_k(w) at the params of the present round, so that it is computed once.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Losses {
-    round: Option<(u64, u64)>,
-    by_params: Vec<(blake3::Hash, f64)>,
-}
+/// F_k(w) in the current round.
+pub(super) type Losses = LossCache<ParamsId, f64>;
 
 /// An answer, and what it is bound to.
 pub(super) struct Answer {
@@ -29,8 +25,8 @@ pub(super) struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// The answers to all queries, one behind the other. `own` is what the device remembers, per query; to those that are
-    /// `silent` it adds nothing.
+    /// Returns the answers to all queries, one after the other. `own` is the memory of the device per
+    /// query. The answers to `silent` queries are zero.
     pub(super) fn answer(
         &self,
         question: &Question,
@@ -39,22 +35,7 @@ impl Task<'_> {
         own: &mut [Memory],
         worker: &mut dyn Worker,
     ) -> Result<Answer, TrainerError> {
-        losses.of_round((question.key.seed, question.key.round));
-        let member = self.member();
-        let mut values = Vec::with_capacity(question.queries.iter().map(Query::answer_len).sum());
-        let parting = Parting::of(&question.key, &question.queries);
-        for (i, query) in question.queries.iter().enumerate() {
-            let start = values.len();
-            values.resize(start + query.answer_len(), 0);
-            if silent.contains(&i) || !parting.answers(i, member.key) {
-                continue;
-            }
-            let loss = match query.needs_loss() {
-                true => Some(losses.at(&query.params, &member, worker)?),
-                false => None,
-            };
-            member.answer(&question.key, query, loss, worker, &mut own[i], &mut values[start..])?;
-        }
+        let values = self.member().answers(question, silent, losses, own, worker)?;
         Ok(Answer { values, context: question.digest().as_bytes().to_vec() })
     }
 
@@ -72,28 +53,5 @@ impl Task<'_> {
         let Data { federation, device, held_out } = self.data;
         let held_out = held_out.map(|k| HeldOut { examples: federation.examples(k), task: self.task });
         Member { examples: federation.examples(*device), key: stream_key(self.data.name()), held_out }
-    }
-}
-
-impl Losses {
-    fn of_round(&mut self, round: (u64, u64)) {
-        if self.round != Some(round) {
-            *self = Self { round: Some(round), by_params: Vec::new() };
-        }
-    }
-
-    fn at(
-        &mut self,
-        params: &Params,
-        member: &Member<'_>,
-        worker: &mut dyn Worker,
-    ) -> Result<f64, TrainerError> {
-        let hash = params.hash();
-        if let Some((_, loss)) = self.by_params.iter().find(|(known, _)| *known == hash) {
-            return Ok(*loss);
-        }
-        let loss = member.loss(params, worker)?;
-        self.by_params.push((hash, loss));
-        Ok(loss)
     }
 }

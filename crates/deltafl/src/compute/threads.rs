@@ -15,7 +15,7 @@ use crate::data::{Federation, FederationIndex};
 use crate::device::{add_update, stream_key, update_stream};
 use crate::kernel;
 use crate::model::Score;
-use crate::params::{Params, UpdateCode, add_wrapping};
+use crate::params::{Params, add_wrapping};
 use crate::question::RoundKey;
 use crate::task::Task;
 use crate::trainer::{LocalTask, LocalTrainer, TrainerError, Worker};
@@ -145,20 +145,12 @@ impl Compute for Threads<'_> {
             let UpdateTask { device, params, sent, own, plan, weight, sum } = tasks[t];
             at.set(device);
             thread.sums[sum].resize(lens[sum], 0);
-            if weight.is_nan() {
-                UpdateCode::refuse(&mut thread.sums[sum]);
-                return Ok(());
-            }
             let mut stream = update_stream(key, stream_key(self.federation.id(device)));
             let examples = self.federation.examples(device);
             let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
-            let mut memory = own.cloned().unwrap_or_default();
-            let answer = worker.update(&task, &mut memory, &mut stream)?;
-            // A refused update is counted inside the sum: the server learns how many, not who.
-            let added = add_update(&code, &task, answer, weight, &mut thread.sums[sum])?;
-            if added && !(own.is_none() && memory.is_empty()) {
-                thread.remembered.push((t, memory));
-            }
+            let sum = &mut thread.sums[sum];
+            let memory = add_update(&code, &task, weight, own, &mut stream, worker, sum)?;
+            thread.remembered.extend(memory.map(|memory| (t, memory)));
             Ok(())
         };
         let mut remembered = Vec::new();

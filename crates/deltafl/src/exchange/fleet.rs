@@ -13,8 +13,7 @@ use super::{
 };
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
-use crate::device::{blocks, stream_key};
-use crate::evaluation;
+use crate::device::{Contribution, LossCache, add_evaluation, blocks, mean_loss, stream_key};
 use crate::memory::Memory;
 use crate::model::Score;
 use crate::params::Params;
@@ -30,29 +29,15 @@ pub(super) struct Fleet<'a, C, P> {
     /// n_k of the train devices.
     counts: Vec<u64>,
     peers: P,
-    losses: LossCache,
+    /// F_k(w) of the devices of the current cohort, in its order.
+    losses: LossCache<Params, Vec<f64>>,
+    /// The cohort whose losses are known.
+    cohort: Vec<Drawn>,
     /// By federation index, where each device has the examples that it holds out; found when somebody first asks.
     held_out: Option<Vec<Option<FederationIndex>>>,
     /// The cohort of the next round.
     next: Vec<Drawn>,
     share: Share,
-}
-
-/// F_k(w) of the devices of the present round, so that no device computes it twice.
-#[derive(Default)]
-struct LossCache {
-    round: Option<(u64, u64)>,
-    cohort: Vec<Drawn>,
-    /// A vector of losses per distinct w, in the order of the cohort.
-    by_params: Vec<(Params, Vec<f64>)>,
-}
-
-impl LossCache {
-    /// F_k at these params, in the order of the cohort.
-    fn at(&self, params: &Params) -> Option<&[f64]> {
-        let known = self.by_params.iter().find(|(known, _)| known.is_same(params));
-        known.map(|(_, losses)| losses.as_slice())
-    }
 }
 
 /// An update that a member of the cohort owes.
@@ -89,8 +74,18 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             return Err(ExchangeError::NoTrainDevices);
         }
         let counts = train.iter().map(|&k| federation.example_count(k)).collect();
-        let (losses, next, share) = (LossCache::default(), Vec::new(), Share::default());
-        Ok(Self { compute, federation, train, counts, peers, losses, held_out: None, next, share })
+        Ok(Self {
+            compute,
+            federation,
+            train,
+            counts,
+            peers,
+            losses: LossCache::default(),
+            cohort: Vec::new(),
+            held_out: None,
+            next: Vec::new(),
+            share: Share::default(),
+        })
     }
 
     /// How many devices train.
@@ -128,7 +123,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
         self.know_losses(round, params.iter().copied())?;
         let of_params = |params: &&Params| {
-            let losses = self.losses.at(params).unwrap_or_default();
+            let losses = self.losses.get(params).map_or(&[][..], Vec::as_slice);
             let answering = round.cohort.iter().zip(losses).filter(|(drawn, _)| !drawn.dropped);
             let told = |(drawn, &loss): (&Drawn, &f64)| DeviceLoss::new(loss, self.weight(round, drawn)).ok();
             answering.filter_map(told).collect()
@@ -240,19 +235,25 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         round.terms.weights.of(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
     }
 
+    /// F_k(w) of a member of the cohort, if it is known.
+    fn loss(&self, params: &Params, member: usize) -> Option<f64> {
+        self.losses.get(params).map(|losses| losses[member])
+    }
+
     /// Makes sure that F_k(w) of the cohort is known at these params; equal params share one pass.
     fn know_losses<'p>(
         &mut self,
         round: &Round<'_>,
         params: impl Iterator<Item = &'p Params>,
     ) -> Result<(), ExchangeError> {
-        let key = Some((round.seed, round.index));
-        // Begun anew, a round has another cohort.
-        if self.losses.round != key || self.losses.cohort != round.cohort {
-            self.losses = LossCache { round: key, cohort: round.cohort.to_vec(), by_params: Vec::new() };
+        // A round that starts again has another cohort.
+        if self.cohort != round.cohort {
+            self.losses = LossCache::default();
+            self.cohort = round.cohort.to_vec();
         }
+        self.losses.begin_round(round.seed, round.index);
         let mut unknown: Vec<&Params> = Vec::new();
-        for params in params.filter(|params| self.losses.at(params).is_none()) {
+        for params in params.filter(|params| self.losses.get(params).is_none()) {
             position_of(params, &mut unknown);
         }
         if unknown.is_empty() {
@@ -261,11 +262,10 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let devices = self.federation_indices(round.cohort);
         let scores = self.scores(&devices, &unknown)?;
         for (params, scores) in unknown.into_iter().zip(scores) {
-            let mean = |(score, &k): (&Score, &FederationIndex)| {
-                score.loss / self.federation.example_count(k) as f64
-            };
+            let mean =
+                |(score, &k): (&Score, &FederationIndex)| mean_loss(score, self.federation.example_count(k));
             let losses = scores.iter().zip(&devices).map(mean).collect();
-            self.losses.by_params.push((params.clone(), losses));
+            self.losses.insert(params.clone(), losses);
         }
         Ok(())
     }
@@ -314,16 +314,19 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             let drawn = &round.cohort[member];
             let device = self.train[drawn.device.place()];
             for (query, Query { params, ask, .. }) in queries.iter().enumerate() {
-                let Ask::Update { weighting, plan } = ask else { continue };
+                if !matches!(ask, Ask::Update { .. }) {
+                    continue;
+                }
                 if parting.among(query) > 1 && !parting.answers(query, stream_key(self.federation.id(device)))
                 {
                     continue;
                 }
-                let known = if weighting.needs_loss() { self.losses.at(params) } else { None };
-                let share = known.map_or(1.0, |losses| weighting.share(losses[member]));
-                if share > 0.0 || share.is_nan() {
+                let loss = if ask.needs_loss() { self.loss(params, member) } else { None };
+                if let Contribution::Update { plan, weight } =
+                    Contribution::new(ask, self.weight(round, drawn), loss)
+                {
                     let examples = plan.examples(self.counts[drawn.device.place()]);
-                    all.push(Owed { query, member, weight: self.weight(round, drawn) * share, examples });
+                    all.push(Owed { query, member, weight, examples });
                 }
             }
         }
@@ -362,13 +365,15 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
 
     /// Adds a member's answer to a step of a private quantile.
     fn add_quantile(&self, round: &Round<'_>, query: &Query, member: usize, sum: &mut [u64]) {
-        let Ask::Quantile(ask) = &query.ask else { return };
         let drawn = &round.cohort[member];
-        let loss = self.losses.at(&query.params).map(|losses| losses[member]);
-        if let (false, Some(Ok(device))) =
-            (drawn.dropped, loss.map(|loss| DeviceLoss::new(loss, self.weight(round, drawn))))
+        if drawn.dropped || !matches!(query.ask, Ask::Quantile(_)) {
+            return;
+        }
+        let loss = self.loss(&query.params, member);
+        if let Contribution::Loss(query, loss) =
+            Contribution::new(&query.ask, self.weight(round, drawn), loss)
         {
-            ask.answer(device, sum);
+            query.answer(loss, sum);
         }
     }
 
@@ -411,9 +416,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         if let (Ask::Evaluation(measures), Some((score, device)), false) =
             (&query.ask, told, round.cohort[member].dropped)
         {
-            let task = self.compute.task();
-            let evaluation = Evaluation::new(task, &score, self.federation.example_count(device));
-            evaluation::answer(measures, task, &evaluation, sum);
+            let examples = self.federation.example_count(device);
+            add_evaluation(measures, self.compute.task(), &score, examples, sum);
         }
     }
 
@@ -455,7 +459,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             return Vec::new();
         }
         let devices = self.federation_indices(&self.next);
-        if self.losses.by_params.is_empty() {
+        if self.losses.is_empty() {
             let owed = self.owed(&Round { cohort: &self.next, ..*round }, queries);
             let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
             let owners = owners(&costs, self.peers.size());
