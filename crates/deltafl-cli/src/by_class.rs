@@ -3,7 +3,8 @@
 //! A federation in which every class is a device, with the examples of all devices of a split that are of it, is evaluated as
 //! any other. Numbers of classes that have no names say little, and there may be thousands: they are left out.
 
-use deltafl::compute::Threads;
+use std::num::NonZeroUsize;
+
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, Split, TargetKind,
 };
@@ -33,8 +34,8 @@ pub(crate) fn evaluate(
     if by_class.is_empty() || trainer.task().primary().unit != Unit::Share {
         return Ok(None);
     }
-    let compute = Threads::new(trainer, &by_class, threads).map_err(Report::from_err)?;
-    let mut exchange = Simulation::with_compute(compute, &by_class).map_err(Report::from_err)?;
+    let threads = NonZeroUsize::new(threads);
+    let mut exchange = Simulation::with_threads(trainer, &by_class, threads).map_err(Report::from_err)?;
     let mut evaluations = Vec::new();
     for params in seeds {
         evaluations.extend(exchange.evaluate(Split::Train, params).map_err(Report::from_err)?);

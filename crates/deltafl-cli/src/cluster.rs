@@ -1,5 +1,6 @@
 //! `mpirun deltafl run`: a run on the ranks of an MPI job. Every rank trains; rank 0 writes and speaks.
 
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -93,7 +94,8 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
     if world.is_root() && matches!(options.show, Show::Plain) {
         eprintln!("{}", found.told());
     }
-    let compute = computing(found, &trainer, &federation, world.threads(options.threads))?.alone();
+    let threads = world.threads(NonZeroUsize::new(options.threads));
+    let compute = computing(found, &trainer, &federation, threads.get())?.alone();
     let mut exchange = world
         .exchange(compute, &federation)
         .map_err(|e| bad_input("the experiment cannot be trained").because(e))?;

@@ -2,6 +2,7 @@
 //!
 //! The Python package stands on it. Errors have the words of the command ([`Failure`]); progress goes to a [`Listener`].
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use deltafl::compute::Threads;
@@ -161,7 +162,7 @@ pub fn train(
     let ended = match trainer {
         None => session::run_on(experiment, federation, &options)?,
         Some(trainer) => {
-            let threads = Threads::new(trainer, federation, job.threads);
+            let threads = Threads::new(trainer, federation, NonZeroUsize::new(job.threads));
             let threads = threads.map_err(Report::from_err)?;
             let place = Computing::Cpu(Box::new(threads));
             session::run_trainer(experiment, federation, trainer, place, &options)?

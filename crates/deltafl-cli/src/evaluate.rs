@@ -1,10 +1,10 @@
 //! `deltafl evaluate`: the models of a run on other devices.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use deltafl::algorithm::TrackLabel;
-use deltafl::compute::Threads;
 use deltafl::data::{DeviceSplit, Federation, Normalise, Split};
 use deltafl::exchange::{Exchange as _, Simulation, SplitEvaluation};
 use deltafl::metrics::{Figures, FiguresOverSeeds};
@@ -61,8 +61,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     let trainer = Sgd::new(&*model);
     let refused = || bad_input(format!("{} cannot be evaluated", args.data.display()));
-    let compute = Threads::new(&trainer, &federation, args.cpu.threads).map_err(|e| refused().because(e))?;
-    let mut exchange = Simulation::with_compute(compute, &federation).map_err(|e| refused().because(e))?;
+    let threads = NonZeroUsize::new(args.cpu.threads);
+    let mut exchange =
+        Simulation::with_threads(&trainer, &federation, threads).map_err(|e| refused().because(e))?;
     let mut evaluations = Vec::new();
     for state in &states {
         let params: Vec<&Params> = tracks.iter().map(|(t, _)| &state.tracks[*t].params).collect();

@@ -76,7 +76,7 @@ impl<'a> Found<'a> {
     ) -> Result<Self, Report> {
         // A GPU neither corrects steps nor clips updates: an experiment that wants it stays on the CPU, unless the GPU is
         // insisted on.
-        let corrected = experiment.plan().tracks.iter().any(|track| track.correction.is_some());
+        let corrected = experiment.plan().tracks().iter().any(|track| track.correction.is_some());
         let unfit = corrected || experiment.clip.is_some();
         let gpu = wish.gpu.filter(|_| wish.required || !unfit);
         let Some(ordinal) = gpu else { return Ok(Self::Cpu { why: None }) };

@@ -1,5 +1,6 @@
 //! A run from an experiment to its folder: what every command that trains shares.
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -161,7 +162,7 @@ pub(crate) fn computing<'a>(
     match found {
         Found::Gpu(gpu) => Ok(Computing::Gpu(gpu)),
         Found::Cpu { .. } => {
-            let threads = Threads::new(trainer, federation, threads);
+            let threads = Threads::new(trainer, federation, NonZeroUsize::new(threads));
             let threads = threads.map_err(|e| bad_input("the experiment cannot be trained").because(e))?;
             Ok(Computing::Cpu(Box::new(threads)))
         }

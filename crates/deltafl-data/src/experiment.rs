@@ -230,24 +230,24 @@ impl Experiment {
 
     /// What the round loop needs.
     pub fn plan(&self) -> Plan {
-        Plan {
-            rounds: self.rounds.get(),
-            sampling: Sampling {
+        let decay = self.local.decay.map(|d| Decay { factor: d.factor.get(), every: d.every.get() });
+        let plan = Plan::builder()
+            .rounds(self.rounds.get())
+            .sampling(Sampling {
                 cohort_size: self.cohort.get(),
                 with_replacement: self.with_replacement,
                 availability: self.availability,
-            },
-            local: training::Local {
+            })
+            .local(training::Local {
                 work: self.local.work(),
                 batch: self.local.batch.get(),
                 learning_rate: self.local.learning_rate.get(),
-                decay: self.local.decay.map(|d| Decay { factor: d.factor.get(), every: d.every.get() }),
-            },
-            evaluate_every: self.evaluate_every.get(),
-            held_out: None,
-            terms: self.terms(),
-            tracks: self.tracks(),
-        }
+                decay,
+            })
+            .evaluate_every(self.evaluate_every.get())
+            .terms(self.terms())
+            .tracks(self.tracks());
+        plan.build().expect("an experiment that was read is a valid plan")
     }
 
     /// Levels that leave too few devices in the tail to hide in: θ·m < 10.

@@ -1,9 +1,9 @@
 //! Devices that cannot be reached, and rounds that come to no sum: the loop draws again.
 #![allow(clippy::unwrap_used)]
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 
-use deltafl::compute::Threads;
 use deltafl::data::Split;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Simulation, SplitEvaluation, Sum};
@@ -82,10 +82,11 @@ fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, (u32, u32)) 
     let federation = Spec::Glyphs(toml::from_str::<Glyphs>("devices = 24").unwrap()).build();
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let compute = Threads::new(&trainer, &federation, 1).unwrap();
-    let exchange = Simulation::with_compute(compute, &federation).unwrap();
+    let threads = NonZeroUsize::new(1);
+    let exchange = Simulation::with_threads(&trainer, &federation, threads).unwrap();
     let mut engine = Fickle { exchange, failures, present, cohorts: Vec::new() };
-    let mut state = State::new(7, 1, &trainer);
+    let plan = experiment.plan();
+    let mut state = plan.start(7, &trainer);
     let options = TrainOptions { checkpoint_every_round: true, ..TrainOptions::default() };
     let (mut evaluations, mut checkpoints) = (0, 0);
     let mut count = |event: Event<'_>| {
@@ -93,7 +94,7 @@ fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, (u32, u32)) 
         checkpoints += u32::from(matches!(event, Event::Checkpoint { .. }));
         Ok(ControlFlow::Continue(()))
     };
-    train_with(&mut engine, &experiment.plan(), &mut state, options, &mut count).unwrap();
+    train_with(&mut engine, &plan, &mut state, options, &mut count).unwrap();
     (engine.cohorts, state, (evaluations, checkpoints))
 }
 

@@ -27,21 +27,19 @@
 //! be resumed on any other number of ranks, to the same bits.
 //!
 //! ```no_run
-//! use deltafl::compute::Threads;
-//! use deltafl::data::synthetic::{Glyphs, Spec};
-//! use deltafl::kernel::Isa;
-//! use deltafl::model::ModelSpec;
-//! use deltafl::trainer::Sgd;
+//! use deltafl::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let world = deltafl_mpi::World::init()?;
-//! let federation = Spec::Glyphs(Glyphs::default()).build();
+//! let federation = Glyphs::default().build();
 //! world.same("the data", federation.hash())?;
 //! let model = ModelSpec::LINEAR.build(&federation, world.common_isa(Isa::detect()))?;
 //! let trainer = Sgd::new(&*model);
-//! let compute = Threads::new(&trainer, &federation, world.threads(0))?;
+//! let compute = Threads::new(&trainer, &federation, Some(world.threads(None)))?;
 //! let mut exchange = world.exchange(compute, &federation)?;
-//! // deltafl::training::train(&mut exchange, &plan, &mut state, &mut world.observe(recorder))
+//! let plan = Plan::builder().track(Track::fed_avg()).build()?;
+//! let recorder = world.is_root().then(Records::default);
+//! train(&mut exchange, &plan, &mut plan.start(1, &trainer), &mut world.observe(recorder))?;
 //! if let Some(throughput) = world.throughput(&exchange) {
 //!     eprint!("{throughput}");
 //! }

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroUsize;
 
 use deltafl::compute::Compute;
 use deltafl::data::Federation;
@@ -160,16 +161,16 @@ impl World {
         number
     }
 
-    /// Number of threads of this rank: as many as asked for, or for 0 the cores that the launcher has bound it
-    /// to, shared with the ranks that are bound to the same ones.
-    pub fn threads(&self, asked: usize) -> usize {
+    /// Returns the number of threads of this rank. `None` asks for the cores that the launcher has
+    /// bound the rank to, shared with the ranks that are bound to the same cores.
+    pub fn threads(&self, asked: Option<NonZeroUsize>) -> NonZeroUsize {
         let bound_to = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let bound_to = bound_to.lines().find(|line| line.starts_with("Cpus_allowed_list"));
         let place = format!("{} {}", self.host(self.rank), bound_to.unwrap_or_default());
         let here = self.gather_hash(&place);
         let sharing = here.iter().filter(|&&other| other == here[self.rank]).count();
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        if asked == 0 { (cores / sharing).max(1) } else { asked }
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        asked.or(NonZeroUsize::new(cores / sharing)).unwrap_or(NonZeroUsize::MIN)
     }
 
     /// The fastest instruction set among those the ranks name that all of them have: bits may differ between two.

@@ -66,8 +66,9 @@ pub(crate) fn initial<'py>(
     federation: Option<&Bound<'py, Federation>>,
     seed: u64,
 ) -> PyResult<Tensors<'py>> {
-    let model = model(py, &parsed(py, experiment)?, federation)?;
-    let state = State::new(seed, 1, &Sgd::new(&*model));
+    let experiment = parsed(py, experiment)?;
+    let model = model(py, &experiment, federation)?;
+    let state = experiment.plan().start(seed, &Sgd::new(&*model));
     tensors(py, &named(&*model, state.tracks[0].params.as_slice()))
 }
 

@@ -257,7 +257,7 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
     let deadlines = Deadlines { setup: 20 * second, input: 20 * second, unmask: 20 * second };
     let mut engine = host.engine(rules(Rules { deadlines, cohort: 10, ..test.rules() }), never()).unwrap();
     let whole = test.experiment.plan();
-    let plan = plan(whole.local.plan(0, &whole.tracks[0]));
+    let plan = plan(whole.local().plan(0, &whole.tracks()[0]));
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
         let cohort: Vec<Drawn> =
@@ -314,7 +314,7 @@ impl Asking {
         let mut engine = self.engine.take().unwrap();
         let params = Params::from(vec![0.0; self.test.model.num_params()]);
         let whole = self.test.experiment.plan();
-        let plan = whole.local.plan(0, &whole.tracks[0]);
+        let plan = whole.local().plan(0, &whole.tracks()[0]);
         let etas = etas.to_vec();
         let summed = tokio::task::spawn_blocking(move || {
             let cohort: Vec<Drawn> = devices

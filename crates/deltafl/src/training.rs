@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::Track;
-use crate::cohort::{Draw, Sampling};
+use crate::cohort::Draw;
 use crate::data::Split;
 use crate::evaluation::CohortEvaluation;
 use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Traffic};
@@ -19,81 +19,20 @@ use crate::params::{Params, UpdateSum, WrongLength};
 use crate::question::{Ask, Parting, Query};
 use crate::selection::{ETA, ETA_ROUND, SummedTail};
 use crate::server_step::Applied;
-use crate::stream::{Purpose, Stream};
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
-use crate::task::Task;
-use crate::terms::Terms;
-use crate::trainer::{LocalPlan, LocalTrainer, Work};
 
 mod event;
 mod held_out;
 mod learning;
+mod plan;
 mod records;
 
 pub use self::event::{Event, LossReporting, Observer, ObserverError, TrainOptions};
 use self::held_out::HeldOut;
 use self::learning::{Note, learn};
+pub use self::plan::{Decay, InvalidPlan, Local, Plan, PlanBuilder};
 pub use self::records::Records;
-
-/// What a run does in every round.
-pub struct Plan {
-    /// T.
-    pub rounds: u64,
-    /// How S_t is drawn.
-    pub sampling: Sampling,
-    /// How devices train.
-    pub local: Local,
-    /// Rounds between two evaluations of every device; the last round is always evaluated.
-    pub evaluate_every: u64,
-    /// On what terms devices answer.
-    pub terms: Terms,
-    /// What the devices predict, where they keep their figures to themselves and cohorts are asked about the examples that
-    /// they hold out, as often as the run evaluates; `None` asks nobody.
-    pub held_out: Option<Task>,
-    /// The models, one per track.
-    pub tracks: Vec<Track>,
-}
-
-/// LocalUpdate, with its learning rate over the rounds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Local {
-    /// Epochs or steps.
-    pub work: Work,
-    /// Examples per step.
-    pub batch: usize,
-    /// γ₀.
-    pub learning_rate: f64,
-    /// c and t₀, if the rate decays.
-    pub decay: Option<Decay>,
-}
-
-/// γ_t = γ₀·c^⌊t/t₀⌋.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Decay {
-    /// c.
-    pub factor: f64,
-    /// t₀.
-    pub every: u64,
-}
-
-impl Local {
-    /// The local update of round t for a track.
-    pub fn plan(&self, round: u64, track: &Track) -> LocalPlan {
-        let decayed = self
-            .decay
-            .map_or(1.0, |decay| decay.factor.powi(i32::try_from(round / decay.every).unwrap_or(i32::MAX)));
-        LocalPlan {
-            work: self.work,
-            batch: self.batch,
-            learning_rate: (self.learning_rate * decayed) as f32,
-            l2: track.l2,
-            proximal: track.proximal,
-            correction: track.correction,
-        }
-    }
-}
 
 /// Where a run stands: all that a checkpoint holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,14 +66,6 @@ impl TrackState {
 }
 
 impl State {
-    /// The start of a run: every track at the same w₀.
-    pub fn new(seed: u64, tracks: usize, trainer: &dyn LocalTrainer) -> Self {
-        let mut entries = vec![0.0; trainer.num_params()];
-        trainer.init(&mut Stream::new(seed, Purpose::Init, 0, 0), &mut entries);
-        let start = TrackState::new(entries.into());
-        Self { seed, round: 0, tensors: trainer.tensors().into(), tracks: vec![start; tracks] }
-    }
-
     fn params(&self) -> Vec<&Params> {
         self.tracks.iter().map(|track| &track.params).collect()
     }
@@ -471,18 +402,4 @@ fn evaluate(
         return Ok(());
     }
     events.send(Event::Evaluated { round: state.round, splits: &splits })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rate_decays_in_steps() {
-        let decay = Some(Decay { factor: 0.5, every: 400 });
-        let local = Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.32, decay };
-        let track = Track::fed_avg();
-        let rate = |round| local.plan(round, &track).learning_rate;
-        assert_eq!([0, 399, 400, 799, 800].map(rate), [0.32, 0.32, 0.16, 0.16, 0.08]);
-    }
 }

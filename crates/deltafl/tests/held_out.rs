@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 
 use deltafl::algorithm::{Quantile, Tail, Track};
-use deltafl::cohort::{Availability, Draw, Sampling};
-use deltafl::compute::Threads;
+use deltafl::cohort::{Availability, Draw};
 use deltafl::data::synthetic::{Glyphs, Share, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split, WithinSplit};
 use deltafl::evaluation::Measure;
@@ -17,8 +17,8 @@ use deltafl::stream::{Purpose, Stream};
 use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
 use deltafl::terms::Terms;
-use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Local, Plan, Records, RoundRecord, State, train};
+use deltafl::trainer::Sgd;
+use deltafl::training::{Plan, Records, RoundRecord, train};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
@@ -57,19 +57,22 @@ fn split(federation: Federation, train: f64, seed: u64) -> Federation {
 fn plan(model: &dyn Model, cohort: usize, quantile: Quantile, drop_out: f64) -> Plan {
     let tail = Tail { quantile, ..Tail::new(Conformity::try_from(0.5).unwrap()) };
     let availability: Availability = toml::from_str(&format!("drop_out = {drop_out:?}")).unwrap();
-    Plan {
-        rounds: ROUNDS,
-        sampling: Sampling { cohort_size: cohort, with_replacement: false, availability },
-        local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.05, decay: None },
-        evaluate_every: 2,
-        held_out: Some(model.task()),
-        terms: Terms::PRIVATE,
-        tracks: vec![Track::fed_avg(), tail.into()],
-    }
+    Plan::builder()
+        .rounds(ROUNDS)
+        .cohort(cohort)
+        .availability(availability)
+        .learning_rate(0.05)
+        .evaluate_every(2)
+        .held_out(model.task())
+        .terms(Terms::PRIVATE)
+        .track(Track::fed_avg())
+        .track(tail)
+        .build()
+        .unwrap()
 }
 
 fn run(exchange: &mut dyn Exchange, plan: &Plan, model: &dyn Model) -> Records {
-    let mut state = State::new(SEED, plan.tracks.len(), &Sgd::new(model));
+    let mut state = plan.start(SEED, &Sgd::new(model));
     let mut records = Records::default();
     train(exchange, plan, &mut state, &mut records).unwrap();
     records
@@ -77,8 +80,8 @@ fn run(exchange: &mut dyn Exchange, plan: &Plan, model: &dyn Model) -> Records {
 
 fn simulated(federation: &Federation, plan: &Plan, model: &dyn Model) -> Records {
     let trainer = Sgd::new(model);
-    let compute = Threads::new(&trainer, federation, 2).unwrap();
-    run(&mut Simulation::with_compute(compute, federation).unwrap(), plan, model)
+    let threads = NonZeroUsize::new(2);
+    run(&mut Simulation::with_threads(&trainer, federation, threads).unwrap(), plan, model)
 }
 
 /// What the devices of a cohort come to under a track, told in the open.
@@ -91,7 +94,7 @@ fn open(
 ) -> Vec<Evaluation> {
     let train = federation.split(Split::Train);
     let draw = Draw { seed: SEED, round, attempt: 0 };
-    let cohort = plan.sampling.cohort(train.len(), draw, &Reachable::Everyone);
+    let cohort = plan.sampling().cohort(train.len(), draw, &Reachable::Everyone);
     let known: HashMap<&str, &Evaluation> =
         split.devices.iter().map(|device| device.id.as_str()).zip(&split.tracks[track]).collect();
     let answering = cohort.iter().filter(|drawn| !drawn.dropped);
@@ -101,7 +104,7 @@ fn open(
 
 /// Holds every evaluation of a run against the figures of the same devices.
 fn check(federation: &Federation, plan: &Plan, records: &Records) -> TestCaseResult {
-    let task = plan.held_out.unwrap();
+    let task = plan.held_out().unwrap();
     let mut versions = Vec::new();
     for RoundRecord { round, track, evaluations, .. } in &records.rounds {
         for told in evaluations {
@@ -158,16 +161,16 @@ fn masked_cohorts_tell_the_same_and_neither_changes_a_bit_of_training() {
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
     let plan = plan(&*model, 8, Quantile::Private(PrivateQuantile::TwoLevel), 0.0);
-    let compute = Threads::new(&trainer, &federation, 2).unwrap();
-    let masked =
-        run(&mut Simulation::with_compute(compute, &federation).unwrap().masked(0.0), &plan, &*model);
+    let exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
+    let masked = run(&mut exchange.masked(0.0), &plan, &*model);
     let direct = simulated(&federation, &plan, &*model);
     check(&federation, &plan, &masked).unwrap();
     let told = |records: &Records| -> Vec<_> {
         records.rounds.iter().map(|record| record.evaluations.clone()).collect()
     };
     assert_eq!(told(&masked), told(&direct));
-    let silent = simulated(&federation, &Plan { held_out: None, ..plan }, &*model);
+    let without = plan.into_builder().held_out(None).build().unwrap();
+    let silent = simulated(&federation, &without, &*model);
     assert_eq!(silent.checkpoint, direct.checkpoint);
     assert_eq!(silent.checkpoint, masked.checkpoint);
     assert!(silent.rounds.iter().all(|record| record.evaluations.is_empty()));

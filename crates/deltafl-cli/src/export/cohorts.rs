@@ -32,7 +32,7 @@ pub(super) fn write(run: &Path, out: &Path) -> miette::Result<Vec<PathBuf>> {
     let written = write_csv(
         &path,
         &federation,
-        &experiment.plan().sampling,
+        experiment.plan().sampling(),
         &run_folder::read_rounds(run).into_diagnostic()?,
     );
     written.wrap_err_with(|| path.display().to_string())?;

@@ -64,19 +64,19 @@ impl Pace {
         let compute = session::computing(found, &trainer, federation, machine.cpu.threads)?.alone();
         let width = compute.width();
         let mut exchange = session::exchange(experiment, compute, federation)?;
-        let mut plan = experiment.plan();
-        let tracks = plan.tracks.len();
+        let plan = experiment.plan();
+        let tracks = plan.tracks().len();
         let seed = experiment.seeds.iter().copied().next().unwrap_or_default();
         let weights =
             federation.split(Split::Train).into_iter().map(|k| federation.example_count(k)).collect();
-        let cohorts = Cohorts::new(plan.sampling, seed, weights, width);
-        let mut state = State::new(seed, tracks, &trainer);
+        let cohorts = Cohorts::new(*plan.sampling(), seed, weights, width);
+        let mut state = plan.start(seed, &trainer);
 
         let first = cohorts.draw(0);
         let mut forward = 0.0;
         // The first pass also wakes threads and makes buffers.
         for index in 0..2 {
-            let round = Round { seed, index, cohort: &first, terms: plan.terms, own: &[] };
+            let round = Round { seed, index, cohort: &first, terms: plan.terms(), own: &[] };
             let start = Instant::now();
             exchange.losses(&round, &[&state.tracks[0].params]).map_err(Report::from_err)?;
             forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
@@ -84,8 +84,8 @@ impl Pace {
 
         // Behind round 0, which begins with an evaluation, and without the one at the end.
         state.round = 1;
-        (plan.rounds, plan.evaluate_every) = (u64::MAX, u64::MAX);
-        plan.sampling = cohorts.sampling;
+        let plan = plan.into_builder().rounds(u64::MAX).evaluate_every(u64::MAX);
+        let plan = plan.sampling(cohorts.sampling).build().map_err(Report::from_err)?;
         let mut stopwatch = Stopwatch::new(session::stop_on_interrupt());
         train(&mut *exchange, &plan, &mut state, &mut stopwatch).map_err(Report::from_err)?;
         let Some((counted, seconds)) = stopwatch.counted() else { return Ok(None) };

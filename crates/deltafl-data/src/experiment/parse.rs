@@ -15,6 +15,7 @@ use super::{
 use deltafl::algorithm::{self, ALGORITHMS, Algorithm, InvalidOption, OptionSpec, Value};
 use deltafl::cohort::Availability;
 use deltafl::terms::{Clip, Weights};
+use deltafl::training::Plan;
 
 /// What is wrong with an experiment file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +57,7 @@ struct Sections {
     cohort: NonZeroUsize,
     #[serde(default)]
     with_replacement: bool,
-    #[serde(default = "ten")]
+    #[serde(default = "evaluate_every")]
     evaluate_every: NonZeroU64,
     weights: Option<Weights>,
     clip: Option<Clip>,
@@ -259,8 +260,8 @@ fn first_seed() -> OneOrMore<u64> {
     OneOrMore::from(1)
 }
 
-fn ten() -> NonZeroU64 {
-    NonZeroU64::new(10).unwrap_or(NonZeroU64::MIN)
+fn evaluate_every() -> NonZeroU64 {
+    NonZeroU64::new(Plan::EVALUATE_EVERY).unwrap_or(NonZeroU64::MIN)
 }
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! What one rank of a test does, as its environment says.
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use deltafl::algorithm::Track;
+use deltafl::cohort::Availability;
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
@@ -15,7 +18,7 @@ use deltafl::question::Query;
 use deltafl::stream::Stream;
 use deltafl::superquantile::DeviceLoss;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Event, Observer, ObserverError, Outcome, State, train};
+use deltafl::training::{Event, Observer, ObserverError, Outcome, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
 use deltafl_mpi::{MpiExchange, World};
@@ -85,10 +88,11 @@ pub(crate) fn train_on_threads(folder: &Path) {
     let (experiment, federation) = (experiment(), federation(3));
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits glyphs");
     let trainer = Sgd::new(&*model);
-    let compute = Threads::new(&trainer, &federation, 2).expect("two threads");
-    let mut engine = Simulation::with_compute(compute, &federation).expect("there are train devices");
+    let threads = NonZeroUsize::new(2);
+    let mut engine =
+        Simulation::with_threads(&trainer, &federation, threads).expect("there are train devices");
     let plan = experiment.plan();
-    let mut state = State::new(7, plan.tracks.len(), &trainer);
+    let mut state = plan.start(7, &trainer);
     let folder = RunFolder::create(folder, &experiment).expect("the folder is new");
     let mut recorder = Recorder { folder, stop_after: None };
     train(&mut engine, &plan, &mut state, &mut recorder).expect("the run can be trained");
@@ -166,11 +170,12 @@ pub(crate) fn train_on_ranks() {
     let saved = world.bytes_of_root(saved.unwrap_or_default());
     let trainer = Sgd::new(&*model);
     let mut state = match saved.is_empty() {
-        true => State::new(7, plan.tracks.len(), &trainer),
+        true => plan.start(7, &trainer),
         false => state_of_checkpoint(&saved).expect("rank 0 has read it"),
     };
 
-    let compute = Threads::new(&trainer, &federation, 2).unwrap_or_else(|error| world.fail(&error, 1));
+    let threads = NonZeroUsize::new(2);
+    let compute = Threads::new(&trainer, &federation, threads).unwrap_or_else(|error| world.fail(&error, 1));
     let mut engine = world.exchange(compute, &federation).unwrap_or_else(|error| world.fail(&error, 1));
     if number("MASKED").is_some() {
         engine = engine.masked(0.1);
@@ -239,13 +244,12 @@ pub(crate) fn fail_on_a_device() {
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).expect("a linear model fits");
     let model = Brittle(model);
     let trainer = Sgd::new(&model);
-    let compute = Threads::new(&trainer, &federation, 1).unwrap_or_else(|error| world.fail(&error, 1));
+    let threads = Some(NonZeroUsize::MIN);
+    let compute = Threads::new(&trainer, &federation, threads).unwrap_or_else(|error| world.fail(&error, 1));
     let mut engine = world.exchange(compute, &federation).unwrap_or_else(|error| world.fail(&error, 1));
-    let experiment = experiment();
-    let mut plan = experiment.plan();
-    plan.tracks.truncate(1);
-    plan.sampling.availability = deltafl::cohort::Availability::default();
-    let mut state = State::new(7, 1, &trainer);
+    let plan = experiment().plan().into_builder().tracks([Track::fed_avg()]);
+    let plan = plan.availability(Availability::default()).build().expect("a valid plan");
+    let mut state = plan.start(7, &trainer);
     let mut observer = world.observe::<Recorder>(None);
     if let Err(error) = train(&mut engine, &plan, &mut state, &mut observer) {
         world.fail(&error, 3);

@@ -169,7 +169,7 @@ fn sum_of(
     // Another w in every round, as in a run: a device answers once at one w.
     let params = Params::from(vec![index as f32; test.model.num_params()]);
     let whole = test.experiment.plan();
-    let plan = whole.local.plan(index, &whole.tracks[0]);
+    let plan = whole.local().plan(index, &whole.tracks()[0]);
     let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
     engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
 }
@@ -266,6 +266,6 @@ fn engine_first_drawn(test: &TestFederation) -> TrainIndex {
     use deltafl::cohort::Draw;
     use deltafl::exchange::Reachable;
     let draw = Draw { seed: 1, round: 0, attempt: 0 };
-    let cohort = test.experiment.plan().sampling.cohort(test.devices().len(), draw, &Reachable::Everyone);
+    let cohort = test.experiment.plan().sampling().cohort(test.devices().len(), draw, &Reachable::Everyone);
     cohort[0].device
 }

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -29,14 +30,21 @@ pub struct Threads<'a> {
 }
 
 impl<'a> Threads<'a> {
-    /// `threads` threads that compute the devices of a federation; 0 means one per core.
+    /// Starts threads that compute the devices of a federation; `None` is one thread per core.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the threads cannot be started.
     pub fn new(
         trainer: &'a dyn LocalTrainer,
         federation: &'a Federation,
-        threads: usize,
+        threads: Option<NonZeroUsize>,
     ) -> Result<Self, ComputeError> {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|source| {
-            ComputeError::Unavailable { place: format!("{threads} threads"), source: source.into() }
+        // In rayon, 0 threads are one per core.
+        let count = threads.map_or(0, NonZeroUsize::get);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build().map_err(|source| {
+            let place = threads.map_or("one thread per core".to_owned(), |count| format!("{count} threads"));
+            ComputeError::Unavailable { place, source: source.into() }
         })?;
         let workers = (0..pool.current_num_threads()).map(|_| Mutex::new(trainer.worker())).collect();
         Ok(Self { federation, task: trainer.task(), pool, workers })

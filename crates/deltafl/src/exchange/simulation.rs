@@ -1,5 +1,7 @@
 //! The exchange of a simulation: the devices of this process and its peers.
 
+use std::num::NonZeroUsize;
+
 use super::masked::MaskedSums;
 use super::{
     Alone, Drawn, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, Share, SplitEvaluation, Sum,
@@ -33,7 +35,21 @@ impl<'a> Simulation<'a> {
     ///
     /// Fails if the federation has no train devices, or if the threads cannot be started.
     pub fn new(trainer: &'a dyn LocalTrainer, federation: &'a Federation) -> Result<Self, ExchangeError> {
-        Self::with_compute(Threads::new(trainer, federation, 0)?, federation)
+        Self::with_threads(trainer, federation, None)
+    }
+
+    /// Creates a simulation that computes on this number of threads; `None` is one per core. The
+    /// results do not depend on the number.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the federation has no train devices, or if the threads cannot be started.
+    pub fn with_threads(
+        trainer: &'a dyn LocalTrainer,
+        federation: &'a Federation,
+        threads: Option<NonZeroUsize>,
+    ) -> Result<Self, ExchangeError> {
+        Self::with_compute(Threads::new(trainer, federation, threads)?, federation)
     }
 }
 
