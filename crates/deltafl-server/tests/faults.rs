@@ -5,7 +5,7 @@
 #[path = "field/fleet.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
-#[path = "field/intercepted.rs"]
+#[path = "../../deltafl/tests/exchanges/intercepted.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod intercepted;
 

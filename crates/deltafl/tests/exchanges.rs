@@ -1,6 +1,9 @@
 //! Every exchange, any number of threads, interrupted or not: the same bits.
 #![allow(clippy::unwrap_used)]
 
+#[path = "exchanges/intercepted.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by tests of several crates")]
+mod intercepted;
 #[path = "exchanges/peers.rs"]
 mod peers;
 
@@ -11,20 +14,19 @@ use deltafl::cohort::Availability;
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Simulation, SplitEvaluation, Sum};
+use deltafl::exchange::{Drawn, Exchange, ExchangeError, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
-use deltafl::params::Params;
-use deltafl::question::Query;
 use deltafl::stream::Stream;
+use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
-use deltafl::superquantile::{Conformity, DeviceLoss};
 use deltafl::terms::Terms;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{
     Event, LossReporting, Observer as _, Outcome, Plan, Records, RoundRecord, TrainOptions, TrainingError,
     train, train_with,
 };
+use intercepted::Intercepted;
 use peers::{AtTable, Table};
 
 fn federation() -> Federation {
@@ -354,16 +356,29 @@ fn a_cohort_that_comes_to_no_sum_is_replaced_under_masks_as_over_a_network() {
     let plan = with_drop_out(plan(vec![Track::fed_avg(), half().into()]), 0.55);
     let threads = NonZeroUsize::new(2);
     let masked = Simulation::with_threads(&trainer, &federation, threads).unwrap().masked(0.2);
-    let mut masked = Failing { exchange: masked, fails: Vec::new(), failed: Vec::new() };
+    let mut failed: Vec<Vec<Drawn>> = Vec::new();
+    let mut masked = Intercepted::new(masked).on_sum(|masked, round, queries| {
+        let sums = masked.secure_sum(round, queries);
+        if let Err(ExchangeError::NoSum { .. }) = sums {
+            failed.push(round.cohort.to_vec());
+        }
+        sums
+    });
     let records = run_on(&mut masked, &plan, &trainer);
-    assert!(!masked.failed.is_empty(), "too few of some cohort stayed");
+    drop(masked);
+    assert!(!failed.is_empty(), "too few of some cohort stayed");
     // No round was passed over in silence: w moved in each of them.
     assert!(records.rounds.iter().filter(|record| record.track == 0).all(|record| record.tail > 0));
 
     // Another exchange on which the same cohorts come to no sum ends with the same bits.
     let threads = NonZeroUsize::new(1);
     let direct = Simulation::with_threads(&trainer, &federation, threads).unwrap();
-    let mut network = Failing { exchange: direct, fails: masked.failed, failed: Vec::new() };
+    let mut network = Intercepted::new(direct).on_sum(|direct, round, queries| {
+        if failed.iter().any(|cohort| cohort == round.cohort) {
+            return Err(ExchangeError::NoSum { source: "too few are left".into() });
+        }
+        direct.secure_sum(round, queries)
+    });
     assert_eq!(run_on(&mut network, &plan, &trainer).checkpoint, records.checkpoint);
 }
 
@@ -379,58 +394,6 @@ fn a_run_whose_cohorts_all_fail_ends_with_an_error() {
     let error = train(&mut masked, &plan, &mut state, &mut Records::default()).unwrap_err();
     assert!(matches!(error, TrainingError::NoSum { round: 0, .. }), "{error}");
     assert!(error.to_string().contains("came to no sum"), "{error}");
-}
-
-/// Notes the cohorts that come to no sum, and lets some fail.
-struct Failing<E> {
-    exchange: E,
-    fails: Vec<Vec<Drawn>>,
-    failed: Vec<Vec<Drawn>>,
-}
-
-impl<E: Exchange> Exchange for Failing<E> {
-    fn devices(&self) -> usize {
-        self.exchange.devices()
-    }
-
-    fn attempts(&self) -> u64 {
-        self.exchange.attempts()
-    }
-
-    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
-        self.exchange.reachable()
-    }
-
-    fn announce(&mut self, next: &[Drawn]) {
-        self.exchange.announce(next);
-    }
-
-    fn losses(
-        &mut self,
-        round: &Round<'_>,
-        params: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
-        self.exchange.losses(round, params)
-    }
-
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        if self.fails.iter().any(|cohort| cohort == round.cohort) {
-            return Err(ExchangeError::NoSum { source: "too few are left".into() });
-        }
-        let sums = self.exchange.secure_sum(round, queries);
-        if let Err(ExchangeError::NoSum { .. }) = sums {
-            self.failed.push(round.cohort.to_vec());
-        }
-        sums
-    }
-
-    fn evaluate(
-        &mut self,
-        split: Split,
-        params: &[&Params],
-    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
-        self.exchange.evaluate(split, params)
-    }
 }
 
 #[test]

@@ -10,18 +10,17 @@ use deltafl::cohort::Availability;
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Simulation, SplitEvaluation, Sum};
+use deltafl::exchange::Simulation;
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
-use deltafl::params::Params;
-use deltafl::question::Query;
 use deltafl::stream::Stream;
-use deltafl::superquantile::DeviceLoss;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Event, Observer, ObserverError, Outcome, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
-use deltafl_mpi::{MpiExchange, World};
+use deltafl_mpi::World;
+
+use crate::intercepted::Intercepted;
 
 const EXPERIMENT: &str = r#"
     name = "ranks"
@@ -98,53 +97,6 @@ pub(crate) fn train_on_threads(folder: &Path) {
     train(&mut engine, &plan, &mut state, &mut recorder).expect("the run can be trained");
 }
 
-/// An engine whose process dies at the update of a round, as by `kill -9`.
-struct Doomed<'a> {
-    engine: MpiExchange<'a, Threads<'a>>,
-    dies_in: Option<u64>,
-}
-
-impl Exchange for Doomed<'_> {
-    fn devices(&self) -> usize {
-        self.engine.devices()
-    }
-
-    fn attempts(&self) -> u64 {
-        self.engine.attempts()
-    }
-
-    fn reachable(&mut self) -> Result<Reachable, ExchangeError> {
-        self.engine.reachable()
-    }
-
-    fn losses(
-        &mut self,
-        round: &Round<'_>,
-        tracks: &[&Params],
-    ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError> {
-        self.engine.losses(round, tracks)
-    }
-
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
-        if self.dies_in == Some(round.index) {
-            let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
-        }
-        self.engine.secure_sum(round, queries)
-    }
-
-    fn announce(&mut self, next: &[Drawn]) {
-        self.engine.announce(next);
-    }
-
-    fn evaluate(
-        &mut self,
-        split: Split,
-        tracks: &[&Params],
-    ) -> Result<Option<SplitEvaluation>, ExchangeError> {
-        self.engine.evaluate(split, tracks)
-    }
-}
-
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
@@ -180,13 +132,19 @@ pub(crate) fn train_on_ranks() {
     if number("MASKED").is_some() {
         engine = engine.masked(0.1);
     }
-    let mut engine = Doomed { engine, dies_in: number("KILL_IN").filter(|_| world.rank() == 1) };
+    // The process dies at the update of a round, as by `kill -9`.
+    let dies_in = number("KILL_IN").filter(|_| world.rank() == 1);
+    let mut engine = Intercepted::new(engine).before_sum(|round, _| {
+        if dies_in == Some(round.index) {
+            let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+        }
+    });
     let mut observer =
         world.observe(folder.map(|folder| Recorder { folder, stop_after: number("STOP_AFTER") }));
     let outcome = train(&mut engine, &plan, &mut state, &mut observer);
     let outcome = outcome.unwrap_or_else(|error| world.fail(&error, 1));
     assert_eq!(outcome == Outcome::Stopped, number("STOP_AFTER").is_some());
-    if let Some(throughput) = world.throughput(&engine.engine) {
+    if let Some(throughput) = world.throughput(&engine.inner) {
         eprint!("{throughput}");
     }
 }
