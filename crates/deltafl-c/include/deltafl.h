@@ -1,6 +1,6 @@
 /* Δ-FL: take part in a federation from C.
  *
- * Made by cbindgen from crates/deltafl-c/src/lib.rs; a test compares it with the source. docs/embed.md shows a program. */
+ * Made by cbindgen from crates/deltafl-c/src/lib.rs; a test compares it with the source. docs/src/how-to/embed.md shows a program. */
 
 #ifndef DELTAFL_H
 #define DELTAFL_H

@@ -183,12 +183,12 @@ mod tests {
     use ratatui::crossterm::event::KeyEvent;
 
     use super::*;
-    use crate::session;
+    use crate::interrupt::stop_on_interrupt;
 
     #[test]
     #[ignore = "the next test runs it, on a terminal of its own"]
     fn panics_with_the_terminal_taken() {
-        let _dashboard = Dashboard::open(session::stop_on_interrupt()).unwrap().expect("there is a terminal");
+        let _dashboard = Dashboard::open(stop_on_interrupt()).unwrap().expect("there is a terminal");
         panic!("on purpose");
     }
 

@@ -21,9 +21,9 @@ use miette::{IntoDiagnostic, Result};
 
 use crate::certs::identity_error;
 use crate::error::bad_input;
+use crate::interrupt::stop_on_interrupt;
 use crate::logs::LogArgs;
 use crate::run::KernelArgs;
-use crate::session::stop_on_interrupt;
 use crate::settings::ConfigArgs;
 
 mod audit;
@@ -237,6 +237,9 @@ async fn first_offer(server: &Server, name: &str, say: &(dyn Fn(&str) + Sync)) -
             }
             SessionError::Dial(DialError::Transport(_)) => {
                 say(&format!("{} cannot be reached; trying again in {} s", server.address, wait.as_secs()));
+            }
+            error if error.is_unavailable() => {
+                say(&format!("{error}; trying again in {} s", wait.as_secs()));
             }
             SessionError::Status(_) if refused < REFUSALS => {
                 refused += 1;

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use deltafl_data::run_folder::RunFolderError;
-use miette::{Diagnostic, IntoDiagnostic, LabeledSpan, NamedSource, Report, SourceCode, WrapErr};
+use deltafl_run::error::{ErrorKind, Explain, FolderError, shell_quoted};
+use miette::{Diagnostic, LabeledSpan, NamedSource, Report, SourceCode};
 use serde::Serialize;
 
 /// Something that was given is wrong; the world is not.
@@ -79,19 +80,53 @@ impl Diagnostic for BadInput {
     }
 }
 
-/// Another process trains in a run folder: nothing is wrong, but for the moment.
+/// An error of the application, as miette renders it.
 #[derive(Debug)]
-pub(crate) struct Busy(pub(crate) RunFolderError);
+pub(crate) struct Explained {
+    error: Box<dyn Explain>,
+    place: Option<Box<Place>>,
+}
 
-impl std::fmt::Display for Busy {
+/// A report of an error of the application.
+pub(crate) fn explained(error: impl Explain) -> Report {
+    let place = error.excerpt().map(|excerpt| {
+        let source = NamedSource::new(excerpt.path.display().to_string(), excerpt.text.to_owned());
+        let label = LabeledSpan::new_with_span(Some(excerpt.problem.to_owned()), excerpt.span.clone());
+        Box::new(Place { source: source.with_language("toml"), label })
+    });
+    Explained { error: Box::new(error), place }.into()
+}
+
+/// A report of an error of a run folder.
+pub(crate) fn folder_error(error: RunFolderError) -> Report {
+    explained(FolderError::from(error))
+}
+
+impl std::fmt::Display for Explained {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
+        self.error.fmt(f)
     }
 }
 
-impl std::error::Error for Busy {}
+impl std::error::Error for Explained {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
 
-impl Diagnostic for Busy {}
+impl Diagnostic for Explained {
+    fn help<'a>(&'a self) -> Option<Box<dyn std::fmt::Display + 'a>> {
+        self.error.help().map(|help| Box::new(help) as _)
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.place.as_ref().map(|place| &place.source as _)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        self.place.as_ref().map(|place| Box::new(std::iter::once(place.label.clone())) as _)
+    }
+}
 
 /// The user stopped the command before its end. The command has said what there is to say.
 #[derive(Debug)]
@@ -129,35 +164,14 @@ pub(crate) fn note_words(words: &[OsString]) {
 
 /// The command line of this process, to be typed again.
 pub(crate) fn same_command() -> String {
-    let words = WORDS.get().into_iter().flatten().map(|word| quoted(&word.to_string_lossy()));
+    let words = WORDS.get().into_iter().flatten().map(|word| shell_quoted(&word.to_string_lossy()));
     std::iter::once("deltafl".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
-}
-
-/// For a shell.
-pub(crate) fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=,:@".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
-/// Makes a folder, and says so where a file stands in its place.
-pub(crate) fn make_folder(path: &Path) -> Result<(), Report> {
-    if path.is_file() {
-        return Err(bad_input(format!("{} is a file, not a folder", path.display()))
-            .help("name a folder: --out DIR")
-            .into());
-    }
-    std::fs::create_dir_all(path)
-        .into_diagnostic()
-        .wrap_err_with(|| format!("could not make the folder {}", path.display()))
 }
 
 /// The exit code for an error.
 pub(crate) fn exit_code(report: &Report) -> u8 {
-    if report.downcast_ref::<BadInput>().is_some() {
+    let invalid = |explained: &Explained| explained.error.kind() == ErrorKind::InvalidInput;
+    if report.downcast_ref::<BadInput>().is_some() || report.downcast_ref().is_some_and(invalid) {
         2
     } else if report.downcast_ref::<Interrupted>().is_some() {
         130

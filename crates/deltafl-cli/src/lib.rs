@@ -1,19 +1,14 @@
 //! The `deltafl` command: federated learning for devices that differ.
 //!
-//! It is a library so that another program can hold it: [`command`] is the whole command, [`embed`] what the Python package
-//! calls of it.
+//! It is a library so that another program can contain it: [`command`] is the whole command.
 
 use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod bench;
-mod by_class;
-mod canvas;
 #[cfg(feature = "net")]
 mod certs;
-#[cfg(feature = "mpi")]
-mod cluster;
 mod compare;
 mod dashboard;
 mod data;
@@ -22,16 +17,15 @@ mod demo;
 mod device;
 #[cfg(feature = "net")]
 mod doctor;
+#[cfg(feature = "net")]
 pub mod embed;
 #[cfg(feature = "net")]
 mod enrol;
 mod error;
 mod evaluate;
-mod experiment_file;
 mod export;
-mod gpu;
-mod idle;
 mod illustrate;
+mod interrupt;
 #[cfg(feature = "net")]
 mod logs;
 mod man;
@@ -42,18 +36,14 @@ mod progress;
 mod reference;
 mod report;
 mod run;
-mod run_list;
-mod run_names;
 mod runs;
 #[cfg(feature = "net")]
 mod serve;
-mod session;
 #[cfg(feature = "net")]
 mod settings;
 #[cfg(feature = "net")]
 mod swarm;
 mod sweep;
-mod table;
 mod tune;
 
 /// Federated learning for devices that differ: one model per conformity level

@@ -64,7 +64,7 @@ pub(crate) fn plain() -> String {
     text
 }
 
-/// For docs/experiment.md.
+/// For docs/src/reference/experiment.md.
 fn markdown() -> String {
     let mut text = format!(
         "# Every key of an experiment\n\n<!-- Made by `deltafl experiment --markdown`; a test compares. -->\n\n{INTRODUCTION}\n\n\
@@ -251,5 +251,5 @@ fn of_kind(kind: &Kind) -> Value {
 
 /// A TOML value as JSON.
 fn as_json(value: &str) -> Option<Value> {
-    value.parse().ok().map(|value| crate::sweep::axes::to_json(&value))
+    value.parse().ok().map(|value| deltafl_run::sweep::axes::to_json(&value))
 }

@@ -1,27 +1,12 @@
-//! `deltafl report`: tables, figures and one self-contained page, from run folders alone.
-//!
-//! Nothing here asks a clock or draws a random number: two reports of one run are the same bytes.
+//! `deltafl report`: tables, figures and one self-contained page.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use deltafl_data::experiment::Experiment;
-use miette::{Context, IntoDiagnostic};
+use deltafl_run::report::{ReportFigures, write_report};
+use deltafl_run::run_list::RunList;
+use miette::IntoDiagnostic;
 
-mod cohorts;
-mod figures;
-mod headline;
-mod measure;
-mod page;
-mod results;
-mod spread;
-mod tables;
-pub(crate) mod tracks;
-
-use crate::error::{bad_input, make_folder};
-use crate::run_list::RunList;
-use crate::run_names;
-use results::RunResults;
+use crate::error::{bad_input, explained};
 
 /// Write tables, figures and one interactive page of runs
 #[derive(clap::Args, Debug)]
@@ -43,21 +28,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a report consists of.
-#[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct ReportPaths {
-    /// The page.
-    pub(crate) page: PathBuf,
-    /// Tables as Markdown, LaTeX and CSV.
-    pub(crate) tables: Vec<PathBuf>,
-    /// Figures as SVG and PNG.
-    pub(crate) figures: Vec<PathBuf>,
-}
-
 pub(crate) fn run(args: Args) -> miette::Result<()> {
-    let RunList { runs, sweep } = RunList::of(&args.runs)?;
+    let RunList { runs, sweep, left_out } = RunList::find(&args.runs).map_err(explained)?;
+    if left_out > 0 {
+        eprintln!("{left_out} points are not evaluated yet, and left out");
+    }
     let runs: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();
     let out = match (&args.out, &sweep, runs.as_slice()) {
+        (_, _, []) => return Err(bad_input("there is no run to show yet").into()),
         (Some(out), ..) | (None, Some(out), _) => out.as_path(),
         (None, None, [run]) => run,
         (None, None, _) => {
@@ -65,7 +43,8 @@ pub(crate) fn run(args: Args) -> miette::Result<()> {
             return Err(bad_input(message).help("add --out DIR").into());
         }
     };
-    let paths = write_parts(&runs, out, !args.no_figures)?;
+    let figures = if args.no_figures { ReportFigures::Omitted } else { ReportFigures::Drawn };
+    let paths = write_report(&runs, out, figures).map_err(explained)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&paths).into_diagnostic()?);
     } else {
@@ -78,41 +57,4 @@ pub(crate) fn run(args: Args) -> miette::Result<()> {
         println!("{}", paths.page.display());
     }
     Ok(())
-}
-
-/// Writes `report.html`, `tables.*` and `figures/` into `out`.
-pub(crate) fn write_report(runs: &[&Path], out: &Path) -> miette::Result<ReportPaths> {
-    write_parts(runs, out, true)
-}
-
-/// The same, with figures or without.
-pub(crate) fn write_parts(runs: &[&Path], out: &Path, draw: bool) -> miette::Result<ReportPaths> {
-    let folders = runs;
-    let mut runs = runs.iter().map(|run| RunResults::read(run)).collect::<miette::Result<Vec<_>>>()?;
-    let named: Vec<(&Path, &Experiment)> =
-        folders.iter().copied().zip(runs.iter().map(|run| &run.experiment)).collect();
-    let names = run_names::distinct(&named);
-    runs.iter_mut().zip(names).for_each(|(run, name)| run.name = name);
-    let tables = tables::tables(&runs);
-    let write = |name: &str, contents: &[u8]| -> miette::Result<PathBuf> {
-        let path = out.join(name);
-        fs::write(&path, contents).into_diagnostic().wrap_err_with(|| path.display().to_string())?;
-        Ok(path)
-    };
-    make_folder(out)?;
-    let table_files = vec![
-        write("tables.md", (tables::markdown(&tables) + &tables::idle_rounds(&runs)).as_bytes())?,
-        write("tables.tex", tables::latex(&tables).as_bytes())?,
-        write("tables.csv", tables::csv(&runs)?.as_bytes())?,
-    ];
-    let mut figure_files = Vec::new();
-    if draw {
-        make_folder(&out.join("figures"))?;
-    }
-    for figure in if draw { figures::figures(&runs)? } else { Vec::new() } {
-        figure_files.push(write(&format!("figures/{}.svg", figure.name), figure.svg.as_bytes())?);
-        figure_files.push(write(&format!("figures/{}.png", figure.name), &figure.png)?);
-    }
-    let page = write("report.html", page::page(&runs, &tables)?.as_bytes())?;
-    Ok(ReportPaths { page, tables: table_files, figures: figure_files })
 }

@@ -14,6 +14,8 @@ use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Outcome, Plan, RoundRecord, train_with};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, RunFolderError};
+use deltafl_run::experiment_file;
+use deltafl_run::session::{self, Seeds};
 use deltafl_server::committer::{CatchUpError, RoundCommitter};
 use deltafl_server::engine::{Remote, Rules};
 use deltafl_server::listener::ConnectionLimits;
@@ -25,11 +27,10 @@ use deltafl_wire::loopback;
 use deltafl_wire::roster::Edition;
 use miette::{IntoDiagnostic, Report, Result};
 
-use crate::error::bad_input;
-use crate::experiment_file;
+use crate::error::{bad_input, explained, folder_error};
+use crate::interrupt::stop_on_interrupt;
 use crate::logs::LogArgs;
 use crate::run::KernelArgs;
-use crate::session::{self, Seeds, folder_error, stop_on_interrupt};
 use crate::settings::ConfigArgs;
 
 mod audience;
@@ -53,7 +54,7 @@ const LOOPBACK: Edition = Edition { version: 1, expires: u64::MAX };
 
 /// Train an experiment with devices that connect over a network
 ///
-/// The server learns sums (docs/threat-model.md says what they tell). Every finished round is kept: started again with the same arguments, the
+/// The server learns sums (docs/src/explanation/threat-model.md says what they tell). Every finished round is kept: started again with the same arguments, the
 /// server goes on where it was.
 #[derive(clap::Args, Debug)]
 #[command(
@@ -116,7 +117,7 @@ impl Args {
 pub(crate) fn run(args: Args) -> Result<()> {
     args.logs.start();
     heap::return_long_buffers();
-    let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
+    let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
     if args.print_contract {
         let (_, contract) = declared(&args, &experiment)?;
         println!("{}", serde_json::to_string_pretty(&contract).into_diagnostic()?);
@@ -124,7 +125,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     check(&args, &experiment)?;
     let (federation, contract) = declared(&args, &experiment)?;
-    let model = session::build_model(&experiment, &federation, args.kernel.isa())?;
+    let model = session::build_model(&experiment, &federation, args.kernel.isa()).map_err(explained)?;
     let served = Served {
         trainer: &Sgd::new(&*model),
         data_hash: match &args.contract {

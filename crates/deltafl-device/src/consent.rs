@@ -7,7 +7,7 @@ use deltafl::params::ParamsId;
 use deltafl::question::{Ask, Parting, Question};
 use deltafl::terms::Weights;
 use deltafl::trainer::Work;
-use deltafl_secagg::device::Policy;
+use deltafl_secagg::device::DevicePolicy;
 use deltafl_secagg::graph::Permille;
 use deltafl_wire::guard::Guard;
 use deltafl_wire::proto;
@@ -220,8 +220,8 @@ impl Consent {
 
     /// What the device insists on in secure aggregation, for answers of at most `max_len` integers, under a roster that says or
     /// does not say that cohorts are drawn.
-    pub(super) fn policy(&self, max_len: u32, drawn: bool) -> Policy {
-        Policy {
+    pub(super) fn policy(&self, max_len: u32, drawn: bool) -> DevicePolicy {
+        DevicePolicy {
             min_members: self.min_cohort,
             adversary: self.guard.insisted(),
             max_len,

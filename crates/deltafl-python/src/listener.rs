@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use deltafl::training::RoundRecord;
-use deltafl_cli::embed::Listener;
+use deltafl::training::{RoundRecord, State};
 use deltafl_data::experiment::Experiment;
+use deltafl_run::{Listener, SeedEvaluation};
 use pyo3::prelude::*;
 
 /// Time between two calls of Python: a round may take microseconds.
@@ -107,6 +107,12 @@ impl Listener for PyListener {
         &self.stop.flag
     }
 
+    fn shows_seeds_side_by_side(&self) -> bool {
+        false
+    }
+
+    fn begin_side_by_side(&self, _: &Experiment, _: &[State]) {}
+
     fn begin(&self, experiment: &Experiment, seed: u64, done: u64) {
         self.lap.lock().unwrap_or_else(PoisonError::into_inner).round = done;
         let seeds: Vec<u64> = experiment.seeds.iter().copied().collect();
@@ -127,9 +133,15 @@ impl Listener for PyListener {
         self.tell(|progress| progress.call_method1("round", (round,)).map(drop));
     }
 
-    fn evaluation(&self, seed: u64, round: u64, headline: &str) {
+    fn evaluation(&self, evaluation: &SeedEvaluation<'_>) {
+        let SeedEvaluation { seed, round, .. } = *evaluation;
+        let headline = evaluation.headline();
         self.tell(|progress| progress.call_method1("evaluation", (seed, round, headline)).map(drop));
     }
+
+    fn end(&self, _: u64) {}
+
+    fn note(&self, _: &str) {}
 
     fn warn(&self, text: &str) {
         self.tell(|progress| progress.call_method1("warn", (text,)).map(drop));

@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
+use deltafl::kernel::Isa;
 use deltafl::model::{Model, NamedTensor, state_dict as named};
 use deltafl::params::Params;
 use deltafl::trainer::Sgd;
-use deltafl::training::State;
-use deltafl_cli::embed;
 use deltafl_data::run_folder;
+use deltafl_run::session;
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 
-use crate::failure::{exception, invalid};
+use crate::failure::{exception, folder_exception, invalid};
 use crate::federation::Federation;
-use crate::run::parsed;
+use crate::run::{load, parsed};
 
 /// Names and arrays.
 type Tensors<'py> = Vec<(String, Bound<'py, PyArrayDyn<f32>>)>;
@@ -32,7 +32,7 @@ pub(crate) fn params(
 
 fn at_checkpoint(py: Python<'_>, folder: PathBuf, track: usize, seed: u64) -> PyResult<(Params, u64)> {
     let state = py.detach(|| run_folder::read_checkpoint(&folder, seed));
-    let state = state.map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let state = state.map_err(|e| folder_exception(py, e))?;
     let state =
         state.ok_or_else(|| invalid(py, format!("{}: seed {seed} has no checkpoint", folder.display())))?;
     let at = state.tracks.get(track).ok_or_else(|| invalid(py, format!("there is no track {track}")))?;
@@ -48,8 +48,7 @@ pub(crate) fn state_dict<'py>(
     seed: u64,
     federation: Option<&Bound<'py, Federation>>,
 ) -> PyResult<Tensors<'py>> {
-    let experiment =
-        run_folder::read_experiment(&folder).map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let experiment = run_folder::read_experiment(&folder).map_err(|e| folder_exception(py, e))?;
     let (params, _) = at_checkpoint(py, folder, track, seed)?;
     let model = model(py, &experiment, federation)?;
     if params.len() != model.num_params() {
@@ -79,8 +78,8 @@ fn model(
 ) -> PyResult<Box<dyn Model>> {
     let given = federation.map(|federation| federation.get().inner.clone());
     let built = py.detach(|| match &given {
-        Some(federation) => embed::model(experiment, federation),
-        None => embed::model(experiment, &embed::load(experiment)?),
+        Some(federation) => session::build_model(experiment, federation, Isa::detect()),
+        None => session::build_model(experiment, &load(experiment)?, Isa::detect()),
     });
     built.map_err(|e| exception(py, &e))
 }

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::device::{Adversary, Device, Enrolment, Policy};
+use deltafl_secagg::device::{AdversaryModel, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity, Roster};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::DeviceMessage;
 use deltafl_secagg::message::wire::{encode_device, encode_server};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
-use deltafl_secagg::server::{Server, ServerConfig, ServerEvent};
+use deltafl_secagg::server::{ServerConfig, ServerEvent, ServerRound};
 use rand_core::SeedableRng;
 
 const MILLION: u32 = 1_000_000;
@@ -46,8 +46,8 @@ fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
 
 /// A round on its way: the devices, the server, and what the devices have said but the server has not heard.
 struct Bench {
-    server: Server,
-    devices: BTreeMap<DeviceId, Device>,
+    server: ServerRound,
+    devices: BTreeMap<DeviceId, DeviceRound>,
     said: Vec<(DeviceId, DeviceMessage)>,
     cost: SetUp,
 }
@@ -64,14 +64,15 @@ impl Bench {
     /// Keys are set up between n devices.
     fn new(n: u32, graph: GraphRule, slots: u32) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
-        let identities: Vec<Identity> = (0..n).map(|i| Identity::generate(DeviceId(i), &mut rng)).collect();
-        let mut roster = Roster::new();
+        let identities: Vec<SigningIdentity> =
+            (0..n).map(|i| SigningIdentity::generate(DeviceId(i), &mut rng)).collect();
+        let mut roster = KeyRoster::new();
         for identity in &identities {
             roster.add(identity.id(), &identity.public()).expect("distinct");
         }
         let roster = Arc::new(roster);
         let id = RoundId { session: [0; 16], round: 0 };
-        let params = RoundParams { id, suite: Suite::default(), cohort: n, graph, slots, draw: None };
+        let params = RoundParams { id, suite: MaskSuite::default(), cohort: n, graph, slots, draw: None };
         let (phase_timeout, min_members) = (Duration::from_secs(1), 2);
         let config = ServerConfig {
             params: params.clone(),
@@ -80,17 +81,22 @@ impl Bench {
             min_members,
             phase_timeout,
         };
-        let mut server = Server::new(config, ZERO).expect("sound parameters");
+        let mut server = ServerRound::new(config, ZERO).expect("sound parameters");
         server.poll_transmit();
         let (gamma, delta) = (Permille::default().into(), Permille::default());
-        let adversary = Adversary::HonestButCurious { gamma, delta };
-        let policy =
-            Policy { min_members, adversary, max_len: MILLION, patience: Duration::MAX, max_left_out: None };
+        let adversary = AdversaryModel::HonestButCurious { gamma, delta };
+        let policy = DevicePolicy {
+            min_members,
+            adversary,
+            max_len: MILLION,
+            patience: Duration::MAX,
+            max_left_out: None,
+        };
         let mut bench = Self { devices: BTreeMap::new(), server, said: Vec::new(), cost: SetUp::default() };
         for identity in identities {
             let id = identity.id();
-            let mut enrolment = Enrolment::new(Arc::new(identity), roster.clone(), [0; 16], policy);
-            let (work, device) = timed(|| enrolment.join(&params, ZERO, &mut rng));
+            let mut participant = Participant::new(Arc::new(identity), roster.clone(), [0; 16], policy);
+            let (work, device) = timed(|| participant.join(&params, ZERO, &mut rng));
             *bench.cost.work.entry(id).or_default() += work;
             bench.devices.insert(id, device.expect("within the policy"));
         }
@@ -137,7 +143,12 @@ impl Bench {
     }
 
     /// Everything up to the last answer of the unmasking.
-    fn until_unmasking(mut self, ring: Ring, len: u32, dropped: u32) -> (Server, DeviceId, DeviceMessage) {
+    fn until_unmasking(
+        mut self,
+        ring: Ring,
+        len: u32,
+        dropped: u32,
+    ) -> (ServerRound, DeviceId, DeviceMessage) {
         let n = self.devices.len() as u32;
         // Spread over the ids.
         let gone = |id: &DeviceId| (id.0 * dropped) % n < dropped;

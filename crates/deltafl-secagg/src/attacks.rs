@@ -14,19 +14,19 @@ use chacha20::ChaCha20Rng;
 use prost::bytes::Bytes;
 use rand_core::SeedableRng;
 
-use crate::device::{Adversary, Device, DeviceEvent, Enrolment, Policy};
+use crate::device::{AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant};
 use crate::graph::{self, Graph, GraphRule, Permille};
-use crate::identity::{DeviceId, Identity, Roster};
+use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
 use crate::keys::{
-    Deposit, Place, Secret, deposit_commitment, mask_sign, same, seed_commitment, self_mask_key,
+    Deposit, PairSlot, Secret, deposit_commitment, mask_sign, same, seed_commitment, self_mask_key,
 };
-use crate::mask::{self, Sign, Suite};
+use crate::mask::{self, MaskSign, MaskSuite};
 use crate::message::{DeviceBody, DeviceSet, KeyBundle, SecretKind, ServerBody, ServerMessage};
 use crate::params::{RoundId, RoundParams, SlotSpec};
 use crate::ring::{Ring, RingVector};
-use crate::server::{Server, ServerConfig, ServerEvent};
-use crate::shamir::{Interpolation, Share};
-use crate::transcript::{Digest, Transcript};
+use crate::server::{ServerConfig, ServerEvent, ServerRound};
+use crate::shamir::{Interpolation, SecretShare};
+use crate::transcript::{RoundTranscript, Sha256Digest};
 
 pub(super) const ZERO: Duration = Duration::ZERO;
 const LEN: u32 = 2;
@@ -37,16 +37,16 @@ const SESSION: [u8; 16] = [3; 16];
 #[derive(Clone)]
 pub(super) struct Scene {
     pub(super) round: RoundId,
-    pub(super) header: Digest,
-    pub(super) devices: BTreeMap<DeviceId, Device>,
+    pub(super) header: Sha256Digest,
+    pub(super) devices: BTreeMap<DeviceId, DeviceRound>,
     pub(super) graph: Graph,
     pub(super) keys: BTreeMap<DeviceId, KeyBundle>,
     deposits: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
     pub(super) inputs: BTreeMap<DeviceId, RingVector>,
     /// What the devices signed with their inputs.
     pub(super) masked: BTreeMap<DeviceId, [u8; 64]>,
-    pub(super) transcript: Transcript,
-    identities: BTreeMap<DeviceId, Arc<Identity>>,
+    pub(super) transcript: RoundTranscript,
+    identities: BTreeMap<DeviceId, Arc<SigningIdentity>>,
 }
 
 /// The true input of a device.
@@ -70,23 +70,35 @@ impl Scene {
     /// n devices under a rule, up to their masked inputs, carried by an honest server.
     pub(super) fn new(n: u32, rule: GraphRule) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(u64::from(n));
-        let identities: BTreeMap<DeviceId, Arc<Identity>> =
-            (0..n).map(|i| (DeviceId(i), Arc::new(Identity::generate(DeviceId(i), &mut rng)))).collect();
-        let mut roster = Roster::new();
+        let identities: BTreeMap<DeviceId, Arc<SigningIdentity>> = (0..n)
+            .map(|i| (DeviceId(i), Arc::new(SigningIdentity::generate(DeviceId(i), &mut rng))))
+            .collect();
+        let mut roster = KeyRoster::new();
         for (&id, identity) in &identities {
             roster.add(id, &identity.public()).expect("distinct");
         }
         let roster = Arc::new(roster);
         let round = RoundId { session: SESSION, round: 1 };
-        let params =
-            RoundParams { id: round, suite: Suite::default(), cohort: n, graph: rule, slots: 1, draw: None };
-        let adversary = match rule {
-            GraphRule::Active { gamma, .. } => Adversary::Active { gamma },
-            GraphRule::HonestButCurious { gamma, delta } => Adversary::HonestButCurious { gamma, delta },
-            GraphRule::Full { .. } => Adversary::default(),
+        let params = RoundParams {
+            id: round,
+            suite: MaskSuite::default(),
+            cohort: n,
+            graph: rule,
+            slots: 1,
+            draw: None,
         };
-        let policy =
-            Policy { min_members: 3, adversary, max_len: LEN, patience: Duration::MAX, max_left_out: None };
+        let adversary = match rule {
+            GraphRule::Active { gamma, .. } => AdversaryModel::Active { gamma },
+            GraphRule::HonestButCurious { gamma, delta } => AdversaryModel::HonestButCurious { gamma, delta },
+            GraphRule::Full { .. } => AdversaryModel::default(),
+        };
+        let policy = DevicePolicy {
+            min_members: 3,
+            adversary,
+            max_len: LEN,
+            patience: Duration::MAX,
+            max_left_out: None,
+        };
         let config = ServerConfig {
             params: params.clone(),
             cohort: identities.keys().copied().collect(),
@@ -94,9 +106,10 @@ impl Scene {
             min_members: 3,
             phase_timeout: Duration::from_secs(1),
         };
-        let join = |(&id, identity): (&DeviceId, &Arc<Identity>)| {
-            let mut enrolment = Enrolment::new(Arc::clone(identity), Arc::clone(&roster), SESSION, policy);
-            (id, enrolment.join(&params, ZERO, &mut rng).expect("within the policy"))
+        let join = |(&id, identity): (&DeviceId, &Arc<SigningIdentity>)| {
+            let mut participant =
+                Participant::new(Arc::clone(identity), Arc::clone(&roster), SESSION, policy);
+            (id, participant.join(&params, ZERO, &mut rng).expect("within the policy"))
         };
         let devices = identities.iter().map(join).collect();
         let mut carrier = Carrier {
@@ -108,16 +121,16 @@ impl Scene {
             inputs: BTreeMap::new(),
             masked: BTreeMap::new(),
         };
-        carrier.carry(Server::new(config, ZERO).expect("sound parameters"));
+        carrier.carry(ServerRound::new(config, ZERO).expect("sound parameters"));
         let Carrier { devices, commitments, seed, keys, deposits, inputs, masked } = carrier;
         let header = params.digest();
         let members: Vec<DeviceId> = keys.keys().copied().collect();
         let (graph, start) = match (&commitments, seed) {
             (Some(commitments), Some(reveals)) => {
                 let seed = graph::seed(&graph::member_list(&header, commitments), &reveals);
-                (Graph::new(rule, n, &members, &seed), Transcript::new(&seed, commitments))
+                (Graph::new(rule, n, &members, &seed), RoundTranscript::new(&seed, commitments))
             }
-            _ => (Graph::new(rule, n, &members, &[0; 32]), Transcript::new(&header, &keys)),
+            _ => (Graph::new(rule, n, &members, &[0; 32]), RoundTranscript::new(&header, &keys)),
         };
         let transcript = start;
         Self { round, header, devices, graph, keys, deposits, inputs, masked, transcript, identities }
@@ -208,16 +221,16 @@ impl Scene {
         assert!(same(&commitment, &bundle.deposit_commitment(0)), "t shares are the secret");
         assert!(same(&seed_commitment(&self.header, victim, 0, &seed), &bundle.seed_commitment(0)));
         let spec = Self::spec();
-        let mut masks = vec![(Sign::Minus, self_mask_key(&seed, &self.header, &spec, victim))];
+        let mut masks = vec![(MaskSign::Minus, self_mask_key(&seed, &self.header, &spec, victim))];
         for peer in self.graph.neighbours(victim) {
             let pair = (victim, peer);
-            let place = Place { params: &self.header, slot: 0, pair };
-            let deposit = Deposit::of_slot(&self.deposits[&victim][&peer], 0).expect("one slot");
+            let place = PairSlot { params: &self.header, slot: 0, pair };
+            let deposit = Deposit::for_slot(&self.deposits[&victim][&peer], 0).expect("one slot");
             let pair_key = deposit.open(&place, &key).expect("an honest deposit");
             masks.push((-mask_sign(victim, peer), pair_key.mask_key(&self.header, &spec, pair)));
         }
         let mut input = self.inputs[&victim].clone();
-        mask::apply(&mut input, Suite::default(), &masks);
+        mask::apply(&mut input, MaskSuite::default(), &masks);
         Some(input)
     }
 }
@@ -227,13 +240,13 @@ impl Scene {
 pub(super) struct Loot {
     threshold: usize,
     /// By owner, then by holder: deposit key and seed.
-    shares: BTreeMap<DeviceId, [BTreeMap<DeviceId, Share>; 2]>,
+    shares: BTreeMap<DeviceId, [BTreeMap<DeviceId, SecretShare>; 2]>,
     /// The honest devices that gave shares.
     pub(super) answered: BTreeSet<DeviceId>,
 }
 
 impl Loot {
-    fn take(&mut self, owner: DeviceId, holder: DeviceId, kind: SecretKind, share: Share) {
+    fn take(&mut self, owner: DeviceId, holder: DeviceId, kind: SecretKind, share: SecretShare) {
         self.shares.entry(owner).or_default()[usize::from(kind == SecretKind::Seed)].insert(holder, share);
     }
 
@@ -266,8 +279,8 @@ impl Loot {
 
 /// Carries the messages of an honest server until all inputs are in, and writes down what it sees.
 struct Carrier {
-    devices: BTreeMap<DeviceId, Device>,
-    commitments: Option<BTreeMap<DeviceId, Digest>>,
+    devices: BTreeMap<DeviceId, DeviceRound>,
+    commitments: Option<BTreeMap<DeviceId, Sha256Digest>>,
     seed: Option<BTreeMap<DeviceId, crate::message::Reveal>>,
     keys: BTreeMap<DeviceId, KeyBundle>,
     deposits: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
@@ -276,12 +289,12 @@ struct Carrier {
 }
 
 impl Carrier {
-    fn carry(&mut self, mut server: Server) {
+    fn carry(&mut self, mut server: ServerRound) {
         server.poll_transmit().expect("the invitation");
         while self.inputs.len() < self.devices.len() {
             let ids: Vec<DeviceId> = self.devices.keys().copied().collect();
             for id in ids {
-                while let Some(message) = self.devices.get_mut(&id).and_then(Device::poll_transmit) {
+                while let Some(message) = self.devices.get_mut(&id).and_then(DeviceRound::poll_transmit) {
                     self.note(id, &message.body);
                     server.handle(ZERO, id, message).expect("an honest device");
                 }

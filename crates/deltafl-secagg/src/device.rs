@@ -1,13 +1,13 @@
 //! A device's side of a round.
 //!
-//! A [`Device`] takes the server's messages in, in the order in which they were sent, and gives its own out;
+//! A [`DeviceRound`] takes the server's messages in, in the order in which they were sent, and gives its own out;
 //! it sends nothing and awaits nothing. It trusts the roster and its own policy, and the server with nothing:
 //! whatever does not fit makes it [`Abort`], after which it holds no secret of the round and says no more.
 
 mod abort;
-mod enrolment;
 mod joining;
 mod member;
+mod participant;
 mod seen_rounds;
 mod sharing;
 mod slot;
@@ -18,10 +18,10 @@ use std::time::Duration;
 use rand_core::CryptoRng;
 
 pub use self::abort::{Abort, SubmitError};
-use self::enrolment::Me;
-pub use self::enrolment::{Adversary, Enrolment, Policy, RefusedRound};
 use self::joining::{Joined, Placed, Revealed};
-pub use self::seen_rounds::{NotSeenRounds, SeenRounds};
+use self::participant::LocalDevice;
+pub use self::participant::{AdversaryModel, DevicePolicy, Participant, RefusedRound};
+pub use self::seen_rounds::{SeenRounds, SeenRoundsError};
 use self::sharing::Sharing;
 use self::slot::{Asked, Attested, Idle, Masked};
 use crate::draw::LeftOut;
@@ -38,8 +38,8 @@ use crate::server::ENVELOPE;
 /// A device in a round.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
-pub struct Device {
-    me: Me,
+pub struct DeviceRound {
+    me: LocalDevice,
     phase: Phase,
     outbox: VecDeque<DeviceMessage>,
     events: VecDeque<DeviceEvent>,
@@ -50,7 +50,7 @@ pub struct Device {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceEvent {
-    /// The server opened a slot: hand the input in with [`Device::submit`].
+    /// The server opened a slot: hand the input in with [`DeviceRound::submit`].
     InputWanted(SlotRequest),
     /// The device has done its part of a slot.
     SlotDone {
@@ -90,9 +90,9 @@ enum Phase {
     Over,
 }
 
-impl Device {
-    /// Joins a round that policy and roster allow; [`Enrolment::join`] is the way here.
-    fn join(me: Me, now: Duration, rng: &mut impl CryptoRng) -> Self {
+impl DeviceRound {
+    /// Joins a round that policy and roster allow; [`Participant::join`] is the way here.
+    fn join(me: LocalDevice, now: Duration, rng: &mut impl CryptoRng) -> Self {
         let (joined, advertise) = Joined::new(&me, rng);
         let deadline = Some(now.saturating_add(me.policy.patience));
         let phase = Phase::Joined(joined);
@@ -189,7 +189,7 @@ impl Device {
     /// What a colluding device tells the server while it waits for the survivors of a slot: both shares of a
     /// device of its circle, deposit key and seed.
     #[cfg(test)]
-    pub(crate) fn spill(&self, owner: crate::identity::DeviceId) -> Option<[crate::shamir::Share; 2]> {
+    pub(crate) fn spill(&self, owner: crate::identity::DeviceId) -> Option<[crate::shamir::SecretShare; 2]> {
         match &self.phase {
             Phase::Masked(masked) => masked.spill(owner).map(|(deposit_key, seed)| [deposit_key, seed]),
             _ => None,

@@ -13,7 +13,7 @@
 //! member of a cohort can check it.
 //!
 //! A cohort is the first devices in that order that can be reached. Those before the last of them that are not in
-//! it were left out; a device insists that they are at most a share of the drawn ([`Draws::left_out`]). If a share β
+//! it were left out; a device insists that they are at most a share of the drawn ([`DrawCommitment::left_out`]). If a share β
 //! may be left out, the accomplices among m members are no more than those among the first m/(1−β) of the order:
 //! [`chance_of_more`] is the chance that these are more than c.
 
@@ -23,26 +23,26 @@ use crate::graph::{Permille, parameters};
 use crate::identity::DeviceId;
 use crate::keys::same;
 use crate::message::DeviceSet;
-use crate::transcript::{Digest, Hasher};
+use crate::transcript::{Hasher, Sha256Digest};
 
 /// The last round that a chain can draw. Checking a draw takes one hash per round before it.
 pub const MAX_ROUND: u64 = 1 << 17;
 
 /// The server's secret, of which each draw opens a link.
 #[derive(Zeroize, ZeroizeOnDrop)]
-pub struct Chain([u8; 32]);
+pub struct DrawChain([u8; 32]);
 
 /// A link of the chain, which opens the draw of one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Opening(pub Digest);
+pub struct DrawOpening(pub Sha256Digest);
 
 /// What a roster says about draws.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Draws {
+pub struct DrawCommitment {
     /// What the server committed to.
-    pub commitment: Digest,
+    pub commitment: Sha256Digest,
     /// The digest of the roster as the authority signed it, with the signature.
-    pub salt: Digest,
+    pub salt: Sha256Digest,
 }
 
 /// How many devices were drawn until the last member, and how many of them are no members.
@@ -54,36 +54,36 @@ pub struct LeftOut {
     pub left_out: usize,
 }
 
-impl Chain {
+impl DrawChain {
     /// The chain of a secret: 32 bytes at random, kept for as long as the roster is in use.
     pub fn new(secret: [u8; 32]) -> Self {
         Self(secret)
     }
 
     /// What goes on the roster.
-    pub fn commitment(&self) -> Digest {
+    pub fn commitment(&self) -> Sha256Digest {
         links(self.0, MAX_ROUND)
     }
 
     /// What opens the draw of a round; `None` beyond the last.
-    pub fn opening(&self, round: u64) -> Option<Opening> {
-        (1..=MAX_ROUND).contains(&round).then(|| Opening(links(self.0, MAX_ROUND - round)))
+    pub fn opening(&self, round: u64) -> Option<DrawOpening> {
+        (1..=MAX_ROUND).contains(&round).then(|| DrawOpening(links(self.0, MAX_ROUND - round)))
     }
 }
 
-impl std::fmt::Debug for Chain {
+impl std::fmt::Debug for DrawChain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Chain(..)")
     }
 }
 
-fn links(value: Digest, count: u64) -> Digest {
+fn links(value: Sha256Digest, count: u64) -> Sha256Digest {
     (0..count).fold(value, |value, _| Hasher::new("draw-chain").digest(&value).finish())
 }
 
-impl Draws {
+impl DrawCommitment {
     /// Whether this is what the server had to open in this round.
-    pub fn verifies(&self, round: u64, opening: &Opening) -> bool {
+    pub fn verifies(&self, round: u64, opening: &DrawOpening) -> bool {
         (1..=MAX_ROUND).contains(&round) && same(&links(opening.0, round), &self.commitment)
     }
 
@@ -91,10 +91,10 @@ impl Draws {
     pub fn order(
         &self,
         round: u64,
-        opening: &Opening,
+        opening: &DrawOpening,
         devices: impl IntoIterator<Item = DeviceId>,
     ) -> Vec<DeviceId> {
-        let mut keyed: Vec<(Digest, DeviceId)> =
+        let mut keyed: Vec<(Sha256Digest, DeviceId)> =
             devices.into_iter().map(|id| (self.key(round, opening, id), id)).collect();
         keyed.sort_unstable();
         keyed.into_iter().map(|(_, id)| id).collect()
@@ -104,7 +104,7 @@ impl Draws {
     pub fn left_out(
         &self,
         round: u64,
-        opening: &Opening,
+        opening: &DrawOpening,
         roster: impl IntoIterator<Item = DeviceId>,
         members: &DeviceSet,
     ) -> LeftOut {
@@ -114,7 +114,7 @@ impl Draws {
         LeftOut { drawn, left_out: drawn.saturating_sub(members.len()) }
     }
 
-    fn key(&self, round: u64, opening: &Opening, id: DeviceId) -> Digest {
+    fn key(&self, round: u64, opening: &DrawOpening, id: DeviceId) -> Sha256Digest {
         Hasher::new("draw").digest(&self.salt).number(round).digest(&opening.0).device(id).finish()
     }
 }
@@ -144,10 +144,10 @@ mod tests {
 
     const ROUND: u64 = 7;
 
-    fn draws(secret: u8, salt: u8) -> (Draws, Opening) {
-        let chain = Chain::new([secret; 32]);
+    fn draws(secret: u8, salt: u8) -> (DrawCommitment, DrawOpening) {
+        let chain = DrawChain::new([secret; 32]);
         let opening = chain.opening(ROUND).expect("not the last");
-        (Draws { commitment: chain.commitment(), salt: [salt; 32] }, opening)
+        (DrawCommitment { commitment: chain.commitment(), salt: [salt; 32] }, opening)
     }
 
     fn ids(n: u32) -> Vec<DeviceId> {
@@ -164,9 +164,9 @@ mod tests {
         let mut changed = opening;
         changed.0[0] ^= 1;
         assert!(!draws.verifies(ROUND, &changed));
-        assert!(!draws.verifies(0, &Opening(draws.commitment)), "the commitment opens nothing");
-        assert_eq!(Chain::new([1; 32]).opening(0), None);
-        assert_eq!(Chain::new([1; 32]).opening(MAX_ROUND + 1), None);
+        assert!(!draws.verifies(0, &DrawOpening(draws.commitment)), "the commitment opens nothing");
+        assert_eq!(DrawChain::new([1; 32]).opening(0), None);
+        assert_eq!(DrawChain::new([1; 32]).opening(MAX_ROUND + 1), None);
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         sorted.sort_unstable();
         assert_eq!(sorted, ids(50), "everybody once");
         assert_ne!(order, self::draws(1, 3).0.order(ROUND, &opening, ids(50)), "another roster");
-        let next = Chain::new([1; 32]).opening(ROUND + 1).expect("not the last");
+        let next = DrawChain::new([1; 32]).opening(ROUND + 1).expect("not the last");
         assert_ne!(order, draws.order(ROUND + 1, &next, ids(50)), "another round");
         // Who joins later moves nobody else.
         let longer = draws.order(ROUND, &opening, ids(60));
@@ -205,9 +205,9 @@ mod tests {
     #[test]
     fn a_server_that_leaves_out_what_it_may_gets_no_more_accomplices_than_the_bound_says() {
         let (n, accomplices, m, half) = (1000, 50, 30, Permille::new(500).unwrap());
-        let chain = Chain::new([4; 32]);
-        let draws = Draws { commitment: chain.commitment(), salt: [5; 32] };
-        let secret = |round| Opening(Hasher::new("test").number(round).finish());
+        let chain = DrawChain::new([4; 32]);
+        let draws = DrawCommitment { commitment: chain.commitment(), salt: [5; 32] };
+        let secret = |round| DrawOpening(Hasher::new("test").number(round).finish());
         let rounds = 1000;
         let more = (0..rounds).filter(|&round| {
             let order = draws.order(round, &secret(round), ids(n));

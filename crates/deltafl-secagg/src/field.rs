@@ -8,9 +8,9 @@ use zeroize::Zeroize;
 
 /// An element of F_p, p = 2⁶¹ − 1, always in [0, p).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Zeroize)]
-pub struct Element(u64);
+pub struct FieldElement(u64);
 
-impl Element {
+impl FieldElement {
     /// The prime p = 2⁶¹ − 1.
     pub const MODULUS: u64 = (1 << 61) - 1;
     /// 0.
@@ -63,13 +63,13 @@ impl Element {
     }
 }
 
-impl From<u32> for Element {
+impl From<u32> for FieldElement {
     fn from(value: u32) -> Self {
         Self(u64::from(value))
     }
 }
 
-impl std::ops::Add for Element {
+impl std::ops::Add for FieldElement {
     type Output = Self;
 
     #[inline]
@@ -78,7 +78,7 @@ impl std::ops::Add for Element {
     }
 }
 
-impl std::ops::Sub for Element {
+impl std::ops::Sub for FieldElement {
     type Output = Self;
 
     #[inline]
@@ -87,7 +87,7 @@ impl std::ops::Sub for Element {
     }
 }
 
-impl std::ops::Mul for Element {
+impl std::ops::Mul for FieldElement {
     type Output = Self;
 
     #[inline]
@@ -100,7 +100,7 @@ impl std::ops::Mul for Element {
 }
 
 /// Elements carry shares of secrets: their value is never printed.
-impl std::fmt::Debug for Element {
+impl std::fmt::Debug for FieldElement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Element(..)")
     }
@@ -111,17 +111,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const P: u128 = Element::MODULUS as u128;
+    const P: u128 = FieldElement::MODULUS as u128;
 
-    fn element() -> impl Strategy<Value = Element> {
+    fn element() -> impl Strategy<Value = FieldElement> {
         prop_oneof![
             Just(0),
             Just(1),
-            Just(Element::MODULUS - 1),
-            Just(Element::MODULUS - 2),
-            0..Element::MODULUS
+            Just(FieldElement::MODULUS - 1),
+            Just(FieldElement::MODULUS - 2),
+            0..FieldElement::MODULUS
         ]
-        .prop_map(|value| Element::new(value).expect("below p"))
+        .prop_map(|value| FieldElement::new(value).expect("below p"))
     }
 
     fn remainder(value: u128) -> u64 {
@@ -140,16 +140,16 @@ mod tests {
         #[test]
         fn an_element_times_its_inverse_is_one(a in element()) {
             match a.inverse() {
-                Some(inverse) => prop_assert_eq!(a * inverse, Element::ONE),
-                None => prop_assert_eq!(a, Element::ZERO),
+                Some(inverse) => prop_assert_eq!(a * inverse, FieldElement::ONE),
+                None => prop_assert_eq!(a, FieldElement::ZERO),
             }
         }
     }
 
     #[test]
     fn values_from_p_up_are_refused() {
-        assert!(Element::new(Element::MODULUS - 1).is_some());
-        assert!(Element::new(Element::MODULUS).is_none());
-        assert!(Element::new(u64::MAX).is_none());
+        assert!(FieldElement::new(FieldElement::MODULUS - 1).is_some());
+        assert!(FieldElement::new(FieldElement::MODULUS).is_none());
+        assert!(FieldElement::new(u64::MAX).is_none());
     }
 }

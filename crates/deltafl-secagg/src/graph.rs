@@ -19,7 +19,7 @@ use rand_core::{Rng, SeedableRng};
 
 use crate::identity::DeviceId;
 use crate::message::{DeviceSet, Reveal};
-use crate::transcript::{Digest, Hasher};
+use crate::transcript::{Hasher, Sha256Digest};
 
 /// The most devices of a full graph against a server that lies. Beyond, a sparse one is cheaper by half or
 /// more.
@@ -44,31 +44,31 @@ impl Permille {
     }
 
     /// The largest whole number of devices within this share of `n`.
-    pub fn of(self, n: u32) -> usize {
+    pub fn count_in(self, n: u32) -> usize {
         (u64::from(n) * u64::from(self.0) / 1000) as usize
     }
 }
 
 /// γ: how many devices of a cohort may collude with the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Colluding {
+pub enum CollusionBound {
     /// A share of the cohort.
     Share(Permille),
     /// So many, however large the cohort.
     Devices(u32),
 }
 
-impl Colluding {
+impl CollusionBound {
     /// c: the devices of a cohort that may collude.
-    pub fn of(self, cohort: u32) -> usize {
+    pub fn devices_in(self, cohort: u32) -> usize {
         match self {
-            Self::Share(share) => share.of(cohort),
+            Self::Share(share) => share.count_in(cohort),
             Self::Devices(devices) => devices as usize,
         }
     }
 }
 
-impl From<Permille> for Colluding {
+impl From<Permille> for CollusionBound {
     fn from(share: Permille) -> Self {
         Self::Share(share)
     }
@@ -76,12 +76,13 @@ impl From<Permille> for Colluding {
 
 /// How the graph of a round is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GraphRule {
     /// Against a server that lies, the rule to use: the full graph with t > (n+c)/2 for cohorts of up to
     /// [`FULL_UP_TO`], beyond a k-regular one for which [`parameters::against_active`] finds (k, t).
     Active {
         /// γ: the devices that may collude with the server.
-        gamma: Colluding,
+        gamma: CollusionBound,
         /// δ: the share of the members that may drop out of a sparse graph; with more there is no sum.
         delta: Permille,
     },
@@ -95,7 +96,7 @@ pub enum GraphRule {
     /// shows its devices different survivors.
     HonestButCurious {
         /// γ: the devices that may collude with the server.
-        gamma: Colluding,
+        gamma: CollusionBound,
         /// δ: the share of the members that may drop out of a sparse graph; with more there is no sum.
         delta: Permille,
     },
@@ -104,7 +105,7 @@ pub enum GraphRule {
 /// 5 % collude, 20 % drop out, and the server lies.
 impl Default for GraphRule {
     fn default() -> Self {
-        Self::Active { gamma: Colluding::Share(Permille(50)), delta: Permille(200) }
+        Self::Active { gamma: CollusionBound::Share(Permille(50)), delta: Permille(200) }
     }
 }
 
@@ -131,7 +132,7 @@ impl GraphRule {
         match self {
             Self::Full { .. } => false,
             Self::Active { gamma, delta } => {
-                let (colluding, dropping) = (gamma.of(cohort).max(1), delta.of(cohort).max(1));
+                let (colluding, dropping) = (gamma.devices_in(cohort).max(1), delta.count_in(cohort).max(1));
                 cohort > FULL_UP_TO
                     && parameters::against_active(cohort as usize, colluding, dropping).is_some()
             }
@@ -148,9 +149,9 @@ impl GraphRule {
     /// The rule as it stands on the wire and in hashes: kind, threshold, colluding share, colluding devices,
     /// dropping share.
     pub(crate) fn numbers(self) -> [u32; 5] {
-        let regular = |kind: u32, gamma: Colluding, delta: Permille| match gamma {
-            Colluding::Share(share) => [kind, 0, share.0.into(), 0, delta.0.into()],
-            Colluding::Devices(devices) => [kind, 0, 0, devices, delta.0.into()],
+        let regular = |kind: u32, gamma: CollusionBound, delta: Permille| match gamma {
+            CollusionBound::Share(share) => [kind, 0, share.0.into(), 0, delta.0.into()],
+            CollusionBound::Devices(devices) => [kind, 0, 0, devices, delta.0.into()],
         };
         match self {
             Self::Active { gamma, delta } => regular(1, gamma, delta),
@@ -164,8 +165,8 @@ impl GraphRule {
     pub(crate) fn from_numbers([kind, threshold, share, devices, delta]: [u32; 5]) -> Option<Self> {
         let permille = |value: u32| Permille::new(u16::try_from(value).ok()?);
         let gamma = match (share, devices) {
-            (share, 0) => Colluding::Share(permille(share)?),
-            (0, devices) => Colluding::Devices(devices),
+            (share, 0) => CollusionBound::Share(permille(share)?),
+            (0, devices) => CollusionBound::Devices(devices),
             _ => return None,
         };
         let delta = permille(delta)?;
@@ -185,13 +186,13 @@ impl GraphRule {
     }
 
     /// The members whose nonces make the graph, given everybody's commitment.
-    pub(crate) fn drawers(self, cohort: u32, commitments: &BTreeMap<DeviceId, Digest>) -> DeviceSet {
+    pub(crate) fn drawers(self, cohort: u32, commitments: &BTreeMap<DeviceId, Sha256Digest>) -> DeviceSet {
         match self {
             Self::Active { gamma, .. } => {
-                let mut smallest: Vec<(&Digest, DeviceId)> =
+                let mut smallest: Vec<(&Sha256Digest, DeviceId)> =
                     commitments.iter().map(|(&id, commitment)| (commitment, id)).collect();
                 smallest.sort_unstable();
-                smallest.truncate(gamma.of(cohort).max(1) + 1);
+                smallest.truncate(gamma.devices_in(cohort).max(1) + 1);
                 smallest.into_iter().map(|(_, id)| id).collect()
             }
             Self::Full { .. } | Self::HonestButCurious { .. } => commitments.keys().copied().collect(),
@@ -213,15 +214,15 @@ impl GraphRule {
                 // Without commitments there is no randomness to draw a sparse graph from.
                 let shape = (n > FULL_UP_TO && self.is_committed(cohort))
                     .then(|| sparse_shape(cohort, members, gamma, delta, sparse));
-                let threshold = active_threshold(members, gamma.of(cohort));
-                shape.flatten().unwrap_or(Shape::full(members, threshold, gamma.of(cohort)))
+                let threshold = active_threshold(members, gamma.devices_in(cohort));
+                shape.flatten().unwrap_or(Shape::full(members, threshold, gamma.devices_in(cohort)))
             }
             Self::HonestButCurious { gamma, delta } => {
                 let sparse = |colluding, dropping| parameters::against_curious(members, colluding, dropping);
                 let shape = (members >= CURIOUS_SPARSE_FROM)
                     .then(|| sparse_shape(cohort, members, gamma, delta, sparse));
-                let threshold = (members / 2 + 1).max(gamma.of(cohort).max(1) + 1);
-                shape.flatten().unwrap_or(Shape::full(members, threshold, gamma.of(cohort)))
+                let threshold = (members / 2 + 1).max(gamma.devices_in(cohort).max(1) + 1);
+                shape.flatten().unwrap_or(Shape::full(members, threshold, gamma.devices_in(cohort)))
             }
         }
     }
@@ -230,13 +231,13 @@ impl GraphRule {
 fn sparse_shape(
     cohort: u32,
     members: usize,
-    gamma: Colluding,
+    gamma: CollusionBound,
     delta: Permille,
     parameters: impl Fn(usize, usize) -> Option<(usize, usize)>,
 ) -> Option<Shape> {
     // At least one of each: with none at all a single neighbour could recover every secret.
-    let dropping = delta.of(u32::try_from(members).unwrap_or(u32::MAX)).max(1);
-    let colluding = gamma.of(cohort).max(1);
+    let dropping = delta.count_in(u32::try_from(members).unwrap_or(u32::MAX)).max(1);
+    let colluding = gamma.devices_in(cohort).max(1);
     let (degree, threshold) = parameters(colluding, dropping)?;
     Some(Shape { degree, threshold, least: members.saturating_sub(dropping), colluding })
 }
@@ -259,7 +260,7 @@ pub struct Graph {
 
 impl Graph {
     /// The graph over `members` (sorted) that the rule and the joint randomness give.
-    pub(crate) fn new(rule: GraphRule, cohort: u32, members: &[DeviceId], seed: &Digest) -> Self {
+    pub(crate) fn new(rule: GraphRule, cohort: u32, members: &[DeviceId], seed: &Sha256Digest) -> Self {
         let shape = rule.shape(cohort, members.len());
         let mut ring = members.to_vec();
         shuffle(&mut ring, seed);
@@ -321,19 +322,22 @@ impl Graph {
 }
 
 /// The digest of the members and their commitments, which every reveal signs.
-pub(crate) fn member_list(header: &Digest, commitments: &BTreeMap<DeviceId, Digest>) -> Digest {
+pub(crate) fn member_list(
+    header: &Sha256Digest,
+    commitments: &BTreeMap<DeviceId, Sha256Digest>,
+) -> Sha256Digest {
     let hasher = Hasher::new("members").digest(header).number(commitments.len() as u64);
     commitments.iter().fold(hasher, |hasher, (&id, commitment)| hasher.device(id).digest(commitment)).finish()
 }
 
 /// The seed of the graph: the list of members and the nonces that count, so that nobody chose it alone.
-pub(crate) fn seed(list: &Digest, reveals: &BTreeMap<DeviceId, Reveal>) -> Digest {
+pub(crate) fn seed(list: &Sha256Digest, reveals: &BTreeMap<DeviceId, Reveal>) -> Sha256Digest {
     let hasher = Hasher::new("graph").digest(list).number(reveals.len() as u64);
     reveals.iter().fold(hasher, |hasher, (&id, reveal)| hasher.device(id).part(reveal.nonce())).finish()
 }
 
 /// Fisher and Yates, with unbiased draws from a ChaCha20 stream.
-fn shuffle(ids: &mut [DeviceId], seed: &Digest) {
+fn shuffle(ids: &mut [DeviceId], seed: &Sha256Digest) {
     let mut stream = ChaCha20Rng::from_seed(*seed);
     for last in (1..ids.len()).rev() {
         ids.swap(last, below(&mut stream, last as u64 + 1) as usize);
@@ -365,7 +369,7 @@ mod tests {
         GraphRule::HonestButCurious { gamma: share.into(), delta: share }
     }
 
-    fn active(gamma: Colluding) -> GraphRule {
+    fn active(gamma: CollusionBound) -> GraphRule {
         GraphRule::Active { gamma, delta: Permille::new(200).unwrap() }
     }
 
@@ -417,25 +421,25 @@ mod tests {
     #[test]
     fn against_a_server_that_lies_the_graph_is_full_up_to_three_hundred_and_sparse_beyond() {
         let shape = |gamma, n: u32| active(gamma).shape(n, n as usize);
-        let share = Colluding::Share(Permille::new(50).unwrap());
+        let share = CollusionBound::Share(Permille::new(50).unwrap());
         assert_eq!(shape(share, 300), Shape { degree: 299, threshold: 158, least: 158, colluding: 15 });
         assert!(!active(share).is_committed(300));
         assert_eq!(shape(share, 1000), Shape { degree: 204, threshold: 131, least: 800, colluding: 50 });
         assert!(active(share).is_committed(1000));
         // A number of accomplices in place of a share.
-        assert_eq!(shape(Colluding::Devices(50), 1000), shape(share, 1000));
+        assert_eq!(shape(CollusionBound::Devices(50), 1000), shape(share, 1000));
         assert_eq!(
-            shape(Colluding::Devices(10), 100),
+            shape(CollusionBound::Devices(10), 100),
             Shape { degree: 99, threshold: 56, least: 56, colluding: 10 }
         );
         // Nearly half of a cohort: only the full graph holds.
-        assert!(!active(Colluding::Devices(290)).is_committed(600));
+        assert!(!active(CollusionBound::Devices(290)).is_committed(600));
     }
 
     #[test]
     fn one_more_member_than_may_collude_draws_the_graph() {
         let commitments = ids(1000).into_iter().map(|id| (id, [(id.0 * 7) as u8; 32])).collect();
-        let drawers = active(Colluding::Devices(20)).drawers(1000, &commitments);
+        let drawers = active(CollusionBound::Devices(20)).drawers(1000, &commitments);
         assert_eq!(drawers.len(), 21);
         let largest = drawers.iter().map(|id| commitments[&id]).max().unwrap();
         let smaller = commitments.values().filter(|commitment| **commitment < largest).count();

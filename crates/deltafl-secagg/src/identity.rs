@@ -10,8 +10,8 @@ use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey, verify_batch};
 use rand_core::CryptoRng;
 use thiserror::Error;
 
-use crate::draw::Draws;
-use crate::field::Element;
+use crate::draw::DrawCommitment;
+use crate::field::FieldElement;
 
 /// Length of a signature in bytes.
 pub const SIGNATURE_LEN: usize = 64;
@@ -22,8 +22,8 @@ pub struct DeviceId(pub u32);
 
 impl DeviceId {
     /// The point at which the device's shares lie: id + 1, never zero.
-    pub(crate) fn point(self) -> Element {
-        Element::from(self.0) + Element::ONE
+    pub(crate) fn point(self) -> FieldElement {
+        FieldElement::from(self.0) + FieldElement::ONE
     }
 }
 
@@ -34,12 +34,12 @@ impl std::fmt::Display for DeviceId {
 }
 
 /// A device's long-lived key pair (Ed25519, RFC 8032). The secret half is wiped when dropped.
-pub struct Identity {
+pub struct SigningIdentity {
     id: DeviceId,
     key: SigningKey,
 }
 
-impl Identity {
+impl SigningIdentity {
     /// A new key pair.
     pub fn generate(id: DeviceId, rng: &mut impl CryptoRng) -> Self {
         let mut secret = zeroize::Zeroizing::new([0; 32]);
@@ -67,7 +67,7 @@ impl Identity {
     }
 }
 
-impl std::fmt::Debug for Identity {
+impl std::fmt::Debug for SigningIdentity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Identity({})", self.id)
     }
@@ -75,15 +75,15 @@ impl std::fmt::Debug for Identity {
 
 /// The verifying key of every device that may take part, and how cohorts are drawn from them.
 #[derive(Debug, Clone, Default)]
-pub struct Roster {
+pub struct KeyRoster {
     keys: BTreeMap<DeviceId, VerifyingKey>,
-    draws: Option<Draws>,
+    draws: Option<DrawCommitment>,
 }
 
 /// Why a device cannot be put on a roster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum RosterError {
+pub enum KeyRosterError {
     /// The id is taken.
     #[error("device {0} is on the roster already")]
     Duplicate(DeviceId),
@@ -92,7 +92,7 @@ pub enum RosterError {
     Key(DeviceId),
 }
 
-impl Roster {
+impl KeyRoster {
     /// A roster of nobody.
     pub fn new() -> Self {
         Self::default()
@@ -100,12 +100,12 @@ impl Roster {
 
     /// The same devices, whose cohorts are drawn.
     #[must_use]
-    pub fn with_draws(self, draws: Draws) -> Self {
+    pub fn with_draws(self, draws: DrawCommitment) -> Self {
         Self { draws: Some(draws), ..self }
     }
 
     /// How cohorts are drawn; `None` where the server chooses them.
-    pub fn draws(&self) -> Option<&Draws> {
+    pub fn draws(&self) -> Option<&DrawCommitment> {
         self.draws.as_ref()
     }
 
@@ -115,13 +115,13 @@ impl Roster {
     }
 
     /// Puts a device and its Ed25519 public key on the roster.
-    pub fn add(&mut self, id: DeviceId, public: &[u8; 32]) -> Result<(), RosterError> {
-        let key = VerifyingKey::from_bytes(public).map_err(|_| RosterError::Key(id))?;
+    pub fn add(&mut self, id: DeviceId, public: &[u8; 32]) -> Result<(), KeyRosterError> {
+        let key = VerifyingKey::from_bytes(public).map_err(|_| KeyRosterError::Key(id))?;
         if key.is_weak() {
-            return Err(RosterError::Key(id));
+            return Err(KeyRosterError::Key(id));
         }
         if self.keys.contains_key(&id) {
-            return Err(RosterError::Duplicate(id));
+            return Err(KeyRosterError::Duplicate(id));
         }
         self.keys.insert(id, key);
         Ok(())
@@ -173,15 +173,15 @@ pub(crate) struct Signed<'a> {
 mod tests {
     use super::*;
 
-    fn roster(identity: &Identity) -> Roster {
-        let mut roster = Roster::new();
+    fn roster(identity: &SigningIdentity) -> KeyRoster {
+        let mut roster = KeyRoster::new();
         roster.add(identity.id(), &identity.public()).unwrap();
         roster
     }
 
     #[test]
     fn a_signature_holds_for_its_message_and_its_device_only() {
-        let identity = Identity::from_secret(DeviceId(3), &[1; 32]);
+        let identity = SigningIdentity::from_secret(DeviceId(3), &[1; 32]);
         let roster = roster(&identity);
         let signature = identity.sign(b"round 7");
         assert!(roster.verifies(DeviceId(3), b"round 7", &signature));
@@ -191,9 +191,9 @@ mod tests {
 
     #[test]
     fn of_many_signatures_the_forged_one_is_named() {
-        let identities: Vec<Identity> =
-            (0..20).map(|i| Identity::from_secret(DeviceId(i), &[i as u8; 32])).collect();
-        let mut roster = Roster::new();
+        let identities: Vec<SigningIdentity> =
+            (0..20).map(|i| SigningIdentity::from_secret(DeviceId(i), &[i as u8; 32])).collect();
+        let mut roster = KeyRoster::new();
         identities.iter().for_each(|one| roster.add(one.id(), &one.public()).unwrap());
         let messages: Vec<[u8; 1]> = (0..20).map(|i| [i]).collect();
         let mut signatures: Vec<_> =
@@ -219,17 +219,17 @@ mod tests {
 
     #[test]
     fn duplicate_ids_and_weak_keys_stay_off_the_roster() {
-        let identity = Identity::from_secret(DeviceId(3), &[1; 32]);
+        let identity = SigningIdentity::from_secret(DeviceId(3), &[1; 32]);
         let mut roster = roster(&identity);
-        assert_eq!(roster.add(DeviceId(3), &identity.public()), Err(RosterError::Duplicate(DeviceId(3))));
+        assert_eq!(roster.add(DeviceId(3), &identity.public()), Err(KeyRosterError::Duplicate(DeviceId(3))));
         // The identity element of the curve, of order one.
         let mut neutral = [0; 32];
         neutral[0] = 1;
-        assert_eq!(roster.add(DeviceId(4), &neutral), Err(RosterError::Key(DeviceId(4))));
+        assert_eq!(roster.add(DeviceId(4), &neutral), Err(KeyRosterError::Key(DeviceId(4))));
     }
 
     #[test]
     fn debug_prints_no_secret_key() {
-        assert_eq!(format!("{:?}", Identity::from_secret(DeviceId(3), &[1; 32])), "Identity(3)");
+        assert_eq!(format!("{:?}", SigningIdentity::from_secret(DeviceId(3), &[1; 32])), "Identity(3)");
     }
 }

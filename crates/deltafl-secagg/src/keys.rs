@@ -24,12 +24,14 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-pub(crate) use self::agreement::{AGREEMENT_KEY_LEN, AgreementKeys, CIPHERTEXT_LEN, Half, Pair, Party};
+pub(crate) use self::agreement::{
+    AGREEMENT_KEY_LEN, AgreementKeys, AgreementPair, AgreementParty, CIPHERTEXT_LEN, PartialAgreement,
+};
 pub(crate) use self::share_box::ShareBox;
 use crate::identity::DeviceId;
-use crate::mask::{MaskKey, Sign};
+use crate::mask::{MaskKey, MaskSign};
 use crate::params::SlotSpec;
-use crate::transcript::{Digest, Hasher, PROTOCOL};
+use crate::transcript::{Hasher, PROTOCOL, Sha256Digest};
 
 /// p_uv, what two devices agreed on in a round.
 #[derive(Zeroize, ZeroizeOnDrop)]
@@ -50,38 +52,43 @@ pub(crate) struct Secret(pub(crate) [u8; 32]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deposit {
     sealed: [u8; 32],
-    pub(crate) commitment: Digest,
+    pub(crate) commitment: Sha256Digest,
 }
 
 /// A pair in one slot of one round.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
-    pub(crate) params: &'a Digest,
+pub(crate) struct PairSlot<'a> {
+    pub(crate) params: &'a Sha256Digest,
     pub(crate) slot: u32,
     pub(crate) pair: (DeviceId, DeviceId),
 }
 
 impl PairSecret {
     /// The pair's key in a slot.
-    pub(crate) fn in_slot(&self, place: &Place<'_>) -> PairKey {
+    pub(crate) fn in_slot(&self, place: &PairSlot<'_>) -> PairKey {
         PairKey(place.derive(&self.0, "slot"))
     }
 }
 
 impl PairKey {
     /// The key of the mask between the pair, bound to what the slot is about.
-    pub(crate) fn mask_key(&self, params: &Digest, slot: &SlotSpec, pair: (DeviceId, DeviceId)) -> MaskKey {
+    pub(crate) fn mask_key(
+        &self,
+        params: &Sha256Digest,
+        slot: &SlotSpec,
+        pair: (DeviceId, DeviceId),
+    ) -> MaskKey {
         MaskKey(derive(&self.0, "mask", params, &slot.digest(), pair))
     }
 
     /// What the owner of `key`, one of the pair, leaves with the server.
-    pub(crate) fn deposit(&self, place: &Place<'_>, key: &Secret) -> Deposit {
+    pub(crate) fn deposit(&self, place: &PairSlot<'_>, key: &Secret) -> Deposit {
         let mut sealed = place.derive(&key.0, "deposit");
         sealed.iter_mut().zip(self.0).for_each(|(byte, own)| *byte ^= own);
         Deposit { sealed, commitment: self.commitment(place) }
     }
 
-    fn commitment(&self, place: &Place<'_>) -> Digest {
+    fn commitment(&self, place: &PairSlot<'_>) -> Sha256Digest {
         let (a, b) = place.pair;
         let hasher = Hasher::new("pair-key").digest(place.params).number(u64::from(place.slot));
         hasher.device(a.min(b)).device(a.max(b)).part(&self.0).finish()
@@ -100,7 +107,7 @@ impl Deposit {
     }
 
     /// The deposit of a slot among those of all slots; `None` when there are too few bytes.
-    pub(crate) fn of_slot(deposits: &[u8], slot: u32) -> Option<Self> {
+    pub(crate) fn for_slot(deposits: &[u8], slot: u32) -> Option<Self> {
         let (all, _) = deposits.as_chunks::<{ Self::LEN }>();
         let bytes = all.get(slot as usize)?;
         let (sealed, commitment) = bytes.split_at(32);
@@ -108,14 +115,14 @@ impl Deposit {
     }
 
     /// The pair's key, if the deposit is one under `key` of what it commits to.
-    pub(crate) fn open(&self, place: &Place<'_>, key: &Secret) -> Option<PairKey> {
+    pub(crate) fn open(&self, place: &PairSlot<'_>, key: &Secret) -> Option<PairKey> {
         let mut opened = PairKey(place.derive(&key.0, "deposit"));
         opened.0.iter_mut().zip(self.sealed).for_each(|(byte, sealed)| *byte ^= sealed);
         same(&opened.commitment(place), &self.commitment).then_some(opened)
     }
 }
 
-impl Place<'_> {
+impl PairSlot<'_> {
     fn derive(&self, secret: &[u8; 32], purpose: &str) -> [u8; 32] {
         let slot = Hasher::new("slot-number").number(u64::from(self.slot)).finish();
         derive(secret, purpose, self.params, &slot, self.pair)
@@ -134,20 +141,25 @@ macro_rules! hidden {
 hidden!(PairSecret, PairKey, Secret);
 
 /// The key of a device's own mask in a slot, from its seed b_u.
-pub(crate) fn self_mask_key(seed: &[u8; 32], params: &Digest, slot: &SlotSpec, id: DeviceId) -> MaskKey {
+pub(crate) fn self_mask_key(
+    seed: &[u8; 32],
+    params: &Sha256Digest,
+    slot: &SlotSpec,
+    id: DeviceId,
+) -> MaskKey {
     MaskKey(derive(seed, "self", params, &slot.digest(), (id, id)))
 }
 
 /// The sign with which `own` adds its mask with `peer`: the smaller id adds, the larger subtracts.
-pub(crate) fn mask_sign(own: DeviceId, peer: DeviceId) -> Sign {
-    if own < peer { Sign::Plus } else { Sign::Minus }
+pub(crate) fn mask_sign(own: DeviceId, peer: DeviceId) -> MaskSign {
+    if own < peer { MaskSign::Plus } else { MaskSign::Minus }
 }
 
 fn derive(
     secret: &[u8; 32],
     purpose: &str,
-    params: &Digest,
-    slot: &Digest,
+    params: &Sha256Digest,
+    slot: &Sha256Digest,
     (a, b): (DeviceId, DeviceId),
 ) -> [u8; 32] {
     let (low, high) = (a.min(b).0.to_le_bytes(), a.max(b).0.to_le_bytes());
@@ -167,22 +179,32 @@ fn expand(secrets: &[&[u8; 32]], info: &[&[u8]]) -> [u8; 32] {
 }
 
 /// The commitment to the seed of a device's own mask, published before and checked after recovery.
-pub(crate) fn seed_commitment(params: &Digest, id: DeviceId, slot: u32, seed: &[u8; 32]) -> Digest {
+pub(crate) fn seed_commitment(
+    params: &Sha256Digest,
+    id: DeviceId,
+    slot: u32,
+    seed: &[u8; 32],
+) -> Sha256Digest {
     Hasher::new("seed").digest(params).device(id).number(u64::from(slot)).part(seed).finish()
 }
 
 /// The commitment to the deposit key of a device, published before and checked after recovery.
-pub(crate) fn deposit_commitment(params: &Digest, id: DeviceId, slot: u32, key: &[u8; 32]) -> Digest {
+pub(crate) fn deposit_commitment(
+    params: &Sha256Digest,
+    id: DeviceId,
+    slot: u32,
+    key: &[u8; 32],
+) -> Sha256Digest {
     Hasher::new("deposit-key").digest(params).device(id).number(u64::from(slot)).part(key).finish()
 }
 
 /// The commitment to a device's part of the graph's randomness.
-pub(crate) fn nonce_commitment(params: &Digest, id: DeviceId, nonce: &[u8; 32]) -> Digest {
+pub(crate) fn nonce_commitment(params: &Sha256Digest, id: DeviceId, nonce: &[u8; 32]) -> Sha256Digest {
     Hasher::new("nonce").digest(params).device(id).part(nonce).finish()
 }
 
 /// Whether two digests are the same, in constant time.
-pub(crate) fn same(a: &Digest, b: &Digest) -> bool {
+pub(crate) fn same(a: &Sha256Digest, b: &Sha256Digest) -> bool {
     a.ct_eq(b).into()
 }
 
@@ -193,16 +215,17 @@ mod tests {
 
     const A: DeviceId = DeviceId(1);
     const B: DeviceId = DeviceId(2);
-    const PARAMS: Digest = [0; 32];
+    const PARAMS: Sha256Digest = [0; 32];
 
-    fn place(slot: u32) -> Place<'static> {
-        Place { params: &PARAMS, slot, pair: (A, B) }
+    fn place(slot: u32) -> PairSlot<'static> {
+        PairSlot { params: &PARAMS, slot, pair: (A, B) }
     }
 
     #[test]
     fn both_ends_of_a_pair_derive_the_same_keys() {
         let secret = PairSecret([7; 32]);
-        let (at_a, at_b) = (secret.in_slot(&place(0)), secret.in_slot(&Place { pair: (B, A), ..place(0) }));
+        let (at_a, at_b) =
+            (secret.in_slot(&place(0)), secret.in_slot(&PairSlot { pair: (B, A), ..place(0) }));
         assert_eq!(at_a.0, at_b.0);
         let spec = SlotSpec::new(0, Ring::Z32, 4, b"eta");
         assert_eq!(at_a.mask_key(&PARAMS, &spec, (A, B)).0, at_b.mask_key(&PARAMS, &spec, (B, A)).0);
@@ -211,15 +234,15 @@ mod tests {
     #[test]
     fn another_slot_round_context_or_pair_has_another_mask_key() {
         let spec = |slot, context: &[u8]| SlotSpec::new(slot, Ring::Z32, 4, context);
-        let key = |place: Place<'_>, context: &[u8]| {
+        let key = |place: PairSlot<'_>, context: &[u8]| {
             let pair_key = PairSecret([7; 32]).in_slot(&place);
             pair_key.mask_key(place.params, &spec(place.slot, context), place.pair).0
         };
         let first = key(place(0), b"eta");
-        assert_ne!(first, key(Place { params: &[1; 32], ..place(0) }, b"eta"));
+        assert_ne!(first, key(PairSlot { params: &[1; 32], ..place(0) }, b"eta"));
         assert_ne!(first, key(place(1), b"eta"));
         assert_ne!(first, key(place(0), b"another eta"));
-        assert_ne!(first, key(Place { pair: (A, DeviceId(3)), ..place(0) }, b"eta"));
+        assert_ne!(first, key(PairSlot { pair: (A, DeviceId(3)), ..place(0) }, b"eta"));
     }
 
     #[test]
@@ -227,14 +250,17 @@ mod tests {
         let (pair_key, key) = (PairKey([3; 32]), Secret([4; 32]));
         let bytes: Vec<u8> =
             (0..2).flat_map(|slot| pair_key.deposit(&place(slot), &key).to_bytes()).collect();
-        let second = Deposit::of_slot(&bytes, 1).expect("two slots");
+        let second = Deposit::for_slot(&bytes, 1).expect("two slots");
         assert_eq!(second.open(&place(1), &key).expect("as deposited").0, pair_key.0);
         assert!(second.open(&place(0), &key).is_none(), "another slot");
-        assert!(second.open(&Place { params: &[1; 32], ..place(1) }, &key).is_none(), "another round");
+        assert!(second.open(&PairSlot { params: &[1; 32], ..place(1) }, &key).is_none(), "another round");
         assert!(second.open(&place(1), &Secret([5; 32])).is_none(), "another key");
         let mut changed = bytes.clone();
         changed[Deposit::LEN] ^= 1;
-        assert!(Deposit::of_slot(&changed, 1).expect("two slots").open(&place(1), &key).is_none(), "changed");
-        assert!(Deposit::of_slot(&bytes, 2).is_none());
+        assert!(
+            Deposit::for_slot(&changed, 1).expect("two slots").open(&place(1), &key).is_none(),
+            "changed"
+        );
+        assert!(Deposit::for_slot(&bytes, 2).is_none());
     }
 }

@@ -14,18 +14,18 @@
 //!
 //! The server is taken to lie, and to have accomplices among the devices: [`graph::GraphRule::Active`] is the
 //! default, with the full graph and t > (n+c)/2 for up to 300 devices and a k-regular graph beyond whose
-//! (k, t) leave it one large sum per slot, whatever it says to whom ([`graph::parameters`]). Devices that lie are named, and left out or corrected ([`server::Lie`]). The whole
-//! argument, the table of bounds and what is not claimed are in `docs/secure-aggregation.md`; the attacks are
+//! (k, t) leave it one large sum per slot, whatever it says to whom ([`graph::parameters`]). Devices that lie are named, and left out or corrected ([`server::Misbehaviour`]). The whole
+//! argument, the table of bounds and what is not claimed are in `docs/src/explanation/secure-aggregation.md`; the attacks are
 //! carried out in `src/attacks`.
 //!
 //! | to | read |
 //! |---|---|
 //! | run a round in one process | [`simulate`] |
-//! | drive a round over a network | [`server::Server`], [`device::Device`], [`message`] |
+//! | drive a round over a network | [`server::ServerRound`], [`device::DeviceRound`], [`message`] |
 //! | choose who shares with whom | [`graph`], [`graph::parameters`] |
 //! | draw a cohort that devices can check | [`draw`] |
 //! | keep what a device must not forget | [`device::SeenRounds`] |
-//! | check the cryptography | [`identity`], [`shamir`], [`mask`], [`transcript`], `docs/secure-aggregation.md` |
+//! | check the cryptography | [`identity`], [`shamir`], [`mask`], [`transcript`], `docs/src/explanation/secure-aggregation.md` |
 //!
 //! Nothing here opens a socket, reads a clock or draws randomness of its own: messages, time and generators
 //! are handed in. A round from a seeded generator is the same round every time.
@@ -35,8 +35,6 @@ mod attacks;
 pub mod device;
 pub mod draw;
 pub mod field;
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod graph;
 pub mod identity;
 mod keys;

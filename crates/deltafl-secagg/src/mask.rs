@@ -18,6 +18,8 @@ use ctr::Ctr64BE;
 use ctr::cipher::{KeyIvInit, StreamCipher};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use self::vaes::RegisterStream as _;
 use crate::ring::RingVector;
 
 /// Bytes of a vector that all keys of a batch pass over before the next ones are touched: the tile and the
@@ -32,7 +34,8 @@ const BATCH: usize = 64;
 ///
 /// AEGIS-128X4 takes four AES rounds for 16 bytes and AES-128 ten; ChaCha20 is for devices without AES instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Suite {
+#[non_exhaustive]
+pub enum MaskSuite {
     /// AEGIS-128X4 as a stream cipher (RFC 10032).
     #[default]
     Aegis128X4,
@@ -42,7 +45,7 @@ pub enum Suite {
     ChaCha20,
 }
 
-impl Suite {
+impl MaskSuite {
     /// Every suite.
     pub const ALL: [Self; 3] = [Self::Aegis128X4, Self::Aes128Ctr, Self::ChaCha20];
 
@@ -111,14 +114,14 @@ impl std::fmt::Debug for MaskKey {
 
 /// Whether a mask is put on or taken off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sign {
+pub enum MaskSign {
     /// Add the stream.
     Plus,
     /// Subtract the stream.
     Minus,
 }
 
-impl std::ops::Neg for Sign {
+impl std::ops::Neg for MaskSign {
     type Output = Self;
 
     fn neg(self) -> Self {
@@ -130,17 +133,17 @@ impl std::ops::Neg for Sign {
 }
 
 /// Adds (or subtracts) the stream of every key to `vector`.
-pub fn apply(vector: &mut RingVector, suite: Suite, masks: &[(Sign, MaskKey)]) {
+pub fn apply(vector: &mut RingVector, suite: MaskSuite, masks: &[(MaskSign, MaskKey)]) {
     match vector {
         RingVector::Z32(words) => apply_words(words, suite, masks),
         RingVector::Z64(words) => apply_words(words, suite, masks),
     }
 }
 
-fn apply_words<W: Word>(words: &mut [W], suite: Suite, masks: &[(Sign, MaskKey)]) {
+fn apply_words<W: Word>(words: &mut [W], suite: MaskSuite, masks: &[(MaskSign, MaskKey)]) {
     let mut keystream = Zeroizing::new([0; TILE]);
     for batch in masks.chunks(BATCH) {
-        let mut streams: Vec<(Sign, Stream)> =
+        let mut streams: Vec<(MaskSign, Stream)> =
             batch.iter().map(|(sign, key)| (*sign, suite.stream(key))).collect();
         for tile in words.chunks_mut(TILE / W::BYTES) {
             for (sign, stream) in &mut streams {
@@ -163,7 +166,7 @@ enum Stream {
 
 impl Stream {
     /// Adds the next bytes of the stream to a tile, or subtracts them; `keystream` is room to work in.
-    fn apply<W: Word>(&mut self, tile: &mut [W], sign: Sign, keystream: &mut [u8; TILE]) {
+    fn apply<W: Word>(&mut self, tile: &mut [W], sign: MaskSign, keystream: &mut [u8; TILE]) {
         let keystream = &mut keystream[..tile.len() * W::BYTES];
         match self {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -175,8 +178,8 @@ impl Stream {
             Self::ChaCha20(cipher) => cipher.write_keystream(keystream),
         }
         match sign {
-            Sign::Plus => W::add_le_bytes(tile, keystream),
-            Sign::Minus => W::sub_le_bytes(tile, keystream),
+            MaskSign::Plus => W::add_le_bytes(tile, keystream),
+            MaskSign::Minus => W::sub_le_bytes(tile, keystream),
         }
     }
 }
@@ -225,7 +228,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The readable reference: each stream of the crates whole, then added.
-    fn reference<W: Word + Default>(len: usize, suite: Suite, masks: &[(Sign, MaskKey)]) -> Vec<W> {
+    fn reference<W: Word + Default>(len: usize, suite: MaskSuite, masks: &[(MaskSign, MaskKey)]) -> Vec<W> {
         let mut words = vec![W::default(); len];
         for (sign, key) in masks {
             let mut keystream = vec![0; len * W::BYTES];
@@ -237,20 +240,20 @@ mod tests {
                 Stream::VaesAegis(_) | Stream::VaesCtr(_) => unreachable!("not of the crates"),
             }
             match sign {
-                Sign::Plus => W::add_le_bytes(&mut words, &keystream),
-                Sign::Minus => W::sub_le_bytes(&mut words, &keystream),
+                MaskSign::Plus => W::add_le_bytes(&mut words, &keystream),
+                MaskSign::Minus => W::sub_le_bytes(&mut words, &keystream),
             }
         }
         words
     }
 
-    fn masks(count: usize) -> Vec<(Sign, MaskKey)> {
-        let sign = |i| if i % 3 == 0 { Sign::Minus } else { Sign::Plus };
+    fn masks(count: usize) -> Vec<(MaskSign, MaskKey)> {
+        let sign = |i| if i % 3 == 0 { MaskSign::Minus } else { MaskSign::Plus };
         (0..count).map(|i| (sign(i), MaskKey([i as u8; 32]))).collect()
     }
 
-    fn suites() -> impl Strategy<Value = Suite> {
-        prop::sample::select(&Suite::ALL)
+    fn suites() -> impl Strategy<Value = MaskSuite> {
+        prop::sample::select(&MaskSuite::ALL)
     }
 
     proptest! {
@@ -283,7 +286,7 @@ mod tests {
     #[test]
     fn every_short_length_gives_the_stream_of_the_reference() {
         for len in 0..300 {
-            for suite in Suite::ALL {
+            for suite in MaskSuite::ALL {
                 let masks = masks(3);
                 let mut vector = RingVector::zeros(Ring::Z32, len);
                 apply(&mut vector, suite, &masks);
@@ -294,9 +297,9 @@ mod tests {
 
     #[test]
     fn suite_codes_read_back() {
-        for suite in Suite::ALL {
-            assert_eq!(Suite::from_code(suite.code()), Some(suite));
+        for suite in MaskSuite::ALL {
+            assert_eq!(MaskSuite::from_code(suite.code()), Some(suite));
         }
-        assert_eq!(Suite::from_code(0), None);
+        assert_eq!(MaskSuite::from_code(0), None);
     }
 }

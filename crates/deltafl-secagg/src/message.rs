@@ -32,14 +32,14 @@ use std::collections::BTreeMap;
 use prost::bytes::Bytes;
 
 pub use self::bundle::KeyBundle;
-pub use self::device_set::{DeviceSet, NotASet};
+pub use self::device_set::{DeviceSet, UnsortedDevices};
 pub(crate) use self::reveal::REVEAL_LEN;
 pub use self::reveal::Reveal;
 use crate::identity::{DeviceId, SIGNATURE_LEN};
 use crate::params::{RoundId, RoundParams};
 use crate::ring::Ring;
-use crate::shamir::Share;
-use crate::transcript::Digest;
+use crate::shamir::SecretShare;
+use crate::transcript::Sha256Digest;
 
 /// Bytes of a commitment in a list of members.
 pub(crate) const NONCE_COMMITMENT_LEN: usize = 32;
@@ -92,7 +92,7 @@ pub enum DeviceBody {
         /// The slot.
         slot: u32,
         /// The shares.
-        shares: BTreeMap<DeviceId, (SecretKind, Share)>,
+        shares: BTreeMap<DeviceId, (SecretKind, SecretShare)>,
     },
 }
 
@@ -121,7 +121,7 @@ pub enum ServerBody {
     /// The parameters of a round that is about to begin.
     Invite(RoundParams),
     /// Every member's commitment to its part of the graph's randomness.
-    Commitments(BTreeMap<DeviceId, Digest>),
+    Commitments(BTreeMap<DeviceId, Sha256Digest>),
     /// The parts of those members that draw the graph.
     Reveals(BTreeMap<DeviceId, Reveal>),
     /// The keys of all members (full graph) or of the neighbours.

@@ -2,11 +2,11 @@
 
 use thiserror::Error;
 
-use crate::draw::Opening;
+use crate::draw::DrawOpening;
 use crate::graph::GraphRule;
-use crate::mask::Suite;
+use crate::mask::MaskSuite;
 use crate::ring::Ring;
-use crate::transcript::{Digest, Hasher, context_digest};
+use crate::transcript::{Hasher, Sha256Digest, context_digest};
 
 /// The version of protocol and wire format.
 pub const VERSION: u32 = 2;
@@ -30,7 +30,7 @@ pub struct RoundParams {
     /// Session and round.
     pub id: RoundId,
     /// The cryptography of the round.
-    pub suite: Suite,
+    pub suite: MaskSuite,
     /// The number of devices invited; no more may appear.
     pub cohort: u32,
     /// Who shares secrets with whom.
@@ -38,7 +38,7 @@ pub struct RoundParams {
     /// The number of sums under this key set-up, each with keys of its own.
     pub slots: u32,
     /// What shows that the cohort was drawn, where the roster says how ([`crate::draw`]).
-    pub draw: Option<Opening>,
+    pub draw: Option<DrawOpening>,
 }
 
 /// Why parameters are refused by server and devices alike.
@@ -79,7 +79,7 @@ impl RoundParams {
     }
 
     /// The digest that stands for these parameters in every signature, commitment and key.
-    pub fn digest(&self) -> Digest {
+    pub fn digest(&self) -> Sha256Digest {
         let hasher = Hasher::new("params")
             .number(u64::from(VERSION))
             .part(&self.id.session)
@@ -103,7 +103,7 @@ pub struct SlotSpec {
     /// The number of coordinates.
     pub len: u32,
     /// The digest of the caller's context, for Δ-FL of η and w_t.
-    pub context: Digest,
+    pub context: Sha256Digest,
 }
 
 impl SlotSpec {
@@ -126,7 +126,7 @@ impl SlotSpec {
     }
 
     /// The bytes that derive this slot's mask keys: another context gives other masks.
-    pub(crate) fn digest(&self) -> Digest {
+    pub(crate) fn digest(&self) -> Sha256Digest {
         self.hash(Hasher::new("slot-spec")).finish()
     }
 }
@@ -134,24 +134,24 @@ impl SlotSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Colluding, Permille};
+    use crate::graph::{CollusionBound, Permille};
 
     fn permille(value: u16) -> Permille {
         Permille::new(value).unwrap()
     }
 
-    fn active(gamma: Colluding, delta: u16) -> GraphRule {
+    fn active(gamma: CollusionBound, delta: u16) -> GraphRule {
         GraphRule::Active { gamma, delta: permille(delta) }
     }
 
-    fn curious(gamma: Colluding) -> GraphRule {
+    fn curious(gamma: CollusionBound) -> GraphRule {
         GraphRule::HonestButCurious { gamma, delta: permille(1) }
     }
 
     fn params() -> RoundParams {
         RoundParams {
             id: RoundId { session: [1; 16], round: 5 },
-            suite: Suite::default(),
+            suite: MaskSuite::default(),
             cohort: 10,
             graph: GraphRule::Full { threshold: 6 },
             slots: 3,
@@ -165,18 +165,18 @@ mod tests {
         let others = [
             RoundParams { id: RoundId { session: [2; 16], round: 5 }, ..params() },
             RoundParams { id: RoundId { session: [1; 16], round: 6 }, ..params() },
-            RoundParams { suite: Suite::ChaCha20, ..params() },
+            RoundParams { suite: MaskSuite::ChaCha20, ..params() },
             RoundParams { cohort: 11, ..params() },
             RoundParams { graph: GraphRule::Full { threshold: 7 }, ..params() },
-            RoundParams { graph: active(Colluding::Share(permille(6)), 0), ..params() },
-            RoundParams { graph: active(Colluding::Devices(6), 0), ..params() },
-            RoundParams { graph: active(Colluding::Devices(6), 1), ..params() },
-            RoundParams { graph: curious(Colluding::Devices(6)), ..params() },
+            RoundParams { graph: active(CollusionBound::Share(permille(6)), 0), ..params() },
+            RoundParams { graph: active(CollusionBound::Devices(6), 0), ..params() },
+            RoundParams { graph: active(CollusionBound::Devices(6), 1), ..params() },
+            RoundParams { graph: curious(CollusionBound::Devices(6)), ..params() },
             RoundParams { slots: 2, ..params() },
-            RoundParams { draw: Some(Opening([0; 32])), ..params() },
-            RoundParams { draw: Some(Opening([1; 32])), ..params() },
+            RoundParams { draw: Some(DrawOpening([0; 32])), ..params() },
+            RoundParams { draw: Some(DrawOpening([1; 32])), ..params() },
         ];
-        let mut digests: Vec<Digest> = others.iter().map(RoundParams::digest).collect();
+        let mut digests: Vec<Sha256Digest> = others.iter().map(RoundParams::digest).collect();
         digests.push(base.digest());
         digests.sort_unstable();
         digests.dedup();
@@ -191,8 +191,8 @@ mod tests {
         assert_eq!(RoundParams { slots: 17, ..params() }.check(), Err(ParamsError::Slots(17)));
         let graph = GraphRule::Full { threshold: 11 };
         assert!(matches!(RoundParams { graph, ..params() }.check(), Err(ParamsError::Threshold { .. })));
-        let graph = active(Colluding::Devices(10), 0);
+        let graph = active(CollusionBound::Devices(10), 0);
         assert!(matches!(RoundParams { graph, ..params() }.check(), Err(ParamsError::Threshold { .. })));
-        assert_eq!(RoundParams { graph: active(Colluding::Devices(9), 0), ..params() }.check(), Ok(()));
+        assert_eq!(RoundParams { graph: active(CollusionBound::Devices(9), 0), ..params() }.check(), Ok(()));
     }
 }

@@ -1,31 +1,31 @@
 //! The server's side of a round.
 //!
-//! A [`Server`] takes the devices' messages and the time in, and gives messages, deadlines and events out. A
+//! A [`ServerRound`] takes the devices' messages and the time in, and gives messages, deadlines and events out. A
 //! phase ends when every device that is still there has answered or when its deadline has passed, with the
-//! devices that made it; below the threshold the round ends with a [`Verdict`] and no sum.
+//! devices that made it; below the threshold the round ends with a [`RoundFailure`] and no sum.
 
 mod confirm;
+mod outcome;
 mod setup;
 mod slot;
 mod unmask;
-mod verdict;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::confirm::Confirming;
+pub use self::outcome::{Misbehaviour, OpenSlotError, PhaseName, RefusedMessage, RoundFailure};
 use self::setup::{Advertising, Revealing, Sharing};
 use self::slot::{Attesting, Collecting, Idle, Unmasking};
-pub use self::verdict::{Lie, NotOpened, PhaseName, RefusedMessage, Verdict};
 use crate::graph::GraphRule;
-use crate::identity::{DeviceId, Roster};
+use crate::identity::{DeviceId, KeyRoster};
 use crate::message::wire::{box_len, deposit_len};
 use crate::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, ServerBody, ServerMessage};
 use crate::params::{ParamsError, RoundParams, SlotSpec};
 use crate::ring::{Ring, RingVector};
 use crate::shamir::SHARE_LEN;
-use crate::transcript::Digest;
+use crate::transcript::Sha256Digest;
 
 /// Room for the fields around the long ones of a message.
 pub(crate) const ENVELOPE: usize = 256;
@@ -38,7 +38,7 @@ pub struct ServerConfig {
     /// The devices to invite.
     pub cohort: DeviceSet,
     /// Their verifying keys.
-    pub roster: Arc<Roster>,
+    pub roster: Arc<KeyRoster>,
     /// The fewest devices in a sum.
     pub min_members: usize,
     /// How long each phase may take.
@@ -58,7 +58,7 @@ pub struct Transmit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerEvent {
-    /// Keys are set up, or the slot before is done: call [`Server::open_slot`].
+    /// Keys are set up, or the slot before is done: call [`ServerRound::open_slot`].
     Ready {
         /// The slot to open.
         slot: u32,
@@ -70,7 +70,7 @@ pub enum ServerEvent {
         /// The device.
         device: DeviceId,
         /// What it lied about.
-        lie: Lie,
+        misbehaviour: Misbehaviour,
     },
     /// One of two devices lied, and nothing tells which. At the end of the set-up: the box that `owner` sealed for
     /// `holder` does not open, or the two do not agree on the key that they have in common; both are left out. When
@@ -85,7 +85,7 @@ pub enum ServerEvent {
     Sum(SlotSum),
     /// The round ended without the sums still missing. Shares that devices gave by then tell of no other sum than the one
     /// that it would have been.
-    Ended(Verdict),
+    Ended(RoundFailure),
 }
 
 /// The sum of a slot.
@@ -104,8 +104,8 @@ pub struct SlotSum {
 /// It can be cloned, to be kept in a safe place: it holds no secret, and devices answer a question once
 /// whoever asks.
 #[derive(Debug, Clone)]
-pub struct Server {
-    round: Round,
+pub struct ServerRound {
+    round: RoundContext,
     phase: Phase,
     outbox: VecDeque<Transmit>,
     events: VecDeque<ServerEvent>,
@@ -114,10 +114,10 @@ pub struct Server {
 
 /// What the server knows in every phase.
 #[derive(Debug, Clone)]
-struct Round {
+struct RoundContext {
     params: RoundParams,
-    header: Digest,
-    roster: Arc<Roster>,
+    header: Sha256Digest,
+    roster: Arc<KeyRoster>,
     min_members: usize,
     phase_timeout: Duration,
 }
@@ -136,13 +136,13 @@ enum Phase {
 }
 
 /// Where a phase leads.
-struct Step {
+struct PhaseTransition {
     phase: Phase,
     messages: Vec<(DeviceSet, ServerBody)>,
     events: Vec<ServerEvent>,
 }
 
-impl Server {
+impl ServerRound {
     /// Begins a round by inviting the cohort.
     pub fn new(config: ServerConfig, now: Duration) -> Result<Self, ParamsError> {
         let ServerConfig { params, cohort, roster, min_members, phase_timeout } = config;
@@ -150,7 +150,7 @@ impl Server {
         if cohort.len() > params.cohort as usize {
             return Err(ParamsError::Cohort(params.cohort));
         }
-        let round = Round { header: params.digest(), params, roster, min_members, phase_timeout };
+        let round = RoundContext { header: params.digest(), params, roster, min_members, phase_timeout };
         let invite = ServerBody::Invite(round.params.clone());
         let mut server = Self {
             deadline: Some(now.saturating_add(round.phase_timeout)),
@@ -228,7 +228,7 @@ impl Server {
     /// The longest message that a device has reason to send now: the limit for
     /// [`decode_device`](crate::message::wire::decode_device).
     pub fn message_limit(&self) -> usize {
-        let Round { params, .. } = &self.round;
+        let RoundContext { params, .. } = &self.round;
         ENVELOPE
             + match &self.phase {
                 Phase::Advertising(_) => KeyBundle::len_for(params.slots),
@@ -247,22 +247,22 @@ impl Server {
         ring: Ring,
         len: u32,
         context: &[u8],
-    ) -> Result<(), NotOpened> {
+    ) -> Result<(), OpenSlotError> {
         let Phase::Idle(idle) = &self.phase else {
-            return Err(NotOpened::NotReady);
+            return Err(OpenSlotError::NotReady);
         };
         let spec = SlotSpec::new(idle.next_slot(), ring, len, context);
         let Phase::Idle(idle) = std::mem::replace(&mut self.phase, Phase::Over) else {
-            return Err(NotOpened::NotReady);
+            return Err(OpenSlotError::NotReady);
         };
         match idle.open(&self.round, spec) {
             Ok(step) => {
                 self.enter(now, step);
                 Ok(())
             }
-            Err(verdict) => {
-                self.end(verdict.clone());
-                Err(NotOpened::Ended(verdict))
+            Err(failure) => {
+                self.end(failure.clone());
+                Err(OpenSlotError::Ended(failure))
             }
         }
     }
@@ -271,11 +271,11 @@ impl Server {
         let phase = std::mem::replace(&mut self.phase, Phase::Over);
         match phase.finish(&self.round) {
             Ok(step) => self.enter(now, step),
-            Err(verdict) => self.end(verdict),
+            Err(failure) => self.end(failure),
         }
     }
 
-    fn enter(&mut self, now: Duration, step: Step) {
+    fn enter(&mut self, now: Duration, step: PhaseTransition) {
         let waits = !matches!(step.phase, Phase::Idle(_) | Phase::Over);
         self.deadline = waits.then(|| now.saturating_add(self.round.phase_timeout));
         self.phase = step.phase;
@@ -285,10 +285,10 @@ impl Server {
         self.events.extend(step.events);
     }
 
-    fn end(&mut self, verdict: Verdict) {
+    fn end(&mut self, failure: RoundFailure) {
         self.phase = Phase::Over;
         self.deadline = None;
-        self.events.push_back(ServerEvent::Ended(verdict));
+        self.events.push_back(ServerEvent::Ended(failure));
     }
 
     fn send(&mut self, to: DeviceSet, body: ServerBody) {
@@ -310,7 +310,7 @@ impl Phase {
         }
     }
 
-    fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         match self {
             Self::Advertising(phase) => phase.finish(round),
             Self::Revealing(phase) => phase.finish(round),
@@ -320,12 +320,14 @@ impl Phase {
             Self::Attesting(phase) => phase.finish(round),
             Self::Unmasking(phase) => phase.finish(round),
             // Neither has a deadline or waits for messages, so nothing ends it.
-            Self::Idle(_) | Self::Over => Ok(Step { phase: self, messages: Vec::new(), events: Vec::new() }),
+            Self::Idle(_) | Self::Over => {
+                Ok(PhaseTransition { phase: self, messages: Vec::new(), events: Vec::new() })
+            }
         }
     }
 }
 
-impl Round {
+impl RoundContext {
     /// The fewest members with whom it makes sense to go on before the graph is known.
     fn least(&self) -> usize {
         let threshold = match self.params.graph {
@@ -336,7 +338,7 @@ impl Round {
     }
 
     /// Whether enough devices are there.
-    fn enough(&self, phase: PhaseName, have: usize, need: usize) -> Result<(), Verdict> {
-        if have < need { Err(Verdict::TooFew { phase, have, need }) } else { Ok(()) }
+    fn enough(&self, phase: PhaseName, have: usize, need: usize) -> Result<(), RoundFailure> {
+        if have < need { Err(RoundFailure::TooFew { phase, have, need }) } else { Ok(()) }
     }
 }

@@ -18,7 +18,7 @@ use thiserror::Error;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 pub(crate) use self::decoding::{Challenge, Checker};
-use crate::field::Element;
+use crate::field::FieldElement;
 
 /// Field elements in a share.
 const LIMBS: usize = 5;
@@ -32,9 +32,9 @@ pub const SHARE_LEN: usize = LIMBS * 8;
 
 /// One device's share of a 32-byte secret: the values of five polynomials at the device's point.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct Share([Element; LIMBS]);
+pub struct SecretShare([FieldElement; LIMBS]);
 
-impl Share {
+impl SecretShare {
     /// The share as five little-endian 64-bit words.
     pub fn to_bytes(&self) -> [u8; SHARE_LEN] {
         let mut bytes = [0; SHARE_LEN];
@@ -46,21 +46,21 @@ impl Share {
 
     /// The share of these bytes, or `None` when a word is not below p.
     pub fn from_bytes(bytes: &[u8; SHARE_LEN]) -> Option<Self> {
-        let mut limbs = [Element::ZERO; LIMBS];
+        let mut limbs = [FieldElement::ZERO; LIMBS];
         for (limb, word) in limbs.iter_mut().zip(bytes.chunks_exact(8)) {
-            *limb = Element::new(u64::from_le_bytes(word.try_into().ok()?))?;
+            *limb = FieldElement::new(u64::from_le_bytes(word.try_into().ok()?))?;
         }
         Some(Self(limbs))
     }
 }
 
-impl ConstantTimeEq for Share {
+impl ConstantTimeEq for SecretShare {
     fn ct_eq(&self, other: &Self) -> Choice {
         self.to_bytes().ct_eq(&other.to_bytes())
     }
 }
 
-impl std::fmt::Debug for Share {
+impl std::fmt::Debug for SecretShare {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Share(..)")
     }
@@ -91,41 +91,41 @@ pub enum ShamirError {
 /// O(points × threshold). The random coefficients are wiped before this returns.
 pub fn split(
     secret: &[u8; SECRET_LEN],
-    points: &[Element],
+    points: &[FieldElement],
     threshold: usize,
     rng: &mut impl CryptoRng,
-) -> Result<Vec<Share>, ShamirError> {
+) -> Result<Vec<SecretShare>, ShamirError> {
     if threshold == 0 || threshold > points.len() {
         return Err(ShamirError::Threshold { threshold, shares: points.len() });
     }
-    if points.contains(&Element::ZERO) {
+    if points.contains(&FieldElement::ZERO) {
         return Err(ShamirError::Points);
     }
     // The highest power first, as Horner's rule reads them.
     let mut polynomial = Zeroizing::new(Vec::with_capacity(threshold));
     for _ in 1..threshold {
-        polynomial.push(std::array::from_fn::<_, LIMBS, _>(|_| Element::random(rng)));
+        polynomial.push(std::array::from_fn::<_, LIMBS, _>(|_| FieldElement::random(rng)));
     }
     polynomial.push(limbs(secret));
     Ok(points.iter().map(|&x| evaluate(&polynomial, x)).collect())
 }
 
-fn evaluate(polynomial: &[[Element; LIMBS]], x: Element) -> Share {
-    let mut value = [Element::ZERO; LIMBS];
+fn evaluate(polynomial: &[[FieldElement; LIMBS]], x: FieldElement) -> SecretShare {
+    let mut value = [FieldElement::ZERO; LIMBS];
     for coefficients in polynomial {
         for (limb, &coefficient) in value.iter_mut().zip(coefficients) {
             *limb = *limb * x + coefficient;
         }
     }
-    Share(value)
+    SecretShare(value)
 }
 
-fn limbs(secret: &[u8; SECRET_LEN]) -> [Element; LIMBS] {
-    let mut limbs = [Element::ZERO; LIMBS];
+fn limbs(secret: &[u8; SECRET_LEN]) -> [FieldElement; LIMBS] {
+    let mut limbs = [FieldElement::ZERO; LIMBS];
     for (limb, bytes) in limbs.iter_mut().zip(secret.chunks(LIMB_BYTES)) {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);
-        *limb = Element::new(u64::from_le_bytes(word)).expect("seven bytes are below p");
+        *limb = FieldElement::new(u64::from_le_bytes(word)).expect("seven bytes are below p");
     }
     limbs
 }
@@ -133,17 +133,17 @@ fn limbs(secret: &[u8; SECRET_LEN]) -> [Element; LIMBS] {
 /// Interpolation at zero from a fixed set of points: Lagrange's weights, computed once for many secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interpolation {
-    points: Vec<Element>,
-    weights: Vec<Element>,
+    points: Vec<FieldElement>,
+    weights: Vec<FieldElement>,
 }
 
 impl Interpolation {
     /// The weights of these points. O(t²) products and one inversion.
-    pub fn new(points: Vec<Element>) -> Result<Self, ShamirError> {
+    pub fn new(points: Vec<FieldElement>) -> Result<Self, ShamirError> {
         let mut numerators = Vec::with_capacity(points.len());
         let mut denominators = Vec::with_capacity(points.len());
         for (i, &x) in points.iter().enumerate() {
-            let (mut numerator, mut denominator) = (Element::ONE, Element::ONE);
+            let (mut numerator, mut denominator) = (FieldElement::ONE, FieldElement::ONE);
             for (j, &other) in points.iter().enumerate() {
                 if i != j {
                     numerator = numerator * other;
@@ -153,7 +153,7 @@ impl Interpolation {
             numerators.push(numerator);
             denominators.push(denominator);
         }
-        if points.contains(&Element::ZERO) {
+        if points.contains(&FieldElement::ZERO) {
             return Err(ShamirError::Points);
         }
         let inverses = inverses(&denominators).ok_or(ShamirError::Points)?;
@@ -162,16 +162,16 @@ impl Interpolation {
     }
 
     /// The points, in the order in which [`Self::recover`] takes the shares.
-    pub fn points(&self) -> &[Element] {
+    pub fn points(&self) -> &[FieldElement] {
         &self.points
     }
 
     /// The secret of these shares, which lie at [`Self::points`] one for one.
     pub fn recover<'a>(
         &self,
-        shares: impl IntoIterator<Item = &'a Share>,
+        shares: impl IntoIterator<Item = &'a SecretShare>,
     ) -> Result<Zeroizing<[u8; SECRET_LEN]>, ShamirError> {
-        let mut sums = Zeroizing::new([Element::ZERO; LIMBS]);
+        let mut sums = Zeroizing::new([FieldElement::ZERO; LIMBS]);
         for (share, &weight) in shares.into_iter().zip(&self.weights) {
             for (sum, &value) in sums.iter_mut().zip(&share.0) {
                 *sum = *sum + value * weight;
@@ -182,9 +182,9 @@ impl Interpolation {
 }
 
 /// The inverses of all, by Montgomery's trick; `None` when one is zero.
-fn inverses(elements: &[Element]) -> Option<Vec<Element>> {
+fn inverses(elements: &[FieldElement]) -> Option<Vec<FieldElement>> {
     let mut prefixes = Vec::with_capacity(elements.len());
-    let mut product = Element::ONE;
+    let mut product = FieldElement::ONE;
     for &element in elements {
         prefixes.push(product);
         product = product * element;
@@ -197,7 +197,7 @@ fn inverses(elements: &[Element]) -> Option<Vec<Element>> {
     Some(prefixes)
 }
 
-fn secret(limbs: &[Element; LIMBS]) -> Result<Zeroizing<[u8; SECRET_LEN]>, ShamirError> {
+fn secret(limbs: &[FieldElement; LIMBS]) -> Result<Zeroizing<[u8; SECRET_LEN]>, ShamirError> {
     let mut secret = Zeroizing::new([0; SECRET_LEN]);
     for (bytes, limb) in secret.chunks_mut(LIMB_BYTES).zip(limbs) {
         let word = Zeroizing::new(limb.get().to_le_bytes());
@@ -216,11 +216,11 @@ mod tests {
     use proptest::prelude::*;
     use rand_core::SeedableRng;
 
-    fn points(n: u32) -> Vec<Element> {
-        (1..=n).map(Element::from).collect()
+    fn points(n: u32) -> Vec<FieldElement> {
+        (1..=n).map(FieldElement::from).collect()
     }
 
-    fn recover(points: &[Element], shares: &[Share]) -> Result<[u8; SECRET_LEN], ShamirError> {
+    fn recover(points: &[FieldElement], shares: &[SecretShare]) -> Result<[u8; SECRET_LEN], ShamirError> {
         Interpolation::new(points.to_vec())?.recover(shares).map(|secret| *secret)
     }
 
@@ -236,8 +236,8 @@ mod tests {
             // A rotation of the shares, so that the chosen ones differ from case to case.
             let start = (pick >> 32) as usize % n as usize;
             let chosen: Vec<usize> = (0..threshold).map(|i| (start + i) % n as usize).collect();
-            let xs: Vec<Element> = chosen.iter().map(|&i| all[i]).collect();
-            let held: Vec<Share> = chosen.iter().map(|&i| shares[i].clone()).collect();
+            let xs: Vec<FieldElement> = chosen.iter().map(|&i| all[i]).collect();
+            let held: Vec<SecretShare> = chosen.iter().map(|&i| shares[i].clone()).collect();
             prop_assert_eq!(recover(&xs, &held), Ok(secret));
         }
 
@@ -245,7 +245,7 @@ mod tests {
         fn encoded_shares_read_back(secret: [u8; 32], seed: u64) {
             let shares = split(&secret, &points(3), 2, &mut ChaCha20Rng::seed_from_u64(seed)).unwrap();
             for share in &shares {
-                let read = Share::from_bytes(&share.to_bytes()).unwrap();
+                let read = SecretShare::from_bytes(&share.to_bytes()).unwrap();
                 prop_assert!(bool::from(read.ct_eq(share)));
             }
         }
@@ -261,8 +261,15 @@ mod tests {
     #[test]
     fn the_line_through_a_known_secret_is_computed_by_hand() {
         // Secret 5 in the first limb, slope 3: f(1) = 8, f(2) = 11, and 2·8 − 11 = 5.
-        let share =
-            |value| Share([Element::from(value), Element::ZERO, Element::ZERO, Element::ZERO, Element::ZERO]);
+        let share = |value| {
+            SecretShare([
+                FieldElement::from(value),
+                FieldElement::ZERO,
+                FieldElement::ZERO,
+                FieldElement::ZERO,
+                FieldElement::ZERO,
+            ])
+        };
         let mut secret = [0; 32];
         secret[0] = 5;
         assert_eq!(recover(&points(2), &[share(8), share(11)]), Ok(secret));
@@ -274,9 +281,9 @@ mod tests {
         let secret = [0; 32];
         assert!(matches!(split(&secret, &points(3), 0, &mut rng), Err(ShamirError::Threshold { .. })));
         assert!(matches!(split(&secret, &points(3), 4, &mut rng), Err(ShamirError::Threshold { .. })));
-        assert!(matches!(split(&secret, &[Element::ZERO], 1, &mut rng), Err(ShamirError::Points)));
-        assert_eq!(Interpolation::new(vec![Element::ONE, Element::ONE]), Err(ShamirError::Points));
-        assert_eq!(Interpolation::new(vec![Element::ZERO, Element::ONE]), Err(ShamirError::Points));
+        assert!(matches!(split(&secret, &[FieldElement::ZERO], 1, &mut rng), Err(ShamirError::Points)));
+        assert_eq!(Interpolation::new(vec![FieldElement::ONE, FieldElement::ONE]), Err(ShamirError::Points));
+        assert_eq!(Interpolation::new(vec![FieldElement::ZERO, FieldElement::ONE]), Err(ShamirError::Points));
     }
 
     #[test]
@@ -284,7 +291,7 @@ mod tests {
         // A limb of eight bytes cannot come from a secret.
         let mut bytes = [0; SHARE_LEN];
         bytes[..8].copy_from_slice(&(1u64 << 60).to_le_bytes());
-        let share = Share::from_bytes(&bytes).unwrap();
+        let share = SecretShare::from_bytes(&bytes).unwrap();
         assert_eq!(recover(&points(1), &[share]), Err(ShamirError::NotASecret));
     }
 

@@ -4,14 +4,14 @@
 //! use chacha20::ChaCha20Rng;
 //! use deltafl_secagg::graph::GraphRule;
 //! use deltafl_secagg::identity::DeviceId;
-//! use deltafl_secagg::simulate::{Config, Drop, Round};
+//! use deltafl_secagg::simulate::{SimulationConfig, DropOut, SimulatedRound};
 //! use rand_core::SeedableRng;
 //!
 //! let devices = [DeviceId(0), DeviceId(1), DeviceId(2), DeviceId(3)];
-//! let drops = [Drop::before_input(DeviceId(3), 1)];
-//! let config = Config { graph: GraphRule::Full { threshold: 3 }, slots: 2, ..Config::default() };
+//! let drops = [DropOut::before_input(DeviceId(3), 1)];
+//! let config = SimulationConfig { graph: GraphRule::Full { threshold: 3 }, slots: 2, ..SimulationConfig::default() };
 //! let mut rng = ChaCha20Rng::seed_from_u64(1);
-//! let mut round = Round::new(&config, &devices, &drops, &mut rng)?;
+//! let mut round = SimulatedRound::new(&config, &devices, &drops, &mut rng)?;
 //!
 //! // Every device answers with its id, and then, when device 3 is gone, with twice its id.
 //! let first = round.sum::<u64>(1, b"histogram", |id| vec![u64::from(id.0)])?;
@@ -31,43 +31,45 @@ use prost::bytes::Bytes;
 use rand_core::CryptoRng;
 use thiserror::Error;
 
-pub use self::traffic::{DeviceTraffic, Traffic};
-use crate::device::{Adversary, Device, DeviceEvent, Enrolment, Policy, SubmitError};
+pub use self::traffic::{DeviceTraffic, RoundTraffic};
+use crate::device::{AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant, SubmitError};
 use crate::graph::{GraphRule, Permille};
-use crate::identity::{DeviceId, Identity, Roster};
-use crate::mask::Suite;
+use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
+use crate::mask::MaskSuite;
 use crate::message::wire::{decode_device, decode_server, encode_device, encode_server};
 use crate::message::{DeviceBody, DeviceSet, ServerBody};
 use crate::params::{ParamsError, RoundId, RoundParams};
 use crate::ring::{Ring, RingVector};
-use crate::server::{NotOpened, PhaseName, Server, ServerConfig, ServerEvent, SlotSum, Verdict};
+use crate::server::{
+    OpenSlotError, PhaseName, RoundFailure, ServerConfig, ServerEvent, ServerRound, SlotSum,
+};
 
 /// A limit for messages that no simulated round comes near.
 const NO_LIMIT: usize = usize::MAX;
 
 /// How a simulated round is set up.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct SimulationConfig {
     /// Session and round.
     pub id: RoundId,
     /// The cryptography of the round.
-    pub suite: Suite,
+    pub suite: MaskSuite,
     /// Who shares secrets with whom.
     pub graph: GraphRule,
     /// The number of sums.
     pub slots: u32,
     /// The fewest devices in a sum.
     pub min_members: usize,
-    /// Whether to keep every message, for [`Round::recording`].
+    /// Whether to keep every message, for [`SimulatedRound::recording`].
     pub record: bool,
 }
 
 /// One slot, the masks of the default suite, and the graph against a server that lies.
-impl Default for Config {
+impl Default for SimulationConfig {
     fn default() -> Self {
         Self {
             id: RoundId { session: [0; 16], round: 0 },
-            suite: Suite::default(),
+            suite: MaskSuite::default(),
             graph: GraphRule::default(),
             slots: 1,
             min_members: 2,
@@ -89,14 +91,14 @@ pub struct Delivery {
 
 /// A device vanishes before it sends its message of a phase, for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drop {
+pub struct DropOut {
     /// The device.
     pub device: DeviceId,
     /// The phase.
     pub before: PhaseName,
 }
 
-impl Drop {
+impl DropOut {
     /// A device that vanishes before it hands in its input of a slot.
     pub fn before_input(device: DeviceId, slot: u32) -> Self {
         Self { device, before: PhaseName::MaskedInput(slot) }
@@ -145,7 +147,7 @@ impl Coordinate for u64 {
 
 /// The sum of a slot and the devices in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sum<C> {
+pub struct SimulatedSum<C> {
     /// Σ of the inputs of the survivors.
     pub sum: Vec<C>,
     /// Those devices.
@@ -158,7 +160,7 @@ pub struct Sum<C> {
 pub enum SimulationError {
     /// The protocol ended without it, as it should below the threshold.
     #[error(transparent)]
-    Verdict(#[from] Verdict),
+    Failed(#[from] RoundFailure),
     /// Parameters under which no round can run.
     #[error(transparent)]
     Params(#[from] ParamsError),
@@ -177,59 +179,60 @@ pub enum SimulationError {
 
 /// One secure sum in a round of its own: set up keys, add, forget.
 pub fn secure_sum<C: Coordinate>(
-    config: &Config,
+    config: &SimulationConfig,
     devices: &[DeviceId],
-    drops: &[Drop],
+    drops: &[DropOut],
     len: u32,
     rng: &mut impl CryptoRng,
     input: impl FnMut(DeviceId) -> Vec<C>,
-) -> Result<(Sum<C>, Traffic), SimulationError> {
-    let mut round = Round::new(config, devices, drops, rng)?;
+) -> Result<(SimulatedSum<C>, RoundTraffic), SimulationError> {
+    let mut round = SimulatedRound::new(config, devices, drops, rng)?;
     let sum = round.sum(len, b"", input)?;
     Ok((sum, round.traffic))
 }
 
 /// A round in progress: keys are set up, slots are summed one after another.
 #[derive(Debug)]
-pub struct Round {
-    server: Server,
-    devices: BTreeMap<DeviceId, Device>,
+pub struct SimulatedRound {
+    server: ServerRound,
+    devices: BTreeMap<DeviceId, DeviceRound>,
     drops: BTreeMap<DeviceId, PhaseName>,
-    traffic: Traffic,
+    traffic: RoundTraffic,
     recording: Option<Vec<Delivery>>,
     now: Duration,
 }
 
 /// Hands a device its input.
-type Supply<'a> = dyn FnMut(&mut Device, DeviceId) -> Result<(), SubmitError> + 'a;
+type Supply<'a> = dyn FnMut(&mut DeviceRound, DeviceId) -> Result<(), SubmitError> + 'a;
 
-impl Round {
+impl SimulatedRound {
     /// Sets up keys between the devices.
     ///
     /// Identities are drawn here too, as if the devices had enrolled just before.
     pub fn new(
-        config: &Config,
+        config: &SimulationConfig,
         devices: &[DeviceId],
-        drops: &[Drop],
+        drops: &[DropOut],
         rng: &mut impl CryptoRng,
     ) -> Result<Self, SimulationError> {
         let cohort: DeviceSet = devices.iter().copied().collect();
-        let identities: Vec<Identity> = cohort.iter().map(|id| Identity::generate(id, rng)).collect();
-        let mut roster = Roster::new();
+        let identities: Vec<SigningIdentity> =
+            cohort.iter().map(|id| SigningIdentity::generate(id, rng)).collect();
+        let mut roster = KeyRoster::new();
         for identity in &identities {
             roster.add(identity.id(), &identity.public()).expect("freshly drawn keys of distinct devices");
         }
         let roster = Arc::new(roster);
         let mut round = Self {
-            server: Server::new(server_config(config, cohort, &roster), Duration::ZERO)?,
+            server: ServerRound::new(server_config(config, cohort, &roster), Duration::ZERO)?,
             devices: BTreeMap::new(),
             drops: drops.iter().map(|drop| (drop.device, drop.before)).collect(),
-            traffic: Traffic::default(),
+            traffic: RoundTraffic::default(),
             recording: config.record.then(Vec::new),
             now: Duration::ZERO,
         };
         let enrol = |identity| {
-            Enrolment::new(Arc::new(identity), Arc::clone(&roster), config.id.session, policy(config))
+            Participant::new(Arc::new(identity), Arc::clone(&roster), config.id.session, policy(config))
         };
         round.invite(identities.into_iter().map(|identity| (identity.id(), enrol(identity))), rng);
         round.run(&mut |_, _| Err(SubmitError::NotAsked))?;
@@ -244,19 +247,19 @@ impl Round {
         len: u32,
         context: &[u8],
         mut input: impl FnMut(DeviceId) -> Vec<C>,
-    ) -> Result<Sum<C>, SimulationError> {
+    ) -> Result<SimulatedSum<C>, SimulationError> {
         match self.server.open_slot(self.now, C::RING, len, context) {
             Ok(()) => {}
-            Err(NotOpened::Ended(verdict)) => return Err(verdict.into()),
-            Err(NotOpened::NotReady) => return Err(SimulationError::SlotsUsedUp),
+            Err(OpenSlotError::Ended(failure)) => return Err(failure.into()),
+            Err(OpenSlotError::NotReady) => return Err(SimulationError::SlotsUsedUp),
         }
         let slot_sum = self.run(&mut |device, id| device.submit(context, C::into_vector(input(id))))?;
         let SlotSum { sum, survivors, .. } = slot_sum.expect("a slot ends with a sum or a verdict");
-        Ok(Sum { sum: C::from_vector(sum), survivors })
+        Ok(SimulatedSum { sum: C::from_vector(sum), survivors })
     }
 
     /// Messages and bytes so far.
-    pub fn traffic(&self) -> &Traffic {
+    pub fn traffic(&self) -> &RoundTraffic {
         &self.traffic
     }
 
@@ -266,14 +269,18 @@ impl Round {
     }
 
     /// The devices read the server's invitation and join. One whose policy forbids it stays away.
-    fn invite(&mut self, enrolments: impl Iterator<Item = (DeviceId, Enrolment)>, rng: &mut impl CryptoRng) {
+    fn invite(
+        &mut self,
+        participants: impl Iterator<Item = (DeviceId, Participant)>,
+        rng: &mut impl CryptoRng,
+    ) {
         let invitation = self.server.poll_transmit().expect("a server begins with an invitation");
         let bytes = encode_server(&invitation.message);
-        for (id, mut enrolment) in enrolments {
+        for (id, mut participant) in participants {
             self.count(None, Some(id), &bytes);
             let message = decode_server(bytes.clone(), NO_LIMIT).expect("the server encodes what it sends");
             if let ServerBody::Invite(params) = message.body
-                && let Ok(device) = enrolment.join(&params, self.now, rng)
+                && let Ok(device) = participant.join(&params, self.now, rng)
             {
                 self.devices.insert(id, device);
                 self.answer(id);
@@ -291,7 +298,7 @@ impl Round {
                 }
             }
             match self.server.poll_event() {
-                Some(ServerEvent::Ended(verdict)) => return Err(verdict.into()),
+                Some(ServerEvent::Ended(failure)) => return Err(failure.into()),
                 Some(ServerEvent::Ready { .. }) => return Ok(None),
                 // No simulated device lies.
                 Some(ServerEvent::Caught { .. } | ServerEvent::Disputed { .. }) => continue,
@@ -350,7 +357,7 @@ impl Round {
     }
 
     fn answer(&mut self, from: DeviceId) {
-        while let Some(message) = self.devices.get_mut(&from).and_then(Device::poll_transmit) {
+        while let Some(message) = self.devices.get_mut(&from).and_then(DeviceRound::poll_transmit) {
             if self.drops.get(&from) == Some(&phase(&message.body)) {
                 self.devices.remove(&from);
                 return;
@@ -363,7 +370,7 @@ impl Round {
     }
 }
 
-fn server_config(config: &Config, cohort: DeviceSet, roster: &Arc<Roster>) -> ServerConfig {
+fn server_config(config: &SimulationConfig, cohort: DeviceSet, roster: &Arc<KeyRoster>) -> ServerConfig {
     let params = RoundParams {
         id: config.id,
         suite: config.suite,
@@ -377,15 +384,15 @@ fn server_config(config: &Config, cohort: DeviceSet, roster: &Arc<Roster>) -> Se
 }
 
 /// Devices that insist on what the configuration gives.
-fn policy(config: &Config) -> Policy {
+fn policy(config: &SimulationConfig) -> DevicePolicy {
     let adversary = match config.graph {
-        GraphRule::Active { gamma, .. } => Adversary::Active { gamma },
+        GraphRule::Active { gamma, .. } => AdversaryModel::Active { gamma },
         GraphRule::Full { .. } => {
-            Adversary::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() }
+            AdversaryModel::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() }
         }
-        GraphRule::HonestButCurious { gamma, delta } => Adversary::HonestButCurious { gamma, delta },
+        GraphRule::HonestButCurious { gamma, delta } => AdversaryModel::HonestButCurious { gamma, delta },
     };
-    Policy {
+    DevicePolicy {
         min_members: config.min_members,
         adversary,
         max_len: u32::MAX,

@@ -12,7 +12,7 @@ use crate::message::DeviceSet;
 use crate::params::SlotSpec;
 
 /// A SHA-256 digest.
-pub type Digest = [u8; 32];
+pub type Sha256Digest = [u8; 32];
 
 /// Protocol name and version, the first bytes of every hash and derivation.
 pub(crate) const PROTOCOL: &[u8] = b"deltafl-secagg/2/";
@@ -32,7 +32,7 @@ impl Hasher {
         self
     }
 
-    pub(crate) fn digest(self, digest: &Digest) -> Self {
+    pub(crate) fn digest(self, digest: &Sha256Digest) -> Self {
         self.part(digest)
     }
 
@@ -49,13 +49,13 @@ impl Hasher {
         ids.iter().fold(self.number(ids.len() as u64), Self::device)
     }
 
-    pub(crate) fn finish(self) -> Digest {
+    pub(crate) fn finish(self) -> Sha256Digest {
         self.0.finalize().into()
     }
 }
 
 /// The digest of what the caller binds to a slot: for Δ-FL, η and the hash of w_t.
-pub fn context_digest(context: &[u8]) -> Digest {
+pub fn context_digest(context: &[u8]) -> Sha256Digest {
     Hasher::new("context").part(context).finish()
 }
 
@@ -64,14 +64,14 @@ pub fn context_digest(context: &[u8]) -> Digest {
 /// Devices sign it in the consistency check, so t valid signatures mean that t devices were shown the same
 /// members, the same slot contexts and the same survivors, in this slot and in every slot before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Transcript(Digest);
+pub struct RoundTranscript(Sha256Digest);
 
-impl Transcript {
+impl RoundTranscript {
     /// The transcript once the members and their keys are settled.
     ///
     /// On a full graph the members are pinned by their key bundles. Where the graph is drawn and no device
     /// sees all bundles, by their commitments, and `header` is the seed of the graph.
-    pub(crate) fn new<T: AsRef<[u8]>>(header: &Digest, members: &BTreeMap<DeviceId, T>) -> Self {
+    pub(crate) fn new<T: AsRef<[u8]>>(header: &Sha256Digest, members: &BTreeMap<DeviceId, T>) -> Self {
         let hasher = Hasher::new("transcript").digest(header).number(members.len() as u64);
         Self(members.iter().fold(hasher, |hasher, (&id, pin)| hasher.device(id).part(pin.as_ref())).finish())
     }
@@ -95,7 +95,7 @@ impl Transcript {
     }
 
     /// The digest.
-    pub fn digest(&self) -> &Digest {
+    pub fn digest(&self) -> &Sha256Digest {
         &self.0
     }
 }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::device::{Abort, Enrolment, Policy, RefusedRound};
-use deltafl_secagg::draw::{Chain, Draws, LeftOut};
+use deltafl_secagg::device::{Abort, DevicePolicy, Participant, RefusedRound};
+use deltafl_secagg::draw::{DrawChain, DrawCommitment, LeftOut};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity, Roster};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::{DeviceBody, ServerBody, ServerMessage};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use rand_core::SeedableRng;
@@ -22,26 +22,27 @@ use stage::{Stage, policy};
 /// Devices on a roster of sixty that says how cohorts are drawn, of whom the server invited some.
 fn drawn(members: impl FnOnce(&[DeviceId]) -> Vec<DeviceId>, opened: u64) -> Result<(), Abort> {
     let (round, third) = (3, Permille::new(334).expect("a third"));
-    let identity = |i: u32| Identity::from_secret(DeviceId(i), &[i as u8 + 1; 32]);
-    let mut roster = Roster::new();
+    let identity = |i: u32| SigningIdentity::from_secret(DeviceId(i), &[i as u8 + 1; 32]);
+    let mut roster = KeyRoster::new();
     for i in 0..60 {
         roster.add(DeviceId(i), &identity(i).public()).expect("distinct devices");
     }
-    let chain = Chain::new([8; 32]);
-    let draws = Draws { commitment: chain.commitment(), salt: [9; 32] };
+    let chain = DrawChain::new([8; 32]);
+    let draws = DrawCommitment { commitment: chain.commitment(), salt: [9; 32] };
     let roster = Arc::new(roster.with_draws(draws));
     let opening = chain.opening(opened).expect("not the last");
     let members = members(&draws.order(round, &opening, roster.ids()));
     let id = RoundId { session: [9; 16], round };
     let (cohort, graph) = (members.len() as u32, GraphRule::Full { threshold: 8 });
-    let params = RoundParams { id, suite: Suite::default(), cohort, graph, slots: 1, draw: Some(opening) };
-    let policy = Policy { max_left_out: Some(third), ..policy() };
+    let params =
+        RoundParams { id, suite: MaskSuite::default(), cohort, graph, slots: 1, draw: Some(opening) };
+    let policy = DevicePolicy { max_left_out: Some(third), ..policy() };
     let mut rng = ChaCha20Rng::seed_from_u64(5);
     let (mut keys, mut devices) = (BTreeMap::new(), Vec::new());
     for member in members {
-        let mut enrolment =
-            Enrolment::new(Arc::new(identity(member.0)), Arc::clone(&roster), [9; 16], policy);
-        let refused = enrolment.join(&params, Duration::ZERO, &mut rng);
+        let mut participant =
+            Participant::new(Arc::new(identity(member.0)), Arc::clone(&roster), [9; 16], policy);
+        let refused = participant.join(&params, Duration::ZERO, &mut rng);
         let Ok(mut device) = refused else {
             assert_eq!(refused.err(), Some(RefusedRound::NotDrawn));
             return Err(Abort::NotDrawn(None));
@@ -71,10 +72,10 @@ fn a_server_that_opens_the_draw_of_another_round_is_left_alone() {
     // Who insists on a draw stays away from a round that shows none.
     let stage = Stage::new(5, 3);
     let first = DeviceId(0);
-    let policy = Policy { max_left_out: Permille::new(500), ..policy() };
-    let identity = Arc::new(Identity::from_secret(first, &[1; 32]));
-    let mut enrolment = Enrolment::new(identity, Arc::clone(&stage.roster), [9; 16], policy);
+    let policy = DevicePolicy { max_left_out: Permille::new(500), ..policy() };
+    let identity = Arc::new(SigningIdentity::from_secret(first, &[1; 32]));
+    let mut participant = Participant::new(identity, Arc::clone(&stage.roster), [9; 16], policy);
     let params = stage.devices[&first].params().clone();
-    let refused = enrolment.join(&params, Duration::ZERO, &mut ChaCha20Rng::seed_from_u64(1)).err();
+    let refused = participant.join(&params, Duration::ZERO, &mut ChaCha20Rng::seed_from_u64(1)).err();
     assert_eq!(refused, Some(RefusedRound::NotDrawn));
 }

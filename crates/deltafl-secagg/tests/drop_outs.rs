@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use chacha20::ChaCha20Rng;
 use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::DeviceId;
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::ServerBody;
 use deltafl_secagg::message::wire::decode_server;
-use deltafl_secagg::server::{PhaseName, Verdict};
-use deltafl_secagg::simulate::{Config, Coordinate, Delivery, Drop, Round, SimulationError, secure_sum};
+use deltafl_secagg::server::{PhaseName, RoundFailure};
+use deltafl_secagg::simulate::{
+    Coordinate, Delivery, DropOut, SimulatedRound, SimulationConfig, SimulationError, secure_sum,
+};
 use proptest::prelude::*;
 use rand_core::{Rng, SeedableRng};
 
@@ -48,7 +50,7 @@ fn expected(
     devices: &[DeviceId],
     drops: &BTreeMap<DeviceId, PhaseName>,
     threshold: usize,
-) -> Result<Vec<DeviceId>, Verdict> {
+) -> Result<Vec<DeviceId>, RoundFailure> {
     let mut here = devices.to_vec();
     let mut survivors = Vec::new();
     for phase in PHASES {
@@ -58,7 +60,7 @@ fn expected(
             _ => threshold.max(2),
         };
         if here.len() < need {
-            return Err(Verdict::TooFew { phase, have: here.len(), need });
+            return Err(RoundFailure::TooFew { phase, have: here.len(), need });
         }
         if phase == PhaseName::MaskedInput(0) {
             survivors.clone_from(&here);
@@ -67,12 +69,12 @@ fn expected(
     Ok(survivors)
 }
 
-fn config(threshold: u32) -> Config {
-    Config { graph: GraphRule::Full { threshold }, ..Config::default() }
+fn config(threshold: u32) -> SimulationConfig {
+    SimulationConfig { graph: GraphRule::Full { threshold }, ..SimulationConfig::default() }
 }
 
-fn as_drops(drops: &BTreeMap<DeviceId, PhaseName>) -> Vec<Drop> {
-    drops.iter().map(|(&device, &before)| Drop { device, before }).collect()
+fn as_drops(drops: &BTreeMap<DeviceId, PhaseName>) -> Vec<DropOut> {
+    drops.iter().map(|(&device, &before)| DropOut { device, before }).collect()
 }
 
 /// The round must end as `expected` says, verdict and all.
@@ -87,7 +89,7 @@ fn check(n: u32, threshold: u32, drops: &BTreeMap<DeviceId, PhaseName>, seed: u6
             assert_eq!(sum.survivors.as_slice(), survivors, "{drops:?}");
             assert_eq!(sum.sum, plain_sum(seed, &survivors, 3), "{drops:?}");
         }
-        Err(verdict) => assert_eq!(answer.map(|_| ()), Err(SimulationError::Verdict(verdict)), "{drops:?}"),
+        Err(failure) => assert_eq!(answer.map(|_| ()), Err(SimulationError::Failed(failure)), "{drops:?}"),
     }
 }
 
@@ -119,9 +121,10 @@ fn boxes_that_go_on_early_are_those_of_devices_that_drop_out_later_too() {
     let (ids, seed) = (devices(70), 3);
     let drops = [(3, PhaseName::Share), (66, PhaseName::Share), (5, PhaseName::Confirm)];
     let drops = drops.into_iter().map(|(i, phase)| (ids[i], phase)).collect();
-    let config = Config { record: true, ..config(36) };
-    let mut round = Round::new(&config, &ids, &as_drops(&drops), &mut ChaCha20Rng::seed_from_u64(seed))
-        .expect("most are there");
+    let config = SimulationConfig { record: true, ..config(36) };
+    let mut round =
+        SimulatedRound::new(&config, &ids, &as_drops(&drops), &mut ChaCha20Rng::seed_from_u64(seed))
+            .expect("most are there");
     let sum = round.sum(3, b"", |id| input(seed, id, 3)).expect("the threshold holds");
     let survivors = expected(&ids, &drops, 36).expect("the threshold holds");
     assert_eq!((sum.survivors.as_slice(), sum.sum), (&*survivors, plain_sum(seed, &survivors, 3)));
@@ -158,11 +161,11 @@ fn five_percent() -> GraphRule {
 
 fn sparse_sum<C: Coordinate + From<u32> + PartialEq + std::fmt::Debug>(
     n: u32,
-    suite: Suite,
-    drops: &[Drop],
+    suite: MaskSuite,
+    drops: &[DropOut],
     seed: u64,
 ) -> (Vec<C>, Vec<DeviceId>) {
-    let config = Config { graph: five_percent(), suite, ..Config::default() };
+    let config = SimulationConfig { graph: five_percent(), suite, ..SimulationConfig::default() };
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     let (sum, _) = secure_sum(&config, &devices(n), drops, 2, &mut rng, |id| vec![C::from(id.0), C::from(1)])
         .expect("within the drop-outs that the graph is made for");
@@ -179,10 +182,10 @@ proptest! {
         let ids = devices(n);
         let early = if reveal { PhaseName::Reveal } else { PhaseName::MaskedInput(0) };
         let drops = [
-            Drop { device: *first.get(&ids), before: early },
-            Drop { device: *second.get(&ids), before: PhaseName::Unmask(0) },
+            DropOut { device: *first.get(&ids), before: early },
+            DropOut { device: *second.get(&ids), before: PhaseName::Unmask(0) },
         ];
-        let suite = if chacha { Suite::ChaCha20 } else { Suite::default() };
+        let suite = if chacha { MaskSuite::ChaCha20 } else { MaskSuite::default() };
         let (sum, survivors) = sparse_sum::<u32>(n, suite, &drops, seed);
         let total: u32 = survivors.iter().map(|id| id.0).sum();
         prop_assert_eq!(sum, vec![total, survivors.len() as u32]);
@@ -194,13 +197,14 @@ proptest! {
 fn slots_of_one_round_are_summed_one_after_another_and_the_dropped_stay_dropped() {
     let ids = devices(6);
     let drops = [
-        Drop::before_input(ids[0], 1),
-        Drop { device: ids[1], before: PhaseName::Consistency(0) },
-        Drop { device: ids[2], before: PhaseName::Unmask(1) },
+        DropOut::before_input(ids[0], 1),
+        DropOut { device: ids[1], before: PhaseName::Consistency(0) },
+        DropOut { device: ids[2], before: PhaseName::Unmask(1) },
     ];
-    let config = Config { slots: 3, ..config(3) };
+    let config = SimulationConfig { slots: 3, ..config(3) };
     let mut rng = ChaCha20Rng::seed_from_u64(9);
-    let mut round = Round::new(&config, &ids, &drops, &mut rng).expect("nobody drops before the slots");
+    let mut round =
+        SimulatedRound::new(&config, &ids, &drops, &mut rng).expect("nobody drops before the slots");
     let histogram = round.sum(64, b"first", |id| input(1, id, 64)).expect("six are left");
     assert_eq!(histogram.survivors.as_slice(), ids);
     assert_eq!(histogram.sum, plain_sum(1, &ids, 64));
@@ -219,17 +223,19 @@ fn slots_of_one_round_are_summed_one_after_another_and_the_dropped_stay_dropped(
 #[test]
 fn a_slot_that_too_few_devices_are_left_for_ends_the_round() {
     let ids = devices(4);
-    let drops = [0, 1].map(|i| Drop { device: ids[i], before: PhaseName::Unmask(0) });
-    let config = Config { slots: 2, ..config(2) };
-    let mut round = Round::new(&config, &ids, &drops, &mut ChaCha20Rng::seed_from_u64(1)).expect("four");
+    let drops = [0, 1].map(|i| DropOut { device: ids[i], before: PhaseName::Unmask(0) });
+    let config = SimulationConfig { slots: 2, ..config(2) };
+    let mut round =
+        SimulatedRound::new(&config, &ids, &drops, &mut ChaCha20Rng::seed_from_u64(1)).expect("four");
     assert_eq!(round.sum(1, b"", |_| vec![1u64]).expect("two answer").sum, [4]);
     assert_eq!(round.sum(1, b"", |_| vec![1u64]).expect("the same two").sum, [2]);
 
-    let config = Config { min_members: 3, ..config };
-    let mut round = Round::new(&config, &ids, &drops, &mut ChaCha20Rng::seed_from_u64(1)).expect("four");
+    let config = SimulationConfig { min_members: 3, ..config };
+    let mut round =
+        SimulatedRound::new(&config, &ids, &drops, &mut ChaCha20Rng::seed_from_u64(1)).expect("four");
     assert_eq!(round.sum(1, b"", |_| vec![1u64]).expect("four inputs").sum, [4]);
-    let too_few = Verdict::TooFew { phase: PhaseName::MaskedInput(1), have: 2, need: 3 };
-    assert_eq!(round.sum(1, b"", |_| vec![1u64]), Err(SimulationError::Verdict(too_few)));
+    let too_few = RoundFailure::TooFew { phase: PhaseName::MaskedInput(1), have: 2, need: 3 };
+    assert_eq!(round.sum(1, b"", |_| vec![1u64]), Err(SimulationError::Failed(too_few)));
 }
 
 #[test]
@@ -249,16 +255,16 @@ fn the_same_seed_gives_the_same_traffic_and_the_upload_of_a_long_vector_is_its_b
     }
 }
 
-/// Δ-FL asks for two histograms and an update (`docs/secure-aggregation.md`, "Fewer exchanges").
+/// Δ-FL asks for two histograms and an update (`docs/src/explanation/secure-aggregation.md`, "Fewer exchanges").
 #[test]
 fn a_round_of_three_sums_costs_a_device_twelve_messages_each_way_and_thirteen_on_a_drawn_graph() {
     let curious =
         GraphRule::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() };
     // Where the graph is drawn: commitments, a reveal, reveals.
     for (graph, expected) in [(GraphRule::Full { threshold: 4 }, (12, 12)), (curious, (13, 14))] {
-        let config = Config { graph, slots: 3, ..Config::default() };
+        let config = SimulationConfig { graph, slots: 3, ..SimulationConfig::default() };
         let mut rng = ChaCha20Rng::seed_from_u64(3);
-        let mut round = Round::new(&config, &devices(6), &[], &mut rng).expect("six");
+        let mut round = SimulatedRound::new(&config, &devices(6), &[], &mut rng).expect("six");
         for _ in 0..3 {
             round.sum(1, b"", |_| vec![1u64]).expect("nobody drops");
         }

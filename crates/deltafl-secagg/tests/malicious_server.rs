@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::device::{Abort, Adversary, DeviceEvent, Enrolment, Policy, RefusedRound};
+use deltafl_secagg::device::{Abort, AdversaryModel, DeviceEvent, DevicePolicy, Participant, RefusedRound};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::wire::{WireError, decode_server, encode_server};
 use deltafl_secagg::message::{
     DeviceBody, DeviceSet, KeyBundle, Reveal, SecretKind, ServerBody, ServerMessage,
@@ -140,8 +140,8 @@ fn a_survivor_set_below_the_threshold_is_refused() {
 fn a_survivor_set_below_the_policy_is_refused() {
     // A low threshold does not help the server when the device insists on company.
     let curious =
-        Adversary::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() };
-    let policy = Policy { min_members: 4, adversary: curious, ..policy() };
+        AdversaryModel::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() };
+    let policy = DevicePolicy { min_members: 4, adversary: curious, ..policy() };
     let mut stage = Stage::with(5, GraphRule::Full { threshold: 2 }, policy, 1);
     stage.share();
     for id in stage.ids() {
@@ -287,7 +287,7 @@ fn boxes_come_once_whether_early_or_not() {
 #[test]
 fn a_round_with_fewer_members_than_the_policy_allows_is_left() {
     // Three would meet the threshold, but the device insists on four.
-    let policy = Policy { min_members: 4, ..policy() };
+    let policy = DevicePolicy { min_members: 4, ..policy() };
     let mut stage = Stage::with(5, GraphRule::Full { threshold: 3 }, policy, 1);
     let mut keys = stage.keys.clone();
     keys.retain(|&id, _| id < DeviceId(3));
@@ -315,14 +315,14 @@ fn messages_of_another_round_or_session_are_not_heard() {
 #[test]
 fn a_round_is_not_joined_twice() {
     let stage = Stage::new(5, 3);
-    let identity = Identity::from_secret(D0, &[1; 32]);
-    let mut enrolment = Enrolment::new(Arc::new(identity), Arc::clone(&stage.roster), [9; 16], policy());
+    let identity = SigningIdentity::from_secret(D0, &[1; 32]);
+    let mut participant = Participant::new(Arc::new(identity), Arc::clone(&stage.roster), [9; 16], policy());
     let graph = GraphRule::Full { threshold: 3 };
     let params =
-        RoundParams { id: stage.round, suite: Suite::default(), cohort: 5, graph, slots: 2, draw: None };
+        RoundParams { id: stage.round, suite: MaskSuite::default(), cohort: 5, graph, slots: 2, draw: None };
     let mut rng = ChaCha20Rng::seed_from_u64(1);
-    enrolment.join(&params, Duration::ZERO, &mut rng).expect("the first time");
-    let again = enrolment.join(&params, Duration::ZERO, &mut rng).err();
+    participant.join(&params, Duration::ZERO, &mut rng).expect("the first time");
+    let again = participant.join(&params, Duration::ZERO, &mut rng).err();
     assert_eq!(again, Some(RefusedRound::Stale { round: 1, last: 1 }));
 }
 
@@ -419,9 +419,9 @@ fn duplicate_ids_do_not_come_through_the_wire() {
 /// Devices on a sparse graph, whose commitments the server has.
 fn sparse(n: u32) -> (Stage, BTreeMap<DeviceId, [u8; 32]>) {
     let share = Permille::new(50).expect("five in a hundred");
-    let adversary = Adversary::HonestButCurious { gamma: share.into(), delta: share };
+    let adversary = AdversaryModel::HonestButCurious { gamma: share.into(), delta: share };
     let graph = GraphRule::HonestButCurious { gamma: share.into(), delta: share };
-    let stage = Stage::with(n, graph, Policy { adversary, ..policy() }, 1);
+    let stage = Stage::with(n, graph, DevicePolicy { adversary, ..policy() }, 1);
     let commitments = stage.keys.iter().map(|(&id, keys)| (id, KeyBundle::nonce_commitment(keys))).collect();
     (stage, commitments)
 }

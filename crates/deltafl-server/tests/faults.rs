@@ -8,6 +8,9 @@ mod fleet;
 #[path = "../../deltafl/tests/exchanges/intercepted.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod intercepted;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -27,7 +30,7 @@ use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Purpose, Setup};
 use deltafl_wire::loopback;
 use deltafl_wire::roster::Edition;
-use fleet::{Records, TestFederation, never, options};
+use fleet::{Records, TestFederation, never, options, start_host};
 use intercepted::Intercepted;
 use tokio::sync::watch;
 
@@ -50,6 +53,7 @@ fn lenient(test: &TestFederation) -> Rules {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
     let misconduct = Misconduct { drop_out: 0.3, garbage: 0.05, ..Misconduct::default() };
@@ -69,6 +73,7 @@ async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back() {
+    let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let mut host = test.host().await;
     let address = host.address();
@@ -99,7 +104,7 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
     drop(status);
     host.shut_down().await;
     // Started again at the same address, it has all its devices without a new swarm.
-    let mut again = Host::start(Setup { address, ..test.setup() }, &test.roster(&[])).await.unwrap();
+    let mut again = start_host(Setup { address, ..test.setup() }, &test.roster(&[])).await;
     let mut engine = again.engine(test.rules(), never()).unwrap();
     let ready = tokio::task::spawn_blocking(move || engine.reachable().map(|_| ()));
     ready.await.unwrap().unwrap();
@@ -108,6 +113,7 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_for_a_device_that_dawdles() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
     let (slow, quick) = test.devices().into_iter().partition::<Vec<FederationIndex>, _>(|k| k.0 % 8 == 1);
@@ -130,6 +136,7 @@ async fn nobody_waits_for_a_device_that_dawdles() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_too_many_invited_the_first_to_come_take_part() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(&EXPERIMENT.replace("cohort = 10", "cohort = 14"));
     let mut host = test.host().await;
     let _swarm = test.swarm(host.address(), &options());
@@ -145,6 +152,7 @@ async fn of_too_many_invited_the_first_to_come_take_part() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_without_time_are_not_drawn_and_careful_ones_stay_out() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
     let mut devices = test.devices();
@@ -171,10 +179,11 @@ async fn devices_without_time_are_not_drawn_and_careful_ones_stay_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_starts_before_its_devices_are_enrolled_begins_no_round_in_vain() {
+    let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let nobody =
         loopback::roster(Edition { version: 1, expires: u64::MAX }, std::iter::empty(), |_| false).unwrap();
-    let mut host = Host::start(test.setup(), &nobody).await.unwrap();
+    let mut host = start_host(test.setup(), &nobody).await;
     let _swarm = test.swarm(host.address(), &options());
     let engine = host.engine(test.rules(), never()).unwrap();
     let (status, host) = (host.status(), Arc::new(host));
@@ -203,6 +212,7 @@ async fn until_ready(host: &Host, devices: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_that_was_away_holds_the_newest_params_before_it_can_be_drawn() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let host = test.host().await;
     let after = |round: u16| {
@@ -245,6 +255,7 @@ async fn a_device_that_was_away_holds_the_newest_params_before_it_can_be_drawn()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simulation() {
+    let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let mut host = test.host().await;
     let address = host.address();
@@ -265,7 +276,7 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
         assert_eq!(state.round, round + 1);
         host.shut_down().await;
         let setup = Setup { address, ..test.setup() };
-        host = Host::start(setup, &test.roster(&[])).await.unwrap();
+        host = start_host(setup, &test.roster(&[])).await;
     }
     host.shut_down().await;
     let mut simulated = Records::default();
@@ -275,6 +286,7 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_waits_for_devices_can_be_stopped() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
     let stop = Arc::new(AtomicBool::new(false));

@@ -10,6 +10,9 @@ mod fleet;
 #[path = "../../deltafl/tests/exchanges/intercepted.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod intercepted;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -32,7 +35,7 @@ use deltafl_server::store::{Store, StoreSettings};
 use deltafl_wire::identity::FederationName;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::{VERSION, proto};
-use fleet::{Records, TestFederation, never, options};
+use fleet::{Records, TestFederation, never, options, start_host};
 use intercepted::Intercepted;
 use tonic::transport::Endpoint;
 
@@ -97,6 +100,7 @@ fn address(server: &mut Child) -> SocketAddr {
 #[test]
 #[ignore = "the other tests start it as a process of its own"]
 fn play_a_server() {
+    let _limit = watchdog::start();
     let told = |name: &str| std::env::var(name).unwrap();
     let (folder, dies) = (std::path::PathBuf::from(told("PLAY_FOLDER")), Dies::named(&told("PLAY_DIES")));
     let test = TestFederation::new(EXPERIMENT);
@@ -108,7 +112,7 @@ fn play_a_server() {
         let store = Store::open(&StoreSettings::in_folder(&folder)).await.unwrap();
         store.create_federation(&federation()).await.unwrap();
         let lease = store.lead(&federation(), "child").await.unwrap();
-        (store, lease, Host::start(setup, &test.roster(&[])).await.unwrap())
+        (store, lease, start_host(setup, &test.roster(&[])).await)
     });
     println!("\nlistening on {}", host.address());
     let about = About {
@@ -244,6 +248,7 @@ fn simulated_with_another_cohort(test: &TestFederation) -> State {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_between_two_sums_is_followed_to_the_bits_of_the_simulation() {
+    let _limit = watchdog::start();
     let expected = TestFederation::new(EXPERIMENT).simulate(&mut Records::default());
     for dies in [Dies::BeforeUpdates, Dies::BeforeCommit] {
         let (state, told) = trained_by_two(dies).await;
@@ -254,6 +259,7 @@ async fn a_server_killed_between_two_sums_is_followed_to_the_bits_of_the_simulat
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_round_killed_in_a_sum_goes_on_with_devices_that_were_not_asked() {
+    let _limit = watchdog::start();
     let expected = simulated_with_another_cohort(&TestFederation::new(EXPERIMENT));
     for dies in [Dies::InLosses, Dies::InUpdates] {
         let (state, told) = trained_by_two(dies).await;

@@ -8,6 +8,9 @@ mod certified;
 #[path = "field/fleet.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use certified::Certified;
 use fleet::{Records, TestFederation, never, options};
@@ -42,6 +45,7 @@ async fn both(experiment: &str) -> (Records, Records) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn private_training_deployed_has_the_bits_of_the_simulation() {
+    let _limit = watchdog::start();
     let (simulated, deployed) = both(PRIVATE).await;
     assert_eq!(simulated.states.len(), 3);
     assert_eq!(simulated.states, deployed.states);
@@ -54,6 +58,7 @@ async fn private_training_deployed_has_the_bits_of_the_simulation() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_tell_of_held_out_examples_what_the_simulation_tells() {
+    let _limit = watchdog::start();
     for quantile in ["histogram", "open"] {
         let within = PRIVATE
             .replace("seed = 3 } }", "seed = 3 }, split = { within = { train = 0.7 } } }")
@@ -74,6 +79,7 @@ async fn devices_tell_of_held_out_examples_what_the_simulation_tells() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_training_deployed_has_the_bits_of_the_simulation() {
+    let _limit = watchdog::start();
     let (simulated, deployed) = both(&PRIVATE.replace("histogram", "open")).await;
     assert_eq!(simulated.states, deployed.states);
     for (simulated, deployed) in simulated.records.iter().zip(&deployed.records) {
@@ -83,6 +89,7 @@ async fn open_training_deployed_has_the_bits_of_the_simulation() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_devices_remember_stays_with_them_and_keeps_the_bits() {
+    let _limit = watchdog::start();
     let scaffold = r#"{ kind = "scaffold" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]"#;
     let (experiment, _) = PRIVATE.split_once("algorithm = [").unwrap();
     // Enough rounds for devices to be drawn again.
@@ -99,6 +106,7 @@ async fn what_devices_remember_stays_with_them_and_keeps_the_bits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn simulated_drop_outs_keep_the_bits() {
+    let _limit = watchdog::start();
     let with = "cohort = 12\n    availability = { drop_out = 0.2 }";
     let (simulated, deployed) = both(&PRIVATE.replace("cohort = 8", with)).await;
     assert_eq!(simulated.states, deployed.states);
@@ -109,6 +117,7 @@ async fn simulated_drop_outs_keep_the_bits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cohort_in_which_a_device_counts_twice_is_not_asked() {
+    let _limit = watchdog::start();
     let test =
         TestFederation::new(&PRIVATE.replace("cohort = 8", "cohort = 60\n    with_replacement = true"));
     let mut host = test.host().await;

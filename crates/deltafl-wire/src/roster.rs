@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use deltafl_secagg::draw::Draws;
-use deltafl_secagg::identity::{DeviceId, Roster as Keys};
+use deltafl_secagg::draw::DrawCommitment;
+use deltafl_secagg::identity::{DeviceId, KeyRoster};
 use ed25519_dalek::{Signature, VerifyingKey};
 use prost::Message as _;
 
@@ -137,13 +137,13 @@ impl Roster {
 
     /// The verifying keys of the devices that are not revoked, and how cohorts are drawn from them: from the hash of the roster
     /// and the authority's signature, which no server can foresee.
-    pub fn keys(&self, hash: &blake3::Hash, signature: &[u8; 64]) -> Result<Keys, RosterError> {
-        let mut keys = Keys::new();
+    pub fn keys(&self, hash: &blake3::Hash, signature: &[u8; 64]) -> Result<KeyRoster, RosterError> {
+        let mut keys = KeyRoster::new();
         for (place, entry) in (0..).zip(&self.entries).filter(|(_, entry)| !entry.revoked) {
             keys.add(DeviceId(place), &entry.key).map_err(|_| RosterError::Key(place))?;
         }
         Ok(match self.draws {
-            Some(commitment) => keys.with_draws(Draws { commitment, salt: salt(hash, signature) }),
+            Some(commitment) => keys.with_draws(DrawCommitment { commitment, salt: salt(hash, signature) }),
             None => keys,
         })
     }
@@ -235,7 +235,7 @@ impl SignedRoster {
 
 #[cfg(test)]
 mod tests {
-    use deltafl_secagg::identity::Identity;
+    use deltafl_secagg::identity::SigningIdentity;
     use ed25519_dalek::{Signer, SigningKey};
 
     use super::*;
@@ -243,7 +243,7 @@ mod tests {
     const EDITION: Edition = Edition { version: 7, expires: u64::MAX };
 
     fn entry(name: &str, seed: u8) -> Entry {
-        let key = Identity::from_secret(DeviceId(0), &[seed; 32]).public();
+        let key = SigningIdentity::from_secret(DeviceId(0), &[seed; 32]).public();
         Entry { name: name.to_owned(), key, revoked: false }
     }
 

@@ -5,7 +5,7 @@
 //!
 //! A liar of the first kind has wrong labels and is honest otherwise. One of the others hands in its update backwards and many
 //! times as long, heeds no bound, and says that its loss is ten times what it is, which puts it into every tail. The figures
-//! of docs/threat-model.md are of three seeds.
+//! of docs/src/measurements/poisoning.md are of three seeds.
 
 use std::collections::BTreeSet;
 use std::error::Error;

@@ -61,7 +61,7 @@ impl Weights {
 /// C: the largest Euclidean norm of an update w_k − w. A device shortens a longer one to it, before it weighs it.
 ///
 /// The mean of updates that were clipped is no longer than C, whatever the weights. A server that knows C throws away a sum
-/// that is longer; a device that lies within the sum is not found (docs/threat-model.md).
+/// that is longer; a device that lies within the sum is not found (docs/src/explanation/threat-model.md).
 ///
 /// ```
 /// use deltafl::terms::Clip;

@@ -14,7 +14,7 @@ pub(super) struct Case {
     pub(super) batch: usize,
     pub(super) learning_rate: f32,
     pub(super) l2: f32,
-    /// Operations per example that training needs, as counted in docs/kernels.md.
+    /// Operations per example that training needs, as counted in docs/src/explanation/kernels.md.
     pub(super) train_flops: f64,
     /// Operations per example of a forward pass.
     pub(super) eval_flops: f64,

@@ -39,7 +39,7 @@ pub(super) struct GpuFigures {
 
 /// Opens the GPU that is measured.
 pub(super) fn device(ordinal: usize) -> Result<Device, GpuError> {
-    Device::open(ordinal, crate::gpu::cache())
+    Device::open(ordinal, deltafl_run::backend::kernel_cache())
 }
 
 /// Rounds of a case with every device of a federation in the cohort.

@@ -18,7 +18,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph, Row, Table};
 
 use super::view::{TrackView, View};
-use crate::paper::estimate::Spoken;
+use deltafl_run::paper::estimate::HumanDuration;
 
 /// Of the tracks, in their order; a terminal's own colours, so that they fit its background.
 const COLOURS: [Color; 6] =
@@ -78,7 +78,7 @@ fn draw_progress(frame: &mut Frame<'_>, view: &View, area: Rect) {
                 "{:.1} rounds/s · {:.0} updates/s · {} left",
                 pace.rounds_per_second,
                 pace.updates_per_second,
-                Spoken(pace.left)
+                HumanDuration(pace.left)
             )
         },
     );

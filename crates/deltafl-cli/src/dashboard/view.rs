@@ -9,7 +9,7 @@ use deltafl::task::Task;
 use deltafl::training::RoundRecord;
 use deltafl_data::experiment::Experiment;
 
-use crate::report::tracks::tracks;
+use deltafl_run::report::tracks::tracks;
 
 /// What is shown.
 #[derive(Clone, Debug, Default)]

@@ -85,7 +85,7 @@ impl DataSet {
                 },
                 Published { name: "glove.6B.zip", url: "https://nlp.stanford.edu/data/glove.6B.zip" },
             ],
-            // The archive that LEAF takes, which may not give the paper's 1089 roles (see docs/data.md).
+            // The archive that LEAF takes, which may not give the paper's 1089 roles (see docs/src/how-to/data.md).
             Self::Shakespeare => &[Published {
                 name: "1994-01-100.zip",
                 url: "https://www.gutenberg.org/files/100/old/1994-01-100.zip",

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use deltafl::data::{Federation, InputKind, Spread, Summary, TargetKind};
+use deltafl::data::{Spread, Summary};
+use deltafl_run::evaluate::describe_input;
 use miette::Result;
 
 use crate::error::bad_input;
@@ -44,7 +45,7 @@ fn text(summary: &Summary, verified: bool) -> String {
     };
     let splits = &summary.splits;
     line("name", summary.name.clone());
-    line("input", input(summary.input));
+    line("input", describe_input(summary.input));
     line("predicts", predicts(summary));
     line(
         "devices",
@@ -85,24 +86,6 @@ fn predicts(summary: &Summary) -> String {
         format!("{} classes", summary.classes)
     } else {
         format!("{} classes: {}", summary.classes, named.join(", "))
-    }
-}
-
-/// What is to be predicted of a federation, in a few words.
-pub(crate) fn targets(federation: &Federation) -> String {
-    match federation.targets() {
-        TargetKind::Classes(classes) => format!("{classes} classes"),
-        TargetKind::Values => "numbers to predict".to_owned(),
-    }
-}
-
-/// What an example is, in a few words.
-pub(crate) fn input(kind: InputKind) -> String {
-    match kind {
-        InputKind::Bytes { dim } => format!("{dim} grey levels"),
-        InputKind::Dense { dim } => format!("{dim} features"),
-        InputKind::Tokens { len, vocabulary } => format!("{len} words of {vocabulary}"),
-        InputKind::Windows { len, alphabet } => format!("windows of {len} symbols of {alphabet}"),
     }
 }
 

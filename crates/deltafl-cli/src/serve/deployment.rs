@@ -9,7 +9,7 @@ use std::time::Duration;
 use deltafl_data::experiment::Experiment;
 use deltafl_server::authority::{Authority, ServerIdentity};
 use deltafl_server::committer::RunStore;
-use deltafl_server::engine::Chain;
+use deltafl_server::engine::DrawChain;
 use deltafl_server::http::{self, Access, Enrolment, HttpLimits, HttpState};
 use deltafl_server::listener::Protection;
 use deltafl_server::live::{About, Live};
@@ -140,7 +140,7 @@ impl Deployment {
     }
 
     /// What cohorts are drawn by, where they are.
-    pub(super) async fn chain(&self) -> Result<Option<Chain>> {
+    pub(super) async fn chain(&self) -> Result<Option<DrawChain>> {
         self.store.chain(&self.federation).await.map_err(store_error)
     }
 

@@ -87,7 +87,8 @@ impl Rounds {
         };
         let planned = cohort;
         let cohort = cohort.min(devices);
-        // Where the server may lie, more than half of those invited must stay (docs/threat-model.md).
+        // If the server may lie, more than half of the invited devices must stay
+        // (docs/src/explanation/threat-model.md).
         let extra = share("over-select", self.over_select, 0.5)? * cohort as f64;
         let invited = planned + extra.ceil() as usize;
         let quorum = (share("quorum", self.quorum, 1.0)? * cohort as f64).ceil() as usize;

@@ -1,10 +1,11 @@
-//! docs/deploy.md as a test: certificates, a server, a fleet, the knob.
+//! docs/src/how-to/deploy.md as a test: certificates, a server, a fleet, the knob.
 
 #![cfg(feature = "net")]
 
 use std::fs;
 
 use crate::support::{DEPLOYED, Workdir, checkpoints};
+use crate::watchdog;
 
 fn workdir() -> Workdir {
     Workdir::with(DEPLOYED).variable("DELTAFL_DATABASE", "sqlite:state/deltafl.sqlite")
@@ -17,6 +18,7 @@ fn port(said: &str) -> &str {
 
 #[test]
 fn a_federation_is_deployed_as_the_documentation_says() {
+    let _limit = watchdog::start();
     let workdir = workdir();
     workdir.printed("certs init --federation clinics");
     workdir.printed("certs server --host localhost --host 127.0.0.1");
@@ -77,6 +79,7 @@ fn a_federation_is_deployed_as_the_documentation_says() {
 
 #[test]
 fn mistakes_are_answered_with_what_to_do() {
+    let _limit = watchdog::start();
     let workdir = workdir();
     assert!(workdir.refusal("certs server --host localhost").contains("deltafl certs init"));
     assert!(workdir.refusal("certs init --federation Not.A.Name").contains("a–z"));
@@ -107,6 +110,7 @@ fn mistakes_are_answered_with_what_to_do() {
 
 #[test]
 fn a_server_without_the_authoritys_keys_takes_the_roster_that_was_signed_elsewhere() {
+    let _limit = watchdog::start();
     let workdir = workdir();
     workdir.printed("certs init --federation clinics");
     workdir.printed("certs server --host localhost");

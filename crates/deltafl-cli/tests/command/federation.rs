@@ -6,6 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 
 use crate::support::{DEPLOYED, Running, Workdir, asked, checkpoints};
+use crate::watchdog;
 
 const SERVE: &str =
     "serve x.toml --insecure --set seeds=[1,2] --wait-for 12 --out deployed --http 127.0.0.1:0 --stay";
@@ -40,6 +41,7 @@ fn server(workdir: &Workdir, listen: &str) -> (Running, String, String) {
 
 #[test]
 fn killed_again_and_again_the_server_finishes_every_round() {
+    let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     let (mut serving, address, mut http) = server(&workdir, "127.0.0.1:0");
     let _swarm = workdir.start(&format!("swarm x.toml --insecure --server {address}"));
@@ -64,6 +66,7 @@ fn killed_again_and_again_the_server_finishes_every_round() {
 
 #[test]
 fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulation() {
+    let _limit = watchdog::start();
     let workdir = Workdir::with(NORMALISED);
     workdir.printed("data synth glyphs --devices 6 --train 1 --out data");
     workdir.printed("run x.toml --out simulated --quiet");
@@ -121,6 +124,7 @@ fn normalised_data_deployed_with_devices_as_programs_has_the_bits_of_the_simulat
 
 #[test]
 fn a_device_says_why_it_stays_away() {
+    let _limit = watchdog::start();
     let workdir = Workdir::with(NORMALISED);
     workdir.printed("data synth glyphs --devices 3 --train 1 --out data");
     let data = deltafl_data::open(workdir.path("data")).unwrap();
@@ -159,6 +163,7 @@ const CLINICS: [(&str, &str); 3] = [
 
 #[test]
 fn tables_that_know_some_of_the_categories_and_classes_train_as_one_table_does() {
+    let _limit = watchdog::start();
     let experiment = NORMALISED.replace("cohort = 6", "cohort = 3").replace("mean-ratio", "standard");
     let workdir = Workdir::with(&experiment.replace("split = { within = { train = 0.8 } }", ""));
     let import = |file: &str, table: &str, out: &str| {
@@ -193,6 +198,7 @@ fn tables_that_know_some_of_the_categories_and_classes_train_as_one_table_does()
 
 #[test]
 fn draws_with_replacement_are_refused_in_a_deployment() {
+    let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     let refused = workdir.refusal("serve x.toml --insecure --set with_replacement=true");
     assert!(refused.contains("with_replacement=false"), "{refused}");
@@ -200,12 +206,14 @@ fn draws_with_replacement_are_refused_in_a_deployment() {
 
 #[test]
 fn a_server_of_other_machines_needs_certificates() {
+    let _limit = watchdog::start();
     let refused = Workdir::with(DEPLOYED).refusal("serve x.toml --insecure --listen 0.0.0.0:0");
     assert!(refused.contains("without certificates"), "{refused}");
 }
 
 #[test]
 fn a_swarm_without_a_server_says_so() {
+    let _limit = watchdog::start();
     // Nobody listens at a port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let workdir = Workdir::with(DEPLOYED);
@@ -223,6 +231,7 @@ fn ask(http: &str, path: &str, times: usize) -> TcpStream {
 
 #[test]
 fn a_visitor_that_hangs_up_before_its_answers_does_not_end_the_server() {
+    let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     let (_serving, _, http) = server(&workdir, "127.0.0.1:0");
     for _ in 0..5 {

@@ -12,3 +12,6 @@ mod operations;
 mod report;
 mod run;
 mod support;
+#[path = "../../../deltafl-server/tests/field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;

@@ -7,9 +7,11 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 
 use crate::support::{DEPLOYED, Workdir, asked};
+use crate::watchdog;
 
 #[test]
 fn flags_win_over_the_environment_and_the_environment_over_the_file() {
+    let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED)
         .variable("DELTAFL_SERVE_HTTP", "127.0.0.1:0")
         .variable("DELTAFL_CONFIG", "s.toml");
@@ -24,6 +26,7 @@ fn flags_win_over_the_environment_and_the_environment_over_the_file() {
 
 #[test]
 fn a_mistake_in_a_settings_file_is_shown_where_it_stands() {
+    let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     fs::write(workdir.path("s.toml"), "experiment = \"x.toml\"\nlissen = \"127.0.0.1:0\"\n").unwrap();
     let said = workdir.refusal("serve --config s.toml --insecure");
@@ -35,6 +38,7 @@ fn a_mistake_in_a_settings_file_is_shown_where_it_stands() {
 
 #[test]
 fn a_server_that_stands_by_says_so_until_it_leads() {
+    let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     let serve = |out: &str| {
         format!(
@@ -71,6 +75,7 @@ fn in_another_century() -> String {
 
 #[test]
 fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
+    let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     workdir.printed("certs init --federation clinics");
     workdir.printed("certs server --host localhost --days 10");
@@ -106,6 +111,7 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
 #[cfg(unix)]
 #[test]
 fn a_key_that_others_can_read_is_a_finding() {
+    let _limit = watchdog::start();
     use std::os::unix::fs::PermissionsExt as _;
     let workdir = Workdir::with(DEPLOYED);
     workdir.printed("certs init --federation clinics");
@@ -118,6 +124,7 @@ fn a_key_that_others_can_read_is_a_finding() {
 
 #[test]
 fn two_transcripts_of_one_server_are_compared() {
+    let _limit = watchdog::start();
     let workdir = Workdir::with(DEPLOYED);
     let line = |previous: &str, survivors: &str| {
         format!(

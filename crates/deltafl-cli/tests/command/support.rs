@@ -5,9 +5,13 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 #[cfg(unix)]
 use std::time::Duration;
+
+use crate::watchdog;
 
 /// A folder with an experiment in it, and the command.
 pub struct Workdir {
@@ -69,31 +73,50 @@ impl Workdir {
         said
     }
 
-    /// Starts a command that runs for long.
+    /// Starts a command that runs for long. It logs so much that a test that exceeds its time limit can show its state.
     pub fn start(&self, words: &str) -> Running {
-        let mut child = self.command(words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(child.stderr.take().unwrap());
-        Running { child, said }
+        let mut command = self.command(words);
+        command.env("DELTAFL_LOG", "info").stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (lines, said) = channel();
+        let log = Arc::new(Mutex::new(format!("deltafl {words}\n")));
+        let (written, stderr) = (Arc::clone(&log), BufReader::new(child.stderr.take().unwrap()));
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                written.lock().unwrap().push_str(&format!("  {line}\n"));
+                let _ = lines.send(line);
+            }
+        });
+        let (shown, id) = (Arc::downgrade(&log), child.id());
+        watchdog::report(move || {
+            let log = shown.upgrade()?;
+            // A process that exits does not drop its children.
+            let _ = Command::new("bash").args(["-c", &format!("kill -9 {id}")]).status();
+            Some(log.lock().unwrap().clone())
+        });
+        Running { child, said, _log: log }
     }
 }
 
-/// A process that ends with the test, and what it says.
+/// A process that ends with the test, and the lines that it writes to standard error.
 pub struct Running {
     pub child: Child,
-    said: BufReader<ChildStderr>,
+    said: Receiver<String>,
+    /// All of its lines, for a test that exceeds its time limit.
+    _log: Arc<Mutex<String>>,
 }
 
 impl Running {
-    /// Reads on to a line with these words, and returns what follows them.
+    /// Reads on to a line with these words, and returns the text that follows them.
     pub fn hear(&mut self, words: &str) -> String {
         let mut heard = String::new();
         loop {
-            let mut line = String::new();
-            assert!(self.said.read_line(&mut line).unwrap() > 0, "it ended without {words:?}:\n{heard}");
+            let Ok(line) = self.said.recv() else { panic!("it ended without {words:?}:\n{heard}") };
             if let Some((_, rest)) = line.split_once(words) {
                 return rest.trim().to_owned();
             }
             heard.push_str(&line);
+            heard.push('\n');
         }
     }
 }

@@ -9,7 +9,7 @@ use deltafl::evaluation::Measure;
 use deltafl::params::{Params, ParamsId};
 use deltafl::question::{Ask, Query, Question};
 use deltafl::superquantile::private::QuantileQuery;
-use deltafl_secagg::device::{Device as Protocol, DeviceEvent, RefusedRound};
+use deltafl_secagg::device::{DeviceEvent, DeviceRound, RefusedRound};
 use deltafl_secagg::draw::LeftOut;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::message::{DeviceSet, ServerBody};
@@ -22,7 +22,7 @@ use deltafl_wire::{BlobId, MAX_QUERIES, blob_of_id, malformed, parts};
 use rand_core::SeedableRng;
 use zeroize::Zeroizing;
 
-use super::{PENDING, Session, SessionError, send};
+use super::{PENDING, Session, SessionError};
 use crate::answer::Task;
 use crate::consent::Reason;
 use crate::fault::Turn;
@@ -49,7 +49,7 @@ impl Session<'_> {
         if let Some(event) = shown {
             self.device.state.record(event)?;
         }
-        while let Some(event) = self.protocol.as_mut().and_then(Protocol::poll_event) {
+        while let Some(event) = self.protocol.as_mut().and_then(DeviceRound::poll_event) {
             match event {
                 DeviceEvent::InputWanted(_) => self.answer().await?,
                 DeviceEvent::RoundDone => {
@@ -133,7 +133,10 @@ impl Session<'_> {
         let (key, before) = (question.key, self.device.state.recall(&question)?);
         let mut own = before.clone();
         let workers = Arc::clone(&self.device.workers);
-        let _room = workers.room().await;
+        let Some(_room) = self.unless_over(workers.room()).await? else {
+            tracing::info!("the round is over, and the answer to it is not computed");
+            return Ok(());
+        };
         let (data, task) = (self.data.clone(), self.trainer.task());
         let mut losses = std::mem::take(&mut self.memory.losses);
         let begun = Instant::now();
@@ -241,15 +244,14 @@ impl Session<'_> {
         let blobs = question.params.into_iter().map(|blob| BlobId::from_wire(Some(blob)));
         let params = self.fetch_params(&blobs.collect::<Result<Vec<_>, _>>()?).await?;
         let (data, task) = (self.data.clone(), self.trainer.task());
-        let begun = Instant::now();
-        let computed = self.device.workers.compute(Arc::clone(self.trainer), move |worker| {
+        let (begun, workers) = (Instant::now(), Arc::clone(&self.device.workers));
+        let computed = workers.compute(Arc::clone(self.trainer), move |worker| {
             Task { data: &data, task }.losses(&params, worker)
         });
-        let losses = computed.await?;
+        let losses = self.while_listening(computed).await??;
         self.memory.ledger.spend(begun.elapsed());
         let examples = self.data.federation.example_count(self.data.device);
-        send(&self.outgoing, from_device::Body::Losses(proto::Losses { id: question.id, examples, losses }))
-            .await
+        self.send(from_device::Body::Losses(proto::Losses { id: question.id, examples, losses })).await
     }
 
     /// The parameters of some hashes, each fetched once.
@@ -270,14 +272,14 @@ impl Session<'_> {
         if blob.len != expected {
             return Err(malformed("params").into());
         }
-        let (cache, faults) = (&self.device.cache, &self.device.faults);
+        let (cache, link) = (&self.device.cache, self.device.link());
         if let Some(known) = cache.params(&blob.hash) {
             if self.memory.is_new(&blob.hash) {
-                fetch_again(&mut self.client, blob, faults).await?;
+                fetch_again(&mut self.client, blob, link).await?;
             }
             return Ok(known);
         }
-        let bytes = self.memory.partial.fetch(&mut self.client, blob, expected, faults).await?;
+        let bytes = self.memory.partial.fetch(&mut self.client, blob, expected, link).await?;
         self.memory.is_new(&blob.hash);
         let entries = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         Ok(cache.keep_params(entries.collect::<Vec<f32>>().into()))
@@ -285,7 +287,7 @@ impl Session<'_> {
 
     /// Sends what the protocol has to say.
     async fn speak(&mut self) -> Result<(), SessionError> {
-        while let Some(message) = self.protocol.as_mut().and_then(Protocol::poll_transmit) {
+        while let Some(message) = self.protocol.as_mut().and_then(DeviceRound::poll_transmit) {
             let mut bytes = encode_device(&message);
             match self.device.faults.next_message().await {
                 Turn::Sent => {}
@@ -294,7 +296,7 @@ impl Session<'_> {
             }
             for part in parts(bytes) {
                 self.device.faults.transfer(part.data.len()).await;
-                send(&self.outgoing, from_device::Body::Part(part)).await?;
+                self.send(from_device::Body::Part(part)).await?;
             }
         }
         Ok(())
@@ -302,7 +304,7 @@ impl Session<'_> {
 }
 
 /// Who is in a round, where the roster says that cohorts are drawn.
-fn drawn(protocol: &Protocol, body: &ServerBody) -> Option<Event> {
+fn drawn(protocol: &DeviceRound, body: &ServerBody) -> Option<Event> {
     let members: DeviceSet = match body {
         // On a drawn graph this is all members, and the keys that follow are those of neighbours.
         ServerBody::Commitments(commitments) => commitments.keys().copied().collect(),

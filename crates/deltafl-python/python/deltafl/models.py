@@ -1,4 +1,8 @@
-"""The models that the Rust kernels train: each a few sizes, the rest comes from the data."""
+"""The built-in models, which the Rust kernels train.
+
+A class sets the options of a model. The data determines the remaining sizes, such as the number of
+features and classes. The field ``l2`` is λ of the penalty (λ/2)‖w‖².
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,24 @@ __all__ = ["ConvNet", "Gru", "Linear", "Logistic", "Lstm", "Model", "Perceptron"
 
 @dataclass(frozen=True)
 class Model:
-    """A model by name, as the section ``[model]`` of an experiment has it."""
+    """The base class of the built-in models."""
 
     kind: ClassVar[str]
 
     def section(self) -> dict[str, Any]:
-        """The section of an experiment."""
+        """Returns the ``[model]`` section of an experiment file as a dict."""
         given = {key: value for key, value in asdict(self).items() if value is not None}
         return {"kind": self.kind, **given}
 
 
 @dataclass(frozen=True)
 class Linear(Model):
-    """Softmax regression; linear regression where targets are real numbers."""
+    """Softmax regression for classes, and linear regression for real targets."""
 
     kind: ClassVar[str] = "linear"
     l2: float = 0.0
     intercept: bool = False
-    #: δ of the Huber loss, for real numbers; without it, the squared loss.
+    #: δ of the Huber loss, for real targets. None uses the squared loss.
     huber: float | None = None
 
 
@@ -42,7 +46,7 @@ class Logistic(Model):
 
 @dataclass(frozen=True)
 class ConvNet(Model):
-    """The convolutional network of EMNIST, for square images."""
+    """A convolutional network for square images, as used for EMNIST."""
 
     kind: ClassVar[str] = "conv-net"
     l2: float = 0.0
@@ -51,7 +55,7 @@ class ConvNet(Model):
 
 @dataclass(frozen=True)
 class Lstm(Model):
-    """The LSTM over frozen word vectors."""
+    """An LSTM on frozen word vectors."""
 
     kind: ClassVar[str] = "lstm"
     l2: float = 0.0
@@ -60,12 +64,12 @@ class Lstm(Model):
 
 @dataclass(frozen=True)
 class Gru(Model):
-    """The GRU over symbols."""
+    """A GRU on symbols that predicts the next symbol."""
 
     kind: ClassVar[str] = "gru"
     l2: float = 0.0
     hidden: int = 128
-    #: Entries of a trained embedding; 0 is one-hot input.
+    #: The dimension of a trained embedding. 0 uses one-hot inputs.
     embedding: int = 0
 
 

@@ -14,14 +14,14 @@ use prost::bytes::Bytes;
 use rand_core::{Rng, SeedableRng};
 
 use super::{CONTEXT, LEN, Loot, SESSION, Scene, ZERO, truth};
-use crate::device::{Adversary, Device, Enrolment, Policy};
-use crate::graph::{Colluding, GraphRule};
-use crate::identity::{DeviceId, Identity, Roster};
-use crate::mask::Suite;
+use crate::device::{AdversaryModel, DevicePolicy, DeviceRound, Participant};
+use crate::graph::{CollusionBound, GraphRule};
+use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
+use crate::mask::MaskSuite;
 use crate::message::{DeviceBody, DeviceSet, KeyBundle, SecretKind, ServerBody, ServerMessage};
 use crate::params::{RoundId, RoundParams};
 use crate::ring::Ring;
-use crate::transcript::{Digest, Transcript};
+use crate::transcript::{RoundTranscript, Sha256Digest};
 
 const N: u32 = 5;
 const ROUND: RoundId = RoundId { session: SESSION, round: 1 };
@@ -29,10 +29,10 @@ const ROUND: RoundId = RoundId { session: SESSION, round: 1 };
 /// Devices on their way, and what each was shown.
 #[derive(Clone)]
 struct Play {
-    header: Digest,
+    header: Sha256Digest,
     threshold: usize,
-    devices: BTreeMap<DeviceId, Device>,
-    identities: BTreeMap<DeviceId, Arc<Identity>>,
+    devices: BTreeMap<DeviceId, DeviceRound>,
+    identities: BTreeMap<DeviceId, Arc<SigningIdentity>>,
     bundles: BTreeMap<DeviceId, KeyBundle>,
     boxes: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
     shown_keys: BTreeMap<DeviceId, BTreeMap<DeviceId, KeyBundle>>,
@@ -66,23 +66,35 @@ fn subset(rng: &mut ChaCha20Rng, of: &DeviceSet) -> DeviceSet {
 
 impl Play {
     /// Devices that have advertised their keys.
-    fn joined(rule: GraphRule, adversary: Adversary) -> Self {
+    fn joined(rule: GraphRule, adversary: AdversaryModel) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(3);
-        let identities: BTreeMap<DeviceId, Arc<Identity>> =
-            ids().into_iter().map(|id| (id, Arc::new(Identity::generate(id, &mut rng)))).collect();
-        let mut roster = Roster::new();
+        let identities: BTreeMap<DeviceId, Arc<SigningIdentity>> =
+            ids().into_iter().map(|id| (id, Arc::new(SigningIdentity::generate(id, &mut rng)))).collect();
+        let mut roster = KeyRoster::new();
         for (&id, identity) in &identities {
             roster.add(id, &identity.public()).expect("distinct");
         }
         let roster = Arc::new(roster);
-        let params =
-            RoundParams { id: ROUND, suite: Suite::default(), cohort: N, graph: rule, slots: 1, draw: None };
-        let policy =
-            Policy { min_members: 2, adversary, max_len: LEN, patience: Duration::MAX, max_left_out: None };
+        let params = RoundParams {
+            id: ROUND,
+            suite: MaskSuite::default(),
+            cohort: N,
+            graph: rule,
+            slots: 1,
+            draw: None,
+        };
+        let policy = DevicePolicy {
+            min_members: 2,
+            adversary,
+            max_len: LEN,
+            patience: Duration::MAX,
+            max_left_out: None,
+        };
         let (mut devices, mut bundles) = (BTreeMap::new(), BTreeMap::new());
         for (&id, identity) in &identities {
-            let mut enrolment = Enrolment::new(Arc::clone(identity), Arc::clone(&roster), SESSION, policy);
-            let mut device = enrolment.join(&params, ZERO, &mut rng).expect("within the policy");
+            let mut participant =
+                Participant::new(Arc::clone(identity), Arc::clone(&roster), SESSION, policy);
+            let mut device = participant.join(&params, ZERO, &mut rng).expect("within the policy");
             let Some(DeviceBody::Advertise(bundle)) = device.poll_transmit().map(|message| message.body)
             else {
                 panic!("a device advertises first");
@@ -225,7 +237,7 @@ impl Play {
         let all: DeviceSet = ids().into_iter().collect();
         let keys = self.shown_keys.get(&shown_to).unwrap_or(&self.bundles);
         let active = self.shown_active.get(&shown_to).unwrap_or(&all);
-        let transcript = Transcript::new(&self.header, keys).with_slot(&Scene::spec(), active, view);
+        let transcript = RoundTranscript::new(&self.header, keys).with_slot(&Scene::spec(), active, view);
         self.identities[&spy].sign(&transcript.attestation())
     }
 }
@@ -239,7 +251,7 @@ struct Tally {
 
 /// Of every 25 runs one deviates from the keys on, four from the opening of the slot, the others from the
 /// survivors.
-fn play(runs: u32, rule: GraphRule, adversary: Adversary) -> Tally {
+fn play(runs: u32, rule: GraphRule, adversary: AdversaryModel) -> Tally {
     let mut rng = ChaCha20Rng::seed_from_u64(77);
     let joined = Play::joined(rule, adversary);
     let mut shared = joined.clone();
@@ -276,9 +288,9 @@ fn play(runs: u32, rule: GraphRule, adversary: Adversary) -> Tally {
 
 #[test]
 fn ten_thousand_random_deviations_never_gather_both_secrets_of_a_device() {
-    let gamma = Colluding::Devices(1);
+    let gamma = CollusionBound::Devices(1);
     let delta = crate::graph::Permille::default();
-    let tally = play(10_000, GraphRule::Active { gamma, delta }, Adversary::Active { gamma });
+    let tally = play(10_000, GraphRule::Active { gamma, delta }, AdversaryModel::Active { gamma });
     assert_eq!(tally.opened, 0);
     assert!(tally.answered > 1000, "the deviations must not all be absurd: {tally:?}");
 }
@@ -286,8 +298,8 @@ fn ten_thousand_random_deviations_never_gather_both_secrets_of_a_device() {
 #[test]
 fn the_same_deviations_open_devices_when_the_threshold_is_no_majority() {
     // What the check on the threshold is for: with t = 2 of five, a split view is all it takes.
-    let gamma = Colluding::Devices(1);
-    let curious = Adversary::HonestButCurious { gamma, delta: crate::graph::Permille::default() };
+    let gamma = CollusionBound::Devices(1);
+    let curious = AdversaryModel::HonestButCurious { gamma, delta: crate::graph::Permille::default() };
     let tally = play(500, GraphRule::Full { threshold: 2 }, curious);
     assert!(tally.opened > 50, "{tally:?}");
 }

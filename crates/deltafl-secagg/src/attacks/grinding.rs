@@ -8,41 +8,42 @@ use chacha20::ChaCha20Rng;
 use rand_core::SeedableRng;
 
 use super::{SESSION, ZERO};
-use crate::device::{Abort, Adversary, Device, Enrolment, Policy};
-use crate::graph::{Colluding, GraphRule, Permille, parameters};
-use crate::identity::{DeviceId, Identity, Roster};
-use crate::mask::Suite;
+use crate::device::{Abort, AdversaryModel, DevicePolicy, DeviceRound, Participant};
+use crate::graph::{CollusionBound, GraphRule, Permille, parameters};
+use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
+use crate::mask::MaskSuite;
 use crate::message::{
     DeviceBody, DeviceMessage, DeviceSet, KeyBundle, REVEAL_LEN, Reveal, ServerBody, ServerMessage,
 };
 use crate::params::{RoundId, RoundParams};
-use crate::server::{Server, ServerConfig, ServerEvent, Verdict};
-use crate::transcript::Digest;
+use crate::server::{RoundFailure, ServerConfig, ServerEvent, ServerRound};
+use crate::transcript::Sha256Digest;
 
 /// Just enough for a sparse graph.
 const N: u32 = 301;
-const GAMMA: Colluding = Colluding::Devices(3);
+const GAMMA: CollusionBound = CollusionBound::Devices(3);
 const ROUND: RoundId = RoundId { session: SESSION, round: 1 };
 
 /// Devices and a server that has their commitments.
 struct Committed {
-    server: Server,
-    devices: BTreeMap<DeviceId, Device>,
-    commitments: BTreeMap<DeviceId, Digest>,
+    server: ServerRound,
+    devices: BTreeMap<DeviceId, DeviceRound>,
+    commitments: BTreeMap<DeviceId, Sha256Digest>,
     drawers: DeviceSet,
 }
 
 fn committed() -> Committed {
     let mut rng = ChaCha20Rng::seed_from_u64(5);
-    let identities: Vec<Arc<Identity>> =
-        (0..N).map(|i| Arc::new(Identity::generate(DeviceId(i), &mut rng))).collect();
-    let mut roster = Roster::new();
+    let identities: Vec<Arc<SigningIdentity>> =
+        (0..N).map(|i| Arc::new(SigningIdentity::generate(DeviceId(i), &mut rng))).collect();
+    let mut roster = KeyRoster::new();
     for identity in &identities {
         roster.add(identity.id(), &identity.public()).expect("distinct");
     }
     let roster = Arc::new(roster);
     let graph = GraphRule::Active { gamma: GAMMA, delta: Permille::new(200).expect("a fifth") };
-    let params = RoundParams { id: ROUND, suite: Suite::default(), cohort: N, graph, slots: 1, draw: None };
+    let params =
+        RoundParams { id: ROUND, suite: MaskSuite::default(), cohort: N, graph, slots: 1, draw: None };
     let config = ServerConfig {
         params: params.clone(),
         cohort: (0..N).map(DeviceId).collect(),
@@ -50,16 +51,16 @@ fn committed() -> Committed {
         min_members: 3,
         phase_timeout: Duration::from_secs(1),
     };
-    let mut server = Server::new(config, ZERO).expect("sound parameters");
+    let mut server = ServerRound::new(config, ZERO).expect("sound parameters");
     server.poll_transmit().expect("the invitation");
-    let adversary = Adversary::Active { gamma: GAMMA };
+    let adversary = AdversaryModel::Active { gamma: GAMMA };
     let policy =
-        Policy { min_members: 3, adversary, max_len: 1, patience: Duration::MAX, max_left_out: None };
+        DevicePolicy { min_members: 3, adversary, max_len: 1, patience: Duration::MAX, max_left_out: None };
     let mut devices = BTreeMap::new();
     for identity in identities {
         let id = identity.id();
-        let mut enrolment = Enrolment::new(identity, Arc::clone(&roster), SESSION, policy);
-        let mut device = enrolment.join(&params, ZERO, &mut rng).expect("within the policy");
+        let mut participant = Participant::new(identity, Arc::clone(&roster), SESSION, policy);
+        let mut device = participant.join(&params, ZERO, &mut rng).expect("within the policy");
         server.handle(ZERO, id, device.poll_transmit().expect("keys")).expect("an honest device");
         devices.insert(id, device);
     }
@@ -72,7 +73,11 @@ fn committed() -> Committed {
 }
 
 impl Committed {
-    fn show(&mut self, to: DeviceId, commitments: &BTreeMap<DeviceId, Digest>) -> Result<Reveal, Abort> {
+    fn show(
+        &mut self,
+        to: DeviceId,
+        commitments: &BTreeMap<DeviceId, Sha256Digest>,
+    ) -> Result<Reveal, Abort> {
         let device = self.devices.get_mut(&to).expect("a member");
         let body = ServerBody::Commitments(commitments.clone());
         device.handle(ZERO, ServerMessage { round: ROUND, body })?;
@@ -83,7 +88,7 @@ impl Committed {
     }
 
     /// Everybody but `silent` reveals; the neighbours that the server then names to each device.
-    fn neighbours(mut self, silent: Option<DeviceId>) -> Result<BTreeMap<DeviceId, DeviceSet>, Verdict> {
+    fn neighbours(mut self, silent: Option<DeviceId>) -> Result<BTreeMap<DeviceId, DeviceSet>, RoundFailure> {
         let commitments = self.commitments.clone();
         for id in commitments.keys().copied().filter(|&id| Some(id) != silent) {
             let body = DeviceBody::Reveal(self.show(id, &commitments).expect("honest so far"));
@@ -92,8 +97,8 @@ impl Committed {
         if silent.is_some() {
             self.server.handle_timeout(Duration::from_secs(1));
         }
-        if let Some(ServerEvent::Ended(verdict)) = self.server.poll_event() {
-            return Err(verdict);
+        if let Some(ServerEvent::Ended(failure)) = self.server.poll_event() {
+            return Err(failure);
         }
         let mut neighbours = BTreeMap::new();
         while let Some(transmit) = self.server.poll_transmit() {
@@ -118,7 +123,7 @@ fn a_member_that_falls_silent_after_the_commitments_keeps_its_place() {
 fn a_member_that_draws_and_withholds_its_nonce_is_named_and_no_other_graph_comes_of_it() {
     let scene = committed();
     let silent = scene.drawers.as_slice()[0];
-    assert_eq!(scene.neighbours(Some(silent)), Err(Verdict::Withheld { device: silent }));
+    assert_eq!(scene.neighbours(Some(silent)), Err(RoundFailure::Withheld { device: silent }));
 }
 
 /// What a device says when it is shown these nonces.

@@ -6,14 +6,14 @@ use chacha20::ChaCha20Rng;
 use rand_core::{CryptoRng, Rng, SeedableRng};
 
 use super::abort::Abort;
-use super::enrolment::Me;
 use super::member::Member;
+use super::participant::LocalDevice;
 use super::sharing::Sharing;
 use crate::graph::{self, Graph};
 use crate::identity::DeviceId;
 use crate::keys::{AgreementKeys, Secret, deposit_commitment, nonce_commitment, same, seed_commitment};
 use crate::message::{DeviceBody, DeviceSet, KeyBundle, Reveal};
-use crate::transcript::{Digest, Transcript};
+use crate::transcript::{RoundTranscript, Sha256Digest};
 
 /// Everything that the device keeps to itself in a round.
 pub(super) struct Secrets {
@@ -48,7 +48,7 @@ impl Secrets {
         Self { agreement, slots, stream, nonce }
     }
 
-    fn bundle(&self, me: &Me) -> KeyBundle {
+    fn bundle(&self, me: &LocalDevice) -> KeyBundle {
         let slots = (0u32..).zip(&self.slots).map(|(slot, secrets)| {
             let deposit = deposit_commitment(&me.header, me.id(), slot, &secrets.deposit.0);
             (deposit, seed_commitment(&me.header, me.id(), slot, &secrets.seed.0))
@@ -91,7 +91,7 @@ pub(super) struct Joined {
 }
 
 impl Joined {
-    pub(super) fn new(me: &Me, rng: &mut impl CryptoRng) -> (Self, DeviceBody) {
+    pub(super) fn new(me: &LocalDevice, rng: &mut impl CryptoRng) -> (Self, DeviceBody) {
         let secrets = Secrets::draw(me.params.slots, rng);
         let bundle = secrets.bundle(me);
         (Self { secrets, bundle: bundle.clone() }, DeviceBody::Advertise(bundle))
@@ -100,7 +100,7 @@ impl Joined {
     /// On a full graph, the keys of all members settle everything.
     pub(super) fn on_keys(
         self,
-        me: &Me,
+        me: &LocalDevice,
         mut keys: BTreeMap<DeviceId, KeyBundle>,
     ) -> Result<(Sharing, DeviceBody), Abort> {
         if me.is_committed() {
@@ -108,7 +108,7 @@ impl Joined {
         }
         let members: DeviceSet = keys.keys().copied().collect();
         check_members(me, &members)?;
-        let transcript = Transcript::new(&me.header, &keys);
+        let transcript = RoundTranscript::new(&me.header, &keys);
         if keys.remove(&me.id()).as_ref() != Some(&self.bundle) {
             return Err(Abort::OwnKeys);
         }
@@ -121,8 +121,8 @@ impl Joined {
     /// Where the graph is drawn, everybody is bound before anybody reveals.
     pub(super) fn on_commitments(
         self,
-        me: &Me,
-        commitments: BTreeMap<DeviceId, Digest>,
+        me: &LocalDevice,
+        commitments: BTreeMap<DeviceId, Sha256Digest>,
     ) -> Result<(Revealed, DeviceBody), Abort> {
         if !me.is_committed() {
             return Err(Abort::Unexpected);
@@ -144,15 +144,15 @@ impl Joined {
 pub(super) struct Revealed {
     secrets: Secrets,
     bundle: KeyBundle,
-    commitments: BTreeMap<DeviceId, Digest>,
-    list: Digest,
+    commitments: BTreeMap<DeviceId, Sha256Digest>,
+    list: Sha256Digest,
 }
 
 impl Revealed {
     /// The graph follows from the list of members, which all that draw it have signed, and their nonces.
     pub(super) fn on_reveals(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         reveals: &BTreeMap<DeviceId, Reveal>,
     ) -> Result<Placed, Abort> {
         let rule = me.params.graph;
@@ -177,7 +177,7 @@ impl Revealed {
         check_members(me, &members)?;
         let seed = graph::seed(&self.list, reveals);
         let graph = Graph::new(rule, me.params.cohort, members.as_slice(), &seed);
-        let transcript = Transcript::new(&seed, &self.commitments);
+        let transcript = RoundTranscript::new(&seed, &self.commitments);
         let Self { secrets, bundle, commitments, .. } = self;
         Ok(Placed { secrets, bundle, commitments, members, graph, transcript })
     }
@@ -185,7 +185,7 @@ impl Revealed {
 
 impl Revealed {
     /// The number of members whose nonces make the graph.
-    pub(super) fn drawers(&self, me: &Me) -> usize {
+    pub(super) fn drawers(&self, me: &LocalDevice) -> usize {
         me.params.graph.drawers(me.params.cohort, &self.commitments).len()
     }
 }
@@ -196,10 +196,10 @@ impl Revealed {
 pub(super) struct Placed {
     secrets: Secrets,
     bundle: KeyBundle,
-    commitments: BTreeMap<DeviceId, Digest>,
+    commitments: BTreeMap<DeviceId, Sha256Digest>,
     members: DeviceSet,
     graph: Graph,
-    transcript: Transcript,
+    transcript: RoundTranscript,
 }
 
 impl Placed {
@@ -210,7 +210,7 @@ impl Placed {
 
     pub(super) fn on_keys(
         self,
-        me: &Me,
+        me: &LocalDevice,
         keys: BTreeMap<DeviceId, KeyBundle>,
     ) -> Result<(Sharing, DeviceBody), Abort> {
         let neighbours: DeviceSet = self.graph.neighbours(me.id()).into_iter().collect();
@@ -232,7 +232,7 @@ impl Placed {
 }
 
 /// Whether these can be the members of the round: known, enough, not too many, and this device among them.
-fn check_members(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
+fn check_members(me: &LocalDevice, members: &DeviceSet) -> Result<(), Abort> {
     let (have, cohort) = (members.len(), me.params.cohort as usize);
     if have > cohort {
         return Err(Abort::TooMany { have, cohort });
@@ -250,7 +250,7 @@ fn check_members(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
 }
 
 /// Whether no more of the drawn were left out than the policy allows.
-fn check_draw(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
+fn check_draw(me: &LocalDevice, members: &DeviceSet) -> Result<(), Abort> {
     match (me.policy.max_left_out, me.left_out(members)) {
         (None, _) => Ok(()),
         (Some(share), Some(left_out)) if left_out.is_within(share) => Ok(()),
@@ -258,7 +258,7 @@ fn check_draw(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
     }
 }
 
-fn check_bundles(me: &Me, keys: &BTreeMap<DeviceId, KeyBundle>) -> Result<(), Abort> {
+fn check_bundles(me: &LocalDevice, keys: &BTreeMap<DeviceId, KeyBundle>) -> Result<(), Abort> {
     if let Some((&id, _)) = keys.iter().find(|(_, bundle)| bundle.slots() != me.params.slots) {
         return Err(Abort::BadSignature(id));
     }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::abort::Abort;
-use super::enrolment::Me;
+use super::participant::LocalDevice;
 use crate::graph::Graph;
 use crate::identity::DeviceId;
 use crate::message::{DeviceSet, KeyBundle};
-use crate::transcript::Transcript;
+use crate::transcript::RoundTranscript;
 
 /// A member's view of the round.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Member {
     /// The fewest members that a sum may have.
     least: usize,
     /// What this device was shown so far.
-    pub(super) transcript: Transcript,
+    pub(super) transcript: RoundTranscript,
 }
 
 impl Member {
@@ -33,7 +33,7 @@ impl Member {
         graph: &Graph,
         members: DeviceSet,
         keys: BTreeMap<DeviceId, KeyBundle>,
-        transcript: Transcript,
+        transcript: RoundTranscript,
     ) -> Self {
         Self { id, members, neighbours: keys, threshold: graph.threshold(), least: graph.least(), transcript }
     }
@@ -53,7 +53,12 @@ impl Member {
     /// Whether the server may say that the devices in `set` are there, when those in `allowed` were before:
     /// nobody returns, this device is among them, no more than a share δ is missing, and enough are left in
     /// its circle.
-    pub(super) fn check_set(&self, me: &Me, set: &DeviceSet, allowed: &DeviceSet) -> Result<(), Abort> {
+    pub(super) fn check_set(
+        &self,
+        me: &LocalDevice,
+        set: &DeviceSet,
+        allowed: &DeviceSet,
+    ) -> Result<(), Abort> {
         if let Some(id) = set.first_outside(allowed) {
             let known = self.members.contains(id);
             return Err(if known { Abort::Returned(id) } else { Abort::UnknownDevice(id) });

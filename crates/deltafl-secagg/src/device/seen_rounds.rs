@@ -2,11 +2,11 @@
 //!
 //! Keys and masks are fresh in every round of every session, so that a device that joins a round twice would
 //! not repeat a mask. But it would answer the same question twice, with other devices beside it, and the
-//! difference of two sums is a device. So the program around an [`Enrolment`](super::Enrolment)
+//! difference of two sums is a device. So the program around an [`Participant`](super::Enrolment)
 //!
 //! 1. reads its `SeenRounds` when it starts and hands [`SeenRounds::last`] to
-//!    [`Enrolment::resumed`](super::Enrolment::resumed),
-//! 2. writes them, synced, after [`Enrolment::join`](super::Enrolment::join) and **before** the first message
+//!    [`Participant::resumed`](super::Participant::resumed),
+//! 2. writes them, synced, after [`Participant::join`](super::Participant::join) and **before** the first message
 //!    of the round is sent,
 //! 3. stays away from every round when they cannot be read: a lost file is not an empty one.
 
@@ -26,7 +26,7 @@ pub struct SeenRounds(BTreeMap<[u8; 16], u64>);
 /// Bytes that are not those of [`SeenRounds::to_bytes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the record of joined rounds is damaged")]
-pub struct NotSeenRounds;
+pub struct SeenRoundsError;
 
 impl SeenRounds {
     /// The last round joined of a session.
@@ -55,12 +55,12 @@ impl SeenRounds {
     }
 
     /// What was stored.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, NotSeenRounds> {
-        let rest = bytes.strip_prefix(MAGIC).ok_or(NotSeenRounds)?;
-        let (count, entries) = rest.split_first_chunk::<8>().ok_or(NotSeenRounds)?;
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, SeenRoundsError> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or(SeenRoundsError)?;
+        let (count, entries) = rest.split_first_chunk::<8>().ok_or(SeenRoundsError)?;
         let (entries, cut) = entries.as_chunks::<ENTRY>();
         if !cut.is_empty() || u64::from_le_bytes(*count) != entries.len() as u64 {
-            return Err(NotSeenRounds);
+            return Err(SeenRoundsError);
         }
         let entry = |entry: &[u8; ENTRY]| {
             let (session, round) = entry.split_first_chunk::<16>()?;
@@ -68,7 +68,7 @@ impl SeenRounds {
         };
         let seen: Option<BTreeMap<[u8; 16], u64>> = entries.iter().map(entry).collect();
         // A session that is there twice would lose one of its rounds.
-        seen.filter(|seen| seen.len() == entries.len()).map(Self).ok_or(NotSeenRounds)
+        seen.filter(|seen| seen.len() == entries.len()).map(Self).ok_or(SeenRoundsError)
     }
 }
 
@@ -98,12 +98,12 @@ mod tests {
         let bytes = seen.to_bytes();
         assert_eq!(SeenRounds::from_bytes(&bytes), Ok(seen));
         for len in 0..bytes.len() {
-            assert_eq!(SeenRounds::from_bytes(&bytes[..len]), Err(NotSeenRounds), "{len}");
+            assert_eq!(SeenRounds::from_bytes(&bytes[..len]), Err(SeenRoundsError), "{len}");
         }
         let twice = [&bytes[..], &bytes[16..40]].concat();
-        assert_eq!(SeenRounds::from_bytes(&twice), Err(NotSeenRounds));
+        assert_eq!(SeenRounds::from_bytes(&twice), Err(SeenRoundsError));
         let mut counted = twice;
         counted[8] = 3;
-        assert_eq!(SeenRounds::from_bytes(&counted), Err(NotSeenRounds), "the same session twice");
+        assert_eq!(SeenRounds::from_bytes(&counted), Err(SeenRoundsError), "the same session twice");
     }
 }

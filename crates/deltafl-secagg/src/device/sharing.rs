@@ -7,25 +7,26 @@ use prost::bytes::{BufMut, Bytes, BytesMut};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::abort::Abort;
-use super::enrolment::Me;
 use super::joining::{Secrets, SlotSecrets};
 use super::member::Member;
+use super::participant::LocalDevice;
 use super::slot::Idle;
-use crate::field::Element;
+use crate::field::FieldElement;
 use crate::identity::DeviceId;
 use crate::keys::{
-    AgreementKeys, CIPHERTEXT_LEN, Deposit, Half, Pair, PairKey, PairSecret, Party, Place, Secret,
+    AgreementKeys, AgreementPair, AgreementParty, CIPHERTEXT_LEN, Deposit, PairKey, PairSecret, PairSlot,
+    PartialAgreement, Secret,
 };
 use crate::message::wire::BOX_SLOT_LEN;
 use crate::message::{DeviceBody, DeviceSet, KeyBundle};
-use crate::shamir::{SHARE_LEN, Share, split};
+use crate::shamir::{SHARE_LEN, SecretShare, split};
 
 /// The shares of both secrets of one device in one slot. At most one of them ever leaves this device.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct SharePair {
-    pub(super) deposit_key: Share,
-    pub(super) seed: Share,
+    pub(super) deposit_key: SecretShare,
+    pub(super) seed: SecretShare,
 }
 
 /// What a device holds for one slot: its own seed, what it has in common with each neighbour, and shares of the
@@ -51,9 +52,9 @@ type Letter = Zeroizing<Vec<u8>>;
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Sharing {
     member: Member,
-    own: Party,
+    own: AgreementParty,
     agreement: AgreementKeys,
-    halves: BTreeMap<DeviceId, Half>,
+    halves: BTreeMap<DeviceId, PartialAgreement>,
     /// Slot after slot, like the holdings.
     deposit_keys: Vec<Secret>,
     slots: Vec<SlotHoldings>,
@@ -63,12 +64,12 @@ pub(super) struct Sharing {
 
 impl Sharing {
     pub(super) fn new(
-        me: &Me,
+        me: &LocalDevice,
         member: Member,
         own: &KeyBundle,
         mut secrets: Secrets,
     ) -> Result<(Self, DeviceBody), Abort> {
-        let own = Party { id: me.id(), keys: own.digest() };
+        let own = AgreementParty { id: me.id(), keys: own.digest() };
         let halves = agree(&member, &mut secrets)?;
         let circle: Vec<DeviceId> = member.circle().collect();
         if circle.len() < member.threshold {
@@ -98,7 +99,7 @@ impl Sharing {
     }
 
     /// What this device encapsulates to a neighbour, and the box with its shares.
-    fn seal(&self, me: &Me, to: DeviceId, letter: &Letter) -> Bytes {
+    fn seal(&self, me: &LocalDevice, to: DeviceId, letter: &Letter) -> Bytes {
         let half = &self.halves[&to];
         let sealed = half.share_box(&self.pair(me, to)).seal(letter);
         let mut bytes = BytesMut::with_capacity(CIPHERTEXT_LEN + sealed.len());
@@ -107,16 +108,16 @@ impl Sharing {
         bytes.freeze()
     }
 
-    fn pair<'a>(&self, me: &'a Me, peer: DeviceId) -> Pair<'a> {
+    fn pair<'a>(&self, me: &'a LocalDevice, peer: DeviceId) -> AgreementPair<'a> {
         let keys = self.member.neighbours[&peer].digest();
-        Pair { params: &me.header, own: self.own, peer: Party { id: peer, keys } }
+        AgreementPair { params: &me.header, own: self.own, peer: AgreementParty { id: peer, keys } }
     }
 
     /// Opens some of the boxes. Each such message brings boxes that were not there yet, so there are no more of them than
     /// neighbours.
     pub(super) fn on_early_shares(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         boxes: &BTreeMap<DeviceId, Bytes>,
     ) -> Result<Self, Abort> {
         if boxes.is_empty() {
@@ -131,7 +132,7 @@ impl Sharing {
     /// server has to leave one of the two out before anybody masks.
     pub(super) fn on_shares(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         boxes: &BTreeMap<DeviceId, Bytes>,
     ) -> Result<(Idle, DeviceBody), Abort> {
         self.open_all(me, boxes)?;
@@ -151,7 +152,7 @@ impl Sharing {
     }
 
     /// Opens these boxes, of neighbours whose boxes were not there yet.
-    fn open_all(&mut self, me: &Me, boxes: &BTreeMap<DeviceId, Bytes>) -> Result<(), Abort> {
+    fn open_all(&mut self, me: &LocalDevice, boxes: &BTreeMap<DeviceId, Bytes>) -> Result<(), Abort> {
         for (&from, sealed) in boxes {
             if !self.halves.contains_key(&from) {
                 return Err(Abort::UnknownDevice(from));
@@ -167,7 +168,7 @@ impl Sharing {
     }
 
     /// What this device and a neighbour have in common, and the shares in its box; `None` when it does not open.
-    fn open(&self, me: &Me, from: DeviceId, sealed: &[u8]) -> Option<(PairSecret, Vec<SharePair>)> {
+    fn open(&self, me: &LocalDevice, from: DeviceId, sealed: &[u8]) -> Option<(PairSecret, Vec<SharePair>)> {
         let (ciphertext, sealed) = sealed.split_first_chunk::<CIPHERTEXT_LEN>()?;
         let whole = self.agreement.finish(&self.pair(me, from), self.halves.get(&from)?, ciphertext);
         let letter = whole.share_box.open(sealed)?;
@@ -175,11 +176,17 @@ impl Sharing {
     }
 
     /// Keeps what came of a neighbour's box; the deposits for the server, slot after slot.
-    fn hold(&mut self, me: &Me, from: DeviceId, secret: &PairSecret, shares: Vec<SharePair>) -> Bytes {
+    fn hold(
+        &mut self,
+        me: &LocalDevice,
+        from: DeviceId,
+        secret: &PairSecret,
+        shares: Vec<SharePair>,
+    ) -> Bytes {
         let mut deposits = BytesMut::with_capacity(self.slots.len() * Deposit::LEN);
         let slots = self.slots.iter_mut().zip(&self.deposit_keys).zip(shares);
         for (slot, ((holdings, key), pair)) in (0u32..).zip(slots) {
-            let place = Place { params: &me.header, slot, pair: (me.id(), from) };
+            let place = PairSlot { params: &me.header, slot, pair: (me.id(), from) };
             let pair_key = secret.in_slot(&place);
             deposits.put_slice(&pair_key.deposit(&place, key).to_bytes());
             holdings.pairs.insert(from, pair_key);
@@ -208,7 +215,7 @@ impl Sharing {
 }
 
 /// This device's half of the agreement with each neighbour.
-fn agree(member: &Member, secrets: &mut Secrets) -> Result<BTreeMap<DeviceId, Half>, Abort> {
+fn agree(member: &Member, secrets: &mut Secrets) -> Result<BTreeMap<DeviceId, PartialAgreement>, Abort> {
     let Secrets { agreement, stream, .. } = secrets;
     let mut begin = |(&id, bundle): (&DeviceId, &KeyBundle)| {
         let half = agreement.begin(bundle.agreement_key(), stream);
@@ -223,7 +230,7 @@ fn split_slot(
     slot: &SlotSecrets,
     secrets: &mut Secrets,
 ) -> Vec<(DeviceId, SharePair)> {
-    let points: Vec<Element> = circle.iter().map(|id| id.point()).collect();
+    let points: Vec<FieldElement> = circle.iter().map(|id| id.point()).collect();
     let mut split = |secret: &[u8; 32]| {
         split(secret, &points, threshold, &mut secrets.stream).expect("the circle has t distinct points")
     };
@@ -241,7 +248,7 @@ impl SharePair {
 
     fn read(bytes: &[u8]) -> Option<Self> {
         let (deposit_key, seed) = bytes.split_at_checked(SHARE_LEN)?;
-        let share = |bytes: &[u8]| Share::from_bytes(bytes.try_into().ok()?);
+        let share = |bytes: &[u8]| SecretShare::from_bytes(bytes.try_into().ok()?);
         Some(Self { deposit_key: share(deposit_key)?, seed: share(seed)? })
     }
 }

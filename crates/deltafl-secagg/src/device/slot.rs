@@ -6,16 +6,16 @@ use prost::bytes::Bytes;
 
 use super::SlotRequest;
 use super::abort::{Abort, SubmitError};
-use super::enrolment::Me;
 use super::member::Member;
+use super::participant::LocalDevice;
 use super::sharing::SlotHoldings;
 use crate::identity::{DeviceId, SIGNATURE_LEN, Signed};
 use crate::keys::{mask_sign, self_mask_key};
-use crate::mask::{self, MaskKey, Sign};
+use crate::mask::{self, MaskKey, MaskSign};
 use crate::message::{DeviceBody, DeviceSet, SecretKind};
 use crate::params::SlotSpec;
 use crate::ring::RingVector;
-use crate::shamir::Share;
+use crate::shamir::SecretShare;
 
 /// Signatures by device.
 type Signatures = BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>;
@@ -40,7 +40,7 @@ impl Idle {
 
     pub(super) fn on_open_slot(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         request: SlotRequest,
         active: DeviceSet,
     ) -> Result<Asked, Abort> {
@@ -80,7 +80,12 @@ impl Asked {
     }
 
     /// y_u = x_u + PRG(b_u) + Σ_{v active, u<v} PRG(s_uv) − Σ_{v active, v<u} PRG(s_uv)
-    pub(super) fn submit(self, me: &Me, context: &[u8], mut input: RingVector) -> (Masked, DeviceBody) {
+    pub(super) fn submit(
+        self,
+        me: &LocalDevice,
+        context: &[u8],
+        mut input: RingVector,
+    ) -> (Masked, DeviceBody) {
         let SlotRequest { slot, ring, len, .. } = self.request;
         let spec = SlotSpec::new(slot, ring, len, context);
         mask::apply(&mut input, me.params.suite, &self.masks(me, &spec));
@@ -89,11 +94,11 @@ impl Asked {
         (Masked { rest: self.rest, holdings: self.holdings, spec, active: self.active }, body)
     }
 
-    fn masks(&self, me: &Me, spec: &SlotSpec) -> Vec<(Sign, MaskKey)> {
+    fn masks(&self, me: &LocalDevice, spec: &SlotSpec) -> Vec<(MaskSign, MaskKey)> {
         let SlotHoldings { seed, pairs, .. } = &self.holdings;
         // Of its full length from the start: a vector that grows leaves copies of its keys behind.
         let mut masks = Vec::with_capacity(1 + pairs.len());
-        masks.push((Sign::Plus, self_mask_key(&seed.0, &me.header, spec, me.id())));
+        masks.push((MaskSign::Plus, self_mask_key(&seed.0, &me.header, spec, me.id())));
         for (&peer, pair_key) in pairs.iter().filter(|(id, _)| self.active.contains(**id)) {
             masks.push((mask_sign(me.id(), peer), pair_key.mask_key(&me.header, spec, (me.id(), peer))));
         }
@@ -115,7 +120,7 @@ impl Masked {
     /// Signs the transcript up to these survivors, once.
     pub(super) fn on_survivors(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         slot: u32,
         survivors: DeviceSet,
     ) -> Result<(Attested, DeviceBody), Abort> {
@@ -134,7 +139,7 @@ impl Masked {
 #[cfg(test)]
 impl Masked {
     /// What a colluding device tells the server: both shares of a device of its circle.
-    pub(super) fn spill(&self, owner: DeviceId) -> Option<(Share, Share)> {
+    pub(super) fn spill(&self, owner: DeviceId) -> Option<(SecretShare, SecretShare)> {
         let pair = self.holdings.shares.get(&owner)?;
         Some((pair.deposit_key.clone(), pair.seed.clone()))
     }
@@ -162,7 +167,7 @@ impl Attested {
     /// With t signatures on what this device saw, gives away one share per device of its circle.
     pub(super) fn on_attestations(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         slot: u32,
         signatures: &Signatures,
         masked: &Signatures,
@@ -180,7 +185,12 @@ impl Attested {
     /// devices: else the server could tell devices on both sides of a cut that the other side is gone, have
     /// them mask without it, and open each side with the help of the other. A neighbour that attested has said
     /// so with that; of the others, what they signed with their inputs is checked.
-    fn check_masked(&self, me: &Me, attested: &Signatures, masked: &Signatures) -> Result<(), Abort> {
+    fn check_masked(
+        &self,
+        me: &LocalDevice,
+        attested: &Signatures,
+        masked: &Signatures,
+    ) -> Result<(), Abort> {
         let member = &self.rest.member;
         let neighbours = if member.is_full() { None } else { Some(member.neighbours.keys()) };
         let silent = |id: &&DeviceId| self.survivors.contains(**id) && !attested.contains_key(id);
@@ -192,7 +202,7 @@ impl Attested {
         me.check_signatures(signed.collect::<Result<Vec<_>, Abort>>()?)
     }
 
-    fn check_signatures(&self, me: &Me, signatures: &Signatures) -> Result<(), Abort> {
+    fn check_signatures(&self, me: &LocalDevice, signatures: &Signatures) -> Result<(), Abort> {
         let (have, need) = (signatures.len(), self.rest.member.threshold);
         if have < need {
             return Err(Abort::TooFew { have, need });
@@ -214,7 +224,7 @@ impl Attested {
 
     /// The seed's share of a survivor, the deposit key's of a device that dropped out; the other one is wiped
     /// with the rest of the slot, so that it can never be given away.
-    fn shares(&mut self) -> BTreeMap<DeviceId, (SecretKind, Share)> {
+    fn shares(&mut self) -> BTreeMap<DeviceId, (SecretKind, SecretShare)> {
         let held = std::mem::take(&mut self.holdings.shares);
         let active = held.into_iter().filter(|(id, _)| self.active.contains(*id));
         let chosen = active.map(|(id, pair)| {

@@ -19,7 +19,7 @@
 //!         P ≤ n · P[Hypergeometric(n−1, d, k) ≥ k−t+1]                        ≤ 2^−20
 //! ```
 //!
-//! `docs/secure-aggregation.md` has the proof: with A1 and A2 the server learns at most one sum in a slot, of
+//! `docs/src/explanation/secure-aggregation.md` has the proof: with A1 and A2 the server learns at most one sum in a slot, of
 //! more than (n−c)/2 − d honest devices, whoever it says to have dropped out.
 //!
 //! **A server that is honest but curious** ([`against_curious`]; Bell et al. 2020, section 3) shows all devices

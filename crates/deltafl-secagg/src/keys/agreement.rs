@@ -24,7 +24,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 use super::small_order::is_small_order;
 use super::{PairSecret, ShareBox, expand};
 use crate::identity::DeviceId;
-use crate::transcript::{Digest, Hasher};
+use crate::transcript::{Hasher, Sha256Digest};
 
 /// Bytes of the public keys that others agree with: X25519, then ML-KEM-768.
 pub(crate) const AGREEMENT_KEY_LEN: usize = X25519_LEN + 1184;
@@ -46,23 +46,23 @@ pub(crate) struct AgreementKeys {
 
 /// A device in an agreement: its id and the digest of all that it signed for the round.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Party {
+pub(crate) struct AgreementParty {
     pub(crate) id: DeviceId,
-    pub(crate) keys: Digest,
+    pub(crate) keys: Sha256Digest,
 }
 
 /// The pair that agrees, and the round in which it does.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pair<'a> {
-    pub(crate) params: &'a Digest,
-    pub(crate) own: Party,
-    pub(crate) peer: Party,
+pub(crate) struct AgreementPair<'a> {
+    pub(crate) params: &'a Sha256Digest,
+    pub(crate) own: AgreementParty,
+    pub(crate) peer: AgreementParty,
 }
 
 /// This device's half of an agreement: what it encapsulated to the other.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[cfg_attr(test, derive(Clone))]
-pub(crate) struct Half {
+pub(crate) struct PartialAgreement {
     dh: [u8; 32],
     sent: [u8; 32],
     #[zeroize(skip)]
@@ -70,7 +70,7 @@ pub(crate) struct Half {
 }
 
 /// What a neighbour's ciphertext gives: the box that came with it and, once it opened, the pair's secret.
-pub(crate) struct Whole {
+pub(crate) struct CompletedAgreement {
     pub(crate) share_box: ShareBox,
     pub(crate) secret: PairSecret,
 }
@@ -112,20 +112,26 @@ impl AgreementKeys {
         &self,
         public: &[u8; AGREEMENT_KEY_LEN],
         rng: &mut impl CryptoRng,
-    ) -> Result<Half, BadKey> {
+    ) -> Result<PartialAgreement, BadKey> {
         let (dh, kem) = split(public);
         let shared = self.dh.diffie_hellman(&PublicKey::from(dh));
         if !shared.was_contributory() {
             return Err(BadKey);
         }
         let (ciphertext, mut sent) = kem_key(kem)?.encapsulate_with_rng(rng);
-        let half = Half { dh: shared.to_bytes(), sent: sent.into(), ciphertext: ciphertext.into() };
+        let half =
+            PartialAgreement { dh: shared.to_bytes(), sent: sent.into(), ciphertext: ciphertext.into() };
         sent.zeroize();
         Ok(half)
     }
 
     /// Decapsulates what the other end sent. A ciphertext that was changed gives other keys, and no error.
-    pub(crate) fn finish(&self, pair: &Pair<'_>, half: &Half, ciphertext: &[u8; CIPHERTEXT_LEN]) -> Whole {
+    pub(crate) fn finish(
+        &self,
+        pair: &AgreementPair<'_>,
+        half: &PartialAgreement,
+        ciphertext: &[u8; CIPHERTEXT_LEN],
+    ) -> CompletedAgreement {
         let mut received = self.kem.decapsulate(&(*ciphertext).into());
         let received_key = Zeroizing::new(<[u8; 32]>::from(received));
         received.zeroize();
@@ -143,25 +149,25 @@ impl AgreementKeys {
             .part(high.2)
             .finish();
         let secret = PairSecret(expand(&[low.1, high.1, &half.dh], &[b"pair", &context]));
-        Whole { share_box, secret }
+        CompletedAgreement { share_box, secret }
     }
 }
 
-impl Half {
+impl PartialAgreement {
     /// What goes to the other end.
     pub(crate) fn ciphertext(&self) -> &[u8; CIPHERTEXT_LEN] {
         &self.ciphertext
     }
 
     /// The box for what this device sends to the other end.
-    pub(crate) fn share_box(&self, pair: &Pair<'_>) -> ShareBox {
+    pub(crate) fn share_box(&self, pair: &AgreementPair<'_>) -> ShareBox {
         share_box(pair.params, (pair.own, pair.peer), &self.sent, &self.dh, &self.ciphertext)
     }
 }
 
 fn share_box(
-    params: &Digest,
-    (from, to): (Party, Party),
+    params: &Sha256Digest,
+    (from, to): (AgreementParty, AgreementParty),
     encapsulated: &[u8; 32],
     dh: &[u8; 32],
     ciphertext: &[u8; CIPHERTEXT_LEN],
@@ -184,7 +190,7 @@ impl std::fmt::Debug for AgreementKeys {
     }
 }
 
-impl std::fmt::Debug for Half {
+impl std::fmt::Debug for PartialAgreement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Half(..)")
     }
@@ -196,12 +202,12 @@ mod tests {
     use chacha20::ChaCha20Rng;
     use rand_core::SeedableRng;
 
-    const PARAMS: Digest = [9; 32];
+    const PARAMS: Sha256Digest = [9; 32];
 
     struct End {
-        party: Party,
+        party: AgreementParty,
         keys: AgreementKeys,
-        half: Half,
+        half: PartialAgreement,
     }
 
     /// Two ends that have encapsulated to each other.
@@ -209,8 +215,8 @@ mod tests {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let (a, b) = (AgreementKeys::generate(&mut rng), AgreementKeys::generate(&mut rng));
         let (half_a, half_b) = (a.begin(&b.public(), &mut rng), b.begin(&a.public(), &mut rng));
-        let party = |id: u32| Party { id: DeviceId(id), keys: [id as u8; 32] };
-        let end = |id, keys, half: Result<Half, BadKey>| End {
+        let party = |id: u32| AgreementParty { id: DeviceId(id), keys: [id as u8; 32] };
+        let end = |id, keys, half: Result<PartialAgreement, BadKey>| End {
             party: party(id),
             keys,
             half: half.expect("sound keys"),
@@ -218,11 +224,11 @@ mod tests {
         (end(1, a, half_a), end(2, b, half_b))
     }
 
-    fn pair<'a>(params: &'a Digest, own: &End, peer: &End) -> Pair<'a> {
-        Pair { params, own: own.party, peer: peer.party }
+    fn pair<'a>(params: &'a Sha256Digest, own: &End, peer: &End) -> AgreementPair<'a> {
+        AgreementPair { params, own: own.party, peer: peer.party }
     }
 
-    fn whole(own: &End, peer: &End) -> Whole {
+    fn whole(own: &End, peer: &End) -> CompletedAgreement {
         own.keys.finish(&pair(&PARAMS, own, peer), &own.half, peer.half.ciphertext())
     }
 
@@ -262,7 +268,7 @@ mod tests {
     fn the_secret_rests_on_x25519_and_on_both_encapsulated_keys() {
         let (a, b) = ends();
         let honest = whole(&b, &a).secret.0;
-        let with = |change: fn(&mut Half)| {
+        let with = |change: fn(&mut PartialAgreement)| {
             let mut half = b.half.clone();
             change(&mut half);
             b.keys.finish(&pair(&PARAMS, &b, &a), &half, a.half.ciphertext()).secret.0

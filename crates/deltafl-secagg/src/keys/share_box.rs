@@ -4,13 +4,13 @@ use chacha20poly1305::aead::{Aead, Payload};
 use chacha20poly1305::{ChaCha20Poly1305, KeyInit};
 use zeroize::Zeroizing;
 
-use crate::transcript::Digest;
+use crate::transcript::Sha256Digest;
 
 /// ChaCha20-Poly1305 (RFC 8439) in one direction between a pair, for one message.
 pub(crate) struct ShareBox {
     cipher: ChaCha20Poly1305,
     /// Who sends it to whom, with which keys and in which round.
-    context: Digest,
+    context: Sha256Digest,
 }
 
 /// A key seals one message, so the nonce is zero for good.
@@ -20,7 +20,7 @@ impl ShareBox {
     /// Bytes that a box adds to what it carries.
     pub(crate) const OVERHEAD: usize = 16;
 
-    pub(super) fn new(key: &[u8; 32], context: Digest) -> Self {
+    pub(super) fn new(key: &[u8; 32], context: Sha256Digest) -> Self {
         Self { cipher: ChaCha20Poly1305::new(key.into()), context }
     }
 

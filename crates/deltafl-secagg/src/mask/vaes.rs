@@ -21,7 +21,34 @@ use std::arch::x86_64::{
 
 use zeroize::Zeroize;
 
-use super::Word;
+use super::{MaskSign, Word};
+
+/// A key stream whose state stays in registers.
+///
+/// # Safety
+///
+/// A value may exist only if [`supported`] returns true.
+pub(super) unsafe trait RegisterStream {
+    /// Adds the next bytes of the stream to `words`, or subtracts them if `PLUS` is false.
+    ///
+    /// # Safety
+    ///
+    /// The processor must have the instructions that [`supported`] checks.
+    unsafe fn run<W: Word, const PLUS: bool>(&mut self, words: &mut [W]);
+
+    /// Adds the next bytes of the stream to `words`, or subtracts them.
+    ///
+    /// All calls but the last must be for whole steps of the stream.
+    fn apply<W: Word>(&mut self, words: &mut [W], sign: MaskSign) {
+        // SAFETY: a stream exists only if the processor has the instructions.
+        unsafe {
+            match sign {
+                MaskSign::Plus => self.run::<W, true>(words),
+                MaskSign::Minus => self.run::<W, false>(words),
+            }
+        }
+    }
+}
 
 /// Bytes in a register.
 const REGISTER: usize = 64;
@@ -37,7 +64,7 @@ fn supported() -> bool {
 /// Adds a register of the stream to at most a register of words, or subtracts it.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn combine<W: Word, const BYTES: usize, const PLUS: bool>(words: &mut [W], stream: __m512i) {
+fn combine<W: Word, const PLUS: bool>(words: &mut [W], stream: __m512i) {
     if words.len() * W::BYTES < REGISTER {
         let mut bytes = [0u8; REGISTER];
         // SAFETY: the array has the 64 bytes of a register, and unaligned stores need no alignment.
@@ -54,7 +81,7 @@ fn combine<W: Word, const BYTES: usize, const PLUS: bool>(words: &mut [W], strea
     // SAFETY: `words` has at least the 64 bytes of a register, all of which are plain integers, and unaligned
     // loads need no alignment.
     let old = unsafe { _mm512_loadu_si512(address) };
-    let new = match (BYTES, PLUS) {
+    let new = match (W::BYTES, PLUS) {
         (4, true) => _mm512_add_epi32(old, stream),
         (4, false) => _mm512_sub_epi32(old, stream),
         (_, true) => _mm512_add_epi64(old, stream),

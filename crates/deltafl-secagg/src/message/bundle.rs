@@ -2,10 +2,10 @@
 
 use prost::bytes::{BufMut, Bytes, BytesMut};
 
-use crate::identity::{DeviceId, Identity, Roster, SIGNATURE_LEN, Signed};
+use crate::identity::{DeviceId, KeyRoster, SIGNATURE_LEN, Signed, SigningIdentity};
 use crate::keys::{AGREEMENT_KEY_LEN, agreement};
 use crate::params::MAX_SLOTS;
-use crate::transcript::{Digest, Hasher, PROTOCOL};
+use crate::transcript::{Hasher, PROTOCOL, Sha256Digest};
 
 /// The keys and commitments of a device for one round, under its signature.
 ///
@@ -47,11 +47,11 @@ impl KeyBundle {
 
     /// Signs the keys of a device.
     pub(crate) fn sign(
-        identity: &Identity,
-        params: &Digest,
+        identity: &SigningIdentity,
+        params: &Sha256Digest,
         agreement: &[u8; AGREEMENT_KEY_LEN],
-        nonce_commitment: &Digest,
-        slots: impl IntoIterator<Item = (Digest, Digest)>,
+        nonce_commitment: &Sha256Digest,
+        slots: impl IntoIterator<Item = (Sha256Digest, Sha256Digest)>,
     ) -> Self {
         let mut bytes = BytesMut::new();
         bytes.put_slice(agreement);
@@ -66,12 +66,12 @@ impl KeyBundle {
     }
 
     /// Whether the device signed this bundle for the round of these parameters.
-    pub(crate) fn verifies(&self, roster: &Roster, params: &Digest, id: DeviceId) -> bool {
+    pub(crate) fn verifies(&self, roster: &KeyRoster, params: &Sha256Digest, id: DeviceId) -> bool {
         roster.first_forged(&[self.signed(params, id)]).is_none()
     }
 
     /// What the device is said to have signed for the round of these parameters.
-    pub(crate) fn signed(&self, params: &Digest, by: DeviceId) -> Signed<'_> {
+    pub(crate) fn signed(&self, params: &Sha256Digest, by: DeviceId) -> Signed<'_> {
         let (contents, signature) = self.0.split_at(self.0.len() - SIGNATURE_LEN);
         let signature = signature.try_into().expect("split off with this length");
         Signed { by, message: signed(params, by, contents).into(), signature }
@@ -83,22 +83,22 @@ impl KeyBundle {
     }
 
     /// What stands for everything that the device signed.
-    pub(crate) fn digest(&self) -> Digest {
+    pub(crate) fn digest(&self) -> Sha256Digest {
         Hasher::new("bundle").part(&self.0).finish()
     }
 
     /// The commitment to the device's part of the graph's randomness.
-    pub fn nonce_commitment(&self) -> Digest {
+    pub fn nonce_commitment(&self) -> Sha256Digest {
         self.field(NONCE_COMMITMENT)
     }
 
     /// The commitment to the device's deposit key in a slot below [`Self::slots`].
-    pub(crate) fn deposit_commitment(&self, slot: u32) -> Digest {
+    pub(crate) fn deposit_commitment(&self, slot: u32) -> Sha256Digest {
         self.field(HEAD + SLOT * slot as usize)
     }
 
     /// The commitment to the seed of the device's own mask in a slot below [`Self::slots`].
-    pub(crate) fn seed_commitment(&self, slot: u32) -> Digest {
+    pub(crate) fn seed_commitment(&self, slot: u32) -> Sha256Digest {
         self.field(HEAD + SLOT * slot as usize + 32)
     }
 
@@ -118,7 +118,7 @@ impl AsRef<[u8]> for KeyBundle {
     }
 }
 
-fn signed(params: &Digest, id: DeviceId, contents: &[u8]) -> Vec<u8> {
+fn signed(params: &Sha256Digest, id: DeviceId, contents: &[u8]) -> Vec<u8> {
     [PROTOCOL, b"keys", params, &id.0.to_le_bytes(), contents].concat()
 }
 

@@ -11,7 +11,7 @@ pub struct DeviceSet(Vec<DeviceId>);
 /// A list of ids that is not strictly increasing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("device {0} is out of order or there twice")]
-pub struct NotASet(pub DeviceId);
+pub struct UnsortedDevices(pub DeviceId);
 
 impl DeviceSet {
     /// The ids in increasing order.
@@ -51,11 +51,11 @@ impl DeviceSet {
 }
 
 impl TryFrom<Vec<DeviceId>> for DeviceSet {
-    type Error = NotASet;
+    type Error = UnsortedDevices;
 
-    fn try_from(ids: Vec<DeviceId>) -> Result<Self, NotASet> {
+    fn try_from(ids: Vec<DeviceId>) -> Result<Self, UnsortedDevices> {
         match ids.windows(2).find(|pair| pair[0] >= pair[1]) {
-            Some(pair) => Err(NotASet(pair[1])),
+            Some(pair) => Err(UnsortedDevices(pair[1])),
             None => Ok(Self(ids)),
         }
     }
@@ -82,8 +82,8 @@ mod tests {
     #[test]
     fn a_list_with_a_duplicate_or_out_of_order_is_no_set() {
         assert!(DeviceSet::try_from(ids(&[1, 2, 5])).is_ok());
-        assert_eq!(DeviceSet::try_from(ids(&[1, 2, 2])), Err(NotASet(DeviceId(2))));
-        assert_eq!(DeviceSet::try_from(ids(&[2, 1])), Err(NotASet(DeviceId(1))));
+        assert_eq!(DeviceSet::try_from(ids(&[1, 2, 2])), Err(UnsortedDevices(DeviceId(2))));
+        assert_eq!(DeviceSet::try_from(ids(&[2, 1])), Err(UnsortedDevices(DeviceId(1))));
     }
 
     #[test]

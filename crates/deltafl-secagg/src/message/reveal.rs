@@ -1,7 +1,7 @@
 //! A member's part of the graph's randomness, under its signature.
 
-use crate::identity::{DeviceId, Identity, Roster, SIGNATURE_LEN, Signed};
-use crate::transcript::{Digest, PROTOCOL};
+use crate::identity::{DeviceId, KeyRoster, SIGNATURE_LEN, Signed, SigningIdentity};
+use crate::transcript::{PROTOCOL, Sha256Digest};
 
 /// Bytes of a reveal: a nonce and a signature.
 pub(crate) const REVEAL_LEN: usize = 32 + SIGNATURE_LEN;
@@ -15,7 +15,7 @@ pub struct Reveal([u8; REVEAL_LEN]);
 
 impl Reveal {
     /// Signs a nonce for the members of `list`.
-    pub(crate) fn sign(identity: &Identity, list: &Digest, nonce: &[u8; 32]) -> Self {
+    pub(crate) fn sign(identity: &SigningIdentity, list: &Sha256Digest, nonce: &[u8; 32]) -> Self {
         let mut bytes = [0; REVEAL_LEN];
         bytes[..32].copy_from_slice(nonce);
         bytes[32..].copy_from_slice(&identity.sign(&signed(list, nonce)));
@@ -28,18 +28,18 @@ impl Reveal {
     }
 
     /// Whether the device signed the nonce for the members of `list`.
-    pub(crate) fn verifies(&self, roster: &Roster, list: &Digest, id: DeviceId) -> bool {
+    pub(crate) fn verifies(&self, roster: &KeyRoster, list: &Sha256Digest, id: DeviceId) -> bool {
         roster.first_forged(&[self.signed(list, id)]).is_none()
     }
 
     /// What the device is said to have signed for the members of `list`.
-    pub(crate) fn signed(&self, list: &Digest, by: DeviceId) -> Signed<'_> {
+    pub(crate) fn signed(&self, list: &Sha256Digest, by: DeviceId) -> Signed<'_> {
         let signature = self.0.last_chunk().expect("sixty-four of ninety-six");
         Signed { by, message: signed(list, self.nonce()).into(), signature }
     }
 }
 
-fn signed(list: &Digest, nonce: &[u8; 32]) -> Vec<u8> {
+fn signed(list: &Sha256Digest, nonce: &[u8; 32]) -> Vec<u8> {
     [PROTOCOL, b"reveal", list, nonce].concat()
 }
 

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use prost::bytes::Bytes;
 
 use super::confirm::{Confirming, Deposits};
-use super::verdict::{PhaseName, RefusedMessage, Verdict};
-use super::{Phase, Round, Step};
+use super::outcome::{PhaseName, RefusedMessage, RoundFailure};
+use super::{Phase, PhaseTransition, RoundContext};
 use crate::graph::{self, Graph};
 use crate::identity::DeviceId;
 use crate::keys::{nonce_commitment, same};
 use crate::message::wire::box_len;
 use crate::message::{DeviceSet, KeyBundle, Reveal, ServerBody};
-use crate::transcript::{Digest, Transcript};
+use crate::transcript::{RoundTranscript, Sha256Digest};
 
 /// Waiting for the keys of the cohort.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ impl Advertising {
 
     pub(super) fn take(
         &mut self,
-        round: &Round,
+        round: &RoundContext,
         from: DeviceId,
         bundle: KeyBundle,
     ) -> Result<(), RefusedMessage> {
@@ -51,20 +51,20 @@ impl Advertising {
         self.keys.len() == self.invited.len()
     }
 
-    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    pub(super) fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let members: DeviceSet = self.keys.keys().copied().collect();
         round.enough(PhaseName::Advertise, members.len(), round.least())?;
         if round.params.graph.is_committed(round.params.cohort) {
             let revealing = Revealing::new(round, self.keys);
             let messages = vec![(members, ServerBody::Commitments(revealing.commitments.clone()))];
-            return Ok(Step { phase: Phase::Revealing(revealing), messages, events: Vec::new() });
+            return Ok(PhaseTransition { phase: Phase::Revealing(revealing), messages, events: Vec::new() });
         }
         let graph = Graph::new(round.params.graph, round.params.cohort, members.as_slice(), &[0; 32]);
         round.enough(PhaseName::Advertise, members.len(), graph.threshold())?;
         let messages = vec![(members, ServerBody::Keys(self.keys.clone()))];
-        let transcript = Transcript::new(&round.header, &self.keys);
-        let setup = Setup { keys: self.keys, graph, transcript, deposits: BTreeMap::new() };
-        Ok(Step { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
+        let transcript = RoundTranscript::new(&round.header, &self.keys);
+        let setup = KeySetup { keys: self.keys, graph, transcript, deposits: BTreeMap::new() };
+        Ok(PhaseTransition { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
     }
 }
 
@@ -72,13 +72,13 @@ impl Advertising {
 #[derive(Debug, Clone)]
 pub(super) struct Revealing {
     keys: BTreeMap<DeviceId, KeyBundle>,
-    commitments: BTreeMap<DeviceId, Digest>,
-    list: Digest,
+    commitments: BTreeMap<DeviceId, Sha256Digest>,
+    list: Sha256Digest,
     reveals: BTreeMap<DeviceId, Reveal>,
 }
 
 impl Revealing {
-    fn new(round: &Round, keys: BTreeMap<DeviceId, KeyBundle>) -> Self {
+    fn new(round: &RoundContext, keys: BTreeMap<DeviceId, KeyBundle>) -> Self {
         let commitments = keys.iter().map(|(&id, bundle)| (id, bundle.nonce_commitment())).collect();
         let list = graph::member_list(&round.header, &commitments);
         Self { keys, commitments, list, reveals: BTreeMap::new() }
@@ -86,7 +86,7 @@ impl Revealing {
 
     pub(super) fn take(
         &mut self,
-        round: &Round,
+        round: &RoundContext,
         from: DeviceId,
         reveal: Reveal,
     ) -> Result<(), RefusedMessage> {
@@ -107,14 +107,14 @@ impl Revealing {
     }
 
     /// Those that draw the graph must have revealed; another member that has not keeps its place.
-    pub(super) fn finish(mut self, round: &Round) -> Result<Step, Verdict> {
+    pub(super) fn finish(mut self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let rule = round.params.graph;
         let drawers = rule.drawers(round.params.cohort, &self.commitments);
         if rule.forgives_silence() {
             self.keys.retain(|id, _| self.reveals.contains_key(id));
             self.commitments.retain(|id, _| self.reveals.contains_key(id));
         } else if let Some(device) = drawers.iter().find(|id| !self.reveals.contains_key(id)) {
-            return Err(Verdict::Withheld { device });
+            return Err(RoundFailure::Withheld { device });
         }
         self.reveals.retain(|&id, _| drawers.contains(id));
         let members: DeviceSet = self.keys.keys().copied().collect();
@@ -127,25 +127,25 @@ impl Revealing {
             neighbours.map(|peer| (peer, self.keys[&peer].clone())).collect()
         };
         let keys = members.iter().map(|id| (DeviceSet::from_iter([id]), ServerBody::Keys(keys_for(id))));
-        let transcript = Transcript::new(&seed, &self.commitments);
+        let transcript = RoundTranscript::new(&seed, &self.commitments);
         let messages =
             [(members.clone(), ServerBody::Reveals(self.reveals))].into_iter().chain(keys).collect();
-        let setup = Setup { keys: self.keys, graph, transcript, deposits: BTreeMap::new() };
-        Ok(Step { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
+        let setup = KeySetup { keys: self.keys, graph, transcript, deposits: BTreeMap::new() };
+        Ok(PhaseTransition { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
     }
 }
 
 /// What the server knows once the graph is settled.
 #[derive(Debug, Clone)]
-pub(super) struct Setup {
+pub(super) struct KeySetup {
     pub(super) keys: BTreeMap<DeviceId, KeyBundle>,
     pub(super) graph: Graph,
-    pub(super) transcript: Transcript,
+    pub(super) transcript: RoundTranscript,
     /// What each device left about each neighbour.
     pub(super) deposits: Deposits,
 }
 
-impl Setup {
+impl KeySetup {
     /// The neighbours of a device and itself.
     pub(super) fn circle(&self, id: DeviceId) -> DeviceSet {
         self.graph.neighbours(id).into_iter().chain([id]).collect()
@@ -159,7 +159,7 @@ const WAITING: usize = 4 << 20;
 /// Waiting for sealed shares.
 #[derive(Debug, Clone)]
 pub(super) struct Sharing {
-    setup: Setup,
+    setup: KeySetup,
     /// The devices whose boxes came.
     sharers: BTreeSet<DeviceId>,
     /// The boxes that did not go on yet, by sender, then by recipient.
@@ -167,13 +167,13 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    fn new(setup: Setup) -> Self {
+    fn new(setup: KeySetup) -> Self {
         Self { setup, sharers: BTreeSet::new(), boxes: BTreeMap::new() }
     }
 
     pub(super) fn take(
         &mut self,
-        round: &Round,
+        round: &RoundContext,
         from: DeviceId,
         boxes: BTreeMap<DeviceId, Bytes>,
     ) -> Result<(), RefusedMessage> {
@@ -194,7 +194,7 @@ impl Sharing {
 
     /// What goes on before all boxes are there. It goes to all members: those that have not shared yet get it behind the
     /// keys, and open it when they have.
-    pub(super) fn forward(&mut self, round: &Round) -> Vec<(DeviceSet, ServerBody)> {
+    pub(super) fn forward(&mut self, round: &RoundContext) -> Vec<(DeviceSet, ServerBody)> {
         let members = self.setup.keys.len();
         let each = self.degree() * box_len(round.params.slots);
         if self.boxes.len() * each < WAITING.max(members * each / 4) {
@@ -206,7 +206,7 @@ impl Sharing {
         recipients.map(|(to, boxes)| (DeviceSet::from_iter([to]), ServerBody::EarlyShares(boxes))).collect()
     }
 
-    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    pub(super) fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let Self { setup, sharers, boxes } = self;
         let sharers: DeviceSet = sharers.into_iter().collect();
         let need = setup.graph.least().max(round.min_members);
@@ -214,7 +214,7 @@ impl Sharing {
         let rest = |to: DeviceId| ServerBody::Shares(boxes_for(&setup.graph, &boxes, to));
         let messages = sharers.iter().map(|to| (DeviceSet::from_iter([to]), rest(to))).collect();
         let confirming = Confirming::new(setup, sharers);
-        Ok(Step { phase: Phase::Confirming(confirming), messages, events: Vec::new() })
+        Ok(PhaseTransition { phase: Phase::Confirming(confirming), messages, events: Vec::new() })
     }
 
     pub(super) fn degree(&self) -> usize {

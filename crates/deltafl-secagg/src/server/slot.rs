@@ -4,26 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prost::bytes::Bytes;
 
-use super::setup::{Setup, expected};
+use super::outcome::{PhaseName, RefusedMessage, RoundFailure};
+use super::setup::{KeySetup, expected};
 use super::unmask::unmask;
-use super::verdict::{PhaseName, RefusedMessage, Verdict};
-use super::{Phase, Round, ServerEvent, SlotSum, Step};
+use super::{Phase, PhaseTransition, RoundContext, ServerEvent, SlotSum};
 use crate::identity::{DeviceId, SIGNATURE_LEN};
 use crate::message::{DeviceSet, SecretKind, ServerBody};
 use crate::params::SlotSpec;
 use crate::ring::RingVector;
-use crate::shamir::Share;
+use crate::shamir::SecretShare;
 
 /// Between slots.
 #[derive(Debug, Clone)]
 pub(super) struct Idle {
-    setup: Setup,
+    setup: KeySetup,
     next: u32,
     active: DeviceSet,
 }
 
 impl Idle {
-    pub(super) fn new(setup: Setup, next: u32, active: DeviceSet) -> Self {
+    pub(super) fn new(setup: KeySetup, next: u32, active: DeviceSet) -> Self {
         Self { setup, next, active }
     }
 
@@ -35,7 +35,7 @@ impl Idle {
         ServerEvent::Ready { slot: self.next, active: self.active.clone() }
     }
 
-    pub(super) fn open(self, round: &Round, spec: SlotSpec) -> Result<Step, Verdict> {
+    pub(super) fn open(self, round: &RoundContext, spec: SlotSpec) -> Result<PhaseTransition, RoundFailure> {
         let need = self.setup.graph.least().max(round.min_members);
         round.enough(PhaseName::MaskedInput(spec.slot), self.active.len(), need)?;
         let SlotSpec { slot, ring, len, .. } = spec;
@@ -44,14 +44,14 @@ impl Idle {
         let sum = RingVector::zeros(ring, len as usize);
         let collecting = Collecting { slot, sum, received: BTreeMap::new() };
         let messages = vec![(self.active, open)];
-        Ok(Step { phase: Phase::Collecting(collecting), messages, events: Vec::new() })
+        Ok(PhaseTransition { phase: Phase::Collecting(collecting), messages, events: Vec::new() })
     }
 }
 
 /// What the server knows about an open slot.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
-    pub(super) setup: Setup,
+    pub(super) setup: KeySetup,
     pub(super) spec: SlotSpec,
     pub(super) active: DeviceSet,
 }
@@ -77,7 +77,7 @@ pub(super) struct Collecting {
 impl Collecting {
     pub(super) fn take(
         &mut self,
-        round: &Round,
+        round: &RoundContext,
         from: DeviceId,
         slot: u32,
         input: &Bytes,
@@ -104,7 +104,7 @@ impl Collecting {
         self.received.len() == self.slot.active.len()
     }
 
-    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    pub(super) fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let Self { mut slot, sum, received } = self;
         let survivors: DeviceSet = received.keys().copied().collect();
         let need = slot.setup.graph.least().max(round.min_members);
@@ -113,7 +113,7 @@ impl Collecting {
         let body = ServerBody::Survivors { slot: slot.spec.slot, survivors: survivors.clone() };
         let messages = vec![(survivors.clone(), body)];
         let attesting = Attesting { slot, sum, survivors, masked: received, signatures: BTreeMap::new() };
-        Ok(Step { phase: Phase::Attesting(attesting), messages, events: Vec::new() })
+        Ok(PhaseTransition { phase: Phase::Attesting(attesting), messages, events: Vec::new() })
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) struct Attesting {
 impl Attesting {
     pub(super) fn take(
         &mut self,
-        round: &Round,
+        round: &RoundContext,
         from: DeviceId,
         slot: u32,
         signature: [u8; SIGNATURE_LEN],
@@ -149,7 +149,7 @@ impl Attesting {
         self.signatures.len() == self.survivors.len()
     }
 
-    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    pub(super) fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let Self { slot, sum, survivors, masked, signatures } = self;
         let signers: DeviceSet = signatures.keys().copied().collect();
         let need = slot.setup.graph.threshold();
@@ -157,7 +157,7 @@ impl Attesting {
         let messages = attestations(&slot, &signers, signatures, masked);
         let unmasking =
             Unmasking { slot, sum, survivors, signers, shares: BTreeMap::new(), answered: BTreeSet::new() };
-        Ok(Step { phase: Phase::Unmasking(unmasking), messages, events: Vec::new() })
+        Ok(PhaseTransition { phase: Phase::Unmasking(unmasking), messages, events: Vec::new() })
     }
 }
 
@@ -196,7 +196,7 @@ pub(super) struct Unmasking {
     survivors: DeviceSet,
     signers: DeviceSet,
     /// By the device whose secret they are of, with the devices that sent them in increasing order.
-    shares: BTreeMap<DeviceId, BTreeMap<DeviceId, Share>>,
+    shares: BTreeMap<DeviceId, BTreeMap<DeviceId, SecretShare>>,
     answered: BTreeSet<DeviceId>,
 }
 
@@ -205,7 +205,7 @@ impl Unmasking {
         &mut self,
         from: DeviceId,
         slot: u32,
-        shares: BTreeMap<DeviceId, (SecretKind, Share)>,
+        shares: BTreeMap<DeviceId, (SecretKind, SecretShare)>,
     ) -> Result<(), RefusedMessage> {
         self.slot.check(slot)?;
         expected(from, self.signers.contains(from), self.answered.contains(&from))?;
@@ -234,17 +234,17 @@ impl Unmasking {
         self.slot.setup.graph.degree()
     }
 
-    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    pub(super) fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let Self { slot, mut sum, survivors, shares, answered, .. } = self;
         let number = slot.spec.slot;
         round.enough(PhaseName::Unmask(number), answered.len(), slot.setup.graph.threshold())?;
         let mut events = unmask(round, &slot, &survivors, &shares, &mut sum)?;
         events.push(ServerEvent::Sum(SlotSum { slot: number, sum, survivors }));
         if number + 1 == round.params.slots {
-            return Ok(Step { phase: Phase::Over, messages: Vec::new(), events });
+            return Ok(PhaseTransition { phase: Phase::Over, messages: Vec::new(), events });
         }
         let idle = Idle::new(slot.setup, number + 1, answered.into_iter().collect());
         events.push(idle.ready());
-        Ok(Step { phase: Phase::Idle(idle), messages: Vec::new(), events })
+        Ok(PhaseTransition { phase: Phase::Idle(idle), messages: Vec::new(), events })
     }
 }

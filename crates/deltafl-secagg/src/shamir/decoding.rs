@@ -12,48 +12,48 @@
 //! only if α is one of fewer than m−t roots: a chance below 2⁻⁵⁰. The five limbs of a share are tested as one,
 //! Σ_l β^l share_l.
 
-use super::{Interpolation, ShamirError, Share, inverses};
-use crate::field::Element;
-use crate::transcript::Digest;
+use super::{Interpolation, SecretShare, ShamirError, inverses};
+use crate::field::FieldElement;
+use crate::transcript::Sha256Digest;
 
 /// α and β, from a hash of the shares.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Challenge {
-    alpha: Element,
-    beta: Element,
+    alpha: FieldElement,
+    beta: FieldElement,
 }
 
 impl Challenge {
     /// The challenge of a digest that covers all shares.
-    pub(crate) fn new(digest: &Digest) -> Self {
+    pub(crate) fn new(digest: &Sha256Digest) -> Self {
         let element = |at: usize| {
             let word = u64::from_le_bytes(digest[at..at + 8].try_into().expect("eight bytes"));
             // Of 2⁶¹ values one is folded onto another, which no chance here notices.
-            Element::new(word >> 3).unwrap_or(Element::ONE)
+            FieldElement::new(word >> 3).unwrap_or(FieldElement::ONE)
         };
         Self { alpha: element(0), beta: element(8) }
     }
 
     /// The limbs of a share as one element.
-    fn combine(self, share: &Share) -> Element {
-        share.0.iter().rev().fold(Element::ZERO, |sum, &limb| sum * self.beta + limb)
+    fn combine(self, share: &SecretShare) -> FieldElement {
+        share.0.iter().rev().fold(FieldElement::ZERO, |sum, &limb| sum * self.beta + limb)
     }
 }
 
 /// Tests and corrects shares at a fixed set of points.
 pub(crate) struct Checker {
-    points: Vec<Element>,
+    points: Vec<FieldElement>,
     threshold: usize,
     challenge: Challenge,
     /// v_i h(x_i).
-    weights: Vec<Element>,
+    weights: Vec<FieldElement>,
     first: Interpolation,
 }
 
 impl Checker {
     /// For shares at these points, at least `threshold` of them. O(m²).
     pub(crate) fn new(
-        points: Vec<Element>,
+        points: Vec<FieldElement>,
         threshold: usize,
         challenge: Challenge,
     ) -> Result<Self, ShamirError> {
@@ -61,17 +61,18 @@ impl Checker {
         let first = Interpolation::new(first.to_vec())?;
         let checks = points.len() - threshold;
         let dual = dual_weights(&points).ok_or(ShamirError::Points)?;
-        let h =
-            |x: Element| (0..checks).fold(Element::ZERO, |sum, _| sum * challenge.alpha * x + Element::ONE);
+        let h = |x: FieldElement| {
+            (0..checks).fold(FieldElement::ZERO, |sum, _| sum * challenge.alpha * x + FieldElement::ONE)
+        };
         let weights = points.iter().zip(dual).map(|(&x, v)| v * h(x)).collect();
         Ok(Self { points, threshold, challenge, weights, first })
     }
 
     /// Which of the shares are false; `None` when more are than can be told apart.
-    pub(crate) fn errors<'a>(&self, shares: impl IntoIterator<Item = &'a Share>) -> Option<Vec<usize>> {
-        let word: Vec<Element> = shares.into_iter().map(|share| self.challenge.combine(share)).collect();
+    pub(crate) fn errors<'a>(&self, shares: impl IntoIterator<Item = &'a SecretShare>) -> Option<Vec<usize>> {
+        let word: Vec<FieldElement> = shares.into_iter().map(|share| self.challenge.combine(share)).collect();
         let products = word.iter().zip(&self.weights).map(|(&y, &weight)| y * weight);
-        if products.fold(Element::ZERO, |sum, product| sum + product) == Element::ZERO {
+        if products.fold(FieldElement::ZERO, |sum, product| sum + product) == FieldElement::ZERO {
             return Some(Vec::new());
         }
         let f = decode(&self.points, &word, self.threshold)?;
@@ -95,23 +96,23 @@ impl Checker {
 }
 
 /// 1 / Π_{j≠i} (x_i − x_j) for each i; `None` when two points are the same.
-fn dual_weights(points: &[Element]) -> Option<Vec<Element>> {
+fn dual_weights(points: &[FieldElement]) -> Option<Vec<FieldElement>> {
     let product = |i: usize| {
         let others = points.iter().enumerate().filter(|(j, _)| *j != i);
-        others.fold(Element::ONE, |product, (_, &other)| product * (points[i] - other))
+        others.fold(FieldElement::ONE, |product, (_, &other)| product * (points[i] - other))
     };
     inverses(&(0..points.len()).map(product).collect::<Vec<_>>())
 }
 
 /// A polynomial, the constant first, without leading zeros.
-type Polynomial = Vec<Element>;
+type Polynomial = Vec<FieldElement>;
 
 /// The polynomial of degree below t that differs from the word in at most (m−t)/2 places (Gao 2003).
-fn decode(points: &[Element], word: &[Element], threshold: usize) -> Option<Polynomial> {
+fn decode(points: &[FieldElement], word: &[FieldElement], threshold: usize) -> Option<Polynomial> {
     let m = points.len();
-    let vanishing = points.iter().fold(vec![Element::ONE], |product, &x| times_linear(&product, x));
+    let vanishing = points.iter().fold(vec![FieldElement::ONE], |product, &x| times_linear(&product, x));
     let (mut previous, mut rest) = (vanishing.clone(), interpolate(points, word, &vanishing)?);
-    let (mut before, mut cofactor): (Polynomial, Polynomial) = (Vec::new(), vec![Element::ONE]);
+    let (mut before, mut cofactor): (Polynomial, Polynomial) = (Vec::new(), vec![FieldElement::ONE]);
     // Until the degree of the remainder is below (m+t)/2.
     while 2 * rest.len() >= m + threshold + 2 {
         let (quotient, remainder) = divide(&previous, &rest)?;
@@ -124,12 +125,12 @@ fn decode(points: &[Element], word: &[Element], threshold: usize) -> Option<Poly
 }
 
 /// The polynomial of degree below m through all points of the word.
-fn interpolate(points: &[Element], word: &[Element], vanishing: &Polynomial) -> Option<Polynomial> {
+fn interpolate(points: &[FieldElement], word: &[FieldElement], vanishing: &Polynomial) -> Option<Polynomial> {
     let weights = dual_weights(points)?;
-    let mut sum = vec![Element::ZERO; points.len()];
+    let mut sum = vec![FieldElement::ZERO; points.len()];
     for ((&x, &y), weight) in points.iter().zip(word).zip(weights) {
         // vanishing / (X − x), highest power first, by Horner's rule.
-        let (scale, mut coefficient) = (y * weight, Element::ZERO);
+        let (scale, mut coefficient) = (y * weight, FieldElement::ZERO);
         for power in (0..points.len()).rev() {
             coefficient = coefficient * x + vanishing[power + 1];
             sum[power] = sum[power] + coefficient * scale;
@@ -138,13 +139,13 @@ fn interpolate(points: &[Element], word: &[Element], vanishing: &Polynomial) -> 
     Some(trimmed(sum))
 }
 
-fn evaluate(polynomial: &Polynomial, x: Element) -> Element {
-    polynomial.iter().rev().fold(Element::ZERO, |sum, &coefficient| sum * x + coefficient)
+fn evaluate(polynomial: &Polynomial, x: FieldElement) -> FieldElement {
+    polynomial.iter().rev().fold(FieldElement::ZERO, |sum, &coefficient| sum * x + coefficient)
 }
 
 /// p · (X − x).
-fn times_linear(polynomial: &Polynomial, x: Element) -> Polynomial {
-    let mut product = vec![Element::ZERO; polynomial.len() + 1];
+fn times_linear(polynomial: &Polynomial, x: FieldElement) -> Polynomial {
+    let mut product = vec![FieldElement::ZERO; polynomial.len() + 1];
     for (power, &coefficient) in polynomial.iter().enumerate() {
         product[power + 1] = product[power + 1] + coefficient;
         product[power] = product[power] - coefficient * x;
@@ -153,7 +154,7 @@ fn times_linear(polynomial: &Polynomial, x: Element) -> Polynomial {
 }
 
 fn multiply(a: &Polynomial, b: &Polynomial) -> Polynomial {
-    let mut product = vec![Element::ZERO; (a.len() + b.len()).saturating_sub(1)];
+    let mut product = vec![FieldElement::ZERO; (a.len() + b.len()).saturating_sub(1)];
     for (i, &x) in a.iter().enumerate() {
         for (j, &y) in b.iter().enumerate() {
             product[i + j] = product[i + j] + x * y;
@@ -164,7 +165,7 @@ fn multiply(a: &Polynomial, b: &Polynomial) -> Polynomial {
 
 fn subtract(a: &Polynomial, b: &Polynomial) -> Polynomial {
     let mut difference = a.clone();
-    difference.resize(a.len().max(b.len()), Element::ZERO);
+    difference.resize(a.len().max(b.len()), FieldElement::ZERO);
     for (sum, &y) in difference.iter_mut().zip(b) {
         *sum = *sum - y;
     }
@@ -175,7 +176,7 @@ fn subtract(a: &Polynomial, b: &Polynomial) -> Polynomial {
 fn divide(a: &Polynomial, b: &Polynomial) -> Option<(Polynomial, Polynomial)> {
     let lead = b.last()?.inverse()?;
     let mut rest = a.clone();
-    let mut quotient = vec![Element::ZERO; (a.len() + 1).saturating_sub(b.len())];
+    let mut quotient = vec![FieldElement::ZERO; (a.len() + 1).saturating_sub(b.len())];
     for shift in (0..quotient.len()).rev() {
         let factor = rest[shift + b.len() - 1] * lead;
         quotient[shift] = factor;
@@ -187,7 +188,7 @@ fn divide(a: &Polynomial, b: &Polynomial) -> Option<(Polynomial, Polynomial)> {
 }
 
 fn trimmed(mut polynomial: Polynomial) -> Polynomial {
-    while polynomial.last() == Some(&Element::ZERO) {
+    while polynomial.last() == Some(&FieldElement::ZERO) {
         polynomial.pop();
     }
     polynomial
@@ -203,15 +204,15 @@ mod tests {
 
     const SECRET: [u8; 32] = [9; 32];
 
-    fn shares(m: u32, threshold: usize, seed: u64) -> (Vec<Element>, Vec<Share>) {
-        let points: Vec<Element> = (1..=m).map(|x| Element::from(x * x)).collect();
+    fn shares(m: u32, threshold: usize, seed: u64) -> (Vec<FieldElement>, Vec<SecretShare>) {
+        let points: Vec<FieldElement> = (1..=m).map(|x| FieldElement::from(x * x)).collect();
         let shares = split(&SECRET, &points, threshold, &mut ChaCha20Rng::seed_from_u64(seed)).unwrap();
         (points, shares)
     }
 
-    fn falsify(share: &mut Share, rng: &mut ChaCha20Rng) {
+    fn falsify(share: &mut SecretShare, rng: &mut ChaCha20Rng) {
         let limb = rng.next_u32() as usize % LIMBS;
-        share.0[limb] = share.0[limb] + Element::from(1 + rng.next_u32() / 2);
+        share.0[limb] = share.0[limb] + FieldElement::from(1 + rng.next_u32() / 2);
     }
 
     proptest! {
@@ -253,10 +254,13 @@ mod tests {
     #[test]
     fn division_has_a_remainder_of_lower_degree() {
         let polynomial =
-            |values: &[u32]| values.iter().map(|&value| Element::from(value)).collect::<Vec<_>>();
+            |values: &[u32]| values.iter().map(|&value| FieldElement::from(value)).collect::<Vec<_>>();
         // X³ + 2X + 5 = (X + 1)(X² − X + 3) + 2.
         let (quotient, remainder) = divide(&polynomial(&[5, 2, 0, 1]), &polynomial(&[1, 1])).unwrap();
-        assert_eq!(quotient, vec![Element::from(3), Element::ZERO - Element::ONE, Element::ONE]);
+        assert_eq!(
+            quotient,
+            vec![FieldElement::from(3), FieldElement::ZERO - FieldElement::ONE, FieldElement::ONE]
+        );
         assert_eq!(remainder, polynomial(&[2]));
         assert!(divide(&polynomial(&[1]), &Vec::new()).is_none());
     }

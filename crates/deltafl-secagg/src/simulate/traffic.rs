@@ -19,16 +19,16 @@ pub struct DeviceTraffic {
 
 /// Messages and bytes of a round, by device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Traffic(BTreeMap<DeviceId, DeviceTraffic>);
+pub struct RoundTraffic(BTreeMap<DeviceId, DeviceTraffic>);
 
-impl Traffic {
+impl RoundTraffic {
     /// By device, in increasing order of ids.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceId, DeviceTraffic)> + '_ {
         self.0.iter().map(|(&id, &traffic)| (id, traffic))
     }
 
     /// Of one device.
-    pub fn of(&self, id: DeviceId) -> DeviceTraffic {
+    pub fn device(&self, id: DeviceId) -> DeviceTraffic {
         self.0.get(&id).copied().unwrap_or_default()
     }
 

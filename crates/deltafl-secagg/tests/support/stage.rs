@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::device::{Abort, Adversary, Device, DeviceEvent, Enrolment, Policy};
+use deltafl_secagg::device::{Abort, AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity, Roster};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, ServerBody, ServerMessage};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
@@ -20,21 +20,21 @@ pub(crate) const LEN: u32 = 4;
 /// Honest devices on a full graph, with keys advertised.
 pub(crate) struct Stage {
     pub(crate) round: RoundId,
-    pub(crate) devices: BTreeMap<DeviceId, Device>,
+    pub(crate) devices: BTreeMap<DeviceId, DeviceRound>,
     pub(crate) keys: BTreeMap<DeviceId, KeyBundle>,
     pub(crate) boxes: BTreeMap<DeviceId, BTreeMap<DeviceId, prost::bytes::Bytes>>,
     pub(crate) inputs: BTreeMap<DeviceId, Vec<u8>>,
-    pub(crate) roster: Arc<Roster>,
+    pub(crate) roster: Arc<KeyRoster>,
 }
 
 pub(crate) fn set(ids: impl IntoIterator<Item = u32>) -> DeviceSet {
     ids.into_iter().map(DeviceId).collect()
 }
 
-pub(crate) fn policy() -> Policy {
-    Policy {
+pub(crate) fn policy() -> DevicePolicy {
+    DevicePolicy {
         min_members: 3,
-        adversary: Adversary::Active { gamma: Permille::default().into() },
+        adversary: AdversaryModel::Active { gamma: Permille::default().into() },
         max_len: 1000,
         patience: Duration::from_secs(60),
         max_left_out: None,
@@ -47,17 +47,17 @@ impl Stage {
         Self::with(n, GraphRule::Full { threshold }, policy(), 1)
     }
 
-    pub(crate) fn with(n: u32, graph: GraphRule, policy: Policy, round: u64) -> Self {
+    pub(crate) fn with(n: u32, graph: GraphRule, policy: DevicePolicy, round: u64) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(42 + round);
         // The identities outlive the round.
-        let identity = |i: u32| Identity::from_secret(DeviceId(i), &[i as u8 + 1; 32]);
-        let mut roster = Roster::new();
+        let identity = |i: u32| SigningIdentity::from_secret(DeviceId(i), &[i as u8 + 1; 32]);
+        let mut roster = KeyRoster::new();
         for i in 0..=n {
             roster.add(DeviceId(i), &identity(i).public()).expect("distinct devices");
         }
         let roster = Arc::new(roster);
         let id = RoundId { session: [9; 16], round };
-        let params = RoundParams { id, suite: Suite::default(), cohort: n, graph, slots: 2, draw: None };
+        let params = RoundParams { id, suite: MaskSuite::default(), cohort: n, graph, slots: 2, draw: None };
         let mut stage = Self {
             round: id,
             devices: BTreeMap::new(),
@@ -67,9 +67,10 @@ impl Stage {
             roster: Arc::clone(&roster),
         };
         for i in 0..n {
-            let mut enrolment = Enrolment::new(Arc::new(identity(i)), Arc::clone(&roster), [9; 16], policy);
+            let mut participant =
+                Participant::new(Arc::new(identity(i)), Arc::clone(&roster), [9; 16], policy);
             let mut device =
-                enrolment.join(&params, Duration::ZERO, &mut rng).expect("a round within the policy");
+                participant.join(&params, Duration::ZERO, &mut rng).expect("a round within the policy");
             let Some(DeviceMessage { body: DeviceBody::Advertise(keys), .. }) = device.poll_transmit() else {
                 panic!("a device advertises first");
             };

@@ -25,6 +25,8 @@ use deltafl_server::serve::{Host, Introduction, Limits, Setup};
 use deltafl_wire::loopback;
 use deltafl_wire::roster::{Edition, SignedRoster};
 
+use crate::watchdog;
+
 /// A federation and its model.
 pub struct TestFederation {
     pub experiment: Experiment,
@@ -82,7 +84,7 @@ impl TestFederation {
     }
 
     pub async fn host(&self) -> Host {
-        Host::start(self.setup(), &self.roster(&[])).await.unwrap()
+        start_host(self.setup(), &self.roster(&[])).await
     }
 
     pub fn rules(&self) -> Rules {
@@ -178,6 +180,14 @@ impl Observer for Records {
         }
         Ok(ControlFlow::Continue(()))
     }
+}
+
+/// Starts a server whose sessions are shown when a test exceeds its time limit.
+pub async fn start_host(setup: Setup, roster: &SignedRoster) -> Host {
+    let host = Host::start(setup, roster).await.unwrap();
+    let monitor = host.session_monitor();
+    watchdog::report(move || monitor.sessions().map(|sessions| sessions.to_string()));
+    host
 }
 
 /// A flag that nobody raises.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::workdir;
 
 fn docs(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/reference").join(name)
 }
 
 /// The file in docs is what the command prints; `UPDATE_DOCS=1` writes it.
@@ -17,7 +17,10 @@ fn is_up_to_date(name: &str, printed: &str) {
         fs::write(docs(name), printed).unwrap();
     }
     let there = fs::read_to_string(docs(name)).unwrap_or_default();
-    assert!(there == printed, "docs/{name} is not what the command prints: UPDATE_DOCS=1 writes it anew");
+    assert!(
+        there == printed,
+        "docs/src/reference/{name} is not what the command prints: UPDATE_DOCS=1 writes it anew"
+    );
 }
 
 #[test]

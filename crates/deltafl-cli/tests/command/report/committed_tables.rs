@@ -1,4 +1,4 @@
-//! `scripts/tables`: the tables of docs/reproducing.md are those of committed results.
+//! `scripts/tables`: the tables of docs/src/measurements/reproducing.md are those of committed results.
 
 use std::fs;
 use std::path::{Path, PathBuf};

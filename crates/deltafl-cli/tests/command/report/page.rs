@@ -45,7 +45,7 @@ fn the_knob_shows_the_percentiles_of_the_summary() {
         assert!(bars.as_str().unwrap().contains(&summary.tracks[track].theta.to_string()), "{bars}");
         browser.press(LEFT.0, LEFT.1);
     }
-    assert!(browser.text("#gains-lead").contains("turn the knob"));
+    assert!(browser.text("#gains-lead").contains("Move the θ slider"));
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
@@ -192,7 +192,7 @@ fn the_scrubber_moves_every_figure_to_its_round() {
     assert_eq!(browser.text("#frame-out"), "16 rounds");
     assert!(browser.text("#gains-lead").contains("After 16 rounds"));
     assert_ne!(browser.text("#percentiles"), before);
-    assert!(browser.text("#curves-lead").contains("2 seeds, the band one standard deviation"));
+    assert!(browser.text("#curves-lead").contains("2 seeds, and the band is one standard deviation"));
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
@@ -232,7 +232,7 @@ fn the_page_of_a_deployed_run_shows_bounds_and_no_device() {
         9,
         "a band and a line per track"
     );
-    assert!(browser.text("#curves-lead").contains("the band between its bounds"));
+    assert!(browser.text("#curves-lead").contains("The band shows the bounds"));
     assert_eq!(browser.value("document.getElementById('frame').max"), "5", "0, 4, 8, 12, 16 and 20 rounds");
     browser.screen(1280, 900);
     keep("deployed", &browser.picture());

@@ -7,9 +7,9 @@ use std::arch::x86_64::{
 
 use zeroize::Zeroize;
 
+use super::super::Word;
 use super::super::aegis::{INITIAL_STEPS, LANES, context, start};
-use super::super::{Sign, Word};
-use super::{REGISTER, combine, supported};
+use super::{REGISTER, RegisterStream, combine, supported};
 
 /// The truth table of a ⊕ b ⊕ c.
 const XOR: i32 = 0x96;
@@ -25,36 +25,24 @@ impl VaesAegis {
         // SAFETY: the instructions that `initial` is compiled for have just been found.
         supported().then(|| Self { state: unsafe { initial(key_and_nonce) } })
     }
+}
 
-    /// Adds the next bytes of the stream to `words`, or subtracts them.
-    ///
-    /// The stream goes on at a whole step of 128 bytes, so all calls but the last are for whole steps.
-    pub(in crate::mask) fn apply<W: Word>(&mut self, words: &mut [W], sign: Sign) {
-        // SAFETY: a stream exists only where `new` has found the instructions that these are compiled for.
-        unsafe {
-            match (W::BYTES, sign) {
-                (4, Sign::Plus) => self.run::<W, 4, true>(words),
-                (4, Sign::Minus) => self.run::<W, 4, false>(words),
-                (_, Sign::Plus) => self.run::<W, 8, true>(words),
-                (_, Sign::Minus) => self.run::<W, 8, false>(words),
-            }
-        }
-    }
-
+// SAFETY: `new` returns a stream only if `supported` returns true.
+unsafe impl RegisterStream for VaesAegis {
     #[target_feature(enable = "vaes,avx512f,avx512bw")]
-    fn run<W: Word, const BYTES: usize, const PLUS: bool>(&mut self, words: &mut [W]) {
+    unsafe fn run<W: Word, const PLUS: bool>(&mut self, words: &mut [W]) {
         let mut state = self.state;
-        let mut whole = words.chunks_exact_mut(2 * REGISTER / BYTES);
+        let mut whole = words.chunks_exact_mut(2 * REGISTER / W::BYTES);
         for chunk in &mut whole {
-            let (first, second) = chunk.split_at_mut(REGISTER / BYTES);
+            let (first, second) = chunk.split_at_mut(REGISTER / W::BYTES);
             let stream = output(&state);
             state = step(&state, state[0], state[4]);
-            combine::<W, BYTES, PLUS>(first, stream[0]);
-            combine::<W, BYTES, PLUS>(second, stream[1]);
+            combine::<W, PLUS>(first, stream[0]);
+            combine::<W, PLUS>(second, stream[1]);
         }
         let rest = whole.into_remainder();
-        for (register, stream) in rest.chunks_mut(REGISTER / BYTES).zip(output(&state)) {
-            combine::<W, BYTES, PLUS>(register, stream);
+        for (register, stream) in rest.chunks_mut(REGISTER / W::BYTES).zip(output(&state)) {
+            combine::<W, PLUS>(register, stream);
         }
         self.state = state;
     }

@@ -8,8 +8,8 @@ use std::arch::x86_64::{
 
 use zeroize::Zeroize;
 
-use super::super::{Sign, Word};
-use super::{REGISTER, combine, supported};
+use super::super::Word;
+use super::{REGISTER, RegisterStream, combine, supported};
 
 /// Blocks in a register.
 const BLOCKS: u64 = 4;
@@ -28,37 +28,25 @@ impl VaesCtr {
         // SAFETY: the instructions that `expand_key` is compiled for have just been found.
         supported().then(|| Self { round_keys: unsafe { expand_key(key) }, block: 0 })
     }
+}
 
-    /// Adds the next bytes of the stream to `words`, or subtracts them.
-    ///
-    /// The stream goes on at a whole block of 16 bytes, so all calls but the last are for whole blocks.
-    pub(in crate::mask) fn apply<W: Word>(&mut self, words: &mut [W], sign: Sign) {
-        // SAFETY: a stream exists only where `new` has found the instructions that these are compiled for.
-        unsafe {
-            match (W::BYTES, sign) {
-                (4, Sign::Plus) => self.run::<W, 4, true>(words),
-                (4, Sign::Minus) => self.run::<W, 4, false>(words),
-                (_, Sign::Plus) => self.run::<W, 8, true>(words),
-                (_, Sign::Minus) => self.run::<W, 8, false>(words),
-            }
-        }
-    }
-
+// SAFETY: `new` returns a stream only if `supported` returns true.
+unsafe impl RegisterStream for VaesCtr {
     #[target_feature(enable = "aes,vaes,avx512f,avx512bw")]
-    fn run<W: Word, const BYTES: usize, const PLUS: bool>(&mut self, words: &mut [W]) {
+    unsafe fn run<W: Word, const PLUS: bool>(&mut self, words: &mut [W]) {
         let keys = self.round_keys.map(|key| _mm512_broadcast_i32x4(key));
-        let mut wide = words.chunks_exact_mut(WIDTH * REGISTER / BYTES);
+        let mut wide = words.chunks_exact_mut(WIDTH * REGISTER / W::BYTES);
         for chunk in &mut wide {
             let streams = encrypt::<WIDTH>(&keys, self.block);
             self.block += BLOCKS * WIDTH as u64;
-            for (register, stream) in chunk.chunks_exact_mut(REGISTER / BYTES).zip(streams) {
-                combine::<W, BYTES, PLUS>(register, stream);
+            for (register, stream) in chunk.chunks_exact_mut(REGISTER / W::BYTES).zip(streams) {
+                combine::<W, PLUS>(register, stream);
             }
         }
-        for register in wide.into_remainder().chunks_mut(REGISTER / BYTES) {
+        for register in wide.into_remainder().chunks_mut(REGISTER / W::BYTES) {
             let [stream] = encrypt::<1>(&keys, self.block);
-            self.block += (register.len() * BYTES).div_ceil(16) as u64;
-            combine::<W, BYTES, PLUS>(register, stream);
+            self.block += (register.len() * W::BYTES).div_ceil(16) as u64;
+            combine::<W, PLUS>(register, stream);
         }
     }
 }

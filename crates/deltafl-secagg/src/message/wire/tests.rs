@@ -1,7 +1,7 @@
-//! Messages read back, malformed ones are refused, and the Rust types are those of `proto/secagg.proto`.
+//! Messages decode to what was encoded, and malformed messages are rejected.
 
 use super::*;
-use crate::graph::{Colluding, Permille};
+use crate::graph::{CollusionBound, Permille};
 use proptest::prelude::*;
 
 const ROUND: RoundId = RoundId { session: [3; 16], round: 12 };
@@ -18,10 +18,10 @@ fn map<T>(records: impl IntoIterator<Item = (u32, T)>) -> BTreeMap<DeviceId, T> 
     records.into_iter().map(|(id, record)| (DeviceId(id), record)).collect()
 }
 
-fn share(value: u64) -> Share {
+fn share(value: u64) -> SecretShare {
     let mut bytes = [0; SHARE_LEN];
     bytes[..8].copy_from_slice(&value.to_le_bytes());
-    Share::from_bytes(&bytes).expect("below p")
+    SecretShare::from_bytes(&bytes).expect("below p")
 }
 
 fn bundle() -> KeyBundle {
@@ -57,15 +57,15 @@ pub(super) fn server_messages() -> Vec<Bytes> {
     let sealed = Bytes::from(vec![7; box_len(1)]);
     let half = Permille::new(500).expect("one half");
     let params =
-        |graph| RoundParams { id: ROUND, suite: Suite::ChaCha20, cohort: 9, graph, slots: 2, draw: None };
+        |graph| RoundParams { id: ROUND, suite: MaskSuite::ChaCha20, cohort: 9, graph, slots: 2, draw: None };
     let active: DeviceSet = [DeviceId(1), DeviceId(70_000)].into_iter().collect();
     [
         ServerBody::Invite(params(GraphRule::Full { threshold: 5 })),
         ServerBody::Invite(RoundParams {
-            draw: Some(Opening([6; 32])),
+            draw: Some(DrawOpening([6; 32])),
             ..params(GraphRule::Full { threshold: 5 })
         }),
-        ServerBody::Invite(params(GraphRule::Active { gamma: Colluding::Devices(1), delta: half })),
+        ServerBody::Invite(params(GraphRule::Active { gamma: CollusionBound::Devices(1), delta: half })),
         ServerBody::Invite(params(GraphRule::HonestButCurious { gamma: half.into(), delta: half })),
         ServerBody::Commitments(map([(1, [1; 32]), (2, [2; 32])])),
         ServerBody::Reveals(map([(1, Reveal::from([1; REVEAL_LEN])), (2, Reveal::from([2; REVEAL_LEN]))])),
@@ -189,81 +189,5 @@ proptest! {
         bytes[at] = to;
         let _ = decode_device(bytes.clone().into(), 4096);
         let _ = decode_server(bytes.into(), 4096);
-    }
-}
-
-/// The fields of a message of `proto/secagg.proto`: numbers, and whether they are varints.
-fn declared(message: &str) -> Vec<(u32, bool)> {
-    let proto = include_str!("../../../proto/secagg.proto");
-    let body = proto.split(&format!("message {message} {{")).nth(1).expect("declared");
-    let body = body.split("\n}").next().expect("closed");
-    let code = body.lines().filter_map(|line| line.split("//").next()).map(str::trim);
-    let fields = code.filter_map(|line| line.strip_suffix(';')?.split_once(" = "));
-    fields
-        .map(|(declaration, number)| (number.parse().expect("a number"), declaration.starts_with("uint")))
-        .collect()
-}
-
-/// The fields that are really on the wire.
-fn on_the_wire(bytes: &[u8]) -> Vec<(u32, bool)> {
-    let mut rest = bytes;
-    let mut fields = Vec::new();
-    while !rest.is_empty() {
-        let key = prost::encoding::decode_varint(&mut rest).expect("a key");
-        let value = prost::encoding::decode_varint(&mut rest).expect("a value or a length");
-        let varint = key & 7 == 0;
-        fields.push(((key >> 3) as u32, varint));
-        if !varint {
-            rest = &rest[value as usize..];
-        }
-    }
-    fields
-}
-
-#[test]
-fn the_rust_types_have_the_fields_of_the_proto_file() {
-    let some = Bytes::from_static(b"x");
-    let records = Some(Records { ids: some.clone(), records: some.clone() });
-    let (one, slot) = (1, 1);
-    for (message, bytes) in [
-        ("Records", records.clone().expect("some").encode_to_vec()),
-        ("Confirm", proto::Confirm { complaints: some.clone(), deposits: records.clone() }.encode_to_vec()),
-        ("OpenSlot", proto::OpenSlot { slot, ring: one, len: one, active: some.clone() }.encode_to_vec()),
-        (
-            "MaskedInput",
-            proto::MaskedInput { slot, input: some.clone(), signature: some.clone() }.encode_to_vec(),
-        ),
-        ("Survivors", proto::Survivors { slot, survivors: some.clone() }.encode_to_vec()),
-        ("Attest", proto::Attest { slot, signature: some.clone() }.encode_to_vec()),
-        (
-            "Attestations",
-            proto::Attestations { slot, signatures: records.clone(), masked: records.clone() }
-                .encode_to_vec(),
-        ),
-        ("Unmask", proto::Unmask { slot, seeds: records.clone(), deposit_keys: records }.encode_to_vec()),
-        (
-            "Invite",
-            proto::Invite {
-                suite: one,
-                cohort: one,
-                slots: one,
-                graph: one,
-                threshold: one,
-                gamma: one,
-                colluding: one,
-                delta: one,
-                draw: some.clone(),
-            }
-            .encode_to_vec(),
-        ),
-    ] {
-        assert_eq!(on_the_wire(&bytes), declared(message), "{message}");
-    }
-    // One message of each kind shows every alternative of the two envelopes.
-    for (envelope, messages) in [("FromDevice", device_messages()), ("FromServer", server_messages())] {
-        let mut seen: Vec<(u32, bool)> = messages.iter().flat_map(|bytes| on_the_wire(bytes)).collect();
-        seen.sort_unstable();
-        seen.dedup();
-        assert_eq!(seen, declared(envelope), "{envelope}");
     }
 }

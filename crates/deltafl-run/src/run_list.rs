@@ -1,0 +1,67 @@
+//! The runs that a command line names: run folders, the folder of a sweep, or everything in one (`sweeps/x/*`).
+
+use std::path::{Path, PathBuf};
+
+use deltafl_data::run_folder;
+
+use crate::sweep::SweepError;
+use crate::sweep::folder::SweepFolder;
+
+/// Runs, in the order in which they are to be shown.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RunList {
+    /// The run folders; may be empty.
+    pub runs: Vec<PathBuf>,
+    /// The sweep that all of them are points of.
+    pub sweep: Option<PathBuf>,
+    /// Points that are not evaluated yet, and left out.
+    pub left_out: usize,
+}
+
+impl RunList {
+    /// What some paths stand for. Points of a sweep come in its order, and those that are not evaluated yet are left out;
+    /// so is what else lies in its folder.
+    pub fn find(paths: &[PathBuf]) -> Result<Self, SweepError> {
+        let mut runs: Vec<PathBuf> = Vec::new();
+        let mut sweeps: Vec<Option<PathBuf>> = Vec::new();
+        let mut early = 0;
+        for path in paths {
+            let sweep =
+                if is_sweep(path) { Some(path.as_path()) } else { path.parent().filter(|p| is_sweep(p)) };
+            let sweep = sweep.map(Path::to_owned);
+            match &sweep {
+                Some(sweep) if sweeps.contains(&Some(sweep.clone())) => continue,
+                Some(sweep) => early += points(sweep, paths, &mut runs)?,
+                None => runs.push(path.clone()),
+            }
+            sweeps.push(sweep);
+        }
+        let sweep = match sweeps.as_slice() {
+            [Some(sweep)] => Some(sweep.clone()),
+            _ => None,
+        };
+        Ok(Self { runs, sweep, left_out: early })
+    }
+}
+
+fn is_sweep(folder: &Path) -> bool {
+    folder.join("sweep.toml").is_file()
+}
+
+/// Adds the points of a sweep that are named, each on its own or by the folder of all; returns how many are not evaluated yet.
+fn points(sweep: &Path, paths: &[PathBuf], runs: &mut Vec<PathBuf>) -> Result<usize, SweepError> {
+    let whole = paths.iter().any(|path| path == sweep);
+    let mut early = 0;
+    for point in SweepFolder::at(sweep).sweep()?.points {
+        let run = sweep.join(&point.address);
+        if !whole && !paths.contains(&run) {
+            continue;
+        }
+        if run.join("devices").is_dir() && !run_folder::evaluations(&run)?.is_empty() {
+            runs.push(run);
+        } else {
+            early += 1;
+        }
+    }
+    Ok(early)
+}
