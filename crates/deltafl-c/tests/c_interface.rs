@@ -118,7 +118,7 @@ fn a_program_in_c_takes_part_to_the_same_bits_as_one_in_rust() {
     let folder = tempfile::tempdir().unwrap();
     let program = compiled(folder.path());
     let (in_rust, in_c) = (trained(None), trained(Some(&program)));
-    assert_eq!(in_rust.round, 20);
+    assert_eq!(in_rust.round, 40);
     assert_eq!(in_rust, in_c);
     // The line through all points has the slope 2, and FedAvg has found it.
     let slope = in_rust.tracks[0].params.as_slice()[0];
@@ -143,6 +143,8 @@ fn refusal(server: Option<&str>, params: usize) -> String {
         name: name.as_ptr(),
         state: null(),
         min_cohort: 0,
+        rounds_between: 0,
+        reproducible: false,
     };
     let (loss, update) = (Some(no_loss as _), Some(no_update as _));
     let trainer = deltafl_trainer { context: null_mut(), params, examples: 5, loss, update };

@@ -116,6 +116,12 @@ pub(crate) struct ConsentArgs {
     /// Do not tell how models serve the examples that this device holds out, not even inside sums
     #[arg(long)]
     no_evaluation: bool,
+    /// Rounds of a run that must lie between two rounds that this device answers
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    rounds_between: u64,
+    /// Draw batches from the server's seed, for the bits of a simulation: the server then knows every random number of this device
+    #[arg(long)]
+    reproducible: bool,
     #[command(flatten)]
     guard: GuardArgs,
     #[command(flatten)]
@@ -179,6 +185,8 @@ impl ConsentArgs {
             work_per_day: Duration::from_secs(60 * self.work_per_day),
             max_passes: self.max_passes,
             evaluate: !self.no_evaluation,
+            rounds_between: self.rounds_between,
+            reproducible: self.reproducible,
             willing: self.conditions.willing()?,
         })
     }

@@ -24,7 +24,7 @@ use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Introduction, Setup};
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::loopback;
-use deltafl_wire::roster::Edition;
+use deltafl_wire::roster::{Edition, Roster};
 use miette::{IntoDiagnostic, Report, Result};
 
 use crate::error::{bad_input, explained, folder_error};
@@ -168,6 +168,7 @@ pub(crate) fn serve(
 ) -> Result<Outcome> {
     // Deployed, sums are always secure.
     experiment.secagg = SecureAggregation::Real;
+    experiment.schedule = Some(checks::schedule(&experiment)?);
     experiment.resolved = Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: served.data_hash.clone(),
@@ -200,7 +201,7 @@ pub(crate) fn serve(
     })?;
     let setup = setup(args, &experiment, &deployment, &seeds)?;
     let (host, engine) =
-        runtime.block_on(start(setup, &served.devices, &deployment, rules, Arc::clone(stop)))?;
+        runtime.block_on(start(setup, &served.devices, &deployment, rules, Arc::clone(stop), &experiment))?;
     let mut engine = engine.kept_in(deployment.run.journal(&lease));
     if let Some((state, _)) = http {
         let _ = state.refusals.set(host.refusals());
@@ -218,7 +219,8 @@ pub(crate) fn serve(
     let mut committer =
         RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
     (committer.survey, committer.heard) = (!args.rounds.no_survey, &heard);
-    let ended = train_all(&experiment, &plan, &seeds, &mut engine, committer, audience);
+    let runs = first_run(&experiment, host.runs())?;
+    let ended = train_all(&experiment, &plan, &seeds, (&mut engine, runs), committer, audience);
     if matches!(ended, Ok(Outcome::Finished)) {
         deployment.live.role(Role::Finished);
     }
@@ -319,11 +321,16 @@ async fn start(
     deployment: &Deployment,
     rules: Rules,
     stop: Arc<AtomicBool>,
+    experiment: &Experiment,
 ) -> Result<(Host, Remote)> {
+    let seeds = experiment.seeds.iter().len() as u64;
     let roster = match deployment.roster().await? {
         Some(roster) => roster,
         None => {
-            loopback::roster(LOOPBACK, devices.iter().map(String::as_str), |_| false).into_diagnostic()?
+            let names = devices.iter().map(String::as_str);
+            let signed = loopback::roster(LOOPBACK, names, |_| false).into_diagnostic()?;
+            let roster = Roster::decode(signed.bytes).into_diagnostic()?;
+            loopback::signed(&roster.with_runs(seeds))
         }
     };
     let mut host =
@@ -335,17 +342,29 @@ async fn start(
     })
 }
 
+/// The run as which the first seed trains: the seeds are the last of the runs that the authority has signed.
+fn first_run(experiment: &Experiment, signed: u64) -> Result<u64> {
+    let seeds = experiment.seeds.iter().len() as u64;
+    let short = || {
+        bad_input(format!("the authority has signed {signed} runs, and the experiment has {seeds} seeds"))
+            .help(format!("where the authority's keys are: deltafl certs roster --runs {seeds}"))
+    };
+    Ok(signed.checked_sub(seeds).ok_or_else(short)?)
+}
+
 /// Trains all seeds that are not done.
 fn train_all(
     experiment: &Experiment,
     plan: &Plan,
     seeds: &Seeds,
-    engine: &mut Remote,
+    (engine, first_run): (&mut Remote, u64),
     mut committer: RoundCommitter<'_>,
     audience: &dyn Audience,
 ) -> Result<Outcome> {
     let stopped = seeds.work(|state| {
         audience.begin(experiment, state.seed, state.round);
+        let place = experiment.seeds.iter().position(|&seed| seed == state.seed).unwrap_or(0);
+        engine.set_run(first_run + place as u64);
         engine.resume(state).map_err(store_error)?;
         match train_with(engine, plan, state, committer.train_options(), &mut committer) {
             // It waited for devices: no further round was begun.

@@ -197,7 +197,14 @@ fn options(args: &Args) -> Result<SwarmOptions> {
     let least = if args.insecure { 3 } else { Consent::default().min_cohort };
     let min_cohort = args.min_cohort.unwrap_or(least);
     Ok(SwarmOptions {
-        consent: Consent { open: args.open, min_cohort, guard: args.guard.guard()?, ..Consent::default() },
+        consent: Consent {
+            open: args.open,
+            min_cohort,
+            guard: args.guard.guard()?,
+            // Made-up devices: their runs are compared with simulations.
+            reproducible: true,
+            ..Consent::default()
+        },
         misconduct: Misconduct { drop_out, garbage, delay_ms: delay, bandwidth },
         seed: fault_seed,
         threads: args.threads.unwrap_or_else(every_core).get(),

@@ -1,9 +1,9 @@
 //! The answer of a device to a question, computed by the core on the data of this device.
 
-use deltafl::device::{HeldOut, LossCache, Member, stream_key};
+use deltafl::device::{HeldOut, LossCache, Member, UpdateRandomness, stream_key};
 use deltafl::memory::Memory;
 use deltafl::params::{Params, ParamsId};
-use deltafl::question::Question;
+use deltafl::question::{Query, Question};
 use deltafl::trainer::{TrainerError, Worker};
 
 use super::Data;
@@ -22,20 +22,37 @@ pub(super) struct Task<'a> {
     pub(super) data: &'a Data,
     /// What its trainer predicts.
     pub(super) task: deltafl::task::Task,
+    /// Where the random numbers of its updates come from.
+    pub(super) randomness: UpdateRandomness,
+}
+
+/// Which queries of a question a device answers.
+pub(super) struct Answering {
+    /// The track whose queries it answers; `None` stands for every track.
+    pub(super) track: Option<u32>,
+    /// The queries of the track to which it adds nothing all the same.
+    pub(super) silent: Vec<usize>,
+}
+
+impl Answering {
+    fn covers(&self, place: usize, query: &Query) -> bool {
+        self.track.is_none_or(|track| track == query.track) && !self.silent.contains(&place)
+    }
 }
 
 impl Task<'_> {
-    /// Returns the answers to all queries, one after the other. `own` is the memory of the device per
-    /// query. The answers to `silent` queries are zero.
+    /// Returns the answers to all queries, one after the other. The answers to queries that the device
+    /// does not answer are zero. `own` is the memory of the device per query.
     pub(super) fn answer(
         &self,
         question: &Question,
-        silent: &[usize],
+        answering: &Answering,
         losses: &mut Losses,
         own: &mut [Memory],
         worker: &mut dyn Worker,
     ) -> Result<Answer, TrainerError> {
-        let values = self.member().answers(question, silent, losses, own, worker)?;
+        let covers = |place: usize, query: &Query| answering.covers(place, query);
+        let values = self.member().answers(question, covers, losses, own, worker)?;
         Ok(Answer { values, context: question.digest().as_bytes().to_vec() })
     }
 
@@ -52,6 +69,7 @@ impl Task<'_> {
     fn member(&self) -> Member<'_> {
         let Data { federation, device, held_out } = self.data;
         let held_out = held_out.map(|k| HeldOut { examples: federation.examples(k), task: self.task });
-        Member { examples: federation.examples(*device), key: stream_key(self.data.name()), held_out }
+        let (examples, key) = (federation.examples(*device), stream_key(self.data.name()));
+        Member { examples, key, randomness: self.randomness, held_out }
     }
 }

@@ -149,6 +149,24 @@ pub struct Device {
     state: DeviceState,
     contract: Option<blake3::Hash>,
     presence: watch::Receiver<bool>,
+    defences: Defences,
+}
+
+/// The defences of a device that tests can switch off, to show that the attack against which they are then succeeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defences {
+    /// The device answers each round of a run once, at one w.
+    pub once_per_round: bool,
+    /// The device refuses questions in which several tracks share it, weights that tell of it, and runs that the authority did
+    /// not sign.
+    pub one_track_per_device: bool,
+}
+
+/// All of them.
+impl Default for Defences {
+    fn default() -> Self {
+        Self { once_per_round: true, one_track_per_device: true }
+    }
 }
 
 /// How long to wait before connecting again.
@@ -202,7 +220,16 @@ impl Device {
             state: DeviceState::default(),
             contract: None,
             presence: watch::channel(true).1,
+            defences: Defences::default(),
         }
+    }
+
+    /// Switches defences off, for tests of attacks.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn with_defences(mut self, defences: Defences) -> Self {
+        self.defences = defences;
+        self
     }
 
     /// Remembers across restarts; without it the device remembers for as long as it lives.

@@ -12,7 +12,7 @@ use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
 use deltafl::kernel::Isa;
-use deltafl::model::{Batch, Model, ModelSpec, Score};
+use deltafl::model::{Batch, CONV_NET, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
 use deltafl::trainer::Sgd;
 use deltafl::training::{Event, Plan, train};
@@ -61,7 +61,7 @@ fn rank(case: &str) {
         "all-reduce" => [3, 115_649, 1_200_003].into_iter().for_each(|len| all_reduce(&world, len)),
         "null" => rounds(&world, case, &dots(400), &Null, 400),
         "linear" => build_and_run(&world, case, &ModelSpec::LINEAR, 12),
-        _ => build_and_run(&world, case, &ModelSpec::ConvNet { channels: [32, 64] }, 3),
+        _ => build_and_run(&world, case, &CONV_NET.spec(), 3),
     }
 }
 

@@ -40,6 +40,7 @@ fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table::Table>()?;
     module.add_class::<writer::FederationWriter>()?;
     module.add_function(wrap_pyfunction!(algorithms::algorithms, module)?)?;
+    module.add_function(wrap_pyfunction!(algorithms::models, module)?)?;
     module.add_function(wrap_pyfunction!(command, module)?)?;
     module.add_function(wrap_pyfunction!(deployed::serve, module)?)?;
     module.add_function(wrap_pyfunction!(deployed::take_part, module)?)?;

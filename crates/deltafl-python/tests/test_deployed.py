@@ -77,7 +77,7 @@ def devices(server: dfl.Server, data: dfl.Federation, python: Any = lambda k: Tr
     """
     with contextlib.ExitStack() as stack:
         for k, name in enumerate(data.split("train")):
-            device = dfl.Device(server, name=name, kernel="reference")
+            device = dfl.Device(server, name=name, kernel="reference", reproducible=True)
             stack.enter_context(device.start(Line() if python(k) else None, data))
         yield
 
@@ -115,7 +115,7 @@ def test_a_federation_with_certificates_trains_a_model_implemented_in_python(tmp
     with server, contextlib.ExitStack() as stack:
         address = f"localhost:{server.address.rpartition(':')[2]}"
         for name in data.ids:
-            device = dfl.Device(address, f"identities/{name}", name=name, min_cohort=3)
+            device = dfl.Device(address, f"identities/{name}", name=name, min_cohort=3, reproducible=True)
             stack.enter_context(device.start(Line(), data))
         deployed = server.wait()
     simulated = dfl.train(

@@ -14,11 +14,14 @@ import deltafl as dfl
 from deltafl import _deltafl
 
 
-def test_the_classes_match_the_table_of_algorithms(root: Path) -> None:
-    generate = runpy.run_path(str(root / "crates/deltafl-python/generate_algorithms.py"))
-    expected = generate["source"](json.loads(_deltafl.algorithms()))
-    written = (root / "crates/deltafl-python/python/deltafl/_algorithms.py").read_text()
-    assert written == expected, "run crates/deltafl-python/generate_algorithms.py"
+def test_the_classes_are_those_of_the_tables_of_algorithms_and_models(root: Path) -> None:
+    generate = runpy.run_path(str(root / "crates/deltafl-python/generate_classes.py"))
+    package = root / "crates/deltafl-python/python/deltafl"
+    for name, expected in [
+        ("_algorithms.py", generate["source"](json.loads(_deltafl.algorithms()))),
+        ("models.py", generate["models_source"](json.loads(_deltafl.models()))),
+    ]:
+        assert (package / name).read_text() == expected, "run crates/deltafl-python/generate_classes.py"
 
 
 def test_a_model_per_level_is_trained_and_found_by_its_name(federation: dfl.Federation) -> None:

@@ -21,7 +21,8 @@ pub(crate) fn serve(
     started: impl FnOnce(&Host),
 ) -> Result<State, Box<dyn Error>> {
     let tail = Tail { quantile: Quantile::Private(Default::default()), ..Tail::new(0.5.try_into()?) };
-    let plan = Plan::builder().rounds(20).cohort(4).work(Work::Epochs(5)).batch(1).terms(Terms::PRIVATE);
+    // The two tracks take turns.
+    let plan = Plan::builder().rounds(40).cohort(4).work(Work::Epochs(5)).batch(1).terms(Terms::PRIVATE);
     let plan = plan.track(Track::fed_avg()).track(tail).build()?;
     let introduction =
         Introduction { experiment: "points".into(), params: 2, ..Introduction::new("points")? };

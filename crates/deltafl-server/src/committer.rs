@@ -67,7 +67,7 @@ impl RunStore {
             federation,
             live,
             labels: experiment.labels(),
-            model: experiment.model.spec(),
+            model: experiment.model.spec().clone(),
             contract,
             seeds: experiment.seeds.iter().copied().collect(),
             rounds: experiment.rounds.get(),

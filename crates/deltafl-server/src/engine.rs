@@ -19,7 +19,7 @@ use deltafl::exchange::{
     Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
 };
 use deltafl::params::Params;
-use deltafl::question::{Ask, Query, encode};
+use deltafl::question::{Ask, Query, RoundKey, encode};
 use deltafl::superquantile::DeviceLoss;
 use deltafl::training::State;
 pub use deltafl_secagg::draw::DrawChain;
@@ -70,6 +70,8 @@ pub struct Remote {
     rules: Rules,
     /// Raised to end the run.
     stop: Arc<AtomicBool>,
+    /// The run of the federation, counted from 0: a device answers each round of it once.
+    run: u64,
     /// Counts key set-ups: a device takes part in each once.
     setups: u64,
     /// Counts questions of open mode.
@@ -108,6 +110,7 @@ impl Remote {
             line,
             rules,
             stop,
+            run: 0,
             setups: 0,
             asked: 0,
             current: None,
@@ -122,6 +125,12 @@ impl Remote {
     #[must_use]
     pub fn kept_in(self, journal: RoundJournal) -> Self {
         Self { journal: Some(journal), ..self }
+    }
+
+    /// Trains the seeds that follow as this run of the federation, counted from 0. Run numbers only grow, and the authority has
+    /// signed how many there may be ([`Host::runs`](crate::serve::Host::runs)): devices refuse others.
+    pub fn set_run(&mut self, run: u64) {
+        self.run = run;
     }
 
     /// Begins or goes on with the seed of this state: tells devices its params, and reads what a server before this one left of a
@@ -273,7 +282,7 @@ impl Remote {
 
     fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
         let key = (round.seed, round.index);
-        let canonical = encode(&round.key(), queries);
+        let canonical = encode(&RoundKey { run: self.run, ..round.key() }, queries);
         let signed = blake3::hash(&canonical);
         let cohort: BTreeSet<u32> = round.cohort.iter().map(|drawn| drawn.device.0).collect();
         self.under_way.turn_to(key);

@@ -259,7 +259,7 @@ impl Hub {
         let news = Outbound::shared(from_server::Body::Roster(known.to_wire()));
         let allowance = self.limits.ready_allowance(known.id.len);
         for (&device, peer) in &mut connected.devices {
-            peer.progress.begin_anew(allowance);
+            peer.progress.restart_joining(allowance);
             let stays = entries.get(device as usize).is_some_and(|entry| !entry.revoked);
             if !stays {
                 self.refusals.count(Refusal::Revoked);

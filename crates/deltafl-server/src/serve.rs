@@ -173,6 +173,11 @@ impl Host {
         SessionMonitor(Arc::downgrade(&self.hub))
     }
 
+    /// How many runs the authority has signed: devices answer in runs 0 to this number − 1.
+    pub fn runs(&self) -> u64 {
+        self.hub.known().roster.runs()
+    }
+
     /// How often this was refused.
     pub fn refused(&self, refusal: Refusal) -> u64 {
         self.hub.refusals.of(refusal)

@@ -36,7 +36,7 @@ fn a_server_trains_a_model_that_it_does_not_know_with_devices_that_bring_their_t
         }
     })
     .unwrap();
-    assert_eq!(state.round, 20);
+    assert_eq!(state.round, 40);
     let [fed_avg, tail] = [0, 1].map(|track| errors(state.tracks[track].params.as_slice(), &shifts));
     assert!(fed_avg.1 < 0.8, "a line was found: {fed_avg:?}");
     assert!(tail.0 < fed_avg.0, "the tail serves the worst device better: {tail:?}, {fed_avg:?}");

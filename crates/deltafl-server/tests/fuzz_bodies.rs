@@ -46,7 +46,7 @@ fn corpus() -> Vec<Vec<u8>> {
         Ask::Quantile(QuantileQuery::Histogram(Bins::new(0.0, 8.0, 64).unwrap())),
     ];
     let queries = asks.map(|ask| Query::new(params.clone(), ask));
-    let key = RoundKey { seed: 1, round: 2, members: 5, terms: Terms::OPEN };
+    let key = RoundKey { run: 0, seed: 1, round: 2, members: 5, terms: Terms::OPEN };
     let question = proto::Question { canonical: encode(&key, &queries).into() };
     let part = proto::Part { total: 9, data: b"four".as_slice().into() };
     let hello = proto::Hello { version: 1, device: "anna".to_owned() };

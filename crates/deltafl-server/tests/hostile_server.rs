@@ -370,7 +370,8 @@ async fn a_cohort_is_not_taken_apart_by_many_thresholds_in_one_question() {
     let mut server = Asking::start().await;
     let many: Vec<f64> = (0..64).map(|n| f64::from(n) / 16.0).collect();
     assert_eq!(server.updates(0, 0..10, &many).await, None);
-    assert_eq!(server.updates(0, 0..10, &many[..3]).await, Some(10));
+    assert_eq!(server.updates(0, 0..10, &many[..2]).await, None);
+    assert_eq!(server.updates(0, 0..10, &many[..1]).await, Some(10));
     server.stop().await;
 }
 

@@ -29,7 +29,7 @@ use deltafl::server_step::{Applied, Mean, ServerStep};
 use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
 use deltafl::task::Task;
-use deltafl::terms::{Clip, Terms};
+use deltafl::terms::{Clip, Terms, TrackSchedule};
 use deltafl::trainer::Sgd;
 use deltafl::training::{Plan, Records, train};
 
@@ -237,8 +237,10 @@ impl Case {
             }
         }
         let clip = (self.defence != Defence::Nothing).then(|| Clip::try_from(CLIP)).transpose()?;
+        // Tracks that train in every round are compared after the same number of rounds.
+        let terms = Terms { clip, schedule: TrackSchedule::Together, ..Terms::PRIVATE };
         let plan = Plan::builder().rounds(ROUNDS).cohort(50).evaluate_every(ROUNDS);
-        let plan = plan.terms(Terms { clip, ..Terms::PRIVATE }).tracks(tracks).build()?;
+        let plan = plan.terms(terms).tracks(tracks).build()?;
         Ok((plan, thrown_away))
     }
 }

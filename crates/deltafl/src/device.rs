@@ -4,13 +4,14 @@
 //! a deployed federation computes its own answer as a [`Member`]. Both use the same contributions and
 //! the same [`LossCache`], so that they add the same integers.
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::data::Examples;
 use crate::memory::Memory;
 use crate::model::Score;
 use crate::params::{Params, ParamsId};
-use crate::question::{Parting, Query, Question, RoundKey};
+use crate::question::{Query, Question, RoundKey};
 use crate::stream::{Purpose, Stream};
 use crate::task::Task;
 use crate::trainer::{LocalTask, TrainerError, Worker};
@@ -37,9 +38,40 @@ pub fn stream_key(id: &str) -> u64 {
     u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a BLAKE3 hash has 32 bytes"))
 }
 
-/// The random numbers of a device's local update.
+/// The random numbers of a device's local update in a reproducible run: the same in a simulation and on a device.
 pub fn update_stream(key: &RoundKey, device: u64) -> Stream {
     Stream::new(key.seed, Purpose::LocalUpdate, key.round, device)
+}
+
+/// Where the random numbers of a local update come from: the order of the examples, and with it the batches.
+#[derive(Clone, Copy, Default)]
+pub enum UpdateRandomness {
+    /// From the seed of the run, which the server knows ([`update_stream`]). Two updates from one w are then equal, so that
+    /// the difference of two sums is exactly the update of the device that is missing from one of them.
+    #[default]
+    Reproducible,
+    /// From a secret of the device, drawn anew for every question.
+    Secret([u8; 32]),
+}
+
+impl UpdateRandomness {
+    /// The random numbers of a device's local update.
+    pub fn stream(&self, key: &RoundKey, device: u64) -> Stream {
+        match self {
+            Self::Reproducible => update_stream(key, device),
+            Self::Secret(secret) => Stream::from_key(*secret),
+        }
+    }
+}
+
+/// Without the secret.
+impl fmt::Debug for UpdateRandomness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reproducible => "Reproducible",
+            Self::Secret(_) => "Secret(..)",
+        })
+    }
 }
 
 /// A device that answers for itself.
@@ -49,6 +81,8 @@ pub struct Member<'a> {
     pub examples: Examples<'a>,
     /// What its random numbers depend on beside the seed and the round: see [`stream_key`].
     pub key: u64,
+    /// Where the random numbers of its updates come from.
+    pub randomness: UpdateRandomness,
     /// The examples that never train; `None` where it holds none out, or tells nothing of them.
     pub held_out: Option<HeldOut<'a>>,
 }
@@ -76,8 +110,9 @@ impl Member<'_> {
 
     /// Returns the answers to all queries of a question, one after the other.
     ///
-    /// The answer is zero for queries of `silent` and for those that the device does not answer
-    /// ([`Parting`]). `own` is the memory of the device per query.
+    /// `is_answered` receives each query with its place. The answer is zero if it returns `false`, for
+    /// example for a track that the device does not answer ([`RoundKey::is_answered_by`]). `own` is
+    /// the memory of the device per query.
     ///
     /// # Errors
     ///
@@ -85,7 +120,7 @@ impl Member<'_> {
     pub fn answers(
         &self,
         question: &Question,
-        silent: &[usize],
+        is_answered: impl Fn(usize, &Query) -> bool,
         losses: &mut LossCache<ParamsId, f64>,
         own: &mut [Memory],
         worker: &mut dyn Worker,
@@ -93,11 +128,10 @@ impl Member<'_> {
         let Question { key, queries } = question;
         losses.begin_round(key.seed, key.round);
         let mut values = Vec::with_capacity(queries.iter().map(Query::answer_len).sum());
-        let parting = Parting::of(key, queries);
         for (i, query) in queries.iter().enumerate() {
             let start = values.len();
             values.resize(start + query.answer_len(), 0);
-            if silent.contains(&i) || !parting.answers(i, self.key) {
+            if !is_answered(i, query) {
                 continue;
             }
             let loss = match query.needs_loss() {
@@ -145,7 +179,7 @@ impl Member<'_> {
             Contribution::Nothing => {}
             Contribution::Loss(query, loss) => query.answer(loss, sum),
             Contribution::Update { plan, weight } => {
-                let mut stream = update_stream(key, self.key);
+                let mut stream = self.randomness.stream(key, self.key);
                 let params = query.params.as_slice();
                 let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
                 let code = key.code();

@@ -80,6 +80,8 @@ pub mod kernel;
 pub mod memory;
 pub mod metrics;
 pub mod model;
+pub mod number;
+pub mod options;
 pub mod params;
 pub mod prelude;
 pub mod question;

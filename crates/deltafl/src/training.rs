@@ -1,9 +1,11 @@
 //! The one round loop: Algorithms 2 and 3, for every algorithm and every exchange.
 //!
-//! A run trains several *tracks*, one model each. They share the cohorts and the random numbers, so that
-//! they differ in their algorithm and in nothing else. The loop owns no clock, no file and no thread: it asks
-//! an [`Exchange`] and sends each [`Event`] to an [`Observer`].
+//! A run trains several *tracks*, one model each. In a simulation they share the cohorts and the random
+//! numbers, so that they differ only in their algorithm. In a deployment no device serves two tracks in
+//! one round ([`TrackSchedule`](crate::terms::TrackSchedule)). The loop owns no clock, no file and no
+//! thread: it asks an [`Exchange`] and sends each [`Event`] to an [`Observer`].
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +18,7 @@ use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Traffic}
 use crate::memory::{DeviceMemories, Memory};
 use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
-use crate::question::{Ask, Parting, Query};
+use crate::question::{Ask, Query};
 use crate::selection::{ETA, ETA_ROUND, SummedTail};
 use crate::server_step::Applied;
 use crate::superquantile::LossDistribution;
@@ -84,7 +86,7 @@ pub struct RoundRecord {
     pub round: u64,
     /// η_t, where the algorithm has one.
     pub eta: Option<f64>,
-    /// Rounds since η was found: 0 when it was found in this one.
+    /// Rounds of this track since η was found: 0 when it was found in this one.
     pub eta_age: Option<u64>,
     /// Weighted mean loss of the cohort; the server knows it in open mode only.
     pub loss: Option<f64>,
@@ -106,7 +108,8 @@ pub struct RoundRecord {
     pub bytes_up: u64,
     /// Bytes to the devices.
     pub bytes_down: u64,
-    /// What the cohort told of the examples that it holds out: at w_t, and in the last round at the params that it ended with.
+    /// What the cohort told of the examples that it holds out: at w_t, and in the last round of the track at the params that
+    /// it ended with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evaluations: Vec<CohortEvaluation>,
 }
@@ -199,7 +202,8 @@ pub fn train_with(
         // Line 2, one round ahead: an exchange that waits for a sum can prepare the next cohort.
         let next = first_cohort(exchange, plan, state, state.round + 1);
         exchange.announce(&next.cohort);
-        let reporting = options.losses.in_round(plan, state.round);
+        let cycle = plan.terms.cycle(state.round);
+        let reporting = cycle.map(|round| options.losses.in_round(plan, round)).max().unwrap_or_default();
         let Finished { records, losses } = finished_round(exchange, plan, state, announced, reporting)?;
         announced = next;
         if reporting != LossReporting::None {
@@ -291,26 +295,28 @@ fn one_round(
     cohort: &[Drawn],
     reporting: LossReporting,
 ) -> Result<Finished, TrainingError> {
-    let round = Round { seed: state.seed, index: state.round, cohort, terms: plan.terms, own: &[] };
+    let terms = plan.terms;
+    let round = Round { seed: state.seed, index: state.round, cohort, terms, own: &[] };
+    let training = terms.tracks_of_round(state.round);
 
-    let evaluates = state.round.is_multiple_of(plan.evaluate_every);
-    let mut held_out = HeldOut::of(plan, &state.tracks, evaluates);
+    let evaluates = plan.evaluates(state.round);
+    let mut held_out = HeldOut::of(plan, &state.tracks, training.clone(), evaluates);
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
     let mut notes = learn(exchange, plan, state, &round, reporting, &mut held_out)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
-    let queries = update_queries(plan, state);
-    let parting = Parting::of(&round.key(), &queries);
-    let own: Vec<DeviceMemories> = state.tracks.iter().map(|at| at.devices.clone()).collect();
+    let queries = update_queries(plan, state, training.clone());
+    let own: Vec<DeviceMemories> =
+        state.tracks[training.clone()].iter().map(|at| at.devices.clone()).collect();
     let updates = held_out.with(exchange, &Round { own: &own, ..round }, queries.clone())?;
     let devices = exchange.devices();
-    let mut records = Vec::with_capacity(plan.tracks.len());
-    for (i, update) in updates.into_iter().enumerate() {
+    let mut records = Vec::with_capacity(training.len());
+    for ((i, query), update) in training.zip(&queries).zip(updates) {
         notes[i].traffic += update.traffic;
         notes[i].answered = update.answered;
         let (track, at) = (&plan.tracks[i], &mut state.tracks[i]);
-        let sum = UpdateSum::new(update.values, at.params.len() * (1 + queries[i].sent.len()))
+        let sum = UpdateSum::new(update.values, at.params.len() * (1 + query.sent.len()))
             .map_err(|source| TrainingError::Update { round: round.index, source })?;
         update.remembered.into_iter().for_each(|(device, memory)| at.devices.set(device, memory));
         if let Some(params) =
@@ -318,32 +324,36 @@ fn one_round(
         {
             at.params = params;
         }
-        // Where devices train for one of several tracks, so many of them answered for this one, in the mean.
-        let answered = update.answered / parting.among(i);
-        let summed = SummedTail { round: round.index, answered, tail_weight: sum.tail_weight() };
+        // Where the tracks divide the cohort, so many devices answered for this one, on average.
+        let answered = update.answered / terms.divided_among();
+        let turn = terms.turn(round.index);
+        let summed = SummedTail { round: turn, answered, tail_weight: sum.tail_weight() };
         track.selection.observe(&summed, &mut at.memory);
         records.push(record(&round, i, track, &at.memory, &sum, &notes[i]));
     }
-    state.round += 1;
     let last = held_out::after_the_last(exchange, plan, state, &round)?;
-    for (i, record) in records.iter_mut().enumerate() {
-        record.tell(held_out.told(round.index, plan.held_out, i));
-        record.tell(last.told(state.round, plan.held_out, i));
+    state.round += 1;
+    let version = terms.cycle(round.index).start;
+    for record in &mut records {
+        record.tell(held_out.told(version, plan.held_out, record.track));
+        record.tell(last.told(plan.rounds, plan.held_out, record.track));
     }
     Ok(Finished { records, losses: notes.into_iter().map(Note::distribution).collect() })
 }
 
-/// The update that each track asks of the cohort.
-fn update_queries(plan: &Plan, state: &State) -> Vec<Query> {
-    let of_track = |(track, at): (&Track, &TrackState)| {
+/// The update that each of these tracks asks of the cohort.
+fn update_queries(plan: &Plan, state: &State, training: Range<usize>) -> Vec<Query> {
+    let turn = plan.terms.turn(state.round);
+    let of_track = |i: usize| {
+        let (track, at) = (&plan.tracks[i], &state.tracks[i]);
         let weighting = track.selection.weighting(&at.memory);
-        let plan = plan.local.plan(state.round, track);
+        let plan = plan.local.plan(turn, track);
         let zero = || Params::from(vec![0.0; at.params.len()]);
         let names = plan.correction.map_or(&[][..], |correction| correction.sent);
         let sent = names.iter().map(|name| at.memory.vector(name).cloned().unwrap_or_else(zero)).collect();
-        Query { params: at.params.clone(), sent, ask: Ask::Update { weighting, plan } }
+        Query { sent, ..Query::new(at.params.clone(), Ask::Update { weighting, plan }).of_track(i) }
     };
-    plan.tracks.iter().zip(&state.tracks).map(of_track).collect()
+    training.map(of_track).collect()
 }
 
 fn record(
@@ -354,13 +364,14 @@ fn record(
     sum: &UpdateSum,
     note: &Note,
 ) -> RoundRecord {
+    let turn = round.terms.turn(round.index);
     RoundRecord {
         seed: round.seed,
         track: index,
         name: track.label.name.clone(),
         round: round.index,
         eta: memory.number(ETA),
-        eta_age: memory.number(ETA_ROUND).map(|found| round.index.saturating_sub(found as u64)),
+        eta_age: memory.number(ETA_ROUND).map(|found| turn.saturating_sub(found as u64)),
         loss: note.loss,
         cohort: round.cohort.len() as u64,
         dropped: round.cohort.len() as u64 - note.answered,

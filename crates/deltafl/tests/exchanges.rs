@@ -9,7 +9,7 @@ mod peers;
 
 use std::num::NonZeroUsize;
 
-use deltafl::algorithm::{EtaRule, Options, Quantile, SCAFFOLD, Tail, Track};
+use deltafl::algorithm::{EtaRule, Quantile, SCAFFOLD, Tail, Track};
 use deltafl::cohort::Availability;
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
@@ -20,7 +20,7 @@ use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
 use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
-use deltafl::terms::Terms;
+use deltafl::terms::{Terms, TrackSchedule};
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{
     Event, LossReporting, Observer as _, Outcome, Plan, Records, RoundRecord, TrainOptions, TrainingError,
@@ -86,7 +86,7 @@ fn all_algorithms() -> Vec<Track> {
         private(PrivateQuantile::Mm, half()).into(),
         Tail { nu, eta_every: 2, ..half() }.into(),
         private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
-        Track::of(&SCAFFOLD, &Options::new(&SCAFFOLD, []).unwrap(), 0.0).unwrap(),
+        Track::of(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
     ]
 }
 
@@ -172,7 +172,8 @@ fn any_number_of_processes_gives_the_same_bits() {
 #[test]
 fn masked_sums_over_several_processes_give_the_same_bits() {
     let federation = federation();
-    for terms in [Terms::OPEN, Terms::PRIVATE] {
+    let apart = Terms { schedule: TrackSchedule::Apart, ..Terms::PRIVATE };
+    for terms in [Terms::OPEN, Terms::PRIVATE, apart] {
         let plan = plan(all_algorithms()).into_builder().rounds(2).terms(terms).build().unwrap();
         let one = run(&federation, &plan, 1);
         for records in at_table(2, &federation, &plan, true) {

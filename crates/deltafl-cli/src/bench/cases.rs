@@ -3,7 +3,7 @@
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, InputKind, Normalise, Split, WordVectors,
 };
-use deltafl::model::ModelSpec;
+use deltafl::model::{CONV_NET, GRU, LSTM, ModelSpec};
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
 
@@ -59,7 +59,7 @@ fn emnist_conv_net() -> Case {
     let backward = first / 4.0 + 2.0 * second / 4.0 + 2.0 * full;
     Case {
         name: "emnist-convnet",
-        spec: ModelSpec::ConvNet { channels: [32, 64] },
+        spec: CONV_NET.spec(),
         batch: 16,
         // On noise, the paper's 0.32 kills the ReLUs within a few steps, and with them the work of the backward pass. So
         // does a trained network, in part: on real images a third to a half stay alive, here three quarters.
@@ -90,7 +90,7 @@ fn sent140_lstm() -> Case {
     let (input, recurrent, full) = (20.0 * 50.0 * 200.0 * 2.0, 19.0 * 50.0 * 200.0 * 2.0, 2.0 * 50.0);
     Case {
         name: "sent140-lstm",
-        spec: ModelSpec::Lstm { hidden: 50 },
+        spec: LSTM.spec(),
         batch: 10,
         learning_rate: 2.0,
         l2: 0.0,
@@ -105,7 +105,7 @@ fn shakespeare_gru() -> Case {
     let (recurrent, full) = (19.0 * 128.0 * 384.0 * 2.0, 128.0 * 53.0 * 2.0);
     Case {
         name: "shakespeare-gru",
-        spec: ModelSpec::Gru { hidden: 128, embedding: 0 },
+        spec: GRU.spec(),
         batch: 16,
         learning_rate: 0.1,
         l2: 0.0,

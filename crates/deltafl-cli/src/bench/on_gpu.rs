@@ -68,7 +68,7 @@ pub(super) fn measure(case: &Case, device: &Device, cohort: usize) -> Result<Gpu
     let cohort_devices: Vec<FederationIndex> = devices.clone().collect();
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let round_seconds = timed(|round| {
-        let key = RoundKey { seed: 1, round, members: cohort as u32, terms: Terms::OPEN };
+        let key = RoundKey { run: 0, seed: 1, round, members: cohort as u32, terms: Terms::OPEN };
         // As a run does: the next round is prepared while the GPU works.
         gpu.prefetch(&cohort_devices);
         gpu.updates(&key, &tasks, &mut sums).map(|_| ()).into_diagnostic()

@@ -121,7 +121,8 @@ impl Deployment {
             tracks: experiment.labels(),
         });
         let roster_renewal = match &server {
-            Some(_) => RosterRenewal::new(store.clone(), federation.clone(), authority),
+            Some(_) => RosterRenewal::new(store.clone(), federation.clone(), authority)
+                .with_runs(experiment.seeds.iter().len() as u64),
             None => RosterRenewal::loopback(store.clone(), federation.clone()),
         };
         let run =

@@ -254,7 +254,7 @@ fn errors_point_at_the_line_of_the_experiment() {
     );
     assert!(wrong("kind = \"linear\"", "kind = \"linea\"").contains("wrong.toml:12"));
     assert!(wrong("epochs = 1\n", "").contains("either epochs or steps"));
-    assert!(wrong("l2 = 1e-6", "hidden = 5").contains("hidden is not an option of linear"));
+    assert!(wrong("l2 = 1e-6", "hidden = 5").contains("linear has no option hidden"));
     assert!(wrong("\"linear\"", "\"gru\"").contains("does not fit the data"));
     assert!(
         wrong("source = { kind = \"glyphs\", devices = 24, seed = 5 }", "source = \"nowhere\"")

@@ -41,8 +41,12 @@ fn write_csv(
     let train = federation.split(Split::Train);
     let mut writer = csv::Writer::from_path(path).map_err(failed)?;
     writer.write_record(["seed", "round", "device", "examples", "times", "vanished"]).map_err(failed)?;
-    // The tracks share their cohorts.
-    for record in lines.iter().map(|line| &line.record).filter(|record| record.track == 0) {
+    // The tracks of a round share its cohort, and their records follow each other.
+    let mut last = None;
+    for record in lines.iter().map(|line| &line.record) {
+        if last.replace((record.seed, record.round)) == Some((record.seed, record.round)) {
+            continue;
+        }
         let recorded = (record.cohort, record.dropped);
         let cohort = cohort(sampling, train.len(), (record.seed, record.round), recorded)?;
         for Drawn { device, times, dropped } in cohort {

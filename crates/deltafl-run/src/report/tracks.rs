@@ -1,6 +1,7 @@
 //! The tracks of an experiment, as reports show them.
 
-use deltafl::algorithm::{Options, TrackLabel};
+use deltafl::algorithm::TrackLabel;
+use deltafl::options::OptionValues;
 use deltafl_data::experiment::{AlgorithmSection, Experiment};
 
 /// A track, as reports show it.
@@ -21,10 +22,9 @@ pub struct TrackInfo {
 /// The tracks of an experiment, in its order.
 pub fn tracks(experiment: &Experiment) -> Vec<TrackInfo> {
     let points = experiment.algorithm.iter().flat_map(AlgorithmSection::points);
-    let has = |options: &Options, name| options.iter().any(|(spec, _)| spec.name == name);
-    let info = |(label, options): (TrackLabel, Options)| TrackInfo {
-        eta_every: if has(&options, "eta_every") { options.whole("eta_every") } else { 1 },
-        eta_fixed: has(&options, "eta_rule") && options.word("eta_rule") == "fixed",
+    let info = |(label, options): (TrackLabel, OptionValues)| TrackInfo {
+        eta_every: options.whole("eta_every").unwrap_or(1),
+        eta_fixed: options.word("eta_rule") == Ok("fixed"),
         label: label.name,
         algorithm: label.algorithm,
         theta: label.theta.get(),

@@ -2,11 +2,10 @@
 //!
 //! Each list begins with the value that is taken when another does as well: the smallest γ₀ and λ, and no decay.
 
-use deltafl::algorithm::{FED_AVG, Value};
+use deltafl::algorithm::FED_AVG;
 use deltafl::data::synthetic::Share;
-use deltafl_data::experiment::{
-    AlgorithmSection, Experiment, ModelKind, NonNegative, Positive, SplitSection,
-};
+use deltafl::options::OptionValue;
+use deltafl_data::experiment::{AlgorithmSection, Experiment, NonNegative, Positive, SplitSection};
 
 use super::TuneError;
 
@@ -56,7 +55,7 @@ impl Grid {
                 return Err(TuneError::NoDecay);
             }
         };
-        let linear = matches!(experiment.model.kind, ModelKind::Linear | ModelKind::Logistic);
+        let linear = matches!(experiment.model.spec().name(), "linear" | "logistic");
         let l2 = ascending(asked.l2).unwrap_or_else(|| if linear { L2.to_vec() } else { Vec::new() });
         if !l2.is_empty() && experiment.data.split.is_none() {
             return Err(TuneError::NoSplit);
@@ -119,7 +118,7 @@ pub(super) fn with_l2(mut experiment: Experiment, l2: &[f64]) -> Experiment {
             sections.push(section.clone().with_l2(chosen.next()));
             continue;
         };
-        let mut by_l2: Vec<(Option<NonNegative>, Vec<Value>)> = Vec::new();
+        let mut by_l2: Vec<(Option<NonNegative>, Vec<OptionValue>)> = Vec::new();
         for &level in section.values(levels.name) {
             let l2 = chosen.next();
             match by_l2.iter_mut().find(|(known, _)| *known == l2) {
@@ -170,8 +169,8 @@ mod tests {
         let linear = Grid::new(&experiment(""), nothing()).unwrap();
         assert_eq!(linear.rates, [0.032, 0.1, 0.32, 1.0, 3.2]);
         assert_eq!((linear.decays.len(), linear.l2.len()), (0, 6));
-        let mut network = experiment("decay = { factor = 0.5, every = 4 }\n");
-        network.model.kind = ModelKind::ConvNet;
+        let network = experiment("decay = { factor = 0.5, every = 4 }\n").to_toml();
+        let network = Experiment::parse(&network.replace("\"linear\"", "\"conv-net\"")).unwrap();
         let network = Grid::new(&network, nothing()).unwrap();
         assert_eq!((network.decays.as_slice(), network.l2.len()), (DECAYS.as_slice(), 0));
         let late = Grid::new(&experiment("decay = { factor = 0.5, every = 9 }\n"), nothing()).unwrap();
@@ -192,9 +191,10 @@ mod tests {
     #[test]
     fn levels_with_one_penalty_share_a_section() {
         let tuned = with_l2(experiment(""), &[1e-6, 1e-4, 1e-6]);
-        let sections: Vec<(Vec<Value>, f64)> =
+        let sections: Vec<(Vec<OptionValue>, f64)> =
             tuned.algorithm.iter().map(|s| (s.values("theta").to_vec(), s.l2.unwrap().get())).collect();
-        let levels = |values: &[f64]| values.iter().map(|&value| Value::Real(value)).collect::<Vec<_>>();
+        let levels =
+            |values: &[f64]| values.iter().map(|&value| OptionValue::Real(value)).collect::<Vec<_>>();
         assert_eq!(sections, [(levels(&[0.8, 0.1]), 1e-6), (levels(&[0.5]), 1e-4)]);
     }
 

@@ -154,7 +154,7 @@ impl Progress {
         self.restart();
     }
 
-    /// Lets the time limit run anew, or stops it where it does not apply.
+    /// Restarts the time limit, or stops it if it does not apply.
     fn restart(&mut self) {
         let answered = matches!(self.state, SessionState::Ready | SessionState::Declined);
         let runs = !answered && self.queued == 0 && self.in_round.is_none();
@@ -172,7 +172,7 @@ impl Progress {
     }
 
     /// The device must become ready again within this time.
-    pub(super) fn begin_anew(&mut self, allowance: Duration) {
+    pub(super) fn restart_joining(&mut self, allowance: Duration) {
         self.allowance = allowance;
         self.enter(if self.queued > 0 { SessionState::Queued } else { SessionState::Joining });
     }
@@ -196,7 +196,7 @@ pub(super) struct SharedSession {
     pub(super) closed: Notify,
     /// Whether the connection ends with the session.
     pub(super) disconnects: AtomicBool,
-    /// Whether the round loop has to hear of the end of the session.
+    /// Whether the end of the session is an event for the round loop.
     pub(super) in_round: AtomicBool,
 }
 
@@ -363,7 +363,7 @@ mod tests {
         progress.set_ready();
         assert_eq!((progress.deadline, progress.is_ready()), (None, true));
         progress.in_round = Some(Instant::now());
-        progress.begin_anew(LONG);
+        progress.restart_joining(LONG);
         assert_eq!((progress.deadline, progress.shown().0), (None, SessionState::InRound));
         progress.in_round = None;
         progress.restart();

@@ -333,9 +333,10 @@ function drawKnob() {
   const levels = [...new Set(state.about.tracks.map((track) => track.theta))].sort((a, b) => a - b);
   const nearest = levels.reduce((best, level) => (Math.abs(level - theta) < Math.abs(best - theta) ? level : best));
   const track = state.about.tracks.findIndex((candidate) => candidate.theta === nearest);
-  const last = state.rounds[state.rounds.length - 1];
+  // Tracks may take turns: the last round in which this one trained.
+  const last = state.rounds.findLast((round) => (round.tail[track] ?? null) !== null);
   let text = `${label(state.about.tracks[track])}: for every mixture of devices with conformity ${nearest} or higher.`;
-  if (last) text += ` In the last round ${number(last.tail[track])} of ${number(last.cohort)} devices trained this model.`;
+  if (last) text += ` In its last round ${number(last.tail[track])} of ${number(last.cohort)} devices trained this model.`;
   const known = latest(track);
   if (known) {
     const of = (percent) => rangeText(percentile(known, track, percent));

@@ -36,7 +36,9 @@ pub struct TestFederation {
 
 impl TestFederation {
     pub fn new(experiment: &str) -> Self {
-        let experiment = Experiment::parse(experiment).unwrap();
+        let mut experiment = Experiment::parse(experiment).unwrap();
+        // As `deltafl serve` does.
+        experiment.schedule = experiment.deployed_schedule();
         let federation = experiment.data.load().unwrap();
         let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
         Self { experiment, federation: Arc::new(federation), model: Arc::from(model) }
@@ -145,7 +147,7 @@ impl TestFederation {
 
 pub fn options() -> SwarmOptions {
     SwarmOptions {
-        consent: Consent { open: true, min_cohort: 3, ..Consent::default() },
+        consent: Consent { open: true, min_cohort: 3, reproducible: true, ..Consent::default() },
         misconduct: Misconduct::default(),
         seed: 1,
         threads: 2,

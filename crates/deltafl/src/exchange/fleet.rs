@@ -17,8 +17,9 @@ use crate::device::{Contribution, LossCache, add_evaluation, blocks, mean_loss, 
 use crate::memory::Memory;
 use crate::model::Score;
 use crate::params::Params;
-use crate::question::{Ask, Parting, Query};
+use crate::question::{Ask, Query};
 use crate::superquantile::DeviceLoss;
+use crate::terms::TrackSchedule;
 
 /// The devices of a federation.
 pub(super) struct Fleet<'a, C, P> {
@@ -309,16 +310,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     fn owed(&self, round: &Round<'_>, queries: &[Query]) -> Vec<Owed> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
-        let parting = Parting::of(&round.key(), queries);
         for member in answering {
             let drawn = &round.cohort[member];
-            let device = self.train[drawn.device.place()];
-            for (query, Query { params, ask, .. }) in queries.iter().enumerate() {
-                if !matches!(ask, Ask::Update { .. }) {
-                    continue;
-                }
-                if parting.among(query) > 1 && !parting.answers(query, stream_key(self.federation.id(device)))
-                {
+            let track = self.assigned_track(round, member);
+            for (query, Query { params, ask, track: asking, .. }) in queries.iter().enumerate() {
+                let is_assigned = track.is_none_or(|track| track == *asking);
+                if !matches!(ask, Ask::Update { .. }) || !is_assigned {
                     continue;
                 }
                 let loss = if ask.needs_loss() { self.loss(params, member) } else { None };
@@ -334,6 +331,21 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         all
     }
 
+    /// The track for which a member answers, where the tracks divide the cohort.
+    fn assigned_track(&self, round: &Round<'_>, member: usize) -> Option<u32> {
+        if round.terms.schedule != TrackSchedule::Apart {
+            return None;
+        }
+        let device = self.train[round.cohort[member].device.place()];
+        round.key().assigned_track(stream_key(self.federation.id(device)))
+    }
+
+    /// Whether a member answers a query.
+    fn is_answering(&self, round: &Round<'_>, query: &Query, member: usize) -> bool {
+        let answering = !round.cohort[member].dropped;
+        answering && self.assigned_track(round, member).is_none_or(|track| track == query.track)
+    }
+
     /// Computes updates, each into the sum that `sum_of` names.
     fn update(
         &mut self,
@@ -346,7 +358,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         self.share.updates += owed.len() as u64;
         self.share.examples += owed.iter().map(|owed| owed.examples).sum::<u64>();
         let task = |owed: &Owed| {
-            let Query { params, sent, ask: Ask::Update { plan, .. } } = &queries[owed.query] else {
+            let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[owed.query] else {
                 return None;
             };
             let drawn = round.cohort[owed.member].device;
@@ -366,7 +378,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     /// Adds a member's answer to a step of a private quantile.
     fn add_quantile(&self, round: &Round<'_>, query: &Query, member: usize, sum: &mut [u64]) {
         let drawn = &round.cohort[member];
-        if drawn.dropped || !matches!(query.ask, Ask::Quantile(_)) {
+        if !matches!(query.ask, Ask::Quantile(_)) || !self.is_answering(round, query, member) {
             return;
         }
         let loss = self.loss(&query.params, member);
@@ -413,8 +425,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         member: usize,
         sum: &mut [u64],
     ) {
-        if let (Ask::Evaluation(measures), Some((score, device)), false) =
-            (&query.ask, told, round.cohort[member].dropped)
+        if let (Ask::Evaluation(measures), Some((score, device)), true) =
+            (&query.ask, told, self.is_answering(round, query, member))
         {
             let examples = self.federation.example_count(device);
             add_evaluation(measures, self.compute.task(), &score, examples, sum);

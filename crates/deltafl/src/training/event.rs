@@ -91,7 +91,7 @@ pub struct TrainOptions {
 }
 
 /// The tracks whose losses are reported in a round.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum LossReporting {
     /// No losses are reported.

@@ -40,8 +40,10 @@ pub(super) fn learn(
 ) -> Result<Vec<Note>, TrainingError> {
     let mut notes = vec![Note::default(); plan.tracks.len()];
     let (mut open, mut searches, mut idle) = (Vec::new(), Vec::new(), Vec::new());
-    for (i, (track, at)) in plan.tracks.iter().zip(&state.tracks).enumerate() {
-        match track.selection.needs(round.index, &at.memory) {
+    let turn = round.terms.turn(round.index);
+    for i in round.terms.tracks_of_round(round.index) {
+        let (track, at) = (&plan.tracks[i], &state.tracks[i]);
+        match track.selection.needs(turn, &at.memory) {
             Needs::Nothing => idle.push(i),
             Needs::Losses => open.push(i),
             Needs::Quantile(search) => searches.push((i, search)),
@@ -63,7 +65,7 @@ pub(super) fn learn(
         for (place, (&i, losses)) in open.iter().zip(&losses).enumerate() {
             if place < seeking {
                 let memory = &mut state.tracks[i].memory;
-                plan.tracks[i].selection.learn(round.index, Learned::Losses(losses), memory);
+                plan.tracks[i].selection.learn(turn, Learned::Losses(losses), memory);
             }
             notes[i].loss = mean_loss(losses);
             notes[i].known =
@@ -74,7 +76,7 @@ pub(super) fn learn(
     search_privately(exchange, state, round, &mut asked)?;
     for (i, search) in searches.iter().take(searching) {
         let memory = &mut state.tracks[*i].memory;
-        plan.tracks[*i].selection.learn(round.index, Learned::Quantile(search), memory);
+        plan.tracks[*i].selection.learn(turn, Learned::Quantile(search), memory);
     }
     Ok(notes)
 }
@@ -108,7 +110,7 @@ fn search_privately(
             if let Some(query) = search.query() {
                 asking.push(s);
                 let params = state.tracks[*i].params.clone();
-                queries.push(Query::new(params, Ask::Quantile(query)));
+                queries.push(Query::new(params, Ask::Quantile(query)).of_track(*i));
             }
         }
         if queries.is_empty() {

@@ -68,7 +68,7 @@ pub struct Decay {
 }
 
 impl Local {
-    /// Returns the local update of round t for a track.
+    /// Returns the local update of a track that has trained `round` rounds.
     pub fn plan(&self, round: u64, track: &Track) -> LocalPlan {
         let decayed = self
             .decay
@@ -126,6 +126,12 @@ impl Plan {
         State { seed, round: 0, tensors: tensors.into(), tracks }
     }
 
+    /// Whether devices are evaluated at the params of round t: those of the tracks that train in it.
+    /// All rounds of a cycle are evaluated if one of them is.
+    pub(super) fn evaluates(&self, round: u64) -> bool {
+        self.terms.cycle(round).any(|round| round.is_multiple_of(self.evaluate_every))
+    }
+
     /// T.
     pub fn rounds(&self) -> u64 {
         self.rounds
@@ -146,7 +152,7 @@ impl Plan {
         self.evaluate_every
     }
 
-    /// The terms on which devices answer.
+    /// The terms on which devices answer, with the number of tracks.
     pub fn terms(&self) -> Terms {
         self.terms
     }
@@ -222,7 +228,7 @@ impl PlanBuilder {
         self
     }
 
-    /// Sets the terms on which devices answer.
+    /// Sets the terms on which devices answer. [`build`](Self::build) sets their number of tracks.
     pub fn terms(mut self, terms: Terms) -> Self {
         self.0.terms = terms;
         self
@@ -251,7 +257,8 @@ impl PlanBuilder {
     /// # Errors
     ///
     /// Fails if a value is out of range, or if two values contradict each other.
-    pub fn build(self) -> Result<Plan, InvalidPlan> {
+    pub fn build(mut self) -> Result<Plan, InvalidPlan> {
+        self.0.terms.tracks = u32::try_from(self.0.tracks.len()).unwrap_or(u32::MAX);
         let Plan { sampling, local, evaluate_every, terms, tracks, .. } = &self.0;
         let counts = [
             ("devices in a cohort", sampling.cohort_size as u64),
@@ -314,7 +321,7 @@ pub enum InvalidPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Options, SCAFFOLD};
+    use crate::algorithm::SCAFFOLD;
     use crate::terms::Clip;
 
     #[test]
@@ -343,7 +350,7 @@ mod tests {
             let refused = valid().learning_rate(rate).build().err();
             assert!(matches!(refused, Some(InvalidPlan::NotPositive { what: "learning rate", .. })));
         }
-        let scaffold = Track::of(&SCAFFOLD, &Options::new(&SCAFFOLD, []).unwrap(), 0.0).unwrap();
+        let scaffold = Track::of(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap();
         let terms = Terms { clip: Clip::try_from(1.0).ok(), ..Terms::PRIVATE };
         let refused = valid().track(scaffold).terms(terms).build().err().unwrap();
         assert!(refused.to_string().starts_with("updates are clipped, but SCAFFOLD"), "{refused}");

@@ -1,6 +1,6 @@
 //! Updates that are clipped: what it does to a run, and that it is done alike wherever devices compute.
 
-use deltafl::device::{Member, stream_key};
+use deltafl::device::{Member, UpdateRandomness, stream_key};
 use deltafl::exchange::Simulation;
 use deltafl::memory::Memory;
 use deltafl::params::UpdateCode;
@@ -12,11 +12,16 @@ use deltafl::trainer::LocalTrainer as _;
 use super::*;
 
 fn clip(most: f64) -> Terms {
-    Terms { clip: Clip::try_from(most).ok(), ..Terms::PRIVATE }
+    Terms { clip: Clip::try_from(most).ok(), ..together() }
 }
 
 fn clipped(most: f64, tracks: Vec<Track>) -> Plan {
     plan(tracks).into_builder().terms(clip(most)).build().unwrap()
+}
+
+/// Private terms, under which every track trains in every round.
+fn together() -> Terms {
+    Terms { schedule: TrackSchedule::Together, ..Terms::PRIVATE }
 }
 
 fn both() -> Vec<Track> {
@@ -43,7 +48,7 @@ fn no_round_moves_w_further_than_the_bound() {
 
 #[test]
 fn a_bound_that_nobody_reaches_changes_no_bit() {
-    let free = plan(both()).into_builder().terms(Terms::PRIVATE).build().unwrap();
+    let free = plan(both()).into_builder().terms(together()).build().unwrap();
     assert_eq!(run(&clipped(1e6, both()), &[]), run(&free, &[]));
 }
 
@@ -62,13 +67,14 @@ fn masked_sums_and_a_device_on_its_own_clip_alike() {
     assert_eq!(state.tracks, run(&plan, &[]).tracks);
 
     // Every train device is in the cohort.
-    let key = RoundKey { seed: 7, round: 0, members: 12, terms: plan.terms() };
+    let key = RoundKey { run: 0, seed: 7, round: 0, members: 12, terms: plan.terms() };
     let local = plan.local().plan(0, &plan.tracks()[0]);
     let ask = Ask::Update { weighting: Weighting::everyone(), plan: local };
     let query = Query::new(start.tracks[0].params.clone(), ask);
     let mut sum = vec![0; UpdateCode::len(query.params.len())];
     for device in federation.split(Split::Train) {
         let member = Member {
+            randomness: UpdateRandomness::Reproducible,
             examples: federation.examples(device),
             key: stream_key(federation.id(device)),
             held_out: None,
@@ -95,12 +101,13 @@ fn an_algorithm_that_sends_more_than_w_is_not_clipped_in_silence() {
     let member = Member {
         examples: federation.examples(device),
         key: stream_key(federation.id(device)),
+        randomness: UpdateRandomness::Reproducible,
         held_out: None,
     };
     let w = Params::from(vec![0.0; model.num_params()]);
     let ask = Ask::Update { weighting: Weighting::everyone(), plan: local };
     let query = Query { sent: vec![w.clone()], ..Query::new(w, ask) };
-    let key = RoundKey { seed: 7, round: 0, members: 6, terms };
+    let key = RoundKey { run: 0, seed: 7, round: 0, members: 6, terms };
     let (mut own, mut sum) = (Memory::default(), vec![0; query.answer_len()]);
     let answered = member.answer(&key, &query, None, &mut *trainer.worker(), &mut own, &mut sum);
     assert!(answered.unwrap_err().to_string().contains("updates are clipped"));

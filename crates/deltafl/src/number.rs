@@ -1,4 +1,4 @@
-//! Numbers of an experiment file that cannot be wrong.
+//! Numbers whose types guarantee their range.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("expected {expected}, got {got}")]
 pub struct OutOfRange {
-    /// The range, in words.
+    /// A description of the range.
     pub expected: &'static str,
     /// The number.
     pub got: f64,
@@ -20,8 +20,8 @@ macro_rules! number {
         pub struct $name(f64);
 
         impl $name {
-            /// The number.
-            pub fn get(self) -> f64 {
+            /// Returns the number.
+            pub const fn get(self) -> f64 {
                 self.0
             }
         }
