@@ -1,7 +1,5 @@
 //! The losses of the current round.
 
-use crate::question::Identified;
-
 /// F_k(w) in the current round, so that no device computes a loss twice.
 ///
 /// `P` names the params: the params themselves, or their [`ParamsId`](crate::params::ParamsId) to
@@ -19,7 +17,7 @@ impl<P, L> Default for LossCache<P, L> {
     }
 }
 
-impl<P: Identified, L> LossCache<P, L> {
+impl<P: PartialEq, L> LossCache<P, L> {
     /// Removes the losses of earlier rounds.
     pub(crate) fn begin_round(&mut self, seed: u64, round: u64) {
         if self.round != Some((seed, round)) {
@@ -29,7 +27,7 @@ impl<P: Identified, L> LossCache<P, L> {
 
     /// Returns the loss at these params if it is known.
     pub(crate) fn get(&self, params: &P) -> Option<&L> {
-        self.by_params.iter().find(|(known, _)| known.is_same(params)).map(|(_, loss)| loss)
+        self.by_params.iter().find(|(known, _)| known == params).map(|(_, loss)| loss)
     }
 
     /// Stores the loss at these params.
