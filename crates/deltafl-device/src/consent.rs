@@ -190,7 +190,7 @@ impl Consent {
         if theirs != ours { Err(NotAllowed::OtherModel { theirs, ours }) } else { Ok(()) }
     }
 
-    /// Whether a question tells no more of a device than its owner agreed to, under a roster that allows so many runs.
+    /// Checks the terms of a question against the owner's agreement and the number of runs that the roster allows.
     pub(super) fn allows_terms(&self, question: &Question<ParamsId>, runs: u64) -> Result<(), TooMuch> {
         let (terms, run) = (question.key.terms, question.key.run);
         if run >= runs {

@@ -1,8 +1,10 @@
-//! What a round costs on one core: a device's set-up and input, the server's unmasking, and the bytes of a set-up.
+//! The cost of a round on one core: a device's set-up and input, the server's unmasking, and the
+//! bytes of a set-up.
 //!
-//! Device and server are measured through their state machines, driven by encoded messages. The figures are CPU
-//! time where the system tells it (Linux), so that a busy machine does not spoil them, and the least of several
-//! repetitions. `cargo bench -p deltafl-secagg --bench rounds [-- words in the names of cases]`.
+//! Device and server are measured through their state machines with encoded messages. On Linux the
+//! figures are CPU time, so that a busy machine does not distort them. Each is the minimum of
+//! several repetitions. `cargo bench -p deltafl-secagg --bench rounds [-- words in the names of
+//! cases]`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use rand_core::SeedableRng;
 const MILLION: u32 = 1_000_000;
 const ZERO: Duration = Duration::ZERO;
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 fn cpu() -> Duration {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = told.and_then(|text| text.split_whitespace().next()?.parse().ok());
@@ -37,14 +39,14 @@ thread_local! {
     static START: Instant = Instant::now();
 }
 
-/// How long something takes.
+/// Measures how long `work` takes.
 fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let before = cpu();
     let done = work();
     (cpu().saturating_sub(before), done)
 }
 
-/// A round on its way: the devices, the server, and what the devices have said but the server has not heard.
+/// A round in progress: the devices, the server, and the devices' messages not yet delivered.
 struct Bench {
     server: ServerRound,
     devices: BTreeMap<DeviceId, DeviceRound>,
@@ -52,7 +54,8 @@ struct Bench {
     cost: SetUp,
 }
 
-/// What the set-up costs a device: the one that worked least, and bytes of the one that moved most.
+/// A device's cost of the set-up: the smallest time, and the bytes of the device with the most
+/// traffic.
 #[derive(Default)]
 struct SetUp {
     work: BTreeMap<DeviceId, Duration>,
@@ -61,7 +64,7 @@ struct SetUp {
 }
 
 impl Bench {
-    /// Keys are set up between n devices.
+    /// Sets up keys between n devices.
     fn new(n: u32, graph: GraphRule, slots: u32) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let identities: Vec<SigningIdentity> =
@@ -111,21 +114,21 @@ impl Bench {
         bench
     }
 
-    /// A slot of `len` coordinates is open.
+    /// Opens a slot of `len` coordinates.
     fn open(mut self, ring: Ring, len: u32) -> Self {
         self.server.open_slot(ZERO, ring, len, b"").expect("keys are set up");
         self.talk();
         self
     }
 
-    /// What the devices have to say.
+    /// Collects the devices' messages.
     fn listen(&mut self) {
         for (&id, device) in &mut self.devices {
             self.said.extend(std::iter::from_fn(|| device.poll_transmit()).map(|message| (id, message)));
         }
     }
 
-    /// What the server has to say, to the devices that are there.
+    /// Delivers the server's messages to the active devices.
     fn talk(&mut self) {
         while let Some(transmit) = self.server.poll_transmit() {
             let bytes = encode_server(&transmit.message).len();
@@ -142,7 +145,7 @@ impl Bench {
         self.listen();
     }
 
-    /// Everything up to the last answer of the unmasking.
+    /// Runs everything up to the last message of the unmasking.
     fn until_unmasking(
         mut self,
         ring: Ring,
@@ -188,7 +191,7 @@ fn tell(case: &str, times: &[Duration], note: &str) {
     println!("{case:<52} {:>9.1} ms  (least of {}){note}", 1e3 * least.as_secs_f64(), times.len());
 }
 
-/// A device's set-up, and its bytes.
+/// Measures a device's set-up and its bytes.
 fn set_up(case: &str, n: u32, graph: GraphRule, slots: u32) {
     let SetUp { work, up, down } = Bench::new(n, graph, slots).cost;
     let most =
@@ -197,7 +200,7 @@ fn set_up(case: &str, n: u32, graph: GraphRule, slots: u32) {
     tell(case, &work.into_values().collect::<Vec<_>>(), &note);
 }
 
-/// A device's input: derive and expand every mask, sign, encode.
+/// Measures a device's input: derive and expand every mask, sign, encode.
 fn device(case: &str, n: u32, ring: Ring) {
     let devices = Bench::new(n, full(n), 1).open(ring, MILLION).devices;
     let times = devices.into_values().take(20).map(|mut device| {
@@ -207,7 +210,7 @@ fn device(case: &str, n: u32, ring: Ring) {
     tell(case, &times.collect::<Vec<_>>(), "");
 }
 
-/// The server's last step of a slot: recover secrets, check them, expand every mask.
+/// Measures the server's last step of a slot: recover and check secrets, expand every mask.
 fn server(case: &str, (n, graph): (u32, GraphRule), (ring, len): (Ring, u32), dropped: u32) {
     let bench = Bench::new(n, graph, 1).open(ring, len);
     let (server, last, message) = bench.until_unmasking(ring, len, dropped);
@@ -221,7 +224,7 @@ fn server(case: &str, (n, graph): (u32, GraphRule), (ring, len): (Ring, u32), dr
     tell(case, &times.collect::<Vec<_>>(), "");
 }
 
-/// A case by its name.
+/// A case with its name.
 type Case = (String, Box<dyn Fn(&str)>);
 
 fn cases() -> Vec<Case> {
@@ -246,7 +249,7 @@ fn cases() -> Vec<Case> {
 }
 
 fn main() {
-    // Only `cargo bench` says so: a test run that builds benches does not want minutes of them.
+    // Only `cargo bench` passes this flag. A test run that builds benches must not take minutes.
     if !std::env::args().any(|word| word == "--bench") {
         return;
     }

@@ -1,4 +1,5 @@
-//! The parts of secure aggregation on one core: Shamir and masks. Whole steps of a round are in `rounds.rs`.
+//! The parts of secure aggregation on one core: Shamir and masks. `rounds.rs` measures complete
+//! steps.
 
 use std::hint::black_box;
 

@@ -1,9 +1,10 @@
-//! Attacks on the protocol, carried out: a server that lies, with and without accomplices, against real
-//! devices. Devices can be cloned in tests, so that an attack is tried many times from one key set-up.
+//! Attacks on the protocol: a malicious server with and without accomplices against real devices.
+//!
+//! Devices can be cloned in tests, so that an attack is repeated many times after one key set-up.
 
 mod deviations;
 mod grinding;
-mod parts;
+mod partition;
 mod split_view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +34,7 @@ const LEN: u32 = 2;
 const CONTEXT: &[u8] = b"eta";
 const SESSION: [u8; 16] = [3; 16];
 
-/// Devices that have handed in their inputs of slot 0, and all that their server has seen so far.
+/// Devices that have sent their inputs of slot 0, and everything that their server has received.
 #[derive(Clone)]
 pub(super) struct Scene {
     pub(super) round: RoundId,
@@ -43,13 +44,13 @@ pub(super) struct Scene {
     pub(super) keys: BTreeMap<DeviceId, KeyBundle>,
     deposits: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
     pub(super) inputs: BTreeMap<DeviceId, RingVector>,
-    /// What the devices signed with their inputs.
+    /// The signatures that the devices sent with their inputs.
     pub(super) masked: BTreeMap<DeviceId, [u8; 64]>,
     pub(super) transcript: RoundTranscript,
     identities: BTreeMap<DeviceId, Arc<SigningIdentity>>,
 }
 
-/// The true input of a device.
+/// Returns the true input of a device.
 pub(super) fn truth(id: DeviceId) -> RingVector {
     RingVector::Z64(vec![u64::from(id.0) << 32 | 7, u64::from(id.0)])
 }
@@ -59,7 +60,7 @@ pub(super) fn curious(gamma: u16, delta: u16) -> GraphRule {
     GraphRule::HonestButCurious { gamma: share(gamma).into(), delta: share(delta) }
 }
 
-/// The members in ring order, from `first` on.
+/// Returns the members in ring order, starting at `first`.
 pub(super) fn ring_from(graph: &Graph, first: DeviceId) -> Vec<DeviceId> {
     let ring = graph.ring();
     let place = ring.iter().position(|&id| id == first).expect("a member");
@@ -67,7 +68,7 @@ pub(super) fn ring_from(graph: &Graph, first: DeviceId) -> Vec<DeviceId> {
 }
 
 impl Scene {
-    /// n devices under a rule, up to their masked inputs, carried by an honest server.
+    /// Runs n devices with an honest server up to their masked inputs.
     pub(super) fn new(n: u32, rule: GraphRule) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(u64::from(n));
         let identities: BTreeMap<DeviceId, Arc<SigningIdentity>> = (0..n)
@@ -140,7 +141,7 @@ impl Scene {
         self.keys.keys().copied().collect()
     }
 
-    /// A device and its neighbours.
+    /// Returns a device and its neighbours.
     pub(super) fn circle(&self, id: DeviceId) -> DeviceSet {
         self.graph.neighbours(id).into_iter().chain([id]).collect()
     }
@@ -149,26 +150,27 @@ impl Scene {
         SlotSpec::new(0, Ring::Z64, LEN, CONTEXT)
     }
 
-    /// Says something to a device; what it answers, if it answers.
+    /// Sends a message to a device and returns its answer, if any.
     pub(super) fn tell(&mut self, to: DeviceId, body: ServerBody) -> Option<DeviceBody> {
         let device = self.devices.get_mut(&to)?;
         device.handle(ZERO, ServerMessage { round: self.round, body }).ok()?;
         device.poll_transmit().map(|message| message.body)
     }
 
-    /// What a device signs with its input when it is told that these are there.
+    /// Returns the bytes that a device signs with its input if these devices are active.
     pub(super) fn masked_between(&self, id: DeviceId, active: &DeviceSet) -> [u8; 64] {
         self.identities[&id].sign(&self.transcript.masked(&Self::spec(), active))
     }
 
-    /// The signature that a colluding device gives to any view.
+    /// Returns a colluding device's signature on any view.
     pub(super) fn collude(&self, id: DeviceId, survivors: &DeviceSet) -> [u8; 64] {
         let transcript = self.transcript.with_slot(&Self::spec(), &self.members(), survivors);
         self.identities[&id].sign(&transcript.attestation())
     }
 
-    /// Shows each honest device the survivors of its view, gathers signatures, shows each device those of its
-    /// circle that hold, and gathers shares. Colluding devices sign every view and give all they have.
+    /// Shows each honest device the survivors of its view and collects signatures. Shows each
+    /// device the valid signatures of its circle and collects shares. Colluding devices sign every
+    /// view and reveal everything.
     pub(super) fn play(&self, views: &BTreeMap<DeviceId, DeviceSet>, colluding: &BTreeSet<DeviceId>) -> Loot {
         let mut scene = self.clone();
         let mut signed: BTreeMap<DeviceId, [u8; 64]> = BTreeMap::new();
@@ -212,13 +214,13 @@ impl Scene {
         loot
     }
 
-    /// The input of a device, if both its secrets can be had.
+    /// Recovers the input of a device, if the server has enough shares of both secrets.
     pub(super) fn read(&self, victim: DeviceId, loot: &Loot) -> Option<RingVector> {
         let (key, seed) =
             (Secret(loot.secret(victim, SecretKind::DepositKey)?), loot.secret(victim, SecretKind::Seed)?);
         let bundle = &self.keys[&victim];
         let commitment = deposit_commitment(&self.header, victim, 0, &key.0);
-        assert!(same(&commitment, &bundle.deposit_commitment(0)), "t shares are the secret");
+        assert!(same(&commitment, &bundle.deposit_commitment(0)), "t shares recover the secret");
         assert!(same(&seed_commitment(&self.header, victim, 0, &seed), &bundle.seed_commitment(0)));
         let spec = Self::spec();
         let mut masks = vec![(MaskSign::Minus, self_mask_key(&seed, &self.header, &spec, victim))];
@@ -235,13 +237,13 @@ impl Scene {
     }
 }
 
-/// The shares in the server's hands.
+/// The shares that the server has obtained.
 #[derive(Default)]
 pub(super) struct Loot {
     threshold: usize,
-    /// By owner, then by holder: deposit key and seed.
+    /// Shares by owner, then by holder: deposit key and seed.
     shares: BTreeMap<DeviceId, [BTreeMap<DeviceId, SecretShare>; 2]>,
-    /// The honest devices that gave shares.
+    /// The honest devices that revealed shares.
     pub(super) answered: BTreeSet<DeviceId>,
 }
 
@@ -250,17 +252,17 @@ impl Loot {
         self.shares.entry(owner).or_default()[usize::from(kind == SecretKind::Seed)].insert(holder, share);
     }
 
-    /// Shares of the deposit key and of the seed of a device.
+    /// Returns the shares of a device's deposit key and seed.
     fn count(&self, owner: DeviceId) -> [usize; 2] {
         self.shares.get(&owner).map_or([0; 2], |kinds| [kinds[0].len(), kinds[1].len()])
     }
 
-    /// Whether both secrets of a device can be had.
+    /// Returns true if both secrets of a device can be recovered.
     pub(super) fn opens(&self, owner: DeviceId) -> bool {
         self.count(owner).into_iter().all(|count| count >= self.threshold)
     }
 
-    /// The devices of which shares are there.
+    /// Returns the devices of which the server has shares.
     pub(super) fn owners(&self) -> Vec<DeviceId> {
         self.shares.keys().copied().collect()
     }
@@ -277,7 +279,7 @@ impl Loot {
     }
 }
 
-/// Carries the messages of an honest server until all inputs are in, and writes down what it sees.
+/// Delivers the messages of an honest server until all inputs have arrived, and records them.
 struct Carrier {
     devices: BTreeMap<DeviceId, DeviceRound>,
     commitments: Option<BTreeMap<DeviceId, Sha256Digest>>,

@@ -1,34 +1,34 @@
 //! The prime field of the secret sharing, F_p with p = 2⁶¹ − 1.
 //!
-//! A Mersenne prime: 2⁶¹ ≡ 1, so a product reduces with a shift and two additions. No operation here branches
-//! on a value or uses one as an address.
+//! p is a Mersenne prime: 2⁶¹ ≡ 1 (mod p), so a product is reduced with one shift and two
+//! additions. No operation branches on a secret value or uses one as an address.
 
 use rand_core::Rng;
 use zeroize::Zeroize;
 
-/// An element of F_p, p = 2⁶¹ − 1, always in [0, p).
+/// An element of F_p with p = 2⁶¹ − 1, always in [0, p).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Zeroize)]
 pub struct FieldElement(u64);
 
 impl FieldElement {
     /// The prime p = 2⁶¹ − 1.
     pub const MODULUS: u64 = (1 << 61) - 1;
-    /// 0.
+    /// The element 0.
     pub const ZERO: Self = Self(0);
-    /// 1.
+    /// The element 1.
     pub const ONE: Self = Self(1);
 
-    /// The element of this value, or `None` when `value` ≥ p: a wire value has one form only.
+    /// Creates an element. Returns `None` if `value` ≥ p, so that every element has one encoding.
     pub fn new(value: u64) -> Option<Self> {
         (value < Self::MODULUS).then_some(Self(value))
     }
 
-    /// The value in [0, p).
+    /// Returns the value in [0, p).
     pub fn get(self) -> u64 {
         self.0
     }
 
-    /// A uniform element: 61 random bits, drawn again in the one case of 2⁶¹ where they are p.
+    /// Draws a uniform element by rejection sampling over 61 random bits.
     pub fn random(rng: &mut impl Rng) -> Self {
         loop {
             if let Some(element) = Self::new(rng.next_u64() >> 3) {
@@ -37,12 +37,12 @@ impl FieldElement {
         }
     }
 
-    /// 1/self by Fermat, self^(p−2); `None` for zero.
+    /// Returns self⁻¹ = self^(p−2) (Fermat), or `None` for zero.
     pub fn inverse(self) -> Option<Self> {
         if self == Self::ZERO {
             return None;
         }
-        // p − 2 = 2⁶¹ − 3 has every bit set but bit 1.
+        // All bits of p − 2 = 2⁶¹ − 3 are set except bit 1.
         let mut power = Self::ONE;
         for bit in (0..61).rev() {
             power = power * power;
@@ -53,11 +53,11 @@ impl FieldElement {
         Some(power)
     }
 
-    /// Takes a value below 2p into [0, p).
+    /// Reduces a value below 2p to [0, p).
     #[inline]
     fn reduce_once(value: u64) -> Self {
         let reduced = value.wrapping_sub(Self::MODULUS);
-        // All ones when the subtraction borrowed, that is when `value` was already below p.
+        // All ones if the subtraction borrowed, that is, if `value` was already below p.
         let borrowed = 0u64.wrapping_sub(reduced >> 63);
         Self(reduced.wrapping_add(borrowed & Self::MODULUS))
     }
@@ -99,10 +99,10 @@ impl std::ops::Mul for FieldElement {
     }
 }
 
-/// Elements carry shares of secrets: their value is never printed.
+/// Omits the value, because elements are shares of secrets.
 impl std::fmt::Debug for FieldElement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Element(..)")
+        f.write_str("FieldElement(..)")
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arithmetic_is_that_of_the_integers_modulo_p(a in element(), b in element()) {
+        fn arithmetic_matches_integers_modulo_p(a in element(), b in element()) {
             let (x, y) = (u128::from(a.get()), u128::from(b.get()));
             prop_assert_eq!((a + b).get(), remainder(x + y));
             prop_assert_eq!((a - b).get(), remainder(x + P - y));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn values_from_p_up_are_refused() {
+    fn values_of_p_and_above_are_rejected() {
         assert!(FieldElement::new(FieldElement::MODULUS - 1).is_some());
         assert!(FieldElement::new(FieldElement::MODULUS).is_none());
         assert!(FieldElement::new(u64::MAX).is_none());

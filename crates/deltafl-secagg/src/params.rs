@@ -1,4 +1,4 @@
-//! What a round is: the public parameters that server and devices agree on before any key is made.
+//! The public parameters of a round, which server and devices agree on before they create keys.
 
 use thiserror::Error;
 
@@ -8,61 +8,65 @@ use crate::mask::MaskSuite;
 use crate::ring::Ring;
 use crate::transcript::{Hasher, Sha256Digest, context_digest};
 
-/// The version of protocol and wire format.
+/// The version of the protocol and of the wire format.
 pub const VERSION: u32 = 2;
-/// The most devices that a round can invite.
+/// The largest cohort of a round.
 pub const MAX_COHORT: u32 = 100_000;
-/// The most slots of a round.
+/// The largest number of slots of a round.
 pub const MAX_SLOTS: u32 = 16;
 
-/// A round of a session (a training run), the scope of every key and message.
+/// A round of a session (a training run). Every key and message belongs to one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RoundId {
-    /// The training run, drawn at random when it starts.
+    /// The id of the training run, drawn at random when it starts.
     pub session: [u8; 16],
-    /// The round t. A device takes part in each round of a session once.
+    /// The round t. A device joins each round of a session at most once.
     pub round: u64,
 }
 
 /// The public parameters of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoundParams {
-    /// Session and round.
+    /// The session and the round.
     pub id: RoundId,
     /// The cryptography of the round.
     pub suite: MaskSuite,
-    /// The number of devices invited; no more may appear.
+    /// The number of invited devices. A round with more members is invalid.
     pub cohort: u32,
-    /// Who shares secrets with whom.
+    /// The rule that selects the graph of secret sharing.
     pub graph: GraphRule,
-    /// The number of sums under this key set-up, each with keys of its own.
+    /// The number of sums under this key set-up. Each sum has separate keys.
     pub slots: u32,
-    /// What shows that the cohort was drawn, where the roster says how ([`crate::draw`]).
+    /// The opening of the draw, if the roster requires that cohorts are drawn ([`crate::draw`]).
     pub draw: Option<DrawOpening>,
 }
 
-/// Why parameters are refused by server and devices alike.
+/// An error in the parameters of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ParamsError {
-    /// A cohort of fewer than two devices has nobody to hide among.
-    #[error("a cohort of {0} devices is not in 2..={MAX_COHORT}")]
+    /// The cohort is too large, or has fewer than two devices.
+    #[error("cohort size {0} is not in 2..={MAX_COHORT}")]
     Cohort(u32),
-    /// No slot, or too many.
-    #[error("{0} slots are not in 1..={MAX_SLOTS}")]
+    /// The number of slots is out of range.
+    #[error("slot count {0} is not in 1..={MAX_SLOTS}")]
     Slots(u32),
-    /// A threshold that no set of devices of the cohort can meet.
+    /// The threshold is larger than the cohort, or zero.
     #[error("threshold {threshold} is not in 1..={cohort}")]
     Threshold {
-        /// The threshold asked for, or that the colluding devices ask for.
+        /// The requested threshold, or the threshold that the collusion bound requires.
         threshold: usize,
-        /// The cohort.
+        /// The size of the cohort.
         cohort: u32,
     },
 }
 
 impl RoundParams {
-    /// Whether a round can run under these parameters at all.
+    /// Checks whether a round can run under these parameters.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the cohort, the slots or the threshold are out of range.
     pub fn check(&self) -> Result<(), ParamsError> {
         if !(2..=MAX_COHORT).contains(&self.cohort) {
             return Err(ParamsError::Cohort(self.cohort));
@@ -78,7 +82,7 @@ impl RoundParams {
         }
     }
 
-    /// The digest that stands for these parameters in every signature, commitment and key.
+    /// Returns the digest that represents these parameters in every signature, commitment and key.
     pub fn digest(&self) -> Sha256Digest {
         let hasher = Hasher::new("params")
             .number(u64::from(VERSION))
@@ -93,26 +97,26 @@ impl RoundParams {
     }
 }
 
-/// One sum of a round: its place, its ring, its length and what the caller binds to it.
+/// One sum of a round: its slot, its ring, its length and the caller's context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotSpec {
-    /// The slot, counted from zero.
+    /// The slot, starting at zero.
     pub slot: u32,
     /// The ring of the sum.
     pub ring: Ring,
     /// The number of coordinates.
     pub len: u32,
-    /// The digest of the caller's context, for Δ-FL of η and w_t.
+    /// The digest of the caller's context. Δ-FL binds η and w_t.
     pub context: Sha256Digest,
 }
 
 impl SlotSpec {
-    /// A slot that binds `context`.
+    /// Creates the specification of a slot that is bound to `context`.
     pub fn new(slot: u32, ring: Ring, len: u32, context: &[u8]) -> Self {
         Self { slot, ring, len, context: context_digest(context) }
     }
 
-    /// Bytes of a masked input.
+    /// Returns the length of a masked input in bytes.
     pub(crate) fn input_len(&self) -> usize {
         self.len as usize * self.ring.width()
     }
@@ -125,7 +129,7 @@ impl SlotSpec {
             .digest(&self.context)
     }
 
-    /// The bytes that derive this slot's mask keys: another context gives other masks.
+    /// Returns the digest from which this slot's mask keys are derived. It depends on the context.
     pub(crate) fn digest(&self) -> Sha256Digest {
         self.hash(Hasher::new("slot-spec")).finish()
     }

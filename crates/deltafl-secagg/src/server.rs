@@ -1,8 +1,9 @@
 //! The server's side of a round.
 //!
-//! A [`ServerRound`] takes the devices' messages and the time in, and gives messages, deadlines and events out. A
-//! phase ends when every device that is still there has answered or when its deadline has passed, with the
-//! devices that made it; below the threshold the round ends with a [`RoundFailure`] and no sum.
+//! A [`ServerRound`] processes the devices' messages and the time, and produces messages, deadlines
+//! and events. A phase ends when every active device has answered or when its deadline passes. It
+//! continues with the devices that have answered. Below the threshold the round ends with a
+//! [`RoundFailure`].
 
 mod confirm;
 mod outcome;
@@ -27,64 +28,66 @@ use crate::ring::{Ring, RingVector};
 use crate::shamir::SHARE_LEN;
 use crate::transcript::Sha256Digest;
 
-/// Room for the fields around the long ones of a message.
+/// Bytes reserved for the short fields of a message.
 pub(crate) const ENVELOPE: usize = 256;
 
-/// What a server needs to know to run a round.
+/// The configuration of a server's round.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// The public parameters.
     pub params: RoundParams,
     /// The devices to invite.
     pub cohort: DeviceSet,
-    /// Their verifying keys.
+    /// The verifying keys of the devices.
     pub roster: Arc<KeyRoster>,
-    /// The fewest devices in a sum.
+    /// The smallest number of devices in a sum.
     pub min_members: usize,
-    /// How long each phase may take.
+    /// The time limit of each phase.
     pub phase_timeout: Duration,
 }
 
-/// A message and the devices that it goes to.
+/// A message and its recipients.
 #[derive(Debug, Clone)]
 pub struct Transmit {
     /// The recipients.
     pub to: DeviceSet,
-    /// The message, the same for all of them.
+    /// The message, identical for all recipients.
     pub message: ServerMessage,
 }
 
-/// What the server tells the program around it.
+/// An event for the application that runs the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerEvent {
-    /// Keys are set up, or the slot before is done: call [`ServerRound::open_slot`].
+    /// Keys are set up, or the previous slot is done. Call [`ServerRound::open_slot`].
     Ready {
         /// The slot to open.
         slot: u32,
-        /// The devices that are still there.
+        /// The active devices.
         active: DeviceSet,
     },
-    /// A device lied; the round goes on.
+    /// A device misbehaved. The round continues.
     Caught {
         /// The device.
         device: DeviceId,
-        /// What it lied about.
+        /// The kind of misbehaviour.
         misbehaviour: Misbehaviour,
     },
-    /// One of two devices lied, and nothing tells which. At the end of the set-up: the box that `owner` sealed for
-    /// `holder` does not open, or the two do not agree on the key that they have in common; both are left out. When
-    /// masks are taken off: the share that `holder` gave is not the one that `owner` sealed; it is corrected.
+    /// One of two devices misbehaved, and it is not known which.
+    ///
+    /// At the end of the key set-up, the box that `owner` sealed for `holder` does not open, or the
+    /// two devices disagree on their common key. Both are left out. During unmasking, the share
+    /// that `holder` revealed differs from the share that `owner` sealed. The share is corrected.
     Disputed {
-        /// The device whose secret it is.
+        /// The device that owns the secret.
         owner: DeviceId,
         /// The device that holds the share.
         holder: DeviceId,
     },
-    /// A sum.
+    /// The sum of a slot.
     Sum(SlotSum),
-    /// The round ended without the sums still missing. Shares that devices gave by then tell of no other sum than the one
-    /// that it would have been.
+    /// The round failed, and the remaining sums are lost. The shares that devices revealed so far
+    /// open no sum other than that of the failed slot.
     Ended(RoundFailure),
 }
 
@@ -93,16 +96,16 @@ pub enum ServerEvent {
 pub struct SlotSum {
     /// The slot.
     pub slot: u32,
-    /// Σ of the inputs of the survivors.
+    /// Σ of the survivors' inputs.
     pub sum: RingVector,
-    /// The devices whose inputs are in it.
+    /// The devices whose inputs are in the sum.
     pub survivors: DeviceSet,
 }
 
-/// The server of a round.
+/// A server's state machine for one round.
 ///
-/// It can be cloned, to be kept in a safe place: it holds no secret, and devices answer a question once
-/// whoever asks.
+/// It can be cloned and stored for recovery: it holds no secret, and each device answers each
+/// request only once.
 #[derive(Debug, Clone)]
 pub struct ServerRound {
     round: RoundContext,
@@ -112,7 +115,7 @@ pub struct ServerRound {
     deadline: Option<Duration>,
 }
 
-/// What the server knows in every phase.
+/// The data that the server needs in every phase.
 #[derive(Debug, Clone)]
 struct RoundContext {
     params: RoundParams,
@@ -135,7 +138,7 @@ enum Phase {
     Over,
 }
 
-/// Where a phase leads.
+/// The next phase, with the messages and events of the transition.
 struct PhaseTransition {
     phase: Phase,
     messages: Vec<(DeviceSet, ServerBody)>,
@@ -143,7 +146,11 @@ struct PhaseTransition {
 }
 
 impl ServerRound {
-    /// Begins a round by inviting the cohort.
+    /// Starts a round by inviting the cohort.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the parameters are invalid or the cohort is larger than they allow.
     pub fn new(config: ServerConfig, now: Duration) -> Result<Self, ParamsError> {
         let ServerConfig { params, cohort, roster, min_members, phase_timeout } = config;
         params.check()?;
@@ -163,9 +170,14 @@ impl ServerRound {
         Ok(server)
     }
 
-    /// Takes in a message; the state is unchanged when it is refused.
+    /// Processes a device's message.
     ///
-    /// The message that completes the unmasking also computes the sum, which takes time for long vectors.
+    /// The message that completes unmasking also computes the sum, which takes time for long
+    /// vectors.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the message is rejected. The state is then unchanged.
     pub fn handle(
         &mut self,
         now: Duration,
@@ -203,29 +215,29 @@ impl ServerRound {
         Ok(())
     }
 
-    /// Ends the phase whose deadline has passed, with the devices that made it.
+    /// Ends a phase whose deadline has passed, with the devices that have answered.
     pub fn handle_timeout(&mut self, now: Duration) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.advance(now);
         }
     }
 
-    /// The next message to send, if any.
+    /// Returns the next message to send, if any.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.outbox.pop_front()
     }
 
-    /// When to call [`Self::handle_timeout`] next, on the clock of the `now` that the caller passes in.
+    /// Returns when to call [`Self::handle_timeout`] next, on the clock of the caller's `now`.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.deadline
     }
 
-    /// The next thing to tell the program, if any.
+    /// Returns the next event, if any.
     pub fn poll_event(&mut self) -> Option<ServerEvent> {
         self.events.pop_front()
     }
 
-    /// The longest message that a device has reason to send now: the limit for
+    /// Returns the longest message that an honest device can send now: the limit for
     /// [`decode_device`](crate::message::wire::decode_device).
     pub fn message_limit(&self) -> usize {
         let RoundContext { params, .. } = &self.round;
@@ -240,7 +252,12 @@ impl ServerRound {
             }
     }
 
-    /// Opens the slot that [`ServerEvent::Ready`] named, bound to `context`: for Δ-FL, η and the hash of w_t.
+    /// Opens the slot named in [`ServerEvent::Ready`], bound to `context`. Δ-FL binds η and the
+    /// hash of w_t.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no slot can be opened now, or if too few devices are left.
     pub fn open_slot(
         &mut self,
         now: Duration,
@@ -319,7 +336,7 @@ impl Phase {
             Self::Collecting(phase) => phase.finish(round),
             Self::Attesting(phase) => phase.finish(round),
             Self::Unmasking(phase) => phase.finish(round),
-            // Neither has a deadline or waits for messages, so nothing ends it.
+            // These phases have no deadline and wait for no message, so nothing ends them.
             Self::Idle(_) | Self::Over => {
                 Ok(PhaseTransition { phase: self, messages: Vec::new(), events: Vec::new() })
             }
@@ -328,7 +345,8 @@ impl Phase {
 }
 
 impl RoundContext {
-    /// The fewest members with whom it makes sense to go on before the graph is known.
+    /// Returns the smallest number of members with which the round continues before the graph is
+    /// known.
     fn least(&self) -> usize {
         let threshold = match self.params.graph {
             GraphRule::Full { threshold } => threshold as usize,
@@ -337,7 +355,7 @@ impl RoundContext {
         self.min_members.max(threshold).max(2)
     }
 
-    /// Whether enough devices are there.
+    /// Fails if there are too few devices.
     fn enough(&self, phase: PhaseName, have: usize, need: usize) -> Result<(), RoundFailure> {
         if have < need { Err(RoundFailure::TooFew { phase, have, need }) } else { Ok(()) }
     }

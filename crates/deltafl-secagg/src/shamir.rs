@@ -1,14 +1,15 @@
 //! Shamir secret sharing of 32-byte secrets over F_p (Bonawitz et al. 2017, section 3.1).
 //!
-//! A secret is five limbs of 7, 7, 7, 7 and 4 bytes, little-endian. Limb l is the constant term of a random
-//! polynomial of degree t − 1, and the share of the device at x is the value of the five polynomials there:
+//! A secret consists of five little-endian limbs of 7, 7, 7, 7 and 4 bytes. Limb l is the constant
+//! term of a random polynomial of degree t − 1. The share of the device at point x contains the
+//! values of the five polynomials at x:
 //!
 //! ```text
 //! f_l(X) = secret_l + c_{l,1} X + … + c_{l,t−1} X^{t−1}        share(x) = (f_0(x), …, f_4(x))
 //! secret_l = Σ_i f_l(x_i) · Π_{j≠i} x_j / (x_j − x_i)            over any t of the shares
 //! ```
 //!
-//! t − 1 shares say nothing about the secret; t of them are the secret.
+//! t − 1 shares reveal nothing about the secret. Any t shares determine it.
 
 mod decoding;
 
@@ -20,14 +21,14 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 pub(crate) use self::decoding::{Challenge, Checker};
 use crate::field::FieldElement;
 
-/// Field elements in a share.
+/// The number of field elements in a share.
 const LIMBS: usize = 5;
-/// Bytes of the secret that each limb carries; all limbs but the last carry this many.
+/// The number of secret bytes in each limb but the last.
 const LIMB_BYTES: usize = 7;
 
-/// Length of a shared secret in bytes.
+/// The length of a shared secret in bytes.
 pub const SECRET_LEN: usize = 32;
-/// Length of an encoded share in bytes.
+/// The length of an encoded share in bytes.
 pub const SHARE_LEN: usize = LIMBS * 8;
 
 /// One device's share of a 32-byte secret: the values of five polynomials at the device's point.
@@ -35,7 +36,7 @@ pub const SHARE_LEN: usize = LIMBS * 8;
 pub struct SecretShare([FieldElement; LIMBS]);
 
 impl SecretShare {
-    /// The share as five little-endian 64-bit words.
+    /// Returns the share as five little-endian 64-bit words.
     pub fn to_bytes(&self) -> [u8; SHARE_LEN] {
         let mut bytes = [0; SHARE_LEN];
         for (word, limb) in bytes.chunks_exact_mut(8).zip(self.0) {
@@ -44,7 +45,7 @@ impl SecretShare {
         bytes
     }
 
-    /// The share of these bytes, or `None` when a word is not below p.
+    /// Decodes a share. Returns `None` if a word is not below p.
     pub fn from_bytes(bytes: &[u8; SHARE_LEN]) -> Option<Self> {
         let mut limbs = [FieldElement::ZERO; LIMBS];
         for (limb, word) in limbs.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -62,33 +63,37 @@ impl ConstantTimeEq for SecretShare {
 
 impl std::fmt::Debug for SecretShare {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Share(..)")
+        f.write_str("SecretShare(..)")
     }
 }
 
-/// Why shares cannot be made or put together.
+/// An error from splitting or recovering a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ShamirError {
-    /// A threshold of zero, or above the number of shares.
+    /// The threshold is zero or larger than the number of shares.
     #[error("threshold {threshold} is not in 1..={shares}")]
     Threshold {
-        /// The threshold asked for.
+        /// The requested threshold.
         threshold: usize,
         /// The number of shares.
         shares: usize,
     },
-    /// Zero (where the secret lies) or the same point twice.
-    #[error("share points must be distinct and not zero")]
+    /// A point is zero, which would reveal the secret, or occurs twice.
+    #[error("share points must be distinct and nonzero")]
     Points,
-    /// The shares combine to something that no secret encodes to.
-    #[error("the shares are not those of a secret")]
+    /// The shares combine to a value that encodes no secret.
+    #[error("the shares do not encode a secret")]
     NotASecret,
 }
 
-/// A share of `secret` for each point, any `threshold` of which recover it.
+/// Splits `secret` into one share per point. Any `threshold` shares recover it.
 ///
-/// O(points × threshold). The random coefficients are wiped before this returns.
+/// Takes O(points × threshold) time. The random coefficients are wiped before the function returns.
+///
+/// # Errors
+///
+/// Returns an error if the threshold is out of range or the points are invalid.
 pub fn split(
     secret: &[u8; SECRET_LEN],
     points: &[FieldElement],
@@ -101,7 +106,7 @@ pub fn split(
     if points.contains(&FieldElement::ZERO) {
         return Err(ShamirError::Points);
     }
-    // The highest power first, as Horner's rule reads them.
+    // Highest power first, for Horner's rule.
     let mut polynomial = Zeroizing::new(Vec::with_capacity(threshold));
     for _ in 1..threshold {
         polynomial.push(std::array::from_fn::<_, LIMBS, _>(|_| FieldElement::random(rng)));
@@ -130,7 +135,8 @@ fn limbs(secret: &[u8; SECRET_LEN]) -> [FieldElement; LIMBS] {
     limbs
 }
 
-/// Interpolation at zero from a fixed set of points: Lagrange's weights, computed once for many secrets.
+/// Interpolation at zero from a fixed set of points: Lagrange weights, computed once for many
+/// secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interpolation {
     points: Vec<FieldElement>,
@@ -138,7 +144,11 @@ pub struct Interpolation {
 }
 
 impl Interpolation {
-    /// The weights of these points. O(t²) products and one inversion.
+    /// Computes the weights of these points with O(t²) products and one inversion.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a point is zero or occurs twice.
     pub fn new(points: Vec<FieldElement>) -> Result<Self, ShamirError> {
         let mut numerators = Vec::with_capacity(points.len());
         let mut denominators = Vec::with_capacity(points.len());
@@ -161,12 +171,16 @@ impl Interpolation {
         Ok(Self { points, weights })
     }
 
-    /// The points, in the order in which [`Self::recover`] takes the shares.
+    /// Returns the points, in the order in which [`Self::recover`] expects the shares.
     pub fn points(&self) -> &[FieldElement] {
         &self.points
     }
 
-    /// The secret of these shares, which lie at [`Self::points`] one for one.
+    /// Recovers the secret from the shares at [`Self::points`], in the same order.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the shares do not encode a secret.
     pub fn recover<'a>(
         &self,
         shares: impl IntoIterator<Item = &'a SecretShare>,
@@ -181,7 +195,7 @@ impl Interpolation {
     }
 }
 
-/// The inverses of all, by Montgomery's trick; `None` when one is zero.
+/// Inverts all elements by Montgomery's trick. Returns `None` if one of them is zero.
 fn inverses(elements: &[FieldElement]) -> Option<Vec<FieldElement>> {
     let mut prefixes = Vec::with_capacity(elements.len());
     let mut product = FieldElement::ONE;
@@ -233,7 +247,7 @@ mod tests {
             let threshold = 1 + (pick as usize) % n as usize;
             let all = points(n);
             let shares = split(&secret, &all, threshold, &mut rng).unwrap();
-            // A rotation of the shares, so that the chosen ones differ from case to case.
+            // Rotate the shares, so that the selected ones differ from case to case.
             let start = (pick >> 32) as usize % n as usize;
             let chosen: Vec<usize> = (0..threshold).map(|i| (start + i) % n as usize).collect();
             let xs: Vec<FieldElement> = chosen.iter().map(|&i| all[i]).collect();
@@ -252,14 +266,14 @@ mod tests {
     }
 
     #[test]
-    fn one_share_too_few_gives_another_secret() {
+    fn one_share_too_few_gives_a_wrong_secret() {
         let secret = [7; 32];
         let shares = split(&secret, &points(5), 3, &mut ChaCha20Rng::seed_from_u64(1)).unwrap();
         assert_ne!(recover(&points(2), &shares[..2]), Ok(secret));
     }
 
     #[test]
-    fn the_line_through_a_known_secret_is_computed_by_hand() {
+    fn shares_of_a_known_line_match_values_computed_by_hand() {
         // Secret 5 in the first limb, slope 3: f(1) = 8, f(2) = 11, and 2·8 − 11 = 5.
         let share = |value| {
             SecretShare([
@@ -276,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_thresholds_and_points_are_refused() {
+    fn impossible_thresholds_and_points_are_rejected() {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let secret = [0; 32];
         assert!(matches!(split(&secret, &points(3), 0, &mut rng), Err(ShamirError::Threshold { .. })));
@@ -287,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_no_secret_are_refused() {
+    fn shares_that_encode_no_secret_are_rejected() {
         // A limb of eight bytes cannot come from a secret.
         let mut bytes = [0; SHARE_LEN];
         bytes[..8].copy_from_slice(&(1u64 << 60).to_le_bytes());
@@ -298,6 +312,6 @@ mod tests {
     #[test]
     fn debug_prints_no_share() {
         let shares = split(&[9; 32], &points(1), 1, &mut ChaCha20Rng::seed_from_u64(1)).unwrap();
-        assert_eq!(format!("{shares:?}"), "[Share(..)]");
+        assert_eq!(format!("{shares:?}"), "[SecretShare(..)]");
     }
 }

@@ -1,4 +1,4 @@
-//! A server that picks its cohort, and devices that check the draw.
+//! A server that chooses its cohort, and devices that verify the draw.
 
 #[path = "support/stage.rs"]
 #[allow(dead_code, reason = "shared by several tests")]
@@ -19,7 +19,7 @@ use deltafl_secagg::params::{RoundId, RoundParams};
 use rand_core::SeedableRng;
 use stage::{Stage, policy};
 
-/// Devices on a roster of sixty that says how cohorts are drawn, of whom the server invited some.
+/// Devices on a roster of sixty with a draw commitment. The server has invited some of them.
 fn drawn(members: impl FnOnce(&[DeviceId]) -> Vec<DeviceId>, opened: u64) -> Result<(), Abort> {
     let (round, third) = (3, Permille::new(334).expect("a third"));
     let identity = |i: u32| SigningIdentity::from_secret(DeviceId(i), &[i as u8 + 1; 32]);
@@ -57,7 +57,7 @@ fn drawn(members: impl FnOnce(&[DeviceId]) -> Vec<DeviceId>, opened: u64) -> Res
 }
 
 #[test]
-fn a_server_that_picks_the_members_is_found_and_one_that_passes_over_a_few_is_not() {
+fn choosing_the_members_is_detected_and_skipping_a_few_is_allowed() {
     assert_eq!(drawn(|order| order[..12].to_vec(), 3), Ok(()));
     assert_eq!(drawn(|order| order[4..12].to_vec(), 3), Ok(()), "a third may be unreachable");
     let left_out = LeftOut { drawn: 13, left_out: 5 };
@@ -67,9 +67,9 @@ fn a_server_that_picks_the_members_is_found_and_one_that_passes_over_a_few_is_no
 }
 
 #[test]
-fn a_server_that_opens_the_draw_of_another_round_is_left_alone() {
+fn the_opening_of_a_different_round_is_rejected() {
     assert_eq!(drawn(|order| order[..12].to_vec(), 4), Err(Abort::NotDrawn(None)));
-    // Who insists on a draw stays away from a round that shows none.
+    // A device that requires a draw rejects a round without one.
     let stage = Stage::new(5, 3);
     let first = DeviceId(0);
     let policy = DevicePolicy { max_left_out: Permille::new(500), ..policy() };

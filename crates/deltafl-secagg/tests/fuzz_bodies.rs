@@ -9,7 +9,7 @@ use rand_core::{Rng, SeedableRng};
 
 use self::fuzz_bodies::{Recipient, device_message, sequence, server_message};
 
-/// Scripts of random orders, of which one in `rarity` does anything but deliver.
+/// Random scripts in which one byte of `rarity` does something other than delivery.
 fn scripts(seed: u64, count: usize, rarity: u32) -> Vec<Vec<u8>> {
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     let mut order = || match rng.next_u32() {
@@ -37,7 +37,7 @@ fn a_script_that_only_delivers_ends_with_a_sum_per_slot() {
 
 #[test]
 fn a_script_that_loses_a_device_and_waits_still_ends_with_a_sum_per_slot() {
-    // The first answer is lost; the deadline passes, and the three others go on.
+    // The first answer is lost. The deadline passes, and the other three devices continue.
     let script = [&[0, 8, 8, 8, u8::MAX][..], &[8; 100]].concat();
     assert_eq!(sequence(&script, Recipient::Devices), 2);
 }

@@ -1,4 +1,5 @@
-//! The standards' own vectors, through our types where they reach, and through the crates below where not.
+//! Test vectors of the standards, through our types if possible and otherwise through the crates
+//! used.
 
 use aes::Aes128;
 use chacha20::ChaCha20;
@@ -111,7 +112,7 @@ fn hkdf_sha_256_expands_as_in_rfc_5869_case_1() {
     assert_eq!(key, hex(expected));
 }
 
-/// The stream that a key adds to a vector, as bytes.
+/// The bytes that a key adds to a vector.
 fn stream(suite: MaskSuite, ring: Ring, key: [u8; 32], len: usize) -> Vec<u8> {
     let mut vector = RingVector::zeros(ring, len / ring.width());
     mask::apply(&mut vector, suite, &[(MaskSign::Plus, MaskKey::from_bytes(key))]);
@@ -119,9 +120,9 @@ fn stream(suite: MaskSuite, ring: Ring, key: [u8; 32], len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn aes_and_chacha_masks_are_the_published_streams_of_the_zero_key_in_both_rings() {
-    // AES-128 under the zero key of 0, 1 and 2: the hash key, the first block of test case 1 and the
-    // ciphertext of test case 2 of the GCM specification.
+fn aes_and_chacha_masks_match_the_published_streams_of_the_zero_key() {
+    // AES-128 of 0, 1 and 2 under the zero key: the hash key, the first block of test case 1 and
+    // the ciphertext of test case 2 of the GCM specification.
     let aes = hex_bytes(
         "66e94bd4ef8a2c3b884cfa59ca342b2e 58e2fccefa7e3061367f1d57a4e7455a 0388dace60b6a392f328c2b971b2fe78",
     );
@@ -137,9 +138,9 @@ fn aes_and_chacha_masks_are_the_published_streams_of_the_zero_key_in_both_rings(
 }
 
 #[test]
-fn aegis_masks_are_the_stream_of_another_implementation_in_both_rings() {
-    // Key and nonce of RFC 10032's vectors of AEGIS-128X4. They have no encryption of zeros: these are two steps by the
-    // `aegis` crate, 0.9.20.
+fn aegis_masks_match_an_independent_implementation() {
+    // Key and nonce of the AEGIS-128X4 vectors in RFC 10032. The RFC has no encryption of zeros, so
+    // these two steps were computed with the `aegis` crate 0.9.20.
     let aegis = hex_bytes(
         "d5412061a52d2649c31c95d780c6e06d1dab7a2c3991279d52e064e7ab965b70
          59cca3bc618aac8e22a8c5798f028f7efef201f287f971c4316e1c710eac913b
@@ -157,8 +158,8 @@ fn aegis_masks_are_the_stream_of_another_implementation_in_both_rings() {
 
 #[test]
 fn shamir_recovers_a_secret_from_a_parabola_computed_by_hand() {
-    // Limb l of the secret 0, 1, …, 31 is f_l(0) with f_l(x) = f_l(0) + (l+1)·x + (l+2)·x², in the integers:
-    // no value reaches p.
+    // Limb l of the secret 0, 1, …, 31 is f_l(0) with f_l(x) = f_l(0) + (l+1)·x + (l+2)·x² over the
+    // integers. No value reaches p.
     let secret: [u8; 32] = std::array::from_fn(|i| i as u8);
     let limb = |l: usize| {
         let bytes = secret[7 * l..(7 * l + 7).min(32)].iter().rev();

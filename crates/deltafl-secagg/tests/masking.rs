@@ -1,4 +1,4 @@
-//! Masked inputs look like noise, whatever is under the masks.
+//! Masked inputs are uniformly distributed, independent of the inputs.
 
 use chacha20::ChaCha20Rng;
 use deltafl_secagg::graph::GraphRule;
@@ -11,7 +11,7 @@ use rand_core::SeedableRng;
 
 const LEN: u32 = 512;
 
-/// The masked inputs of one round in which every device hands in `value` everywhere.
+/// The masked inputs of one round in which every coordinate of every input is `value`.
 fn masked_inputs(seed: u64, suite: MaskSuite, value: u64) -> Vec<Vec<u8>> {
     let ids = [DeviceId(0), DeviceId(1), DeviceId(2)];
     let config = SimulationConfig {
@@ -33,8 +33,8 @@ fn masked_inputs(seed: u64, suite: MaskSuite, value: u64) -> Vec<Vec<u8>> {
     inputs.collect()
 }
 
-/// χ² of byte counts against the uniform law: 255 degrees of freedom, mean 255, standard deviation √510 ≈
-/// 22.6.
+/// χ² of byte counts against the uniform distribution: 255 degrees of freedom, mean 255, standard
+/// deviation √510 ≈ 22.6.
 fn chi_squared(bytes: impl Iterator<Item = u8>) -> f64 {
     let mut counts = [0u32; 256];
     bytes.for_each(|byte| counts[usize::from(byte)] += 1);
@@ -43,20 +43,20 @@ fn chi_squared(bytes: impl Iterator<Item = u8>) -> f64 {
 }
 
 #[test]
-fn bytes_of_masked_inputs_are_uniform_across_runs_whatever_the_input() {
+fn bytes_of_masked_inputs_are_uniform_for_every_input() {
     for suite in MaskSuite::ALL {
         for value in [0, 1, u64::MAX] {
             let bytes: Vec<u8> =
                 (0..12).flat_map(|seed| masked_inputs(seed, suite, value)).flatten().collect();
             let statistic = chi_squared(bytes.into_iter());
-            // Five standard deviations either way: too even is as suspect as too uneven.
+            // Five standard deviations in both directions: too even is as suspicious as too uneven.
             assert!((statistic - 255.0).abs() < 113.0, "{suite:?}, input {value}: χ² = {statistic}");
         }
     }
 }
 
 #[test]
-fn bytes_of_one_device_differ_between_rounds_like_noise() {
+fn masked_inputs_of_one_device_differ_uniformly_between_rounds() {
     // The same input in two rounds: the difference of the masked inputs is uniform too.
     let differences = (0..12).flat_map(|seed| {
         let (a, b) = (

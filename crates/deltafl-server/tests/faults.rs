@@ -56,7 +56,7 @@ async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
     let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
-    let misconduct = Misconduct { drop_out: 0.3, garbage: 0.05, ..Misconduct::default() };
+    let misconduct = Misconduct { drop_out: 0.3, garbage: 0.1, ..Misconduct::default() };
     let _swarm = test.swarm(host.address(), &SwarmOptions { misconduct, ..options() });
     let mut engine = host.engine(lenient(&test), never()).unwrap();
     let trained = tokio::task::spawn_blocking(move || {

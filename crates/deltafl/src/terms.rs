@@ -72,7 +72,7 @@ pub enum TrackSchedule {
     /// One track trains in a round, with the whole cohort: track t mod k in round t. k tracks need k times the rounds, and no
     /// two tracks train with the same cohort.
     InTurn,
-    /// Every track trains in every round. A device answers for one track, which is drawn anew in each round, so that a track
+    /// Every track trains in every round. A device answers for one track, which is drawn in each round, so that a track
     /// has about m/k devices.
     Apart,
 }

@@ -1,6 +1,7 @@
 //! Whole rounds of Δ-FL: the losses of the cohort, the tail, its updates and their sum.
 //!
-//! Rounds with one thread and with all of them take turns, so that both meet the same machine.
+//! Rounds with one thread and with all threads alternate, so that both run under the same
+//! conditions.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -19,7 +20,7 @@ use serde::Serialize;
 use super::cases::Case;
 use super::median;
 
-/// What a round costs.
+/// The cost of a round.
 #[derive(Debug, Serialize)]
 pub(super) struct RoundFigures {
     model: &'static str,
@@ -32,7 +33,7 @@ pub(super) struct RoundFigures {
     speedup: f64,
 }
 
-/// Rounds of a case with every device of a federation in the cohort.
+/// Measures rounds of a case with every device of a federation in the cohort.
 pub(super) fn measure(
     case: &Case,
     isa: Isa,
@@ -62,7 +63,7 @@ pub(super) fn measure(
     })
 }
 
-/// The heading of the lines.
+/// Prints the header of the table.
 pub(super) fn print_header(isa: Isa, threads: u16, rounds: u32) {
     println!("{isa} kernels; whole rounds of Δ-FL at θ = 0.5, median of {rounds}\n");
     let together = format!("{threads} thread(s)");
@@ -83,7 +84,7 @@ impl RoundFigures {
     }
 }
 
-/// Rounds that all start from the same state, and so cost the same.
+/// Rounds that all start from the same state and therefore have the same cost.
 struct Rounds<'a> {
     exchange: Box<dyn Exchange + 'a>,
     plan: Plan,
@@ -97,7 +98,7 @@ impl<'a> Rounds<'a> {
         trainer: &'a dyn LocalTrainer,
         threads: u16,
     ) -> Result<Self> {
-        let half = Conformity::try_from(0.5).expect("0.5 lies in (0, 1]");
+        let half = Conformity::try_from(0.5).expect("0.5 is in (0, 1]");
         let plan = Plan::builder().rounds(u64::MAX).evaluate_every(u64::MAX).cohort(federation.len());
         let plan = plan.batch(case.batch).learning_rate(f64::from(case.learning_rate));
         let plan = plan.track(Track { l2: case.l2, ..Tail::new(half).into() }).build().into_diagnostic()?;
@@ -106,7 +107,7 @@ impl<'a> Rounds<'a> {
         let threads = NonZeroUsize::new(threads.into());
         let exchange = Box::new(Simulation::with_threads(trainer, federation, threads).into_diagnostic()?);
         let mut rounds = Self { exchange, plan, start };
-        rounds.seconds()?; // first touches of memory
+        rounds.seconds()?; // warms up the memory
         Ok(rounds)
     }
 

@@ -18,7 +18,7 @@
 //! of w or by a distance between params is defeated by such a change, since many distant w are functionally equal too. Here
 //! the first question of a round fixes w for that round. A server that changes w, by however little, receives no second
 //! answer in the round. It can only ask in another round, and then it has one sum for every round, which is what an honest
-//! server has. What many rounds tell about one device is not bounded by this ledger: `rounds_between` and the secret batches
+//! server has. This ledger does not bound the information in the sums of many rounds. `rounds_between` and the secret batches
 //! of a device make it less exact, and noise would bound it.
 //!
 //! # Runs
@@ -54,7 +54,7 @@ use super::StateError;
 const SEARCH_STEPS: u32 = 80;
 /// Rounds behind the newest of a run that may still be asked about: a server that was restored from an old state asks them.
 const OPEN_ROUNDS: u64 = 1024;
-/// Fewer notes than these are not worth throwing any away.
+/// The file is not rewritten while it has fewer notes.
 const FEW_NOTES: usize = 8192;
 
 /// A round of a run under the authority of the device.
@@ -71,10 +71,10 @@ pub(crate) struct LedgerKey {
 /// The track for which a device answers in a round, and at which w.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServedTrack {
-    /// Among how many tracks the cohort is divided; 1 where it is not.
+    /// The number of tracks among which the cohort is divided; 1 if it is not divided.
     pub(crate) divided_among: u32,
     pub(crate) track: u32,
-    /// The hash of w; `None` where the question asks nothing of this track.
+    /// The hash of w; `None` if the question has no query of this track.
     pub(crate) params: Option<blake3::Hash>,
 }
 
@@ -122,11 +122,11 @@ pub(crate) struct Ledger {
     books: HashMap<Name, Book>,
     /// Notes in the file, those included that later ones replace.
     notes: usize,
-    /// How many there were when none could be thrown away.
+    /// The number of notes after the last rewrite of the file.
     settled: usize,
 }
 
-/// What a device has answered under one authority.
+/// The answers of a device under one authority.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Book {
     /// The newest run.
@@ -137,7 +137,7 @@ struct Book {
     rounds: BTreeMap<u64, RoundAnswers>,
 }
 
-/// What a device has answered in one round.
+/// The answers of a device in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RoundAnswers {
     divided_among: u32,
@@ -149,8 +149,8 @@ struct RoundAnswers {
 }
 
 impl Ledger {
-    /// The ledger in a file, which is made if it is not there. What a kill left half written at the end is cut off: it was not
-    /// answered yet. Damage before a whole note is an error, because whatever it forbade would be answered again.
+    /// Opens the ledger in a file, or creates it. A note that a kill cut short at the end of the file is removed: the device had
+    /// not answered yet. Damage before a whole note is an error, because the device would forget an answer.
     pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
@@ -222,7 +222,7 @@ impl Ledger {
         Ok(Ok(()))
     }
 
-    /// Takes in a note; one that is taken in twice changes nothing.
+    /// Applies a note. Applying it twice changes nothing.
     fn take(&mut self, note: Note) {
         let (authority, run) = match note {
             Note::Answered { authority, run, .. } | Note::Open { authority, run, .. } => (authority, run),
@@ -246,7 +246,7 @@ impl Ledger {
         book.rounds.retain(|round, _| *round >= open);
     }
 
-    /// Throws away the notes of closed rounds, if that is worth the work.
+    /// Removes the notes of closed rounds, if there are enough of them.
     fn settle(&mut self) -> Result<(), StateError> {
         if self.notes < FEW_NOTES.max(2 * self.settled) {
             return Ok(());
@@ -256,7 +256,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes the file anew, each note once. A kill leaves the old file or the new one.
+    /// Rewrites the file with each note once. A kill leaves the old file or the new one.
     fn rewrite(&mut self) -> Result<(), StateError> {
         let notes: Vec<Note> =
             self.books.iter().flat_map(|(authority, book)| book.notes(*authority)).collect();
@@ -300,7 +300,7 @@ impl Book {
         Ok(book)
     }
 
-    /// All that is known, each thing once.
+    /// The notes that describe this book.
     fn notes(&self, authority: Name) -> impl Iterator<Item = Note> {
         let run = self.run;
         let answered = self.rounds.iter().map(move |(&round, &answers)| Note::Answered {
@@ -341,7 +341,7 @@ impl RoundAnswers {
     }
 }
 
-/// Appends notes; what a full disk took of them is cut off again.
+/// Appends notes. If the disk is full, the part that was written is removed.
 fn append(path: &Path, notes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().append(true).open(path)?;
     let before = file.metadata()?.len();

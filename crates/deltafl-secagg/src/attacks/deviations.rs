@@ -1,9 +1,8 @@
-//! Random deviations of the server: messages that are left out, repeated, reordered, put in place of others,
-//! or different for each device. However it goes, shares of both kinds of one device never meet.
+//! Random deviations of the server: messages that are omitted, repeated, reordered, replaced, or
+//! different for each device. The server must never obtain t shares of both secrets of one device.
 //!
-//! Each run starts from a clone of honest devices after one of three stages, so that most runs cost no key
-//! set-up, and drives them to the end through messages that are mostly plausible: what is absurd ends a run
-//! early and finds nothing.
+//! Each run starts from a clone of honest devices after one of three stages, so that most runs need
+//! no key set-up. Most messages are plausible, because implausible ones end a run early.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::transcript::{RoundTranscript, Sha256Digest};
 const N: u32 = 5;
 const ROUND: RoundId = RoundId { session: SESSION, round: 1 };
 
-/// Devices on their way, and what each was shown.
+/// Devices in progress, and the messages that each has received.
 #[derive(Clone)]
 struct Play {
     header: Sha256Digest,
@@ -59,13 +58,13 @@ fn shuffled(rng: &mut ChaCha20Rng) -> Vec<DeviceId> {
     order
 }
 
-/// All devices, less a few at random.
+/// Returns all devices except a few at random.
 fn subset(rng: &mut ChaCha20Rng, of: &DeviceSet) -> DeviceSet {
     of.iter().filter(|_| !one_in(rng, 5)).collect()
 }
 
 impl Play {
-    /// Devices that have advertised their keys.
+    /// Creates devices that have advertised their keys.
     fn joined(rule: GraphRule, adversary: AdversaryModel) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(3);
         let identities: BTreeMap<DeviceId, Arc<SigningIdentity>> =
@@ -148,7 +147,7 @@ impl Play {
             if !honest && one_in(rng, 3) {
                 let victim = pick(rng, &ids());
                 match boxes.remove(&victim) {
-                    // In the name of another.
+                    // In the name of another device.
                     Some(sealed) if one_in(rng, 2) => drop(boxes.insert(pick(rng, &ids()), sealed)),
                     _ => {}
                 }
@@ -176,7 +175,7 @@ impl Play {
         }
     }
 
-    /// Different survivors for different devices, signatures of all sorts, and what shares that yields.
+    /// Shows different survivors to different devices with various signatures, and collects shares.
     fn unmask(&mut self, rng: &mut ChaCha20Rng, colluding: &BTreeSet<DeviceId>) -> Loot {
         let mut loot = Loot { threshold: self.threshold, ..Loot::default() };
         for &spy in colluding {
@@ -232,7 +231,7 @@ impl Play {
         loot
     }
 
-    /// A colluding device signs whatever another was shown.
+    /// A colluding device signs any view.
     fn forge(&self, spy: DeviceId, shown_to: DeviceId, view: &DeviceSet) -> [u8; 64] {
         let all: DeviceSet = ids().into_iter().collect();
         let keys = self.shown_keys.get(&shown_to).unwrap_or(&self.bundles);
@@ -242,15 +241,15 @@ impl Play {
     }
 }
 
-/// Runs that answered with shares, and runs that opened somebody.
+/// The numbers of runs that revealed shares and that opened a device.
 #[derive(Debug, Default)]
 struct Tally {
     answered: usize,
     opened: usize,
 }
 
-/// Of every 25 runs one deviates from the keys on, four from the opening of the slot, the others from the
-/// survivors.
+/// Of every 25 runs, one deviates from the keys on, four from the opening of the slot, and the
+/// others from the survivors.
 fn play(runs: u32, rule: GraphRule, adversary: AdversaryModel) -> Tally {
     let mut rng = ChaCha20Rng::seed_from_u64(77);
     let joined = Play::joined(rule, adversary);
@@ -287,17 +286,17 @@ fn play(runs: u32, rule: GraphRule, adversary: AdversaryModel) -> Tally {
 }
 
 #[test]
-fn ten_thousand_random_deviations_never_gather_both_secrets_of_a_device() {
+fn ten_thousand_random_deviations_never_reveal_both_secrets_of_a_device() {
     let gamma = CollusionBound::Devices(1);
     let delta = crate::graph::Permille::default();
     let tally = play(10_000, GraphRule::Active { gamma, delta }, AdversaryModel::Active { gamma });
     assert_eq!(tally.opened, 0);
-    assert!(tally.answered > 1000, "the deviations must not all be absurd: {tally:?}");
+    assert!(tally.answered > 1000, "most deviations must be plausible: {tally:?}");
 }
 
 #[test]
-fn the_same_deviations_open_devices_when_the_threshold_is_no_majority() {
-    // What the check on the threshold is for: with t = 2 of five, a split view is all it takes.
+fn the_same_deviations_open_devices_if_the_threshold_is_no_majority() {
+    // The reason for the check of the threshold: with t = 2 of five, a split view suffices.
     let gamma = CollusionBound::Devices(1);
     let curious = AdversaryModel::HonestButCurious { gamma, delta: crate::graph::Permille::default() };
     let tally = play(500, GraphRule::Full { threshold: 2 }, curious);

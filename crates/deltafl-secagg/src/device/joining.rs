@@ -1,4 +1,4 @@
-//! From the invitation to knowing one's neighbours: advertise keys and, on a sparse graph, commit and reveal.
+//! The first phases: advertise keys and, on a sparse graph, commit and reveal.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +15,24 @@ use crate::keys::{AgreementKeys, Secret, deposit_commitment, nonce_commitment, s
 use crate::message::{DeviceBody, DeviceSet, KeyBundle, Reveal};
 use crate::transcript::{RoundTranscript, Sha256Digest};
 
-/// Everything that the device keeps to itself in a round.
+/// The device's secrets of a round.
 pub(super) struct Secrets {
-    /// Agrees with neighbours.
+    /// The key pairs for key agreement with neighbours.
     pub(super) agreement: AgreementKeys,
     /// One pair of secrets per slot.
     pub(super) slots: Vec<SlotSecrets>,
-    /// What is encapsulated and the coefficients of the secret sharing come from here.
+    /// The generator for encapsulation and for the coefficients of the secret sharing.
     pub(super) stream: ChaCha20Rng,
-    /// The part of the graph's randomness.
+    /// The device's contribution to the graph's randomness.
     nonce: [u8; 32],
 }
 
-/// The two secrets of a slot, of which the server gets to know one at most.
+/// The two secrets of a slot. The server learns at most one of them.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct SlotSecrets {
-    /// k_u, under which the keys of its pairwise masks are left with the server.
+    /// k_u: the key under which the keys of the pairwise masks are deposited with the server.
     pub(super) deposit: Secret,
-    /// b_u, which makes the device's own mask.
+    /// b_u: the seed of the device's self mask.
     pub(super) seed: Secret,
 }
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// Keys are advertised; the members are not known yet.
+/// Keys are advertised. The members are unknown.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Joined {
@@ -97,7 +97,7 @@ impl Joined {
         (Self { secrets, bundle: bundle.clone() }, DeviceBody::Advertise(bundle))
     }
 
-    /// On a full graph, the keys of all members settle everything.
+    /// On a full graph, the keys of all members determine everything else.
     pub(super) fn on_keys(
         self,
         me: &LocalDevice,
@@ -118,7 +118,7 @@ impl Joined {
         Sharing::new(me, member, &self.bundle, self.secrets)
     }
 
-    /// Where the graph is drawn, everybody is bound before anybody reveals.
+    /// On a drawn graph, all members commit before any member reveals.
     pub(super) fn on_commitments(
         self,
         me: &LocalDevice,
@@ -138,7 +138,7 @@ impl Joined {
     }
 }
 
-/// The part of the randomness is revealed; the graph is not known yet.
+/// The nonce is revealed. The graph is unknown.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Revealed {
@@ -149,7 +149,8 @@ pub(super) struct Revealed {
 }
 
 impl Revealed {
-    /// The graph follows from the list of members, which all that draw it have signed, and their nonces.
+    /// Computes the graph from the signed list of members and the nonces of those that determine
+    /// it.
     pub(super) fn on_reveals(
         mut self,
         me: &LocalDevice,
@@ -184,13 +185,13 @@ impl Revealed {
 }
 
 impl Revealed {
-    /// The number of members whose nonces make the graph.
+    /// Returns the number of members whose nonces determine the graph.
     pub(super) fn drawers(&self, me: &LocalDevice) -> usize {
         me.params.graph.drawers(me.params.cohort, &self.commitments).len()
     }
 }
 
-/// The neighbours are known; their keys are not.
+/// The neighbours are known. Their keys are unknown.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Placed {
@@ -203,7 +204,7 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// The number of neighbours.
+    /// Returns the number of neighbours.
     pub(super) fn degree(&self) -> usize {
         self.graph.degree()
     }
@@ -231,7 +232,7 @@ impl Placed {
     }
 }
 
-/// Whether these can be the members of the round: known, enough, not too many, and this device among them.
+/// Checks the members of the round: on the roster, enough, not too many, including this device.
 fn check_members(me: &LocalDevice, members: &DeviceSet) -> Result<(), Abort> {
     let (have, cohort) = (members.len(), me.params.cohort as usize);
     if have > cohort {
@@ -249,7 +250,7 @@ fn check_members(me: &LocalDevice, members: &DeviceSet) -> Result<(), Abort> {
     check_draw(me, members)
 }
 
-/// Whether no more of the drawn were left out than the policy allows.
+/// Checks that at most the allowed share of drawn devices was left out.
 fn check_draw(me: &LocalDevice, members: &DeviceSet) -> Result<(), Abort> {
     match (me.policy.max_left_out, me.left_out(members)) {
         (None, _) => Ok(()),

@@ -1,4 +1,4 @@
-//! A device's standing in a session: who it is, whom it knows, what it insists on, which rounds it has seen.
+//! A device's participation in a session: identity, roster, policy, and the last round joined.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,84 +15,88 @@ use crate::message::DeviceSet;
 use crate::params::{ParamsError, RoundParams};
 use crate::transcript::Sha256Digest;
 
-/// Against whom a device insists on being protected (see `docs/src/explanation/threat-model.md`).
+/// The adversary that a device requires protection against (see
+/// `docs/src/explanation/threat-model.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AdversaryModel {
-    /// A server that follows the protocol and looks at everything, with γ of the cohort on its side.
+    /// A server that follows the protocol and inspects all messages, with γ of the cohort
+    /// colluding.
     HonestButCurious {
-        /// γ.
+        /// γ: the bound on colluding devices.
         gamma: CollusionBound,
-        /// δ, the share that may drop out: what is left must still hang together.
+        /// δ: the share that may drop out without disconnecting the rest.
         delta: Permille,
     },
-    /// A server that does as it pleases: a graph that holds against it, or the device stays away.
+    /// A server that deviates arbitrarily. The device joins only rounds whose graph protects
+    /// against it.
     Active {
-        /// γ.
+        /// γ: the bound on colluding devices.
         gamma: CollusionBound,
     },
 }
 
-/// The server lies, and 5 % of the cohort collude with it.
+/// Assumes an actively malicious server and 5 % colluding devices.
 impl Default for AdversaryModel {
     fn default() -> Self {
         Self::Active { gamma: Permille::new(50).unwrap_or_default().into() }
     }
 }
 
-/// What a device insists on.
+/// The conditions under which a device joins a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DevicePolicy {
-    /// The fewest devices to hide among, this one included.
+    /// The smallest number of members, including this device.
     pub min_members: usize,
-    /// Against whom.
+    /// The adversary that the round must protect against.
     pub adversary: AdversaryModel,
-    /// The longest vector that is worked on.
+    /// The longest vector that the device masks.
     pub max_len: u32,
     /// How long the server may be silent.
     pub patience: Duration,
-    /// The largest share of the drawn that may be left out of a round; `None` insists on no draw.
+    /// The largest share of drawn devices that may be left out of a round. `None` accepts cohorts
+    /// without a draw.
     pub max_left_out: Option<Permille>,
 }
 
-/// Why a device stays away from a round.
+/// An error from [`Participant::join`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RefusedRound {
-    /// Parameters under which no round can run.
+    /// No round can run under these parameters.
     #[error(transparent)]
     Params(#[from] ParamsError),
-    /// Another session.
-    #[error("the round belongs to another session")]
+    /// The round belongs to a different session.
+    #[error("the round belongs to a different session")]
     Session,
-    /// A round that this device has seen, or an older one.
-    #[error("round {round} is stale: round {last} was the last")]
+    /// The device has already joined this round or a later one.
+    #[error("round {round} is stale: the last round was {last}")]
     Stale {
-        /// The round offered.
+        /// The offered round.
         round: u64,
-        /// The last round joined.
+        /// The last round that the device joined.
         last: u64,
     },
-    /// A cohort too small to hide in.
-    #[error("a cohort of {cohort} is smaller than {min_members}")]
+    /// The cohort is smaller than the policy allows.
+    #[error("the cohort of {cohort} devices is smaller than {min_members}")]
     TooSmall {
-        /// The cohort.
+        /// The size of the cohort.
         cohort: u32,
-        /// The fewest allowed.
+        /// The smallest allowed size.
         min_members: usize,
     },
-    /// Graph and threshold do not protect against the adversary of the policy.
-    #[error("graph and threshold do not meet the policy")]
+    /// The graph and the threshold do not protect against the adversary of the policy.
+    #[error("graph and threshold violate the policy")]
     Unsafe,
-    /// The roster says how cohorts are drawn, or the policy insists on it, and this one was not drawn so.
-    #[error("nothing shows that the cohort was drawn")]
+    /// The policy requires a drawn cohort, and the round contains no valid draw.
+    #[error("the cohort has no valid draw")]
     NotDrawn,
-    /// The device is not on its own roster, so nobody would believe its signatures.
+    /// The device is not on its own roster, so that no device would accept its signatures.
     #[error("device {0} is not on the roster")]
     NotOnRoster(DeviceId),
 }
 
-/// A device's standing in a session.
+/// A device in a session. It decides which rounds the device joins.
 #[derive(Debug, Clone)]
 pub struct Participant {
     identity: Arc<SigningIdentity>,
@@ -103,7 +107,7 @@ pub struct Participant {
 }
 
 impl Participant {
-    /// A device that has seen no round of the session.
+    /// Creates a participant that has joined no round of the session.
     pub fn new(
         identity: Arc<SigningIdentity>,
         roster: Arc<KeyRoster>,
@@ -113,18 +117,22 @@ impl Participant {
         Self { identity, roster, session, policy, last_round: None }
     }
 
-    /// The same device after a restart, when `last_round` was the last that it joined.
+    /// Returns the same participant after a restart. `last_round` is the last round that it joined.
     #[must_use]
     pub fn resumed(self, last_round: Option<u64>) -> Self {
         Self { last_round, ..self }
     }
 
-    /// The last round joined, to be stored before its first message is sent.
+    /// Returns the last round joined. Store it before the first message of the round is sent.
     pub fn last_round(&self) -> Option<u64> {
         self.last_round
     }
 
-    /// Joins a round, once. All randomness of the round comes from 32 bytes of `rng`.
+    /// Joins a round, at most once. All randomness of the round is derived from 32 bytes of `rng`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the round is stale, invalid or violates the policy.
     pub fn join(
         &mut self,
         params: &RoundParams,
@@ -167,7 +175,7 @@ impl Participant {
         Ok(())
     }
 
-    /// Whether the round opens the draw that its number stands for, where the policy insists on one.
+    /// Returns true if the round opens the draw of its number, or if the policy requires no draw.
     fn is_drawn(&self, params: &RoundParams) -> bool {
         match (self.policy.max_left_out, self.roster.draws(), &params.draw) {
             (None, _, _) => true,
@@ -202,7 +210,7 @@ impl AdversaryModel {
     }
 }
 
-/// What a device knows about itself and the round, in every phase.
+/// The identity, policy and parameters that a device needs in every phase.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct LocalDevice {
@@ -218,14 +226,14 @@ impl LocalDevice {
         self.identity.id()
     }
 
-    /// How many devices were drawn for these members and left out; `None` where the roster or the round says
-    /// nothing of draws.
+    /// Returns how many devices were drawn and left out for these members. Returns `None` if the
+    /// roster or the round contains no draw.
     pub(super) fn left_out(&self, members: &DeviceSet) -> Option<LeftOut> {
         let (draws, opening) = (self.roster.draws()?, self.params.draw.as_ref()?);
         Some(draws.left_out(self.params.id.round, opening, self.roster.ids(), members))
     }
 
-    /// Whether everybody signed what it is said to have signed.
+    /// Checks that all signatures are valid.
     pub(super) fn check_signatures<'s>(
         &self,
         signed: impl IntoIterator<Item = Signed<'s>>,
@@ -234,7 +242,7 @@ impl LocalDevice {
         self.roster.first_forged(&signed).map_or(Ok(()), |id| Err(Abort::BadSignature(id)))
     }
 
-    /// Whether the graph of the round is drawn from commitments.
+    /// Returns true if the graph of the round is drawn from commitments.
     pub(super) fn is_committed(&self) -> bool {
         self.params.graph.is_committed(self.params.cohort)
     }
@@ -286,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_joined_once_and_an_older_one_never() {
+    fn a_round_is_joined_at_most_once_and_an_older_one_never() {
         let mut participant = participant(ACTIVE());
         let params = params(GraphRule::Full { threshold: 7 });
         assert_eq!(join(&mut participant, &params), Ok(()));
@@ -299,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn against_an_active_server_only_a_graph_that_covers_its_accomplices_will_do() {
+    fn against_an_active_server_the_graph_must_cover_its_accomplices() {
         for (graph, allowed) in [
             (GraphRule::Full { threshold: 7 }, true),
             (GraphRule::Full { threshold: 6 }, false),
@@ -315,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn against_a_curious_server_the_colluding_share_must_be_covered() {
+    fn against_a_curious_server_the_graph_must_cover_the_colluding_share() {
         let adversary =
             AdversaryModel::HonestButCurious { gamma: CollusionBound::Devices(2), delta: permille(100) };
         for (graph, allowed) in [
@@ -332,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_cohort_another_session_and_a_stranger_are_refused() {
+    fn a_small_cohort_a_different_session_and_an_unknown_device_are_rejected() {
         let graph = GraphRule::Full { threshold: 4 };
         let small = RoundParams { cohort: 4, ..params(graph) };
         let mut device = participant(ACTIVE());

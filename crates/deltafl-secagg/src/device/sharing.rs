@@ -1,5 +1,5 @@
-//! Share keys: agree with each neighbour, split each secret among the circle, seal the shares, and leave with
-//! the server what it needs should this device drop out.
+//! Secret sharing: agrees on keys with each neighbour, splits each secret among the circle, seals
+//! the shares, and deposits the keys that the server needs if this device drops out.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::message::wire::BOX_SLOT_LEN;
 use crate::message::{DeviceBody, DeviceSet, KeyBundle};
 use crate::shamir::{SHARE_LEN, SecretShare, split};
 
-/// The shares of both secrets of one device in one slot. At most one of them ever leaves this device.
+/// The shares of both secrets of one device in one slot. The device reveals at most one of them.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct SharePair {
@@ -29,8 +29,8 @@ pub(super) struct SharePair {
     pub(super) seed: SecretShare,
 }
 
-/// What a device holds for one slot: its own seed, what it has in common with each neighbour, and shares of the
-/// secrets of its circle.
+/// The device's data for one slot: its seed, its key with each neighbour, and shares of the secrets
+/// of its circle.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct SlotHoldings {
     pub(super) seed: Secret,
@@ -44,10 +44,10 @@ impl std::fmt::Debug for SlotHoldings {
     }
 }
 
-/// The shares for one neighbour, slot after slot, before they are sealed.
+/// The unsealed shares for one neighbour, for all slots.
 type Letter = Zeroizing<Vec<u8>>;
 
-/// The device's shares are out; those of the neighbours are not in yet.
+/// The device has sent its shares and waits for those of its neighbours.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Sharing {
@@ -55,10 +55,10 @@ pub(super) struct Sharing {
     own: AgreementParty,
     agreement: AgreementKeys,
     halves: BTreeMap<DeviceId, PartialAgreement>,
-    /// Slot after slot, like the holdings.
+    /// One entry per slot.
     deposit_keys: Vec<Secret>,
     slots: Vec<SlotHoldings>,
-    /// By the neighbour whose box opened, what goes to the server about the two; `None` where it did not.
+    /// The deposits by neighbour, or `None` if the neighbour's box did not open.
     opened: BTreeMap<DeviceId, Option<Bytes>>,
 }
 
@@ -75,7 +75,8 @@ impl Sharing {
         if circle.len() < member.threshold {
             return Err(Abort::TooFew { have: circle.len(), need: member.threshold });
         }
-        // Of their full length from the start: a vector that grows leaves copies of its contents behind.
+        // Allocate the full length at once: a growing vector would leave copies of secrets in
+        // memory.
         let count = secrets.slots.len();
         let letter = || Letter::new(Vec::with_capacity(count * BOX_SLOT_LEN));
         let mut letters: BTreeMap<DeviceId, Letter> = halves.keys().map(|&id| (id, letter())).collect();
@@ -98,7 +99,7 @@ impl Sharing {
         Ok((sharing, body))
     }
 
-    /// What this device encapsulates to a neighbour, and the box with its shares.
+    /// Returns the ciphertext for a neighbour and the sealed box with its shares.
     fn seal(&self, me: &LocalDevice, to: DeviceId, letter: &Letter) -> Bytes {
         let half = &self.halves[&to];
         let sealed = half.share_box(&self.pair(me, to)).seal(letter);
@@ -113,8 +114,8 @@ impl Sharing {
         AgreementPair { params: &me.header, own: self.own, peer: AgreementParty { id: peer, keys } }
     }
 
-    /// Opens some of the boxes. Each such message brings boxes that were not there yet, so there are no more of them than
-    /// neighbours.
+    /// Opens some of the boxes. Each such message must contain new boxes, so there are at most as
+    /// many messages as neighbours.
     pub(super) fn on_early_shares(
         mut self,
         me: &LocalDevice,
@@ -127,9 +128,9 @@ impl Sharing {
         Ok(self)
     }
 
-    /// Opens the boxes of the neighbours that got this far, says whose did not open, and leaves the keys that it
-    /// has with the others with the server. A device without a share of a liar's secrets says so and stays: the
-    /// server has to leave one of the two out before anybody masks.
+    /// Opens the remaining boxes, reports the boxes that did not open, and deposits the keys shared
+    /// with the other neighbours. A device that lacks a share of a misbehaving neighbour reports it
+    /// and stays. The server must leave one of the two out before any device masks.
     pub(super) fn on_shares(
         mut self,
         me: &LocalDevice,
@@ -151,7 +152,7 @@ impl Sharing {
         Ok((Idle::new(self.member, self.slots), DeviceBody::Confirm { complaints, deposits }))
     }
 
-    /// Opens these boxes, of neighbours whose boxes were not there yet.
+    /// Opens boxes of neighbours whose boxes have not arrived before.
     fn open_all(&mut self, me: &LocalDevice, boxes: &BTreeMap<DeviceId, Bytes>) -> Result<(), Abort> {
         for (&from, sealed) in boxes {
             if !self.halves.contains_key(&from) {
@@ -167,7 +168,8 @@ impl Sharing {
         Ok(())
     }
 
-    /// What this device and a neighbour have in common, and the shares in its box; `None` when it does not open.
+    /// Returns the pair's secret and the shares in the neighbour's box, or `None` if it does not
+    /// open.
     fn open(&self, me: &LocalDevice, from: DeviceId, sealed: &[u8]) -> Option<(PairSecret, Vec<SharePair>)> {
         let (ciphertext, sealed) = sealed.split_first_chunk::<CIPHERTEXT_LEN>()?;
         let whole = self.agreement.finish(&self.pair(me, from), self.halves.get(&from)?, ciphertext);
@@ -175,7 +177,7 @@ impl Sharing {
         Some((whole.secret, self.read(&letter)?))
     }
 
-    /// Keeps what came of a neighbour's box; the deposits for the server, slot after slot.
+    /// Stores the contents of a neighbour's box. Returns the deposits for the server, one per slot.
     fn hold(
         &mut self,
         me: &LocalDevice,
@@ -195,12 +197,12 @@ impl Sharing {
         deposits.freeze()
     }
 
-    /// The shares in a letter, slot after slot; `None` when it does not hold them.
+    /// Decodes the shares of all slots, or returns `None` if they are malformed.
     fn read(&self, letter: &Letter) -> Option<Vec<SharePair>> {
         if letter.len() != self.slots.len() * BOX_SLOT_LEN {
             return None;
         }
-        // Of its full length from the start, as a letter is.
+        // Allocate the full length at once, for the same reason as above.
         let mut shares = Vec::with_capacity(self.slots.len());
         for bytes in letter.chunks_exact(BOX_SLOT_LEN) {
             shares.push(SharePair::read(bytes)?);
@@ -208,13 +210,13 @@ impl Sharing {
         Some(shares)
     }
 
-    /// The number of neighbours.
+    /// Returns the number of neighbours.
     pub(super) fn degree(&self) -> usize {
         self.member.neighbours.len()
     }
 }
 
-/// This device's half of the agreement with each neighbour.
+/// Starts the key agreement with each neighbour.
 fn agree(member: &Member, secrets: &mut Secrets) -> Result<BTreeMap<DeviceId, PartialAgreement>, Abort> {
     let Secrets { agreement, stream, .. } = secrets;
     let mut begin = |(&id, bundle): (&DeviceId, &KeyBundle)| {
@@ -232,7 +234,8 @@ fn split_slot(
 ) -> Vec<(DeviceId, SharePair)> {
     let points: Vec<FieldElement> = circle.iter().map(|id| id.point()).collect();
     let mut split = |secret: &[u8; 32]| {
-        split(secret, &points, threshold, &mut secrets.stream).expect("the circle has t distinct points")
+        split(secret, &points, threshold, &mut secrets.stream)
+            .expect("the circle has at least t distinct points")
     };
     let (deposit_keys, seeds) = (split(&slot.deposit.0), split(&slot.seed.0));
     let pairs = deposit_keys.into_iter().zip(seeds);

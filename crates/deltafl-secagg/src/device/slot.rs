@@ -1,4 +1,4 @@
-//! One slot: mask the input, sign what was shown, give one share per neighbour away.
+//! One slot: mask the input, sign the transcript, reveal one share per neighbour.
 
 use std::collections::BTreeMap;
 
@@ -20,15 +20,15 @@ use crate::shamir::SecretShare;
 /// Signatures by device.
 type Signatures = BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>;
 
-/// Between slots.
+/// The device waits for the next slot.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Idle {
     member: Member,
-    /// The devices that may still be there.
+    /// The devices that may still be active.
     allowed: DeviceSet,
     next: u32,
-    /// The holdings of the slots to come, the next one last.
+    /// The data of the remaining slots, the next slot last.
     holdings: Vec<SlotHoldings>,
 }
 
@@ -50,7 +50,7 @@ impl Idle {
             return Err(Abort::TooLong { len: request.len, limit: me.policy.max_len });
         }
         self.member.check_set(me, &active, &self.allowed)?;
-        // Whoever this device has no shares of, it has no mask in common with either.
+        // Without shares of a device, this device has no common mask with it either.
         let here = |id: &DeviceId| active.contains(*id);
         if let Some(id) = self.member.circle().filter(here).find(|id| !holdings.shares.contains_key(id)) {
             return Err(Abort::MissingShares(id));
@@ -59,7 +59,7 @@ impl Idle {
     }
 }
 
-/// A slot is open; the program has not handed in the input yet.
+/// A slot is open. The application has not submitted the input.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Asked {
@@ -70,7 +70,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Whether the input has the shape that was asked for.
+    /// Checks that the input has the requested ring and length.
     pub(super) fn check(&self, input: &RingVector) -> Result<(), SubmitError> {
         let SlotRequest { ring, len, .. } = self.request;
         if input.ring() == ring && input.len() == len as usize {
@@ -79,7 +79,7 @@ impl Asked {
         Err(SubmitError::Shape { ring, len, got_ring: input.ring(), got_len: input.len() })
     }
 
-    /// y_u = x_u + PRG(b_u) + Σ_{v active, u<v} PRG(s_uv) − Σ_{v active, v<u} PRG(s_uv)
+    /// Computes y_u = x_u + PRG(b_u) + Σ_{v active, u<v} PRG(s_uv) − Σ_{v active, v<u} PRG(s_uv).
     pub(super) fn submit(
         self,
         me: &LocalDevice,
@@ -96,7 +96,7 @@ impl Asked {
 
     fn masks(&self, me: &LocalDevice, spec: &SlotSpec) -> Vec<(MaskSign, MaskKey)> {
         let SlotHoldings { seed, pairs, .. } = &self.holdings;
-        // Of its full length from the start: a vector that grows leaves copies of its keys behind.
+        // Allocate the full length at once: a growing vector would leave copies of keys in memory.
         let mut masks = Vec::with_capacity(1 + pairs.len());
         masks.push((MaskSign::Plus, self_mask_key(&seed.0, &me.header, spec, me.id())));
         for (&peer, pair_key) in pairs.iter().filter(|(id, _)| self.active.contains(**id)) {
@@ -106,7 +106,7 @@ impl Asked {
     }
 }
 
-/// The masked input is out.
+/// The masked input has been sent.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Masked {
@@ -138,14 +138,14 @@ impl Masked {
 
 #[cfg(test)]
 impl Masked {
-    /// What a colluding device tells the server: both shares of a device of its circle.
+    /// Returns the shares that a colluding device leaks: both shares of a device of its circle.
     pub(super) fn spill(&self, owner: DeviceId) -> Option<(SecretShare, SecretShare)> {
         let pair = self.holdings.shares.get(&owner)?;
         Some((pair.deposit_key.clone(), pair.seed.clone()))
     }
 }
 
-/// The signature is out; those of the neighbours are not in yet.
+/// The signature has been sent. The device waits for its neighbours' signatures.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Attested {
@@ -154,17 +154,17 @@ pub(super) struct Attested {
     spec: SlotSpec,
     active: DeviceSet,
     survivors: DeviceSet,
-    /// What every device that was shown the same signed with its input.
+    /// Returns the message that every device with the same view signed with its input.
     masked: Vec<u8>,
 }
 
 impl Attested {
-    /// The device and its neighbours.
+    /// Returns the size of the circle: the device and its neighbours.
     pub(super) fn circle_len(&self) -> usize {
         self.rest.member.neighbours.len() + 1
     }
 
-    /// With t signatures on what this device saw, gives away one share per device of its circle.
+    /// Given t signatures on this device's transcript, reveals one share per device of its circle.
     pub(super) fn on_attestations(
         mut self,
         me: &LocalDevice,
@@ -181,10 +181,11 @@ impl Attested {
         Ok((self.rest, DeviceBody::Unmask { slot, shares }))
     }
 
-    /// On a sparse graph, gives away shares of the seeds of neighbours only that masked between the same
-    /// devices: else the server could tell devices on both sides of a cut that the other side is gone, have
-    /// them mask without it, and open each side with the help of the other. A neighbour that attested has said
-    /// so with that; of the others, what they signed with their inputs is checked.
+    /// On a sparse graph, the device reveals shares of a neighbour's seed only if that neighbour
+    /// masked with the same active devices. Otherwise the server could tell both sides of a cut
+    /// that the other side dropped out, and open each side with the help of the other. An
+    /// attestation proves the same view. For the remaining neighbours, the signature sent with the
+    /// input is verified.
     fn check_masked(
         &self,
         me: &LocalDevice,
@@ -222,8 +223,8 @@ impl Attested {
         }))
     }
 
-    /// The seed's share of a survivor, the deposit key's of a device that dropped out; the other one is wiped
-    /// with the rest of the slot, so that it can never be given away.
+    /// Reveals the seed share of a survivor or the deposit-key share of a drop-out. The other share
+    /// is wiped with the slot, so that it can never be revealed.
     fn shares(&mut self) -> BTreeMap<DeviceId, (SecretKind, SecretShare)> {
         let held = std::mem::take(&mut self.holdings.shares);
         let active = held.into_iter().filter(|(id, _)| self.active.contains(*id));

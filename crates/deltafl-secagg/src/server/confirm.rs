@@ -1,4 +1,4 @@
-//! The end of the set-up: whose boxes did not open, and what each device leaves with the server.
+//! The end of the key set-up: complaints about boxes, and the devices' deposits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,15 +13,15 @@ use crate::keys::Deposit;
 use crate::message::DeviceSet;
 use crate::message::wire::deposit_len;
 
-/// By the device that left them, then by the neighbour they are about.
+/// Deposits by the depositing device, then by the neighbour.
 pub(super) type Deposits = BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>;
 
-/// Waiting to hear whose boxes did not open.
+/// Waits for complaints and deposits.
 #[derive(Debug, Clone)]
 pub(super) struct Confirming {
     setup: KeySetup,
     sharers: DeviceSet,
-    /// By the device that complains.
+    /// Complaints by the complaining device.
     complaints: BTreeMap<DeviceId, DeviceSet>,
 }
 
@@ -38,7 +38,7 @@ impl Confirming {
         deposits: BTreeMap<DeviceId, Bytes>,
     ) -> Result<(), RefusedMessage> {
         expected(from, self.sharers.contains(from), self.complaints.contains_key(&from))?;
-        // Of every neighbour that sealed a box, either a complaint or deposits.
+        // Each neighbour that sealed a box gets either a complaint or deposits.
         let sealed = self.setup.graph.neighbours(from).into_iter().filter(|&id| self.sharers.contains(id));
         let (accused, opened): (Vec<_>, Vec<_>) = sealed.partition(|&id| complaints.contains(id));
         let whole = deposits.values().all(|left| left.len() == deposit_len(round.params.slots));
@@ -58,9 +58,10 @@ impl Confirming {
         self.setup.graph.degree()
     }
 
-    /// With at most c liars, a device in more than c disputes lied: it is left out. Of any other pair that did not
-    /// come to agree one lied, and both are left out: they could not take each other's masks off. Nobody is left
-    /// out for the sake of two, so this costs c honest devices at most.
+    /// With at most c misbehaving devices, a device in more than c disputes misbehaved and is left
+    /// out. In any other dispute one of two devices misbehaved. Both are left out, because the
+    /// masks between them could not be removed. Every dispute involves a misbehaving device, so at
+    /// most c honest devices are lost.
     pub(super) fn finish(mut self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let disputes = self.disputes();
         let caught = liars(&disputes, self.setup.graph.liars());
@@ -84,7 +85,7 @@ impl Confirming {
         Ok(PhaseTransition { phase: Phase::Idle(idle), messages: Vec::new(), events })
     }
 
-    /// The pairs of which one lied, once each.
+    /// Returns the pairs in which one device misbehaved, each pair once.
     fn disputes(&self) -> Vec<Dispute> {
         let mut disputes = Vec::new();
         for (&holder, deposits) in &self.setup.deposits {
@@ -105,23 +106,23 @@ impl Confirming {
     }
 }
 
-/// Two devices of which one lied.
+/// Two devices of which one misbehaved.
 #[derive(Debug, Clone, Copy)]
 struct Dispute {
     owner: DeviceId,
     holder: DeviceId,
-    /// About a box of the owner that did not open, and not about what the two committed to.
+    /// True if a box of the owner did not open, false if the deposits of the two devices disagree.
     sealed: bool,
 }
 
-/// Whether two devices committed to the same key in every slot.
+/// Returns true if two devices committed to the same key in every slot.
 fn agree(ours: &[u8], theirs: &[u8]) -> bool {
     let commitment = |left: &[u8], slot| Deposit::for_slot(left, slot).map(|deposit| deposit.commitment);
     let slots = (ours.len() / Deposit::LEN) as u32;
     (0..slots).all(|slot| commitment(ours, slot) == commitment(theirs, slot))
 }
 
-/// The devices in more than `most` disputes, by what most of those are about.
+/// Returns the devices in more than `most` disputes, with the most frequent kind of dispute.
 fn liars(disputes: &[Dispute], most: usize) -> BTreeMap<DeviceId, Misbehaviour> {
     let mut counts: BTreeMap<DeviceId, BTreeMap<Misbehaviour, usize>> = BTreeMap::new();
     for dispute in disputes {

@@ -1,61 +1,61 @@
-//! How a round can end without a sum, and why a message is not taken.
+//! The reasons for which a round fails or a message is rejected.
 
 use thiserror::Error;
 
 use crate::identity::DeviceId;
 
-/// A phase of a round, by the message that the server waits for.
+/// A phase of a round, named after the message that the server waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PhaseName {
-    /// Advertise keys.
+    /// Devices advertise keys.
     Advertise,
-    /// Reveal the parts of the graph's randomness.
+    /// Devices reveal their contributions to the graph's randomness.
     Reveal,
-    /// Share keys.
+    /// Devices share secrets.
     Share,
-    /// Confirm the shares of the neighbours.
+    /// Devices confirm the shares of their neighbours.
     Confirm,
-    /// Masked input of a slot.
+    /// Devices send the masked input of a slot.
     MaskedInput(u32),
-    /// Consistency check of a slot.
+    /// Devices attest the survivors of a slot.
     Consistency(u32),
-    /// Unmask a slot.
+    /// Devices reveal shares to unmask a slot.
     Unmask(u32),
 }
 
-/// Why a round ended without a sum.
+/// The reason for which a round failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RoundFailure {
-    /// Too few devices came through a phase.
-    #[error("{have} devices came through {phase:?}, {need} were needed")]
+    /// Too few devices completed a phase.
+    #[error("{have} devices completed {phase:?}, {need} are required")]
     TooFew {
         /// The phase.
         phase: PhaseName,
-        /// The devices that came through.
+        /// The number of devices that completed the phase.
         have: usize,
-        /// The devices needed.
+        /// The required number.
         need: usize,
     },
-    /// A device that was to draw the graph fell silent after it had committed. No other may take its part:
-    /// whoever chose among graphs could choose a bad one.
-    #[error("device {device} committed to a part of the graph's randomness and did not reveal it")]
+    /// A device that determines the graph committed to a nonce and did not reveal it. It cannot be
+    /// replaced, because a choice among graphs would allow a bad choice.
+    #[error("device {device} committed to a graph nonce and did not reveal it")]
     Withheld {
         /// The device.
         device: DeviceId,
     },
-    /// A secret of a device cannot be recovered: too few of its neighbours are left.
-    #[error("{have} shares of a secret of device {device} are left, {need} are needed")]
+    /// A secret of a device cannot be recovered, because too few of its neighbours are left.
+    #[error("{have} shares of a secret of device {device} are left, {need} are required")]
     TooFewShares {
         /// The device.
         device: DeviceId,
-        /// The shares received.
+        /// The number of shares received.
         have: usize,
         /// The threshold.
         need: usize,
     },
-    /// The shares of a device's secret combine to something that its commitment does not match: the device
-    /// shared or deposited something else, or more of its neighbours lied than can be told from the others.
+    /// The recovered secret does not match its commitment. The device shared or deposited a wrong
+    /// value, or too many of its neighbours misbehaved to identify them.
     #[error("the recovered secret of device {device} does not match its commitment")]
     WrongSecret {
         /// The device.
@@ -63,61 +63,62 @@ pub enum RoundFailure {
     },
 }
 
-/// Why a message was not taken. The round goes on without it.
+/// The reason for which a message was rejected. The round continues without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RefusedMessage {
-    /// Another round.
-    #[error("the message belongs to another round")]
+    /// The message belongs to a different round.
+    #[error("the message belongs to a different round")]
     WrongRound,
-    /// A message that the present phase does not take: too late, or too early.
-    #[error("the message does not belong in this phase")]
+    /// The current phase does not accept the message.
+    #[error("the message does not belong to this phase")]
     WrongPhase,
-    /// A device that is not, or no longer, in the round.
+    /// The device is not, or no longer, in the round.
     #[error("device {0} is not in this phase")]
     UnknownDevice(DeviceId),
-    /// A second message of the same phase.
-    #[error("device {0} has answered already")]
+    /// The device has already answered in this phase.
+    #[error("device {0} has already answered")]
     Duplicate(DeviceId),
-    /// A signature that does not hold.
-    #[error("the signature of device {0} does not hold")]
+    /// The signature is invalid.
+    #[error("the signature of device {0} is invalid")]
     BadSignature(DeviceId),
-    /// A value that does not match its commitment.
-    #[error("device {0} is not bound by what it committed to")]
+    /// The value does not match its commitment.
+    #[error("the value of device {0} does not match its commitment")]
     BadCommitment(DeviceId),
-    /// A public key of small order, or none of ML-KEM, with which nobody could agree.
-    #[error("a public key of device {0} is unsound")]
+    /// The X25519 key has small order, or the ML-KEM key is invalid.
+    #[error("a public key of device {0} is invalid")]
     BadKey(DeviceId),
-    /// Another slot.
-    #[error("slot {got} in place of slot {expected}")]
+    /// The message belongs to a different slot.
+    #[error("expected slot {expected}, got slot {got}")]
     WrongSlot {
         /// The open slot.
         expected: u32,
         /// The slot of the message.
         got: u32,
     },
-    /// A vector, a list of boxes or a list of shares of the wrong shape.
+    /// A vector, a list of boxes or a list of shares has the wrong shape.
     #[error("the message of device {0} has the wrong shape")]
     Shape(DeviceId),
 }
 
-/// A lie that was found without ending the round.
+/// Misbehaviour that was detected without ending the round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Misbehaviour {
-    /// More neighbours than can be in league found the device's boxes unreadable. It was left out.
+    /// More neighbours than may collude reported that the device's boxes do not open. It was left
+    /// out.
     SealedBoxes,
-    /// The device called the boxes of more neighbours unreadable than can have lied. It was left out.
+    /// The device reported boxes of more neighbours than may misbehave. It was left out.
     Accusations,
-    /// The device committed to other keys than more neighbours than can have lied. It was left out.
+    /// The device's deposits disagree with more neighbours than may misbehave. It was left out.
     Deposits,
-    /// The device gave false shares of the secrets of more devices than can have dealt them.
+    /// The device revealed false shares of the secrets of more devices than may misbehave.
     FalseShares,
-    /// The device dealt false shares to more neighbours than can have changed them.
+    /// The device dealt false shares to more neighbours than may misbehave.
     DealtShares,
 }
 
-/// Why a slot was not opened.
+/// An error from [`ServerRound::open_slot`](super::ServerRound::open_slot).
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OpenSlotError {
@@ -125,6 +126,6 @@ pub enum OpenSlotError {
     #[error("no slot can be opened now")]
     NotReady,
     /// Too few devices are left.
-    #[error("the round has ended: {0}")]
+    #[error("the round failed: {0}")]
     Ended(#[source] RoundFailure),
 }

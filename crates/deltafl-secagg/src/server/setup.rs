@@ -1,4 +1,4 @@
-//! Key set-up: advertise keys, settle the graph, carry sealed shares.
+//! Key set-up: collect keys, determine the graph, forward sealed shares.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::message::wire::box_len;
 use crate::message::{DeviceSet, KeyBundle, Reveal, ServerBody};
 use crate::transcript::{RoundTranscript, Sha256Digest};
 
-/// Waiting for the keys of the cohort.
+/// Waits for the keys of the cohort.
 #[derive(Debug, Clone)]
 pub(super) struct Advertising {
     invited: DeviceSet,
@@ -39,7 +39,7 @@ impl Advertising {
         if !bundle.verifies(&round.roster, &round.header, from) {
             return Err(RefusedMessage::BadSignature(from));
         }
-        // Its neighbours could neither seal for it nor mask with it: it is this device that stays away.
+        // Neighbours could neither seal boxes for this device nor mask with it, so it is left out.
         if !bundle.has_sound_keys() {
             return Err(RefusedMessage::BadKey(from));
         }
@@ -68,7 +68,7 @@ impl Advertising {
     }
 }
 
-/// Waiting for the parts of the graph's randomness.
+/// Waits for the nonces of the graph.
 #[derive(Debug, Clone)]
 pub(super) struct Revealing {
     keys: BTreeMap<DeviceId, KeyBundle>,
@@ -106,7 +106,8 @@ impl Revealing {
         self.reveals.len() == self.keys.len()
     }
 
-    /// Those that draw the graph must have revealed; another member that has not keeps its place.
+    /// The members that determine the graph must have revealed. Other members that have not keep
+    /// their position.
     pub(super) fn finish(mut self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let rule = round.params.graph;
         let drawers = rule.drawers(round.params.cohort, &self.commitments);
@@ -135,34 +136,34 @@ impl Revealing {
     }
 }
 
-/// What the server knows once the graph is settled.
+/// The server's data after the graph is determined.
 #[derive(Debug, Clone)]
 pub(super) struct KeySetup {
     pub(super) keys: BTreeMap<DeviceId, KeyBundle>,
     pub(super) graph: Graph,
     pub(super) transcript: RoundTranscript,
-    /// What each device left about each neighbour.
+    /// The deposits of each device about each neighbour.
     pub(super) deposits: Deposits,
 }
 
 impl KeySetup {
-    /// The neighbours of a device and itself.
+    /// Returns a device and its neighbours.
     pub(super) fn circle(&self, id: DeviceId) -> DeviceSet {
         self.graph.neighbours(id).into_iter().chain([id]).collect()
     }
 }
 
-/// Bytes of boxes that wait until all are there. What is longer goes on in four parts: the boxes of a cohort of 500
-/// take 114 MB.
+/// The size in bytes up to which all boxes are forwarded together. Larger sets are forwarded in
+/// four parts: the boxes of a cohort of 500 devices take 114 MB.
 const WAITING: usize = 4 << 20;
 
-/// Waiting for sealed shares.
+/// Waits for sealed shares.
 #[derive(Debug, Clone)]
 pub(super) struct Sharing {
     setup: KeySetup,
-    /// The devices whose boxes came.
+    /// The devices whose boxes have arrived.
     sharers: BTreeSet<DeviceId>,
-    /// The boxes that did not go on yet, by sender, then by recipient.
+    /// The boxes that have not been forwarded, by sender, then by recipient.
     boxes: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
 }
 
@@ -192,8 +193,8 @@ impl Sharing {
         self.sharers.len() == self.setup.keys.len()
     }
 
-    /// What goes on before all boxes are there. It goes to all members: those that have not shared yet get it behind the
-    /// keys, and open it when they have.
+    /// Returns the boxes to forward before all have arrived. They go to all members: a member that
+    /// has not shared yet receives them after the keys and opens them later.
     pub(super) fn forward(&mut self, round: &RoundContext) -> Vec<(DeviceSet, ServerBody)> {
         let members = self.setup.keys.len();
         let each = self.degree() * box_len(round.params.slots);
@@ -222,7 +223,7 @@ impl Sharing {
     }
 }
 
-/// Of these boxes, by sender, those that are for a device.
+/// Returns the boxes for one device, by sender.
 fn boxes_for(
     graph: &Graph,
     boxes: &BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
@@ -232,7 +233,7 @@ fn boxes_for(
     from.filter_map(|from| Some((from, boxes.get(&from)?.get(&to)?.clone()))).collect()
 }
 
-/// Whether an answer of this device is due.
+/// Checks that an answer of this device is expected.
 pub(super) fn expected(from: DeviceId, here: bool, answered: bool) -> Result<(), RefusedMessage> {
     match (here, answered) {
         (false, _) => Err(RefusedMessage::UnknownDevice(from)),

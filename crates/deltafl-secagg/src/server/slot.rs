@@ -1,4 +1,5 @@
-//! One slot: add the masked inputs as they arrive, have the survivors attested, take the masks off.
+//! One slot: add masked inputs as they arrive, collect attestations of the survivors, remove the
+//! masks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use crate::params::SlotSpec;
 use crate::ring::RingVector;
 use crate::shamir::SecretShare;
 
-/// Between slots.
+/// Waits for the application to open the next slot.
 #[derive(Debug, Clone)]
 pub(super) struct Idle {
     setup: KeySetup,
@@ -48,7 +49,7 @@ impl Idle {
     }
 }
 
-/// What the server knows about an open slot.
+/// The server's data about an open slot.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
     pub(super) setup: KeySetup,
@@ -65,12 +66,12 @@ impl Slot {
     }
 }
 
-/// Waiting for masked inputs. Each is added as it arrives: memory is that of one vector.
+/// Waits for masked inputs. Each input is added on arrival, so memory for one vector suffices.
 #[derive(Debug, Clone)]
 pub(super) struct Collecting {
     slot: Slot,
     sum: RingVector,
-    /// By the devices whose inputs are in, what they signed with them.
+    /// The input signatures by device.
     received: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
 }
 
@@ -117,13 +118,13 @@ impl Collecting {
     }
 }
 
-/// Waiting for signatures on the transcript.
+/// Waits for signatures on the transcript.
 #[derive(Debug, Clone)]
 pub(super) struct Attesting {
     slot: Slot,
     sum: RingVector,
     survivors: DeviceSet,
-    /// What the survivors signed with their inputs.
+    /// The signatures that the survivors sent with their inputs.
     masked: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
     signatures: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
 }
@@ -161,8 +162,9 @@ impl Attesting {
     }
 }
 
-/// To each signer the signatures that it wants to see. On a full graph t attestations, one message for all; on a
-/// sparse one those of its circle, and what the survivors there that did not attest signed with their inputs.
+/// Returns the signatures that each signer must verify. On a full graph: t attestations in one
+/// message for all. On a sparse graph: those of its circle, and the input signatures of survivors
+/// in it that did not attest.
 fn attestations(
     slot: &Slot,
     signers: &DeviceSet,
@@ -188,14 +190,14 @@ fn attestations(
     signers.iter().map(near).collect()
 }
 
-/// Waiting for shares.
+/// Waits for shares.
 #[derive(Debug, Clone)]
 pub(super) struct Unmasking {
     slot: Slot,
     sum: RingVector,
     survivors: DeviceSet,
     signers: DeviceSet,
-    /// By the device whose secret they are of, with the devices that sent them in increasing order.
+    /// The shares by owner of the secret, then by holder in increasing order.
     shares: BTreeMap<DeviceId, BTreeMap<DeviceId, SecretShare>>,
     answered: BTreeSet<DeviceId>,
 }
@@ -221,7 +223,7 @@ impl Unmasking {
         Ok(())
     }
 
-    /// The secret of an active device that the server may learn.
+    /// Returns the kind of secret that the server may learn of an active device.
     fn kind(&self, id: DeviceId) -> SecretKind {
         if self.survivors.contains(id) { SecretKind::Seed } else { SecretKind::DepositKey }
     }

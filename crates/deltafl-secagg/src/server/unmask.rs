@@ -1,12 +1,14 @@
-//! Taking the masks off a sum.
+//! Removal of the masks from a sum.
 //!
 //! ```text
-//! Σ_{u survived} x_u = Σ_{u survived} y_u − Σ_{u survived} PRG(b_u) − Σ_{v dropped} Σ_{u survived, u~v} ±PRG(s_uv)
+//! Σ_{u survived} x_u = Σ_{u survived} y_u − Σ_{u survived} PRG(b_u)
+//!                      − Σ_{v dropped} Σ_{u survived, u~v} ±PRG(s_uv)
 //! ```
 //!
-//! b_u of the survivors and k_v of the devices that dropped out are recovered from shares, false ones among
-//! them are found and left out ([`crate::shamir`]), and each secret is checked against what its device
-//! committed to before it is used. k_v opens what v left about each neighbour, and that is s_uv.
+//! The server recovers b_u of the survivors and k_v of the drop-outs from shares. It detects and
+//! discards false shares ([`crate::shamir`]), and checks each secret against the device's
+//! commitment before using it. k_v decrypts the deposits of v, which contain s_uv for each
+//! neighbour u.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +29,8 @@ use crate::transcript::Hasher;
 
 type Shares = BTreeMap<DeviceId, BTreeMap<DeviceId, SecretShare>>;
 
-/// Takes every mask off `sum`, and tells of the lies found on the way; on a verdict the sum is still masked.
+/// Removes every mask from `sum` and returns the misbehaviour found. On failure the sum remains
+/// masked.
 pub(super) fn unmask(
     round: &RoundContext,
     slot: &Slot,
@@ -37,7 +40,7 @@ pub(super) fn unmask(
 ) -> Result<Vec<ServerEvent>, RoundFailure> {
     let mut recovery = Recovery::new(slot, shares);
     let dropped = slot.active.len() - survivors.len();
-    // Of its full length from the start: a vector that grows leaves copies of its keys behind.
+    // Allocate the full length at once: a growing vector would leave copies of keys in memory.
     let mut masks = Vec::with_capacity(survivors.len() + dropped * slot.setup.graph.degree());
     for id in slot.active.iter() {
         if survivors.contains(id) {
@@ -64,7 +67,7 @@ fn self_mask(
     Ok((MaskSign::Minus, self_mask_key(&seed, &round.header, &slot.spec, id)))
 }
 
-/// The masks that survivors share with a device that dropped out.
+/// Returns the masks that survivors share with a device that dropped out.
 fn pairwise_masks(
     round: &RoundContext,
     slot: &Slot,
@@ -88,7 +91,8 @@ fn pairwise_masks(
     for survivor in left {
         let pair = (survivor, dropped);
         let place = PairSlot { params: &round.header, slot: number, pair };
-        // Both ends committed to the same key, so one that does not open is the doing of the one that left it.
+        // Both ends committed to the same key, so a deposit that does not open is the depositor's
+        // fault.
         let left = slot.setup.deposits.get(&dropped).and_then(|of| of.get(&survivor)).ok_or_else(wrong)?;
         let deposit = Deposit::for_slot(left, number).ok_or_else(wrong)?;
         let pair_key = deposit.open(&place, &key).ok_or_else(wrong)?;
@@ -97,16 +101,16 @@ fn pairwise_masks(
     Ok(())
 }
 
-/// Recovers secrets one after another. On a full graph the same devices answer for everybody, so what is
-/// computed for the points of one serves the next.
+/// Recovers secrets one after another. On a full graph the same devices answer for every owner, so
+/// the computation for their points is reused.
 struct Recovery<'a> {
     shares: &'a Shares,
     threshold: usize,
-    /// c, and at least one.
+    /// c, at least one.
     most: usize,
     challenge: Challenge,
     last: Option<(Vec<DeviceId>, Checker)>,
-    /// Owner and holder of shares that are false.
+    /// Owner and holder of each false share.
     wrong: BTreeSet<(DeviceId, DeviceId)>,
     /// Holders of more false shares than owners can have dealt.
     liars: BTreeSet<DeviceId>,
@@ -149,13 +153,15 @@ impl<'a> Recovery<'a> {
         if errors.is_empty() {
             return checker.first().recover(held().map(|(_, share)| share)).map_err(|_| wrong_secret);
         }
-        let (good, weights) = checker.without(&errors).expect("fewer than half of the spare ones are false");
+        let (good, weights) =
+            checker.without(&errors).expect("fewer than half of the spare shares are false");
         let secret = weights.recover(good.iter().map(|&i| &all[&from[i]])).map_err(|_| wrong_secret);
         errors.iter().for_each(|&i| self.blame(device, from[i]));
         secret
     }
 
-    /// A false share: a holder with more of them than c owners can have dealt is a liar, and counts no more.
+    /// Records a false share. A holder with more false shares than c owners can have dealt
+    /// misbehaved, and its shares are ignored.
     fn blame(&mut self, owner: DeviceId, holder: DeviceId) {
         self.wrong.insert((owner, holder));
         if self.wrong.iter().filter(|(_, of)| *of == holder).count() > self.most {
@@ -163,7 +169,8 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// What was found: liars by name, and for the other false shares the two that it may have been.
+    /// Returns the findings: misbehaving devices, and the two candidates for each remaining false
+    /// share.
     fn lies(&self) -> Vec<ServerEvent> {
         let mut dealt: BTreeMap<DeviceId, usize> = BTreeMap::new();
         for (owner, _) in self.wrong.iter().filter(|(_, holder)| !self.liars.contains(holder)) {
@@ -197,8 +204,8 @@ mod tests {
     const N: u32 = 12;
     const THRESHOLD: usize = 6;
 
-    /// The shares of everybody's secret (its id in every byte), where those that `wrong` names by owner and
-    /// holder are of another secret.
+    /// Returns the shares of every device's secret, which is its id in every byte. Shares for which
+    /// `wrong` returns true, by owner and holder, belong to a different secret.
     fn shares(wrong: impl Fn(u32, u32) -> bool) -> Shares {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let points: Vec<FieldElement> = (0..N).map(|i| DeviceId(i).point()).collect();
@@ -225,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_is_wrong_about_many_and_a_dealer_that_is_wrong_for_many_are_told_apart() {
+    fn false_holders_and_false_dealers_are_distinguished() {
         assert_eq!(recover(&shares(|_, _| false)), Ok(vec![]));
         assert_eq!(recover(&shares(|_, holder| holder == 4)), Ok(vec![caught(4, Misbehaviour::FalseShares)]));
         let dealer = shares(|owner, holder| owner == 7 && holder < 3);
@@ -241,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dealer_whose_shares_are_of_no_secret_is_named_in_the_verdict() {
+    fn a_dealer_whose_shares_encode_no_secret_is_named_in_the_failure() {
         let halves = shares(|owner, holder| owner == 7 && holder % 2 == 0);
         assert_eq!(recover(&halves), Err(RoundFailure::WrongSecret { device: DeviceId(7) }));
     }

@@ -1,22 +1,23 @@
-//! False shares are found: shares of one secret are a Reed–Solomon code word.
+//! Detection and correction of false shares, as errors in a Reed–Solomon code.
 //!
-//! m shares at points x_1 … x_m lie on a polynomial f of degree below t. If at most (m−t)/2 of them are false,
-//! f is still the only one that close (Reed and Solomon 1960), and Gao's algorithm (2003) finds it in O(m²).
-//! Most words have no errors, which one product per share tells: f is orthogonal to the dual code,
+//! m shares at points x_1 … x_m are values of a polynomial f of degree below t. If at most (m−t)/2
+//! of them are false, f is the only polynomial that close (Reed and Solomon 1960). Gao's algorithm
+//! (2003) finds it in O(m²). Most words contain no errors. A test with one product per share
+//! detects this case, because f is orthogonal to the dual code:
 //!
 //! ```text
 //! Σ_i v_i h(x_i) f(x_i) = 0      v_i = 1 / Π_{j≠i} (x_i − x_j),  h of degree below m−t
 //! ```
 //!
-//! for h(X) = Σ_j α^j X^j and an α that was not known when the shares were made, and for shares with errors
-//! only if α is one of fewer than m−t roots: a chance below 2⁻⁵⁰. The five limbs of a share are tested as one,
-//! Σ_l β^l share_l.
+//! The test uses h(X) = Σ_j α^j X^j with an α that was unknown when the shares were created. Shares
+//! with errors pass only if α is one of fewer than m−t roots, with probability below 2⁻⁵⁰. The five
+//! limbs of a share are tested together as Σ_l β^l share_l.
 
 use super::{Interpolation, SecretShare, ShamirError, inverses};
 use crate::field::FieldElement;
 use crate::transcript::Sha256Digest;
 
-/// α and β, from a hash of the shares.
+/// The random coefficients α and β, derived from a hash of the shares.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Challenge {
     alpha: FieldElement,
@@ -24,34 +25,35 @@ pub(crate) struct Challenge {
 }
 
 impl Challenge {
-    /// The challenge of a digest that covers all shares.
+    /// Derives the challenge from a digest that covers all shares.
     pub(crate) fn new(digest: &Sha256Digest) -> Self {
         let element = |at: usize| {
             let word = u64::from_le_bytes(digest[at..at + 8].try_into().expect("eight bytes"));
-            // Of 2⁶¹ values one is folded onto another, which no chance here notices.
+            // One of the 2⁶¹ values maps onto another, which is negligible here.
             FieldElement::new(word >> 3).unwrap_or(FieldElement::ONE)
         };
         Self { alpha: element(0), beta: element(8) }
     }
 
-    /// The limbs of a share as one element.
+    /// Combines the limbs of a share into one element.
     fn combine(self, share: &SecretShare) -> FieldElement {
         share.0.iter().rev().fold(FieldElement::ZERO, |sum, &limb| sum * self.beta + limb)
     }
 }
 
-/// Tests and corrects shares at a fixed set of points.
+/// Checks and corrects shares at a fixed set of points.
 pub(crate) struct Checker {
     points: Vec<FieldElement>,
     threshold: usize,
     challenge: Challenge,
-    /// v_i h(x_i).
+    /// The values v_i h(x_i).
     weights: Vec<FieldElement>,
     first: Interpolation,
 }
 
 impl Checker {
-    /// For shares at these points, at least `threshold` of them. O(m²).
+    /// Creates a checker for shares at these points, of which there must be at least `threshold`.
+    /// O(m²).
     pub(crate) fn new(
         points: Vec<FieldElement>,
         threshold: usize,
@@ -68,7 +70,7 @@ impl Checker {
         Ok(Self { points, threshold, challenge, weights, first })
     }
 
-    /// Which of the shares are false; `None` when more are than can be told apart.
+    /// Returns the false shares, or `None` if there are too many to identify.
     pub(crate) fn errors<'a>(&self, shares: impl IntoIterator<Item = &'a SecretShare>) -> Option<Vec<usize>> {
         let word: Vec<FieldElement> = shares.into_iter().map(|share| self.challenge.combine(share)).collect();
         let products = word.iter().zip(&self.weights).map(|(&y, &weight)| y * weight);
@@ -81,12 +83,13 @@ impl Checker {
         (2 * errors.len() <= word.len() - self.threshold).then_some(errors)
     }
 
-    /// The interpolation at the first `threshold` points.
+    /// Returns the interpolation at the first `threshold` points.
     pub(crate) fn first(&self) -> &Interpolation {
         &self.first
     }
 
-    /// The interpolation at the first `threshold` points that are not in `errors`, and which these are.
+    /// Returns the interpolation at the first `threshold` points that are not in `errors`, and
+    /// those points.
     pub(crate) fn without(&self, errors: &[usize]) -> Result<(Vec<usize>, Interpolation), ShamirError> {
         let good: Vec<usize> =
             (0..self.points.len()).filter(|i| !errors.contains(i)).take(self.threshold).collect();
@@ -95,7 +98,7 @@ impl Checker {
     }
 }
 
-/// 1 / Π_{j≠i} (x_i − x_j) for each i; `None` when two points are the same.
+/// Returns 1 / Π_{j≠i} (x_i − x_j) for each i, or `None` if two points are equal.
 fn dual_weights(points: &[FieldElement]) -> Option<Vec<FieldElement>> {
     let product = |i: usize| {
         let others = points.iter().enumerate().filter(|(j, _)| *j != i);
@@ -104,16 +107,17 @@ fn dual_weights(points: &[FieldElement]) -> Option<Vec<FieldElement>> {
     inverses(&(0..points.len()).map(product).collect::<Vec<_>>())
 }
 
-/// A polynomial, the constant first, without leading zeros.
+/// A polynomial with the constant term first and without leading zeros.
 type Polynomial = Vec<FieldElement>;
 
-/// The polynomial of degree below t that differs from the word in at most (m−t)/2 places (Gao 2003).
+/// Returns the polynomial of degree below t that differs from the word in at most (m−t)/2 positions
+/// (Gao 2003).
 fn decode(points: &[FieldElement], word: &[FieldElement], threshold: usize) -> Option<Polynomial> {
     let m = points.len();
     let vanishing = points.iter().fold(vec![FieldElement::ONE], |product, &x| times_linear(&product, x));
     let (mut previous, mut rest) = (vanishing.clone(), interpolate(points, word, &vanishing)?);
     let (mut before, mut cofactor): (Polynomial, Polynomial) = (Vec::new(), vec![FieldElement::ONE]);
-    // Until the degree of the remainder is below (m+t)/2.
+    // Stop when the degree of the remainder is below (m+t)/2.
     while 2 * rest.len() >= m + threshold + 2 {
         let (quotient, remainder) = divide(&previous, &rest)?;
         let next = subtract(&before, &multiply(&quotient, &cofactor));
@@ -124,7 +128,7 @@ fn decode(points: &[FieldElement], word: &[FieldElement], threshold: usize) -> O
     (remainder.is_empty() && f.len() <= threshold).then_some(f)
 }
 
-/// The polynomial of degree below m through all points of the word.
+/// Returns the polynomial of degree below m through all points of the word.
 fn interpolate(points: &[FieldElement], word: &[FieldElement], vanishing: &Polynomial) -> Option<Polynomial> {
     let weights = dual_weights(points)?;
     let mut sum = vec![FieldElement::ZERO; points.len()];
@@ -143,7 +147,7 @@ fn evaluate(polynomial: &Polynomial, x: FieldElement) -> FieldElement {
     polynomial.iter().rev().fold(FieldElement::ZERO, |sum, &coefficient| sum * x + coefficient)
 }
 
-/// p · (X − x).
+/// Returns p · (X − x).
 fn times_linear(polynomial: &Polynomial, x: FieldElement) -> Polynomial {
     let mut product = vec![FieldElement::ZERO; polynomial.len() + 1];
     for (power, &coefficient) in polynomial.iter().enumerate() {
@@ -172,7 +176,7 @@ fn subtract(a: &Polynomial, b: &Polynomial) -> Polynomial {
     trimmed(difference)
 }
 
-/// Quotient and remainder; `None` for a divisor of zero.
+/// Returns quotient and remainder, or `None` if the divisor is zero.
 fn divide(a: &Polynomial, b: &Polynomial) -> Option<(Polynomial, Polynomial)> {
     let lead = b.last()?.inverse()?;
     let mut rest = a.clone();
@@ -219,7 +223,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(60))]
 
         #[test]
-        fn false_shares_are_found_up_to_half_of_those_to_spare(
+        fn up_to_half_as_many_false_shares_as_spare_shares_are_found(
             m in 1u32..40, pick: prop::sample::Index, few: prop::sample::Index, seed: u64,
         ) {
             let threshold = pick.index(m as usize) + 1;
@@ -239,8 +243,8 @@ mod tests {
         }
 
         #[test]
-        fn more_false_shares_than_can_be_told_apart_blame_nobody_wrongly(m in 3u32..20, seed: u64) {
-            // One more than half of the spare ones, at random: no polynomial is close enough.
+        fn too_many_false_shares_blame_no_honest_device(m in 3u32..20, seed: u64) {
+            // One false share more than half of the spare shares: no polynomial is close enough.
             let threshold = m as usize / 2;
             let (points, mut shares) = shares(m, threshold, seed);
             let count = (m as usize - threshold) / 2 + 1;

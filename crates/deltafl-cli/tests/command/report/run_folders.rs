@@ -1,4 +1,4 @@
-//! Run folders to report on: a small one that was trained, a large one that was made up.
+//! Run folders for reports: a small trained one, and a large generated one.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -16,7 +16,7 @@ use deltafl::training::{Event, Observer, ObserverError, RoundRecord, train};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved};
 use deltafl_data::run_folder::{RunFolder, Summary};
 
-/// FedAvg and three levels of Δ-FL, two seeds, twenty rounds on drawn glyphs.
+/// Trains FedAvg and three levels of Δ-FL with two seeds for twenty rounds on synthetic glyphs.
 pub(crate) fn trained(folder: &Path) -> Summary {
     trained_as(
         folder,
@@ -25,7 +25,7 @@ pub(crate) fn trained(folder: &Path) -> Summary {
     )
 }
 
-/// The same with other algorithms.
+/// Trains the same with other algorithms.
 pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary {
     let mut experiment = experiment(&format!(
         "name = '{name}'\nseeds = [1, 2]\nrounds = 20\ncohort = 10\nevaluate_every = 4\n\
@@ -51,7 +51,8 @@ pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary
     scribe.folder.summarise().unwrap()
 }
 
-/// What a server leaves behind whose cohorts tell of the examples that they hold out: no device told its figures.
+/// Writes the run folder of a server whose cohorts send histograms over held-out examples, without
+/// results of single devices.
 pub(crate) fn deployed(folder: &Path) -> Summary {
     let experiment = experiment(
         "name = 'deployed'\nrounds = 20\ncohort = 20\nevaluate_every = 4\n\
@@ -71,7 +72,8 @@ pub(crate) fn deployed(folder: &Path) -> Summary {
     scribe.folder.summarise().unwrap()
 }
 
-/// As many devices (half of them train), tracks and evaluations as the page must bear: the numbers are made up.
+/// Writes a generated run with as many devices (half of them train devices), tracks and evaluations
+/// as a page must support.
 pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summary {
     let experiment = experiment(&format!(
         "name = 'made-up'\nseeds = [1]\nrounds = {}\ncohort = 100\nevaluate_every = 10\n\
@@ -116,7 +118,7 @@ pub(crate) fn made_up(folder: &Path, devices: usize, evaluations: u64) -> Summar
     run.summarise().unwrap()
 }
 
-/// Errors that fall over the rounds, faster for hard devices when θ is small.
+/// Generates errors that decrease over the rounds, faster for hard devices if θ is small.
 fn drawn_up(split: Split, devices: usize, tracks: usize, evaluation: u64) -> SplitEvaluation {
     let device =
         |k: usize| EvaluatedDevice { id: format!("writer-{k:05}"), examples: 20 + (k as u64 * 37) % 400 };

@@ -1,4 +1,5 @@
-//! AEGIS-128X4: a register holds one block of state of each of the four lanes, and all eight stay in registers over a tile.
+//! AEGIS-128X4: a register holds one block of state of each of the four lanes. All eight registers
+//! of state stay in registers during a tile.
 
 use std::arch::x86_64::{
     __m512i, _mm512_aesenc_epi128, _mm512_and_si512, _mm512_loadu_si512, _mm512_setzero_si512,
@@ -20,9 +21,10 @@ pub(in crate::mask) struct VaesAegis {
 }
 
 impl VaesAegis {
-    /// The stream of a key and a nonce from its first byte, where the processor has the instructions.
+    /// Creates the stream of a key and a nonce. Returns `None` if the processor lacks the
+    /// instructions.
     pub(in crate::mask) fn new(key_and_nonce: &[[u8; 16]; 2]) -> Option<Self> {
-        // SAFETY: the instructions that `initial` is compiled for have just been found.
+        // SAFETY: `supported` has confirmed the instructions that `initial` is compiled for.
         supported().then(|| Self { state: unsafe { initial(key_and_nonce) } })
     }
 }
@@ -54,7 +56,7 @@ impl Drop for VaesAegis {
     }
 }
 
-/// The two registers that a state hands out.
+/// Returns the two output registers of a state.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn output(s: &[__m512i; 8]) -> [__m512i; 2] {
@@ -64,8 +66,9 @@ fn output(s: &[__m512i; 8]) -> [__m512i; 2] {
     ]
 }
 
-/// The state after a step: each block becomes the AES round of the one before it, under itself as the key. `first` and
-/// `fifth` are the keys of those two blocks, which take in what the step takes in.
+/// Returns the state after a step. Each block becomes the AES round of the previous block, with
+/// itself as the round key. `first` and `fifth` are the round keys of those blocks, which include
+/// the input.
 #[inline]
 #[target_feature(enable = "vaes,avx512f")]
 fn step(s: &[__m512i; 8], first: __m512i, fifth: __m512i) -> [__m512i; 8] {
@@ -81,7 +84,7 @@ fn step(s: &[__m512i; 8], first: __m512i, fifth: __m512i) -> [__m512i; 8] {
     ]
 }
 
-/// The state of a key and a nonce after the initialisation.
+/// Returns the state of a key and a nonce after the initialisation.
 #[target_feature(enable = "vaes,avx512f")]
 fn initial(key_and_nonce: &[[u8; 16]; 2]) -> [__m512i; 8] {
     let mut first = start(key_and_nonce);
@@ -101,10 +104,10 @@ fn initial(key_and_nonce: &[[u8; 16]; 2]) -> [__m512i; 8] {
     state
 }
 
-/// A block of each lane in a register.
+/// Loads one block per lane into a register.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn lanes(blocks: [[u8; 16]; LANES]) -> __m512i {
-    // SAFETY: four blocks have the 64 bytes of a register, and unaligned loads need no alignment.
+    // SAFETY: four blocks have the 64 bytes of a register. Unaligned loads need no alignment.
     unsafe { _mm512_loadu_si512(blocks.as_ptr().cast()) }
 }

@@ -1,4 +1,4 @@
-//! Messages decode to what was encoded, and malformed messages are rejected.
+//! Encoded messages decode to the same message, and malformed messages are rejected.
 
 use super::*;
 use crate::graph::{CollusionBound, Permille};
@@ -25,10 +25,10 @@ fn share(value: u64) -> SecretShare {
 }
 
 fn bundle() -> KeyBundle {
-    KeyBundle::from_bytes(Bytes::from(vec![1; KeyBundle::len_for(2)])).expect("of the right length")
+    KeyBundle::from_bytes(Bytes::from(vec![1; KeyBundle::len_for(2)])).expect("a valid length")
 }
 
-/// One message of each kind of a device.
+/// Returns one device message of each kind.
 pub(super) fn device_messages() -> Vec<Bytes> {
     let sealed = Bytes::from(vec![7; box_len(1)]);
     [
@@ -52,7 +52,7 @@ pub(super) fn device_messages() -> Vec<Bytes> {
     .collect()
 }
 
-/// One message of each kind of a server.
+/// Returns one server message of each kind.
 pub(super) fn server_messages() -> Vec<Bytes> {
     let sealed = Bytes::from(vec![7; box_len(1)]);
     let half = Permille::new(500).expect("one half");
@@ -82,7 +82,7 @@ pub(super) fn server_messages() -> Vec<Bytes> {
 }
 
 #[test]
-fn every_message_reads_back_to_the_same_bytes() {
+fn every_message_survives_decoding_and_encoding() {
     for bytes in device_messages() {
         let message = decode_device(bytes.clone(), bytes.len()).expect("well formed");
         assert_eq!(encode_device(&message), bytes, "{message:?}");
@@ -94,14 +94,14 @@ fn every_message_reads_back_to_the_same_bytes() {
 }
 
 #[test]
-fn a_message_over_the_limit_is_not_looked_at() {
+fn a_message_over_the_limit_is_rejected_before_decoding() {
     let bytes = device_message(DeviceBody::Reveal(Reveal::from([4; REVEAL_LEN])));
     let (len, limit) = (bytes.len(), bytes.len() - 1);
     assert_eq!(decode_device(bytes, limit).err(), Some(WireError::TooLong { len, limit }));
 }
 
 #[test]
-fn another_version_is_refused() {
+fn a_different_version_is_rejected() {
     let mut bytes = device_message(DeviceBody::Reveal(Reveal::from([4; REVEAL_LEN]))).to_vec();
     assert_eq!(bytes[..2], [0x08, 2], "field 1, a varint: the version");
     bytes[1] = 1;
@@ -109,13 +109,13 @@ fn another_version_is_refused() {
 }
 
 #[test]
-fn a_message_without_contents_is_refused() {
+fn a_message_without_contents_is_rejected() {
     let wire = FromDevice { version: VERSION, session: Bytes::from_static(&[3; 16]), round: 1, body: None };
     assert_eq!(decode_device(wire.encode_to_vec().into(), 1000).err(), Some(WireError::Body));
 }
 
 #[test]
-fn both_shares_of_one_device_in_one_message_are_refused() {
+fn both_shares_of_one_device_in_one_message_are_rejected() {
     let one =
         Records { ids: ids_to_wire([DeviceId(1)].into_iter()), records: Bytes::from_static(&[0; SHARE_LEN]) };
     let unmask = proto::Unmask { slot: 0, seeds: Some(one.clone()), deposit_keys: Some(one) };
@@ -123,7 +123,7 @@ fn both_shares_of_one_device_in_one_message_are_refused() {
 }
 
 #[test]
-fn records_that_do_not_match_their_ids_are_refused() {
+fn records_that_do_not_match_their_ids_are_rejected() {
     let ids = |count: u32| ids_to_wire((0..count).map(DeviceId).collect::<Vec<_>>().into_iter());
     let read = |ids: Bytes, len: usize| arrays::<32>(&Records { ids, records: vec![0; len].into() }, "x");
     assert!(read(ids(2), 64).is_ok());
@@ -131,12 +131,12 @@ fn records_that_do_not_match_their_ids_are_refused() {
     assert!(read(ids(2), 63).is_err(), "not of equal length");
     assert!(read(ids(2), 62).is_err(), "too short");
     assert!(read(ids(2), 66).is_err(), "too long");
-    assert!(read(ids(0), 32).is_err(), "a record of nobody");
-    assert!(read(ids(2).slice(1..), 64).is_err(), "a cut id");
+    assert!(read(ids(0), 32).is_err(), "a record without an id");
+    assert!(read(ids(2).slice(1..), 64).is_err(), "a truncated id");
 }
 
 #[test]
-fn impossible_parameters_do_not_come_through() {
+fn impossible_parameters_are_rejected() {
     let good = proto::Invite { suite: 3, cohort: 5, slots: 1, graph: 2, threshold: 3, ..Default::default() };
     assert!(invite(ROUND, &good).is_ok());
     let active = proto::Invite { graph: 1, threshold: 0, gamma: 100, delta: 200, ..good.clone() };
@@ -144,7 +144,7 @@ fn impossible_parameters_do_not_come_through() {
     for bad in [
         proto::Invite { suite: 9, ..good.clone() },
         proto::Invite { draw: Bytes::from_static(b"short"), ..good.clone() },
-        // Without ML-KEM.
+        // A suite without ML-KEM.
         proto::Invite { suite: 1, ..good.clone() },
         proto::Invite { cohort: u32::MAX, ..good.clone() },
         proto::Invite { slots: 1000, ..good.clone() },
@@ -162,7 +162,7 @@ fn impossible_parameters_do_not_come_through() {
 }
 
 #[test]
-fn pieces_of_a_message_are_its_bytes() {
+fn the_pieces_of_a_message_concatenate_to_its_encoding() {
     let keys = |count| ServerBody::Keys(map((0..count).map(|id| (id, bundle()))));
     let boxes =
         |count, len| ServerBody::Shares(map((0..count).map(|id| (3 * id, Bytes::from(vec![id as u8; len])))));
@@ -176,13 +176,13 @@ fn pieces_of_a_message_are_its_bytes() {
 
 proptest! {
     #[test]
-    fn any_bytes_decode_or_are_refused_without_a_panic(bytes: Vec<u8>) {
+    fn arbitrary_bytes_do_not_panic_the_decoders(bytes: Vec<u8>) {
         let _ = decode_device(bytes.clone().into(), 4096);
         let _ = decode_server(bytes.into(), 4096);
     }
 
     #[test]
-    fn changed_messages_decode_or_are_refused_without_a_panic(which: prop::sample::Index, at: prop::sample::Index, to: u8) {
+    fn modified_messages_do_not_panic_the_decoders(which: prop::sample::Index, at: prop::sample::Index, to: u8) {
         let all: Vec<Bytes> = device_messages().into_iter().chain(server_messages()).collect();
         let mut bytes = which.get(&all).to_vec();
         let at = at.index(bytes.len());

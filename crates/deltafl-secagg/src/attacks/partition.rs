@@ -1,5 +1,5 @@
-//! The sum of a part: the server sees the graph and then says who dropped out, so that some devices are cut
-//! off from the others.
+//! The partition attack: the server sees the graph and then claims drop-outs that cut off some
+//! devices, to learn the sum of a part.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::identity::DeviceId;
 use crate::message::{DeviceSet, ServerBody, ServerMessage};
 
 #[test]
-fn more_drop_outs_than_the_graph_is_made_for_are_refused() {
+fn more_drop_outs_than_the_graph_tolerates_are_rejected() {
     let scene = Scene::new(60, curious(50, 200));
     assert_eq!(scene.graph.least(), 48);
     let members: Vec<DeviceId> = scene.members().into_vec();
@@ -24,8 +24,8 @@ fn more_drop_outs_than_the_graph_is_made_for_are_refused() {
     assert_eq!(tell(47), Err(Abort::TooFew { have: 47, need: 48 }));
 }
 
-/// Everybody is shown the same survivors: two gaps of k/2 devices beside an arc of `arc` devices are said to
-/// have dropped out. Whether the server gets the seeds of the whole arc.
+/// Shows all devices the same survivors. Two gaps of k/2 devices next to an arc of `arc` devices
+/// are claimed to have dropped out. Returns true if the server obtains the seeds of the whole arc.
 fn arc_opens(graph: &Graph, first: DeviceId, arc: usize, colluding: &BTreeSet<DeviceId>) -> bool {
     let (ring, half) = (ring_from(graph, first), graph.degree() / 2);
     let gap = |place: usize| (arc..arc + half).contains(&place) || place >= ring.len() - half;
@@ -42,7 +42,7 @@ fn arc_opens(graph: &Graph, first: DeviceId, arc: usize, colluding: &BTreeSet<De
 }
 
 #[test]
-fn an_arc_of_the_ring_cannot_be_cut_off_whoever_is_said_to_have_dropped_out() {
+fn no_claimed_drop_outs_cut_off_an_arc_of_the_ring() {
     let members: Vec<DeviceId> = (0..1000).map(DeviceId).collect();
     let graph = Graph::new(GraphRule::default(), 1000, &members, &[5; 32]);
     let ring = ring_from(&graph, DeviceId(0));
@@ -56,9 +56,9 @@ fn an_arc_of_the_ring_cannot_be_cut_off_whoever_is_said_to_have_dropped_out() {
 }
 
 #[test]
-fn an_arc_of_the_ring_is_cut_off_under_honest_but_curious_parameters() {
-    // That the arc is 100 devices long and the gaps 44 is within δ = 20 %: only the choice of who drops out
-    // makes it.
+fn claimed_drop_outs_cut_off_an_arc_under_honest_but_curious_parameters() {
+    // An arc of 100 devices and gaps of 44 are within δ = 20 %. Only the choice of the drop-outs
+    // enables the attack.
     let members: Vec<DeviceId> = (0..500).map(DeviceId).collect();
     let graph = Graph::new(curious(50, 200), 500, &members, &[5; 32]);
     assert!(graph.degree() <= 500 - graph.least());
@@ -66,9 +66,10 @@ fn an_arc_of_the_ring_is_cut_off_under_honest_but_curious_parameters() {
 }
 
 #[test]
-fn a_neighbour_that_masked_without_somebody_gets_no_help_from_those_that_did_not() {
-    // Told that the other side of a cut is gone, devices mask without it; the other side, told nothing of the
-    // kind, is to help open them. What they attest is another transcript, so the server says that they are silent.
+fn devices_do_not_unmask_a_neighbour_that_masked_with_other_devices() {
+    // Devices for which the other side of a cut is gone mask without it. The other side,
+    // with a different view, is asked to unmask them. Their attestations are on a different
+    // transcript, so the server claims that they are silent.
     let mut scene = Scene::new(60, curious(50, 200));
     assert!(!scene.graph.is_full());
     let (members, cut_off) = (scene.members(), DeviceId(7));
@@ -78,7 +79,7 @@ fn a_neighbour_that_masked_without_somebody_gets_no_help_from_those_that_did_not
         let answered = scene.play(&views, &BTreeSet::new()).answered;
         others.iter().copied().filter(|id| !answered.contains(id)).collect::<Vec<_>>()
     };
-    assert_eq!(refused(&scene), [], "a neighbour that masked between the same devices may fall silent");
+    assert_eq!(refused(&scene), [], "a neighbour that masked with the same devices may be silent");
     let fewer: DeviceSet = members.iter().filter(|id| id.0 != 9).collect();
     let signature = scene.masked_between(cut_off, &fewer);
     scene.masked.insert(cut_off, signature);
@@ -91,9 +92,9 @@ fn a_neighbour_that_masked_without_somebody_gets_no_help_from_those_that_did_not
     );
 }
 
-/// What makes an attestation stand for the signature with the input: it is on between whom a device masked.
+/// An attestation can replace the input signature, because it covers the active devices.
 #[test]
-fn a_device_that_masked_between_others_attests_another_transcript() {
+fn a_device_that_masked_with_other_devices_attests_a_different_transcript() {
     let scene = Scene::new(60, curious(50, 200));
     let members = scene.members();
     let fewer: DeviceSet = members.iter().filter(|id| id.0 != 9).collect();
