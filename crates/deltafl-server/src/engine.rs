@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use deltafl::data::Split;
 use deltafl::exchange::{
-    Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
+    CohortMember, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
 };
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query, RoundKey, encode};
@@ -375,7 +375,7 @@ impl Exchange for Remote {
     }
 
     /// Nobody is told before the round begins: who is there by then is not known yet.
-    fn announce(&mut self, _: &[Drawn]) {}
+    fn announce(&mut self, _: &[CohortMember]) {}
 
     /// Waits until as many devices are ready as a round needs. Here alone a server that is to stop does so: a round that has
     /// begun is finished, because devices would not answer its questions again.

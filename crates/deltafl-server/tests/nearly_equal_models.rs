@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use deltafl::device::{Member, UpdateRandomness, stream_key};
 use deltafl::evaluation::Measure;
-use deltafl::exchange::{Drawn, Exchange as _, Round, Sum, TrainIndex};
+use deltafl::exchange::{CohortMember, Exchange as _, Round, Sum, TrainIndex};
 use deltafl::memory::Memory;
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
@@ -142,9 +142,9 @@ impl Attack {
         }
         let mut engine = self.engine.take().unwrap();
         let summed = tokio::task::spawn_blocking(move || {
-            let cohort: Vec<Drawn> = (0..DEVICES)
+            let cohort: Vec<CohortMember> = (0..DEVICES)
                 .filter(|device| !asked.without.contains(device))
-                .map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false })
+                .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
                 .collect();
             let Asked { seed, round: index, terms, queries, .. } = asked;
             engine.set_run(run);
@@ -163,7 +163,7 @@ impl Attack {
         let key = Round {
             seed: 1,
             index: 0,
-            cohort: &[Drawn { device: TrainIndex(0), times: 1, dropped: false }; DEVICES as usize],
+            cohort: &[CohortMember { device: TrainIndex(0), times: 1, dropped: false }; DEVICES as usize],
             terms: Terms::PRIVATE,
             own: &[],
         }

@@ -43,7 +43,7 @@ impl TrainIndex {
 
 /// A device of a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drawn {
+pub struct CohortMember {
     /// Which one.
     pub device: TrainIndex,
     /// How often it was drawn; more than once only with replacement.
@@ -60,7 +60,7 @@ pub struct Round<'a> {
     /// t, counted from 0.
     pub index: u64,
     /// S_t.
-    pub cohort: &'a [Drawn],
+    pub cohort: &'a [CohortMember],
     /// On what terms its devices answer.
     pub terms: Terms,
     /// What the devices of a simulation remember, per update asked for; empty where nobody remembers anything. Devices of a
@@ -236,7 +236,7 @@ pub trait Exchange {
     fn reachable(&mut self) -> Result<Reachable, ExchangeError>;
 
     /// Tells who will be asked in the round after this one, so that an exchange that waits can prepare.
-    fn announce(&mut self, next: &[Drawn]);
+    fn announce(&mut self, next: &[CohortMember]);
 
     /// F_k(w) of each cohort device that answers, per params (open mode; Algorithm 2, lines 3–4).
     /// A device whose loss is not finite is left out.

@@ -14,7 +14,7 @@ use crate::algorithm::Track;
 use crate::cohort::Draw;
 use crate::data::Split;
 use crate::evaluation::CohortEvaluation;
-use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Traffic};
+use crate::exchange::{CohortMember, Exchange, ExchangeError, Reachable, Round, Traffic};
 use crate::memory::{DeviceMemories, Memory};
 use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
@@ -243,7 +243,7 @@ fn first_cohort(exchange: &dyn Exchange, plan: &Plan, state: &State, round: u64)
 
 /// A cohort that was drawn ahead.
 struct Announced {
-    cohort: Vec<Drawn>,
+    cohort: Vec<CohortMember>,
     /// How many devices there were then.
     devices: usize,
 }
@@ -292,7 +292,7 @@ fn one_round(
     exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
-    cohort: &[Drawn],
+    cohort: &[CohortMember],
     reporting: LossReporting,
 ) -> Result<Finished, TrainingError> {
     let terms = plan.terms;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::peers::{cut, owners};
 use super::recall::{self, Recalled};
 use super::{
-    Drawn, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation, TrainIndex,
+    CohortMember, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation,
+    TrainIndex,
 };
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
@@ -33,11 +34,11 @@ pub(super) struct Fleet<'a, C, P> {
     /// F_k(w) of the devices of the current cohort, in its order.
     losses: LossCache<Params, Vec<f64>>,
     /// The cohort whose losses are known.
-    cohort: Vec<Drawn>,
+    cohort: Vec<CohortMember>,
     /// By federation index, where each device has the examples that it holds out; found when somebody first asks.
     held_out: Option<Vec<Option<FederationIndex>>>,
     /// The cohort of the next round.
-    next: Vec<Drawn>,
+    next: Vec<CohortMember>,
     share: Share,
 }
 
@@ -110,7 +111,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 
     /// Takes in who will be asked in the next round.
-    pub(super) fn announce(&mut self, next: &[Drawn]) {
+    pub(super) fn announce(&mut self, next: &[CohortMember]) {
         self.next = next.to_vec();
         let devices = self.federation_indices(next);
         self.compute.prefetch(&devices);
@@ -126,7 +127,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let of_params = |params: &&Params| {
             let losses = self.losses.get(params).map_or(&[][..], Vec::as_slice);
             let answering = round.cohort.iter().zip(losses).filter(|(drawn, _)| !drawn.dropped);
-            let told = |(drawn, &loss): (&Drawn, &f64)| DeviceLoss::new(loss, self.weight(round, drawn)).ok();
+            let told =
+                |(drawn, &loss): (&CohortMember, &f64)| DeviceLoss::new(loss, self.weight(round, drawn)).ok();
             answering.filter_map(told).collect()
         };
         Ok(params.iter().map(of_params).collect())
@@ -227,12 +229,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         })
     }
 
-    fn federation_indices(&self, cohort: &[Drawn]) -> Vec<FederationIndex> {
+    fn federation_indices(&self, cohort: &[CohortMember]) -> Vec<FederationIndex> {
         cohort.iter().map(|drawn| self.train[drawn.device.place()]).collect()
     }
 
     /// α_k, times how often the device was drawn.
-    fn weight(&self, round: &Round<'_>, drawn: &Drawn) -> f64 {
+    fn weight(&self, round: &Round<'_>, drawn: &CohortMember) -> f64 {
         round.terms.weights.of(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
     }
 

@@ -15,7 +15,7 @@ use deltafl_secagg::simulate::{DropOut, SimulatedRound, SimulationConfig, Simula
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use super::{Drawn, ExchangeError, Fleet, Peers, Round, Sum, Traffic, TrainIndex};
+use super::{CohortMember, ExchangeError, Fleet, Peers, Round, Sum, Traffic, TrainIndex};
 use crate::compute::Compute;
 use crate::memory::Memory;
 use crate::question::{Ask, Query, encode};
@@ -37,7 +37,7 @@ struct Setup {
     round: (u64, u64),
     /// How often keys were set up in it.
     generation: u64,
-    cohort: Vec<Drawn>,
+    cohort: Vec<CohortMember>,
     protocol: SimulatedRound,
     counted: Traffic,
     slots_left: u32,

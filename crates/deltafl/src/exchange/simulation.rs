@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use super::masked::MaskedSums;
 use super::{
-    Alone, Drawn, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, Share, SplitEvaluation, Sum,
-    Traffic,
+    Alone, CohortMember, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, Share, SplitEvaluation,
+    Sum, Traffic,
 };
 use crate::compute::{Compute, Threads};
 use crate::data::{Federation, Split};
@@ -111,7 +111,7 @@ impl<C: Compute, P: Peers> Exchange for Simulation<'_, C, P> {
         Ok(Reachable::Everyone)
     }
 
-    fn announce(&mut self, next: &[Drawn]) {
+    fn announce(&mut self, next: &[CohortMember]) {
         self.fleet.announce(next);
     }
 

@@ -1,7 +1,7 @@
 //! An exchange for tests that intercepts calls of another exchange. Other crates include this file.
 
 use deltafl::data::Split;
-use deltafl::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
+use deltafl::exchange::{CohortMember, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
 use deltafl::params::Params;
 use deltafl::question::Query;
 use deltafl::superquantile::DeviceLoss;
@@ -60,7 +60,7 @@ impl<E: Exchange> Exchange for Intercepted<'_, E> {
         self.inner.attempts()
     }
 
-    fn announce(&mut self, next: &[Drawn]) {
+    fn announce(&mut self, next: &[CohortMember]) {
         self.inner.announce(next);
     }
 
