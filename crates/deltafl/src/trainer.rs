@@ -21,7 +21,7 @@ use crate::task::Task;
 
 mod correction;
 
-pub use correction::{Correction, Trained};
+pub use correction::{Correction, LocalResult};
 
 /// How long a device trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,7 +256,7 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
         self.model.store(working, local);
         if let Some(correction) = plan.correction {
             let (steps, learning_rate) = (plan.steps(examples.len() as u64), plan.learning_rate);
-            let trained = Trained { params, local, sent: task.sent, steps, learning_rate };
+            let trained = LocalResult { params, local, sent: task.sent, steps, learning_rate };
             (correction.finish)(&trained, own, changes);
         }
         Ok(&self.memory.local)

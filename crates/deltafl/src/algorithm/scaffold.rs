@@ -16,7 +16,7 @@ use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue
 use crate::params::{Params, UpdateSum};
 use crate::selection::EVERYONE;
 use crate::server_step::{Applied, ServerStep};
-use crate::trainer::{Correction, Trained};
+use crate::trainer::{Correction, LocalResult};
 
 /// SCAFFOLD.
 pub static SCAFFOLD: Algorithm = Algorithm {
@@ -57,8 +57,8 @@ pub static CONTROL_VARIATE: Correction = Correction {
 };
 
 /// c_k⁺, and what it differs by from c_k.
-fn finish(trained: &Trained<'_>, own: &mut Memory, changes: &mut [f32]) {
-    let Trained { params, local, sent, steps, learning_rate } = *trained;
+fn finish(trained: &LocalResult<'_>, own: &mut Memory, changes: &mut [f32]) {
+    let LocalResult { params, local, sent, steps, learning_rate } = *trained;
     let per_step = 1.0 / (steps as f64 * f64::from(learning_rate));
     let moved = params.iter().zip(local).map(|(&from, &to)| (f64::from(from) - f64::from(to)) * per_step);
     for ((change, moved), &control) in changes.iter_mut().zip(moved).zip(sent[0].as_slice()) {
@@ -108,8 +108,13 @@ mod tests {
         let mut drift = [0.0; 2];
         (CONTROL_VARIATE.drift)(&sent, &own, &mut drift);
         assert_eq!(drift, [0.5, -1.0], "a new device has no control of its own");
-        let trained =
-            Trained { params: &[1.0, 1.0], local: &[0.0, 1.5], sent: &sent, steps: 4, learning_rate: 0.125 };
+        let trained = LocalResult {
+            params: &[1.0, 1.0],
+            local: &[0.0, 1.5],
+            sent: &sent,
+            steps: 4,
+            learning_rate: 0.125,
+        };
         let mut changes = [0.0; 2];
         (CONTROL_VARIATE.finish)(&trained, &mut own, &mut changes);
         // (w_t − w_k) / (K γ) is (2, −1); less c that is (1.5, 0).

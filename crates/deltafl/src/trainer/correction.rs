@@ -22,7 +22,7 @@ pub struct Correction {
     /// Writes the drift, from what was sent and what the device remembers.
     pub drift: fn(sent: &[Params], own: &Memory, drift: &mut [f32]),
     /// Lets the device remember its update, and writes the change to each vector sent, one behind the other.
-    pub finish: fn(trained: &Trained<'_>, own: &mut Memory, changes: &mut [f32]),
+    pub finish: fn(trained: &LocalResult<'_>, own: &mut Memory, changes: &mut [f32]),
 }
 
 /// Corrections are what they are called: there is one of each name.
@@ -34,7 +34,7 @@ impl PartialEq for Correction {
 
 /// A local update that has been made.
 #[derive(Clone, Copy, Debug)]
-pub struct Trained<'a> {
+pub struct LocalResult<'a> {
     /// w_t.
     pub params: &'a [f32],
     /// w_k.
