@@ -25,7 +25,7 @@ mod simulation;
 
 use fleet::Fleet;
 pub use masked::SLOTS;
-pub use peers::{Alone, Peers, Share};
+pub use peers::{Alone, Peers, WorkDone};
 pub use simulation::Simulation;
 
 /// The place of a device among those that train: its place in the roster of a deployed federation. In a federation that also

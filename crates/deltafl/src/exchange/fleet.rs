@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::peers::{cut, owners};
 use super::recall::{self, Recalled};
 use super::{
-    CohortMember, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation,
-    TrainIndex,
+    CohortMember, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, SplitEvaluation, TrainIndex,
+    WorkDone,
 };
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
@@ -39,7 +39,7 @@ pub(super) struct Fleet<'a, C, P> {
     held_out: Option<Vec<Option<FederationIndex>>>,
     /// The cohort of the next round.
     next: Vec<CohortMember>,
-    share: Share,
+    work_done: WorkDone,
 }
 
 /// An update that a member of the cohort owes.
@@ -86,7 +86,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             cohort: Vec::new(),
             held_out: None,
             next: Vec::new(),
-            share: Share::default(),
+            work_done: WorkDone::default(),
         })
     }
 
@@ -106,8 +106,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 
     /// What this process has computed so far.
-    pub(super) fn share(&self) -> Share {
-        self.share
+    pub(super) fn work_done(&self) -> WorkDone {
+        self.work_done
     }
 
     /// Takes in who will be asked in the next round.
@@ -289,7 +289,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let cuts = cut(blocks.iter().map(|block| block.examples.len() as u64), self.peers.size());
         let mine = &blocks[cuts[self.peers.rank()].clone()];
         let examples = mine.iter().map(|block| block.examples.len() as u64).sum::<u64>();
-        self.share.examples += examples * params.len() as u64;
+        self.work_done.examples += examples * params.len() as u64;
 
         let part = self.peers.compute(|| self.compute.scores(mine, params))?.concat();
         let lengths: Vec<usize> = cuts.iter().map(|cut| cut.len() * params.len()).collect();
@@ -357,8 +357,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         sum_of: impl Fn(&Owed) -> usize,
         sums: &mut [Vec<u64>],
     ) -> Result<Vec<Recalled>, ExchangeError> {
-        self.share.updates += owed.len() as u64;
-        self.share.examples += owed.iter().map(|owed| owed.examples).sum::<u64>();
+        self.work_done.updates += owed.len() as u64;
+        self.work_done.examples += owed.iter().map(|owed| owed.examples).sum::<u64>();
         let task = |owed: &Owed| {
             let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[owed.query] else {
                 return None;

@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use super::masked::MaskedSums;
 use super::{
-    Alone, CohortMember, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, Share, SplitEvaluation,
-    Sum, Traffic,
+    Alone, CohortMember, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, SplitEvaluation, Sum,
+    Traffic, WorkDone,
 };
 use crate::compute::{Compute, Threads};
 use crate::data::{Federation, Split};
@@ -93,8 +93,8 @@ impl<'a, C: Compute, P: Peers> Simulation<'a, C, P> {
     }
 
     /// Returns the work that this process has done so far.
-    pub fn share(&self) -> Share {
-        self.fleet.share()
+    pub fn work_done(&self) -> WorkDone {
+        self.fleet.work_done()
     }
 }
 
