@@ -44,7 +44,7 @@ pub(super) struct Fleet<'a, C, P> {
 
 /// An update that a member of the cohort owes.
 #[derive(Clone, Copy)]
-struct Owed {
+struct PendingUpdate {
     query: usize,
     member: usize,
     /// α_k·ω_k; NaN where the loss is not a number.
@@ -137,12 +137,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     /// For each query, the sum of the answers over the cohort.
     pub(super) fn sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
-        let mut owed = self.owed(round, queries);
-        let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+        let mut pending = self.pending_updates(round, queries);
+        let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
         let mut owners = owners(&costs, self.peers.size()).into_iter();
-        owed.retain(|_| owners.next() == Some(self.peers.rank()));
+        pending.retain(|_| owners.next() == Some(self.peers.rank()));
         let mut sums: Vec<Vec<u64>> = queries.iter().map(|query| vec![0; query.answer_len()]).collect();
-        let recalled = self.update(round, queries, &owed, |owed| owed.query, &mut sums)?;
+        let recalled = self.update(round, queries, &pending, |pending| pending.query, &mut sums)?;
         let everybody: Vec<usize> = (0..round.cohort.len()).collect();
         let told = self.held_out_scores(round, queries, &everybody)?;
         if self.peers.rank() == 0 {
@@ -164,18 +164,18 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         members: &[usize],
     ) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
-        let place = |owed: &Owed| members.iter().position(|&member| member == owed.member);
-        let mut owed = self.owed(round, queries);
-        owed.retain(|owed| place(owed).is_some());
-        let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+        let place = |pending: &PendingUpdate| members.iter().position(|&member| member == pending.member);
+        let mut pending = self.pending_updates(round, queries);
+        pending.retain(|pending| place(pending).is_some());
+        let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
         let mut owners = owners(&costs, self.peers.size()).into_iter();
-        owed.retain(|_| owners.next() == Some(self.peers.rank()));
+        pending.retain(|_| owners.next() == Some(self.peers.rank()));
 
         let lens: Vec<usize> = queries.iter().map(Query::answer_len).collect();
         let mut parts: Vec<Vec<u64>> =
             members.iter().flat_map(|_| lens.iter().map(|&len| vec![0; len])).collect();
-        let part = |owed: &Owed| place(owed).unwrap_or(0) * queries.len() + owed.query;
-        let mut recalled = self.update(round, queries, &owed, part, &mut parts)?;
+        let part = |pending: &PendingUpdate| place(pending).unwrap_or(0) * queries.len() + pending.query;
+        let mut recalled = self.update(round, queries, &pending, part, &mut parts)?;
         let told = self.held_out_scores(round, queries, members)?;
         if self.peers.rank() == 0 {
             for (part, values) in parts.iter_mut().enumerate() {
@@ -309,7 +309,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
 
     /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
     /// end. A device that does not count costs nothing.
-    fn owed(&self, round: &Round<'_>, queries: &[Query]) -> Vec<Owed> {
+    fn pending_updates(&self, round: &Round<'_>, queries: &[Query]) -> Vec<PendingUpdate> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
         for member in answering {
@@ -325,11 +325,11 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                     Contribution::new(ask, self.weight(round, drawn), loss)
                 {
                     let examples = plan.examples(self.counts[drawn.device.place()]);
-                    all.push(Owed { query, member, weight, examples });
+                    all.push(PendingUpdate { query, member, weight, examples });
                 }
             }
         }
-        all.sort_by_key(|owed| Reverse(owed.examples));
+        all.sort_by_key(|pending| Reverse(pending.examples));
         all
     }
 
@@ -353,25 +353,25 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         &mut self,
         round: &Round<'_>,
         queries: &[Query],
-        owed: &[Owed],
-        sum_of: impl Fn(&Owed) -> usize,
+        pending: &[PendingUpdate],
+        sum_of: impl Fn(&PendingUpdate) -> usize,
         sums: &mut [Vec<u64>],
     ) -> Result<Vec<Recalled>, ExchangeError> {
-        self.work_done.updates += owed.len() as u64;
-        self.work_done.examples += owed.iter().map(|owed| owed.examples).sum::<u64>();
-        let task = |owed: &Owed| {
-            let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[owed.query] else {
+        self.work_done.updates += pending.len() as u64;
+        self.work_done.examples += pending.iter().map(|pending| pending.examples).sum::<u64>();
+        let task = |pending: &PendingUpdate| {
+            let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[pending.query] else {
                 return None;
             };
-            let drawn = round.cohort[owed.member].device;
-            let own = round.own.get(owed.query).and_then(|devices| devices.get(drawn));
+            let drawn = round.cohort[pending.member].device;
+            let own = round.own.get(pending.query).and_then(|devices| devices.get(drawn));
             let device = self.train[drawn.place()];
-            Some(UpdateTask { device, params, sent, own, plan, weight: owed.weight, sum: sum_of(owed) })
+            Some(UpdateTask { device, params, sent, own, plan, weight: pending.weight, sum: sum_of(pending) })
         };
-        let tasks: Vec<UpdateTask<'_>> = owed.iter().filter_map(task).collect();
+        let tasks: Vec<UpdateTask<'_>> = pending.iter().filter_map(task).collect();
         let remembered = self.peers.compute(|| self.compute.updates(&round.key(), &tasks, sums))?;
         let recalled = |(task, memory): (usize, Memory)| {
-            let Owed { query, member, .. } = owed[task];
+            let PendingUpdate { query, member, .. } = pending[task];
             Recalled { query, member, memory }
         };
         Ok(remembered.into_iter().map(recalled).collect())
@@ -474,11 +474,11 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
         let devices = self.federation_indices(&self.next);
         if self.losses.is_empty() {
-            let owed = self.owed(&Round { cohort: &self.next, ..*round }, queries);
-            let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+            let pending = self.pending_updates(&Round { cohort: &self.next, ..*round }, queries);
+            let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
             let owners = owners(&costs, self.peers.size());
-            let mine = owed.iter().zip(owners).filter(|(_, owner)| *owner == self.peers.rank());
-            mine.map(|(owed, _)| devices[owed.member]).collect()
+            let mine = pending.iter().zip(owners).filter(|(_, owner)| *owner == self.peers.rank());
+            mine.map(|(pending, _)| devices[pending.member]).collect()
         } else {
             let costs = devices.iter().map(|&k| self.federation.example_count(k));
             devices[cut(costs, self.peers.size())[self.peers.rank()].clone()].to_vec()
