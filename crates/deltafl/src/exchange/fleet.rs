@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::peers::{cut, owners};
-use super::recall::{self, Recalled};
+use super::recall::{self, MemoryUpdate};
 use super::{
     CohortMember, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, SplitEvaluation, TrainIndex,
     WorkDone,
@@ -57,14 +57,17 @@ struct PendingUpdate {
 pub(super) struct Answers {
     /// Per query, or per member.
     pub(super) values: Vec<Vec<u64>>,
-    recalled: Vec<Recalled>,
+    memory_updates: Vec<MemoryUpdate>,
 }
 
 impl Answers {
     /// What the devices of a cohort remember of a query, by their index among those that train.
     pub(super) fn remembered(&mut self, round: &Round<'_>, query: usize) -> Vec<(TrainIndex, Memory)> {
-        let recalled = self.recalled.extract_if(.., |recalled| recalled.query == query);
-        recalled.map(|Recalled { member, memory, .. }| (round.cohort[member].device, memory)).collect()
+        let memory_updates =
+            self.memory_updates.extract_if(.., |memory_updates| memory_updates.query == query);
+        memory_updates
+            .map(|MemoryUpdate { member, memory, .. }| (round.cohort[member].device, memory))
+            .collect()
     }
 }
 
@@ -142,7 +145,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let mut owners = owners(&costs, self.peers.size()).into_iter();
         pending.retain(|_| owners.next() == Some(self.peers.rank()));
         let mut sums: Vec<Vec<u64>> = queries.iter().map(|query| vec![0; query.answer_len()]).collect();
-        let recalled = self.update(round, queries, &pending, |pending| pending.query, &mut sums)?;
+        let memory_updates = self.update(round, queries, &pending, |pending| pending.query, &mut sums)?;
         let everybody: Vec<usize> = (0..round.cohort.len()).collect();
         let told = self.held_out_scores(round, queries, &everybody)?;
         if self.peers.rank() == 0 {
@@ -153,7 +156,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 }
             }
         }
-        self.meet(round, queries, Answers { values: sums, recalled })
+        self.meet(round, queries, Answers { values: sums, memory_updates })
     }
 
     /// The answers of some members to all queries, one behind the other: the inputs of a masked sum.
@@ -175,7 +178,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let mut parts: Vec<Vec<u64>> =
             members.iter().flat_map(|_| lens.iter().map(|&len| vec![0; len])).collect();
         let part = |pending: &PendingUpdate| place(pending).unwrap_or(0) * queries.len() + pending.query;
-        let mut recalled = self.update(round, queries, &pending, part, &mut parts)?;
+        let mut memory_updates = self.update(round, queries, &pending, part, &mut parts)?;
         let told = self.held_out_scores(round, queries, members)?;
         if self.peers.rank() == 0 {
             for (part, values) in parts.iter_mut().enumerate() {
@@ -186,13 +189,13 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
         // Each process holds what it computed, and zeros elsewhere: the sum over all of them puts the parts together.
         let mut whole = parts.concat();
-        whole.push(recall::word(&recalled));
+        whole.push(recall::word(&memory_updates));
         let mut whole = self.peers.sum(whole, &mut || false)?;
         if whole.pop() != Some(0) {
-            recalled = recall::meet(&mut self.peers, recalled)?;
+            memory_updates = recall::meet(&mut self.peers, memory_updates)?;
         }
         let len: usize = lens.iter().sum();
-        Ok(Answers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), recalled })
+        Ok(Answers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), memory_updates })
     }
 
     /// Loss and metrics of every device of a split, per params.
@@ -356,7 +359,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         pending: &[PendingUpdate],
         sum_of: impl Fn(&PendingUpdate) -> usize,
         sums: &mut [Vec<u64>],
-    ) -> Result<Vec<Recalled>, ExchangeError> {
+    ) -> Result<Vec<MemoryUpdate>, ExchangeError> {
         self.work_done.updates += pending.len() as u64;
         self.work_done.examples += pending.iter().map(|pending| pending.examples).sum::<u64>();
         let task = |pending: &PendingUpdate| {
@@ -370,11 +373,11 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         };
         let tasks: Vec<UpdateTask<'_>> = pending.iter().filter_map(task).collect();
         let remembered = self.peers.compute(|| self.compute.updates(&round.key(), &tasks, sums))?;
-        let recalled = |(task, memory): (usize, Memory)| {
+        let memory_updates = |(task, memory): (usize, Memory)| {
             let PendingUpdate { query, member, .. } = pending[task];
-            Recalled { query, member, memory }
+            MemoryUpdate { query, member, memory }
         };
-        Ok(remembered.into_iter().map(recalled).collect())
+        Ok(remembered.into_iter().map(memory_updates).collect())
     }
 
     /// Adds a member's answer to a step of a private quantile.
@@ -441,16 +444,16 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         &mut self,
         round: &Round<'_>,
         queries: &[Query],
-        Answers { values, mut recalled }: Answers,
+        Answers { values, mut memory_updates }: Answers,
     ) -> Result<Answers, ExchangeError> {
         if self.peers.size() == 1 {
-            return Ok(Answers { values, recalled });
+            return Ok(Answers { values, memory_updates });
         }
         let mut expected = self.expected(round, queries).into_iter();
         let federation = self.federation;
         let mut meanwhile = || expected.next().map(|k| federation.examples(k).touch()).is_some();
         let mut mine = values.concat();
-        mine.push(recall::word(&recalled));
+        mine.push(recall::word(&memory_updates));
         let total = self.peers.sum(mine, &mut meanwhile)?;
         let mut rest = total.as_slice();
         let mut part = |sum: &Vec<u64>| {
@@ -460,9 +463,9 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         };
         let values = values.iter().map(&mut part).collect();
         if rest != [0] {
-            recalled = recall::meet(&mut self.peers, recalled)?;
+            memory_updates = recall::meet(&mut self.peers, memory_updates)?;
         }
-        Ok(Answers { values, recalled })
+        Ok(Answers { values, memory_updates })
     }
 
     /// The devices with which this process begins the next round, if that round goes as
