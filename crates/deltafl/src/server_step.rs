@@ -7,7 +7,7 @@ use crate::params::{Params, UpdateSum};
 
 /// Where a sum is applied.
 #[derive(Clone, Copy, Debug)]
-pub struct Applied<'a> {
+pub struct ServerStepInput<'a> {
     /// w_t.
     pub params: &'a Params,
     /// N, the devices that train.
@@ -17,7 +17,7 @@ pub struct Applied<'a> {
 /// What the server makes of the sum of a round.
 pub trait ServerStep: Send + Sync {
     /// w_{t+1}; `None` when the sum is over nobody and w stays.
-    fn apply(&self, at: &Applied<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params>;
+    fn apply(&self, at: &ServerStepInput<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params>;
 }
 
 /// w moves by the weighted mean of the updates (Algorithm 2, line 9).
@@ -25,7 +25,7 @@ pub trait ServerStep: Send + Sync {
 pub struct Mean;
 
 impl ServerStep for Mean {
-    fn apply(&self, at: &Applied<'_>, sum: &UpdateSum, _memory: &mut Memory) -> Option<Params> {
+    fn apply(&self, at: &ServerStepInput<'_>, sum: &UpdateSum, _memory: &mut Memory) -> Option<Params> {
         sum.applied_to(at.params)
     }
 }

@@ -20,7 +20,7 @@ use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
 use crate::question::{Ask, Query};
 use crate::selection::{ETA, ETA_ROUND, SummedTail};
-use crate::server_step::Applied;
+use crate::server_step::ServerStepInput;
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
 
@@ -320,7 +320,7 @@ fn one_round(
             .map_err(|source| TrainingError::Update { round: round.index, source })?;
         update.remembered.into_iter().for_each(|(device, memory)| at.devices.set(device, memory));
         if let Some(params) =
-            track.server.apply(&Applied { params: &at.params, devices }, &sum, &mut at.memory)
+            track.server.apply(&ServerStepInput { params: &at.params, devices }, &sum, &mut at.memory)
         {
             at.params = params;
         }

@@ -16,7 +16,7 @@ use crate::options::{
     DefaultValue, Interval, InvalidOption, OptionKind, OptionSpec, OptionValue, OptionValues,
 };
 use crate::params::{Params, UpdateSum};
-use crate::server_step::{Applied, ServerStep};
+use crate::server_step::{ServerStep, ServerStepInput};
 
 /// FedAdam.
 pub static FED_ADAM: Algorithm = Algorithm {
@@ -80,7 +80,7 @@ impl Adam {
 }
 
 impl ServerStep for Adam {
-    fn apply(&self, at: &Applied<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
+    fn apply(&self, at: &ServerStepInput<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
         let params = at.params;
         let mean = sum.mean()?;
         let start = [0.0, (self.tau * self.tau) as f32];
@@ -108,8 +108,8 @@ mod tests {
     use super::*;
     use crate::params::UpdateCode;
 
-    fn at(params: &Params) -> Applied<'_> {
-        Applied { params, devices: 10 }
+    fn at(params: &Params) -> ServerStepInput<'_> {
+        ServerStepInput { params, devices: 10 }
     }
 
     fn sum(params: &Params, local: &[f32]) -> UpdateSum {

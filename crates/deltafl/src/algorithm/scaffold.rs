@@ -15,7 +15,7 @@ use crate::memory::Memory;
 use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
 use crate::params::{Params, UpdateSum};
 use crate::selection::EVERYONE;
-use crate::server_step::{Applied, ServerStep};
+use crate::server_step::{ServerStep, ServerStepInput};
 use crate::trainer::{Correction, LocalResult};
 
 /// SCAFFOLD.
@@ -78,7 +78,7 @@ struct Control {
 }
 
 impl ServerStep for Control {
-    fn apply(&self, at: &Applied<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
+    fn apply(&self, at: &ServerStepInput<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
         let params = at.params.as_slice();
         let mut mean = sum.mean()?;
         let moved: Vec<f32> = params
@@ -136,7 +136,8 @@ mod tests {
         }
         let sum = UpdateSum::new(sum, 2).unwrap();
         let mut memory = Memory::default();
-        let moved = Control { rate: 0.5 }.apply(&Applied { params: &params, devices: 10 }, &sum, &mut memory);
+        let moved =
+            Control { rate: 0.5 }.apply(&ServerStepInput { params: &params, devices: 10 }, &sum, &mut memory);
         assert_eq!(moved.unwrap().as_slice(), [2.0]);
         // The mean change is 2, of 2 devices in 10.
         assert_eq!(memory.vector(CONTROL).unwrap().as_slice(), [0.4]);
