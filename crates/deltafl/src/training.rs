@@ -32,7 +32,7 @@ mod records;
 
 pub use self::event::{Event, LossReporting, Observer, ObserverError, TrainOptions};
 use self::held_out::HeldOut;
-use self::learning::{Note, learn};
+use self::learning::{LossPhase, learn};
 pub use self::plan::{Decay, InvalidPlan, Local, Plan, PlanBuilder};
 pub use self::records::Records;
 
@@ -303,7 +303,7 @@ fn one_round(
     let mut held_out = HeldOut::of(plan, &state.tracks, training.clone(), evaluates);
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
-    let mut notes = learn(exchange, plan, state, &round, reporting, &mut held_out)?;
+    let mut phases = learn(exchange, plan, state, &round, reporting, &mut held_out)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
     let queries = update_queries(plan, state, training.clone());
@@ -313,8 +313,8 @@ fn one_round(
     let devices = exchange.devices();
     let mut records = Vec::with_capacity(training.len());
     for ((i, query), update) in training.zip(&queries).zip(updates) {
-        notes[i].traffic += update.traffic;
-        notes[i].answered = update.answered;
+        phases[i].traffic += update.traffic;
+        phases[i].answered = update.answered;
         let (track, at) = (&plan.tracks[i], &mut state.tracks[i]);
         let sum = UpdateSum::new(update.values, at.params.len() * (1 + query.sent.len()))
             .map_err(|source| TrainingError::Update { round: round.index, source })?;
@@ -329,7 +329,7 @@ fn one_round(
         let turn = terms.turn(round.index);
         let summed = SummedTail { round: turn, answered, tail_weight: sum.tail_weight() };
         track.selection.observe(&summed, &mut at.memory);
-        records.push(record(&round, i, track, &at.memory, &sum, &notes[i]));
+        records.push(record(&round, i, track, &at.memory, &sum, &phases[i]));
     }
     let last = held_out::after_the_last(exchange, plan, state, &round)?;
     state.round += 1;
@@ -338,7 +338,7 @@ fn one_round(
         record.tell(held_out.told(version, plan.held_out, record.track));
         record.tell(last.told(plan.rounds, plan.held_out, record.track));
     }
-    Ok(Finished { records, losses: notes.into_iter().map(Note::distribution).collect() })
+    Ok(Finished { records, losses: phases.into_iter().map(LossPhase::distribution).collect() })
 }
 
 /// The update that each of these tracks asks of the cohort.
@@ -362,7 +362,7 @@ fn record(
     track: &Track,
     memory: &Memory,
     sum: &UpdateSum,
-    note: &Note,
+    note: &LossPhase,
 ) -> RoundRecord {
     let turn = round.terms.turn(round.index);
     RoundRecord {
