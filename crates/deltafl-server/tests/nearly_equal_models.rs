@@ -19,7 +19,7 @@ use std::time::Duration;
 use deltafl::device::{Member, UpdateRandomness, stream_key};
 use deltafl::evaluation::Measure;
 use deltafl::exchange::{CohortMember, Exchange as _, Round, Sum, TrainIndex};
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
@@ -178,7 +178,9 @@ impl Attack {
             let query = update(w.clone(), Weighting::everyone());
             let mut sum = vec![0; query.answer_len()];
             let loss = member.loss(w, &mut *worker).unwrap();
-            member.answer(&key, &query, Some(loss), &mut *worker, &mut Memory::default(), &mut sum).unwrap();
+            member
+                .answer(&key, &query, Some(loss), &mut *worker, &mut AlgorithmState::default(), &mut sum)
+                .unwrap();
             (loss, sum)
         };
         self.test.devices().into_iter().map(of_device).collect()

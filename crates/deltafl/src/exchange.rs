@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::compute::ComputeError;
 use crate::data::Split;
-use crate::memory::{DeviceMemories, Memory};
+use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Query, RoundKey};
@@ -127,7 +127,7 @@ pub struct Sum {
     pub traffic: Traffic,
     /// What the devices of a simulation remember of it, by their index among those that train; nothing where they keep it to
     /// themselves.
-    pub remembered: Vec<(TrainIndex, Memory)>,
+    pub remembered: Vec<(TrainIndex, AlgorithmState)>,
 }
 
 /// A device as the evaluation names it.

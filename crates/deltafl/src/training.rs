@@ -15,7 +15,7 @@ use crate::cohort::Draw;
 use crate::data::Split;
 use crate::evaluation::CohortEvaluation;
 use crate::exchange::{CohortMember, Exchange, ExchangeError, Reachable, Round, Traffic};
-use crate::memory::{DeviceMemories, Memory};
+use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
 use crate::question::{Ask, Query};
@@ -55,7 +55,7 @@ pub struct TrackState {
     /// w_t.
     pub params: Params,
     /// What its algorithm keeps between rounds.
-    pub memory: Memory,
+    pub memory: AlgorithmState,
     /// What the devices of a simulation keep between rounds; nothing of a deployed device is ever here.
     pub devices: DeviceMemories,
 }
@@ -63,7 +63,7 @@ pub struct TrackState {
 impl TrackState {
     /// A track at these params, where nothing is remembered yet.
     pub fn new(params: Params) -> Self {
-        Self { params, memory: Memory::default(), devices: DeviceMemories::default() }
+        Self { params, memory: AlgorithmState::default(), devices: DeviceMemories::default() }
     }
 }
 
@@ -360,7 +360,7 @@ fn record(
     round: &Round<'_>,
     index: usize,
     track: &Track,
-    memory: &Memory,
+    memory: &AlgorithmState,
     sum: &UpdateSum,
     note: &LossPhase,
 ) -> RoundRecord {

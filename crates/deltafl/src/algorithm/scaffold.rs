@@ -11,7 +11,7 @@
 //! the paper's with `weights = "uniform"`.
 
 use super::{Algorithm, Parts};
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
 use crate::params::{Params, UpdateSum};
 use crate::selection::EVERYONE;
@@ -57,7 +57,7 @@ pub static CONTROL_VARIATE: Correction = Correction {
 };
 
 /// c_k⁺, and what it differs by from c_k.
-fn finish(trained: &LocalResult<'_>, own: &mut Memory, changes: &mut [f32]) {
+fn finish(trained: &LocalResult<'_>, own: &mut AlgorithmState, changes: &mut [f32]) {
     let LocalResult { params, local, sent, steps, learning_rate } = *trained;
     let per_step = 1.0 / (steps as f64 * f64::from(learning_rate));
     let moved = params.iter().zip(local).map(|(&from, &to)| (f64::from(from) - f64::from(to)) * per_step);
@@ -78,7 +78,12 @@ struct Control {
 }
 
 impl ServerStep for Control {
-    fn apply(&self, at: &ServerStepInput<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
+    fn apply(
+        &self,
+        at: &ServerStepInput<'_>,
+        sum: &UpdateSum,
+        memory: &mut AlgorithmState,
+    ) -> Option<Params> {
         let params = at.params.as_slice();
         let mut mean = sum.mean()?;
         let moved: Vec<f32> = params
@@ -104,7 +109,7 @@ mod tests {
     #[test]
     fn a_device_keeps_its_control_and_tells_the_change() {
         let sent = [Params::from(vec![0.5, -1.0])];
-        let mut own = Memory::default();
+        let mut own = AlgorithmState::default();
         let mut drift = [0.0; 2];
         (CONTROL_VARIATE.drift)(&sent, &own, &mut drift);
         assert_eq!(drift, [0.5, -1.0], "a new device has no control of its own");
@@ -135,7 +140,7 @@ mod tests {
             code.add_parts(&[(&[local], params.as_slice()), (&[change], &[0.0])], 1.0, &mut sum).unwrap();
         }
         let sum = UpdateSum::new(sum, 2).unwrap();
-        let mut memory = Memory::default();
+        let mut memory = AlgorithmState::default();
         let moved =
             Control { rate: 0.5 }.apply(&ServerStepInput { params: &params, devices: 10 }, &sum, &mut memory);
         assert_eq!(moved.unwrap().as_slice(), [2.0]);

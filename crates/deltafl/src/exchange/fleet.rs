@@ -15,7 +15,7 @@ use super::{
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
 use crate::device::{Contribution, LossCache, add_evaluation, blocks, mean_loss, stream_key};
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Ask, Query};
@@ -62,7 +62,11 @@ pub(super) struct Answers {
 
 impl Answers {
     /// What the devices of a cohort remember of a query, by their index among those that train.
-    pub(super) fn remembered(&mut self, round: &Round<'_>, query: usize) -> Vec<(TrainIndex, Memory)> {
+    pub(super) fn remembered(
+        &mut self,
+        round: &Round<'_>,
+        query: usize,
+    ) -> Vec<(TrainIndex, AlgorithmState)> {
         let memory_updates =
             self.memory_updates.extract_if(.., |memory_updates| memory_updates.query == query);
         memory_updates
@@ -373,7 +377,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         };
         let tasks: Vec<UpdateTask<'_>> = pending.iter().filter_map(task).collect();
         let remembered = self.peers.compute(|| self.compute.updates(&round.key(), &tasks, sums))?;
-        let memory_updates = |(task, memory): (usize, Memory)| {
+        let memory_updates = |(task, memory): (usize, AlgorithmState)| {
             let PendingUpdate { query, member, .. } = pending[task];
             MemoryUpdate { query, member, memory }
         };

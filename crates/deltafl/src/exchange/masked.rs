@@ -17,7 +17,7 @@ use rand_chacha::rand_core::SeedableRng;
 
 use super::{CohortMember, ExchangeError, Fleet, Peers, Round, Sum, Traffic, TrainIndex};
 use crate::compute::Compute;
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::question::{Ask, Query, encode};
 use crate::stream::{Purpose, Stream};
 
@@ -158,7 +158,7 @@ struct Slot {
     sum: Vec<u64>,
     traffic: Traffic,
     /// Per query.
-    remembered: Vec<Vec<(TrainIndex, Memory)>>,
+    remembered: Vec<Vec<(TrainIndex, AlgorithmState)>>,
 }
 
 impl Setup {
@@ -188,7 +188,7 @@ struct Inputs<'a, 'f, C, P> {
     queries: &'a [Query],
     ready: HashMap<usize, Vec<u64>>,
     /// What devices remember, per query.
-    remembered: &'a mut [Vec<(TrainIndex, Memory)>],
+    remembered: &'a mut [Vec<(TrainIndex, AlgorithmState)>],
     /// Why a device could not be computed; the sum is thrown away then.
     failed: &'a mut Option<ExchangeError>,
 }

@@ -1,14 +1,14 @@
 //! What devices remember of a sum, brought from the process that computed them to all others.
 
 use super::{ExchangeError, Peers};
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 
 /// What a member of the cohort remembers of its answer to a query.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MemoryUpdate {
     pub(super) query: usize,
     pub(super) member: usize,
-    pub(super) memory: Memory,
+    pub(super) memory: AlgorithmState,
 }
 
 /// Whether any process has something to tell: one more word of a sum that travels anyway.
@@ -56,7 +56,7 @@ fn from_words(mut words: &[u64]) -> Option<Vec<MemoryUpdate>> {
         let len = usize::try_from(*len).ok()?;
         let (memory, behind) = rest.split_at_checked(len.div_ceil(8))?;
         let bytes: Vec<u8> = memory.iter().flat_map(|word| word.to_le_bytes()).take(len).collect();
-        let memory = Memory::from_bytes(&bytes).ok()?;
+        let memory = AlgorithmState::from_bytes(&bytes).ok()?;
         all.push(MemoryUpdate { query: *query as usize, member: *member as usize, memory });
         words = behind;
     }
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn memories_survive_as_words() {
         let memory_updates = |query, member, entries: Vec<f32>| {
-            let mut memory = Memory::default();
+            let mut memory = AlgorithmState::default();
             memory.set_vector("control", entries.into());
             MemoryUpdate { query, member, memory }
         };
