@@ -61,7 +61,7 @@ impl Spec {
 /// Why options of a synthetic federation make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum InvalidOption {
+pub enum InvalidSyntheticOption {
     /// Not a share.
     #[error("a share must lie in [0, 1], got {got}")]
     Fraction {
@@ -110,10 +110,10 @@ impl Fraction {
 }
 
 impl TryFrom<f64> for Fraction {
-    type Error = InvalidOption;
+    type Error = InvalidSyntheticOption;
 
-    fn try_from(got: f64) -> Result<Self, InvalidOption> {
-        Self::new(got).ok_or(InvalidOption::Fraction { got })
+    fn try_from(got: f64) -> Result<Self, InvalidSyntheticOption> {
+        Self::new(got).ok_or(InvalidSyntheticOption::Fraction { got })
     }
 }
 
@@ -141,10 +141,10 @@ impl Variance {
 }
 
 impl TryFrom<f64> for Variance {
-    type Error = InvalidOption;
+    type Error = InvalidSyntheticOption;
 
-    fn try_from(got: f64) -> Result<Self, InvalidOption> {
-        Self::new(got).ok_or(InvalidOption::Variance { got })
+    fn try_from(got: f64) -> Result<Self, InvalidSyntheticOption> {
+        Self::new(got).ok_or(InvalidSyntheticOption::Variance { got })
     }
 }
 
@@ -186,12 +186,12 @@ impl ExamplesPerDevice {
 }
 
 impl TryFrom<RawExamplesPerDevice> for ExamplesPerDevice {
-    type Error = InvalidOption;
+    type Error = InvalidSyntheticOption;
 
     fn try_from(
         RawExamplesPerDevice { min, median, max }: RawExamplesPerDevice,
-    ) -> Result<Self, InvalidOption> {
-        Self::new(min, median, max).ok_or(InvalidOption::Examples { min, median, max })
+    ) -> Result<Self, InvalidSyntheticOption> {
+        Self::new(min, median, max).ok_or(InvalidSyntheticOption::Examples { min, median, max })
     }
 }
 
