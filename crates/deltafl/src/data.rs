@@ -43,7 +43,7 @@ pub use example_split::{GivenSplit, WithinSplit};
 pub use from_columns::{Columns, InvalidColumns};
 pub use normalise::{Affine, Normalise};
 pub use source::{Dropped, Source};
-pub use summary::{Bin, Splits, Spread, Summary};
+pub use summary::{Bin, FederationSummary, Splits, Spread};
 pub(crate) use targets::DeviceTargets;
 pub use targets::{FeatureColumn, StoredTargets, TargetBuffer, TargetColumn, TargetKind};
 pub use verify::Unverified;
