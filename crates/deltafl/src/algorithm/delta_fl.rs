@@ -1,6 +1,6 @@
 //! Δ-FL: the devices in the upper θ-tail of the losses take part (Algorithms 2 and 3).
 
-use super::{Algorithm, Parts};
+use super::{Algorithm, AlgorithmParts};
 use crate::memory::AlgorithmState;
 use crate::options::{
     DefaultValue, Interval, InvalidOption, OptionKind, OptionSpec, OptionValue, OptionValues,
@@ -140,8 +140,8 @@ impl Tail {
     }
 
     /// Δ-FL with this tail.
-    pub fn into_parts(self) -> Parts {
-        Parts { selection: Box::new(self), theta: self.theta, ..Parts::default() }
+    pub fn into_parts(self) -> AlgorithmParts {
+        AlgorithmParts { selection: Box::new(self), theta: self.theta, ..AlgorithmParts::default() }
     }
 
     /// η from the losses of the cohort; `None` without devices.

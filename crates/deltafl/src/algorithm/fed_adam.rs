@@ -10,7 +10,7 @@
 //! As published there is no correction of the bias of the first rounds; m₀ = 0 and v₀ = τ². The moments are remembered as
 //! `adam.m` and `adam.v`, and so they are in every checkpoint.
 
-use super::{Algorithm, Parts};
+use super::{Algorithm, AlgorithmParts};
 use crate::memory::AlgorithmState;
 use crate::options::{
     DefaultValue, Interval, InvalidOption, OptionKind, OptionSpec, OptionValue, OptionValues,
@@ -35,7 +35,9 @@ pub static FED_ADAM: Algorithm = Algorithm {
             "how far a step adapts: added to the root of the second moment",
         ),
     ],
-    build: |options| Ok(Parts { server: Box::new(Adam::from_options(options)?), ..Parts::default() }),
+    build: |options| {
+        Ok(AlgorithmParts { server: Box::new(Adam::from_options(options)?), ..AlgorithmParts::default() })
+    },
     weightings: &[],
     corrections: &[],
 };

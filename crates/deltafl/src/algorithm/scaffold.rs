@@ -10,7 +10,7 @@
 //! c_k stays with its device: in its memory, on its own disk in a deployment. Means are weighted as the devices are, and are
 //! the paper's with `weights = "uniform"`.
 
-use super::{Algorithm, Parts};
+use super::{Algorithm, AlgorithmParts};
 use crate::memory::AlgorithmState;
 use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
 use crate::params::{Params, UpdateSum};
@@ -34,7 +34,7 @@ pub static SCAFFOLD: Algorithm = Algorithm {
     }],
     build: |options| {
         let server = Box::new(Control { rate: options.real("global_rate")? });
-        Ok(Parts { correction: Some(&CONTROL_VARIATE), server, ..Parts::default() })
+        Ok(AlgorithmParts { correction: Some(&CONTROL_VARIATE), server, ..AlgorithmParts::default() })
     },
     weightings: &[&EVERYONE],
     corrections: &[&CONTROL_VARIATE],

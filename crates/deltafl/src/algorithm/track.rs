@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Algorithm, FED_AVG, Parts, Tail};
+use super::{Algorithm, AlgorithmParts, FED_AVG, Tail};
 use crate::options::{InvalidOption, OptionValues};
 use crate::selection::Selection;
 use crate::server_step::ServerStep;
@@ -44,8 +44,8 @@ impl std::fmt::Display for TrackLabel {
 
 impl Track {
     /// A track of these parts.
-    pub fn new(name: &str, algorithm: &Algorithm, parts: Parts, l2: f32) -> Self {
-        let Parts { selection, proximal, correction, server, theta } = parts;
+    pub fn new(name: &str, algorithm: &Algorithm, parts: AlgorithmParts, l2: f32) -> Self {
+        let AlgorithmParts { selection, proximal, correction, server, theta } = parts;
         let label = TrackLabel { name: name.to_owned(), algorithm: algorithm.kind.to_owned(), theta };
         Self { label, selection, server, l2, proximal, correction }
     }
@@ -58,7 +58,7 @@ impl Track {
 
     /// FedAvg without a penalty.
     pub fn fed_avg() -> Self {
-        Self::new(FED_AVG.title, &FED_AVG, Parts::default(), 0.0)
+        Self::new(FED_AVG.title, &FED_AVG, AlgorithmParts::default(), 0.0)
     }
 }
 
