@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use deltafl::device::{Member, UpdateRandomness, stream_key};
 use deltafl::evaluation::Measure;
-use deltafl::exchange::{CohortMember, Exchange as _, Round, Sum, TrainIndex};
+use deltafl::exchange::{CohortMember, CohortSum, Exchange as _, Round, TrainIndex};
 use deltafl::memory::AlgorithmState;
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
@@ -131,11 +131,11 @@ impl Attack {
     }
 
     /// The sums of a question; `None` where the devices do not answer.
-    async fn ask(&mut self, asked: Asked) -> Option<Vec<Sum>> {
+    async fn ask(&mut self, asked: Asked) -> Option<Vec<CohortSum>> {
         self.ask_in_run(0, asked).await
     }
 
-    async fn ask_in_run(&mut self, run: u64, asked: Asked) -> Option<Vec<Sum>> {
+    async fn ask_in_run(&mut self, run: u64, asked: Asked) -> Option<Vec<CohortSum>> {
         // An honest engine would not ask anybody twice: this one does not ask it whom to ask.
         while self.host.as_ref().unwrap().presence().1 < DEVICES as usize {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -233,7 +233,7 @@ fn one_query_per_threshold(w: &Params, etas: &[f64], track: impl Fn(usize) -> us
 }
 
 /// The updates of single devices that the differences of consecutive sums are.
-fn devices_read(sums: &[Sum], secrets: &[(f64, Vec<u64>)]) -> usize {
+fn devices_read(sums: &[CohortSum], secrets: &[(f64, Vec<u64>)]) -> usize {
     let differences = sums.windows(2).map(|pair| difference(&pair[0].values, &pair[1].values));
     differences.filter(|read| secrets.iter().any(|(_, secret)| is_close(read, secret))).count()
 }

@@ -118,7 +118,7 @@ impl std::ops::AddAssign for Traffic {
 
 /// The sum over the cohort of the answers to a query, in Z_2^64.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sum {
+pub struct CohortSum {
     /// Entry by entry.
     pub values: Vec<u64>,
     /// Devices of the cohort whose answers are in it.
@@ -247,7 +247,7 @@ pub trait Exchange {
     ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError>;
 
     /// For each query, the sum over the cohort of what the devices answer.
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError>;
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError>;
 
     /// Loss and metrics of every device of a split, per params; `None` where devices keep them to themselves.
     fn evaluate(

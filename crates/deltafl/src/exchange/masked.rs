@@ -15,7 +15,7 @@ use deltafl_secagg::simulate::{DropOut, SimulatedRound, SimulationConfig, Simula
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use super::{CohortMember, ExchangeError, Fleet, Peers, Round, Sum, Traffic, TrainIndex};
+use super::{CohortMember, CohortSum, ExchangeError, Fleet, Peers, Round, Traffic, TrainIndex};
 use crate::compute::Compute;
 use crate::memory::AlgorithmState;
 use crate::question::{Ask, Query, encode};
@@ -57,7 +57,7 @@ impl MaskedSums {
         fleet: &mut Fleet<'_, C, P>,
         round: &Round<'_>,
         queries: &[Query],
-    ) -> Result<Vec<Sum>, ExchangeError> {
+    ) -> Result<Vec<CohortSum>, ExchangeError> {
         let mut failed = None;
         let slot = self.slot(fleet, round, queries, &mut failed);
         if let Some(error) = failed {
@@ -76,7 +76,12 @@ impl MaskedSums {
             let mut traffic = traffic.part(q as u64, queries.len() as u64);
             traffic.bytes_down += params_down(round, query);
             let remembered = std::mem::take(&mut remembered[q]);
-            sums.push(Sum { values: values.to_vec(), answered: round.answering(), traffic, remembered });
+            sums.push(CohortSum {
+                values: values.to_vec(),
+                answered: round.answering(),
+                traffic,
+                remembered,
+            });
         }
         Ok(sums)
     }

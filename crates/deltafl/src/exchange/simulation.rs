@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use super::masked::MaskedSums;
 use super::{
-    Alone, CohortMember, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, SplitEvaluation, Sum,
+    Alone, CohortMember, CohortSum, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, SplitEvaluation,
     Traffic, WorkDone,
 };
 use crate::compute::{Compute, Threads};
@@ -123,7 +123,7 @@ impl<C: Compute, P: Peers> Exchange for Simulation<'_, C, P> {
         self.fleet.losses(round, params)
     }
 
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError> {
         match &mut self.masks {
             Some(masks) => masks.sum(&mut self.fleet, round, queries),
             None => plain_sum(&mut self.fleet, round, queries),
@@ -144,13 +144,13 @@ fn plain_sum<C: Compute, P: Peers>(
     fleet: &mut Fleet<'_, C, P>,
     round: &Round<'_>,
     queries: &[Query],
-) -> Result<Vec<Sum>, ExchangeError> {
+) -> Result<Vec<CohortSum>, ExchangeError> {
     let mut answers = fleet.sum(round, queries)?;
     let answered = round.answering();
     let values = std::mem::take(&mut answers.values);
     let sum = |(i, (values, query))| {
         let remembered = answers.remembered(round, i);
-        Sum { values, answered, traffic: plain_traffic(round, query), remembered }
+        CohortSum { values, answered, traffic: plain_traffic(round, query), remembered }
     };
     Ok(values.into_iter().zip(queries).enumerate().map(sum).collect())
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{Plan, State, TrackState, TrainingError};
 use crate::evaluation::{CohortEvaluation, Measure};
-use crate::exchange::{Exchange, ExchangeError, Round, Sum, Traffic};
+use crate::exchange::{CohortSum, Exchange, ExchangeError, Round, Traffic};
 use crate::question::{Ask, MAX_QUERIES, Query};
 use crate::task::Task;
 use crate::terms::TrackSchedule;
@@ -20,7 +20,7 @@ pub(super) struct HeldOut {
     queries: Vec<Query>,
     /// Which of them each of the tracks asks, by the number of the track.
     places: Vec<(usize, usize)>,
-    sums: Vec<Sum>,
+    sums: Vec<CohortSum>,
 }
 
 impl HeldOut {
@@ -49,14 +49,14 @@ impl HeldOut {
         exchange: &mut dyn Exchange,
         round: &Round<'_>,
         mut queries: Vec<Query>,
-    ) -> Result<Vec<Sum>, ExchangeError> {
+    ) -> Result<Vec<CohortSum>, ExchangeError> {
         let first = queries.len();
         if first + self.queries.len() > MAX_QUERIES {
             self.alone(exchange, round)?;
         }
         queries.append(&mut self.queries);
         let mut sums = exchange.secure_sum(round, &queries)?;
-        self.sums.extend(sums.drain(first..).map(|sum| Sum {
+        self.sums.extend(sums.drain(first..).map(|sum| CohortSum {
             // The call is that of the others.
             traffic: Traffic { sums: 0, ..sum.traffic },
             ..sum
