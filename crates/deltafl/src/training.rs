@@ -31,7 +31,7 @@ mod plan;
 mod records;
 
 pub use self::event::{Event, LossReporting, Observer, ObserverError, TrainOptions};
-use self::held_out::HeldOut;
+use self::held_out::HeldOutQueries;
 use self::learning::{LossPhase, learn};
 pub use self::plan::{Decay, InvalidPlan, Local, Plan, PlanBuilder};
 pub use self::records::Records;
@@ -300,7 +300,7 @@ fn one_round(
     let training = terms.tracks_of_round(state.round);
 
     let evaluates = plan.evaluates(state.round);
-    let mut held_out = HeldOut::of(plan, &state.tracks, training.clone(), evaluates);
+    let mut held_out = HeldOutQueries::new(plan, &state.tracks, training.clone(), evaluates);
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
     let mut phases = learn(exchange, plan, state, &round, reporting, &mut held_out)?;

@@ -1,7 +1,7 @@
 //! The first half of a round: what each selection must learn of the losses (Algorithm 2, lines 3–5; Algorithm 3,
 //! line 5).
 
-use super::held_out::HeldOut;
+use super::held_out::HeldOutQueries;
 use super::{LossReporting, Plan, State, TrainingError};
 use crate::exchange::{Exchange, Round, Traffic};
 use crate::params::Params;
@@ -36,7 +36,7 @@ pub(super) fn learn(
     state: &mut State,
     round: &Round<'_>,
     reporting: LossReporting,
-    held_out: &mut HeldOut,
+    held_out: &mut HeldOutQueries,
 ) -> Result<Vec<LossPhase>, TrainingError> {
     let mut phases = vec![LossPhase::default(); plan.tracks.len()];
     let (mut open, mut searches, mut idle) = (Vec::new(), Vec::new(), Vec::new());
@@ -93,7 +93,7 @@ struct Asked<'a> {
     searches: &'a mut [(usize, Search)],
     phases: &'a mut [LossPhase],
     reporting: LossReporting,
-    held_out: &'a mut HeldOut,
+    held_out: &'a mut HeldOutQueries,
 }
 
 /// Runs the private quantiles of all tracks side by side: one secure sum serves one step of each.
