@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Federation, FederationIndex, InputKind, Source, Split, TargetKind};
+use super::{Federation, FederationIndex, InputKind, Provenance, Split, TargetKind};
 
 /// What there is to know about a federation without training on it.
 #[derive(Clone, Debug, Serialize)]
@@ -39,7 +39,7 @@ pub struct FederationSummary {
     pub hash: String,
     /// Where it came from.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<Provenance>,
 }
 
 /// Devices per split.
