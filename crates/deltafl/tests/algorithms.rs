@@ -26,7 +26,7 @@ fn federation() -> Federation {
 fn track(kind: &str, given: &[(&str, f64)]) -> Track {
     let algorithm = find(kind).unwrap();
     let given = given.iter().map(|&(name, value)| (name, OptionValue::Real(value)));
-    Track::of(algorithm, &algorithm.options_with(given).unwrap(), 1e-4).unwrap()
+    Track::from_options(algorithm, &algorithm.options_with(given).unwrap(), 1e-4).unwrap()
 }
 
 fn plan(tracks: Vec<Track>) -> Plan {

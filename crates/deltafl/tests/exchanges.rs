@@ -86,7 +86,7 @@ fn all_algorithms() -> Vec<Track> {
         private(PrivateQuantile::Mm, half()).into(),
         Tail { nu, eta_every: 2, ..half() }.into(),
         private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
-        Track::of(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
+        Track::from_options(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
     ]
 }
 

@@ -51,7 +51,11 @@ impl Track {
     }
 
     /// A track of an algorithm with these options.
-    pub fn of(algorithm: &Algorithm, options: &OptionValues, l2: f32) -> Result<Self, InvalidOption> {
+    pub fn from_options(
+        algorithm: &Algorithm,
+        options: &OptionValues,
+        l2: f32,
+    ) -> Result<Self, InvalidOption> {
         let name = track_names(&[(algorithm, options, l2)]).remove(0);
         Ok(Self::new(&name, algorithm, (algorithm.build)(options)?, l2))
     }
