@@ -105,7 +105,7 @@ impl Member<'_> {
 
     /// Returns α_k, on the terms of the question.
     pub fn weight(&self, key: &RoundKey) -> f64 {
-        key.terms.weights.of(self.examples.len() as u64) as f64
+        key.terms.weights.weight(self.examples.len() as u64) as f64
     }
 
     /// Returns the answers to all queries of a question, one after the other.

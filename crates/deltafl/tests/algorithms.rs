@@ -80,7 +80,8 @@ fn devices_count_alike_with_uniform_weights_and_by_their_class_with_buckets() {
     );
     let train = federation().split(Split::Train);
     let sum = |weights: Weights| {
-        let of = |drawn: &CohortMember| weights.of(federation().example_count(train[drawn.device.place()]));
+        let of =
+            |drawn: &CohortMember| weights.weight(federation().example_count(train[drawn.device.place()]));
         cohort.iter().map(of).sum::<u64>() as f64
     };
     for weights in Weights::ALL {

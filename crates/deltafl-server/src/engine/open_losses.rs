@@ -36,7 +36,7 @@ impl Remote {
         let of_track = |track: usize| {
             let of_device = |drawn: &CohortMember| {
                 let losses = told.get(&drawn.device.0)?;
-                let weight = round.terms.weights.of(losses.examples) as f64;
+                let weight = round.terms.weights.weight(losses.examples) as f64;
                 DeviceLoss::new(losses.losses[track], weight).ok()
             };
             round.cohort.iter().filter_map(of_device).collect()

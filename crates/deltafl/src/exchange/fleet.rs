@@ -242,7 +242,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
 
     /// α_k, times how often the device was drawn.
     fn weight(&self, round: &Round<'_>, drawn: &CohortMember) -> f64 {
-        round.terms.weights.of(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
+        round.terms.weights.weight(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
     }
 
     /// F_k(w) of a member of the cohort, if it is known.
