@@ -137,7 +137,7 @@ impl MaskedSums {
         let ready = HashMap::new();
         let mut answers = Inputs { fleet, round, queries, ready, remembered: &mut remembered, failed };
         let signed = blake3::hash(&encode(&round.key(), queries));
-        let input = |DeviceId(device)| answers.of(position[&device]);
+        let input = |DeviceId(device)| answers.input(position[&device]);
         let sum = setup.protocol.sum(len as u32, signed.as_bytes(), input)?.sum;
         let traffic = setup.new_traffic();
         self.setup = Some(setup);
@@ -200,7 +200,7 @@ struct Inputs<'a, 'f, C, P> {
 
 impl<C: Compute, P: Peers> Inputs<'_, '_, C, P> {
     /// The input of member `i` of the cohort. Devices are asked in the order of their ids.
-    fn of(&mut self, i: usize) -> Vec<u64> {
+    fn input(&mut self, i: usize) -> Vec<u64> {
         if !self.ready.contains_key(&i) {
             let wanted = self.round.cohort[i].device;
             let mut next: Vec<usize> = (0..self.round.cohort.len())
