@@ -180,11 +180,12 @@ pub(crate) fn serve(
     audience.warn(&experiment);
     let out = out(args, &experiment);
     let mut folder = open(&out, &experiment)?;
-    let mut plan = experiment.plan();
-    plan.held_out = held_out(args, served, audience);
+    let held_out = held_out(args, served, audience);
     // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
     let devices = if args.insecure { served.devices.len() } else { usize::MAX };
-    let rules = args.rounds.rules(&mut plan, devices)?;
+    let (rules, invited) = args.rounds.rules(experiment.cohort.get(), devices)?;
+    let plan = experiment.plan().into_builder().held_out(held_out).cohort(invited);
+    let plan = plan.build().into_diagnostic()?;
 
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let contract = served.contract.as_ref();
@@ -223,7 +224,7 @@ pub(crate) fn serve(
     if matches!(ended, Ok(Outcome::Finished)) {
         deployment.live.role(Role::Finished);
     }
-    if plan.held_out.is_some() && matches!(ended, Ok(Outcome::Finished)) {
+    if held_out.is_some() && matches!(ended, Ok(Outcome::Finished)) {
         match folder.summarise() {
             // No device holds examples out.
             Ok(_) | Err(RunFolderError::NotEvaluated { .. }) => {}

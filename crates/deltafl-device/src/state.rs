@@ -19,7 +19,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::question::RoundKey;
 use deltafl_secagg::device::SeenRounds;
 use deltafl_secagg::params::RoundId;
@@ -160,7 +160,11 @@ impl DeviceState {
     }
 
     /// What the device remembers for each of these tracks. It never leaves the device.
-    pub(crate) fn recall(&mut self, key: &RoundKey, tracks: &[u32]) -> Result<Vec<Memory>, StateError> {
+    pub(crate) fn recall(
+        &mut self,
+        key: &RoundKey,
+        tracks: &[u32],
+    ) -> Result<Vec<AlgorithmState>, StateError> {
         tracks.iter().map(|&track| self.memory.recall(key, track)).collect()
     }
 
@@ -169,8 +173,8 @@ impl DeviceState {
         &mut self,
         key: &RoundKey,
         tracks: &[u32],
-        before: &[Memory],
-        after: &[Memory],
+        before: &[AlgorithmState],
+        after: &[AlgorithmState],
     ) -> Result<(), StateError> {
         for (&track, (before, after)) in tracks.iter().zip(before.iter().zip(after)) {
             self.memory.remember(key, track, before, after)?;

@@ -19,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
 use deltafl::data::FederationIndex;
-use deltafl::exchange::{Drawn, Exchange as _, Reachable, Round, TrainIndex};
+use deltafl::exchange::{CohortMember, Exchange as _, Reachable, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
@@ -267,11 +267,12 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
     let deadlines = Deadlines { setup: 20 * second, input: 20 * second, unmask: 20 * second };
     let mut engine = host.engine(rules(Rules { deadlines, cohort: 10, ..test.rules() }), never()).unwrap();
     let whole = test.experiment.plan();
-    let plan = plan(whole.local.plan(0, &whole.tracks[0]));
+    let plan = plan(whole.local().plan(0, &whole.tracks()[0]));
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
-        let cohort: Vec<Drawn> =
-            (0..10).map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false }).collect();
+        let cohort: Vec<CohortMember> = (0..10)
+            .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
+            .collect();
         let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let params = Params::from(vec![0.0; test.model.num_params()]);
         let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
@@ -329,11 +330,11 @@ impl Asking {
         let mut engine = self.engine.take().unwrap();
         let params = Params::from(vec![0.0; self.test.model.num_params()]);
         let whole = self.test.experiment.plan();
-        let plan = whole.local.plan(0, &whole.tracks[0]);
+        let plan = whole.local().plan(0, &whole.tracks()[0]);
         let etas = etas.to_vec();
         let summed = tokio::task::spawn_blocking(move || {
-            let cohort: Vec<Drawn> = devices
-                .map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false })
+            let cohort: Vec<CohortMember> = devices
+                .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
                 .collect();
             let round = Round { seed: 1, index: round, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
             let query = |&eta: &f64| {
@@ -413,11 +414,11 @@ async fn run_drawn(chain: impl FnOnce(DrawChain) -> Option<DrawChain>) -> (Vec<E
     let sums = tokio::task::spawn_blocking(move || {
         // What the round loop does: draw among those that can be reached.
         let Reachable::Some(reachable) = engine.reachable().unwrap() else { panic!("devices come and go") };
-        let cohort: Vec<Drawn> = (0..)
+        let cohort: Vec<CohortMember> = (0..)
             .zip(reachable)
             .filter(|(_, reachable)| *reachable)
             .take(8)
-            .map(|(device, _)| Drawn { device: TrainIndex(device), times: 1, dropped: false })
+            .map(|(device, _)| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
             .collect();
         let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let plan = LocalPlan {

@@ -32,10 +32,10 @@ impl Seeds {
         trainer: &dyn LocalTrainer,
         mut saved: impl FnMut(u64) -> Result<Option<State>, E>,
     ) -> Result<Self, E> {
-        let tracks = experiment.labels().len();
+        let plan = experiment.plan();
         let mut pending = Vec::new();
         for &seed in &experiment.seeds {
-            let state = saved(seed)?.unwrap_or_else(|| State::new(seed, tracks, trainer));
+            let state = saved(seed)?.unwrap_or_else(|| plan.start(seed, trainer));
             if state.round < experiment.rounds.get() {
                 pending.push(state);
             }
@@ -111,7 +111,7 @@ mod tests {
         let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
         let trainer = Sgd::new(&*model);
         let saved = |seed: u64| {
-            let at = |round| State { round, ..State::new(seed, 1, &trainer) };
+            let at = |round| State { round, ..experiment.plan().start(seed, &trainer) };
             Ok(match seed {
                 2 => Some(at(5)),
                 3 => Some(at(2)),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use deltafl::exchange::{Drawn, Round};
+use deltafl::exchange::{CohortMember, Round};
 use deltafl::params::Params;
 use deltafl::superquantile::DeviceLoss;
 use deltafl_wire::proto::from_server;
@@ -23,7 +23,7 @@ impl Remote {
             Outbound::shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
         let reached = round.cohort.iter().filter(|drawn| !drawn.dropped);
         let reached = reached.filter_map(|drawn| Some((self.line.hub.address(drawn.device.0)?, *drawn)));
-        let mut awaited: HashMap<Address, Drawn> = reached.collect();
+        let mut awaited: HashMap<Address, CohortMember> = reached.collect();
         // Before the question is sent: the end of a session is announced for devices that are engaged.
         let _engaged = self.line.hub.engage(awaited.keys().copied());
         awaited.retain(|address, _| self.line.hub.send(*address, &question));
@@ -34,9 +34,9 @@ impl Remote {
         let told = self.hear_losses(awaited, tracks.len());
         self.line.hub.status.send_modify(Status::rest);
         let of_track = |track: usize| {
-            let of_device = |drawn: &Drawn| {
+            let of_device = |drawn: &CohortMember| {
                 let losses = told.get(&drawn.device.0)?;
-                let weight = round.terms.weights.of(losses.examples) as f64;
+                let weight = round.terms.weights.weight(losses.examples) as f64;
                 DeviceLoss::new(losses.losses[track], weight).ok()
             };
             round.cohort.iter().filter_map(of_device).collect()
@@ -46,7 +46,7 @@ impl Remote {
 
     fn hear_losses(
         &mut self,
-        mut awaited: HashMap<Address, Drawn>,
+        mut awaited: HashMap<Address, CohortMember>,
         tracks: usize,
     ) -> HashMap<u32, proto::Losses> {
         let deadline = Instant::now() + self.rules.deadlines.input;

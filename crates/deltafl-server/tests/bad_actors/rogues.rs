@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
 use deltafl::data::FederationIndex;
-use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round, TrainIndex};
+use deltafl::exchange::{CohortMember, Exchange as _, ExchangeError, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
@@ -170,13 +170,13 @@ fn sum_of(
     index: u64,
     devices: Range<u32>,
 ) -> Result<u64, ExchangeError> {
-    let drawn = |device| Drawn { device: TrainIndex(device), times: 1, dropped: false };
-    let cohort: Vec<Drawn> = devices.map(drawn).collect();
+    let drawn = |device| CohortMember { device: TrainIndex(device), times: 1, dropped: false };
+    let cohort: Vec<CohortMember> = devices.map(drawn).collect();
     let round = Round { seed: 1, index, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
     // Another w in every round, as in a run: a device answers once at one w.
     let params = Params::from(vec![index as f32; test.model.num_params()]);
     let whole = test.experiment.plan();
-    let plan = whole.local.plan(index, &whole.tracks[0]);
+    let plan = whole.local().plan(index, &whole.tracks()[0]);
     let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
     engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
 }
@@ -276,6 +276,6 @@ fn engine_first_drawn(test: &TestFederation) -> TrainIndex {
     use deltafl::cohort::Draw;
     use deltafl::exchange::Reachable;
     let draw = Draw { seed: 1, round: 0, attempt: 0 };
-    let cohort = test.experiment.plan().sampling.cohort(test.devices().len(), draw, &Reachable::Everyone);
+    let cohort = test.experiment.plan().sampling().cohort(test.devices().len(), draw, &Reachable::Everyone);
     cohort[0].device
 }
