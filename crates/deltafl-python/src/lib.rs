@@ -1,4 +1,4 @@
-//! The module `deltafl._deltafl` of the Python package: what the package's Python code calls.
+//! The module `deltafl._deltafl` of the Python package: what the package's Python code calls. `deltafl-wheel` packs it.
 //!
 //! ```text
 //! federation     devices in arrays that Python lends, or in a folder
@@ -31,16 +31,14 @@ mod table;
 mod trainer;
 mod writer;
 
-/// Rust code of the package `deltafl`.
-#[pymodule]
-fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
+/// Adds the classes and functions of the package `deltafl` to its extension module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<federation::Federation>()?;
     module.add_class::<listener::Stop>()?;
     module.add_class::<table::Table>()?;
     module.add_class::<writer::FederationWriter>()?;
     module.add_function(wrap_pyfunction!(algorithms::algorithms, module)?)?;
-    module.add_function(wrap_pyfunction!(command, module)?)?;
     module.add_function(wrap_pyfunction!(deployed::serve, module)?)?;
     module.add_function(wrap_pyfunction!(deployed::take_part, module)?)?;
     module.add_function(wrap_pyfunction!(run::experiment_of_file, module)?)?;
@@ -65,10 +63,4 @@ fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sweep::sweep_plan, module)?)?;
     module.add_function(wrap_pyfunction!(sweep::sweep_results, module)?)?;
     Ok(())
-}
-
-/// The command `deltafl` with these words, its name first; returns its exit code.
-#[pyfunction]
-fn command(py: Python<'_>, words: Vec<std::ffi::OsString>) -> u8 {
-    py.detach(|| deltafl_cli::command(words))
 }

@@ -182,7 +182,7 @@ def test_a_device_that_stays_out_of_a_round_says_so_in_the_log() -> None:
 
 def test_wrong_options_data_and_names_are_refused() -> None:
     data = points()
-    with pytest.raises(dfl.InvalidInput, match="unexpected argument '--min-cohorts'"):
+    with pytest.raises(dfl.InvalidInput, match="unknown field `min_cohorts`"):
         dfl.Device("127.0.0.1:1", name="sensor-0", min_cohorts=3).serve(Line(), data)
     with pytest.raises(dfl.InvalidInput, match="has no device sensor-9"):
         dfl.Device("127.0.0.1:1", name="sensor-9").serve(Line(), data)

@@ -28,10 +28,8 @@ use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::listener::{Listener, SeedEvaluation};
 
 mod local;
-mod seeds;
 
 use local::LocalRun;
-pub use seeds::Seeds;
 
 /// Why a run fails.
 #[derive(Debug, thiserror::Error)]

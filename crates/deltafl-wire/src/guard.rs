@@ -2,9 +2,11 @@
 
 use deltafl_secagg::device::Adversary as Insisted;
 use deltafl_secagg::graph::{Colluding, GraphRule, Permille};
+use serde::Deserialize;
 
 /// What a server is taken to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Adversary {
     /// It says anything to anybody.
     #[default]
@@ -29,6 +31,55 @@ impl Default for Guard {
     fn default() -> Self {
         Self { adversary: Adversary::Active, gamma: Permille::new(50).unwrap_or_default(), accomplices: 1 }
     }
+}
+
+/// A [`Guard`] as options: what a server offers and a device insists on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GuardOptions {
+    /// The assumed behaviour of the server.
+    pub adversary: Adversary,
+    /// The share of a cohort that may collude with it.
+    pub gamma: f64,
+    /// Devices of a cohort that may collude with it, however small the cohort is.
+    pub accomplices: u32,
+}
+
+impl Default for GuardOptions {
+    fn default() -> Self {
+        let Guard { adversary, gamma, accomplices } = Guard::default();
+        Self { adversary, gamma: f64::from(gamma.get()) / 1000.0, accomplices }
+    }
+}
+
+impl GuardOptions {
+    /// Rounds γ up to thousandths.
+    pub fn guard(&self) -> Result<Guard, InvalidShare> {
+        let gamma = permille("gamma", self.gamma, f64::ceil)?;
+        Ok(Guard { adversary: self.adversary, gamma, accomplices: self.accomplices })
+    }
+}
+
+/// A share that is out of range.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("--{option} {value} is not in 0..={most}")]
+pub struct InvalidShare {
+    /// The name of the option.
+    pub option: &'static str,
+    /// The value.
+    pub value: f64,
+    /// The largest that is valid.
+    pub most: f64,
+}
+
+/// The option `option`, a share of at most one half, in thousandths.
+pub fn permille(
+    option: &'static str,
+    value: f64,
+    round: impl Fn(f64) -> f64,
+) -> Result<Permille, InvalidShare> {
+    let thousandths = round(1000.0 * value);
+    let share = (0.0..=500.0).contains(&thousandths).then(|| Permille::new(thousandths as u16)).flatten();
+    share.ok_or(InvalidShare { option, value, most: 0.5 })
 }
 
 impl Guard {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -184,23 +185,20 @@ class Device(_Background):
         trains = federation.split("train")
         return self._name or (trains[0] if len(trains) == 1 else self._what)
 
-    def _words(self) -> list[str]:
+    def _config(self) -> str:
         address = self._server.address if isinstance(self._server, Server) else self._server
-        words = ["--server", address]
-        words += ["--insecure"] if self._identity is None else ["--identity", str(self._identity)]
-        words += [] if self._name is None else ["--name", self._name]
-        return words + _words(self._options)
+        return _config({"server": address, "identity": self._identity, "name": self._name, **self._options})
 
     def _run(self) -> None:
         assert self._work is not None
-        _deltafl.take_part(self._words(), *self._work, self._stop)
+        _deltafl.take_part(self._config(), *self._work, self._stop)
 
 
 @dataclass(frozen=True)
 class _Served:
-    """What a server is, beside its experiment."""
+    """What a server trains, beside its experiment."""
 
-    words: list[str]
+    config: str
     like: _deltafl.Federation | None
     trainer: Bridge | None
     devices: list[str] | None
@@ -244,10 +242,8 @@ class Server(_Background):
         #: The run folder.
         self.path = Path("runs") / name if out is None else Path(out)
         self._trainer, self._like = trainer, like
-        words = ["--listen", listen, "--out", str(self.path)]
-        words += ["--insecure"] if certs is None else ["--certs", str(certs)]
         self._served = _Served(
-            [*words, *_words(options)],
+            _config({"listen": listen, "out": self.path, "certs": certs, **options}),
             brought.inner,
             brought.bridge(),
             None if devices is None else list(devices),
@@ -325,16 +321,19 @@ class _Heard(Progress):
         self._server._listens.set()
 
 
-def _words(options: Mapping[str, Any]) -> list[str]:
-    """Keywords as the words of a command line: ``min_cohort=3`` is ``--min-cohort 3``."""
-    words: list[str] = []
-    for key, value in options.items():
-        flag = "--" + key.replace("_", "-")
-        if value is True:
-            words.append(flag)
-        elif isinstance(value, (list, tuple)):
-            words += [word for each in value for word in (flag, str(each))]
-        elif value is not None and value is not False:
-            # In one word: a value may begin with a dash.
-            words.append(f"{flag}={value}")
-    return words
+#: Options that take a list, or one value of it.
+_LISTS = ("allow_experiment", "allow_model", "between")
+
+
+def _config(options: Mapping[str, Any]) -> str:
+    """Options as JSON. Those that are None keep their default."""
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in _LISTS:
+        if isinstance(given.get(key), str):
+            given[key] = [given[key]]
+    return json.dumps(given, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as one of Python, anything else as text: a path, for example."""
+    return value.item() if hasattr(value, "item") else str(value)

@@ -1,13 +1,14 @@
-//! The seeds of an experiment: one driver for `run`, for MPI ranks and for `serve`.
+//! The seeds of an experiment: one driver for runs in a process, on MPI ranks and with deployed devices.
 //!
-//! Where a seed goes on from, and over which exchange it is trained, the caller says. Seeds are taken one after another, by one
-//! worker or by several at once. None of them sees the others, so the bits are those of one seed after another.
+//! The caller supplies the state from which a seed continues, and the exchange over which it is trained. Workers take seeds
+//! one after another. Seeds are independent, so the bits do not depend on the number of workers.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use deltafl::trainer::LocalTrainer;
 use deltafl::training::{Outcome, State};
-use deltafl_data::experiment::Experiment;
+
+use crate::experiment::Experiment;
 
 /// The seeds of an experiment that are not finished.
 pub struct Seeds {
