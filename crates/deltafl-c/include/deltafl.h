@@ -1,10 +1,11 @@
 /* Δ-FL: take part in a federation from C.
  *
- * Made by cbindgen from crates/deltafl-c/src/lib.rs; a test compares it with the source. docs/embed.md shows a program. */
+ * Made by cbindgen from crates/deltafl-c/src/lib.rs; a test compares it with the source. docs/src/how-to/embed.md shows a program. */
 
 #ifndef DELTAFL_H
 #define DELTAFL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,7 +15,7 @@
 typedef struct deltafl_device deltafl_device;
 
 /*
- Random numbers of one local update, the same on every machine: draw from them and from nothing else.
+ Random numbers of one local update: draw from them and from nothing else.
  */
 typedef struct deltafl_random deltafl_random;
 
@@ -42,6 +43,14 @@ typedef struct deltafl_options {
    The fewest devices to hide among; 0 takes the usual 30.
    */
   uint32_t min_cohort;
+  /*
+   Rounds that must lie between two rounds that the device answers.
+   */
+  uint64_t rounds_between;
+  /*
+   Whether random numbers follow from the seed of the server, for the bits of a simulation. The server then knows them all.
+   */
+  bool reproducible;
 } deltafl_options;
 
 /*

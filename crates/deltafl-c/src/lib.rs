@@ -24,7 +24,7 @@ use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::loopback;
 use tokio::runtime::Runtime;
 
-/// Random numbers of one local update, the same on every machine: draw from them and from nothing else.
+/// Random numbers of one local update: draw from them and from nothing else.
 pub struct deltafl_random(Stream);
 
 /// How a device trains in a round.
@@ -91,6 +91,10 @@ pub struct deltafl_options {
     pub state: *const c_char,
     /// The fewest devices to hide among; 0 takes the usual 30.
     pub min_cohort: u32,
+    /// Rounds that must lie between two rounds that the device answers.
+    pub rounds_between: u64,
+    /// Whether random numbers follow from the seed of the server, for the bits of a simulation. The server then knows them all.
+    pub reproducible: bool,
 }
 
 /// A device that takes part.
@@ -189,6 +193,8 @@ struct Options {
     name: Option<String>,
     state: Option<String>,
     min_cohort: Option<usize>,
+    rounds_between: u64,
+    reproducible: bool,
 }
 
 impl Options {
@@ -208,6 +214,8 @@ impl Options {
             name: text(options.name)?,
             state: text(options.state)?,
             min_cohort: (options.min_cohort > 0).then_some(options.min_cohort as usize),
+            rounds_between: options.rounds_between,
+            reproducible: options.reproducible,
         })
     }
 
@@ -228,6 +236,7 @@ fn join(options: &Options, trainer: CTrainer) -> Result<deltafl_device, TrainerE
     let data = Data::held_by_trainer(&credentials.name, trainer.raw.examples)?;
     let mut consent = Consent::default();
     consent.min_cohort = options.min_cohort.unwrap_or(consent.min_cohort);
+    (consent.rounds_between, consent.reproducible) = (options.rounds_between, options.reproducible);
     let state = match &options.state {
         Some(folder) => DeviceState::open(Path::new(folder))?,
         None => DeviceState::default(),

@@ -5,6 +5,9 @@
 mod embedded;
 #[path = "../../deltafl-device/examples/own_trainer.rs"]
 mod own_trainer;
+#[path = "../../deltafl-server/tests/field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::ffi::{CStr, CString, c_void};
 use std::io::Read as _;
@@ -24,6 +27,7 @@ const NAMES: [&str; 4] = ["sensor-0", "sensor-1", "sensor-2", "sensor-3"];
 
 #[test]
 fn the_header_is_that_of_the_source() {
+    let _limit = watchdog::start();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let path = folder.join("include/deltafl.h");
     let mut header = Vec::new();
@@ -85,6 +89,8 @@ fn trained(program: Option<&Path>) -> State {
     let mut child = None;
     let state = embedded::serve("127.0.0.1:0", &NAMES, |host| {
         let address = host.address().to_string();
+        let monitor = host.session_monitor();
+        watchdog::report(move || monitor.sessions().map(|sessions| sessions.to_string()));
         for (k, name) in NAMES.into_iter().enumerate() {
             // Exact in binary, so that both languages read the same number.
             let shift = 0.25 * k as f32;
@@ -108,10 +114,11 @@ fn trained(program: Option<&Path>) -> State {
 
 #[test]
 fn a_program_in_c_takes_part_to_the_same_bits_as_one_in_rust() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     let program = compiled(folder.path());
     let (in_rust, in_c) = (trained(None), trained(Some(&program)));
-    assert_eq!(in_rust.round, 20);
+    assert_eq!(in_rust.round, 40);
     assert_eq!(in_rust, in_c);
     // The line through all points has the slope 2, and FedAvg has found it.
     let slope = in_rust.tracks[0].params.as_slice()[0];
@@ -136,6 +143,8 @@ fn refusal(server: Option<&str>, params: usize) -> String {
         name: name.as_ptr(),
         state: null(),
         min_cohort: 0,
+        rounds_between: 0,
+        reproducible: false,
     };
     let (loss, update) = (Some(no_loss as _), Some(no_update as _));
     let trainer = deltafl_trainer { context: null_mut(), params, examples: 5, loss, update };
@@ -153,6 +162,7 @@ fn refusal(server: Option<&str>, params: usize) -> String {
 
 #[test]
 fn what_cannot_begin_and_what_ends_says_why_cut_to_fit() {
+    let _limit = watchdog::start();
     assert_eq!(refusal(None, 2), "options.server is NULL");
     let names = NAMES.into_iter();
     let roster = loopback::roster(Edition { version: 1, expires: u64::MAX }, names, |_| false).unwrap();

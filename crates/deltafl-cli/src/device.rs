@@ -101,6 +101,12 @@ pub(crate) struct ConsentArgs {
     /// Do not tell how models serve the examples that this device holds out, not even inside sums
     #[arg(long)]
     no_evaluation: bool,
+    /// Rounds of a run that must lie between two rounds that this device answers
+    #[arg(long, value_name = "N", default_value_t = DeviceConfig::default().rounds_between)]
+    rounds_between: u64,
+    /// Draw batches from the server's seed, for the bits of a simulation: the server then knows every random number of this device
+    #[arg(long)]
+    reproducible: bool,
     #[command(flatten)]
     guard: GuardArgs,
     #[command(flatten)]
@@ -160,6 +166,8 @@ impl TakePart {
             work_per_day: consent.work_per_day,
             max_passes: consent.max_passes,
             no_evaluation: consent.no_evaluation,
+            rounds_between: consent.rounds_between,
+            reproducible: consent.reproducible,
             adversary: guard.adversary,
             gamma: guard.gamma,
             accomplices: guard.accomplices,

@@ -30,7 +30,7 @@ use rounds::Rounds;
 
 /// Train an experiment with devices that connect over a network
 ///
-/// The server learns sums (docs/threat-model.md says what they tell). Every finished round is kept: started again with the same arguments, the
+/// The server learns sums (docs/src/explanation/threat-model.md says what they tell). Every finished round is kept: started again with the same arguments, the
 /// server goes on where it was.
 #[derive(clap::Args, Debug)]
 #[command(

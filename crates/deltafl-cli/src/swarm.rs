@@ -201,6 +201,8 @@ fn options(args: &Args) -> Result<SwarmOptions> {
             open: args.open,
             min_cohort,
             guard: args.guard.options().guard().map_err(|e| bad_input(e.to_string()))?,
+            // Made-up devices: their runs are compared with simulations.
+            reproducible: true,
             ..Consent::default()
         },
         misconduct: Misconduct { drop_out, garbage, delay_ms: delay, bandwidth },

@@ -12,7 +12,7 @@ use deltafl::data::{
 };
 use deltafl::device::blocks;
 use deltafl::kernel::Isa;
-use deltafl::model::ModelSpec;
+use deltafl::model::{CONV_NET, GRU, LSTM, ModelSpec};
 use deltafl::params::{Params, UpdateCode};
 use deltafl::question::RoundKey;
 use deltafl::stream::{Purpose, Stream};
@@ -49,7 +49,7 @@ fn main() {
 }
 
 fn cohorts() -> Vec<Cohort> {
-    let gru = ModelSpec::Gru { hidden: 128, embedding: 0 };
+    let gru = GRU.spec();
     vec![
         Cohort {
             name: "linear, 100 devices of 179 images, batch 10",
@@ -60,14 +60,14 @@ fn cohorts() -> Vec<Cohort> {
         },
         Cohort {
             name: "ConvNet, 100 devices of 179 images, batch 16",
-            spec: ModelSpec::ConvNet { channels: [32, 64] },
+            spec: CONV_NET.spec(),
             federation: images(100, 179),
             batch: 16,
             rate: 0.1,
         },
         Cohort {
             name: "LSTM, 50 devices of 69 messages, batch 10",
-            spec: ModelSpec::Lstm { hidden: 50 },
+            spec: LSTM.spec(),
             federation: messages(50, 69),
             batch: 10,
             rate: 0.5,
@@ -122,7 +122,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     let (tasks, others) = (tasks_at(&params), tasks_at(&moved));
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let mut once = |round: u64, losses: bool| -> Result<(), Failure> {
-        let key = RoundKey { seed: 1, round, members: devices.len() as u32, terms: Terms::OPEN };
+        let key = RoundKey { run: 0, seed: 1, round, members: devices.len() as u32, terms: Terms::OPEN };
         let tasks = if round.is_multiple_of(2) { &tasks } else { &others };
         gpu.prefetch(&ids);
         if losses {
@@ -136,7 +136,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     let whole = median(|i| once(7 + i, true))?;
     let short = LocalPlan { work: Work::Steps(1), ..plan };
     let tasks: Vec<UpdateTask<'_>> = tasks.iter().map(|task| UpdateTask { plan: &short, ..*task }).collect();
-    let key = RoundKey { seed: 1, round: 9, members: devices.len() as u32, terms: Terms::OPEN };
+    let key = RoundKey { run: 0, seed: 1, round: 9, members: devices.len() as u32, terms: Terms::OPEN };
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let step = median(|_| Ok(gpu.updates(&key, &tasks, &mut sums).map(|_| ())?))?;
     let losses = median(|_| Ok(gpu.scores(&all, &[&params]).map(|_| ())?))?;
@@ -155,7 +155,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
 
 /// Shakespeare's 4.29 million windows at four levels.
 fn evaluation(device: &Device) -> Result<(), Failure> {
-    let (spec, federation) = (ModelSpec::Gru { hidden: 128, embedding: 0 }, texts(1121, |_| 3827));
+    let (spec, federation) = (GRU.spec(), texts(1121, |_| 3827));
     let params = initial(&spec, &federation);
     let mut gpu = Gpu::new(device, &federation, &spec, params.len(), Options::default())?;
     let devices: Vec<FederationIndex> = federation.devices().collect();

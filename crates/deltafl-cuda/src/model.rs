@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use deltafl::data::Federation;
-use deltafl::model::ModelSpec;
+use deltafl::model::{CONV_NET, GRU, LINEAR, LOGISTIC, LSTM, ModelDefinition, ModelSpec, PERCEPTRON};
 
 use crate::GpuError;
 use crate::compile::Source;
@@ -31,8 +31,8 @@ type BuildScorer = fn(&Setup<'_>) -> Result<Box<dyn Scorer>, GpuError>;
 
 /// A model's kernels.
 pub(crate) struct Entry {
-    /// Its name in an experiment file.
-    name: &'static str,
+    /// Its entry in the table of models.
+    definition: &'static ModelDefinition,
     /// The lowest compute capability that has its instructions.
     capability: (i32, i32),
     trainer: BuildTrainer,
@@ -43,44 +43,44 @@ pub(crate) struct Entry {
 }
 
 /// Every model that has kernels.
-const MODELS: &[Entry] = &[
+static MODELS: &[Entry] = &[
     Entry {
-        name: "conv-net",
+        definition: &CONV_NET,
         capability: (8, 0),
         trainer: conv_net::trainer,
         scorer: conv_net::scorer,
         sources: conv_net::sources,
     },
     Entry {
-        name: "gru",
+        definition: &GRU,
         capability: (9, 0),
         trainer: gru::trainer,
         scorer: gru::scorer,
         sources: gru::sources,
     },
     Entry {
-        name: "linear",
+        definition: &LINEAR,
         capability: (8, 0),
         trainer: |setup, batch| linear::KERNELS.trainer(setup, batch),
         scorer: |setup| linear::KERNELS.scorer(setup),
         sources: linear::sources,
     },
     Entry {
-        name: "lstm",
+        definition: &LSTM,
         capability: (8, 0),
         trainer: lstm::trainer,
         scorer: lstm::scorer,
         sources: lstm::sources,
     },
     Entry {
-        name: "perceptron",
+        definition: &PERCEPTRON,
         capability: (8, 0),
         trainer: |setup, batch| perceptron::KERNELS.trainer(setup, batch),
         scorer: |setup| perceptron::KERNELS.scorer(setup),
         sources: perceptron::sources,
     },
     Entry {
-        name: "logistic",
+        definition: &LOGISTIC,
         capability: (8, 0),
         trainer: |setup, batch| logistic::KERNELS.trainer(setup, batch),
         scorer: |setup| logistic::KERNELS.scorer(setup),
@@ -148,11 +148,10 @@ impl<'a> Setup<'a> {
     /// The line of the model.
     fn entry(&self) -> Result<&'static Entry, GpuError> {
         let model = self.spec.name();
-        if let ModelSpec::Linear { intercept: true, .. } | ModelSpec::Logistic { intercept: true } = self.spec
-        {
+        if self.spec.options().truth("intercept") == Ok(true) {
             return Err(self.unsupported("with an intercept"));
         }
-        let entry = MODELS.iter().find(|entry| entry.name == model);
+        let entry = MODELS.iter().find(|entry| std::ptr::eq(entry.definition, self.spec.definition()));
         let entry = entry.ok_or_else(|| self.unsupported("of any shape"))?;
         let got = self.device.capability();
         if got < entry.capability {
@@ -170,6 +169,12 @@ impl<'a> Setup<'a> {
     /// Kernels that evaluate.
     pub(crate) fn scorer(&self) -> Result<Box<dyn Scorer>, GpuError> {
         (self.entry()?.scorer)(self)
+    }
+
+    /// Returns a size that an option of the model specifies.
+    fn size(&self, option: &str) -> Result<usize, GpuError> {
+        let size = self.spec.options().whole(option);
+        size.map(|size| size as usize).map_err(|error| self.unsupported(error.to_string()))
     }
 
     /// There are no kernels for this shape.

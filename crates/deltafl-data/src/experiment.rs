@@ -8,13 +8,14 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use serde::{Deserialize, Serialize};
 
 use crate::run_folder::Difference;
-use deltafl::algorithm::{Options, Track, TrackLabel, track_names};
+use deltafl::algorithm::{Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
 use deltafl::memory::Memory;
+use deltafl::options::OptionValues;
 use deltafl::selection::Needs;
-use deltafl::terms::{Clip, Terms, Weights};
+use deltafl::terms::{Clip, Terms, TrackSchedule, Weights};
 use deltafl::trainer::Work;
 use deltafl::training::{self, Decay, Plan};
 
@@ -25,17 +26,16 @@ pub mod keys;
 mod list;
 mod model;
 mod name;
-mod number;
 mod parse;
 mod renamed;
 mod split;
 
 pub use algorithm::AlgorithmSection;
 pub use data::{DataSection, LoadError, Source};
+pub use deltafl::number::{NonNegative, OutOfRange, Positive};
 pub use list::OneOrMore;
-pub use model::{ForeignOption, ModelKind, ModelSection};
+pub use model::ModelSection;
 pub use name::{InvalidName, check_name};
-pub use number::{NonNegative, OutOfRange, Positive};
 pub use parse::InvalidExperiment;
 pub use split::{InvalidSplitSection, SplitSection};
 
@@ -56,6 +56,9 @@ pub struct Experiment {
     pub evaluate_every: NonZeroU64,
     /// What a device counts with.
     pub weights: Weights,
+    /// Which tracks train in a round, and with which devices, where the file says so or η is found in secure sums.
+    #[serde(rename = "tracks", skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<TrackSchedule>,
     /// How long an update may be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<Clip>,
@@ -208,7 +211,7 @@ impl LocalSection {
 impl Experiment {
     /// The tracks, in the order of the file.
     pub fn tracks(&self) -> Vec<Track> {
-        let points: Vec<(&AlgorithmSection, Options)> = self
+        let points: Vec<(&AlgorithmSection, OptionValues)> = self
             .algorithm
             .iter()
             .flat_map(|section| section.points().into_iter().map(move |options| (section, options)))
@@ -216,7 +219,7 @@ impl Experiment {
         let l2 = |section: &AlgorithmSection| section.l2.unwrap_or(self.model.l2).get() as f32;
         let named: Vec<_> = points.iter().map(|(s, options)| (s.algorithm(), options, l2(s))).collect();
         let names = track_names(&named);
-        let track = |((section, options), name): (&(&AlgorithmSection, Options), &String)| {
+        let track = |((section, options), name): (&(&AlgorithmSection, OptionValues), &String)| {
             let parts = (section.algorithm().build)(options).expect("a section is checked when it is read");
             Track::new(name, section.algorithm(), parts, l2(section))
         };
@@ -270,7 +273,16 @@ impl Experiment {
 
     /// On what terms devices answer.
     pub fn terms(&self) -> Terms {
-        Terms { weights: self.weights, apart: !self.is_open(), clip: self.clip }
+        let tracks = u32::try_from(self.tracks().len()).unwrap_or(u32::MAX);
+        let schedule = self.schedule.unwrap_or_default();
+        Terms { weights: self.weights, schedule, tracks, clip: self.clip }
+    }
+
+    /// The schedule of a deployment, in turn where the file does not say; `None` where the file says that tracks train
+    /// together, which devices refuse.
+    pub fn deployed_schedule(&self) -> Option<TrackSchedule> {
+        Some(self.schedule.unwrap_or(TrackSchedule::InTurn))
+            .filter(|schedule| *schedule != TrackSchedule::Together)
     }
 
     /// What a device counts with where the file does not say: as in the paper where the server sees losses or nobody's loss is

@@ -19,7 +19,7 @@ pub(crate) fn map(path: &Path) -> io::Result<Buffer> {
     // SAFETY: the map is only read, as plain bytes and numbers for which any bit pattern is valid; what must
     // be UTF-8 or in range is checked by whoever reads it. A map is sound as long as nobody changes the file:
     // a federation's files are written under another name, synced, renamed and never opened for writing
-    // again, as `docs/data.md` asks of everybody else.
+    // again, as `docs/src/how-to/data.md` asks of everybody else.
     let map = unsafe { Mmap::map(&file)? };
     Ok(Buffer::from(Bytes::from_owner(map)))
 }

@@ -11,9 +11,9 @@ use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
-use deltafl::superquantile::{DeviceLoss, LossDistribution};
+use deltafl::superquantile::DeviceLoss;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
+use deltafl::training::{Event, State, TrainOptions, train_with};
 use deltafl_data::experiment::Experiment;
 
 const EXPERIMENT: &str = r#"
@@ -76,42 +76,8 @@ impl Exchange for Fickle<'_> {
     }
 }
 
-#[derive(Default)]
-struct Silent {
-    evaluations: u32,
-    checkpoints: u32,
-}
-
-impl Observer for Silent {
-    fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        Ok(ControlFlow::Continue(()))
-    }
-
-    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.evaluations += 1;
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
-        self.checkpoints += 1;
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        true
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-}
-
-/// The cohorts asked for updates, the last state, and what was observed.
-fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, Silent) {
+/// The cohorts asked for updates, the last state, and the numbers of evaluations and checkpoints.
+fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, (u32, u32)) {
     let experiment = Experiment::parse(EXPERIMENT).unwrap();
     let federation = Spec::Glyphs(toml::from_str::<Glyphs>("devices = 24").unwrap()).build();
     let model = ModelSpec::LINEAR.build(&federation, Isa::detect()).unwrap();
@@ -120,9 +86,15 @@ fn run(failures: u32, present: Reachable) -> (Vec<Vec<u32>>, State, Silent) {
     let exchange = Direct::new(compute, &federation).unwrap();
     let mut engine = Fickle { exchange, failures, present, cohorts: Vec::new() };
     let mut state = State::new(7, 1, &trainer);
-    let mut observer = Silent::default();
-    train(&mut engine, &experiment.plan(), &mut state, &mut observer).unwrap();
-    (engine.cohorts, state, observer)
+    let options = TrainOptions { checkpoint_every_round: true, ..TrainOptions::default() };
+    let (mut evaluations, mut checkpoints) = (0, 0);
+    let mut count = |event: Event<'_>| {
+        evaluations += u32::from(matches!(event, Event::Evaluated { .. }));
+        checkpoints += u32::from(matches!(event, Event::Checkpoint { .. }));
+        Ok(ControlFlow::Continue(()))
+    };
+    train_with(&mut engine, &experiment.plan(), &mut state, options, &mut count).unwrap();
+    (engine.cohorts, state, (evaluations, checkpoints))
 }
 
 #[test]
@@ -147,6 +119,6 @@ fn only_devices_that_can_be_reached_are_drawn() {
 
 #[test]
 fn without_evaluations_every_round_can_be_kept_all_the_same() {
-    let (.., observer) = run(0, Reachable::Everyone);
-    assert_eq!((observer.evaluations, observer.checkpoints), (0, 3));
+    let (.., evaluations_and_checkpoints) = run(0, Reachable::Everyone);
+    assert_eq!(evaluations_and_checkpoints, (0, 3));
 }

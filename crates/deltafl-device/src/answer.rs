@@ -1,9 +1,9 @@
 //! A device's answer to a question: the code of every exchange, on this device's data.
 
-use deltafl::device::{HeldOut, Member, stream_key};
+use deltafl::device::{HeldOut, Member, UpdateRandomness, stream_key};
 use deltafl::memory::Memory;
 use deltafl::params::Params;
-use deltafl::question::{Parting, Query, Question};
+use deltafl::question::{Query, Question};
 use deltafl::trainer::{TrainerError, Worker};
 
 use super::Data;
@@ -26,15 +26,31 @@ pub(super) struct Task<'a> {
     pub(super) data: &'a Data,
     /// What its trainer predicts.
     pub(super) task: deltafl::task::Task,
+    /// Where the random numbers of its updates come from.
+    pub(super) randomness: UpdateRandomness,
+}
+
+/// Which queries of a question a device answers.
+pub(super) struct Answering {
+    /// The track whose queries it answers; `None` stands for every track.
+    pub(super) track: Option<u32>,
+    /// The queries of the track to which it adds nothing all the same.
+    pub(super) silent: Vec<usize>,
+}
+
+impl Answering {
+    fn covers(&self, place: usize, query: &Query) -> bool {
+        self.track.is_none_or(|track| track == query.track) && !self.silent.contains(&place)
+    }
 }
 
 impl Task<'_> {
-    /// The answers to all queries, one behind the other. `own` is what the device remembers, per query; to those that are
-    /// `silent` it adds nothing.
+    /// The answers to all queries, one behind the other: zeros to those that the device does not answer. `own` is what the
+    /// device remembers, per query.
     pub(super) fn answer(
         &self,
         question: &Question,
-        silent: &[usize],
+        answering: &Answering,
         losses: &mut Losses,
         own: &mut [Memory],
         worker: &mut dyn Worker,
@@ -42,11 +58,10 @@ impl Task<'_> {
         losses.of_round((question.key.seed, question.key.round));
         let member = self.member();
         let mut values = Vec::with_capacity(question.queries.iter().map(Query::answer_len).sum());
-        let parting = Parting::of(&question.key, &question.queries);
         for (i, query) in question.queries.iter().enumerate() {
             let start = values.len();
             values.resize(start + query.answer_len(), 0);
-            if silent.contains(&i) || !parting.answers(i, member.key) {
+            if !answering.covers(i, query) {
                 continue;
             }
             let loss = match query.needs_loss() {
@@ -71,7 +86,8 @@ impl Task<'_> {
     fn member(&self) -> Member<'_> {
         let Data { federation, device, held_out } = self.data;
         let held_out = held_out.map(|k| HeldOut { examples: federation.examples(k), task: self.task });
-        Member { examples: federation.examples(*device), key: stream_key(self.data.name()), held_out }
+        let (examples, key) = (federation.examples(*device), stream_key(self.data.name()));
+        Member { examples, key, randomness: self.randomness, held_out }
     }
 }
 

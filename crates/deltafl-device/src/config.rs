@@ -61,6 +61,11 @@ pub struct DeviceConfig {
     pub max_passes: u32,
     /// Whether not to report the error on the examples that the device holds out, not even inside sums.
     pub no_evaluation: bool,
+    /// Rounds of a run between two rounds that the device answers.
+    pub rounds_between: u64,
+    /// Whether to draw batches from the server's seed, for the bits of a simulation. The server then knows every random
+    /// number of the device.
+    pub reproducible: bool,
     /// The assumed behaviour of the server, against which rounds must protect the device.
     pub adversary: Adversary,
     /// The share of a cohort that may collude with the server.
@@ -97,6 +102,8 @@ impl Default for DeviceConfig {
             work_per_day: consent.work_per_day.as_secs() / 60,
             max_passes: consent.max_passes,
             no_evaluation: !consent.evaluate,
+            rounds_between: consent.rounds_between,
+            reproducible: consent.reproducible,
             adversary,
             gamma,
             accomplices,
@@ -135,6 +142,8 @@ impl DeviceConfig {
             work_per_day: Duration::from_secs(60 * self.work_per_day),
             max_passes: self.max_passes,
             evaluate: !self.no_evaluation,
+            rounds_between: self.rounds_between,
+            reproducible: self.reproducible,
             willing: conditions.willing(),
         })
     }
@@ -315,6 +324,13 @@ pub enum DeviceNotice<'a> {
         /// The wait before the next attempt.
         wait: Duration,
     },
+    /// The server rejects sessions for now; the device tries again.
+    Unavailable {
+        /// The answer of the server.
+        error: &'a SessionError,
+        /// The wait before the next attempt.
+        wait: Duration,
+    },
     /// The device takes part.
     TakesPart {
         /// The name of the device.
@@ -335,6 +351,9 @@ impl fmt::Display for DeviceNotice<'_> {
             }
             Self::Unreachable { address, wait } => {
                 write!(f, "{address} cannot be reached; trying again in {} s", wait.as_secs())
+            }
+            Self::Unavailable { error, wait } => {
+                write!(f, "{error}; trying again in {} s", wait.as_secs())
             }
             Self::TakesPart { device, experiment, model } => {
                 write!(f, "{device} takes part in {experiment} ({})", model.unwrap_or("a trainer of its own"))
@@ -464,6 +483,7 @@ async fn first_offer(
             SessionError::Dial(DialError::Transport(_)) => {
                 notify(&DeviceNotice::Unreachable { address: &server.address, wait });
             }
+            error if error.is_unavailable() => notify(&DeviceNotice::Unavailable { error, wait }),
             SessionError::Status(_) if refused < REFUSALS => {
                 refused += 1;
                 wait = Duration::from_secs(1);

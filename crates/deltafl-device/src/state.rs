@@ -3,7 +3,7 @@
 //! ```text
 //! FOLDER/roster.json        version and hash of the newest roster that the device has taken
 //! FOLDER/transcript.jsonl   what the server showed it, line by line, each line bound to the one before
-//! FOLDER/ledger             what it has answered, so that it answers nothing twice
+//! FOLDER/ledger             the rounds that it has answered, so that it answers none twice
 //! FOLDER/memory/            what its training keeps from round to round: a control variate, say
 //! FOLDER/rounds             the last round that it joined, of each session, so that it joins none twice
 //! FOLDER/lock               held while a process uses the folder
@@ -20,14 +20,14 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use deltafl::memory::Memory;
-use deltafl::question::{Question, RoundKey};
+use deltafl::question::RoundKey;
 use deltafl_secagg::device::SeenRounds;
 use deltafl_secagg::params::RoundId;
 use deltafl_wire::roster::{Edition, RosterError};
 use serde::{Deserialize, Serialize};
 
 use self::ledger::Ledger;
-pub(crate) use self::ledger::{Answered, Claim};
+pub(crate) use self::ledger::{Answered, Claim, LedgerKey, ServedTrack};
 use self::memory::OwnMemory;
 pub use self::transcript::{Conflict, Digest, Event, Transcript, TranscriptError, conflicts};
 
@@ -140,26 +140,36 @@ impl DeviceState {
         Ok(())
     }
 
-    /// Notes that all of this is about to be answered; or nothing, when part of it was answered before. It is on disk when this
-    /// returns.
-    pub(crate) fn claim(&mut self, claims: &[Claim]) -> Result<Result<(), Answered>, StateError> {
-        self.ledger.claim(claims)
+    /// Notes that all of this is about to be answered; or nothing, if any of it is refused. It is on disk when this returns.
+    pub(crate) fn claim(
+        &mut self,
+        key: &LedgerKey,
+        served: ServedTrack,
+        claims: &[Claim],
+    ) -> Result<Result<(), Answered>, StateError> {
+        self.ledger.claim(key, served, claims)
     }
 
-    /// What the device remembers for each query of a question. It never leaves the device.
-    pub(crate) fn recall(&mut self, question: &Question) -> Result<Vec<Memory>, StateError> {
-        (0..question.queries.len()).map(|place| self.memory.recall(&question.key, place)).collect()
+    /// The track for which the device has answered in a round before.
+    pub(crate) fn track(&self, key: &LedgerKey) -> Option<u32> {
+        self.ledger.track(key)
     }
 
-    /// Keeps what has changed in the device's memory by answering a question, on disk when this returns.
+    /// What the device remembers for each of these tracks. It never leaves the device.
+    pub(crate) fn recall(&mut self, key: &RoundKey, tracks: &[u32]) -> Result<Vec<Memory>, StateError> {
+        tracks.iter().map(|&track| self.memory.recall(key, track)).collect()
+    }
+
+    /// Keeps what has changed in the memories of these tracks by answering a question, on disk when this returns.
     pub(crate) fn remember(
         &mut self,
         key: &RoundKey,
+        tracks: &[u32],
         before: &[Memory],
         after: &[Memory],
     ) -> Result<(), StateError> {
-        for (place, (before, after)) in before.iter().zip(after).enumerate() {
-            self.memory.remember(key, place, before, after)?;
+        for (&track, (before, after)) in tracks.iter().zip(before.iter().zip(after)) {
+            self.memory.remember(key, track, before, after)?;
         }
         Ok(())
     }

@@ -11,14 +11,12 @@ use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::exchange::SplitEvaluation;
 use deltafl::kernel::Isa;
-use deltafl::model::{Batch, Model, ModelSpec, Score};
+use deltafl::model::{Batch, CONV_NET, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
-use deltafl::superquantile::LossDistribution;
 use deltafl::terms::Terms;
 use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
+use deltafl::training::{Event, Local, Plan, State, train};
 use deltafl_mpi::{Masks, World};
 use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
@@ -64,7 +62,7 @@ fn rank(case: &str) {
         "all-reduce" => [3, 115_649, 1_200_003].into_iter().for_each(|len| all_reduce(&world, len)),
         "null" => rounds(&world, case, &dots(400), &Null, 400),
         "linear" => build_and_run(&world, case, &ModelSpec::LINEAR, 12),
-        _ => build_and_run(&world, case, &ModelSpec::ConvNet { channels: [32, 64] }, 3),
+        _ => build_and_run(&world, case, &CONV_NET.spec(), 3),
     }
 }
 
@@ -141,51 +139,24 @@ fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model,
     let compute = Box::new(Threads::new(&trainer, federation, 1).expect("a thread"));
     let mut engine = world.exchange(compute, federation, Masks::None).expect("there are train devices");
     let mut state = State::new(1, plan.tracks.len(), &trainer);
-    let mut laps = Laps::default();
-    train(&mut engine, &plan, &mut state, &mut world.observe(Some(&mut laps)))
+    // Wall-clock time of each round but the first, which warms caches and memory.
+    let (mut since, mut laps) = (None::<Instant>, Vec::new());
+    let stopwatch = |event: Event<'_>| {
+        if let Event::RoundFinished { .. } = event {
+            laps.extend(since.map(|since| since.elapsed().as_secs_f64()));
+            since = Some(Instant::now());
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    train(&mut engine, &plan, &mut state, &mut world.observe(Some(stopwatch)))
         .expect("the run can be trained");
 
     let throughput = engine.throughput();
     if world.is_root() {
-        laps.wall.sort_by(f64::total_cmp);
-        let (least, median) = (1e3 * laps.wall[0], 1e3 * laps.wall[laps.wall.len() / 2]);
+        laps.sort_by(f64::total_cmp);
+        let (least, median) = (1e3 * laps[0], 1e3 * laps[laps.len() / 2]);
         println!("{case}, {} ranks: per round least {least:.2} ms, median {median:.2} ms", world.size());
         print!("{}", throughput.expect("rank 0 has the table"));
-    }
-}
-
-/// Wall-clock time of each round but the first, which warms caches and memory.
-#[derive(Default)]
-struct Laps {
-    since: Option<Instant>,
-    wall: Vec<f64>,
-}
-
-impl Observer for &mut Laps {
-    fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.wall.extend(self.since.map(|since| since.elapsed().as_secs_f64()));
-        self.since = Some(Instant::now());
-        Ok(ControlFlow::Continue(()))
-    }
-
-    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The exchange over MPI ranks: any compute within a rank, collectives between ranks.
+//! The exchange over MPI ranks: any compute backend within a rank, collectives between ranks.
 
 use std::time::{Duration, Instant};
 
@@ -15,26 +15,26 @@ use crate::ranks::Ranks;
 use crate::throughput::{self, Throughput};
 use crate::world::World;
 
-/// Where the devices of a rank compute.
+/// The compute backend of a rank.
 type AnyCompute<'a> = Box<dyn Compute + 'a>;
 
-/// How the answers of a cohort are added up.
+/// The way in which the answers of a cohort are added.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Masks {
-    /// As they are.
+    /// Without masks.
     None,
-    /// By the protocol of secure aggregation, with this probability that a device vanishes.
+    /// By secure aggregation. A device drops out with this probability.
     Real {
-        /// In [0, 1].
+        /// The probability in [0, 1].
         drop_out: f64,
     },
 }
 
-/// The exchange over MPI ranks. Every rank asks it the same questions in the same order.
+/// The exchange over MPI ranks. Every rank must ask the same questions in the same order.
 pub struct MpiExchange<'a> {
     world: &'a World,
     ranks: Kind<'a>,
-    /// Time spent in answers: on computing, and in collectives.
+    /// The time spent on answers: computing, and in collectives.
     answering: Duration,
 }
 
@@ -58,7 +58,7 @@ impl<'a> MpiExchange<'a> {
         Ok(Self { world, ranks, answering: Duration::ZERO })
     }
 
-    /// What each rank has done so far, on rank 0; `None` elsewhere. Collective.
+    /// Returns the work of each rank so far on rank 0, and `None` on other ranks. Collective.
     pub fn throughput(&self) -> Option<Throughput> {
         let fleet = match &self.ranks {
             Kind::Direct(direct) => direct.fleet(),

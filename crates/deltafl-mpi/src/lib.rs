@@ -1,9 +1,9 @@
-//! The exchange of Δ-FL over MPI ranks: for simulations that outgrow one machine.
+//! The exchange of Δ-FL over MPI ranks, for simulations that are too large for one machine.
 //!
-//! Every rank runs the same round loop on the same state. A question of the loop is a collective operation:
-//! each rank computes its share of the cohort on its threads, integer sums meet in one all-reduce and losses
-//! in one gather, and all ranks go on with the same answer, so that no parameters ever travel. Only rank 0 has
-//! an observer, and so only rank 0 writes.
+//! Every rank runs the same round loop on the same state. A question of the loop is a collective
+//! operation: each rank computes its share of the cohort on its threads. One all-reduce adds the
+//! integer sums, and one gather collects the losses. All ranks continue with the same answer, so
+//! parameters are never sent. Only rank 0 has an observer and writes files.
 //!
 //! ```text
 //!           rank 0                   rank 1                 rank 2
@@ -15,15 +15,15 @@
 //! records   run folder               –                      –
 //! ```
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
-//! | [`World`] | the ranks of a job: who they are, and what they must agree on |
-//! | [`MpiExchange`] | the exchange: any compute within a rank, collectives between ranks |
-//! | [`Agreed`] | an observer on rank 0 whose wish to stop is heard by all |
-//! | [`Throughput`] | what each rank did, and how evenly |
+//! | [`World`] | the ranks of a job, and checks that they agree |
+//! | [`MpiExchange`] | the exchange: any compute backend within a rank, collectives between ranks |
+//! | [`Agreed`] | the observer of all ranks: rank 0 decides whether the run stops |
+//! | [`Throughput`] | the work of each rank and its balance |
 //!
-//! MPI has no fault tolerance: when a rank dies, the job dies. Checkpoints are the answer: the run folder can
-//! be resumed on any other number of ranks, to the same bits.
+//! MPI has no fault tolerance: if a rank fails, the job fails. A run folder can be resumed from its
+//! last checkpoint on any number of ranks, with the same bits.
 //!
 //! ```no_run
 //! use deltafl::compute::Threads;

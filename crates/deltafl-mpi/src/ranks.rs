@@ -1,6 +1,7 @@
 //! The peers of a rank: collective operations, and the time spent in them.
 //!
-//! The types of what is sent and received are written out: nothing else makes sure that they are the same.
+//! The element types of send and receive buffers are explicit, because nothing else ensures that
+//! they match.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +14,13 @@ use mpi::traits::CommunicatorCollectives;
 
 use crate::world::World;
 
-/// Most entries of one collective: MPI counts them in an `i32`.
+/// The largest number of entries of one collective. MPI counts them in an `i32`.
 pub(crate) const MOST: usize = 1 << 30;
 
-/// Words of a score.
+/// The number of words of a score.
 const WORDS: usize = 1 + Score::SUMS;
 
-/// A score as words, bit by bit.
+/// Encodes a score as words, bit by bit.
 fn words_of(score: &Score) -> [u64; WORDS] {
     let mut words = [score.loss.to_bits(); WORDS];
     words[1..].iter_mut().zip(score.sums).for_each(|(word, sum)| *word = sum.to_bits());
@@ -36,10 +37,10 @@ pub(crate) struct Ranks<'a> {
     waited: Duration,
 }
 
-/// More scores than one gather can hold.
+/// There are more scores than one gather can transfer.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{blocks} blocks of examples are more than one gather can hold: evaluate fewer devices or tracks at once"
+    "{blocks} blocks of examples exceed the size of one gather: evaluate fewer devices or tracks at once"
 )]
 struct TooManyScores {
     blocks: usize,
@@ -50,7 +51,7 @@ impl<'a> Ranks<'a> {
         Self { world, waited: Duration::ZERO }
     }
 
-    /// Time spent in collectives: on their work, and on waiting for others.
+    /// Returns the time spent in collectives, including waiting for other ranks.
     pub(crate) fn waited(&self) -> Duration {
         self.waited
     }
@@ -105,8 +106,8 @@ impl Peers for Ranks<'_> {
     }
 }
 
-/// Adds up over all ranks, and calls `meanwhile` while the numbers are on their way. MPI makes progress only while it
-/// is called, so there is a look at the reduction after each piece.
+/// Adds up over all ranks, and calls `meanwhile` during the transfer. MPI makes progress only
+/// during its calls, so the reduction is polled after each piece.
 pub(crate) fn all_reduce(
     communicator: &impl CommunicatorCollectives,
     values: &[u64],

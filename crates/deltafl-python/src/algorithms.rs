@@ -1,13 +1,15 @@
-//! The table of algorithms, for the typed classes of the package.
+//! The tables of algorithms and models, for the typed classes of the Python package.
 
-use deltafl::algorithm::{ALGORITHMS, OptionKind, OptionSpec, Value};
+use deltafl::algorithm::{ALGORITHMS, Algorithm};
+use deltafl::model::{MODELS, ModelDefinition};
+use deltafl::options::{DefaultValue, OptionKind, OptionSpec};
 use pyo3::prelude::*;
 use serde_json::json;
 
-/// Every algorithm with its options, as JSON.
+/// Returns every algorithm with its options, as JSON.
 #[pyfunction]
 pub(crate) fn algorithms() -> String {
-    let of_algorithm = |algorithm: &&deltafl::algorithm::Algorithm| {
+    let of_algorithm = |algorithm: &&Algorithm| {
         json!({
             "kind": algorithm.kind,
             "title": algorithm.title,
@@ -18,16 +20,31 @@ pub(crate) fn algorithms() -> String {
     serde_json::Value::from(ALGORITHMS.iter().map(of_algorithm).collect::<Vec<_>>()).to_string()
 }
 
+/// Returns every model with its options, as JSON.
+#[pyfunction]
+pub(crate) fn models() -> String {
+    let entry = |model: &&ModelDefinition| {
+        json!({
+            "kind": model.kind,
+            "about": model.about,
+            "options": model.options.iter().map(option).collect::<Vec<_>>(),
+        })
+    };
+    serde_json::Value::from(MODELS.iter().map(entry).collect::<Vec<_>>()).to_string()
+}
+
 fn option(option: &OptionSpec) -> serde_json::Value {
     let (kind, words) = match option.kind {
         OptionKind::Real(_) => ("real", None),
         OptionKind::Whole(_) => ("whole", None),
         OptionKind::Word(words) => ("word", Some(words)),
+        OptionKind::Truth => ("truth", None),
+        OptionKind::WholePair(_) => ("whole-pair", None),
     };
-    let value = |value: Value| match value {
-        Value::Real(real) => json!(real),
-        Value::Whole(whole) => json!(whole),
-        Value::Word(word) => json!(word),
+    let (default, unset) = match option.default {
+        DefaultValue::Required => (None, None),
+        DefaultValue::Value(value) => (Some(value), None),
+        DefaultValue::Unset(meaning) => (None, Some(meaning)),
     };
     json!({
         "name": option.name,
@@ -35,7 +52,8 @@ fn option(option: &OptionSpec) -> serde_json::Value {
         "kind": kind,
         "range": option.kind.to_string(),
         "words": words,
-        "default": option.default.map(value),
+        "default": default,
+        "unset": unset,
         "levels": option.levels,
         "about": option.about,
     })

@@ -1,17 +1,18 @@
-//! The module `deltafl._deltafl` of the Python package: what the package's Python code calls. `deltafl-wheel` packs it.
+//! The module `deltafl._deltafl`: the functions called by the Python code of the package.
 //!
 //! ```text
-//! federation     devices in arrays that Python lends, or in a folder
+//! federation     devices in borrowed Python arrays, or in a folder
 //! run            an experiment, trained into its run folder
 //! deployed       a device and a server of a deployed federation
 //! trainer        a trainer written in Python, as a LocalTrainer of the round loop
-//! listener       progress and Ctrl-C; logs are records of `logging`
-//! results        what a run left behind, as Arrow tables
+//! listener       progress and Ctrl-C
+//! logs           log events as records of `logging`
+//! results        the results of a run as Arrow tables
 //! sweep          the points of a sweep, and their results
-//! superquantile  the superquantile by itself
+//! superquantile  the superquantile as a function
 //! ```
 //!
-//! The interpreter is released while devices compute, and entered again for a callback alone.
+//! The interpreter lock is released while devices compute, and acquired only for callbacks.
 
 use pyo3::prelude::*;
 
@@ -39,6 +40,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table::Table>()?;
     module.add_class::<writer::FederationWriter>()?;
     module.add_function(wrap_pyfunction!(algorithms::algorithms, module)?)?;
+    module.add_function(wrap_pyfunction!(algorithms::models, module)?)?;
     module.add_function(wrap_pyfunction!(deployed::serve, module)?)?;
     module.add_function(wrap_pyfunction!(deployed::take_part, module)?)?;
     module.add_function(wrap_pyfunction!(run::experiment_of_file, module)?)?;

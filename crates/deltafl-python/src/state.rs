@@ -19,7 +19,7 @@ use crate::run::{load, parsed};
 /// Names and arrays.
 type Tensors<'py> = Vec<(String, Bound<'py, PyArrayDyn<f32>>)>;
 
-/// w of a track and a seed at the last checkpoint, and the rounds done.
+/// Returns w of a track and a seed at the last checkpoint, and the rounds done.
 #[pyfunction]
 pub(crate) fn params(
     py: Python<'_>,
@@ -40,7 +40,8 @@ fn at_checkpoint(py: Python<'_>, folder: PathBuf, track: usize, seed: u64) -> Py
     Ok((at.params.clone(), state.round))
 }
 
-/// The tensors of a track and a seed at the last checkpoint, in PyTorch's names and layouts.
+/// Returns the tensors of a track and a seed at the last checkpoint, with PyTorch's names and
+/// layouts.
 #[pyfunction]
 pub(crate) fn state_dict<'py>(
     py: Python<'py>,
@@ -58,7 +59,7 @@ pub(crate) fn state_dict<'py>(
     tensors(py, &named(&*model, params.as_slice()))
 }
 
-/// The tensors from which a seed of an experiment starts.
+/// Returns the initial tensors of a seed of an experiment.
 #[pyfunction]
 pub(crate) fn initial<'py>(
     py: Python<'py>,

@@ -22,8 +22,12 @@ pub use deltafl_mpi::launched;
 
 /// Trains all seeds of an experiment on all ranks.
 ///
-/// If a rank fails while others wait for it, the job is aborted: `failed` reports the error of the rank, which has a name,
-/// and returns the exit code of the job.
+/// If a rank fails while others wait for it, the job is aborted. `failed` then reports the named
+/// rank's error and returns the exit code of the job.
+///
+/// # Errors
+///
+/// Fails if the ranks disagree on the inputs, or if this rank cannot take part.
 pub fn run(
     experiment: Experiment,
     options: &RunOptions<'_>,
@@ -53,7 +57,7 @@ struct Run {
     model: Box<dyn Model>,
     /// The backend of this rank.
     request: BackendRequest,
-    /// On rank 0.
+    /// The run folder, on rank 0 only.
     folder: Option<RunFolder>,
 }
 
@@ -62,7 +66,8 @@ fn prepare(world: &World, mut experiment: Experiment, options: &RunOptions<'_>) 
     let request = common_request(world, options);
     let federation = load(&experiment)?;
     let model = build_model(&experiment, &federation, kernel)?;
-    // A backend that cannot be used is detected before the run folder is created. The data is uploaded again for the run.
+    // An unusable backend is detected before the run folder is created. The run uploads the data
+    // again.
     let trainer = Sgd::new(&*model);
     let threads = options.machine.threads;
     let compute = Backend::open(request, &experiment, &federation, &trainer, threads)?.recorded();
@@ -78,8 +83,9 @@ fn prepare(world: &World, mut experiment: Experiment, options: &RunOptions<'_>) 
     Ok(Run { experiment, federation, model, request, folder })
 }
 
-/// The backend of each rank. The ranks of a host share its GPUs in turn. Under `auto` either all ranks use the same kind of
-/// GPU or none uses one, since kinds round differently. A run that was begun continues on its backend.
+/// Returns the backend of each rank. The ranks of a host share its GPUs round-robin. With `auto`,
+/// either all ranks use the same kind of GPU or none uses one, because kinds round differently. An
+/// existing run continues on its backend.
 fn common_request(world: &World, options: &RunOptions<'_>) -> BackendRequest {
     let place = options.machine.compute;
     // Only rank 0 reads the run folder.

@@ -1,4 +1,4 @@
-//! A run from an experiment to its folder: shared by everything that trains.
+//! A run from an experiment to its folder. All training commands use this module.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -10,13 +10,12 @@ use std::time::Instant;
 use deltafl::algorithm::TrackLabel;
 use deltafl::compute::{Compute, ComputeError};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Exchange, ExchangeError, Masked, SplitEvaluation};
+use deltafl::exchange::{Direct, Exchange, ExchangeError, Masked};
 use deltafl::kernel::Isa;
 use deltafl::model::{Model, ModelMismatch};
 use deltafl::params::Params;
-use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, TrainingError};
+use deltafl::training::{Event, Observer, ObserverError, State, TrainingError};
 use deltafl_cuda::GpuError;
 use deltafl_data::experiment::{Experiment, LoadError, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summary};
@@ -31,7 +30,7 @@ mod local;
 
 use local::LocalRun;
 
-/// Why a run fails.
+/// The reason why a run fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -84,7 +83,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// For an error of the backend before training.
+    /// Converts an error of the backend before training.
     pub(crate) fn compute(error: ComputeError) -> Self {
         Self::Setup(error.into())
     }
@@ -133,29 +132,29 @@ impl Explain for RunError {
 pub struct RunOptions<'a> {
     /// The run folder.
     pub out: &'a Path,
-    /// What the folder may contain.
+    /// The accepted contents of the folder.
     pub start: Start,
     /// The parts of the machine to use.
     pub machine: Machine,
-    /// The program that shows progress.
+    /// The program that displays progress.
     pub listener: &'a dyn Listener,
 }
 
 impl<'a> RunOptions<'a> {
-    /// A new run in `out`, with the whole machine.
+    /// Creates the options of a new run in `out` that uses the whole machine.
     pub fn new(out: &'a Path, listener: &'a dyn Listener) -> Self {
         Self { out, start: Start::New, machine: Machine::default(), listener }
     }
 }
 
-/// How a run folder is opened.
+/// The accepted contents of a run folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// It contains no run yet.
+    /// No run yet.
     New,
-    /// It contains the run to continue.
+    /// The run to continue.
     Resume,
-    /// Either.
+    /// Either of the two.
     Any,
 }
 
@@ -164,7 +163,7 @@ pub enum Start {
 pub enum Ended {
     /// All seeds are done.
     Finished(Summary),
-    /// The listener's flag was set: the folder contains a state to resume from.
+    /// The listener's flag was set. The folder contains a state to resume from.
     Interrupted(Stopped),
     /// Not rank 0 of an MPI job: this process reports nothing.
     Followed,
@@ -177,18 +176,18 @@ pub struct Stopped {
     pub folder: PathBuf,
     /// The seed that was being trained.
     pub seed: u64,
-    /// Rounds done of it.
+    /// The number of its rounds that are done.
     pub rounds: u64,
     /// Rounds planned for each seed.
     pub rounds_planned: u64,
-    /// Seeds done before it.
+    /// Seeds finished before it.
     pub seeds_finished: Vec<u64>,
     /// All seeds of the experiment.
     pub seeds_planned: Vec<u64>,
 }
 
 impl Stopped {
-    /// In the middle of a seed of an experiment.
+    /// Creates the value for a seed that was interrupted.
     pub(crate) fn at(folder: &Path, experiment: &Experiment, state: &State) -> Self {
         let seeds = experiment.seeds.as_slice();
         Self {
@@ -203,22 +202,38 @@ impl Stopped {
 }
 
 /// Trains all seeds of an experiment into its run folder.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or a round fails.
 pub fn run(experiment: Experiment, options: &RunOptions<'_>) -> Result<Ended, RunError> {
     let federation = load(&experiment)?;
     run_on(experiment, &federation, options)
 }
 
-/// The data of an experiment.
+/// Loads the data of an experiment.
+///
+/// # Errors
+///
+/// Fails if the data cannot be read or prepared.
 pub fn load(experiment: &Experiment) -> Result<Federation, RunError> {
     Ok(experiment.data.load()?)
 }
 
-/// A federation in memory, prepared as the experiment asks: split, normalised, sampled.
+/// Prepares a federation in memory according to the experiment: split, normalised, sampled.
+///
+/// # Errors
+///
+/// Fails if the federation cannot be prepared according to the experiment.
 pub fn prepare(experiment: &Experiment, federation: Federation) -> Result<Federation, RunError> {
     Ok(experiment.data.prepare(federation)?)
 }
 
-/// The model of an experiment.
+/// Builds the model of an experiment.
+///
+/// # Errors
+///
+/// Fails if the model does not fit the data.
 pub fn build_model(
     experiment: &Experiment,
     federation: &Federation,
@@ -227,7 +242,7 @@ pub fn build_model(
     Ok(experiment.model.spec().build(federation, kernel)?)
 }
 
-/// The exchange of an experiment in this process.
+/// Creates the exchange of an experiment in this process.
 pub(crate) fn exchange<'a>(
     experiment: &Experiment,
     compute: Box<dyn Compute + Send + 'a>,
@@ -243,7 +258,11 @@ pub(crate) fn exchange<'a>(
     exchange.map_err(RunError::Setup)
 }
 
-/// Trains all seeds of an experiment on its data, which several experiments may share.
+/// Trains all seeds of an experiment on its data. Several experiments may share the data.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or a round fails.
 pub fn run_on(
     experiment: Experiment,
     federation: &Federation,
@@ -258,7 +277,11 @@ pub fn run_on(
     train(experiment, federation, &trainer, backend, options)
 }
 
-/// Trains all seeds of an experiment by the caller's trainer, on the CPU.
+/// Trains all seeds of an experiment with the caller's trainer, on the CPU.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or the trainer fails.
 pub fn run_trainer(
     experiment: Experiment,
     federation: &Federation,
@@ -284,14 +307,14 @@ fn train(
         params: trainer.num_params(),
         population: Population::of(federation),
     });
-    // An experiment that cannot be trained is detected before the run folder is created.
+    // An untrainable experiment is detected before the run folder is created.
     let exchanges = local::exchanges(&experiment, federation, backend, options.listener)?;
     let folder = open(&experiment, options)?;
     warn_before(&experiment, federation, options.listener);
     LocalRun::new(&experiment, federation, trainer, folder, options)?.train(exchanges)
 }
 
-/// Evaluates each class after the last round, if classes have names, and writes the figures.
+/// Evaluates each class after the last round, if classes have names, and writes the results.
 pub(crate) fn write_classes(
     folder: &RunFolder,
     experiment: &Experiment,
@@ -311,13 +334,14 @@ pub(crate) fn write_classes(
     }
 }
 
-/// Writes the results of the round loop into the run folder, forwards them, and ends the loop if a flag is set.
+/// Writes the results of the round loop into the run folder and forwards them. Ends the loop if a
+/// flag is set.
 pub(crate) struct Recorder<'a> {
     pub(crate) folder: &'a Mutex<RunFolder>,
     pub(crate) listener: &'a dyn Listener,
     pub(crate) labels: &'a [TrackLabel],
     pub(crate) seed: u64,
-    /// Raised when another seed failed.
+    /// Set when another seed failed.
     pub(crate) failed: &'a AtomicBool,
     pub(crate) lap: Instant,
 }
@@ -329,38 +353,24 @@ impl Recorder<'_> {
 }
 
 impl Observer for Recorder<'_> {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.folder().append(records, self.lap.elapsed().as_secs_f64())?;
-        self.listener.round(records);
+    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+        let mut stop = false;
+        match event {
+            Event::RoundFinished { records } => {
+                self.folder().append(records, self.lap.elapsed().as_secs_f64())?;
+                self.listener.round(records);
+                stop = [self.listener.stop(), self.failed].iter().any(|stop| stop.load(Ordering::Relaxed));
+            }
+            Event::Evaluated { round, splits } => {
+                self.folder().evaluation(self.seed, round, splits)?;
+                let (seed, labels) = (self.seed, self.labels);
+                self.listener.evaluation(&SeedEvaluation { seed, round, labels, splits });
+            }
+            Event::Checkpoint { state } => self.folder().checkpoint(state)?,
+            _ => {}
+        }
         self.lap = Instant::now();
-        let stop = [self.listener.stop(), self.failed].iter().any(|stop| stop.load(Ordering::Relaxed));
         Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.folder().evaluation(self.seed, round, splits)?;
-        let (seed, labels) = (self.seed, self.labels);
-        self.listener.evaluation(&SeedEvaluation { seed, round, labels, splits });
-        self.lap = Instant::now();
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.folder().checkpoint(state)?;
-        self.lap = Instant::now();
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
     }
 }
 
@@ -389,7 +399,7 @@ pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, list
     }
 }
 
-/// A warning for each track that keeps fewer than ten devices a round.
+/// Returns a warning for each track that keeps fewer than ten devices per round.
 pub fn thin_tail_warnings(experiment: &Experiment) -> Vec<String> {
     let warning = |label: TrackLabel| {
         let devices = label.theta.get() * experiment.cohort.get() as f64;

@@ -12,7 +12,8 @@ use deltafl_server::{InitialModel, ServedModel, Server, ServerConfig, ServerList
 
 const EXPERIMENT: &str = r#"
     name = "points"
-    rounds = 20
+    # The two tracks take turns.
+    rounds = 40
     cohort = 4
     weights = "uniform"
     data = { source = "memory:points" }

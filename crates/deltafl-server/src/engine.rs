@@ -1,7 +1,7 @@
 //! The engine whose devices are at the other end of a connection that they opened.
 //!
 //! The round loop runs on a thread of its own and asks as it asks any engine; the answers are the same integers, so the
-//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/threat-model.md says.
+//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/src/explanation/threat-model.md says.
 
 mod open_losses;
 mod plausible;
@@ -19,18 +19,18 @@ use deltafl::exchange::{
     Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
 };
 use deltafl::params::Params;
-use deltafl::question::{Ask, Query, encode};
+use deltafl::question::{Ask, Query, RoundKey, encode};
 use deltafl::superquantile::DeviceLoss;
 use deltafl::training::State;
-pub use deltafl_secagg::draw::Chain;
-use deltafl_secagg::draw::{self, Draws, Opening};
+pub use deltafl_secagg::draw::DrawChain;
+use deltafl_secagg::draw::{self, DrawCommitment, DrawOpening};
 pub use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::DeviceId;
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::DeviceSet;
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::RingVector;
-use deltafl_secagg::server::{ServerConfig, Verdict};
+use deltafl_secagg::server::{RoundFailure, ServerConfig};
 use deltafl_wire::blob_of;
 use deltafl_wire::proto;
 use deltafl_wire::roster::session_under;
@@ -40,7 +40,7 @@ pub use self::plausible::Implausible;
 pub use self::rules::Rules;
 pub use self::under_way::RoundJournal;
 use self::under_way::{BegunOtherwise, UnderWay};
-use self::waiting::GLANCE;
+use self::waiting::{GLANCE, WaitingLog};
 
 use crate::hub::{Purpose, Status};
 use crate::refusal::Refusal;
@@ -52,7 +52,7 @@ use crate::store::{Slot, SlotKey, StoreError};
 enum Failed {
     /// Secure aggregation ended without one.
     #[error(transparent)]
-    Verdict(#[from] Verdict),
+    Verdict(#[from] RoundFailure),
     /// It came, and is not to be believed.
     #[error("the sum is not to be believed: {0}")]
     Implausible(#[from] Implausible),
@@ -70,13 +70,15 @@ pub struct Remote {
     rules: Rules,
     /// Raised to end the run.
     stop: Arc<AtomicBool>,
+    /// The run of the federation, counted from 0: a device answers each round of it once.
+    run: u64,
     /// Counts key set-ups: a device takes part in each once.
     setups: u64,
     /// Counts questions of open mode.
     asked: u64,
     current: Option<Current>,
     /// What draws cohorts, where the roster says so.
-    chain: Option<Chain>,
+    chain: Option<DrawChain>,
     /// The round that was begun last without coming to its end, and how many cohorts came to no sum.
     failed: ((u64, u64), u32),
     under_way: UnderWay,
@@ -108,6 +110,7 @@ impl Remote {
             line,
             rules,
             stop,
+            run: 0,
             setups: 0,
             asked: 0,
             current: None,
@@ -122,6 +125,12 @@ impl Remote {
     #[must_use]
     pub fn kept_in(self, journal: RoundJournal) -> Self {
         Self { journal: Some(journal), ..self }
+    }
+
+    /// Trains the seeds that follow as this run of the federation, counted from 0. Run numbers only grow, and the authority has
+    /// signed how many there may be ([`Host::runs`](crate::serve::Host::runs)): devices refuse others.
+    pub fn set_run(&mut self, run: u64) {
+        self.run = run;
     }
 
     /// Begins or goes on with the seed of this state: tells devices its params, and reads what a server before this one left of a
@@ -147,12 +156,12 @@ impl Remote {
 
     /// Draws cohorts by this chain wherever the roster names its commitment.
     #[must_use]
-    pub fn drawing_by(self, chain: Chain) -> Self {
+    pub fn drawing_by(self, chain: DrawChain) -> Self {
         Self { chain: Some(chain), ..self }
     }
 
     /// What opens the draw of a set-up; `None` where the roster names no draws, or another chain's.
-    fn opening(&self, setup: u64) -> Option<(Draws, Opening)> {
+    fn opening(&self, setup: u64) -> Option<(DrawCommitment, DrawOpening)> {
         let known = self.line.hub.known();
         let (draws, opening) = (*known.keys.draws()?, self.chain.as_ref()?.opening(setup)?);
         draws.verifies(setup, &opening).then_some((draws, opening))
@@ -170,7 +179,8 @@ impl Remote {
     }
 
     fn check_stop(&self) -> Result<(), ExchangeError> {
-        if self.stop.load(Ordering::Relaxed) {
+        // Devices do not come back to a server that was shut down: nothing is left to wait for.
+        if self.stop.load(Ordering::Relaxed) || self.line.hub.is_closed() {
             let source = Box::new(ShuttingDown);
             return Err(ExchangeError::Transport { context: "no further round was begun", source });
         }
@@ -213,7 +223,7 @@ impl Remote {
     }
 
     /// Keys with a free slot: those of the present round, or new ones.
-    fn ready(&mut self, round: &Round<'_>) -> Result<Current, Verdict> {
+    fn ready(&mut self, round: &Round<'_>) -> Result<Current, RoundFailure> {
         let key = (round.seed, round.index);
         let mut present: DeviceSet = round
             .cohort
@@ -237,7 +247,7 @@ impl Remote {
         let cohort = u32::try_from(present.len()).unwrap_or(u32::MAX);
         let params = RoundParams {
             id: RoundId { session, round: self.setups },
-            suite: Suite::default(),
+            suite: MaskSuite::default(),
             cohort,
             graph: self.rules.guard.graph(cohort, self.rules.dropping),
             slots: SLOTS,
@@ -272,7 +282,7 @@ impl Remote {
 
     fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
         let key = (round.seed, round.index);
-        let canonical = encode(&round.key(), queries);
+        let canonical = encode(&RoundKey { run: self.run, ..round.key() }, queries);
         let signed = blake3::hash(&canonical);
         let cohort: BTreeSet<u32> = round.cohort.iter().map(|drawn| drawn.device.0).collect();
         self.under_way.turn_to(key);
@@ -385,11 +395,13 @@ impl Exchange for Remote {
                 return self.others();
             }
         }
+        let mut log = WaitingLog::new(self.rules.present);
         loop {
             self.check_stop()?;
             if self.line.wait_for(self.rules.present, Instant::now() + GLANCE) {
                 return Ok(Reachable::Some(self.drawn(self.line.hub.ready())));
             }
+            log.note(&self.line.hub);
         }
     }
 

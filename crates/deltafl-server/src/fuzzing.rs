@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use bytes::{Buf, Bytes};
-use deltafl_secagg::identity::{DeviceId, Roster as Keys};
+use deltafl_secagg::identity::{DeviceId, KeyRoster};
 use deltafl_wire::enrolment::{EnrolAnswer, EnrolRequest};
 use deltafl_wire::identity::{
     CertificateDer, DeviceName, DeviceRequest, FederationName, Token, Validity, from_bytes_hex, from_pem,
@@ -103,7 +103,7 @@ pub fn enrolment(data: &[u8]) {
     static AUTHORITY: OnceLock<Authority> = OnceLock::new();
     if let Ok(EnrolRequest { token, name, tls_key, signing_key }) = serde_json::from_slice(data) {
         let _ = token.parse::<Token>();
-        let _ = Keys::new().add(DeviceId(0), &signing_key);
+        let _ = KeyRoster::new().add(DeviceId(0), &signing_key);
         let authority = AUTHORITY.get_or_init(|| {
             let federation = "fuzz".parse().expect("letters are a name");
             Authority::generate(federation, 1).expect("keys can be made")

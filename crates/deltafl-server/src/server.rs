@@ -14,13 +14,13 @@ use deltafl::data::{Federation, Split, WithinSplit};
 use deltafl::kernel::Isa;
 use deltafl::task::Task;
 use deltafl::trainer::LocalTrainer;
-use deltafl::training::{Outcome, Plan, RoundRecord, train};
+use deltafl::training::{Outcome, Plan, RoundRecord, train_with};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation, SplitSection};
 use deltafl_data::run_folder::{RunFolder, RunFolderError};
 use deltafl_data::seeds::Seeds;
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::loopback;
-use deltafl_wire::roster::Edition;
+use deltafl_wire::roster::{Edition, Roster};
 use tokio::runtime::Runtime;
 
 pub mod allocator;
@@ -227,6 +227,7 @@ impl<'a> Server<'a> {
         }
         // Deployed, sums are always secure.
         experiment.secagg = SecureAggregation::Real;
+        experiment.schedule = Some(checks::schedule(&experiment)?);
         experiment.resolved = Some(Resolved {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data_hash: model.data_hash.clone(),
@@ -302,7 +303,8 @@ impl<'a> Server<'a> {
         let mut committer =
             RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
         (committer.survey, committer.heard) = (!self.config.no_survey, &heard);
-        let ended = self.train_all(&seeds, &mut engine, committer, &**listener);
+        let first_run = self.first_run(host.runs())?;
+        let ended = self.train_all(&seeds, (&mut engine, first_run), committer, &**listener);
         let finished = matches!(ended, Ok(Outcome::Finished));
         if finished {
             deployment.live.role(Role::Finished);
@@ -338,7 +340,7 @@ impl<'a> Server<'a> {
         let mut session = [0; 16];
         getrandom::fill(&mut session)?;
         let tracks = seeds.pending().iter().take(1).flat_map(|state| &state.tracks);
-        let model = serde_json::to_string(&self.experiment.model.spec()).expect("a model is plain values");
+        let model = serde_json::to_string(self.experiment.model.spec()).expect("a model is plain values");
         Ok(Setup {
             address: self.config.listen,
             protection: deployment.protection()?,
@@ -366,7 +368,11 @@ impl<'a> Server<'a> {
     ) -> Result<(Host, Remote), ServerError> {
         let roster = match deployment.roster(listener).await? {
             Some(roster) => roster,
-            None => loopback::roster(LOOPBACK, self.model.devices.iter().map(String::as_str), |_| false)?,
+            None => {
+                let names = self.model.devices.iter().map(String::as_str);
+                let signed = loopback::roster(LOOPBACK, names, |_| false)?;
+                loopback::signed(&Roster::decode(signed.bytes)?.with_runs(self.seeds()))
+            }
         };
         let mut host = Host::start(setup, &roster).await?;
         let engine = host.engine(self.rules, stop).expect("asked for once");
@@ -376,19 +382,32 @@ impl<'a> Server<'a> {
         })
     }
 
+    /// Number of seeds of the experiment.
+    fn seeds(&self) -> u64 {
+        self.experiment.seeds.iter().len() as u64
+    }
+
+    /// The run of the first seed: the seeds are the last of the runs that the authority has signed.
+    fn first_run(&self, signed: u64) -> Result<u64, ServerError> {
+        let seeds = self.seeds();
+        signed.checked_sub(seeds).ok_or(ServerError::TooFewRuns { signed, seeds })
+    }
+
     /// Trains all seeds that are not done.
     fn train_all(
         &self,
         seeds: &Seeds,
-        engine: &mut Remote,
+        (engine, first_run): (&mut Remote, u64),
         mut committer: RoundCommitter<'_>,
         listener: &dyn ServerListener,
     ) -> Result<Outcome, ServerError> {
         let stopped = seeds.work(|state| {
             let (seed, done) = (state.seed, state.round);
             listener.event(&ServerEvent::Begin { experiment: &self.experiment, seed, done });
+            let place = self.experiment.seeds.iter().position(|&known| known == seed).unwrap_or(0);
+            engine.set_run(first_run + place as u64);
             engine.resume(state)?;
-            match train(engine, &self.plan, state, &mut committer) {
+            match train_with(engine, &self.plan, state, committer.train_options(), &mut committer) {
                 // It waited for devices: no further round was begun.
                 Err(_) if committer.stop.load(Ordering::Relaxed) => Ok(Outcome::Stopped),
                 ended => ended.map_err(ServerError::from),

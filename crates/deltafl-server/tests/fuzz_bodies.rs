@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
+
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query, RoundKey, encode};
 use deltafl::selection::Weighting;
@@ -42,7 +46,7 @@ fn corpus() -> Vec<Vec<u8>> {
         Ask::Quantile(QuantileQuery::Histogram(Bins::new(0.0, 8.0, 64).unwrap())),
     ];
     let queries = asks.map(|ask| Query::new(params.clone(), ask));
-    let key = RoundKey { seed: 1, round: 2, members: 5, terms: Terms::OPEN };
+    let key = RoundKey { run: 0, seed: 1, round: 2, members: 5, terms: Terms::OPEN };
     let question = proto::Question { canonical: encode(&key, &queries).into() };
     let part = proto::Part { total: 9, data: b"four".as_slice().into() };
     let hello = proto::Hello { version: 1, device: "anna".to_owned() };
@@ -79,6 +83,7 @@ fn papers() -> [Vec<u8>; 3] {
 
 #[test]
 fn random_bytes_do_not_break_the_decoders() {
+    let _limit = watchdog::start();
     let mut stream = Stream::new(1, Purpose::Faults, 0, 0);
     for len in 0..300 {
         let bytes: Vec<u8> = (0..len).map(|_| stream.next_u64() as u8).collect();
@@ -88,6 +93,7 @@ fn random_bytes_do_not_break_the_decoders() {
 
 #[test]
 fn changed_messages_do_not_break_the_decoders() {
+    let _limit = watchdog::start();
     let mut stream = Stream::new(2, Purpose::Faults, 0, 0);
     for message in corpus() {
         for _ in 0..300 {

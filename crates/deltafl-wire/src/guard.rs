@@ -1,7 +1,7 @@
 //! Against whom a round protects its devices: what servers offer and devices insist on.
 
-use deltafl_secagg::device::Adversary as Insisted;
-use deltafl_secagg::graph::{Colluding, GraphRule, Permille};
+use deltafl_secagg::device::AdversaryModel;
+use deltafl_secagg::graph::{CollusionBound, GraphRule, Permille};
 use serde::Deserialize;
 
 /// What a server is taken to do.
@@ -91,7 +91,7 @@ impl Guard {
 
     /// The graph that a server offers a cohort of which a share δ may drop out.
     pub fn graph(&self, cohort: u32, delta: Permille) -> GraphRule {
-        let gamma = Colluding::Devices(self.colluding(cohort));
+        let gamma = CollusionBound::Devices(self.colluding(cohort));
         match self.adversary {
             Adversary::Active => GraphRule::Active { gamma, delta },
             Adversary::Curious => GraphRule::HonestButCurious { gamma, delta },
@@ -102,21 +102,25 @@ impl Guard {
     pub fn accepts(&self, graph: GraphRule, cohort: u32) -> bool {
         let needed = self.colluding(cohort) as usize;
         match (self.adversary, graph) {
-            (_, GraphRule::Active { gamma, .. }) => gamma.of(cohort) >= needed,
+            (_, GraphRule::Active { gamma, .. }) => gamma.devices_in(cohort) >= needed,
             (Adversary::Active, GraphRule::Full { threshold }) => threshold >= self.threshold(cohort),
             (Adversary::Active, GraphRule::HonestButCurious { .. }) => false,
             (Adversary::Curious, GraphRule::Full { threshold }) => threshold as usize > needed,
-            (Adversary::Curious, GraphRule::HonestButCurious { gamma, .. }) => gamma.of(cohort) >= needed,
+            (Adversary::Curious, GraphRule::HonestButCurious { gamma, .. }) => {
+                gamma.devices_in(cohort) >= needed
+            }
+            // A rule that this version does not know.
+            _ => false,
         }
     }
 
     /// What a device tells secure aggregation to insist on.
-    pub fn insisted(&self) -> Insisted {
+    pub fn insisted(&self) -> AdversaryModel {
         let gamma = self.gamma.into();
         match self.adversary {
-            Adversary::Active => Insisted::Active { gamma },
+            Adversary::Active => AdversaryModel::Active { gamma },
             Adversary::Curious => {
-                Insisted::HonestButCurious { gamma, delta: Permille::new(50).unwrap_or_default() }
+                AdversaryModel::HonestButCurious { gamma, delta: Permille::new(50).unwrap_or_default() }
             }
         }
     }
@@ -157,7 +161,7 @@ mod tests {
         let of = |accomplices| guard(Adversary::Active, 50, accomplices);
         assert_eq!([20, 100].map(|cohort| of(3).colluding(cohort)), [3, 5]);
         let delta = Permille::new(200).unwrap();
-        assert_eq!(of(3).graph(20, delta), GraphRule::Active { gamma: Colluding::Devices(3), delta });
+        assert_eq!(of(3).graph(20, delta), GraphRule::Active { gamma: CollusionBound::Devices(3), delta });
         assert!(!of(4).accepts(of(1).graph(20, delta), 20));
     }
 

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use deltafl_secagg::draw::Draws;
-use deltafl_secagg::identity::{DeviceId, Roster as Keys};
+use deltafl_secagg::draw::DrawCommitment;
+use deltafl_secagg::identity::{DeviceId, KeyRoster};
 use ed25519_dalek::{Signature, VerifyingKey};
 use prost::Message as _;
 
@@ -95,6 +95,8 @@ pub struct Roster {
     places: HashMap<String, u32>,
     /// What the server committed to draw cohorts by.
     draws: Option<[u8; 32]>,
+    /// Runs that the authority allows.
+    runs: u64,
 }
 
 impl Roster {
@@ -106,13 +108,25 @@ impl Roster {
                 return Err(RosterError::Duplicate(place));
             }
         }
-        Ok(Self { edition, entries, places, draws: None })
+        Ok(Self { edition, entries, places, draws: None, runs: 1 })
     }
 
     /// The same devices, whose cohorts are drawn by the chain of this commitment.
     #[must_use]
     pub fn with_draws(self, commitment: Option<[u8; 32]>) -> Self {
         Self { draws: commitment, ..self }
+    }
+
+    /// The same devices, which take part in runs 0 to `runs` − 1; a roster allows one run at least.
+    #[must_use]
+    pub fn with_runs(self, runs: u64) -> Self {
+        Self { runs: runs.max(1), ..self }
+    }
+
+    /// How many runs the authority allows. A device answers each round of a run once, so that a server that could invent runs
+    /// could ask the same round again.
+    pub fn runs(&self) -> u64 {
+        self.runs
     }
 
     /// Whether cohorts are drawn, and not chosen by the server.
@@ -137,13 +151,13 @@ impl Roster {
 
     /// The verifying keys of the devices that are not revoked, and how cohorts are drawn from them: from the hash of the roster
     /// and the authority's signature, which no server can foresee.
-    pub fn keys(&self, hash: &blake3::Hash, signature: &[u8; 64]) -> Result<Keys, RosterError> {
-        let mut keys = Keys::new();
+    pub fn keys(&self, hash: &blake3::Hash, signature: &[u8; 64]) -> Result<KeyRoster, RosterError> {
+        let mut keys = KeyRoster::new();
         for (place, entry) in (0..).zip(&self.entries).filter(|(_, entry)| !entry.revoked) {
             keys.add(DeviceId(place), &entry.key).map_err(|_| RosterError::Key(place))?;
         }
         Ok(match self.draws {
-            Some(commitment) => keys.with_draws(Draws { commitment, salt: salt(hash, signature) }),
+            Some(commitment) => keys.with_draws(DrawCommitment { commitment, salt: salt(hash, signature) }),
             None => keys,
         })
     }
@@ -158,7 +172,7 @@ impl Roster {
         let Edition { version, expires } = self.edition;
         let entries = self.entries.iter().map(entry).collect();
         let draws = self.draws.map(|commitment| Bytes::copy_from_slice(&commitment)).unwrap_or_default();
-        proto::RosterBlob { entries, version, expires, draws }.encode_to_vec().into()
+        proto::RosterBlob { entries, version, expires, draws, runs: self.runs }.encode_to_vec().into()
     }
 
     /// The roster of these bytes.
@@ -171,7 +185,7 @@ impl Roster {
         let edition = Edition { version: blob.version, expires: blob.expires };
         let draws = if blob.draws.is_empty() { None } else { Some(array(&blob.draws, "draws")?) };
         let entries = blob.entries.into_iter().map(entry).collect::<Result<_, Malformed>>()?;
-        Ok(Self::new(edition, entries)?.with_draws(draws))
+        Ok(Self::new(edition, entries)?.with_draws(draws).with_runs(blob.runs))
     }
 }
 
@@ -235,7 +249,7 @@ impl SignedRoster {
 
 #[cfg(test)]
 mod tests {
-    use deltafl_secagg::identity::Identity;
+    use deltafl_secagg::identity::SigningIdentity;
     use ed25519_dalek::{Signer, SigningKey};
 
     use super::*;
@@ -243,7 +257,7 @@ mod tests {
     const EDITION: Edition = Edition { version: 7, expires: u64::MAX };
 
     fn entry(name: &str, seed: u8) -> Entry {
-        let key = Identity::from_secret(DeviceId(0), &[seed; 32]).public();
+        let key = SigningIdentity::from_secret(DeviceId(0), &[seed; 32]).public();
         Entry { name: name.to_owned(), key, revoked: false }
     }
 
@@ -288,6 +302,18 @@ mod tests {
         assert_eq!(draws(b"one", 1).commitment, [5; 32]);
         assert_ne!(draws(b"one", 1).salt, draws(b"one", 2).salt);
         assert_ne!(draws(b"one", 1).salt, draws(b"two", 1).salt);
+    }
+
+    #[test]
+    fn the_number_of_runs_is_under_the_signature() {
+        let roster = Roster::new(EDITION, vec![entry("anna", 3)]).unwrap();
+        assert_eq!(Roster::decode(roster.encode()).unwrap().runs(), 1);
+        let more = roster.clone().with_runs(3);
+        assert_ne!(more.encode(), roster.encode());
+        assert_eq!(Roster::decode(more.encode()).unwrap().runs(), 3);
+        // One that was signed before runs were counted.
+        let bytes = proto::RosterBlob { runs: 0, ..proto::RosterBlob::decode(more.encode()).unwrap() };
+        assert_eq!(Roster::decode(bytes.encode_to_vec().into()).unwrap().runs(), 1);
     }
 
     #[test]

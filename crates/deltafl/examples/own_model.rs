@@ -20,15 +20,15 @@ use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::Glyphs;
 use deltafl::data::{Normalise, Split};
-use deltafl::exchange::{Direct, SplitEvaluation};
+use deltafl::exchange::Direct;
 use deltafl::metrics::Figures;
 use deltafl::model::{Batch, Model, Score};
 use deltafl::stream::Stream;
-use deltafl::superquantile::{Conformity, LossDistribution};
+use deltafl::superquantile::Conformity;
 use deltafl::task::ERRORS;
 use deltafl::terms::Terms;
 use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
+use deltafl::training::{Event, Local, ObserverError, Plan, State, train};
 
 /// A perceptron with one hidden layer. Parameters in flat order: U, p, V, q.
 struct Perceptron {
@@ -136,41 +136,18 @@ impl Model for Perceptron {
 }
 
 /// Prints the error of the test devices at each evaluation.
-struct Printer;
-
-impl Observer for Printer {
-    fn round(&mut self, _records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        Ok(ControlFlow::Continue(()))
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        for split in splits.iter().filter(|split| split.split == Split::Test) {
-            print!("{round:>5}");
-            for devices in &split.tracks {
-                let errors: Vec<f64> = devices.iter().map(|device| 100.0 * device.primary()).collect();
-                let figures = Figures::unweighted(&errors).ok_or("there is no test device")?;
-                print!("{:>12.1} % {:>12.1} %", figures.mean, figures.percentile(90).unwrap_or(f64::NAN));
-            }
-            println!();
+fn print_errors(event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+    let Event::Evaluated { round, splits } = event else { return Ok(ControlFlow::Continue(())) };
+    for split in splits.iter().filter(|split| split.split == Split::Test) {
+        print!("{round:>5}");
+        for devices in &split.tracks {
+            let errors: Vec<f64> = devices.iter().map(|device| 100.0 * device.primary()).collect();
+            let figures = Figures::unweighted(&errors).ok_or("there is no test device")?;
+            print!("{:>12.1} % {:>12.1} %", figures.mean, figures.percentile(90).unwrap_or(f64::NAN));
         }
-        Ok(())
+        println!();
     }
-
-    fn checkpoint(&mut self, _state: &State) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
-    }
+    Ok(ControlFlow::Continue(()))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -197,6 +174,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let trainer = Sgd::new(&model);
     let mut exchange = Direct::new(Threads::new(&trainer, &federation, 0)?, &federation)?;
     let mut state = State::new(1, plan.tracks.len(), &trainer);
-    train(&mut exchange, &plan, &mut state, &mut Printer)?;
+    train(&mut exchange, &plan, &mut state, &mut print_errors)?;
     Ok(())
 }

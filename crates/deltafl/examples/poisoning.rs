@@ -5,7 +5,7 @@
 //!
 //! A liar of the first kind has wrong labels and is honest otherwise. One of the others hands in its update backwards and many
 //! times as long, heeds no bound, and says that its loss is ten times what it is, which puts it into every tail. The figures
-//! of docs/threat-model.md are of three seeds.
+//! of docs/src/measurements/poisoning.md are of three seeds.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -30,7 +30,7 @@ use deltafl::server_step::{Applied, Mean, ServerStep};
 use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
 use deltafl::task::Task;
-use deltafl::terms::{Clip, Terms};
+use deltafl::terms::{Clip, Terms, TrackSchedule};
 use deltafl::trainer::{Sgd, Work};
 use deltafl::training::{Local, Plan, Records, State, train};
 
@@ -244,7 +244,8 @@ impl Case {
             local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
             evaluate_every: ROUNDS,
             held_out: None,
-            terms: Terms { clip, ..Terms::PRIVATE },
+            // Tracks that train in every round are compared after the same number of rounds.
+            terms: Terms { clip, schedule: TrackSchedule::Together, ..Terms::PRIVATE },
             tracks,
         };
         Ok((plan, thrown_away))

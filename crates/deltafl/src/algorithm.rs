@@ -12,6 +12,7 @@
 //! checks options by it, questions find weightings in it, and tables, pages and the server take the names of tracks from
 //! it. To add an algorithm, copy `fed_avg.rs`, and add its line.
 
+use crate::options::{InvalidOption, OptionSpec, OptionValue, OptionValues};
 use crate::selection::{Everyone, Selection, WeightingKind};
 use crate::server_step::{Mean, ServerStep};
 use crate::superquantile::Conformity;
@@ -22,7 +23,6 @@ mod delta_fl;
 mod fed_adam;
 mod fed_avg;
 mod fed_prox;
-mod options;
 mod scaffold;
 mod track;
 
@@ -30,7 +30,6 @@ pub use delta_fl::{DELTA_FL, EtaRule, Quantile, Tail};
 pub use fed_adam::FED_ADAM;
 pub use fed_avg::FED_AVG;
 pub use fed_prox::FED_PROX;
-pub use options::{Interval, InvalidOption, OptionKind, OptionSpec, Options, Value};
 pub use scaffold::{CONTROL_VARIATE, SCAFFOLD};
 pub use track::{Track, TrackLabel, track_names};
 
@@ -48,12 +47,22 @@ pub struct Algorithm {
     pub about: &'static str,
     /// What can be set.
     pub options: &'static [OptionSpec],
-    /// Its parts, from options that have been checked one by one.
-    pub build: fn(&Options) -> Result<Parts, InvalidOption>,
+    /// Builds its parts from checked options.
+    pub build: fn(&OptionValues) -> Result<Parts, InvalidOption>,
     /// The weightings that its questions name.
     pub weightings: &'static [&'static WeightingKind],
     /// The corrections of the local steps that its questions name.
     pub corrections: &'static [&'static Correction],
+}
+
+impl Algorithm {
+    /// Checks options of this algorithm; options that are not given have their defaults.
+    pub fn options_with<'a>(
+        &self,
+        given: impl IntoIterator<Item = (&'a str, OptionValue)>,
+    ) -> Result<OptionValues, InvalidOption> {
+        OptionValues::new(self.kind, self.options, given)
+    }
 }
 
 /// What an algorithm is made of.
@@ -134,7 +143,7 @@ mod tests {
     fn every_algorithm_builds_from_its_examples() {
         for algorithm in ALGORITHMS {
             let example = |option: &OptionSpec| (option.name, option.example);
-            let options = Options::new(algorithm, algorithm.options.iter().map(example)).unwrap();
+            let options = algorithm.options_with(algorithm.options.iter().map(example)).unwrap();
             (algorithm.build)(&options).unwrap();
         }
     }

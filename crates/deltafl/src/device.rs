@@ -3,6 +3,7 @@
 //! A simulation computes many devices at once through [`Compute`](crate::compute::Compute); a device of a deployed
 //! federation answers for itself with [`Member`]. Both add the same integers.
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::data::Examples;
@@ -33,9 +34,40 @@ pub fn stream_key(id: &str) -> u64 {
     u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a BLAKE3 hash has 32 bytes"))
 }
 
-/// The random numbers of a device's local update.
+/// The random numbers of a device's local update in a reproducible run: the same in a simulation and on a device.
 pub fn update_stream(key: &RoundKey, device: u64) -> Stream {
     Stream::new(key.seed, Purpose::LocalUpdate, key.round, device)
+}
+
+/// Where the random numbers of a local update come from: the order of the examples, and with it the batches.
+#[derive(Clone, Copy, Default)]
+pub enum UpdateRandomness {
+    /// From the seed of the run, which the server knows ([`update_stream`]). Two updates from one w are then equal, so that
+    /// the difference of two sums is exactly the update of the device that is missing from one of them.
+    #[default]
+    Reproducible,
+    /// From a secret of the device, drawn anew for every question.
+    Secret([u8; 32]),
+}
+
+impl UpdateRandomness {
+    /// The random numbers of a device's local update.
+    pub fn stream(&self, key: &RoundKey, device: u64) -> Stream {
+        match self {
+            Self::Reproducible => update_stream(key, device),
+            Self::Secret(secret) => Stream::from_key(*secret),
+        }
+    }
+}
+
+/// Without the secret.
+impl fmt::Debug for UpdateRandomness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reproducible => "Reproducible",
+            Self::Secret(_) => "Secret(..)",
+        })
+    }
 }
 
 /// A device that answers for itself.
@@ -45,6 +77,8 @@ pub struct Member<'a> {
     pub examples: Examples<'a>,
     /// What its random numbers depend on beside the seed and the round: see [`stream_key`].
     pub key: u64,
+    /// Where the random numbers of its updates come from.
+    pub randomness: UpdateRandomness,
     /// The examples that never train; `None` where it holds none out, or tells nothing of them.
     pub held_out: Option<HeldOut<'a>>,
 }
@@ -70,8 +104,8 @@ impl Member<'_> {
         key.terms.weights.of(self.examples.len() as u64) as f64
     }
 
-    /// Adds the answer to a query to `sum`, where it is one that the device answers
-    /// ([`Parting`](crate::question::Parting)). `loss` is F_k at the query's params, where the query needs it.
+    /// Adds the answer to a query to `sum`. The caller decides whether the device answers the query's track
+    /// ([`RoundKey::is_answered_by`]). `loss` is F_k at the query's params, where the query needs it.
     ///
     /// A device whose loss is not finite counts as refused in an update and stays out of a quantile. `own` is what the device
     /// remembers from round to round; it stays as it is unless the update is in the sum.
@@ -95,7 +129,7 @@ impl Member<'_> {
                 if share.is_nan() {
                     UpdateCode::refuse(sum);
                 } else if share > 0.0 {
-                    let mut stream = update_stream(key, self.key);
+                    let mut stream = self.randomness.stream(key, self.key);
                     let params = query.params.as_slice();
                     let task = LocalTask { params, sent: &query.sent, examples: &self.examples, plan };
                     let mut next = own.clone();

@@ -78,9 +78,10 @@ impl Round<'_> {
         self.cohort.iter().filter(|drawn| !drawn.dropped).count() as u64
     }
 
-    /// What its devices need to know of it.
+    /// What its devices need to know of it, in the first run of a federation.
     pub fn key(&self) -> RoundKey {
-        RoundKey { seed: self.seed, round: self.index, members: self.cohort.len() as u32, terms: self.terms }
+        let members = self.cohort.len() as u32;
+        RoundKey { run: 0, seed: self.seed, round: self.index, members, terms: self.terms }
     }
 }
 

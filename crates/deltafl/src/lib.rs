@@ -58,8 +58,8 @@
 //! | [`metrics`], [`illustration`] | the figures of the tables; figure 3 in numbers |
 //! | [`evaluation`] | the same figures between bounds, from secure sums |
 //!
-//! The library is pure: no clock, no socket, no file, no printing. What leaves it leaves through an
-//! [`Observer`](training::Observer).
+//! The library is pure: no clock, no socket, no file, no printing. A run reports its progress as
+//! [`Event`](training::Event)s.
 
 // Our tests compare floats for the same bits: that is the promise.
 #![cfg_attr(test, allow(clippy::float_cmp))]
@@ -76,6 +76,8 @@ pub mod kernel;
 pub mod memory;
 pub mod metrics;
 pub mod model;
+pub mod number;
+pub mod options;
 pub mod params;
 pub mod question;
 pub mod selection;

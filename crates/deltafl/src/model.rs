@@ -1,8 +1,13 @@
-//! What a device trains: a loss f(w; ξ) with its gradient, over a flat parameter vector.
+//! The models: each a file of its own, and a line in [`MODELS`].
 //!
-//! A [`Model`] owns no parameters. It reads and writes plain `f32` slices that the engine keeps, and it
-//! allocates nothing per step: the engine asks once how much scratch memory a batch needs and lends it.
-//! To bring your own model, implement the five required methods (and [`Model::task`] where it is not about classes); the rest are openings for speed.
+//! A [`Model`] is a loss f(w; ξ) with its gradient, over a flat parameter vector. It owns no parameters:
+//! it reads and writes `f32` slices that the caller owns. A step allocates no memory: the caller asks
+//! once how much scratch memory a batch needs and provides it.
+//!
+//! A [`ModelDefinition`] lists the options of a model and builds it. The experiment file, its schema and
+//! reference, the Python classes and the GPU read the table. To add a model, implement the five required
+//! methods of [`Model`] (and [`Model::task`] if it does not predict classes), write its definition beside
+//! them, and add its line to [`MODELS`]. The other methods allow faster implementations.
 
 use std::ops::Range;
 
@@ -11,6 +16,8 @@ use crate::stream::Stream;
 use crate::task::{Targets, Task};
 
 pub mod conv_net;
+mod definition;
+mod external;
 mod full;
 pub mod gru;
 mod layout;
@@ -23,17 +30,28 @@ pub mod regression;
 mod spec;
 mod tensors;
 
-pub use conv_net::ConvNet;
-pub use gru::{Embedding, Gru};
-pub use linear::Linear;
-pub use logistic::Logistic;
-pub use lstm::Lstm;
-pub use perceptron::Perceptron;
+pub use conv_net::{CONV_NET, ConvNet};
+pub use definition::{ModelDefinition, ModelMismatch, ModelRequest};
+pub use external::EXTERNAL;
+pub use gru::{Embedding, GRU, Gru};
+pub use linear::{LINEAR, Linear};
+pub use logistic::{LOGISTIC, Logistic};
+pub use lstm::{LSTM, Lstm};
+pub use perceptron::{PERCEPTRON, Perceptron};
 pub use regression::Regression;
-pub use spec::{ModelMismatch, ModelSpec};
+pub use spec::ModelSpec;
 pub use tensors::{
     InvalidState, NamedTensor, Tensor, flat_params, from_state_dict, named_tensors, state_dict,
 };
+
+/// Every model that an experiment can name.
+pub static MODELS: &[&ModelDefinition] =
+    &[&LINEAR, &LOGISTIC, &CONV_NET, &LSTM, &GRU, &PERCEPTRON, &EXTERNAL];
+
+/// Returns the model of this name.
+pub fn find(kind: &str) -> Option<&'static ModelDefinition> {
+    MODELS.iter().copied().find(|model| model.kind == kind)
+}
 
 /// A mini-batch, gathered into contiguous memory.
 #[derive(Clone, Copy, Debug)]
@@ -218,5 +236,23 @@ pub trait Model: Send + Sync {
             *w -= step.learning_rate * (*g + step.l2 * *w);
         }
         step.add_pull(working);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::DefaultValue;
+
+    #[test]
+    fn models_and_options_have_unique_names_and_no_option_is_required() {
+        for model in MODELS {
+            assert!(std::ptr::eq(find(model.kind).unwrap(), *model), "two models {}", model.kind);
+            for (i, option) in model.options.iter().enumerate() {
+                assert!(model.options[..i].iter().all(|other| other.name != option.name), "{}", option.name);
+                assert!(!["kind", "l2"].contains(&option.name), "{} is taken", option.name);
+                assert_ne!(option.default, DefaultValue::Required, "{} {}", model.kind, option.name);
+            }
+        }
     }
 }

@@ -4,9 +4,7 @@
 #[path = "exchanges/peers.rs"]
 mod peers;
 
-use std::ops::ControlFlow;
-
-use deltafl::algorithm::{EtaRule, Options, Quantile, SCAFFOLD, Tail, Track};
+use deltafl::algorithm::{EtaRule, Quantile, SCAFFOLD, Tail, Track};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
@@ -20,11 +18,12 @@ use deltafl::params::Params;
 use deltafl::question::Query;
 use deltafl::stream::Stream;
 use deltafl::superquantile::private::PrivateQuantile;
-use deltafl::superquantile::{Conformity, DeviceLoss, LossDistribution};
-use deltafl::terms::Terms;
+use deltafl::superquantile::{Conformity, DeviceLoss};
+use deltafl::terms::{Terms, TrackSchedule};
 use deltafl::trainer::{LocalTrainer, Sgd, Work};
 use deltafl::training::{
-    Local, Observer, ObserverError, Outcome, Plan, Records, RoundRecord, State, Survey, TrainingError, train,
+    Event, Local, LossReporting, Observer as _, Outcome, Plan, Records, RoundRecord, State, TrainOptions,
+    TrainingError, train, train_with,
 };
 use peers::{AtTable, Table};
 
@@ -86,7 +85,7 @@ fn all_algorithms() -> Vec<Track> {
         private(PrivateQuantile::Mm, half()).into(),
         Tail { nu, eta_every: 2, ..half() }.into(),
         private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
-        Track::of(&SCAFFOLD, &Options::new(&SCAFFOLD, []).unwrap(), 0.0).unwrap(),
+        Track::of(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
     ]
 }
 
@@ -98,41 +97,6 @@ fn any_number_of_threads_gives_the_same_bits() {
     for threads in [2, 5] {
         let more = run(&federation, &plan, threads);
         assert_eq!(one.checkpoint, more.checkpoint);
-    }
-}
-
-/// Asks for the losses of every track, in every round.
-#[derive(Default)]
-struct Surveyor {
-    records: Records,
-    known: Vec<Vec<Option<LossDistribution>>>,
-}
-
-impl Observer for Surveyor {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.records.round(records)
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.records.evaluation(round, splits)
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.records.checkpoint(state)
-    }
-
-    fn every_round(&self) -> bool {
-        self.records.every_round()
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::All
-    }
-
-    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        assert_eq!(round, self.known.len() as u64);
-        self.known.push(tracks.to_vec());
-        Ok(())
     }
 }
 
@@ -149,10 +113,20 @@ fn asking_everybody_for_losses_changes_no_bit_of_training() {
         let plain = run(&federation, &plan, 2);
         let compute = Threads::new(&trainer, &federation, 2).unwrap();
         let mut state = State::new(7, plan.tracks.len(), &trainer);
-        let mut surveyor = Surveyor::default();
-        train(&mut Direct::new(compute, &federation).unwrap(), &plan, &mut state, &mut surveyor).unwrap();
-        assert_eq!(plain.checkpoint, surveyor.records.checkpoint);
-        for known in surveyor.known.iter().flatten().enumerate() {
+        let options = TrainOptions { losses: LossReporting::All, ..TrainOptions::default() };
+        let (mut records, mut reported) = (Records::default(), Vec::new());
+        let mut observer = |event: Event<'_>| {
+            if let Event::Losses { round, tracks } = event {
+                assert_eq!(round, reported.len() as u64);
+                reported.push(tracks.to_vec());
+            }
+            records.handle(event)
+        };
+        let mut exchange = Direct::new(compute, &federation).unwrap();
+        train_with(&mut exchange, &plan, &mut state, options, &mut observer).unwrap();
+        assert_eq!(plain.checkpoint, records.checkpoint);
+        assert_eq!(reported.len() as u64, plan.rounds);
+        for known in reported.iter().flatten().enumerate() {
             // The paper's search by means tells no distribution.
             let (i, by_means) = (known.0 % plan.tracks.len(), mode == 0 && known.0 % plan.tracks.len() == 3);
             assert_eq!(known.1.is_none(), by_means, "mode {mode}, track {i}");
@@ -205,7 +179,8 @@ fn any_number_of_processes_gives_the_same_bits() {
 #[test]
 fn masked_sums_over_several_processes_give_the_same_bits() {
     let federation = federation();
-    for terms in [Terms::OPEN, Terms::PRIVATE] {
+    let apart = Terms { schedule: TrackSchedule::Apart, ..Terms::PRIVATE };
+    for terms in [Terms::OPEN, Terms::PRIVATE, apart] {
         let plan = Plan { rounds: 2, terms, ..plan(all_algorithms()) };
         let one = run(&federation, &plan, 1);
         for records in at_table(2, &federation, &plan, masked) {

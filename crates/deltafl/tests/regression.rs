@@ -7,7 +7,8 @@ use deltafl::compute::Threads;
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, Split};
 use deltafl::exchange::{Direct, SplitEvaluation};
 use deltafl::kernel::{Aligned, Isa};
-use deltafl::model::{Batch, Inputs, Model, ModelMismatch, ModelSpec, Regression, Step};
+use deltafl::model::{Batch, Inputs, LINEAR, Model, ModelMismatch, ModelSpec, Regression, Step};
+use deltafl::options::OptionValue;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::{RegressionLoss, Targets, Task};
 use deltafl::terms::Terms;
@@ -110,14 +111,17 @@ fn trained(spec: &ModelSpec) -> (Vec<f32>, SplitEvaluation) {
 
 #[test]
 fn a_plane_is_learned_with_an_intercept_and_not_without() {
-    for huber in [None, Some(1.0)] {
-        let (params, test) = trained(&ModelSpec::Linear { intercept: true, huber });
+    for huber in [None, Some(("huber", OptionValue::Real(1.0)))] {
+        let linear = |intercept| {
+            LINEAR.spec_with([("intercept", OptionValue::Truth(intercept))].into_iter().chain(huber)).unwrap()
+        };
+        let (params, test) = trained(&linear(true));
         for (got, expected) in params.iter().zip([2.0, -1.0, 5.0]) {
             assert!((got - expected).abs() < 0.02, "{params:?}");
         }
         assert_eq!(test.task.name(), "regression");
         assert!(test.tracks[0].iter().all(|device| device.primary() < 0.05 && device.metrics[2] > 0.99));
-        let (_, flat) = trained(&ModelSpec::Linear { intercept: false, huber });
+        let (_, flat) = trained(&linear(false));
         assert!(flat.tracks[0].iter().any(|device| device.primary() > 1.0));
     }
 }
@@ -128,11 +132,12 @@ fn models_of_classes_refuse_real_numbers_and_huber_refuses_classes() {
     let refused =
         |spec: ModelSpec, federation: &Federation| spec.build(federation, Isa::detect()).err().unwrap();
     assert_eq!(refused(ModelSpec::LOGISTIC, &federation), ModelMismatch::NeedsClasses { model: "logistic" });
-    let huber = |delta| ModelSpec::Linear { intercept: false, huber: Some(delta) };
-    assert_eq!(refused(huber(f32::NAN), &federation), ModelMismatch::HuberWidth);
+    let huber = |delta| LINEAR.spec_with([("huber", OptionValue::Real(delta))]);
+    assert_eq!(huber(f64::NAN).unwrap_err().to_string(), "huber: expected a number above 0, got NaN");
+    let refusal = ModelMismatch::OptionNeedsValues { model: "linear", option: "huber" };
     let mut classes = FederationBuilder::new("classes", InputKind::Dense { dim: 1 }, 2);
     classes.push("a", Split::Train, DeviceExamples::Dense(&[1.0]), &[1]).unwrap();
-    assert_eq!(refused(huber(1.0), &classes.build()), ModelMismatch::HuberOfClasses);
+    assert_eq!(refused(huber(1.0).unwrap(), &classes.build()), refusal);
 }
 
 #[test]

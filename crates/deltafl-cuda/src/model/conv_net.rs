@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use deltafl::data::InputKind;
-use deltafl::model::ModelSpec;
 
 use super::linear::dim;
 use super::{Scorer, Scores, Setup, Trainer, Updates};
@@ -76,7 +75,8 @@ struct Kernels {
 impl Kernels {
     fn new(setup: &Setup<'_>) -> Result<Self, GpuError> {
         let (kind, classes) = (setup.federation.kind(), setup.federation.classes());
-        let fits = matches!(setup.spec, ModelSpec::ConvNet { channels } if *channels == CHANNELS);
+        let fits =
+            setup.spec.options().whole_pair("channels") == Ok(CHANNELS.map(|channels| channels as u64));
         if !fits || dim(kind) != PIXELS || classes > MOST_CLASSES {
             return Err(setup.unsupported(format!(
                 "of this shape: the kernels take images of 28 × 28, {} and {} channels, at most {MOST_CLASSES} classes",

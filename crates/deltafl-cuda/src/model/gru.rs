@@ -5,7 +5,6 @@
 
 use cudarc::driver::LaunchConfig;
 use deltafl::data::InputKind;
-use deltafl::model::ModelSpec;
 
 use super::{Scorer, Scores, Setup, Trainer, Updates};
 use crate::GpuError;
@@ -33,9 +32,7 @@ struct Sizes {
 
 impl Sizes {
     fn of(setup: &Setup<'_>) -> Result<Self, GpuError> {
-        let ModelSpec::Gru { hidden, embedding } = *setup.spec else {
-            return Err(setup.unsupported("of this kind"));
-        };
+        let (hidden, embedding) = (setup.size("hidden")?, setup.size("embedding")?);
         let (len, alphabet, text) = match setup.federation.kind() {
             InputKind::Windows { len, alphabet } => (len, alphabet, true),
             InputKind::Tokens { len, vocabulary } => (len, vocabulary, false),

@@ -1,7 +1,6 @@
 //! The LSTM over frozen word vectors (`kernels/lstm.cu`).
 
 use deltafl::data::InputKind;
-use deltafl::model::ModelSpec;
 
 use super::{Scorer, Scores, Setup, Trainer, Updates};
 use crate::GpuError;
@@ -44,10 +43,8 @@ fn source(len: usize, batch: usize) -> Source {
 /// The length of a sequence.
 fn checked_len(setup: &Setup<'_>) -> Result<usize, GpuError> {
     let dim = setup.federation.vectors().map_or(0, |vectors| vectors.dim);
-    match (setup.spec, setup.federation.kind()) {
-        (ModelSpec::Lstm { hidden: UNITS }, InputKind::Tokens { len, .. }) if dim == UNITS && len >= 3 => {
-            Ok(len)
-        }
+    match (setup.size("hidden")?, setup.federation.kind()) {
+        (UNITS, InputKind::Tokens { len, .. }) if dim == UNITS && len >= 3 => Ok(len),
         _ => Err(setup.unsupported(format!(
             "of this shape: the kernels take {UNITS} units, word vectors of {UNITS} entries, at least 3 words"
         ))),

@@ -1,7 +1,6 @@
 //! The perceptron with one hidden layer (`kernels/perceptron.cu`).
 
 use deltafl::data::InputKind;
-use deltafl::model::ModelSpec;
 
 use super::Setup;
 use super::linear::dim;
@@ -20,12 +19,7 @@ pub(super) fn sources() -> Vec<Source> {
 }
 
 fn checked_source(setup: &Setup<'_>, batch: usize) -> Result<Source, GpuError> {
-    match setup.spec {
-        ModelSpec::Perceptron { hidden } => {
-            Ok(source(setup.federation.kind(), *hidden, setup.federation.classes(), batch))
-        }
-        _ => Err(setup.unsupported("of this kind")),
-    }
+    Ok(source(setup.federation.kind(), setup.size("hidden")?, setup.federation.classes(), batch))
 }
 
 fn source(kind: InputKind, hidden: usize, classes: usize, batch: usize) -> Source {

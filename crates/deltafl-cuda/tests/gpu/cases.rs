@@ -4,7 +4,8 @@ use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, InputKind, Normalise, Split, WordVectors,
 };
 use deltafl::kernel::Isa;
-use deltafl::model::{Model, ModelSpec};
+use deltafl::model::{CONV_NET, GRU, LSTM, Model, ModelDefinition, ModelSpec, PERCEPTRON};
+use deltafl::options::OptionValue;
 use deltafl::params::Params;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
@@ -128,7 +129,7 @@ pub(crate) fn every_case() -> Vec<Case> {
 }
 
 fn all_cases() -> Vec<Case> {
-    let gru = |embedding| ModelSpec::Gru { hidden: 128, embedding };
+    let gru = |embedding| sized(&GRU, "embedding", embedding);
     vec![
         Case::new("linear, images", images(784, 62), ModelSpec::LINEAR, 10, 0.05),
         Case::new(
@@ -141,8 +142,8 @@ fn all_cases() -> Vec<Case> {
         Case::new("linear, images of many classes", images(100, 100), ModelSpec::LINEAR, 16, 0.05),
         Case::new("linear, images in large batches", images(784, 62), ModelSpec::LINEAR, 20, 0.05),
         Case::new("linear, tables", tables(61, 10), ModelSpec::LINEAR, 8, 0.05),
-        Case::new("perceptron, images", images(784, 62), ModelSpec::Perceptron { hidden: 100 }, 10, 0.1),
-        Case::new("perceptron, tables", tables(13, 3), ModelSpec::Perceptron { hidden: 33 }, 16, 0.5),
+        Case::new("perceptron, images", images(784, 62), PERCEPTRON.spec(), 10, 0.1),
+        Case::new("perceptron, tables", tables(13, 3), sized(&PERCEPTRON, "hidden", 33), 16, 0.5),
         Case::new("logistic, tables", tables(50, 2), ModelSpec::LOGISTIC, 10, 0.5),
         Case::new("logistic, images", images(785, 2), ModelSpec::LOGISTIC, 10, 0.01),
         Case {
@@ -151,8 +152,8 @@ fn all_cases() -> Vec<Case> {
             ..Case::new("conv-net, images", images(784, 62), conv_net(), 16, 0.1)
         },
         Case { step_tolerance: 1e-2, ..Case::new("conv-net, tables", tables(784, 10), conv_net(), 10, 0.1) },
-        Case::new("lstm, words", words(25, 2000, 2), ModelSpec::Lstm { hidden: 50 }, 10, 0.5),
-        Case::new("lstm, short texts", words(4, 300, 2), ModelSpec::Lstm { hidden: 50 }, 16, 0.5),
+        Case::new("lstm, words", words(25, 2000, 2), LSTM.spec(), 10, 0.5),
+        Case::new("lstm, short texts", words(4, 300, 2), LSTM.spec(), 16, 0.5),
         Case::new("gru, texts", texts(20, 53), gru(0), 16, 0.5),
         Case::new("gru, words", words(5, 40, 7), gru(0), 10, 0.5),
         Case::new("gru, texts with an embedding", texts(9, 31), gru(8), 16, 0.2),
@@ -160,15 +161,25 @@ fn all_cases() -> Vec<Case> {
 }
 
 fn conv_net() -> ModelSpec {
-    ModelSpec::ConvNet { channels: [32, 64] }
+    CONV_NET.spec()
+}
+
+fn sized(model: &'static ModelDefinition, option: &str, size: u64) -> ModelSpec {
+    model.spec_with([(option, OptionValue::Whole(size))]).unwrap()
 }
 
 /// Shapes that have no kernels.
 pub(crate) fn unsupported() -> Vec<Case> {
     vec![
-        Case::new("gru", texts(20, 53), ModelSpec::Gru { hidden: 64, embedding: 0 }, 16, 0.1),
-        Case::new("conv-net", images(784, 62), ModelSpec::ConvNet { channels: [8, 16] }, 16, 0.1),
-        Case::new("lstm", words(25, 300, 2), ModelSpec::Lstm { hidden: 49 }, 10, 0.5),
+        Case::new("gru", texts(20, 53), sized(&GRU, "hidden", 64), 16, 0.1),
+        Case::new(
+            "conv-net",
+            images(784, 62),
+            CONV_NET.spec_with([("channels", OptionValue::WholePair([8, 16]))]).unwrap(),
+            16,
+            0.1,
+        ),
+        Case::new("lstm", words(25, 300, 2), sized(&LSTM, "hidden", 49), 10, 0.5),
         Case::new("linear", tables(3072, 100), ModelSpec::LINEAR, 10, 0.1),
     ]
 }

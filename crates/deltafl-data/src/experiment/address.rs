@@ -2,6 +2,9 @@
 
 use super::Experiment;
 use deltafl::algorithm::ALGORITHMS;
+use deltafl::model::MODELS;
+use deltafl::options::OptionKind;
+use deltafl::terms::TrackSchedule;
 
 /// Hexadecimal digits of an address: 64 bits, enough for a billion experiments without two alike.
 const DIGITS: usize = 16;
@@ -20,7 +23,9 @@ impl Experiment {
     /// assert_ne!(experiment.address(), read(&text.replace("0.5", "0.25")).address());
     /// ```
     pub fn address(&self) -> String {
-        let trained = Self { name: String::new(), resolved: None, ..self.clone() };
+        let usual = self.schedule == Some(TrackSchedule::Together) && !self.is_private();
+        let schedule = self.schedule.filter(|_| !usual);
+        let trained = Self { name: String::new(), schedule, resolved: None, ..self.clone() };
         let mut hex = blake3::hash(trained.to_toml().as_bytes()).to_hex().to_string();
         hex.truncate(DIGITS);
         hex
@@ -30,7 +35,12 @@ impl Experiment {
     pub fn takes_list(key: &str) -> bool {
         let mut parts = key.split('.');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
-            (Some("seeds" | "algorithm"), None, ..) | (Some("model"), Some("channels"), None, _) => true,
+            (Some("seeds" | "algorithm"), None, ..) => true,
+            (Some("model"), Some(option), None, _) => {
+                let mut options = MODELS.iter().flat_map(|model| model.options);
+                let pair = |kind: OptionKind| matches!(kind, OptionKind::WholePair(_));
+                options.any(|spec| spec.name == option && pair(spec.kind))
+            }
             (Some("algorithm"), Some(index), Some(option), None) => {
                 let levels =
                     ALGORITHMS.iter().flat_map(|algorithm| algorithm.options).filter(|spec| spec.levels);

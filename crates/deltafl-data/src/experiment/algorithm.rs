@@ -4,14 +4,15 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
 use super::NonNegative;
-use deltafl::algorithm::{Algorithm, InvalidOption, OptionSpec, Options, Value};
+use deltafl::algorithm::Algorithm;
+use deltafl::options::{DefaultValue, InvalidOption, OptionSpec, OptionValue, OptionValues};
 
 /// An algorithm with its options. An option that makes levels, such as θ, may have several values: a track each.
 #[derive(Clone, Debug)]
 pub struct AlgorithmSection {
     algorithm: &'static Algorithm,
-    /// The values of each option, in the order of the algorithm's table; at least one each.
-    values: Vec<Vec<Value>>,
+    /// The values of each option, in the order of the algorithm's table; empty if it is unset.
+    values: Vec<Vec<OptionValue>>,
     /// λ, instead of that of the model.
     pub l2: Option<NonNegative>,
 }
@@ -26,23 +27,26 @@ impl AlgorithmSection {
     /// An algorithm with the options given; the others have their defaults.
     pub fn new(
         algorithm: &'static Algorithm,
-        given: &[(&str, Vec<Value>)],
+        given: &[(&str, Vec<OptionValue>)],
         l2: Option<NonNegative>,
     ) -> Result<Self, InvalidOption> {
         let values = |spec: &OptionSpec| match given.iter().find(|(name, _)| *name == spec.name) {
             Some((_, values)) => values.clone(),
-            None => spec.default.into_iter().collect(),
+            None => match spec.default {
+                DefaultValue::Value(default) => vec![default],
+                DefaultValue::Required | DefaultValue::Unset(_) => Vec::new(),
+            },
         };
         let section = Self { algorithm, values: algorithm.options.iter().map(values).collect(), l2 };
         // Each value by itself, and each track as a whole: what is wrong is found here and not when it is trained.
         for (name, values) in given {
             for &value in values {
                 let others = section.first_values().filter(|(other, _)| other != name);
-                let point: Vec<(&str, Value)> = others.chain([(*name, value)]).collect();
-                Options::new(algorithm, point)?;
+                let point: Vec<(&str, OptionValue)> = others.chain([(*name, value)]).collect();
+                algorithm.options_with(point)?;
             }
         }
-        Options::new(algorithm, section.first_values())?;
+        algorithm.options_with(section.first_values())?;
         section.points().iter().try_for_each(|options| (algorithm.build)(options).map(drop))?;
         Ok(section)
     }
@@ -53,14 +57,14 @@ impl AlgorithmSection {
     }
 
     /// The values of an option; none when the algorithm has no such option.
-    pub fn values(&self, option: &str) -> &[Value] {
+    pub fn values(&self, option: &str) -> &[OptionValue] {
         let at = self.algorithm.options.iter().position(|spec| spec.name == option);
         at.map_or(&[], |at| &self.values[at])
     }
 
     /// The section with other values of an option.
-    pub fn with(&self, option: &str, values: Vec<Value>) -> Result<Self, InvalidOption> {
-        let mut given: Vec<(&str, Vec<Value>)> = self.given().collect();
+    pub fn with(&self, option: &str, values: Vec<OptionValue>) -> Result<Self, InvalidOption> {
+        let mut given: Vec<(&str, Vec<OptionValue>)> = self.given().collect();
         given.retain(|(name, _)| *name != option);
         given.push((option, values));
         Self::new(self.algorithm, &given, self.l2)
@@ -73,10 +77,11 @@ impl AlgorithmSection {
     }
 
     /// The options of each track, the last option running fastest.
-    pub fn points(&self) -> Vec<Options> {
-        let mut points: Vec<Vec<(&str, Value)>> = vec![Vec::new()];
-        for (spec, values) in self.algorithm.options.iter().zip(&self.values) {
-            let with = |point: &Vec<(&'static str, Value)>, &value: &Value| {
+    pub fn points(&self) -> Vec<OptionValues> {
+        let mut points: Vec<Vec<(&str, OptionValue)>> = vec![Vec::new()];
+        let set = self.algorithm.options.iter().zip(&self.values).filter(|(_, values)| !values.is_empty());
+        for (spec, values) in set {
+            let with = |point: &Vec<(&'static str, OptionValue)>, &value: &OptionValue| {
                 let mut point = point.clone();
                 point.push((spec.name, value));
                 point
@@ -84,14 +89,15 @@ impl AlgorithmSection {
             points =
                 points.iter().flat_map(|point| values.iter().map(move |value| with(point, value))).collect();
         }
-        points.into_iter().filter_map(|point| Options::new(self.algorithm, point).ok()).collect()
+        points.into_iter().filter_map(|point| self.algorithm.options_with(point).ok()).collect()
     }
 
-    fn given(&self) -> impl Iterator<Item = (&'static str, Vec<Value>)> {
-        self.algorithm.options.iter().zip(&self.values).map(|(spec, values)| (spec.name, values.clone()))
+    fn given(&self) -> impl Iterator<Item = (&'static str, Vec<OptionValue>)> {
+        let set = self.algorithm.options.iter().zip(&self.values).filter(|(_, values)| !values.is_empty());
+        set.map(|(spec, values)| (spec.name, values.clone()))
     }
 
-    fn first_values(&self) -> impl Iterator<Item = (&str, Value)> {
+    fn first_values(&self) -> impl Iterator<Item = (&str, OptionValue)> {
         let options = self.algorithm.options.iter().zip(&self.values);
         options.filter_map(|(spec, values)| Some((spec.name, *values.first()?)))
     }
@@ -102,8 +108,8 @@ impl Serialize for AlgorithmSection {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("kind", self.algorithm.kind)?;
         for (spec, values) in self.algorithm.options.iter().zip(&self.values) {
-            let written: Vec<Written> = values.iter().map(|&value| Written(value)).collect();
-            match written.as_slice() {
+            match values.as_slice() {
+                [] => {}
                 [value] if !spec.levels => map.serialize_entry(spec.name, value)?,
                 values => map.serialize_entry(spec.name, values)?,
             }
@@ -112,17 +118,5 @@ impl Serialize for AlgorithmSection {
             map.serialize_entry("l2", &l2)?;
         }
         map.end()
-    }
-}
-
-struct Written(Value);
-
-impl Serialize for Written {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            Value::Real(real) => serializer.serialize_f64(real),
-            Value::Whole(whole) => serializer.serialize_u64(whole),
-            Value::Word(word) => serializer.serialize_str(word),
-        }
     }
 }

@@ -7,8 +7,10 @@ mod data;
 
 use std::fmt;
 
-pub use deltafl::algorithm::Interval;
-use deltafl::algorithm::{ALGORITHMS, Algorithm, OptionKind, OptionSpec, Value};
+use deltafl::algorithm::ALGORITHMS;
+use deltafl::model::MODELS;
+pub use deltafl::options::Interval;
+use deltafl::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
 
 /// A key of an experiment file.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,6 +115,19 @@ impl Key {
         Self { only: kinds.iter().map(|&kind| kind.to_owned()).collect(), ..self }
     }
 
+    /// Adds the owners of a key of the same name, whose default may differ.
+    fn merge(&mut self, other: &Self) {
+        if self.absent != other.absent || matches!(self.absent, Absent::Words(_)) {
+            let default = |key: &Self| format!("{} {}", key.only.join(", "), key.absent);
+            let first = match &self.absent {
+                Absent::Value(_) => default(self),
+                absent => absent.to_string(),
+            };
+            self.absent = words(&format!("{first}, {}", default(other)));
+        }
+        self.only.extend(other.only.iter().cloned());
+    }
+
     /// The table that it stands in; empty for the top of the file.
     pub fn table(&self) -> &str {
         self.path.rsplit_once('.').map_or("", |(table, _)| table)
@@ -196,6 +211,13 @@ fn run_keys() -> Vec<Key> {
         )
         .symbol("α_k"),
         Key::new(
+            "tracks",
+            word(&["together", "in-turn", "apart"]),
+            words("\"in-turn\" in a deployment and where η is found in secure sums alone, \"together\" otherwise"),
+            "Which tracks train in a round. \"together\": all, with the whole cohort; in simulations only. \"in-turn\": one, with the whole cohort, so that k tracks need k times the rounds. \"apart\": all, with about m/k devices each. Schedules of learning rates and of η count the rounds of a track.",
+            "\"in-turn\"",
+        ),
+        Key::new(
             "clip",
             Kind::Real(POSITIVE),
             words("no bound"),
@@ -212,53 +234,25 @@ fn run_keys() -> Vec<Key> {
     ]
 }
 
+/// The options of every model, from the table of models. Options of one name share a key.
 fn model_keys() -> Vec<Key> {
-    use Kind::{List, Real, Truth, Whole};
-    vec![
-        Key::new(
-            "model.kind",
-            word(&["linear", "logistic", "conv-net", "lstm", "gru", "perceptron", "external"]),
-            required(),
-            "Softmax regression (linear regression where the targets are real numbers), binary logistic regression, the network of EMNIST, the LSTM over word vectors, the GRU over symbols, a perceptron with one hidden layer, or a model that a program brings (in Python, a trainer).",
-            "\"linear\"",
-        ),
-        Key::new("model.l2", Real(NON_NEGATIVE), value("0.0"), "The penalty (λ/2)‖w‖².", "1e-4").symbol("λ"),
-        Key::new(
-            "model.channels",
-            List(Whole(1).into(), 2),
-            words("[32, 64]"),
-            "Channels of the two convolutions.",
-            "[8, 16]",
-        )
-        .only(&["conv-net"]),
-        Key::new(
-            "model.intercept",
-            Truth,
-            value("false"),
-            "Whether there is an intercept, which is penalised as the other parameters are; the paper's models have none.",
-            "true",
-        )
-        .only(&["linear", "logistic"]),
-        Key::new(
-            "model.huber",
-            Real(POSITIVE),
-            words("the squared loss"),
-            "Where the targets are real numbers: the width of the Huber loss.",
-            "0.5",
-        )
-        .symbol("δ")
-        .only(&["linear"]),
-        Key::new("model.hidden", Whole(1), words("lstm 50, gru 128, perceptron 100"), "Units of the recurrent or hidden layer.", "64")
-            .only(&["lstm", "gru", "perceptron"]),
-        Key::new(
-            "model.embedding",
-            Whole(0),
-            words("0"),
-            "Entries of the trained embedding of a symbol; 0 is one-hot input.",
-            "8",
-        )
-        .only(&["gru"]),
-    ]
+    let kinds: Vec<&str> = MODELS.iter().map(|model| model.kind).collect();
+    let about: Vec<String> = MODELS.iter().map(|model| format!("{}: {}.", model.kind, model.about)).collect();
+    let mut keys = vec![
+        Key::new("model.kind", word(&kinds), required(), &about.join(" "), "\"linear\""),
+        Key::new("model.l2", Kind::Real(NON_NEGATIVE), value("0.0"), "The penalty (λ/2)‖w‖².", "1e-4")
+            .symbol("λ"),
+    ];
+    for model in MODELS {
+        for option in model.options {
+            let key = option_key("model", model.kind, option);
+            match keys.iter_mut().find(|other| other.path == key.path) {
+                Some(other) => other.merge(&key),
+                None => keys.push(key),
+            }
+        }
+    }
+    keys
 }
 
 fn local_keys() -> Vec<Key> {
@@ -334,7 +328,7 @@ fn algorithm_keys() -> Vec<Key> {
     let about = "How the server combines what devices train. Every [[algorithm]] is a track, or one for each of its levels.";
     let mut keys = vec![Key::new("algorithm[].kind", word(&kinds), required(), about, "\"delta-fl\"")];
     for algorithm in ALGORITHMS {
-        keys.extend(algorithm.options.iter().map(|spec| option_key(algorithm, spec)));
+        keys.extend(algorithm.options.iter().map(|spec| option_key("algorithm[]", algorithm.kind, spec)));
     }
     let about = "The penalty of these tracks, instead of the model's.";
     let l2 = Key::new("algorithm[].l2", Kind::Real(NON_NEGATIVE), words("that of the model"), about, "1e-3");
@@ -342,30 +336,36 @@ fn algorithm_keys() -> Vec<Key> {
     keys
 }
 
-fn option_key(algorithm: &Algorithm, spec: &OptionSpec) -> Key {
+fn option_key(table: &str, owner: &str, spec: &OptionSpec) -> Key {
     let kind = match spec.kind {
         OptionKind::Real(interval) => Kind::Real(interval),
         OptionKind::Whole(least) => Kind::Whole(least),
         OptionKind::Word(of) => word(of),
+        OptionKind::Truth => Kind::Truth,
+        OptionKind::WholePair(least) => Kind::List(Kind::Whole(least).into(), 2),
     };
+    let mut letters = spec.about.chars();
+    let about: String = letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect();
     let (kind, about) = match spec.levels {
-        true => (Kind::OneOrMore(kind.into()), format!("{}; a track each", spec.about)),
-        false => (kind, spec.about.to_owned()),
+        true => (Kind::OneOrMore(kind.into()), format!("{about}; a track each")),
+        false => (kind, about),
     };
-    let absent = spec
-        .default
-        .map_or_else(|| words(&format!("required by {}", algorithm.kind)), |v| value(&toml_of(v)));
-    let path = format!("algorithm[].{}", spec.name);
+    let absent = match spec.default {
+        DefaultValue::Required => words(&format!("required by {owner}")),
+        DefaultValue::Value(default) => value(&toml_of(default)),
+        DefaultValue::Unset(meaning) => words(meaning),
+    };
+    let path = format!("{table}.{}", spec.name);
     Key::new(&path, kind, absent, &format!("{about}."), &toml_of(spec.example))
         .symbol(spec.symbol)
-        .only(&[algorithm.kind])
+        .only(&[owner])
 }
 
 /// A value as TOML.
-fn toml_of(value: Value) -> String {
+fn toml_of(value: OptionValue) -> String {
     match value {
-        Value::Real(real) => toml::Value::from(real).to_string(),
-        Value::Whole(whole) => whole.to_string(),
-        Value::Word(word) => format!("{word:?}"),
+        OptionValue::Real(real) => toml::Value::from(real).to_string(),
+        OptionValue::Word(word) => format!("{word:?}"),
+        value => value.to_string(),
     }
 }

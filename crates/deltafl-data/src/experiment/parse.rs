@@ -12,9 +12,11 @@ use super::{
     AlgorithmSection, DataSection, Experiment, LocalSection, ModelSection, NonNegative, OneOrMore, Resolved,
     SecureAggregation, name, renamed,
 };
-use deltafl::algorithm::{self, ALGORITHMS, Algorithm, InvalidOption, OptionSpec, Value};
+use deltafl::algorithm::ALGORITHMS;
 use deltafl::cohort::Availability;
-use deltafl::terms::{Clip, Weights};
+use deltafl::model::MODELS;
+use deltafl::options::{InvalidOption, OptionSpec, OptionValue, RawValue};
+use deltafl::terms::{Clip, TrackSchedule, Weights};
 
 /// What is wrong with an experiment file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,11 +61,11 @@ struct Sections {
     #[serde(default = "ten")]
     evaluate_every: NonZeroU64,
     weights: Option<Weights>,
+    tracks: Option<TrackSchedule>,
     clip: Option<Clip>,
     #[serde(default)]
     secagg: SecureAggregation,
     data: DataSection,
-    model: ModelSection,
     local: LocalSection,
     #[serde(default)]
     availability: Availability,
@@ -85,6 +87,7 @@ impl Experiment {
         renamed::refuse_old_keys(table.get_ref())?;
         let whole = table.span();
         let sections = table.get_mut().remove("algorithm");
+        let model_section = table.get_mut().remove("model");
         let places = Places::of(table.get_ref());
         let read = Sections::deserialize(Deserializer::from(table))?;
         if read.local.epochs.is_some() == read.local.steps.is_some() {
@@ -94,9 +97,10 @@ impl Experiment {
             };
             return Err(InvalidExperiment::new(message, places.at("local", "steps")));
         }
-        read.model
-            .validate()
-            .map_err(|e| InvalidExperiment::new(e.to_string(), places.at("model", e.option)))?;
+        let model = match model_section {
+            Some(section) => model(section)?,
+            None => return Err(InvalidExperiment::new("missing field `model`", whole)),
+        };
         let algorithm = match sections {
             Some(sections) => algorithms(sections)?,
             None => {
@@ -107,7 +111,7 @@ impl Experiment {
         let Sections {
             name, seeds, rounds, cohort, with_replacement, evaluate_every, weights, secagg, ..
         } = read;
-        let Sections { clip, data, model, local, availability, resolved, .. } = read;
+        let Sections { tracks, clip, data, local, availability, resolved, .. } = read;
         let mut experiment = Self {
             name,
             seeds,
@@ -116,6 +120,7 @@ impl Experiment {
             with_replacement,
             evaluate_every,
             weights: Weights::default(),
+            schedule: tracks,
             clip,
             secagg,
             data,
@@ -126,6 +131,10 @@ impl Experiment {
             resolved,
         };
         experiment.weights = weights.unwrap_or_else(|| experiment.usual_weights());
+        // Where η is found in secure sums, a simulation trains as a deployment does.
+        if experiment.schedule.is_none() && experiment.is_private() {
+            experiment.schedule = Some(TrackSchedule::InTurn);
+        }
         if clip.is_some()
             && let Some(track) = experiment.tracks().iter().find(|track| track.correction.is_some())
         {
@@ -173,86 +182,137 @@ fn algorithms(sections: Spanned<DeValue<'_>>) -> Result<Vec<AlgorithmSection>, I
     if sections.is_empty() {
         return Err(InvalidExperiment::new("an experiment trains at least one algorithm", span));
     }
-    sections.into_iter().map(section).collect()
+    sections.into_iter().map(algorithm).collect()
 }
 
-fn section(section: Spanned<DeValue<'_>>) -> Result<AlgorithmSection, InvalidExperiment> {
-    let span = section.span();
-    let DeValue::Table(mut table) = section.into_inner() else {
-        return Err(InvalidExperiment::new("expected a table such as { kind = \"fedavg\" }", span));
-    };
-    let algorithm = kind(table.remove("kind"), &span)?;
-    let l2 =
-        table.remove("l2").map(|l2| NonNegative::deserialize(ValueDeserializer::from(l2))).transpose()?;
-    let mut given: Vec<(&str, Range<usize>, Vec<Value>)> = Vec::new();
-    for (key, value) in table {
-        let spec = algorithm.options.iter().find(|spec| spec.name == key.get_ref().as_ref());
-        let spec =
-            spec.ok_or_else(|| InvalidExperiment::new(foreign(key.get_ref(), algorithm), key.span()))?;
-        let at = value.span();
-        given.push((spec.name, at, values(spec, value)?));
+fn algorithm(section: Spanned<DeValue<'_>>) -> Result<AlgorithmSection, InvalidExperiment> {
+    let known: Vec<Entry> = ALGORITHMS.iter().map(|algorithm| (algorithm.kind, algorithm.options)).collect();
+    let table = OptionTable::read(section, "algorithm", &known)?;
+    let given: Vec<(&str, Vec<OptionValue>)> =
+        table.given.iter().map(|(option, _, values)| (option.name, values.clone())).collect();
+    AlgorithmSection::new(ALGORITHMS[table.entry], &given, table.l2).map_err(|error| table.locate(error))
+}
+
+fn model(section: Spanned<DeValue<'_>>) -> Result<ModelSection, InvalidExperiment> {
+    let known: Vec<Entry> = MODELS.iter().map(|model| (model.kind, model.options)).collect();
+    let table = OptionTable::read(section, "model", &known)?;
+    let given = table.given.iter().flat_map(|(option, _, values)| values.iter().map(|v| (option.name, *v)));
+    let spec = MODELS[table.entry].spec_with(given).map_err(|error| table.locate(error))?;
+    Ok(ModelSection { spec, l2: table.l2.unwrap_or_default() })
+}
+
+/// The name and the options of an algorithm or a model.
+type Entry = (&'static str, &'static [OptionSpec]);
+
+/// A table whose `kind` determines which options it may contain.
+struct OptionTable {
+    /// The index of its kind in the list of known entries.
+    entry: usize,
+    span: Range<usize>,
+    l2: Option<NonNegative>,
+    /// The options with their places and values. Only an option with levels has several values.
+    given: Vec<(&'static OptionSpec, Range<usize>, Vec<OptionValue>)>,
+}
+
+impl OptionTable {
+    /// Reads a table; `what` names it in messages.
+    fn read(section: Spanned<DeValue<'_>>, what: &str, known: &[Entry]) -> Result<Self, InvalidExperiment> {
+        let span = section.span();
+        let kinds = || known.iter().map(|(kind, _)| *kind).collect::<Vec<_>>().join(", ");
+        let DeValue::Table(mut table) = section.into_inner() else {
+            let message = format!("expected a table such as {{ kind = {:?} }}", known[0].0);
+            return Err(InvalidExperiment::new(message, span));
+        };
+        let Some(kind) = table.remove("kind") else {
+            let message = format!("{what} needs its kind: {}", kinds());
+            return Err(InvalidExperiment::new(message, span));
+        };
+        let entry = known.iter().position(|(name, _)| kind.get_ref().as_str() == Some(name));
+        let entry = entry.ok_or_else(|| {
+            let message = format!("unknown {what}: expected one of {}", kinds());
+            InvalidExperiment::new(message, kind.span())
+        })?;
+        let l2 = table.remove("l2").map(|l2| NonNegative::deserialize(ValueDeserializer::from(l2)));
+        let l2 = l2.transpose()?;
+        let mut given = Vec::new();
+        for (key, value) in table {
+            let option = known[entry].1.iter().find(|option| option.name == key.get_ref().as_ref());
+            let foreign = || InvalidExperiment::new(foreign(key.get_ref(), entry, known), key.span());
+            let option = option.ok_or_else(foreign)?;
+            let place = value.span();
+            given.push((option, place, values(option, value)?));
+        }
+        Ok(Self { entry, span, l2, given })
     }
-    let named: Vec<(&str, Vec<Value>)> = given.iter().map(|(name, _, v)| (*name, v.clone())).collect();
-    AlgorithmSection::new(algorithm, &named, l2).map_err(|InvalidOption { option, reason }| {
-        let place = given.iter().find(|(name, ..)| *name == option).map(|(_, at, _)| at.clone());
-        InvalidExperiment::new(format!("{option}: {reason}"), place.unwrap_or_else(|| first_line(&span)))
-    })
+
+    /// Adds the place in the file to an error.
+    fn locate(&self, error: InvalidOption) -> InvalidExperiment {
+        let option = self.given.iter().find(|(option, ..)| option.name == error.option);
+        let place = option.map_or(&self.span, |(_, place, _)| place);
+        InvalidExperiment::new(error.to_string(), place.clone())
+    }
 }
 
-/// The span of a table, without what stands in it.
-fn first_line(span: &Range<usize>) -> Range<usize> {
-    span.clone()
-}
-
-fn kind(
-    value: Option<Spanned<DeValue<'_>>>,
-    section: &Range<usize>,
-) -> Result<&'static Algorithm, InvalidExperiment> {
-    let known: Vec<&str> = ALGORITHMS.iter().map(|algorithm| algorithm.kind).collect();
-    let Some(value) = value else {
-        let message = format!("an algorithm needs its kind: {}", known.join(", "));
-        return Err(InvalidExperiment::new(message, first_line(section)));
+/// The message for an option that belongs to other kinds, or to none.
+fn foreign(key: &str, entry: usize, known: &[Entry]) -> String {
+    let (kind, options) = known[entry];
+    let names = ["kind"].into_iter().chain(options.iter().map(|option| option.name)).chain(["l2"]);
+    let expected: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    let owners = known.iter().filter(|(_, options)| options.iter().any(|option| option.name == key));
+    let owners: Vec<&str> = owners.map(|(kind, _)| *kind).collect();
+    let hint = match owners.is_empty() {
+        true => String::new(),
+        false => format!(", which is an option of {}", owners.join(", ")),
     };
-    let found = value.get_ref().as_str().and_then(algorithm::find);
-    found.ok_or_else(|| {
-        let message = format!("unknown algorithm: expected one of {}", known.join(", "));
-        InvalidExperiment::new(message, value.span())
-    })
+    format!("{kind} has no option {key}{hint}; expected one of {}", expected.join(", "))
 }
 
-fn foreign(key: &str, algorithm: &Algorithm) -> String {
-    let names = ["kind"].into_iter().chain(algorithm.options.iter().map(|spec| spec.name)).chain(["l2"]);
-    let options: Vec<String> = names.map(|name| format!("`{name}`")).collect();
-    let owner = ALGORITHMS.iter().find(|other| other.options.iter().any(|spec| spec.name == key));
-    let of = owner.map_or(String::new(), |owner| format!(", which is an option of {}", owner.kind));
-    format!("{} has no option {key}{of}; expected one of {}", algorithm.kind, options.join(", "))
-}
-
-/// The values of an option: a list where it makes levels.
-fn values(spec: &OptionSpec, value: Spanned<DeValue<'_>>) -> Result<Vec<Value>, InvalidExperiment> {
+/// The values of an option: a list is allowed if it creates levels.
+fn values(option: &OptionSpec, value: Spanned<DeValue<'_>>) -> Result<Vec<OptionValue>, InvalidExperiment> {
     let span = value.span();
     match value.into_inner() {
-        DeValue::Array(values) if spec.levels && !values.is_empty() => {
-            values.into_iter().map(|value| one_value(spec, value.span(), value.get_ref())).collect()
+        DeValue::Array(values) if option.levels && !values.is_empty() => {
+            values.into_iter().map(|value| one_value(option, value.span(), value.get_ref())).collect()
         }
-        value => Ok(vec![one_value(spec, span, &value)?]),
+        value => Ok(vec![one_value(option, span, &value)?]),
     }
 }
 
-fn one_value(spec: &OptionSpec, span: Range<usize>, value: &DeValue<'_>) -> Result<Value, InvalidExperiment> {
-    let (checked, shown) = match value {
-        DeValue::Float(real) => {
-            (real.as_str().parse().ok().and_then(|r| spec.real(r)), real.as_str().to_owned())
-        }
+fn one_value(
+    option: &OptionSpec,
+    span: Range<usize>,
+    value: &DeValue<'_>,
+) -> Result<OptionValue, InvalidExperiment> {
+    let message = || format!("{}: expected {}, got {}", option.name, option.kind, written(value));
+    raw(value).and_then(|raw| option.check(&raw)).ok_or_else(|| InvalidExperiment::new(message(), span))
+}
+
+/// A value that an option can have; `None` for tables, dates and other lists.
+fn raw(value: &DeValue<'_>) -> Option<RawValue> {
+    let number = |value: &DeValue<'_>| match value {
+        DeValue::Float(real) => real.as_str().parse().ok(),
         DeValue::Integer(whole) => {
-            let number = i64::from_str_radix(whole.as_str(), whole.radix()).ok();
-            (number.and_then(|number| spec.real(number as f64)), whole.as_str().to_owned())
+            i64::from_str_radix(whole.as_str(), whole.radix()).ok().map(|number| number as f64)
         }
-        DeValue::String(word) => (spec.word(word), format!("{word:?}")),
-        other => (None, other.type_str().to_owned()),
+        _ => None,
     };
-    let message = || format!("{}: expected {}, got {shown}", spec.name, spec.kind);
-    checked.ok_or_else(|| InvalidExperiment::new(message(), span))
+    match value {
+        DeValue::Boolean(truth) => Some(RawValue::Truth(*truth)),
+        DeValue::String(text) => Some(RawValue::Text(text.to_string())),
+        DeValue::Array(values) => {
+            values.iter().map(|value| number(value.get_ref())).collect::<Option<_>>().map(RawValue::Numbers)
+        }
+        value => number(value).map(RawValue::Number),
+    }
+}
+
+/// A value as the file writes it, for messages.
+fn written(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::Float(real) => real.as_str().to_owned(),
+        DeValue::Integer(whole) => whole.as_str().to_owned(),
+        value => raw(value).map_or_else(|| value.type_str().to_owned(), |raw| raw.to_string()),
+    }
 }
 
 fn first_seed() -> OneOrMore<u64> {
@@ -300,13 +360,37 @@ mod tests {
         };
         assert_eq!(terms(&tail("open")), Terms::OPEN);
         assert_eq!(terms(&tail("histogram")), Terms::PRIVATE);
-        let fed_avg = Terms { apart: true, ..Terms::OPEN };
-        assert_eq!(terms(&with("[[algorithm]]\nkind = 'fedavg'\n")), fed_avg);
+        assert_eq!(terms(&with("[[algorithm]]\nkind = 'fedavg'\n")), Terms::OPEN);
         let exact = format!("weights = 'exact'\n{}", tail("histogram"));
         assert_eq!(terms(&exact), Terms { weights: Weights::Exact, ..Terms::PRIVATE });
         assert_eq!(error(&exact.replace("exact", "round")).0, 1);
         let both = format!("{}{}", tail("histogram"), "[[algorithm]]\nkind = 'delta-fl'\ntheta = 0.1\n");
-        assert_eq!(terms(&both), Terms::OPEN, "a server that sees losses for one track sees them");
+        let open = Terms { tracks: 2, ..Terms::OPEN };
+        assert_eq!(terms(&both), open, "a server that sees losses for one track sees them");
+    }
+
+    #[test]
+    fn tracks_train_together_in_open_simulations_and_never_in_deployments() {
+        let open = with("[[algorithm]]\nkind = 'delta-fl'\ntheta = [0.5, 0.1]\n");
+        let private = open.replace("theta", "quantile = 'histogram'\ntheta");
+        let of = |text: &str| {
+            let experiment = Experiment::parse(text).unwrap();
+            assert_eq!(Experiment::parse(&experiment.to_toml()).unwrap(), experiment);
+            (experiment.terms().schedule, experiment.deployed_schedule())
+        };
+        use TrackSchedule::{Apart, InTurn, Together};
+        assert_eq!(of(&open), (Together, Some(InTurn)));
+        assert_eq!(of(&private), (InTurn, Some(InTurn)));
+        for (name, said) in TrackSchedule::ALL.map(|schedule| (schedule.name(), schedule)) {
+            let deployed = (said != Together).then_some(said);
+            assert_eq!(of(&format!("tracks = '{name}'\n{open}")), (said, deployed));
+            assert_eq!(of(&format!("tracks = '{name}'\n{private}")), (said, deployed));
+        }
+        assert_eq!(of(&format!("tracks = 'apart'\n{open}")).0, Apart);
+        assert_eq!(error(&format!("tracks = 'alone'\n{open}")).0, 1);
+        let address = |text: &str| Experiment::parse(text).unwrap().address();
+        assert_eq!(address(&format!("tracks = 'together'\n{open}")), address(&open));
+        assert_ne!(address(&format!("tracks = 'in-turn'\n{open}")), address(&open));
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! What the training of a device keeps from round to round.
 //!
 //! ```text
-//! memory/SEED-PLACE    round u64 · length u64, memory before · length u64, memory after · BLAKE3 of all before it
+//! memory/SEED-TRACK    round u64 · length u64, memory before · length u64, memory after · BLAKE3 of all before it
 //! ```
 //!
-//! The place is that of the query in its question, which is that of the track among the tracks. A round may be asked again, after a
-//! kill or when its cohort came to no sum: whoever answers it again begins from what was remembered before it. What is asked
-//! in a later round begins from what was remembered after it.
+//! A computation of a round may begin again after a kill. It then starts from the memory before that round. A later round
+//! starts from the memory after it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,8 +21,8 @@ use super::{StateError, io_error, replace};
 #[derive(Debug, Default)]
 pub(super) struct OwnMemory {
     folder: Option<PathBuf>,
-    /// By seed and place, as far as they were asked for.
-    tracks: HashMap<(u64, usize), Kept>,
+    /// By seed and track, as far as they were asked for.
+    tracks: HashMap<(u64, u32), Kept>,
 }
 
 /// What was remembered before and after the last round in which it changed.
@@ -42,8 +41,8 @@ impl OwnMemory {
     }
 
     /// What the device remembers at the start of a round.
-    pub(super) fn recall(&mut self, key: &RoundKey, place: usize) -> Result<Memory, StateError> {
-        let track = (key.seed, place);
+    pub(super) fn recall(&mut self, key: &RoundKey, track: u32) -> Result<Memory, StateError> {
+        let track = (key.seed, track);
         if !self.tracks.contains_key(&track) {
             let kept = match self.path(track) {
                 Some(path) => read(&path)?,
@@ -59,14 +58,14 @@ impl OwnMemory {
     pub(super) fn remember(
         &mut self,
         key: &RoundKey,
-        place: usize,
+        track: u32,
         before: &Memory,
         after: &Memory,
     ) -> Result<(), StateError> {
         if before == after {
             return Ok(());
         }
-        let track = (key.seed, place);
+        let track = (key.seed, track);
         let kept = Kept { round: key.round, before: before.clone(), after: after.clone() };
         if let Some(path) = self.path(track) {
             replace(&path, &kept.to_bytes())?;
@@ -75,8 +74,8 @@ impl OwnMemory {
         Ok(())
     }
 
-    fn path(&self, (seed, place): (u64, usize)) -> Option<PathBuf> {
-        self.folder.as_ref().map(|folder| folder.join(format!("{seed}-{place}")))
+    fn path(&self, (seed, track): (u64, u32)) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.join(format!("{seed}-{track}")))
     }
 }
 
@@ -133,7 +132,7 @@ mod tests {
     use super::*;
 
     fn key(round: u64) -> RoundKey {
-        RoundKey { seed: 7, round, members: 30, terms: Terms::PRIVATE }
+        RoundKey { run: 0, seed: 7, round, members: 30, terms: Terms::PRIVATE }
     }
 
     fn memory(entry: f32) -> Memory {

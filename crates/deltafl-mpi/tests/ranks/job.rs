@@ -13,9 +13,9 @@ use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::params::Params;
 use deltafl::question::Query;
 use deltafl::stream::Stream;
-use deltafl::superquantile::{DeviceLoss, LossDistribution};
+use deltafl::superquantile::DeviceLoss;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Observer, ObserverError, Outcome, RoundRecord, State, Survey, train};
+use deltafl::training::{Event, Observer, ObserverError, Outcome, State, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
 use deltafl_mpi::{Masks, MpiExchange, World};
@@ -57,37 +57,26 @@ fn federation(seed: u64) -> Federation {
     Spec::Glyphs(spec).build()
 }
 
-/// Writes the run folder; asks to stop after a round, if told so.
+/// Writes the run folder. Stops the run after `stop_after` rounds.
 struct Recorder {
     folder: RunFolder,
     stop_after: Option<u64>,
 }
 
 impl Observer for Recorder {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.folder.append(records, 0.0)?;
-        let stop = self.stop_after.is_some_and(|round| records[0].round + 1 == round);
-        Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        Ok(self.folder.evaluation(7, round, splits)?)
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        Ok(self.folder.checkpoint(state)?)
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
+    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+        match event {
+            Event::RoundFinished { records } => {
+                self.folder.append(records, 0.0)?;
+                if self.stop_after == Some(records[0].round + 1) {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Event::Evaluated { round, splits } => self.folder.evaluation(7, round, splits)?,
+            Event::Checkpoint { state } => self.folder.checkpoint(state)?,
+            _ => {}
+        }
+        Ok(ControlFlow::Continue(()))
     }
 }
 

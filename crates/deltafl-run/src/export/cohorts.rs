@@ -1,9 +1,10 @@
-//! `cohorts.csv`: who was drawn in every round, so that an outside program can find η_t again for a cohort of some of the
-//! devices.
+//! `cohorts.csv`: the devices drawn in every round. With them, another program can recompute η_t
+//! for a subset of the devices.
 //!
-//! In a simulation a cohort depends on the experiment, the seed and the round alone, so the run folder holds it already;
-//! here it is written out by name. It is checked against what the rounds recorded. A round that was begun anew, because
-//! too many devices had vanished for a sum, is the first attempt that drew and lost as many devices as were recorded.
+//! In a simulation, a cohort depends only on the experiment, the seed and the round, so the run
+//! folder determines it. This module writes it by name and checks it against the recorded rounds. A
+//! round restarts if too many devices vanish for a sum. Its cohort is the first attempt that draws
+//! and loses the recorded numbers of devices.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use super::ExportError;
 use crate::error::FileError;
 use crate::session;
 
-/// Attempts after which a round is given up.
+/// The number of attempts after which a round is abandoned.
 const MOST_ATTEMPTS: u64 = 1000;
 
 /// Writes cohorts.csv.
@@ -41,8 +42,12 @@ fn write_csv(
     let train = federation.split(Split::Train);
     let mut writer = csv::Writer::from_path(path).map_err(failed)?;
     writer.write_record(["seed", "round", "device", "examples", "times", "vanished"]).map_err(failed)?;
-    // The tracks share their cohorts.
-    for record in lines.iter().map(|line| &line.record).filter(|record| record.track == 0) {
+    // The tracks of a round share its cohort, and their records follow each other.
+    let mut last = None;
+    for record in lines.iter().map(|line| &line.record) {
+        if last.replace((record.seed, record.round)) == Some((record.seed, record.round)) {
+            continue;
+        }
         let recorded = (record.cohort, record.dropped);
         let cohort = cohort(sampling, train.len(), (record.seed, record.round), recorded)?;
         for Drawn { device, times, dropped } in cohort {
@@ -62,7 +67,8 @@ fn write_csv(
     Ok(writer.flush().map_err(FileError::write(path))?)
 }
 
-/// The cohort of a round, of the size and with the losses that were recorded.
+/// Returns the cohort of a round with the recorded size and the recorded number of vanished
+/// devices.
 fn cohort(
     sampling: &Sampling,
     devices: usize,

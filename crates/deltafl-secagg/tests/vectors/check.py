@@ -1,8 +1,19 @@
-"""Recomputes the sums of a recorded round from its messages alone.
+"""Recomputes the sums of a recorded round from its messages.
 
-Usage: `python3 check.py round.json`. It follows proto/secagg.proto and the module pages, shares no code with the crate
-and needs nothing but the standard library. What it does is what the server does after the last message of a slot: put
-secrets together from shares, check them against the commitments, derive the masks, take them off.
+<<<<<<< HEAD
+Usage: `python3 check.py round.json`. It follows proto/secagg.proto and the module documentation, shares
+no code with the crate and needs only the standard library. It repeats the server's work after the last
+message of a slot: recover secrets from shares, check them against the commitments, derive the masks and
+remove them.
+=======
+Usage: `python3 check.py round.json`. The program implements proto/secagg.proto and the module
+documentation. It shares no code with the crate and requires only the standard library. It performs
+the steps of the server after the last message of a slot:
+
+1. reconstruct the secrets from shares,
+2. check them against the commitments,
+3. derive the masks and subtract them.
+>>>>>>> pytext
 """
 
 import hashlib
@@ -12,12 +23,16 @@ import struct
 import sys
 
 PRIME = 2**61 - 1
-# X25519 and ML-KEM-768 keys, and the commitment to the nonce.
+# The length of the X25519 and ML-KEM-768 keys and of the commitment to the nonce.
 KEYS_LEN = 32 + 1184 + 32
 PROTOCOL = b"deltafl-secagg/2/"
 
 
-# Protobuf: varints and length-delimited fields are all there is.
+<<<<<<< HEAD
+# Protobuf: only varints and length-delimited fields occur.
+=======
+# Protobuf. The messages use only varints and length-delimited fields.
+>>>>>>> pytext
 
 def varint(data, at):
     value, shift = 0, 0
@@ -52,7 +67,11 @@ def records(data):
     return {device: flat[i * each:(i + 1) * each] for i, device in enumerate(who)}
 
 
-# Hashes: the purpose first, every part of variable length behind its length.
+<<<<<<< HEAD
+# Hashes: the purpose first, and every part of variable length after its length.
+=======
+# Hashes. The purpose is hashed first, and parts of variable length are preceded by their length.
+>>>>>>> pytext
 
 def number(value):
     return struct.pack("<Q", value)
@@ -78,7 +97,11 @@ def slot_digest(slot, ring, length, context):
     return digest(b"slot-spec", number(slot), number(ring), number(length), part(context))
 
 
-# Secrets: Lagrange at zero in five limbs.
+<<<<<<< HEAD
+# Secrets: Lagrange interpolation at zero, in five limbs.
+=======
+# Secret sharing: Lagrange interpolation at zero in five limbs.
+>>>>>>> pytext
 
 def recover(shares):
     limbs = [0] * 5
@@ -104,7 +127,11 @@ def mask_key(secret, purpose, params, slot, a, b):
     return hkdf(secret, purpose + params + slot + struct.pack("<II", min(a, b), max(a, b)))
 
 
-# AES-128, FIPS 197, from the field of 256 elements up.
+<<<<<<< HEAD
+# AES-128, FIPS 197, starting from the field of 256 elements.
+=======
+# AES-128, FIPS 197, including the arithmetic of the field with 256 elements.
+>>>>>>> pytext
 
 def times(a, b):
     product = 0
@@ -171,7 +198,13 @@ def aes_stream(key, length):
     return b"".join(blocks)[:length]
 
 
-# AEGIS-128X4 as a stream cipher, RFC 10032: the encryption of zeros. Key and nonce are the halves of a mask's key.
+<<<<<<< HEAD
+# AEGIS-128X4 as a stream cipher, RFC 10032, the encryption of zeros. Key and nonce are halves of
+# a mask key.
+=======
+# AEGIS-128X4 (RFC 10032) as a stream cipher: the encryption of zeros. The key and the nonce are the
+# halves of a mask's key.
+>>>>>>> pytext
 
 def aegis_step(state, first, second):
     keys = list(state)
@@ -236,7 +269,11 @@ def words(data, ring):
 
 
 class Round:
-    """What the server has in hand when all messages are in."""
+<<<<<<< HEAD
+    """The data that the server has after all messages."""
+=======
+    """The state of the server after all messages of a round."""
+>>>>>>> pytext
 
     def __init__(self, messages):
         self.keys, self.deposits, self.inputs, self.active, self.shares = {}, {}, {}, {}, {}
@@ -325,7 +362,7 @@ def main(file):
         inputs = [published["inputs"][f"{slot}/{device}"] for device in survivors]
         plain = [sum(column) % 2**ring for column in zip(*inputs)]
         assert total == plain, f"plain sum of slot {slot}"
-        print(f"slot {slot}: the sum of {len(survivors)} devices is right")
+        print(f"slot {slot}: the sum of {len(survivors)} devices is correct")
 
 
 if __name__ == "__main__":

@@ -21,14 +21,12 @@ impl Remote {
         let params = tracks.iter().map(|params| blob_of(params).to_wire()).collect();
         let question =
             Outbound::shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
-        let mut awaited: HashMap<Address, Drawn> = HashMap::new();
-        for drawn in round.cohort.iter().filter(|drawn| !drawn.dropped) {
-            if let Some(address) = self.line.hub.address(drawn.device.0)
-                && self.line.hub.send(address, &question)
-            {
-                awaited.insert(address, *drawn);
-            }
-        }
+        let reached = round.cohort.iter().filter(|drawn| !drawn.dropped);
+        let reached = reached.filter_map(|drawn| Some((self.line.hub.address(drawn.device.0)?, *drawn)));
+        let mut awaited: HashMap<Address, Drawn> = reached.collect();
+        // Before the question is sent: the end of a session is announced for devices that are engaged.
+        let _engaged = self.line.hub.engage(awaited.keys().copied());
+        awaited.retain(|address, _| self.line.hub.send(*address, &question));
         self.line.hub.status.send_modify(|status| {
             status.turn_to((round.seed, round.index), Purpose::Losses);
             status.enter("tell losses", awaited.len());

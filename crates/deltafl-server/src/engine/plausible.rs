@@ -2,7 +2,7 @@
 //!
 //! Nobody sees an answer, but an answer that was made up shows in the sum: more devices in the tail than answered, weight
 //! without devices, entries that no device may hand in, parameters that are no longer numbers. Such a sum moves nothing: the
-//! round is given up and begun anew. A poisoner that stays within these bounds is not found here (docs/threat-model.md).
+//! round is given up and begun anew. A poisoner that stays within these bounds is not found here (docs/src/explanation/threat-model.md).
 
 use deltafl::evaluation::Measure;
 use deltafl::exchange::Sum;
@@ -13,7 +13,7 @@ use deltafl::terms::Clip;
 
 /// The most examples of a device that a sum is believed to hold.
 const MOST_EXAMPLES: f64 = 4_294_967_296.0;
-/// Units of a weight, and of an entry of an update (docs/api.md).
+/// Units of a weight, and of an entry of an update (docs/src/reference/api.md).
 const WEIGHT_UNIT: f64 = 65_536.0;
 const UPDATE_UNIT: f64 = 16_777_216.0;
 

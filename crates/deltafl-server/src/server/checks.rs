@@ -1,6 +1,6 @@
 //! Experiments that must not be deployed.
 
-use deltafl::terms::Weights;
+use deltafl::terms::{TrackSchedule, Weights};
 use deltafl_data::experiment::Experiment;
 
 use super::config::ServerConfig;
@@ -21,6 +21,9 @@ pub enum Undeployable {
     /// A device could count twice in a sum.
     #[error("the experiment draws cohorts with replacement, which a deployment rejects")]
     WithReplacement,
+    /// The tracks train together.
+    #[error("the experiment trains its tracks together, which devices refuse")]
+    TracksTogether,
     /// The tails of two levels differ by a few devices.
     #[error("θ = {low} and {high} are {apart:.1} devices apart in a cohort of {cohort}")]
     CloseLevels {
@@ -33,11 +36,11 @@ pub enum Undeployable {
         /// Devices of a cohort.
         cohort: usize,
     },
-    /// Each level has fewer than ten devices of a cohort.
-    #[error("{levels} levels part a cohort of {cohort} into fewer than ten devices each")]
+    /// Each track has fewer than ten devices of a cohort.
+    #[error("{tracks} tracks divide a cohort of {cohort} into fewer than ten devices each")]
     SmallParts {
-        /// The levels.
-        levels: usize,
+        /// The tracks.
+        tracks: usize,
         /// Devices of a cohort.
         cohort: usize,
     },
@@ -56,13 +59,17 @@ impl Undeployable {
             Self::WithReplacement => {
                 "a device that counts twice could be read off a sum: remove with_replacement, or --set with_replacement=false"
             }
+            Self::TracksTogether => {
+                "the difference of the sums of two tracks is the sum over the devices between their thresholds: write \
+                 tracks = \"in-turn\" or \"apart\" into the experiment, or --set tracks=in-turn"
+            }
             Self::CloseLevels { .. } => {
                 "the difference of their sums is the sum over those devices: take larger cohorts or levels further apart, \
                  or --allow-close-levels"
             }
             Self::SmallParts { .. } => {
-                "all levels start at one w, and there a device trains for one of them: take larger cohorts or fewer levels, \
-                 or --allow-close-levels"
+                "take larger cohorts or fewer tracks, let them take turns with tracks = \"in-turn\", or \
+                 --allow-close-levels"
             }
         }
     }
@@ -85,8 +92,14 @@ pub(super) fn check(config: &ServerConfig, experiment: &Experiment) -> Result<()
     Ok(())
 }
 
-/// Rejects levels whose tails differ by a few devices. If two tracks have the same w, as all do in round 0, the difference of
-/// their sums is the sum over those few.
+/// The schedule of the tracks of a deployment.
+pub(super) fn schedule(experiment: &Experiment) -> Result<TrackSchedule, Undeployable> {
+    experiment.deployed_schedule().ok_or(Undeployable::TracksTogether)
+}
+
+/// Rejects levels whose tails differ by a few devices. All tracks start at one w. If two of them are asked of the same
+/// devices there, the difference of their sums is the sum over those few. Also rejects cohorts that are divided into parts
+/// too small to hide a device.
 fn check_levels(experiment: &Experiment) -> Result<(), Undeployable> {
     let cohort = experiment.cohort.get();
     let mut levels: Vec<f64> = experiment.tracks().into_iter().map(|track| track.label.theta.get()).collect();
@@ -99,9 +112,10 @@ fn check_levels(experiment: &Experiment) -> Result<(), Undeployable> {
             return Err(Undeployable::CloseLevels { low, high, apart, cohort });
         }
     }
-    let levels = levels.len();
-    if levels > 1 && (cohort as f64) < APART * levels as f64 {
-        return Err(Undeployable::SmallParts { levels, cohort });
+    let tracks = experiment.tracks().len();
+    let divided = experiment.deployed_schedule() == Some(TrackSchedule::Apart);
+    if divided && tracks > 1 && (cohort as f64) < APART * tracks as f64 {
+        return Err(Undeployable::SmallParts { tracks, cohort });
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use super::error::ServerError;
 use super::{ServerEvent, ServerListener};
 use crate::authority::{Authority, ServerIdentity};
 use crate::committer::RunStore;
-use crate::engine::Chain;
+use crate::engine::DrawChain;
 use crate::http::{self, Access, Enrolment, HttpLimits, HttpState};
 use crate::listener::Protection;
 use crate::live::{About, Live};
@@ -79,7 +79,8 @@ impl Deployment {
             tracks: experiment.labels(),
         });
         let roster_renewal = match &server {
-            Some(_) => RosterRenewal::new(store.clone(), federation.clone(), authority),
+            Some(_) => RosterRenewal::new(store.clone(), federation.clone(), authority)
+                .with_runs(experiment.seeds.iter().len() as u64),
             None => RosterRenewal::loopback(store.clone(), federation.clone()),
         };
         let run =
@@ -98,7 +99,7 @@ impl Deployment {
     }
 
     /// The hash chain by which cohorts are drawn, if they are.
-    pub(super) async fn chain(&self) -> Result<Option<Chain>, StoreError> {
+    pub(super) async fn chain(&self) -> Result<Option<DrawChain>, StoreError> {
         self.store.chain(&self.federation).await
     }
 

@@ -68,6 +68,14 @@ pub enum ServerError {
     /// The server cannot listen.
     #[error("the server cannot start")]
     Start(#[from] StartError),
+    /// The authority has signed fewer runs than the experiment has seeds.
+    #[error("the authority has signed {signed} runs, and the experiment has {seeds} seeds")]
+    TooFewRuns {
+        /// Signed runs.
+        signed: u64,
+        /// Seeds of the experiment.
+        seeds: u64,
+    },
     /// A round failed.
     #[error(transparent)]
     Training(#[from] TrainingError),
@@ -102,6 +110,7 @@ impl ServerError {
             | Self::Http { .. }
             | Self::Certificates(_)
             | Self::NoFederation
+            | Self::TooFewRuns { .. }
             | Self::Start(_) => true,
             Self::Renewal(RenewalError::Store(error)) | Self::Store(error) => matches!(
                 error,
@@ -125,6 +134,9 @@ impl ServerError {
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Undeployable(error) => Some(error.help().to_owned()),
+            Self::TooFewRuns { seeds, .. } => {
+                Some(format!("where the authority's keys are: deltafl certs roster --runs {seeds}"))
+            }
             Self::Certificates(_) => Some("create them with deltafl certs".to_owned()),
             Self::Renewal(RenewalError::Unsigned | RenewalError::Expired) => Some(SIGN.to_owned()),
             Self::Store(StoreError::Changed { differences, .. })

@@ -15,7 +15,7 @@ use deltafl_wire::roster::{Edition, Entry, Roster, SignedRoster};
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
 
-use super::fleet::TestFederation;
+use super::fleet::{TestFederation, start_host};
 
 /// An authority, its server and its fleet.
 pub struct Certified {
@@ -57,7 +57,7 @@ impl Certified {
         let mut tls = (*self.server.mutual_tls(&self.revocations, &[b"h2"]).unwrap()).clone();
         tls.time_provider = Arc::new(Ahead(Duration::from_secs(86_400 * days)));
         let setup = Setup { protection: Protection::mutual(Arc::new(tls)), ..setup };
-        Host::start(setup, &self.roster()).await.unwrap()
+        start_host(setup, &self.roster()).await
     }
 
     /// Every device of the test, at large with its certificate.

@@ -142,6 +142,9 @@ pub fn phases() -> Vec<Phase> {
     ]
 }
 
+/// The model of the committed rounds.
+static LINEAR: ModelSpec = ModelSpec::LINEAR;
+
 /// Commits the round that ends with `state(round)`.
 pub fn commit<'a>(
     state: &'a State,
@@ -149,16 +152,7 @@ pub fn commit<'a>(
     lines: &'a [RoundLine],
     publish: bool,
 ) -> Commit<'a> {
-    Commit {
-        state,
-        labels,
-        model: &ModelSpec::LINEAR,
-        lines,
-        timeline: &[],
-        publish,
-        losses: &[],
-        contract: None,
-    }
+    Commit { state, labels, model: &LINEAR, lines, timeline: &[], publish, losses: &[], contract: None }
 }
 
 /// A server's HTTP side on a port of its own, with three levels in two versions.

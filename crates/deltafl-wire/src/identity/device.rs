@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use deltafl_secagg::identity::{DeviceId, Identity};
+use deltafl_secagg::identity::{DeviceId, SigningIdentity};
 use ed25519_dalek::SigningKey;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING as P256, EcdsaKeyPair, KeyPair as _};
@@ -160,8 +160,8 @@ impl DeviceIdentity {
     }
 
     /// What it signs with in secure aggregation.
-    pub fn signing(&self) -> Identity {
-        Identity::from_secret(DeviceId(self.number()), &self.keys.signing)
+    pub fn signing(&self) -> SigningIdentity {
+        SigningIdentity::from_secret(DeviceId(self.number()), &self.keys.signing)
     }
 
     /// TLS 1.3 towards the server of its federation, with its own certificate.

@@ -1,7 +1,10 @@
 //! Δ-FL: the devices in the upper θ-tail of the losses take part (Algorithms 2 and 3).
 
-use super::{Algorithm, Interval, InvalidOption, OptionKind, OptionSpec, Options, Parts, Value};
+use super::{Algorithm, Parts};
 use crate::memory::Memory;
+use crate::options::{
+    DefaultValue, Interval, InvalidOption, OptionKind, OptionSpec, OptionValue, OptionValues,
+};
 use crate::selection::{ETA, ETA_ROUND, Learned, Needs, SMOOTH_TAIL, Selection, SummedTail, TAIL, Weighting};
 use crate::superquantile::private::{LossRange, PrivateQuantile, Search};
 use crate::superquantile::smooth::Smoothing;
@@ -17,50 +20,50 @@ pub static DELTA_FL: Algorithm = Algorithm {
             name: "theta",
             symbol: "θ",
             kind: OptionKind::Real(Interval { least: 0.0, open: true, most: 1.0 }),
-            default: None,
+            default: DefaultValue::Required,
             levels: true,
             about: "conformity level: the mass of the tail that is kept",
-            example: Value::Real(0.5),
+            example: OptionValue::Real(0.5),
         },
         OptionSpec {
             name: "quantile",
             symbol: "quantile",
             kind: OptionKind::Word(&["open", "histogram", "one-shot", "bisection", "mm"]),
-            default: Some(Value::Word("open")),
+            default: DefaultValue::Value(OptionValue::Word("open")),
             levels: false,
             about: "how η is found: open shows the server the losses, the others secure sums alone",
-            example: Value::Word("histogram"),
+            example: OptionValue::Word("histogram"),
         },
         OptionSpec {
             name: "eta_every",
             symbol: "T_η",
             kind: OptionKind::Whole(1),
-            default: Some(Value::Whole(1)),
+            default: DefaultValue::Value(OptionValue::Whole(1)),
             levels: false,
             about: "rounds between two searches for η",
-            example: Value::Whole(20),
+            example: OptionValue::Whole(20),
         },
         OptionSpec {
             name: "eta_rule",
             symbol: "η",
             kind: OptionKind::Word(&["watched", "fixed"]),
-            default: Some(Value::Word("watched")),
+            default: DefaultValue::Value(OptionValue::Word("watched")),
             levels: false,
             about: "with eta_every > 1: watched finds η anew as soon as far more or less than θ is kept, fixed is the \
                     paper's letter",
-            example: Value::Word("fixed"),
+            example: OptionValue::Word("fixed"),
         },
         OptionSpec {
             name: "nu",
             symbol: "ν",
             kind: OptionKind::Real(Interval::NON_NEGATIVE),
-            default: Some(Value::Real(0.0)),
+            default: DefaultValue::Value(OptionValue::Real(0.0)),
             levels: false,
             about: "smooths the tail: a device counts with g'_ν(F_k − η); 0 is the filter of Algorithm 2",
-            example: Value::Real(0.0),
+            example: OptionValue::Real(0.0),
         },
     ],
-    build: |options| Ok(Tail::of(options)?.into_parts()),
+    build: |options| Ok(Tail::from_options(options)?.into_parts()),
     weightings: &[&TAIL, &SMOOTH_TAIL],
     corrections: &[],
 };
@@ -117,26 +120,23 @@ impl Tail {
     }
 
     /// The tail with these options.
-    fn of(options: &Options) -> Result<Self, InvalidOption> {
-        let invalid = |option: &str, reason: &str| InvalidOption {
-            option: option.to_owned(),
-            reason: reason.to_owned(),
-        };
-        let theta =
-            Conformity::try_from(options.real("theta")).map_err(|e| invalid("theta", &e.to_string()))?;
-        let quantile = match options.word("quantile") {
+    fn from_options(options: &OptionValues) -> Result<Self, InvalidOption> {
+        let theta = Conformity::try_from(options.real("theta")?)
+            .map_err(|e| InvalidOption::new("theta", e.to_string()))?;
+        let quantile = match options.word("quantile")? {
             "open" => Quantile::Open,
             "one-shot" => Quantile::Private(PrivateQuantile::OneShot),
             "bisection" => Quantile::Private(PrivateQuantile::Bisection),
             "mm" => Quantile::Private(PrivateQuantile::Mm),
             _ => Quantile::Private(PrivateQuantile::TwoLevel),
         };
-        let nu = Smoothing::try_from(options.real("nu")).ok();
-        if nu.is_some() && matches!(options.word("quantile"), "bisection" | "mm") {
-            return Err(invalid("nu", "a smoothed tail needs quantile = open, histogram or one-shot"));
+        let nu = Smoothing::try_from(options.real("nu")?).ok();
+        if nu.is_some() && matches!(options.word("quantile")?, "bisection" | "mm") {
+            let reason = "a smoothed tail needs quantile = open, histogram or one-shot";
+            return Err(InvalidOption::new("nu", reason));
         }
-        let eta_rule = if options.word("eta_rule") == "fixed" { EtaRule::Fixed } else { EtaRule::Watched };
-        Ok(Self { theta, quantile, eta_every: options.whole("eta_every"), eta_rule, nu })
+        let eta_rule = if options.word("eta_rule")? == "fixed" { EtaRule::Fixed } else { EtaRule::Watched };
+        Ok(Self { theta, quantile, eta_every: options.whole("eta_every")?, eta_rule, nu })
     }
 
     /// Δ-FL with this tail.

@@ -10,8 +10,11 @@
 //! As published there is no correction of the bias of the first rounds; m₀ = 0 and v₀ = τ². The moments are remembered as
 //! `adam.m` and `adam.v`, and so they are in every checkpoint.
 
-use super::{Algorithm, Interval, OptionKind, OptionSpec, Options, Parts, Value};
+use super::{Algorithm, Parts};
 use crate::memory::Memory;
+use crate::options::{
+    DefaultValue, Interval, InvalidOption, OptionKind, OptionSpec, OptionValue, OptionValues,
+};
 use crate::params::{Params, UpdateSum};
 use crate::server_step::{Applied, ServerStep};
 
@@ -32,7 +35,7 @@ pub static FED_ADAM: Algorithm = Algorithm {
             "how far a step adapts: added to the root of the second moment",
         ),
     ],
-    build: |options| Ok(Parts { server: Box::new(Adam::of(options)), ..Parts::default() }),
+    build: |options| Ok(Parts { server: Box::new(Adam::from_options(options)?), ..Parts::default() }),
     weightings: &[],
     corrections: &[],
 };
@@ -49,8 +52,16 @@ const fn real(
     default: f64,
     about: &'static str,
 ) -> OptionSpec {
-    let (kind, value) = (OptionKind::Real(interval), Value::Real(default));
-    OptionSpec { name, symbol, kind, default: Some(value), levels: false, about, example: value }
+    let (kind, value) = (OptionKind::Real(interval), OptionValue::Real(default));
+    OptionSpec {
+        name,
+        symbol,
+        kind,
+        default: DefaultValue::Value(value),
+        levels: false,
+        about,
+        example: value,
+    }
 }
 
 /// Adam's step, on the server.
@@ -62,9 +73,9 @@ struct Adam {
 }
 
 impl Adam {
-    fn of(options: &Options) -> Self {
-        let beta = ["beta1", "beta2"].map(|name| options.real(name));
-        Self { rate: options.real("server_rate"), beta, tau: options.real("tau") }
+    fn from_options(options: &OptionValues) -> Result<Self, InvalidOption> {
+        let beta = [options.real("beta1")?, options.real("beta2")?];
+        Ok(Self { rate: options.real("server_rate")?, beta, tau: options.real("tau")? })
     }
 }
 

@@ -7,7 +7,8 @@
 //! Every device of the cohort counts, and the server averages as FedAvg does: the local step is all that differs. μ = 0 is
 //! FedAvg, bit for bit.
 
-use super::{Algorithm, Interval, OptionKind, OptionSpec, Parts, Value};
+use super::{Algorithm, Parts};
+use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
 
 /// FedProx.
 pub static FED_PROX: Algorithm = Algorithm {
@@ -18,12 +19,12 @@ pub static FED_PROX: Algorithm = Algorithm {
         name: "mu",
         symbol: "μ",
         kind: OptionKind::Real(Interval::NON_NEGATIVE),
-        default: None,
+        default: DefaultValue::Required,
         levels: true,
         about: "weight of the proximal term (μ/2)‖w − w_t‖² in the local loss",
-        example: Value::Real(0.01),
+        example: OptionValue::Real(0.01),
     }],
-    build: |options| Ok(Parts { proximal: options.real("mu") as f32, ..Parts::default() }),
+    build: |options| Ok(Parts { proximal: options.real("mu")? as f32, ..Parts::default() }),
     weightings: &[],
     corrections: &[],
 };

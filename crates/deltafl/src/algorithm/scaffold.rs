@@ -10,8 +10,9 @@
 //! c_k stays with its device: in its memory, on its own disk in a deployment. Means are weighted as the devices are, and are
 //! the paper's with `weights = "uniform"`.
 
-use super::{Algorithm, Interval, OptionKind, OptionSpec, Parts, Value};
+use super::{Algorithm, Parts};
 use crate::memory::Memory;
+use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
 use crate::params::{Params, UpdateSum};
 use crate::selection::EVERYONE;
 use crate::server_step::{Applied, ServerStep};
@@ -26,13 +27,13 @@ pub static SCAFFOLD: Algorithm = Algorithm {
         name: "global_rate",
         symbol: "γ_g",
         kind: OptionKind::Real(Interval::POSITIVE),
-        default: Some(Value::Real(1.0)),
+        default: DefaultValue::Value(OptionValue::Real(1.0)),
         levels: false,
         about: "how far the server goes along the mean of the updates",
-        example: Value::Real(1.0),
+        example: OptionValue::Real(1.0),
     }],
     build: |options| {
-        let server = Box::new(Control { rate: options.real("global_rate") });
+        let server = Box::new(Control { rate: options.real("global_rate")? });
         Ok(Parts { correction: Some(&CONTROL_VARIATE), server, ..Parts::default() })
     },
     weightings: &[&EVERYONE],

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Algorithm, FED_AVG, InvalidOption, Options, Parts, Tail};
+use super::{Algorithm, FED_AVG, Parts, Tail};
+use crate::options::{InvalidOption, OptionValues};
 use crate::selection::Selection;
 use crate::server_step::ServerStep;
 use crate::superquantile::Conformity;
@@ -50,7 +51,7 @@ impl Track {
     }
 
     /// A track of an algorithm with these options.
-    pub fn of(algorithm: &Algorithm, options: &Options, l2: f32) -> Result<Self, InvalidOption> {
+    pub fn of(algorithm: &Algorithm, options: &OptionValues, l2: f32) -> Result<Self, InvalidOption> {
         let name = track_names(&[(algorithm, options, l2)]).remove(0);
         Ok(Self::new(&name, algorithm, (algorithm.build)(options)?, l2))
     }
@@ -71,7 +72,7 @@ impl From<Tail> for Track {
 
 /// The names of the tracks of a run: the algorithm with its levels, and where several are called the same, the options in
 /// which they differ: "Δ-FL θ=0.5 T_η=20". Tracks that are equal in everything are numbered.
-pub fn track_names(tracks: &[(&Algorithm, &Options, f32)]) -> Vec<String> {
+pub fn track_names(tracks: &[(&Algorithm, &OptionValues, f32)]) -> Vec<String> {
     let levels: Vec<String> =
         tracks.iter().map(|(algorithm, options, _)| with_levels(algorithm, options)).collect();
     let name = |i: usize| {
@@ -90,19 +91,21 @@ pub fn track_names(tracks: &[(&Algorithm, &Options, f32)]) -> Vec<String> {
     (0..tracks.len()).map(unique).collect()
 }
 
-fn with_levels(algorithm: &Algorithm, options: &Options) -> String {
+fn with_levels(algorithm: &Algorithm, options: &OptionValues) -> String {
     let levels = options.iter().filter(|(spec, _)| spec.levels);
-    levels.fold(algorithm.title.to_owned(), |name, (spec, value)| format!("{name} {}={value}", spec.symbol))
+    let values = levels.filter_map(|(spec, value)| value.map(|value| (spec, value)));
+    values.fold(algorithm.title.to_owned(), |name, (spec, value)| format!("{name} {}={value}", spec.symbol))
 }
 
 fn with_differences(
     name: &str,
-    (_, options, l2): (&Algorithm, &Options, f32),
-    namesakes: &[(&Algorithm, &Options, f32)],
+    (_, options, l2): (&Algorithm, &OptionValues, f32),
+    namesakes: &[(&Algorithm, &OptionValues, f32)],
 ) -> String {
     let mut name = name.to_owned();
     for (place, (spec, value)) in options.iter().enumerate().filter(|(_, (spec, _))| !spec.levels) {
         if namesakes.iter().any(|(_, other, _)| other.iter().nth(place).is_none_or(|(_, at)| at != value)) {
+            let value = value.map_or_else(|| "unset".to_owned(), |value| value.to_string());
             name.push_str(&format!(" {}={value}", spec.symbol));
         }
     }
@@ -115,20 +118,21 @@ fn with_differences(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{DELTA_FL, Value};
+    use crate::algorithm::DELTA_FL;
+    use crate::options::OptionValue;
 
-    fn options(theta: f64, eta_every: u64) -> Options {
-        let given = [("theta", Value::Real(theta)), ("eta_every", Value::Whole(eta_every))];
-        Options::new(&DELTA_FL, given).unwrap()
+    fn options(theta: f64, eta_every: u64) -> OptionValues {
+        let given = [("theta", OptionValue::Real(theta)), ("eta_every", OptionValue::Whole(eta_every))];
+        DELTA_FL.options_with(given).unwrap()
     }
 
-    fn names(tracks: &[(&Algorithm, Options, f32)]) -> Vec<String> {
+    fn names(tracks: &[(&Algorithm, OptionValues, f32)]) -> Vec<String> {
         track_names(&tracks.iter().map(|(a, o, l2)| (*a, o, *l2)).collect::<Vec<_>>())
     }
 
     #[test]
     fn a_name_has_its_level_and_what_its_namesakes_differ_in() {
-        let none = Options::new(&FED_AVG, []).unwrap();
+        let none = FED_AVG.options_with([]).unwrap();
         let plain =
             [(&FED_AVG, none, 0.0), (&DELTA_FL, options(0.5, 1), 0.0), (&DELTA_FL, options(0.1, 1), 0.0)];
         assert_eq!(names(&plain), ["FedAvg", "Δ-FL θ=0.5", "Δ-FL θ=0.1"]);

@@ -18,8 +18,9 @@ use crate::evaluation;
 use crate::memory::Memory;
 use crate::model::Score;
 use crate::params::Params;
-use crate::question::{Ask, Parting, Query};
+use crate::question::{Ask, Query};
 use crate::superquantile::DeviceLoss;
+use crate::terms::TrackSchedule;
 
 /// The devices of a federation.
 pub struct Fleet<'a, C, P> {
@@ -309,14 +310,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     fn owed(&self, round: &Round<'_>, queries: &[Query]) -> Vec<Owed> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
-        let parting = Parting::of(&round.key(), queries);
         for member in answering {
             let drawn = &round.cohort[member];
-            let device = self.train[drawn.device.place()];
-            for (query, Query { params, ask, .. }) in queries.iter().enumerate() {
+            let track = self.assigned_track(round, member);
+            for (query, Query { params, ask, track: asking, .. }) in queries.iter().enumerate() {
                 let Ask::Update { weighting, plan } = ask else { continue };
-                if parting.among(query) > 1 && !parting.answers(query, stream_key(self.federation.id(device)))
-                {
+                if track.is_some_and(|track| track != *asking) {
                     continue;
                 }
                 let known = if weighting.needs_loss() { self.losses.at(params) } else { None };
@@ -331,6 +330,21 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         all
     }
 
+    /// The track for which a member answers, where the tracks divide the cohort.
+    fn assigned_track(&self, round: &Round<'_>, member: usize) -> Option<u32> {
+        if round.terms.schedule != TrackSchedule::Apart {
+            return None;
+        }
+        let device = self.train[round.cohort[member].device.place()];
+        round.key().assigned_track(stream_key(self.federation.id(device)))
+    }
+
+    /// Whether a member answers a query.
+    fn is_answering(&self, round: &Round<'_>, query: &Query, member: usize) -> bool {
+        let answering = !round.cohort[member].dropped;
+        answering && self.assigned_track(round, member).is_none_or(|track| track == query.track)
+    }
+
     /// Computes updates, each into the sum that `sum_of` names.
     fn update(
         &mut self,
@@ -343,7 +357,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         self.share.updates += owed.len() as u64;
         self.share.examples += owed.iter().map(|owed| owed.examples).sum::<u64>();
         let task = |owed: &Owed| {
-            let Query { params, sent, ask: Ask::Update { plan, .. } } = &queries[owed.query] else {
+            let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[owed.query] else {
                 return None;
             };
             let drawn = round.cohort[owed.member].device;
@@ -365,9 +379,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let Ask::Quantile(ask) = &query.ask else { return };
         let drawn = &round.cohort[member];
         let loss = self.losses.at(&query.params).map(|losses| losses[member]);
-        if let (false, Some(Ok(device))) =
-            (drawn.dropped, loss.map(|loss| DeviceLoss::new(loss, self.weight(round, drawn))))
-        {
+        let device = loss.map(|loss| DeviceLoss::new(loss, self.weight(round, drawn)));
+        if let (Some(Ok(device)), true) = (device, self.is_answering(round, query, member)) {
             ask.answer(device, sum);
         }
     }
@@ -408,8 +421,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         member: usize,
         sum: &mut [u64],
     ) {
-        if let (Ask::Evaluation(measures), Some((score, device)), false) =
-            (&query.ask, told, round.cohort[member].dropped)
+        if let (Ask::Evaluation(measures), Some((score, device)), true) =
+            (&query.ask, told, self.is_answering(round, query, member))
         {
             let task = self.compute.task();
             let evaluation = Evaluation::new(task, &score, self.federation.example_count(device));

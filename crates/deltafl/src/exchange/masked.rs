@@ -11,7 +11,7 @@ use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::DeviceId;
 use deltafl_secagg::params::RoundId;
 use deltafl_secagg::server::PhaseName;
-use deltafl_secagg::simulate::{Config, Drop, Round as Protocol, SimulationError};
+use deltafl_secagg::simulate::{DropOut, SimulatedRound, SimulationConfig, SimulationError};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
@@ -44,7 +44,7 @@ struct Setup {
     /// How often keys were set up in it.
     generation: u64,
     cohort: Vec<Drawn>,
-    protocol: Protocol,
+    protocol: SimulatedRound,
     counted: Traffic,
     slots_left: u32,
 }
@@ -86,13 +86,13 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
         let mut seed = [0; 32];
         seed.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&stream.next_u64().to_le_bytes()));
         let (devices, drops) = members(round, generation, &mut stream);
-        let config = Config {
+        let config = SimulationConfig {
             id: RoundId { session: [0; 16], round: round.index },
             graph: GraphRule::HonestButCurious { gamma: share(50).into(), delta: share(self.drop_out) },
             slots: SLOTS,
-            ..Config::default()
+            ..SimulationConfig::default()
         };
-        let protocol = Protocol::new(&config, &devices, &drops, &mut ChaCha20Rng::from_seed(seed))?;
+        let protocol = SimulatedRound::new(&config, &devices, &drops, &mut ChaCha20Rng::from_seed(seed))?;
         Ok(Setup {
             round: key,
             generation,
@@ -129,13 +129,13 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
 
 /// The whole cohort, and where in the protocol the dropped ones vanish: anywhere before they hand in an input. In a
 /// second set-up of the same round they are gone already.
-fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<DeviceId>, Vec<Drop>) {
+fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<DeviceId>, Vec<DropOut>) {
     let present = round.cohort.iter().filter(|drawn| generation == 0 || !drawn.dropped);
     let devices = present.map(|drawn| DeviceId(drawn.device.0)).collect();
     let vanishing = round.cohort.iter().filter(|drawn| generation == 0 && drawn.dropped);
     let drops = vanishing.map(|drawn| {
         let phases = [PhaseName::Advertise, PhaseName::Reveal, PhaseName::Share, PhaseName::MaskedInput(0)];
-        Drop { device: DeviceId(drawn.device.0), before: phases[stream.below(4) as usize] }
+        DropOut { device: DeviceId(drawn.device.0), before: phases[stream.below(4) as usize] }
     });
     (devices, drops.collect())
 }
@@ -240,7 +240,7 @@ impl<C: Compute, P: Peers> Exchange for Masked<'_, C, P> {
             return Err(error);
         }
         let Slot { sum, traffic, mut remembered } = slot.map_err(|error| match error {
-            SimulationError::Verdict(verdict) => ExchangeError::NoSum { source: verdict.into() },
+            SimulationError::Failed(failure) => ExchangeError::NoSum { source: failure.into() },
             error => ExchangeError::Transport { context: "secure aggregation failed", source: error.into() },
         })?;
         let mut rest = sum.as_slice();

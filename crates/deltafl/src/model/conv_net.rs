@@ -14,12 +14,33 @@
 use super::full::Full;
 use super::layout::{section, sections_len, split, split_mut, take_sections};
 use super::network::{self, Network};
-use super::{Batch, Model, Score, Step, Tensor};
+use super::{Batch, Model, ModelDefinition, Score, Step, Tensor};
 use crate::kernel::conv::{self, Pooled, Sizes, TAPS};
 use crate::kernel::product::Layout;
 use crate::kernel::winograd::{self, Second};
 use crate::kernel::{Granted, Isa, pooled, softmax, sums};
+use crate::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
+
+/// The entry of the table.
+pub static CONV_NET: ModelDefinition = ModelDefinition {
+    kind: "conv-net",
+    about: "the convolutional network of EMNIST, for square images",
+    tasks: &["classes"],
+    options: &[OptionSpec::new(
+        "channels",
+        OptionKind::WholePair(1),
+        DefaultValue::Value(OptionValue::WholePair([32, 64])),
+        "channels of the two convolutions",
+        OptionValue::WholePair([8, 16]),
+    )],
+    build: |request| {
+        let channels = request.options.whole_pair("channels")?.map(|channels| channels as usize);
+        let classes = request.classes()?;
+        let side = request.image_side(ConvNet::SMALLEST_SIDE)?;
+        Ok(Box::new(ConvNet::new(side, channels, classes, request.isa)))
+    },
+};
 
 /// The convolutional network.
 #[derive(Clone, Debug)]

@@ -10,16 +10,54 @@
 use super::full::Full;
 use super::layout::{Gates, load_transposed, section, sections_len, split, split_mut, store_transposed};
 use super::network::{self, Network};
-use super::{Batch, Model, Score, Step, Tensor};
+use super::{Batch, Model, ModelDefinition, ModelMismatch, ModelRequest, Score, Step, Tensor};
+use crate::data::InputKind;
 use crate::kernel::gru::{self, Kept, Recurrent, Units};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
 use crate::kernel::{Granted, Isa, softmax, sums};
+use crate::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
 use crate::task::Task;
 
 mod memory;
 
 use memory::{Backward, Forward, Parts, around};
+
+/// The entry of the table.
+pub static GRU: ModelDefinition = ModelDefinition {
+    kind: "gru",
+    about: "the GRU over symbols or words",
+    tasks: &["next-symbol", "classes"],
+    options: &[
+        OptionSpec::new(
+            "hidden",
+            OptionKind::Whole(1),
+            DefaultValue::Value(OptionValue::Whole(128)),
+            "units of the recurrent layer",
+            OptionValue::Whole(64),
+        ),
+        OptionSpec::new(
+            "embedding",
+            OptionKind::Whole(0),
+            DefaultValue::Value(OptionValue::Whole(0)),
+            "entries of the trained embedding of a symbol; 0 is one-hot input",
+            OptionValue::Whole(8),
+        ),
+    ],
+    build,
+};
+
+fn build(request: &ModelRequest<'_>) -> Result<Box<dyn Model>, ModelMismatch> {
+    let (len, alphabet) = request.sequences()?;
+    let embedding = match request.size("embedding")? {
+        0 => Embedding::OneHot,
+        entries => Embedding::Trained(entries),
+    };
+    let classes = request.classes()?;
+    let gru = Gru::new(len, alphabet, embedding, request.size("hidden")?, classes, request.isa);
+    let follows = matches!(request.federation.kind(), InputKind::Windows { .. });
+    Ok(Box::new(if follows { gru } else { gru.of_classes() }))
+}
 
 /// How a symbol enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

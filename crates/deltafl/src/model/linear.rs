@@ -9,11 +9,53 @@
 //! The gradient of a batch of b is a matrix of rank b: it is never formed, but added to W as the
 //! product of the inputs with the residuals. An intercept is a row of W behind the others, whose input is 1.
 
-use super::{Batch, Model, Score, Step, Tensor};
+use super::logistic::INTERCEPT;
+use super::{Batch, Model, ModelDefinition, ModelMismatch, ModelRequest, Regression, Score, Step, Tensor};
+use crate::data::TargetKind;
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, product_plus};
 use crate::kernel::softmax::{self, Rows};
 use crate::kernel::{Granted, Isa, sums};
+use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
+use crate::task::RegressionLoss;
+
+/// The entry of the table, which also serves targets that are real numbers, by [`Regression`].
+pub static LINEAR: ModelDefinition = ModelDefinition {
+    kind: "linear",
+    about: "softmax regression; linear regression if the targets are real numbers",
+    tasks: &["classes", "regression"],
+    options: &[
+        INTERCEPT,
+        OptionSpec::new(
+            "huber",
+            OptionKind::Real(Interval::POSITIVE),
+            DefaultValue::Unset("the squared loss"),
+            "the width of the Huber loss, if the targets are real numbers",
+            OptionValue::Real(0.5),
+        )
+        .with_symbol("δ"),
+    ],
+    build,
+};
+
+fn build(request: &ModelRequest<'_>) -> Result<Box<dyn Model>, ModelMismatch> {
+    let intercept = request.options.truth("intercept")?;
+    let huber = request.options.optional_real("huber")?;
+    let features = request.features()?;
+    match (request.federation.targets(), huber) {
+        (TargetKind::Values, huber) => {
+            let loss = huber.map_or(RegressionLoss::Squared, |delta| RegressionLoss::Huber(delta as f32));
+            Ok(Box::new(Regression::new(features, loss, intercept, request.isa)))
+        }
+        (TargetKind::Classes(_), Some(_)) => {
+            Err(ModelMismatch::OptionNeedsValues { model: request.model, option: "huber" })
+        }
+        (TargetKind::Classes(classes), None) => {
+            let model = Linear::new(features, classes, request.isa);
+            Ok(Box::new(if intercept { model.with_intercept() } else { model }))
+        }
+    }
+}
 
 /// Softmax regression.
 #[derive(Clone, Debug)]

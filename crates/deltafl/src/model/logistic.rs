@@ -6,10 +6,34 @@
 //! f = log(1 + exp(z)) − y z,      ∇f = (σ(z) − y) x
 //! ```
 
-use super::{Batch, Model, Score, Step, Tensor};
+use super::{Batch, Model, ModelDefinition, Score, Step, Tensor};
 use crate::kernel::{Granted, Isa, logistic};
+use crate::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
 use crate::task::Task;
+
+/// The entry of the table.
+pub static LOGISTIC: ModelDefinition = ModelDefinition {
+    kind: "logistic",
+    about: "binary logistic regression",
+    tasks: &["binary"],
+    options: &[INTERCEPT],
+    build: |request| {
+        request.two_classes()?;
+        let model = Logistic::new(request.features()?, request.isa);
+        let intercept = request.options.truth("intercept")?;
+        Ok(Box::new(if intercept { model.with_intercept() } else { model }))
+    },
+};
+
+/// The option of linear models that adds an intercept.
+pub(super) const INTERCEPT: OptionSpec = OptionSpec::new(
+    "intercept",
+    OptionKind::Truth,
+    DefaultValue::Value(OptionValue::Truth(false)),
+    "adds an intercept, which is penalised as the other parameters are; the paper's models have none",
+    OptionValue::Truth(true),
+);
 
 /// Binary logistic regression.
 #[derive(Clone, Debug)]

@@ -9,14 +9,34 @@
 use super::layout::{Gates, section, sections_len, split, split_mut, take_sections};
 use super::logistic;
 use super::network::{self, Network};
-use super::{Batch, Model, Score, Step, Tensor};
+use super::{Batch, Model, ModelDefinition, Score, Step, Tensor};
 use crate::data::WordVectors;
 use crate::kernel::logistic as kernel_logistic;
 use crate::kernel::lstm::{self, Units};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
 use crate::kernel::{Granted, Isa, sums};
+use crate::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
 use crate::task::Task;
+
+/// The entry of the table.
+pub static LSTM: ModelDefinition = ModelDefinition {
+    kind: "lstm",
+    about: "the LSTM over frozen word vectors, for two classes",
+    tasks: &["binary"],
+    options: &[OptionSpec::new(
+        "hidden",
+        OptionKind::Whole(1),
+        DefaultValue::Value(OptionValue::Whole(50)),
+        "units of the recurrent layer",
+        OptionValue::Whole(64),
+    )],
+    build: |request| {
+        request.two_classes()?;
+        let (len, vectors) = request.words()?;
+        Ok(Box::new(Lstm::new(vectors, len, request.size("hidden")?, request.isa)))
+    },
+};
 
 /// The LSTM.
 #[derive(Clone, Debug)]

@@ -8,8 +8,27 @@
 //!
 //! Example by example, without vectors: the plain reference of what the GPU computes.
 
-use super::{Batch, Model, Score, Tensor};
+use super::{Batch, Model, ModelDefinition, Score, Tensor};
+use crate::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
+
+/// The entry of the table.
+pub static PERCEPTRON: ModelDefinition = ModelDefinition {
+    kind: "perceptron",
+    about: "a perceptron with one hidden layer",
+    tasks: &["classes"],
+    options: &[OptionSpec::new(
+        "hidden",
+        OptionKind::Whole(1),
+        DefaultValue::Value(OptionValue::Whole(100)),
+        "units of the hidden layer",
+        OptionValue::Whole(64),
+    )],
+    build: |request| {
+        let (features, classes) = (request.features()?, request.classes()?);
+        Ok(Box::new(Perceptron::new(features, request.size("hidden")?, classes)))
+    },
+};
 
 /// The perceptron.
 #[derive(Clone, Copy, Debug)]

@@ -1,304 +1,181 @@
-//! Models as an experiment file names them, and their match with the data.
+//! A model of the table with values for its options.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{ConvNet, Embedding, Gru, Linear, Logistic, Lstm, Model, Perceptron, Regression};
-use crate::data::{Federation, InputKind, TargetKind, WordVectors};
-use crate::kernel::{Isa, UnavailableIsa};
-use crate::task::RegressionLoss;
+use super::{MODELS, Model, ModelDefinition, ModelMismatch, ModelRequest, find};
+use crate::data::Federation;
+use crate::kernel::Isa;
+use crate::options::{InvalidOption, OptionSpec, OptionValue, OptionValues, RawTable};
 
-/// A model by name, with the sizes that the data does not settle.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum ModelSpec {
-    /// Softmax regression where targets are classes, linear regression where they are real numbers.
-    Linear {
-        /// Whether there is an intercept; the paper has none.
-        #[serde(default, skip_serializing_if = "is_false")]
-        intercept: bool,
-        /// δ of the Huber loss; without it, the squared loss. For real numbers only.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        huber: Option<f32>,
-    },
-    /// Binary logistic regression.
-    Logistic {
-        /// Whether there is an intercept; the paper has none.
-        #[serde(default, skip_serializing_if = "is_false")]
-        intercept: bool,
-    },
-    /// The convolutional network of EMNIST.
-    ConvNet {
-        /// Channels of the two convolutions.
-        #[serde(default = "paper_channels")]
-        channels: [usize; 2],
-    },
-    /// The LSTM over frozen word vectors.
-    Lstm {
-        /// Units.
-        #[serde(default = "lstm_units")]
-        hidden: usize,
-    },
-    /// The GRU over symbols.
-    Gru {
-        /// Units.
-        #[serde(default = "gru_units")]
-        hidden: usize,
-        /// Entries of a trained embedding; 0 is one-hot input, the paper's.
-        #[serde(default)]
-        embedding: usize,
-    },
-    /// A perceptron with one hidden layer.
-    Perceptron {
-        /// Units.
-        #[serde(default = "perceptron_units")]
-        hidden: usize,
-    },
-    /// A model that a program brings with a [`LocalTrainer`](crate::trainer::LocalTrainer) of its own.
-    External,
+/// A model of [`MODELS`] with values for its options. The data determines the remaining sizes.
+///
+/// Its serialised form is a table such as `{"kind":"gru","hidden":128,"embedding":0}`, which contains
+/// every value except switches that are off and options that are unset.
+#[derive(Clone, Debug)]
+pub struct ModelSpec {
+    definition: &'static ModelDefinition,
+    /// The values that were given, in the order of the options.
+    given: Vec<(&'static OptionSpec, OptionValue)>,
 }
 
-fn is_false(value: &bool) -> bool {
-    !value
+/// Two specs are equal if they build the same model: an option with its default value equals an option
+/// that is not given.
+impl PartialEq for ModelSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name() && self.options() == other.options()
+    }
 }
 
-fn paper_channels() -> [usize; 2] {
-    [32, 64]
-}
+impl ModelDefinition {
+    /// Returns the model with the default of every option.
+    ///
+    /// ```
+    /// use deltafl::model::LSTM;
+    ///
+    /// assert_eq!(LSTM.spec().options().whole("hidden")?, 50);
+    /// # Ok::<(), deltafl::options::InvalidOption>(())
+    /// ```
+    pub const fn spec(&'static self) -> ModelSpec {
+        ModelSpec { definition: self, given: Vec::new() }
+    }
 
-fn lstm_units() -> usize {
-    50
-}
-
-fn gru_units() -> usize {
-    128
-}
-
-fn perceptron_units() -> usize {
-    100
-}
-
-/// Why a model cannot be trained on some data.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModelMismatch {
-    /// The model takes features.
-    #[error("model {model} needs examples of features (bytes or dense); the data holds {got}")]
-    NeedsFeatures {
-        /// The model.
-        model: &'static str,
-        /// The kind of the data.
-        got: &'static str,
-    },
-    /// The model takes square images.
-    #[error("model {model} needs square images of side {smallest} or more; the data has {dim} features")]
-    NeedsImages {
-        /// The model.
-        model: &'static str,
-        /// The smallest side it takes.
-        smallest: usize,
-        /// Features of the data.
-        dim: usize,
-    },
-    /// The model takes words with vectors.
-    #[error("model {model} needs sequences of words with word vectors; the data holds {got}")]
-    NeedsWords {
-        /// The model.
-        model: &'static str,
-        /// The kind of the data.
-        got: &'static str,
-    },
-    /// The model takes sequences of symbols.
-    #[error("model {model} needs windows of text; the data holds {got}")]
-    NeedsText {
-        /// The model.
-        model: &'static str,
-        /// The kind of the data.
-        got: &'static str,
-    },
-    /// A size is zero.
-    #[error("model {model} needs a positive number of {option}")]
-    ZeroSize {
-        /// The model.
-        model: &'static str,
-        /// The option.
-        option: &'static str,
-    },
-    /// The model tells two classes apart.
-    #[error("model {model} needs exactly 2 classes; the data has {classes}")]
-    NeedsTwoClasses {
-        /// The model.
-        model: &'static str,
-        /// Classes of the data.
-        classes: usize,
-    },
-    /// The model predicts classes.
-    #[error(
-        "model {model} predicts classes; the targets of the data are real numbers, for which there is the model linear"
-    )]
-    NeedsClasses {
-        /// The model.
-        model: &'static str,
-    },
-    /// A loss of real numbers on classes.
-    #[error(
-        "model linear: the Huber loss is for targets that are real numbers; those of the data are classes"
-    )]
-    HuberOfClasses,
-    /// A Huber loss without a width.
-    #[error("model linear: huber must be positive and finite")]
-    HuberWidth,
-    /// The model is in no file.
-    #[error("model external is known to the program that brought it, and to no other")]
-    External,
-    /// The kernels asked for cannot run here.
-    #[error(transparent)]
-    Isa(#[from] UnavailableIsa),
+    /// Returns the model with these values; options that are not given have their defaults.
+    ///
+    /// ```
+    /// use deltafl::model::LINEAR;
+    /// use deltafl::options::OptionValue;
+    ///
+    /// let spec = LINEAR.spec_with([("intercept", OptionValue::Truth(true))])?;
+    /// assert_eq!(serde_json::to_string(&spec)?, r#"{"kind":"linear","intercept":true}"#);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The model has no option of this name, or a value has the wrong type or range.
+    pub fn spec_with<'a>(
+        &'static self,
+        given: impl IntoIterator<Item = (&'a str, OptionValue)>,
+    ) -> Result<ModelSpec, InvalidOption> {
+        let given: Vec<(&str, OptionValue)> = given.into_iter().collect();
+        OptionValues::new(self.kind, self.options, given.iter().copied())?;
+        let value = |spec: &'static OptionSpec| {
+            let last = given.iter().rev().find(|(name, _)| *name == spec.name);
+            last.map(|(_, value)| (spec, *value))
+        };
+        Ok(ModelSpec { definition: self, given: self.options.iter().filter_map(value).collect() })
+    }
 }
 
 impl ModelSpec {
-    /// The linear model of the paper: no intercept.
-    pub const LINEAR: Self = Self::Linear { intercept: false, huber: None };
+    /// The linear model of the paper, without an intercept.
+    pub const LINEAR: Self = super::LINEAR.spec();
 
-    /// The logistic model of the paper: no intercept.
-    pub const LOGISTIC: Self = Self::Logistic { intercept: false };
+    /// The logistic model of the paper, without an intercept.
+    pub const LOGISTIC: Self = super::LOGISTIC.spec();
 
-    /// Its name, as in an experiment file.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Linear { .. } => "linear",
-            Self::Logistic { .. } => "logistic",
-            Self::ConvNet { .. } => "conv-net",
-            Self::Lstm { .. } => "lstm",
-            Self::Gru { .. } => "gru",
-            Self::Perceptron { .. } => "perceptron",
-            Self::External => "external",
-        }
+    /// Returns the entry of the table.
+    pub fn definition(&self) -> &'static ModelDefinition {
+        self.definition
     }
 
-    /// The model for this data, with kernels for this instruction set.
+    /// Returns its name in an experiment file.
+    pub fn name(&self) -> &'static str {
+        self.definition.kind
+    }
+
+    /// Returns the values that were given, in the order of the options.
+    pub fn given(&self) -> &[(&'static OptionSpec, OptionValue)] {
+        &self.given
+    }
+
+    /// Returns the values of all options.
+    pub fn options(&self) -> OptionValues {
+        let given = self.given.iter().map(|(spec, value)| (spec.name, *value));
+        OptionValues::new(self.name(), self.definition.options, given)
+            .expect("given values are checked, and no option of a model is required")
+    }
+
+    /// Builds the model for this data, with kernels for this instruction set.
+    ///
+    /// # Errors
+    /// The data does not suit the model, or this CPU does not have the instruction set.
     pub fn build(&self, federation: &Federation, isa: Isa) -> Result<Box<dyn Model>, ModelMismatch> {
         let isa = isa.require()?;
-        Ok(match self {
-            Self::Linear { intercept, huber } => return self.linear(federation, *intercept, *huber, isa),
-            Self::Logistic { intercept } => {
-                self.two_classes(federation)?;
-                let model = Logistic::new(self.features(federation)?, isa);
-                Box::new(if *intercept { model.with_intercept() } else { model })
-            }
-            Self::ConvNet { channels } => {
-                self.positive("channels", channels[0].min(channels[1]))?;
-                let classes = self.classes(federation)?;
-                Box::new(ConvNet::new(self.side(federation)?, *channels, classes, isa))
-            }
-            Self::Lstm { hidden } => {
-                self.positive("hidden", *hidden)?;
-                self.two_classes(federation)?;
-                let (len, vectors) = self.words(federation)?;
-                Box::new(Lstm::new(vectors, len, *hidden, isa))
-            }
-            Self::Gru { hidden, embedding } => {
-                self.positive("hidden", *hidden)?;
-                let (len, alphabet) = self.windows(federation)?;
-                let embedding =
-                    if *embedding == 0 { Embedding::OneHot } else { Embedding::Trained(*embedding) };
-                let classes = self.classes(federation)?;
-                let gru = Gru::new(len, alphabet, embedding, *hidden, classes, isa);
-                let follows = matches!(federation.kind(), InputKind::Windows { .. });
-                Box::new(if follows { gru } else { gru.of_classes() })
-            }
-            Self::Perceptron { hidden } => {
-                self.positive("hidden", *hidden)?;
-                Box::new(Perceptron::new(self.features(federation)?, *hidden, self.classes(federation)?))
-            }
-            Self::External => return Err(ModelMismatch::External),
-        })
-    }
-
-    fn linear(
-        &self,
-        federation: &Federation,
-        intercept: bool,
-        huber: Option<f32>,
-        isa: Isa,
-    ) -> Result<Box<dyn Model>, ModelMismatch> {
-        let features = self.features(federation)?;
-        match (federation.targets(), huber) {
-            (TargetKind::Values, Some(delta)) if delta > 0.0 && delta.is_finite() => {
-                Ok(Box::new(Regression::new(features, RegressionLoss::Huber(delta), intercept, isa)))
-            }
-            (TargetKind::Values, Some(_)) => Err(ModelMismatch::HuberWidth),
-            (TargetKind::Values, None) => {
-                Ok(Box::new(Regression::new(features, RegressionLoss::Squared, intercept, isa)))
-            }
-            (TargetKind::Classes(_), Some(_)) => Err(ModelMismatch::HuberOfClasses),
-            (TargetKind::Classes(classes), None) => {
-                let model = Linear::new(features, classes, isa);
-                Ok(Box::new(if intercept { model.with_intercept() } else { model }))
-            }
-        }
-    }
-
-    fn classes(&self, federation: &Federation) -> Result<usize, ModelMismatch> {
-        match federation.targets() {
-            TargetKind::Classes(classes) => Ok(classes),
-            TargetKind::Values => Err(ModelMismatch::NeedsClasses { model: self.name() }),
-        }
-    }
-
-    fn words(&self, federation: &Federation) -> Result<(usize, WordVectors), ModelMismatch> {
-        match (federation.kind(), federation.vectors()) {
-            (InputKind::Tokens { len, .. }, Some(vectors)) => Ok((len, vectors.clone())),
-            (InputKind::Tokens { .. }, None) => {
-                Err(ModelMismatch::NeedsWords { model: self.name(), got: "words without vectors" })
-            }
-            (kind, _) => Err(ModelMismatch::NeedsWords { model: self.name(), got: name_of(kind) }),
-        }
-    }
-
-    fn windows(&self, federation: &Federation) -> Result<(usize, usize), ModelMismatch> {
-        match federation.kind() {
-            InputKind::Windows { len, alphabet } => Ok((len, alphabet)),
-            InputKind::Tokens { len, vocabulary } => Ok((len, vocabulary)),
-            kind => Err(ModelMismatch::NeedsText { model: self.name(), got: name_of(kind) }),
-        }
-    }
-
-    fn positive(&self, option: &'static str, value: usize) -> Result<(), ModelMismatch> {
-        if value > 0 { Ok(()) } else { Err(ModelMismatch::ZeroSize { model: self.name(), option }) }
-    }
-
-    /// The side of the square images.
-    fn side(&self, federation: &Federation) -> Result<usize, ModelMismatch> {
-        let dim = self.features(federation)?;
-        let side = dim.isqrt();
-        if side * side == dim && side >= ConvNet::SMALLEST_SIDE {
-            Ok(side)
-        } else {
-            Err(ModelMismatch::NeedsImages { model: self.name(), smallest: ConvNet::SMALLEST_SIDE, dim })
-        }
-    }
-
-    fn features(&self, federation: &Federation) -> Result<usize, ModelMismatch> {
-        match federation.kind() {
-            InputKind::Bytes { dim } | InputKind::Dense { dim } => Ok(dim),
-            kind => Err(ModelMismatch::NeedsFeatures { model: self.name(), got: name_of(kind) }),
-        }
-    }
-
-    fn two_classes(&self, federation: &Federation) -> Result<(), ModelMismatch> {
-        match self.classes(federation)? {
-            2 => Ok(()),
-            classes => Err(ModelMismatch::NeedsTwoClasses { model: self.name(), classes }),
-        }
+        let request = ModelRequest { model: self.name(), options: &self.options(), federation, isa };
+        (self.definition.build)(&request)
     }
 }
 
-fn name_of(kind: InputKind) -> &'static str {
-    match kind {
-        InputKind::Bytes { .. } => "bytes",
-        InputKind::Dense { .. } => "dense features",
-        InputKind::Tokens { .. } => "words",
-        InputKind::Windows { .. } => "windows of text",
+impl Serialize for ModelSpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("kind", self.name())?;
+        for (spec, value) in self.options().iter() {
+            match value {
+                None | Some(OptionValue::Truth(false)) => {}
+                // A model computes in single precision.
+                Some(OptionValue::Real(real)) => map.serialize_entry(spec.name, &(real as f32))?,
+                Some(value) => map.serialize_entry(spec.name, &value)?,
+            }
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for ModelSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let table = RawTable::deserialize(deserializer)?;
+        let kind = table.kind.ok_or_else(|| D::Error::missing_field("kind"))?;
+        let definition = find(&kind).ok_or_else(|| {
+            let known: Vec<&str> = MODELS.iter().map(|model| model.kind).collect();
+            D::Error::custom(format_args!("unknown model {kind:?}: expected one of {}", known.join(", ")))
+        })?;
+        let checked = |(name, raw): &(String, crate::options::RawValue)| {
+            let spec = definition.options.iter().find(|spec| spec.name == name.as_str());
+            let spec = spec.ok_or_else(|| format!("model {kind} has no option {name}"))?;
+            let value = spec.check(raw);
+            let value = value.ok_or_else(|| format!("{name}: expected {}, got {raw}", spec.kind))?;
+            Ok((spec.name, value))
+        };
+        let given = table.options.iter().map(checked).collect::<Result<Vec<_>, String>>();
+        definition.spec_with(given.map_err(D::Error::custom)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(json: &str) -> Result<ModelSpec, String> {
+        serde_json::from_str(json).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_serialised_form_contains_the_defaults_and_is_read_back() {
+        for model in MODELS {
+            let json = serde_json::to_string(&model.spec()).unwrap();
+            assert_eq!(parsed(&json).unwrap(), model.spec(), "{json}");
+            let examples = model.options.iter().map(|option| (option.name, option.example));
+            let spec = model.spec_with(examples).unwrap();
+            assert_eq!(parsed(&serde_json::to_string(&spec).unwrap()).unwrap(), spec);
+        }
+        let json = r#"{"hidden":64,"kind":"gru"}"#;
+        assert_eq!(parsed(json).unwrap().options().whole("embedding"), Ok(0));
+    }
+
+    #[test]
+    fn unknown_models_and_wrong_options_are_refused() {
+        for (json, reason) in [
+            (r#"{"kind":"linea"}"#, "unknown model \"linea\": expected one of linear"),
+            (r#"{"kind":"linear","hidden":3}"#, "model linear has no option hidden"),
+            (r#"{"kind":"lstm","hidden":0}"#, "hidden: expected a whole number, 1 or above, got 0"),
+            (r#"{"kind":"conv-net","channels":[1,2,3]}"#, "channels: expected two whole numbers"),
+            (r#"{"hidden":3}"#, "missing field `kind`"),
+        ] {
+            let error = parsed(json).unwrap_err();
+            assert!(error.starts_with(reason), "{json}: {error}");
+        }
     }
 }

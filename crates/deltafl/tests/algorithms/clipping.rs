@@ -1,6 +1,6 @@
 //! Updates that are clipped: what it does to a run, and that it is done alike wherever devices compute.
 
-use deltafl::device::{Member, stream_key};
+use deltafl::device::{Member, UpdateRandomness, stream_key};
 use deltafl::exchange::Masked;
 use deltafl::memory::Memory;
 use deltafl::params::UpdateCode;
@@ -12,7 +12,12 @@ use deltafl::trainer::LocalTrainer as _;
 use super::*;
 
 fn clipped(most: f64, tracks: Vec<Track>) -> Plan {
-    Plan { terms: Terms { clip: Clip::try_from(most).ok(), ..Terms::PRIVATE }, ..plan(tracks) }
+    Plan { terms: Terms { clip: Clip::try_from(most).ok(), ..together() }, ..plan(tracks) }
+}
+
+/// Private terms, under which every track trains in every round.
+fn together() -> Terms {
+    Terms { schedule: TrackSchedule::Together, ..Terms::PRIVATE }
 }
 
 fn both() -> Vec<Track> {
@@ -39,7 +44,7 @@ fn no_round_moves_w_further_than_the_bound() {
 
 #[test]
 fn a_bound_that_nobody_reaches_changes_no_bit() {
-    let free = Plan { terms: Terms::PRIVATE, ..plan(both()) };
+    let free = Plan { terms: together(), ..plan(both()) };
     assert_eq!(run(&clipped(1e6, both()), &[]), run(&free, &[]));
 }
 
@@ -59,13 +64,14 @@ fn masked_sums_and_a_device_on_its_own_clip_alike() {
     assert_eq!(state.tracks, run(&plan, &[]).tracks);
 
     // Every train device is in the cohort.
-    let key = RoundKey { seed: 7, round: 0, members: 12, terms: plan.terms };
+    let key = RoundKey { run: 0, seed: 7, round: 0, members: 12, terms: plan.terms };
     let local = plan.local.plan(0, &plan.tracks[0]);
     let ask = Ask::Update { weighting: Weighting::everyone(), plan: local };
     let query = Query::new(start.tracks[0].params.clone(), ask);
     let mut sum = vec![0; UpdateCode::len(query.params.len())];
     for device in federation.split(Split::Train) {
         let member = Member {
+            randomness: UpdateRandomness::Reproducible,
             examples: federation.examples(device),
             key: stream_key(federation.id(device)),
             held_out: None,

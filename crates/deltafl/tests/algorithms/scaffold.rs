@@ -65,7 +65,7 @@ fn reference(plan: &Plan, federation: &Federation, global_rate: f64) -> [Vec<f64
     for round in 0..plan.rounds {
         let draw = Draw { seed: 7, round, attempt: 0 };
         let cohort = plan.sampling.cohort(devices.len(), draw, &Reachable::Everyone);
-        let key = RoundKey { seed: 7, round, members: cohort.len() as u32, terms: plan.terms };
+        let key = RoundKey { run: 0, seed: 7, round, members: cohort.len() as u32, terms: plan.terms };
         let (mut moves, mut changes) = (vec![0.0; x.len()], vec![0.0; x.len()]);
         for drawn in &cohort {
             let (device, c_i) = (&devices[drawn.device.place()], &mut own[drawn.device.place()]);

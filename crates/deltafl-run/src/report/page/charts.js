@@ -1,4 +1,4 @@
-// The charts. Each takes the state of the page and draws itself anew.
+// The charts. Each function draws one chart from the state of the page.
 
 const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset" };
 
@@ -28,7 +28,7 @@ function layout(x, y, more = {}) {
 
 const draw = (id, traces, settings) => Plotly.react(id, traces, settings, CONFIG);
 
-// A vertical line with a word beside its top, so many rows of text down.
+// Returns a vertical line with a label next to its top, shifted down by `row` lines of text.
 function mark(x, colour, dash, text, side, row) {
   return {
     shape: { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: colour, width: 1.5, dash } },
@@ -69,21 +69,22 @@ function drawHistogram({ run, measure, track, frame }) {
   const addMarks = (t, colour, row) => {
     const { mean, tail } = marksAt(run, measure, frame, t);
     const [left, right] = [edges[0], edges[bins]];
-    // The word of the tail stands on the bad side of its line and that of the mean on the good side, unless it would leave
-    // the chart there. What lies outside the bars is marked at their edge.
-    const put = (value, dash, word, good) => {
+    // The label of the tail percentile is on the worse side of its line, and the label of the mean
+    // on the better side, unless it would not fit. Values outside the bars are marked at their
+    // edge.
+    const put = (value, dash, label, good) => {
       const at = Math.min(Math.max(drawn(measure, value), left), right);
       const toTheLeft = good === measure.lower_is_better;
       const near = toTheLeft ? at < left + 0.15 * (right - left) : at > right - 0.15 * (right - left);
       const side = toTheLeft !== near ? "right" : "left";
-      marks.push(mark(at, colour, dash, `${word} ${number(measure, value)}`, side, near ? row + 2 : row));
+      marks.push(mark(at, colour, dash, `${label} ${number(measure, value)}`, side, near ? row + 2 : row));
     };
     put(mean, "dot", "mean", true);
     put(tail, "dash", measure.columns[TAIL], false);
   };
   if (track !== run.baseline) addMarks(run.baseline, grey, 1);
   addMarks(track, look.colour, 0);
-  // The same scale whatever the knob says, or the eye could not compare; and room for the words of the marks.
+  // The same scale for all levels, so that they can be compared, with room for the labels.
   let top = 1;
   run.tracks.forEach((_, t) => { top = Math.max(top, ...histogramAt(run, measure, frame, t)); });
   draw("histogram", traces, layout(
@@ -133,7 +134,7 @@ function drawScatter({ run, measure, track, frame, device }) {
 function drawCurves({ run, measure, track, frame, figure, axis }) {
   const xs = (t) => (axis === "calls" ? Array.from(run.calls.subarray(t * run.rounds.length, (t + 1) * run.rounds.length)) : run.rounds);
   const traces = [];
-  for (const t of run.knob) {
+  for (const t of run.levels) {
     const look = lookOf(run, t);
     const name = asMarkup(run.tracks[t].label);
     const at = run.rounds.map((_, f) => figureAt(run, measure, f, t, figure));
@@ -156,7 +157,7 @@ function drawCurves({ run, measure, track, frame, figure, axis }) {
     });
   }
   const here = axis === "calls" ? xs(track)[frame] : run.rounds[frame];
-  // The untrained model would squeeze the rest of the curves into a strip.
+  // The values of the untrained model would compress the rest of the curves.
   const first = run.rounds.length > 3 && run.rounds[0] === 0 ? 1 : 0;
   const reached = traces.flatMap((trace) => trace.y.slice(first)).filter(Number.isFinite);
   const [low, high] = [Math.min(...reached), Math.max(...reached)];
@@ -206,7 +207,7 @@ function drawSizes({ run, measure, track, frame, device }) {
 
 function drawTails({ run, track }) {
   const traces = [];
-  for (const t of run.knob) {
+  for (const t of run.levels) {
     const look = lookOf(run, t);
     const name = asMarkup(run.tracks[t].label);
     const column = (i) => Array.from(run.tails[t].filter((_, j) => j % 4 === i));
@@ -223,12 +224,12 @@ function drawTails({ run, track }) {
   draw("tails", traces, layout({ title: "round" }, { title: "devices in the tail", rangemode: "tozero" }, { hovermode: "x unified" }));
 }
 
-// How each class fares after the last round: the baseline beside the track that the knob is at.
+// Draws the error of each class after the last round, for the baseline and the selected track.
 function drawClasses({ run, track }) {
   const { classes } = run;
   document.getElementById("classes").hidden = !classes;
   if (!classes) return;
-  document.getElementById("classes-lead").textContent = `Of the ${classes.split} examples of each class, the share that is taken for another, after the last round.`;
+  document.getElementById("classes-lead").textContent = `The share of the ${classes.split} examples of each class that is misclassified after the last round.`;
   const trace = (t) => ({
     type: "bar", name: asMarkup(run.tracks[t].label), x: classes.classes.map((c) => asMarkup(c.name)), y: classes.classes.map((c) => 100 * c.errors[t].mean),
     customdata: classes.classes.map((c) => c.examples), hovertemplate: "%{x}: %{y:.2f} % of %{customdata} examples",
@@ -236,10 +237,10 @@ function drawClasses({ run, track }) {
     marker: { color: faded(lookOf(run, t).colour, 0.7) },
   });
   const traces = track === run.baseline ? [trace(track)] : [trace(run.baseline), trace(track)];
-  draw("by-class", traces, layout({ title: "class", type: "category" }, { title: "taken for another class (%)", rangemode: "tozero" }, { barmode: "group" }));
+  draw("by-class", traces, layout({ title: "class", type: "category" }, { title: "misclassified (%)", rangemode: "tozero" }, { barmode: "group" }));
 }
 
-// For each level that several tracks share, the figures against T_η.
+// Groups the tracks by level, and returns the levels that have several values of T_η.
 function etaGroups(runs, key) {
   const groups = new Map();
   for (const run of runs) {
@@ -269,13 +270,13 @@ function drawEtaEvery({ runs, measure }) {
       line: { color: hues[i % hues.length], dash, width: 2 },
     };
   }));
-  draw("eta-every", traces, layout({ title: "T<sub>η</sub>, rounds between two settings of η" }, { title: measure.axis }, { hovermode: "closest" }));
+  draw("eta-every", traces, layout({ title: "T<sub>η</sub>, rounds between two updates of η" }, { title: measure.axis }, { hovermode: "closest" }));
 }
 
 function drawDevice({ run, measure, device, frame }) {
   if (device === null) return;
   const { frames } = measure.devices;
-  const traces = run.knob.map((t) => {
+  const traces = run.levels.map((t) => {
     const look = lookOf(run, t);
     return {
       type: "scatter", mode: "lines", name: asMarkup(run.tracks[t].label), x: frames.map((f) => run.rounds[f]),

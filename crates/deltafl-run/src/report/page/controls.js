@@ -1,18 +1,18 @@
-// The state of the page, its controls, and what is drawn anew when one of them moves.
+// The state of the page, its controls, and the updates that each control triggers.
 
 const CHARTS = {
   histogram: drawHistogram, scatter: drawScatter, curves: drawCurves, sizes: drawSizes, tails: drawTails,
   "by-class": drawClasses, "eta-every": drawEtaEvery, "device-curve": drawDevice,
 };
-// Milliseconds without a touch after which the hand rests.
-const RESTING = 150;
+// The milliseconds without input after which charts out of view are drawn.
+const IDLE_MS = 150;
 
 function controls(page) {
   const byId = (id) => document.getElementById(id);
   const state = { runs: page.runs, run: page.runs[0], measure: page.runs[0].measures[0], figure: TAIL, axis: "calls", query: "", order: "gained", device: null };
 
-  // Charts wait for the next frame of the screen, one chart per frame, so that a dragged slider draws once per frame
-  // and not per event. Those in view come first; the others wait until the hand rests.
+  // One chart is drawn per animation frame, so that dragging a slider draws once per frame and not
+  // once per event. Charts in view are drawn first. The others wait until there is no input.
   const waiting = new Set();
   let scheduled = false;
   let touched = -Infinity;
@@ -23,7 +23,7 @@ function controls(page) {
   const drawOne = (id) => {
     waiting.delete(id);
     CHARTS[id](state);
-    // Plotly gives an element its events once it has drawn in it.
+    // Plotly adds the method `on` to an element when it first draws in it.
     if (clicked[id] && byId(id).on) {
       byId(id).on("plotly_click", clicked[id]);
       delete clicked[id];
@@ -32,9 +32,9 @@ function controls(page) {
   const next = () => {
     if (!window.Plotly) return void requestAnimationFrame(next);
     const seen = [...waiting].find(inView);
-    const resting = performance.now() - touched > RESTING;
+    const idle = performance.now() - touched > IDLE_MS;
     if (seen) drawOne(seen);
-    else if (resting && waiting.size > 0) drawOne([...waiting][0]);
+    else if (idle && waiting.size > 0) drawOne([...waiting][0]);
     scheduled = waiting.size > 0;
     if (scheduled) requestAnimationFrame(next);
     else document.documentElement.dataset.drawn = "true";
@@ -46,7 +46,7 @@ function controls(page) {
     scheduled = true;
   };
 
-  // What a click on a point does; once per chart.
+  // The click handlers of the charts, each registered once.
   const clicked = {
     scatter: ({ points: [point] }) => { if (point.customdata) choose(point.customdata[5]); },
     curves: ({ points: [point] }) => {
@@ -55,19 +55,19 @@ function controls(page) {
     },
   };
 
-  const listed = () => { state.found = listDevices(state, changes(state), choose); };
-  const tell = () => {
+  const updateList = () => { state.found = listDevices(state, changes(state), choose); };
+  const updateText = () => {
     const moved = changes(state);
-    tellSpread(state);
-    tellGains(state, moved);
+    showSpread(state);
+    showGains(state, moved);
     state.found = listDevices(state, moved, choose);
-    tellDevice(state);
+    showDevice(state);
   };
-  const everything = () => { tell(); redraw(...Object.keys(CHARTS)); };
+  const everything = () => { updateText(); redraw(...Object.keys(CHARTS)); };
   function choose(device) {
     state.device = device;
-    listed();
-    tellDevice(state);
+    updateList();
+    showDevice(state);
     redraw("scatter", "device-curve", "sizes");
   }
 
@@ -84,7 +84,7 @@ function controls(page) {
   const theta = byId("theta");
   const frame = byId("frame");
   const turn = () => {
-    state.track = state.run.knob[Number(theta.value)];
+    state.track = state.run.levels[Number(theta.value)];
     const { label } = state.run.tracks[state.track];
     byId("theta-out").textContent = label;
     theta.setAttribute("aria-valuetext", label);
@@ -104,12 +104,12 @@ function controls(page) {
 
   const openRun = (run) => {
     Object.assign(state, { run, measure: run.measures.find((measure) => measure.key === state.measure.key) ?? run.measures[0], device: null });
-    theta.max = run.knob.length - 1;
-    theta.value = run.knob.indexOf(run.best);
-    theta.disabled = run.knob.length < 2;
-    byId("theta-ticks").replaceChildren(...run.knob.map((t, i) => element("option", { value: i, label: run.tracks[t].label })));
-    byId("theta-first").textContent = run.tracks[run.knob[0]].label;
-    byId("theta-last").textContent = run.knob.length > 1 ? run.tracks[run.knob.at(-1)].label : "";
+    theta.max = run.levels.length - 1;
+    theta.value = run.levels.indexOf(run.best);
+    theta.disabled = run.levels.length < 2;
+    byId("theta-ticks").replaceChildren(...run.levels.map((t, i) => element("option", { value: i, label: run.tracks[t].label })));
+    byId("theta-first").textContent = run.tracks[run.levels[0]].label;
+    byId("theta-last").textContent = run.levels.length > 1 ? run.tracks[run.levels.at(-1)].label : "";
     frame.max = run.rounds.length - 1;
     frame.value = frame.max;
     choices("measure", run.measures.map((measure) => [measure.key, measure.name]), state.measure.key, (key) => {
@@ -119,22 +119,22 @@ function controls(page) {
     });
     figures();
     document.querySelectorAll(".headline").forEach((part) => { part.hidden = page.runs[Number(part.dataset.run)] !== run; });
-    const band = run.seeds > 1 ? `The line is the mean over ${run.seeds} seeds, the band one standard deviation. ` : "One seed: its line as it is. ";
-    const between = "The line stands in the middle of what is known, the band between its bounds. ";
-    byId("curves-lead").textContent = `${run.cohorts ? between : band}Click in the chart to move to a round.`;
-    const over = run.seeds > 1 ? ` The line is the mean over ${run.seeds} seeds, the band runs from the fewest to the most.` : "";
-    const windows = run.tail_width > 1 ? ` Every point averages ${run.tail_width} rounds.` : "";
-    byId("tail-lead").textContent = `Of ${run.cohort} devices drawn in a round, those with a loss of at least η.${over}${windows}`;
+    const band = run.seeds > 1 ? `The line is the mean over ${run.seeds} seeds, and the band is one standard deviation. ` : "One seed. ";
+    const between = "The band shows the bounds of the statistic, and the line is their midpoint. ";
+    byId("curves-lead").textContent = `${run.cohorts ? between : band}Click in the chart to select a round.`;
+    const over = run.seeds > 1 ? ` The line is the mean over ${run.seeds} seeds, and the band is the range.` : "";
+    const windows = run.tail_width > 1 ? ` Each point is the average of ${run.tail_width} rounds.` : "";
+    byId("tail-lead").textContent = `The devices with a loss of at least η, out of ${run.cohort} devices per round.${over}${windows}`;
     turn();
     scrub();
     everything();
   };
 
   theta.addEventListener("input", () => { touched = performance.now(); turn(); everything(); });
-  frame.addEventListener("input", () => { touched = performance.now(); scrub(); tell(); redraw("histogram", "scatter", "curves", "sizes", "device-curve"); });
+  frame.addEventListener("input", () => { touched = performance.now(); scrub(); updateText(); redraw("histogram", "scatter", "curves", "sizes", "device-curve"); });
   choices("axis", [["calls", "secure-aggregation calls"], ["rounds", "rounds"]], state.axis, (axis) => { state.axis = axis; redraw("curves"); });
-  choices("order", ORDERS, state.order, (order) => { state.order = order; listed(); });
-  byId("search").addEventListener("input", (event) => { state.query = event.target.value; listed(); });
+  choices("order", ORDERS, state.order, (order) => { state.order = order; updateList(); });
+  byId("search").addEventListener("input", (event) => { state.query = event.target.value; updateList(); });
   byId("search").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && state.found.length > 0) choose(state.found[0]);
   });

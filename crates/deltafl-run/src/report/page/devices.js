@@ -1,9 +1,9 @@
-// Words and lists about the devices: percentiles, who gained and who lost, the search.
+// Texts and lists about the devices: percentiles, gains and losses, the search.
 
 const LISTED = 60;
-const ORDERS = [["gained", "most gained"], ["lost", "most lost"], ["worst", "worst off"]];
+const ORDERS = [["gained", "largest gain"], ["lost", "largest loss"], ["worst", "worst value"]];
 
-function tellSpread({ run, measure, track, frame }) {
+function showSpread({ run, measure, track, frame }) {
   const body = document.querySelector("#percentiles tbody");
   const named = (id, text) => { document.getElementById(id).textContent = text; };
   const alone = track === run.baseline;
@@ -20,25 +20,25 @@ function tellSpread({ run, measure, track, frame }) {
       row.append(changeBetween(measure, before, alone ? null : after));
       return row;
     }
-    // The objectives of two levels are two functions: their difference says nothing.
-    const told = !alone && figure !== OBJECTIVE;
-    row.append(element("td", { class: told ? changeClass(measure, to - from) : "" }, told ? change(measure, to - from) : ""));
+    // The objectives of two levels are different functions, so their difference has no meaning.
+    const comparable = !alone && figure !== OBJECTIVE;
+    row.append(element("td", { class: comparable ? changeClass(measure, to - from) : "" }, comparable ? change(measure, to - from) : ""));
     return row;
   }));
   const lead = document.getElementById("spread-lead");
-  const cohort = run.cohorts && "The devices of a cohort, each at the middle of what is known of it,";
+  const cohort = run.cohorts && "The devices of a cohort, each at the midpoint of its bin,";
   const devices = cohort || `${measure.split[0].toUpperCase()}${measure.split.slice(1)} devices`;
   const kind = `${devices} by their ${measure.axis.slice(measure.split.length + 1)}${measure.weighted ? ", weighted by their examples" : ""}`;
-  const over = run.seeds > 1 && !cohort ? `, each averaged over ${run.seeds} seeds before it is counted` : "";
+  const over = run.seeds > 1 && !cohort ? `, each averaged over ${run.seeds} seeds` : "";
   const marks = run.seeds > 1
-    ? ` Dotted lines are means and dashed lines ${measure.statistics[TAIL]}s of what the bars show; the table averages the figures of the seeds.`
-    : ` Dotted lines are means, dashed lines ${measure.statistics[TAIL]}s.`;
+    ? ` Dotted lines are the means and dashed lines the ${measure.statistics[TAIL]}s of the bars. The table shows averages over the seeds.`
+    : ` Dotted lines are the means and dashed lines the ${measure.statistics[TAIL]}s.`;
   lead.textContent = alone
-    ? `${kind}${over}. Turn the knob to hold a level of θ against ${run.tracks[track].label}.${marks}`
-    : `${kind}${over}: bars for ${run.tracks[track].label}, the line for ${run.tracks[run.baseline].label}.${marks}`;
+    ? `${kind}${over}. Move the θ slider to compare a level with ${run.tracks[track].label}.${marks}`
+    : `${kind}${over}. The bars are ${run.tracks[track].label}, and the line is ${run.tracks[run.baseline].label}.${marks}`;
 }
 
-// By how much a figure changed, as far as its bounds tell.
+// Returns a cell with the range of the change of a statistic that is known only between bounds.
 function changeBetween(measure, before, after) {
   if (!after) return element("td", {}, "");
   const [least, most] = [after.lower - before.upper, after.upper - before.lower];
@@ -47,7 +47,8 @@ function changeBetween(measure, before, after) {
   return element("td", { class: sure ? changeClass(measure, least) : "" }, `${change(measure, least)} to ${change(measure, most)}`);
 }
 
-// How each device changed against the baseline.
+// Returns the change of each device relative to the baseline, or null if there are no values per
+// device.
 function changes({ run, measure, track, frame }) {
   if (run.cohorts) return null;
   const kept = keptFrame(measure, frame);
@@ -56,32 +57,32 @@ function changes({ run, measure, track, frame }) {
   return { before, after, change: after.map((value, k) => value - before[k]), round: run.rounds[measure.devices.frames[kept]] };
 }
 
-function tellGains(state, moves) {
+function showGains(state, moves) {
   const { run, measure, track } = state;
-  // Devices that told nothing but sums have no name, and no change of their own.
+  // A deployed run contains only sums over cohorts, and no values per device.
   document.getElementById("gains").hidden = document.getElementById("device-sizes").hidden = !moves;
   if (!moves) return;
   const { before, change: moved, round } = moves;
   const lead = document.getElementById("gains-lead");
   if (track === run.baseline) {
     lead.textContent = run.tracks.length > 1
-      ? `This is ${run.tracks[track].label} held against itself: turn the knob.`
-      : "There is one track only, and nothing to hold it against.";
+      ? `The selected model is the baseline, ${run.tracks[track].label}. Move the θ slider to compare another level.`
+      : "The run has only one track, so there is nothing to compare.";
     return;
   }
   const count = (belongs, among) => among.filter((k) => belongs(cost(measure, moved[k]))).length;
-  const everyone = moved.map((_, k) => k);
-  // The tenth that the baseline serves worst: the devices the tail is about.
-  const worst = [...everyone].sort((a, b) => cost(measure, before[b] - before[a])).slice(0, Math.max(1, Math.round(moved.length / 10)));
+  const all = moved.map((_, k) => k);
+  // The tenth of the devices with the worst values of the baseline.
+  const worst = [...all].sort((a, b) => cost(measure, before[b] - before[a])).slice(0, Math.max(1, Math.round(moved.length / 10)));
   const mean = worst.reduce((sum, k) => sum + moved[k], 0) / worst.length;
-  const gained = count((d) => d < 0, everyone);
-  const lost = count((d) => d > 0, everyone);
-  const sample = measure.devices.ids.length < measure.devices.all ? ` (an even sample of ${measure.devices.all})` : "";
+  const gained = count((d) => d < 0, all);
+  const lost = count((d) => d > 0, all);
+  const sample = measure.devices.ids.length < measure.devices.all ? ` (a sample of ${measure.devices.all})` : "";
   lead.replaceChildren(
     `After ${rounds(round)}, of ${moved.length} devices${sample} `,
     element("strong", { class: "gain" }, `${gained} gained`), " and ",
     element("strong", { class: "loss" }, `${lost} lost`),
-    `. Of the tenth that ${run.tracks[run.baseline].label} serves worst, ${count((d) => d < 0, worst)} of ${worst.length} gained; their ${measure.name} changed by `,
+    `. Of the tenth with the worst ${measure.name} of ${run.tracks[run.baseline].label}, ${count((d) => d < 0, worst)} of ${worst.length} gained. Their ${measure.name} changed by `,
     element("strong", { class: changeClass(measure, mean) }, change(measure, mean) + changeUnit(measure)), " on average.",
   );
 }
@@ -97,7 +98,7 @@ function listDevices(state, moves, choose) {
   found.sort((a, b) => key(a) - key(b) || a - b);
   const count = document.getElementById("found-count");
   const shown = Math.min(found.length, LISTED);
-  count.textContent = found.length === 0 ? "No device is called that." : shown < found.length ? `${shown} of ${found.length} devices` : `${shown} ${shown === 1 ? "device" : "devices"}`;
+  count.textContent = found.length === 0 ? "No device has this name." : shown < found.length ? `${shown} of ${found.length} devices` : `${shown} ${shown === 1 ? "device" : "devices"}`;
   document.getElementById("found").replaceChildren(...found.slice(0, LISTED).map((k) => {
     const figure = track === run.baseline ? withUnit(measure, after[k]) : change(measure, moved[k]);
     const button = element("button", { type: "button", "aria-pressed": String(k === device), title: ids[k] },
@@ -108,7 +109,7 @@ function listDevices(state, moves, choose) {
   return found;
 }
 
-function tellDevice(state) {
+function showDevice(state) {
   const { run, measure, device, frame } = state;
   const panel = document.getElementById("device");
   panel.hidden = device === null;
@@ -118,7 +119,7 @@ function tellDevice(state) {
   document.getElementById("device-name").textContent = measure.devices.ids[device];
   document.getElementById("device-note").textContent = `${measure.devices.examples[device].toLocaleString("en-GB")} examples; ${measure.name} after ${rounds(round)}`;
   const before = valuesAt(run, measure, kept, run.baseline)[device];
-  document.querySelector("#device-figures tbody").replaceChildren(...run.knob.map((t) => {
+  document.querySelector("#device-figures tbody").replaceChildren(...run.levels.map((t) => {
     const value = valuesAt(run, measure, kept, t)[device];
     const moved = t === run.baseline ? "" : change(measure, value - before);
     return element("tr", t === state.track ? { class: "key" } : {}, element("th", { scope: "row" }, run.tracks[t].label),

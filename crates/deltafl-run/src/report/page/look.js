@@ -1,28 +1,29 @@
-// Colours, units and words.
+// Colours, units and the formatting of numbers.
 
-// Okabe and Ito's palette, told apart by the colour-blind; the baseline is grey.
+// The palette of Okabe and Ito, which colour-blind readers can distinguish. The baseline is grey.
 const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 const HUES_ON_DARK = ["#56b4e9", "#f08a3c", "#1fbf92", "#dd9bc0", "#e6b030", "#4a9fe0"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
-// The places of the percentile of the tail and of the objective among the figures of a measure.
+// The indices of the tail percentile and of the objective among the statistics of a measure.
 const TAIL = 5;
 const OBJECTIVE = 7;
-// The figures that a measure has: the loss of train devices has the objective too.
+// The names of the statistics of a measure. The loss of train devices also has the objective.
 const ordinals = (measure) => (measure.objective ? [...measure.columns, "F_θ"] : measure.columns);
 
 const isDark = () => document.documentElement.dataset.theme === "dark";
 
-// The colours of the style sheet, remembered until the theme changes: to ask for one settles the whole page's style.
+// The colours of the style sheet, cached until the theme changes. Reading one recomputes the styles
+// of the whole page.
 const known = new Map();
 function cssColour(name) {
   if (!known.has(name)) known.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
   return known.get(name);
 }
 
-// Colour and dash of a track: the same in every chart.
+// Returns the colour and the dash of a track, the same in all charts.
 function lookOf(run, track) {
   if (track === run.baseline) return { colour: isDark() ? "#b8b4ad" : "#6b6f73", dash: "solid" };
-  const place = run.knob.indexOf(track) - 1;
+  const place = run.levels.indexOf(track) - 1;
   const hues = isDark() ? HUES_ON_DARK : HUES;
   return { colour: hues[place % hues.length], dash: DASHES[place % DASHES.length] };
 }
@@ -32,14 +33,14 @@ function faded(colour, opacity) {
   return `rgba(${r},${g},${b},${opacity})`;
 }
 
-// A value as it is drawn: shares in per cent.
+// Returns a value in the unit of the charts. Shares are in per cent.
 const drawn = (measure, value) => (measure.percent ? 100 * value : value);
-// One of eight digits and more by its power of ten.
+// Formats a value. Numbers of eight and more digits use scientific notation.
 const number = (measure, value) => written(drawn(measure, value), measure.decimals);
 const written = (value, decimals) => (Math.abs(value) >= 1e7 ? value.toExponential(3).replace("+", "") : value.toFixed(decimals));
-// A change as a cost: below 0 is better, whichever way the measure counts.
+// Returns a change as a cost. Negative values are improvements for all measures.
 const cost = (measure, value) => (measure.lower_is_better ? value : -value);
-// A range, as far as its ends are known.
+// Formats a range. A bound that is not finite is unknown.
 function range({ lower, upper }, text) {
   if (!Number.isFinite(upper)) return Number.isFinite(lower) ? `≥ ${text(lower)}` : "?";
   if (!Number.isFinite(lower)) return `≤ ${text(upper)}`;
@@ -47,7 +48,7 @@ function range({ lower, upper }, text) {
 }
 const withUnit = (measure, value) => number(measure, value) + (measure.percent ? " %" : "");
 
-// A change with its sign; a true minus, as long as the plus.
+// Formats a change with its sign. The minus sign is U+2212, which is as wide as the plus sign.
 function change(measure, value) {
   const text = number(measure, Math.abs(value));
   if (Number(text) === 0) return "±" + text;
@@ -57,7 +58,8 @@ const changeUnit = (measure) => (measure.percent ? " points" : "");
 const changeClass = (measure, value) => (cost(measure, value) < 0 ? "gain" : cost(measure, value) > 0 ? "loss" : "");
 const rounds = (n) => `${n.toLocaleString("en-GB")} ${n === 1 ? "round" : "rounds"}`;
 
-// An element; text is text, never markup: a device may be called anything.
+// Creates an element. Text is never parsed as markup, because device names may contain any
+// characters.
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);

@@ -1,4 +1,4 @@
-// Reads the numbers of the page back from its text.
+// Decodes the numbers of the page.
 
 const KINDS = { f64: Float64Array, f32: Float32Array, u16: Uint16Array };
 
@@ -12,9 +12,9 @@ async function readPage() {
   for (const run of page.runs) {
     run.calls = array(run.calls);
     run.tails = run.tails.map(array);
-    // From the whole population down to the thinnest tail: what the knob turns through.
-    run.knob = run.tracks.map((_, t) => t);
-    run.knob.sort((a, b) => (b === run.baseline) - (a === run.baseline) || run.tracks[b].theta - run.tracks[a].theta || a - b);
+    // The tracks in the order of the θ slider: the baseline, then by decreasing θ.
+    run.levels = run.tracks.map((_, t) => t);
+    run.levels.sort((a, b) => (b === run.baseline) - (a === run.baseline) || run.tracks[b].theta - run.tracks[a].theta || a - b);
     for (const measure of run.measures) {
       measure.figures = array(measure.figures);
       measure.bounds = measure.bounds && array(measure.bounds);
@@ -24,7 +24,7 @@ async function readPage() {
       devices.values = array(devices.values);
       const frame = run.tracks.length * devices.ids.length;
       devices.coded = devices.values instanceof Uint16Array;
-      // Stored as differences to the frame before, modulo 2^16: a Uint16Array wraps around by itself.
+      // Stored as differences to the previous frame modulo 2^16. A Uint16Array wraps around.
       for (let i = frame; devices.coded && i < devices.values.length; i++) devices.values[i] += devices.values[i - frame];
       devices.names = devices.ids.map((id) => id.toLowerCase());
     }
@@ -32,14 +32,16 @@ async function readPage() {
   return page;
 }
 
-// A figure (0: the mean, then the percentiles, then F_θ where the measure has it) of a track in a frame: { mean, std } over seeds; std is NaN for one seed.
+// Returns a statistic of a track in a frame as { mean, std } over seeds. std is NaN for one seed.
+// The index 0 is the mean, followed by the percentiles and, if the measure has it, F_θ.
 function figureAt(run, measure, frame, track, figure) {
   const figures = measure.figures.length / run.rounds.length / run.tracks.length;
   const at = (frame * run.tracks.length + track) * figures + 2 * figure;
   return { mean: measure.figures[at], std: measure.figures[at + 1] };
 }
 
-// Between which numbers a figure lies: { lower, upper }, not finite where an end is not known; null where it is exact.
+// Returns the bounds of a statistic as { lower, upper }, or null if it is exact. Unknown bounds are
+// not finite.
 function boundsAt(run, measure, frame, track, figure) {
   if (!measure.bounds) return null;
   const columns = measure.bounds.length / run.rounds.length / run.tracks.length;
@@ -47,20 +49,22 @@ function boundsAt(run, measure, frame, track, figure) {
   return { lower, upper };
 }
 
-// The height of each bar: devices, or their share of the examples, each device averaged over seeds first.
+// Returns the height of each bar: the devices, or their share of the examples. Each device is
+// averaged over seeds first.
 function histogramAt(run, measure, frame, track) {
   const { bins, heights } = measure.histogram;
   const from = (frame * run.tracks.length + track) * bins;
   return Array.from(heights.subarray(from, from + bins));
 }
 
-// Mean and percentile of the tail of what the bars show.
+// Returns the mean and the tail percentile of the histogram.
 function marksAt(run, measure, frame, track) {
   const [mean, tail] = measure.histogram.marks.subarray(2 * (frame * run.tracks.length + track));
   return { mean, tail };
 }
 
-// The frame nearest to `frame` of which the values of devices are kept: its place among the kept.
+// Returns the index of the stored frame nearest to `frame`. Device values are stored only for some
+// frames.
 function keptFrame(measure, frame) {
   const { frames } = measure.devices;
   let best = 0;
@@ -70,17 +74,17 @@ function keptFrame(measure, frame) {
   return best;
 }
 
-// The value of each device under a track, in one of the kept frames.
+// Returns the value of each device for a track in a stored frame.
 function valuesAt(run, measure, kept, track) {
   const { ids, values } = measure.devices;
   const from = (kept * run.tracks.length + track) * ids.length;
   return Array.from(values.subarray(from, from + ids.length), (value) => decoded(measure.devices, value));
 }
 
-// A value of a device as it was, from what is stored of it.
+// Decodes the stored value of a device.
 const decoded = ({ coded, low, scale }, value) => (coded ? low + (value / 65535) * scale : value);
 
-// The value of one device under a track, in each of the kept frames.
+// Returns the value of one device for a track in each stored frame.
 function deviceOver(run, measure, track, device) {
   const { ids, values, frames } = measure.devices;
   return frames.map((_, kept) => decoded(measure.devices, values[(kept * run.tracks.length + track) * ids.length + device]));

@@ -1,4 +1,4 @@
-// Starts the page, in the light that the reader prefers.
+// Starts the page with the theme that the reader prefers.
 
 const root = document.documentElement;
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
@@ -9,7 +9,8 @@ const applyTheme = () => {
 };
 applyTheme();
 
-// The charting library, 4.7 MB of it, is read once the page stands and its controls answer; a print cannot wait.
+// Loads the charting library (4.7 MB). The page loads it after its controls work, and before it
+// prints.
 function loadPlotly() {
   if (window.Plotly) return;
   const script = document.createElement("script");
@@ -17,8 +18,8 @@ function loadPlotly() {
   document.head.append(script);
 }
 
-// The numbers are read aside. Until they are there the page counts as loading, because a browser without a window prints
-// a page as soon as it has loaded: a document that is open inside holds that back.
+// The numbers are decoded asynchronously. A headless browser prints a page as soon as it has
+// loaded. An open document in an iframe delays the load event until the numbers are available.
 const pending = document.body.appendChild(element("iframe", { hidden: "", title: "loading" }));
 pending.contentDocument.open();
 const loaded = () => {
@@ -28,29 +29,30 @@ const loaded = () => {
 
 readPage().then((page) => {
   const shown = controls(page);
-  const relit = () => { applyTheme(); shown.everything(); };
-  prefersDark.addEventListener("change", relit);
+  const changeTheme = () => { applyTheme(); shown.everything(); };
+  prefersDark.addEventListener("change", changeTheme);
   document.getElementById("theme").addEventListener("click", () => {
     chosenTheme = root.dataset.theme === "dark" ? "light" : "dark";
-    relit();
+    changeTheme();
   });
-  // Paper is white, as wide as the style sheet says, and shows every chart, also those that nobody scrolled to.
+  // A print uses the light theme and the width of the style sheet, and contains all charts,
+  // including those that are not in view.
   let before = null;
   addEventListener("beforeprint", () => {
-    // A page may be told twice.
+    // The event may occur twice.
     if (!root.dataset.print) before = chosenTheme;
     chosenTheme = "light";
     root.dataset.print = "true";
     loadPlotly();
-    relit();
+    changeTheme();
     shown.drawNow();
   });
   addEventListener("afterprint", () => {
     chosenTheme = before;
     delete root.dataset.print;
-    // The charts take the width of the screen again: a chart minds the size of its window, not that of its place.
+    // Resize the charts explicitly: Plotly observes the size of the window, not of the container.
     if (window.Plotly) document.querySelectorAll(".js-plotly-plot").forEach((chart) => Plotly.Plots.resize(chart));
-    relit();
+    changeTheme();
   });
   root.dataset.interactive = String(Math.round(performance.now()));
   loaded();
