@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use chrono::{Local, Timelike as _};
 use deltafl_device::{DeviceConfig, DeviceError, Participation, check_address};
-use deltafl_wire::guard::{Adversary, GuardOptions};
+use deltafl_wire::threat::{Adversary, ThreatOptions};
 use miette::{Report, Result};
 
 use crate::certs::identity_error;
@@ -121,10 +121,10 @@ pub(crate) struct GuardArgs {
     #[arg(long, value_name = "WHO", default_value = "active")]
     adversary: TakenTo,
     /// The share of a cohort that may collude with the server
-    #[arg(long, value_name = "SHARE", default_value_t = GuardOptions::default().gamma)]
+    #[arg(long, value_name = "SHARE", default_value_t = ThreatOptions::default().gamma)]
     gamma: f64,
     /// Devices of a cohort that may collude with the server, however small the cohort is
-    #[arg(long, value_name = "N", default_value_t = GuardOptions::default().accomplices)]
+    #[arg(long, value_name = "N", default_value_t = ThreatOptions::default().accomplices)]
     accomplices: u32,
 }
 
@@ -137,12 +137,12 @@ enum TakenTo {
 
 impl GuardArgs {
     /// The options.
-    pub(crate) fn options(&self) -> GuardOptions {
+    pub(crate) fn options(&self) -> ThreatOptions {
         let adversary = match self.adversary {
             TakenTo::Active => Adversary::Active,
             TakenTo::Curious => Adversary::Curious,
         };
-        GuardOptions { adversary, gamma: self.gamma, accomplices: self.accomplices }
+        ThreatOptions { adversary, gamma: self.gamma, accomplices: self.accomplices }
     }
 }
 

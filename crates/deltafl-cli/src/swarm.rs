@@ -200,7 +200,7 @@ fn options(args: &Args) -> Result<SwarmOptions> {
         consent: Consent {
             open: args.open,
             min_cohort,
-            guard: args.guard.options().guard().map_err(|e| bad_input(e.to_string()))?,
+            guard: args.guard.options().assumptions().map_err(|e| bad_input(e.to_string()))?,
             // Made-up devices: their runs are compared with simulations.
             reproducible: true,
             ..Consent::default()

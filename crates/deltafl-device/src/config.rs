@@ -10,10 +10,10 @@ use deltafl::data::Federation;
 use deltafl::kernel::Isa;
 use deltafl::model::{ModelMismatch, ModelSpec};
 use deltafl::trainer::LocalTrainer;
-use deltafl_wire::contract::Misfit;
-use deltafl_wire::guard::{Adversary, GuardOptions, InvalidShare, permille};
+use deltafl_wire::contract::ContractMismatch;
 use deltafl_wire::identity::{DeviceIdentity, IdentityError};
 use deltafl_wire::loopback;
+use deltafl_wire::threat::{Adversary, InvalidShare, ThreatOptions, permille};
 use serde::Deserialize;
 
 use crate::{
@@ -85,7 +85,7 @@ pub struct DeviceConfig {
 
 impl Default for DeviceConfig {
     fn default() -> Self {
-        let GuardOptions { adversary, gamma, accomplices } = GuardOptions::default();
+        let ThreatOptions { adversary, gamma, accomplices } = ThreatOptions::default();
         let consent = Consent::default();
         Self {
             server: String::new(),
@@ -136,7 +136,7 @@ impl DeviceConfig {
             models: list(&self.allow_model),
             open: self.open,
             min_cohort: self.min_cohort.unwrap_or(least),
-            guard: GuardOptions { adversary, gamma, accomplices }.guard()?,
+            guard: ThreatOptions { adversary, gamma, accomplices }.assumptions()?,
             max_left_out: permille("max-left-out", self.max_left_out, f64::floor)?,
             drawn_only: self.drawn_only,
             work_per_day: Duration::from_secs(60 * self.work_per_day),
@@ -263,7 +263,7 @@ pub enum DeviceError {
         /// The name of the data.
         data: String,
         /// The difference.
-        source: Misfit,
+        source: ContractMismatch,
     },
     /// The device has too few examples for the split of the federation.
     #[error("the federation is for devices with more examples than {name} has in {data}")]

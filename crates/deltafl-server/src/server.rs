@@ -20,7 +20,7 @@ use deltafl_data::run_folder::{RunFolder, RunFolderError};
 use deltafl_data::seeds::Seeds;
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::loopback;
-use deltafl_wire::roster::{Edition, Roster};
+use deltafl_wire::roster::{Roster, RosterVersion};
 use tokio::runtime::Runtime;
 
 pub mod allocator;
@@ -45,7 +45,7 @@ use crate::serve::{Host, Introduction, Setup};
 use deployment::Deployment;
 
 /// The roster of a server without certificates contains the devices of its data, and does not change.
-const LOOPBACK: Edition = Edition { version: 1, expires: u64::MAX };
+const LOOPBACK: RosterVersion = RosterVersion { version: 1, expires: u64::MAX };
 
 /// The model that a server trains, and the data for which it is.
 pub struct ServedModel<'a> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use deltafl::kernel::Isa;
 use deltafl::training::Plan;
-use deltafl_wire::guard::{Adversary, Guard, GuardOptions, InvalidShare};
+use deltafl_wire::threat::{Adversary, InvalidShare, ThreatAssumptions, ThreatOptions};
 use serde::Deserialize;
 
 use crate::Deadlines;
@@ -83,7 +83,7 @@ pub struct ServerConfig {
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        let GuardOptions { adversary, gamma, accomplices } = GuardOptions::default();
+        let ThreatOptions { adversary, gamma, accomplices } = ThreatOptions::default();
         Self {
             out: None,
             listen: SocketAddr::from(([127, 0, 0, 1], 7700)),
@@ -132,9 +132,9 @@ impl ServerConfig {
     }
 
     /// The threat that rounds protect against.
-    fn guard(&self) -> Result<Guard, InvalidShare> {
+    fn guard(&self) -> Result<ThreatAssumptions, InvalidShare> {
         let (adversary, gamma, accomplices) = (self.adversary, self.gamma, self.accomplices);
-        GuardOptions { adversary, gamma, accomplices }.guard()
+        ThreatOptions { adversary, gamma, accomplices }.assumptions()
     }
 
     /// Adds the devices that are invited beyond the cohort to the plan. Returns the rules for `devices` devices.

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use deltafl::training::TrainingError;
 use deltafl_data::run_folder::RunFolderError;
-use deltafl_wire::guard::InvalidShare;
 use deltafl_wire::identity::IdentityError;
 use deltafl_wire::roster::RosterError;
+use deltafl_wire::threat::InvalidShare;
 
 use super::checks::Undeployable;
 use crate::committer::CatchUpError;
