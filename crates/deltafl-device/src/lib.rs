@@ -26,6 +26,7 @@
 mod answer;
 mod cache;
 mod conditions;
+mod config;
 mod consent;
 mod dial;
 pub mod enrolment;
@@ -54,6 +55,9 @@ pub use deltafl_wire::identity::Credentials;
 
 pub use self::cache::BlobCache;
 pub use self::conditions::{Conditions, Hook, Hours, InvalidWindow, Root, TimeWindow, Unmet};
+pub use self::config::{
+    DeviceConfig, DeviceError, DeviceNotice, InvalidAddress, MinuteOfDay, Participation, check_address,
+};
 pub use self::consent::{Consent, NotAllowed, Reason, Willing};
 pub use self::dial::{DialError, Server, Trust, is_refused_certificate};
 pub use self::interruptible::model_trainer;

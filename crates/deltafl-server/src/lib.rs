@@ -5,7 +5,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`serve`], [`engine`] | the server, and its devices as an exchange of the round loop |
+//! | [`server`] | the durable server: options, events, errors |
+//! | [`serve`], [`engine`] | the gRPC side, and its devices as an exchange of the round loop |
 //! | [`listener`] | TCP and TLS below gRPC |
 //! | [`authority`] | the certificate authority, the server's certificate, revocation |
 //! | [`committer`], [`roster_renewal`] | rounds committed in the store and the run folder, the lease; the roster signed anew |
@@ -30,7 +31,9 @@ pub mod refusal;
 pub mod roster_renewal;
 mod round;
 pub mod serve;
+pub mod server;
 mod service;
 pub mod store;
 
 pub use round::Deadlines;
+pub use server::{InitialModel, ServedModel, Server, ServerConfig, ServerError, ServerEvent, ServerListener};

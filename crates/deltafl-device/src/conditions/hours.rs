@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 /// Minutes of a day.
 const DAY: u16 = 24 * 60;
 
@@ -23,7 +25,8 @@ impl Hours {
 }
 
 /// From a minute of the day up to another, which may be one of the next day: `22:00-06:30`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub struct TimeWindow {
     from: u16,
     until: u16,
@@ -53,6 +56,14 @@ impl FromStr for TimeWindow {
         let (from, until) = text.split_once('-').ok_or_else(invalid)?;
         let (from, until) = (minute(from).ok_or_else(invalid)?, minute(until).ok_or_else(invalid)?);
         if from == until || from == DAY { Err(invalid()) } else { Ok(Self { from, until }) }
+    }
+}
+
+impl TryFrom<String> for TimeWindow {
+    type Error = InvalidWindow;
+
+    fn try_from(text: String) -> Result<Self, InvalidWindow> {
+        text.parse()
     }
 }
 
