@@ -12,7 +12,7 @@ use deltafl::algorithm::{Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::options::OptionValues;
 use deltafl::selection::Needs;
 use deltafl::terms::{Clip, Terms, TrackSchedule, Weights};
@@ -292,7 +292,7 @@ impl Experiment {
     }
 
     fn needs(&self, wanted: fn(&Needs) -> bool) -> bool {
-        self.tracks().iter().any(|track| wanted(&track.selection.needs(0, &Memory::default())))
+        self.tracks().iter().any(|track| wanted(&track.selection.needs(0, &AlgorithmState::default())))
     }
 
     /// The experiment as TOML, with every default written out.

@@ -1,7 +1,7 @@
 //! The answer of a device to a question, computed by the core on the data of this device.
 
 use deltafl::device::{HeldOut, LossCache, Member, UpdateRandomness, stream_key};
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::params::{Params, ParamsId};
 use deltafl::question::{Query, Question};
 use deltafl::trainer::{TrainerError, Worker};
@@ -48,7 +48,7 @@ impl Task<'_> {
         question: &Question,
         answering: &Answering,
         losses: &mut Losses,
-        own: &mut [Memory],
+        own: &mut [AlgorithmState],
         worker: &mut dyn Worker,
     ) -> Result<Answer, TrainerError> {
         let covers = |place: usize, query: &Query| answering.covers(place, query);

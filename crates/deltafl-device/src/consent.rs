@@ -10,8 +10,8 @@ use deltafl::terms::{TrackSchedule, Weights};
 use deltafl::trainer::Work;
 use deltafl_secagg::device::DevicePolicy;
 use deltafl_secagg::graph::Permille;
-use deltafl_wire::guard::Guard;
 use deltafl_wire::proto;
+use deltafl_wire::threat::ThreatAssumptions;
 
 /// A day, for the budget of work.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -125,7 +125,7 @@ pub struct Consent {
     /// The fewest devices to hide among, this one included.
     pub min_cohort: usize,
     /// Against whom rounds must protect the device.
-    pub guard: Guard,
+    pub guard: ThreatAssumptions,
     /// The largest share of the drawn that may be left out of a round, where the roster says that cohorts are drawn.
     pub max_left_out: Permille,
     /// Whether to stay away from federations whose server chooses the cohorts.
@@ -156,7 +156,7 @@ impl Default for Consent {
             models: None,
             open: false,
             min_cohort: 30,
-            guard: Guard::default(),
+            guard: ThreatAssumptions::default(),
             max_left_out: Permille::new(500).unwrap_or_default(),
             drawn_only: false,
             work_per_day: DAY,
@@ -249,7 +249,7 @@ impl Consent {
     pub(super) fn policy(&self, max_len: u32, drawn: bool) -> DevicePolicy {
         DevicePolicy {
             min_members: self.min_cohort,
-            adversary: self.guard.insisted(),
+            adversary: self.guard.required(),
             max_len,
             patience: Duration::from_secs(30 * 60),
             max_left_out: (drawn || self.drawn_only).then_some(self.max_left_out),

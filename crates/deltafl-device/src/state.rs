@@ -19,11 +19,11 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::question::RoundKey;
 use deltafl_secagg::device::SeenRounds;
 use deltafl_secagg::params::RoundId;
-use deltafl_wire::roster::{Edition, RosterError};
+use deltafl_wire::roster::{RosterError, RosterVersion};
 use serde::{Deserialize, Serialize};
 
 use self::ledger::Ledger;
@@ -109,9 +109,13 @@ impl DeviceState {
 
     /// Takes a roster that the authority signed, unless it has expired, is older than one taken before, or is another one of
     /// the same version. A newer one is remembered before it is used.
-    pub(crate) fn take_roster(&mut self, edition: Edition, hash: &blake3::Hash) -> Result<(), RosterRefused> {
-        let Edition { version, .. } = edition;
-        if edition.left().is_none() {
+    pub(crate) fn take_roster(
+        &mut self,
+        edition: RosterVersion,
+        hash: &blake3::Hash,
+    ) -> Result<(), RosterRefused> {
+        let RosterVersion { version, .. } = edition;
+        if edition.time_left().is_none() {
             return Err(RosterError::Expired(version).into());
         }
         let shown = SeenRoster { version, hash: Digest::from(*hash) };
@@ -156,7 +160,11 @@ impl DeviceState {
     }
 
     /// What the device remembers for each of these tracks. It never leaves the device.
-    pub(crate) fn recall(&mut self, key: &RoundKey, tracks: &[u32]) -> Result<Vec<Memory>, StateError> {
+    pub(crate) fn recall(
+        &mut self,
+        key: &RoundKey,
+        tracks: &[u32],
+    ) -> Result<Vec<AlgorithmState>, StateError> {
         tracks.iter().map(|&track| self.memory.recall(key, track)).collect()
     }
 
@@ -165,8 +173,8 @@ impl DeviceState {
         &mut self,
         key: &RoundKey,
         tracks: &[u32],
-        before: &[Memory],
-        after: &[Memory],
+        before: &[AlgorithmState],
+        after: &[AlgorithmState],
     ) -> Result<(), StateError> {
         for (&track, (before, after)) in tracks.iter().zip(before.iter().zip(after)) {
             self.memory.remember(key, track, before, after)?;
@@ -250,7 +258,7 @@ mod tests {
     const LATER: u64 = u64::MAX;
 
     fn taken(state: &mut DeviceState, version: u64, bytes: &[u8]) -> Result<(), String> {
-        let edition = Edition { version, expires: LATER };
+        let edition = RosterVersion { version, expires: LATER };
         state.take_roster(edition, &blake3::hash(bytes)).map_err(|e| e.to_string())
     }
 
@@ -270,7 +278,7 @@ mod tests {
 
     #[test]
     fn an_expired_roster_is_refused() {
-        let edition = Edition { version: 4, expires: 1_000 };
+        let edition = RosterVersion { version: 4, expires: 1_000 };
         let refused = DeviceState::default().take_roster(edition, &blake3::hash(b"four")).unwrap_err();
         assert!(matches!(refused, RosterRefused::Roster(RosterError::Expired(4))));
     }

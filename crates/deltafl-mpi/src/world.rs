@@ -142,7 +142,7 @@ impl World {
     /// Returns the work of each rank so far on rank 0, and `None` on the other ranks. Collective.
     pub fn throughput<C: Compute>(&self, exchange: &MpiExchange<'_, C>) -> Option<Throughput> {
         let ranks = exchange.peers();
-        throughput::gather(self, exchange.share(), ranks.busy(), ranks.waited())
+        throughput::gather(self, exchange.work_done(), ranks.busy(), ranks.waited())
     }
 
     /// Wraps the observer of rank 0 for all ranks. The other ranks pass `None`.

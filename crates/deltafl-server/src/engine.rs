@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use deltafl::data::Split;
 use deltafl::exchange::{
-    Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
+    CohortMember, CohortSum, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Traffic,
 };
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query, RoundKey, encode};
@@ -31,7 +31,7 @@ use deltafl_secagg::message::DeviceSet;
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::RingVector;
 use deltafl_secagg::server::{RoundFailure, ServerConfig};
-use deltafl_wire::blob_of;
+use deltafl_wire::params_blob;
 use deltafl_wire::proto;
 use deltafl_wire::roster::session_under;
 use tokio::time::Instant;
@@ -280,7 +280,7 @@ impl Remote {
         Ok(key)
     }
 
-    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
+    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, Failed> {
         let key = (round.seed, round.index);
         let canonical = encode(&RoundKey { run: self.run, ..round.key() }, queries);
         let signed = blake3::hash(&canonical);
@@ -315,7 +315,8 @@ impl Remote {
         if current.slots_left == SLOTS - 1 {
             // Parameters travel once per round, to whoever set up keys.
             let fetched = current.protocol.active().len() as u64;
-            traffic.bytes_down += fetched * distinct(queries).map(|params| blob_of(params).len).sum::<u64>();
+            traffic.bytes_down +=
+                fetched * distinct(queries).map(|params| params_blob(params).len).sum::<u64>();
         }
         let RingVector::Z64(values) = sum.sum else { unreachable!("the slot was opened in Z_2^64") };
         let answered = sum.survivors.len() as u64;
@@ -325,9 +326,9 @@ impl Remote {
             rest = behind;
             let traffic = traffic.part(i as u64, queries.len() as u64);
             // What devices remember stays with them.
-            Sum { values: values.to_vec(), answered, traffic, remembered: Vec::new() }
+            CohortSum { values: values.to_vec(), answered, traffic, remembered: Vec::new() }
         };
-        let sums: Vec<Sum> = queries.iter().enumerate().map(part).collect();
+        let sums: Vec<CohortSum> = queries.iter().enumerate().map(part).collect();
         for (query, sum) in queries.iter().zip(&sums) {
             let step = plausible::Step { most: self.rules.max_step, clip: round.terms.clip };
             if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), step) {
@@ -346,9 +347,9 @@ impl Remote {
 }
 
 /// The sum over nobody.
-fn nothing(query: &Query) -> Sum {
+fn nothing(query: &Query) -> CohortSum {
     let traffic = Traffic::default();
-    Sum { values: vec![0; query.answer_len()], answered: 0, traffic, remembered: Vec::new() }
+    CohortSum { values: vec![0; query.answer_len()], answered: 0, traffic, remembered: Vec::new() }
 }
 
 /// What a sum is for, to those who watch.
@@ -375,7 +376,7 @@ impl Exchange for Remote {
     }
 
     /// Nobody is told before the round begins: who is there by then is not known yet.
-    fn announce(&mut self, _: &[Drawn]) {}
+    fn announce(&mut self, _: &[CohortMember]) {}
 
     /// Waits until as many devices are ready as a round needs. Here alone a server that is to stop does so: a round that has
     /// begun is finished, because devices would not answer its questions again.
@@ -417,7 +418,7 @@ impl Exchange for Remote {
         Ok(self.open_losses(round, tracks))
     }
 
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError> {
         Self::check_cohort(round)?;
         if self.is_given_up((round.seed, round.index)) {
             return Ok(queries.iter().map(nothing).collect());

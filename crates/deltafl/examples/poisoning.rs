@@ -20,12 +20,12 @@ use deltafl::data::{
 };
 use deltafl::exchange::Simulation;
 use deltafl::kernel::Isa;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::metrics::Figures;
 use deltafl::model::{ModelSpec, Score};
 use deltafl::params::{Params, UpdateCode, UpdateSum, add_wrapping};
 use deltafl::question::RoundKey;
-use deltafl::server_step::{Applied, Mean, ServerStep};
+use deltafl::server_step::{Mean, ServerStep, ServerStepInput};
 use deltafl::superquantile::Conformity;
 use deltafl::superquantile::private::PrivateQuantile;
 use deltafl::task::Task;
@@ -141,7 +141,12 @@ struct Checked {
 }
 
 impl ServerStep for Checked {
-    fn apply(&self, at: &Applied<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
+    fn apply(
+        &self,
+        at: &ServerStepInput<'_>,
+        sum: &UpdateSum,
+        memory: &mut AlgorithmState,
+    ) -> Option<Params> {
         // A thousandth for entries and weights that are rounded; the server of a deployment counts it out.
         if norm(sum)? <= CLIP * 1.001 {
             return Mean.apply(at, sum, memory);

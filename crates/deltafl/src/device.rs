@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::data::Examples;
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::{Params, ParamsId};
 use crate::question::{Query, Question, RoundKey};
@@ -105,7 +105,7 @@ impl Member<'_> {
 
     /// Returns α_k, on the terms of the question.
     pub fn weight(&self, key: &RoundKey) -> f64 {
-        key.terms.weights.of(self.examples.len() as u64) as f64
+        key.terms.weights.weight(self.examples.len() as u64) as f64
     }
 
     /// Returns the answers to all queries of a question, one after the other.
@@ -122,7 +122,7 @@ impl Member<'_> {
         question: &Question,
         is_answered: impl Fn(usize, &Query) -> bool,
         losses: &mut LossCache<ParamsId, f64>,
-        own: &mut [Memory],
+        own: &mut [AlgorithmState],
         worker: &mut dyn Worker,
     ) -> Result<Vec<u64>, TrainerError> {
         let Question { key, queries } = question;
@@ -172,7 +172,7 @@ impl Member<'_> {
         query: &Query,
         loss: Option<f64>,
         worker: &mut dyn Worker,
-        own: &mut Memory,
+        own: &mut AlgorithmState,
         sum: &mut [u64],
     ) -> Result<(), TrainerError> {
         match Contribution::new(&query.ask, self.weight(key), loss) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::compute::ComputeError;
 use crate::data::Split;
-use crate::memory::{DeviceMemories, Memory};
+use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Query, RoundKey};
@@ -25,7 +25,7 @@ mod simulation;
 
 use fleet::Fleet;
 pub use masked::SLOTS;
-pub use peers::{Alone, Peers, Share};
+pub use peers::{Alone, Peers, WorkDone};
 pub use simulation::Simulation;
 
 /// The place of a device among those that train: its place in the roster of a deployed federation. In a federation that also
@@ -43,7 +43,7 @@ impl TrainIndex {
 
 /// A device of a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drawn {
+pub struct CohortMember {
     /// Which one.
     pub device: TrainIndex,
     /// How often it was drawn; more than once only with replacement.
@@ -60,7 +60,7 @@ pub struct Round<'a> {
     /// t, counted from 0.
     pub index: u64,
     /// S_t.
-    pub cohort: &'a [Drawn],
+    pub cohort: &'a [CohortMember],
     /// On what terms its devices answer.
     pub terms: Terms,
     /// What the devices of a simulation remember, per update asked for; empty where nobody remembers anything. Devices of a
@@ -118,7 +118,7 @@ impl std::ops::AddAssign for Traffic {
 
 /// The sum over the cohort of the answers to a query, in Z_2^64.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sum {
+pub struct CohortSum {
     /// Entry by entry.
     pub values: Vec<u64>,
     /// Devices of the cohort whose answers are in it.
@@ -127,7 +127,7 @@ pub struct Sum {
     pub traffic: Traffic,
     /// What the devices of a simulation remember of it, by their index among those that train; nothing where they keep it to
     /// themselves.
-    pub remembered: Vec<(TrainIndex, Memory)>,
+    pub remembered: Vec<(TrainIndex, AlgorithmState)>,
 }
 
 /// A device as the evaluation names it.
@@ -236,7 +236,7 @@ pub trait Exchange {
     fn reachable(&mut self) -> Result<Reachable, ExchangeError>;
 
     /// Tells who will be asked in the round after this one, so that an exchange that waits can prepare.
-    fn announce(&mut self, next: &[Drawn]);
+    fn announce(&mut self, next: &[CohortMember]);
 
     /// F_k(w) of each cohort device that answers, per params (open mode; Algorithm 2, lines 3–4).
     /// A device whose loss is not finite is left out.
@@ -247,7 +247,7 @@ pub trait Exchange {
     ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError>;
 
     /// For each query, the sum over the cohort of what the devices answer.
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError>;
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError>;
 
     /// Loss and metrics of every device of a split, per params; `None` where devices keep them to themselves.
     fn evaluate(

@@ -37,12 +37,12 @@ impl Weights {
     /// ```
     /// use deltafl::terms::Weights;
     ///
-    /// let of = |examples| Weights::ALL.map(|weights| weights.of(examples));
+    /// let of = |examples| Weights::ALL.map(|weights| weights.weight(examples));
     /// assert_eq!(of(100), [100, 64, 1]);
     /// assert_eq!(of(7), [7, 4, 1]);
     /// assert_eq!(of(90_000), [90_000, 256, 1]);
     /// ```
-    pub fn of(self, examples: u64) -> u64 {
+    pub fn weight(self, examples: u64) -> u64 {
         match self {
             Self::Exact => examples,
             // ⌊log₂ 2n⌋ / 2 is ⌊log₄ n + ½⌋: the nearest power of four.
@@ -223,9 +223,9 @@ mod tests {
     fn buckets_are_the_nearest_power_of_four_up_to_the_cap() {
         for examples in 1..3000_u64 {
             let nearest = 4_f64.powf(((examples as f64).log2() / 2.0 + 0.5).floor().min(4.0)) as u64;
-            assert_eq!(Weights::Bucketed.of(examples), nearest, "{examples}");
+            assert_eq!(Weights::Bucketed.weight(examples), nearest, "{examples}");
         }
-        assert_eq!([0, u64::MAX].map(|examples| Weights::Bucketed.of(examples)), [1, Weights::CAP]);
+        assert_eq!([0, u64::MAX].map(|examples| Weights::Bucketed.weight(examples)), [1, Weights::CAP]);
     }
 
     #[test]

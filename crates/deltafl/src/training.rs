@@ -14,13 +14,13 @@ use crate::algorithm::Track;
 use crate::cohort::Draw;
 use crate::data::Split;
 use crate::evaluation::CohortEvaluation;
-use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, Traffic};
-use crate::memory::{DeviceMemories, Memory};
+use crate::exchange::{CohortMember, Exchange, ExchangeError, Reachable, Round, Traffic};
+use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Tensor;
 use crate::params::{Params, UpdateSum, WrongLength};
 use crate::question::{Ask, Query};
 use crate::selection::{ETA, ETA_ROUND, SummedTail};
-use crate::server_step::Applied;
+use crate::server_step::ServerStepInput;
 use crate::superquantile::LossDistribution;
 use crate::superquantile::private::RefusedSum;
 
@@ -31,8 +31,8 @@ mod plan;
 mod records;
 
 pub use self::event::{Event, LossReporting, Observer, ObserverError, TrainOptions};
-use self::held_out::HeldOut;
-use self::learning::{Note, learn};
+use self::held_out::HeldOutQueries;
+use self::learning::{LossPhase, learn};
 pub use self::plan::{Decay, InvalidPlan, Local, Plan, PlanBuilder};
 pub use self::records::Records;
 
@@ -55,7 +55,7 @@ pub struct TrackState {
     /// w_t.
     pub params: Params,
     /// What its algorithm keeps between rounds.
-    pub memory: Memory,
+    pub memory: AlgorithmState,
     /// What the devices of a simulation keep between rounds; nothing of a deployed device is ever here.
     pub devices: DeviceMemories,
 }
@@ -63,7 +63,7 @@ pub struct TrackState {
 impl TrackState {
     /// A track at these params, where nothing is remembered yet.
     pub fn new(params: Params) -> Self {
-        Self { params, memory: Memory::default(), devices: DeviceMemories::default() }
+        Self { params, memory: AlgorithmState::default(), devices: DeviceMemories::default() }
     }
 }
 
@@ -243,7 +243,7 @@ fn first_cohort(exchange: &dyn Exchange, plan: &Plan, state: &State, round: u64)
 
 /// A cohort that was drawn ahead.
 struct Announced {
-    cohort: Vec<Drawn>,
+    cohort: Vec<CohortMember>,
     /// How many devices there were then.
     devices: usize,
 }
@@ -292,7 +292,7 @@ fn one_round(
     exchange: &mut dyn Exchange,
     plan: &Plan,
     state: &mut State,
-    cohort: &[Drawn],
+    cohort: &[CohortMember],
     reporting: LossReporting,
 ) -> Result<Finished, TrainingError> {
     let terms = plan.terms;
@@ -300,10 +300,10 @@ fn one_round(
     let training = terms.tracks_of_round(state.round);
 
     let evaluates = plan.evaluates(state.round);
-    let mut held_out = HeldOut::of(plan, &state.tracks, training.clone(), evaluates);
+    let mut held_out = HeldOutQueries::new(plan, &state.tracks, training.clone(), evaluates);
 
     // Lines 3–5: broadcast w_t, learn F_k(w_t) or sums of it, and set η_t.
-    let mut notes = learn(exchange, plan, state, &round, reporting, &mut held_out)?;
+    let mut phases = learn(exchange, plan, state, &round, reporting, &mut held_out)?;
 
     // Lines 6–9: the tail trains, and the server learns the sum of its updates.
     let queries = update_queries(plan, state, training.clone());
@@ -313,14 +313,14 @@ fn one_round(
     let devices = exchange.devices();
     let mut records = Vec::with_capacity(training.len());
     for ((i, query), update) in training.zip(&queries).zip(updates) {
-        notes[i].traffic += update.traffic;
-        notes[i].answered = update.answered;
+        phases[i].traffic += update.traffic;
+        phases[i].answered = update.answered;
         let (track, at) = (&plan.tracks[i], &mut state.tracks[i]);
         let sum = UpdateSum::new(update.values, at.params.len() * (1 + query.sent.len()))
             .map_err(|source| TrainingError::Update { round: round.index, source })?;
         update.remembered.into_iter().for_each(|(device, memory)| at.devices.set(device, memory));
         if let Some(params) =
-            track.server.apply(&Applied { params: &at.params, devices }, &sum, &mut at.memory)
+            track.server.apply(&ServerStepInput { params: &at.params, devices }, &sum, &mut at.memory)
         {
             at.params = params;
         }
@@ -329,7 +329,7 @@ fn one_round(
         let turn = terms.turn(round.index);
         let summed = SummedTail { round: turn, answered, tail_weight: sum.tail_weight() };
         track.selection.observe(&summed, &mut at.memory);
-        records.push(record(&round, i, track, &at.memory, &sum, &notes[i]));
+        records.push(record(&round, i, track, &at.memory, &sum, &phases[i]));
     }
     let last = held_out::after_the_last(exchange, plan, state, &round)?;
     state.round += 1;
@@ -338,7 +338,7 @@ fn one_round(
         record.tell(held_out.told(version, plan.held_out, record.track));
         record.tell(last.told(plan.rounds, plan.held_out, record.track));
     }
-    Ok(Finished { records, losses: notes.into_iter().map(Note::distribution).collect() })
+    Ok(Finished { records, losses: phases.into_iter().map(LossPhase::distribution).collect() })
 }
 
 /// The update that each of these tracks asks of the cohort.
@@ -360,9 +360,9 @@ fn record(
     round: &Round<'_>,
     index: usize,
     track: &Track,
-    memory: &Memory,
+    memory: &AlgorithmState,
     sum: &UpdateSum,
-    note: &Note,
+    note: &LossPhase,
 ) -> RoundRecord {
     let turn = round.terms.turn(round.index);
     RoundRecord {

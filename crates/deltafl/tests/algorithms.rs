@@ -8,7 +8,7 @@ use deltafl::algorithm::{Quantile, Tail, Track, find};
 use deltafl::cohort::Draw;
 use deltafl::data::synthetic::Glyphs;
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Drawn, Reachable, Simulation};
+use deltafl::exchange::{CohortMember, Reachable, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
 use deltafl::options::OptionValue;
@@ -26,7 +26,7 @@ fn federation() -> Federation {
 fn track(kind: &str, given: &[(&str, f64)]) -> Track {
     let algorithm = find(kind).unwrap();
     let given = given.iter().map(|&(name, value)| (name, OptionValue::Real(value)));
-    Track::of(algorithm, &algorithm.options_with(given).unwrap(), 1e-4).unwrap()
+    Track::from_options(algorithm, &algorithm.options_with(given).unwrap(), 1e-4).unwrap()
 }
 
 fn plan(tracks: Vec<Track>) -> Plan {
@@ -80,7 +80,8 @@ fn devices_count_alike_with_uniform_weights_and_by_their_class_with_buckets() {
     );
     let train = federation().split(Split::Train);
     let sum = |weights: Weights| {
-        let of = |drawn: &Drawn| weights.of(federation().example_count(train[drawn.device.place()]));
+        let of =
+            |drawn: &CohortMember| weights.weight(federation().example_count(train[drawn.device.place()]));
         cohort.iter().map(of).sum::<u64>() as f64
     };
     for weights in Weights::ALL {

@@ -14,7 +14,7 @@ use deltafl::cohort::Availability;
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::exchange::{Drawn, Exchange, ExchangeError, Simulation};
+use deltafl::exchange::{CohortMember, Exchange, ExchangeError, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
@@ -86,7 +86,7 @@ fn all_algorithms() -> Vec<Track> {
         private(PrivateQuantile::Mm, half()).into(),
         Tail { nu, eta_every: 2, ..half() }.into(),
         private(PrivateQuantile::OneShot, Tail { nu, ..half() }).into(),
-        Track::of(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
+        Track::from_options(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap(),
     ]
 }
 
@@ -357,7 +357,7 @@ fn a_cohort_that_comes_to_no_sum_is_replaced_under_masks_as_over_a_network() {
     let plan = with_drop_out(plan(vec![Track::fed_avg(), half().into()]), 0.55);
     let threads = NonZeroUsize::new(2);
     let masked = Simulation::with_threads(&trainer, &federation, threads).unwrap().masked(0.2);
-    let mut failed: Vec<Vec<Drawn>> = Vec::new();
+    let mut failed: Vec<Vec<CohortMember>> = Vec::new();
     let mut masked = Intercepted::new(masked).on_sum(|masked, round, queries| {
         let sums = masked.secure_sum(round, queries);
         if let Err(ExchangeError::NoSum { .. }) = sums {

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 
 use deltafl::algorithm::{Quantile, Tail, Track};
 use deltafl::cohort::{Availability, Draw};
-use deltafl::data::synthetic::{Glyphs, Share, Spec};
+use deltafl::data::synthetic::{Fraction, Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split, WithinSplit};
 use deltafl::evaluation::Measure;
 use deltafl::exchange::{Evaluation, Exchange, Reachable, Simulation, SplitEvaluation};
@@ -49,7 +49,7 @@ fn glyphs(devices: u32, seed: u64) -> Federation {
 
 /// A federation of which every device holds some of its examples out.
 fn split(federation: Federation, train: f64, seed: u64) -> Federation {
-    let train = Share::new(train).unwrap();
+    let train = Fraction::new(train).unwrap();
     federation.split_within(&WithinSplit { train, seed, ..WithinSplit::default() }).unwrap()
 }
 

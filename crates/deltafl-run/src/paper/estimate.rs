@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use deltafl::cohort::{Draw, Sampling};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Drawn, Reachable, Round};
+use deltafl::exchange::{CohortMember, Reachable, Round};
 use deltafl::trainer::Sgd;
 use deltafl::training::{Event, Observer, ObserverError, train};
 use deltafl_data::experiment::Experiment;
@@ -132,7 +132,7 @@ impl Cohorts {
         Self { sampling, seed, weights, full }
     }
 
-    fn draw(&self, round: u64) -> Vec<Drawn> {
+    fn draw(&self, round: u64) -> Vec<CohortMember> {
         let draw = Draw { seed: self.seed, round, attempt: 0 };
         self.sampling.cohort(self.weights.len(), draw, &Reachable::Everyone)
     }

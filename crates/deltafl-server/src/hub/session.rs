@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use deltafl_wire::proto::{FromDevice, Hello, Part, from_device, from_server};
-use deltafl_wire::{Assembly, PART, PartError, VERSION};
+use deltafl_wire::{FRAGMENT, FragmentError, Reassembly, VERSION};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout_at;
 use tonic::{Status, Streaming};
@@ -100,7 +100,7 @@ impl ConnectedDevices {
 /// A message of a device that is coming in.
 #[derive(Default)]
 struct Incoming {
-    assembly: Assembly,
+    assembly: Reassembly,
     /// Room among the messages that are coming in.
     room: Option<OwnedSemaphorePermit>,
     /// When all of it must be there.
@@ -196,7 +196,7 @@ impl Session {
             incoming.unwanted = incoming.unwanted.saturating_sub(part.data.len().max(1));
             return Ok(None);
         }
-        if !incoming.assembly.is_partial() && total > PART {
+        if !incoming.assembly.is_partial() && total > FRAGMENT {
             if !self.take_expected() {
                 self.hub.refusals.count(Refusal::Late);
                 incoming.unwanted = total.saturating_sub(part.data.len());
@@ -210,7 +210,7 @@ impl Session {
                 incoming.deadline = None;
                 Ok(Some(What::Message { bytes, _room: incoming.room.take() }))
             }
-            Err(PartError::TooLong { .. }) => Err(Refusal::TooLong),
+            Err(FragmentError::TooLong { .. }) => Err(Refusal::TooLong),
             Err(_) => Err(Refusal::Malformed),
         }
     }

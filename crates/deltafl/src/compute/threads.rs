@@ -148,19 +148,20 @@ impl Compute for Threads<'_> {
         let code = key.code();
         let lens: Vec<usize> = sums.iter().map(Vec::len).collect();
         // A thread has memory only for the sums that it adds to.
-        let none = || Own { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
-        let update = |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, thread: &mut Own| {
-            let UpdateTask { device, params, sent, own, plan, weight, sum } = tasks[t];
-            at.set(device);
-            thread.sums[sum].resize(lens[sum], 0);
-            let mut stream = update_stream(key, stream_key(self.federation.id(device)));
-            let examples = self.federation.examples(device);
-            let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
-            let sum = &mut thread.sums[sum];
-            let memory = add_update(&code, &task, weight, own, &mut stream, worker, sum)?;
-            thread.remembered.extend(memory.map(|memory| (t, memory)));
-            Ok(())
-        };
+        let none = || ThreadSums { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
+        let update =
+            |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, thread: &mut ThreadSums| {
+                let UpdateTask { device, params, sent, own, plan, weight, sum } = tasks[t];
+                at.set(device);
+                thread.sums[sum].resize(lens[sum], 0);
+                let mut stream = update_stream(key, stream_key(self.federation.id(device)));
+                let examples = self.federation.examples(device);
+                let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
+                let sum = &mut thread.sums[sum];
+                let memory = add_update(&code, &task, weight, own, &mut stream, worker, sum)?;
+                thread.remembered.extend(memory.map(|memory| (t, memory)));
+                Ok(())
+            };
         let mut remembered = Vec::new();
         for own in self.share(tasks.len(), none, update)? {
             remembered.extend(own.remembered);
@@ -174,7 +175,7 @@ impl Compute for Threads<'_> {
 }
 
 /// What a thread adds up, and what its devices remember.
-struct Own {
+struct ThreadSums {
     sums: Vec<Vec<u64>>,
     remembered: Remembered,
 }

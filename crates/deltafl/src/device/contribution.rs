@@ -5,7 +5,7 @@
 
 use crate::evaluation::{self, Measure};
 use crate::exchange::Evaluation;
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::UpdateCode;
 use crate::question::Ask;
@@ -80,11 +80,11 @@ pub(crate) fn add_update(
     code: &UpdateCode,
     task: &LocalTask<'_>,
     weight: f64,
-    own: Option<&Memory>,
+    own: Option<&AlgorithmState>,
     stream: &mut Stream,
     worker: &mut dyn Worker,
     sum: &mut [u64],
-) -> Result<Option<Memory>, TrainerError> {
+) -> Result<Option<AlgorithmState>, TrainerError> {
     if weight.is_nan() {
         UpdateCode::refuse(sum);
         return Ok(None);

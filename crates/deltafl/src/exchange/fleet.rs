@@ -7,14 +7,15 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::peers::{cut, owners};
-use super::recall::{self, Recalled};
+use super::recall::{self, MemoryUpdate};
 use super::{
-    Drawn, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, Share, SplitEvaluation, TrainIndex,
+    CohortMember, EvaluatedDevice, Evaluation, ExchangeError, Peers, Round, SplitEvaluation, TrainIndex,
+    WorkDone,
 };
 use crate::compute::{Block, Compute, UpdateTask};
 use crate::data::{Federation, FederationIndex, Split};
 use crate::device::{Contribution, LossCache, add_evaluation, blocks, mean_loss, stream_key};
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Ask, Query};
@@ -33,17 +34,17 @@ pub(super) struct Fleet<'a, C, P> {
     /// F_k(w) of the devices of the current cohort, in its order.
     losses: LossCache<Params, Vec<f64>>,
     /// The cohort whose losses are known.
-    cohort: Vec<Drawn>,
+    cohort: Vec<CohortMember>,
     /// By federation index, where each device has the examples that it holds out; found when somebody first asks.
     held_out: Option<Vec<Option<FederationIndex>>>,
     /// The cohort of the next round.
-    next: Vec<Drawn>,
-    share: Share,
+    next: Vec<CohortMember>,
+    work_done: WorkDone,
 }
 
 /// An update that a member of the cohort owes.
 #[derive(Clone, Copy)]
-struct Owed {
+struct PendingUpdate {
     query: usize,
     member: usize,
     /// α_k·ω_k; NaN where the loss is not a number.
@@ -56,14 +57,21 @@ struct Owed {
 pub(super) struct Answers {
     /// Per query, or per member.
     pub(super) values: Vec<Vec<u64>>,
-    recalled: Vec<Recalled>,
+    memory_updates: Vec<MemoryUpdate>,
 }
 
 impl Answers {
     /// What the devices of a cohort remember of a query, by their index among those that train.
-    pub(super) fn remembered(&mut self, round: &Round<'_>, query: usize) -> Vec<(TrainIndex, Memory)> {
-        let recalled = self.recalled.extract_if(.., |recalled| recalled.query == query);
-        recalled.map(|Recalled { member, memory, .. }| (round.cohort[member].device, memory)).collect()
+    pub(super) fn remembered(
+        &mut self,
+        round: &Round<'_>,
+        query: usize,
+    ) -> Vec<(TrainIndex, AlgorithmState)> {
+        let memory_updates =
+            self.memory_updates.extract_if(.., |memory_updates| memory_updates.query == query);
+        memory_updates
+            .map(|MemoryUpdate { member, memory, .. }| (round.cohort[member].device, memory))
+            .collect()
     }
 }
 
@@ -85,7 +93,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
             cohort: Vec::new(),
             held_out: None,
             next: Vec::new(),
-            share: Share::default(),
+            work_done: WorkDone::default(),
         })
     }
 
@@ -105,12 +113,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 
     /// What this process has computed so far.
-    pub(super) fn share(&self) -> Share {
-        self.share
+    pub(super) fn work_done(&self) -> WorkDone {
+        self.work_done
     }
 
     /// Takes in who will be asked in the next round.
-    pub(super) fn announce(&mut self, next: &[Drawn]) {
+    pub(super) fn announce(&mut self, next: &[CohortMember]) {
         self.next = next.to_vec();
         let devices = self.federation_indices(next);
         self.compute.prefetch(&devices);
@@ -126,7 +134,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let of_params = |params: &&Params| {
             let losses = self.losses.get(params).map_or(&[][..], Vec::as_slice);
             let answering = round.cohort.iter().zip(losses).filter(|(drawn, _)| !drawn.dropped);
-            let told = |(drawn, &loss): (&Drawn, &f64)| DeviceLoss::new(loss, self.weight(round, drawn)).ok();
+            let told =
+                |(drawn, &loss): (&CohortMember, &f64)| DeviceLoss::new(loss, self.weight(round, drawn)).ok();
             answering.filter_map(told).collect()
         };
         Ok(params.iter().map(of_params).collect())
@@ -135,12 +144,12 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     /// For each query, the sum of the answers over the cohort.
     pub(super) fn sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
-        let mut owed = self.owed(round, queries);
-        let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+        let mut pending = self.pending_updates(round, queries);
+        let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
         let mut owners = owners(&costs, self.peers.size()).into_iter();
-        owed.retain(|_| owners.next() == Some(self.peers.rank()));
+        pending.retain(|_| owners.next() == Some(self.peers.rank()));
         let mut sums: Vec<Vec<u64>> = queries.iter().map(|query| vec![0; query.answer_len()]).collect();
-        let recalled = self.update(round, queries, &owed, |owed| owed.query, &mut sums)?;
+        let memory_updates = self.update(round, queries, &pending, |pending| pending.query, &mut sums)?;
         let everybody: Vec<usize> = (0..round.cohort.len()).collect();
         let told = self.held_out_scores(round, queries, &everybody)?;
         if self.peers.rank() == 0 {
@@ -151,7 +160,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 }
             }
         }
-        self.meet(round, queries, Answers { values: sums, recalled })
+        self.meet(round, queries, Answers { values: sums, memory_updates })
     }
 
     /// The answers of some members to all queries, one behind the other: the inputs of a masked sum.
@@ -162,18 +171,18 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         members: &[usize],
     ) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
-        let place = |owed: &Owed| members.iter().position(|&member| member == owed.member);
-        let mut owed = self.owed(round, queries);
-        owed.retain(|owed| place(owed).is_some());
-        let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+        let place = |pending: &PendingUpdate| members.iter().position(|&member| member == pending.member);
+        let mut pending = self.pending_updates(round, queries);
+        pending.retain(|pending| place(pending).is_some());
+        let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
         let mut owners = owners(&costs, self.peers.size()).into_iter();
-        owed.retain(|_| owners.next() == Some(self.peers.rank()));
+        pending.retain(|_| owners.next() == Some(self.peers.rank()));
 
         let lens: Vec<usize> = queries.iter().map(Query::answer_len).collect();
         let mut parts: Vec<Vec<u64>> =
             members.iter().flat_map(|_| lens.iter().map(|&len| vec![0; len])).collect();
-        let part = |owed: &Owed| place(owed).unwrap_or(0) * queries.len() + owed.query;
-        let mut recalled = self.update(round, queries, &owed, part, &mut parts)?;
+        let part = |pending: &PendingUpdate| place(pending).unwrap_or(0) * queries.len() + pending.query;
+        let mut memory_updates = self.update(round, queries, &pending, part, &mut parts)?;
         let told = self.held_out_scores(round, queries, members)?;
         if self.peers.rank() == 0 {
             for (part, values) in parts.iter_mut().enumerate() {
@@ -184,13 +193,13 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
         // Each process holds what it computed, and zeros elsewhere: the sum over all of them puts the parts together.
         let mut whole = parts.concat();
-        whole.push(recall::word(&recalled));
+        whole.push(recall::word(&memory_updates));
         let mut whole = self.peers.sum(whole, &mut || false)?;
         if whole.pop() != Some(0) {
-            recalled = recall::meet(&mut self.peers, recalled)?;
+            memory_updates = recall::meet(&mut self.peers, memory_updates)?;
         }
         let len: usize = lens.iter().sum();
-        Ok(Answers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), recalled })
+        Ok(Answers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), memory_updates })
     }
 
     /// Loss and metrics of every device of a split, per params.
@@ -227,13 +236,13 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         })
     }
 
-    fn federation_indices(&self, cohort: &[Drawn]) -> Vec<FederationIndex> {
+    fn federation_indices(&self, cohort: &[CohortMember]) -> Vec<FederationIndex> {
         cohort.iter().map(|drawn| self.train[drawn.device.place()]).collect()
     }
 
     /// α_k, times how often the device was drawn.
-    fn weight(&self, round: &Round<'_>, drawn: &Drawn) -> f64 {
-        round.terms.weights.of(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
+    fn weight(&self, round: &Round<'_>, drawn: &CohortMember) -> f64 {
+        round.terms.weights.weight(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
     }
 
     /// F_k(w) of a member of the cohort, if it is known.
@@ -287,7 +296,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         let cuts = cut(blocks.iter().map(|block| block.examples.len() as u64), self.peers.size());
         let mine = &blocks[cuts[self.peers.rank()].clone()];
         let examples = mine.iter().map(|block| block.examples.len() as u64).sum::<u64>();
-        self.share.examples += examples * params.len() as u64;
+        self.work_done.examples += examples * params.len() as u64;
 
         let part = self.peers.compute(|| self.compute.scores(mine, params))?.concat();
         let lengths: Vec<usize> = cuts.iter().map(|cut| cut.len() * params.len()).collect();
@@ -307,7 +316,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
 
     /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
     /// end. A device that does not count costs nothing.
-    fn owed(&self, round: &Round<'_>, queries: &[Query]) -> Vec<Owed> {
+    fn pending_updates(&self, round: &Round<'_>, queries: &[Query]) -> Vec<PendingUpdate> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
         for member in answering {
@@ -323,11 +332,11 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                     Contribution::new(ask, self.weight(round, drawn), loss)
                 {
                     let examples = plan.examples(self.counts[drawn.device.place()]);
-                    all.push(Owed { query, member, weight, examples });
+                    all.push(PendingUpdate { query, member, weight, examples });
                 }
             }
         }
-        all.sort_by_key(|owed| Reverse(owed.examples));
+        all.sort_by_key(|pending| Reverse(pending.examples));
         all
     }
 
@@ -351,28 +360,28 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         &mut self,
         round: &Round<'_>,
         queries: &[Query],
-        owed: &[Owed],
-        sum_of: impl Fn(&Owed) -> usize,
+        pending: &[PendingUpdate],
+        sum_of: impl Fn(&PendingUpdate) -> usize,
         sums: &mut [Vec<u64>],
-    ) -> Result<Vec<Recalled>, ExchangeError> {
-        self.share.updates += owed.len() as u64;
-        self.share.examples += owed.iter().map(|owed| owed.examples).sum::<u64>();
-        let task = |owed: &Owed| {
-            let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[owed.query] else {
+    ) -> Result<Vec<MemoryUpdate>, ExchangeError> {
+        self.work_done.updates += pending.len() as u64;
+        self.work_done.examples += pending.iter().map(|pending| pending.examples).sum::<u64>();
+        let task = |pending: &PendingUpdate| {
+            let Query { params, sent, ask: Ask::Update { plan, .. }, .. } = &queries[pending.query] else {
                 return None;
             };
-            let drawn = round.cohort[owed.member].device;
-            let own = round.own.get(owed.query).and_then(|devices| devices.get(drawn));
+            let drawn = round.cohort[pending.member].device;
+            let own = round.own.get(pending.query).and_then(|devices| devices.get(drawn));
             let device = self.train[drawn.place()];
-            Some(UpdateTask { device, params, sent, own, plan, weight: owed.weight, sum: sum_of(owed) })
+            Some(UpdateTask { device, params, sent, own, plan, weight: pending.weight, sum: sum_of(pending) })
         };
-        let tasks: Vec<UpdateTask<'_>> = owed.iter().filter_map(task).collect();
+        let tasks: Vec<UpdateTask<'_>> = pending.iter().filter_map(task).collect();
         let remembered = self.peers.compute(|| self.compute.updates(&round.key(), &tasks, sums))?;
-        let recalled = |(task, memory): (usize, Memory)| {
-            let Owed { query, member, .. } = owed[task];
-            Recalled { query, member, memory }
+        let memory_updates = |(task, memory): (usize, AlgorithmState)| {
+            let PendingUpdate { query, member, .. } = pending[task];
+            MemoryUpdate { query, member, memory }
         };
-        Ok(remembered.into_iter().map(recalled).collect())
+        Ok(remembered.into_iter().map(memory_updates).collect())
     }
 
     /// Adds a member's answer to a step of a private quantile.
@@ -439,16 +448,16 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         &mut self,
         round: &Round<'_>,
         queries: &[Query],
-        Answers { values, mut recalled }: Answers,
+        Answers { values, mut memory_updates }: Answers,
     ) -> Result<Answers, ExchangeError> {
         if self.peers.size() == 1 {
-            return Ok(Answers { values, recalled });
+            return Ok(Answers { values, memory_updates });
         }
         let mut expected = self.expected(round, queries).into_iter();
         let federation = self.federation;
         let mut meanwhile = || expected.next().map(|k| federation.examples(k).touch()).is_some();
         let mut mine = values.concat();
-        mine.push(recall::word(&recalled));
+        mine.push(recall::word(&memory_updates));
         let total = self.peers.sum(mine, &mut meanwhile)?;
         let mut rest = total.as_slice();
         let mut part = |sum: &Vec<u64>| {
@@ -458,9 +467,9 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         };
         let values = values.iter().map(&mut part).collect();
         if rest != [0] {
-            recalled = recall::meet(&mut self.peers, recalled)?;
+            memory_updates = recall::meet(&mut self.peers, memory_updates)?;
         }
-        Ok(Answers { values, recalled })
+        Ok(Answers { values, memory_updates })
     }
 
     /// The devices with which this process begins the next round, if that round goes as
@@ -472,11 +481,11 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
         let devices = self.federation_indices(&self.next);
         if self.losses.is_empty() {
-            let owed = self.owed(&Round { cohort: &self.next, ..*round }, queries);
-            let costs: Vec<u64> = owed.iter().map(|owed| owed.examples).collect();
+            let pending = self.pending_updates(&Round { cohort: &self.next, ..*round }, queries);
+            let costs: Vec<u64> = pending.iter().map(|pending| pending.examples).collect();
             let owners = owners(&costs, self.peers.size());
-            let mine = owed.iter().zip(owners).filter(|(_, owner)| *owner == self.peers.rank());
-            mine.map(|(owed, _)| devices[owed.member]).collect()
+            let mine = pending.iter().zip(owners).filter(|(_, owner)| *owner == self.peers.rank());
+            mine.map(|(pending, _)| devices[pending.member]).collect()
         } else {
             let costs = devices.iter().map(|&k| self.federation.example_count(k));
             devices[cut(costs, self.peers.size())[self.peers.rank()].clone()].to_vec()

@@ -15,9 +15,9 @@ use deltafl_secagg::simulate::{DropOut, SimulatedRound, SimulationConfig, Simula
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use super::{Drawn, ExchangeError, Fleet, Peers, Round, Sum, Traffic, TrainIndex};
+use super::{CohortMember, CohortSum, ExchangeError, Fleet, Peers, Round, Traffic, TrainIndex};
 use crate::compute::Compute;
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::question::{Ask, Query, encode};
 use crate::stream::{Purpose, Stream};
 
@@ -37,7 +37,7 @@ struct Setup {
     round: (u64, u64),
     /// How often keys were set up in it.
     generation: u64,
-    cohort: Vec<Drawn>,
+    cohort: Vec<CohortMember>,
     protocol: SimulatedRound,
     counted: Traffic,
     slots_left: u32,
@@ -57,7 +57,7 @@ impl MaskedSums {
         fleet: &mut Fleet<'_, C, P>,
         round: &Round<'_>,
         queries: &[Query],
-    ) -> Result<Vec<Sum>, ExchangeError> {
+    ) -> Result<Vec<CohortSum>, ExchangeError> {
         let mut failed = None;
         let slot = self.slot(fleet, round, queries, &mut failed);
         if let Some(error) = failed {
@@ -76,7 +76,12 @@ impl MaskedSums {
             let mut traffic = traffic.part(q as u64, queries.len() as u64);
             traffic.bytes_down += params_down(round, query);
             let remembered = std::mem::take(&mut remembered[q]);
-            sums.push(Sum { values: values.to_vec(), answered: round.answering(), traffic, remembered });
+            sums.push(CohortSum {
+                values: values.to_vec(),
+                answered: round.answering(),
+                traffic,
+                remembered,
+            });
         }
         Ok(sums)
     }
@@ -132,7 +137,7 @@ impl MaskedSums {
         let ready = HashMap::new();
         let mut answers = Inputs { fleet, round, queries, ready, remembered: &mut remembered, failed };
         let signed = blake3::hash(&encode(&round.key(), queries));
-        let input = |DeviceId(device)| answers.of(position[&device]);
+        let input = |DeviceId(device)| answers.input(position[&device]);
         let sum = setup.protocol.sum(len as u32, signed.as_bytes(), input)?.sum;
         let traffic = setup.new_traffic();
         self.setup = Some(setup);
@@ -158,7 +163,7 @@ struct Slot {
     sum: Vec<u64>,
     traffic: Traffic,
     /// Per query.
-    remembered: Vec<Vec<(TrainIndex, Memory)>>,
+    remembered: Vec<Vec<(TrainIndex, AlgorithmState)>>,
 }
 
 impl Setup {
@@ -188,14 +193,14 @@ struct Inputs<'a, 'f, C, P> {
     queries: &'a [Query],
     ready: HashMap<usize, Vec<u64>>,
     /// What devices remember, per query.
-    remembered: &'a mut [Vec<(TrainIndex, Memory)>],
+    remembered: &'a mut [Vec<(TrainIndex, AlgorithmState)>],
     /// Why a device could not be computed; the sum is thrown away then.
     failed: &'a mut Option<ExchangeError>,
 }
 
 impl<C: Compute, P: Peers> Inputs<'_, '_, C, P> {
     /// The input of member `i` of the cohort. Devices are asked in the order of their ids.
-    fn of(&mut self, i: usize) -> Vec<u64> {
+    fn input(&mut self, i: usize) -> Vec<u64> {
         if !self.ready.contains_key(&i) {
             let wanted = self.round.cohort[i].device;
             let mut next: Vec<usize> = (0..self.round.cohort.len())

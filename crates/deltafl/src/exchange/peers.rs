@@ -61,7 +61,7 @@ impl Peers for Alone {
 
 /// What one process has computed so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct WorkDone {
     /// Local updates.
     pub updates: u64,
     /// Examples evaluated or trained on.

@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use super::masked::MaskedSums;
 use super::{
-    Alone, Drawn, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, Share, SplitEvaluation, Sum,
-    Traffic,
+    Alone, CohortMember, CohortSum, Exchange, ExchangeError, Fleet, Peers, Reachable, Round, SplitEvaluation,
+    Traffic, WorkDone,
 };
 use crate::compute::{Compute, Threads};
 use crate::data::{Federation, Split};
@@ -93,8 +93,8 @@ impl<'a, C: Compute, P: Peers> Simulation<'a, C, P> {
     }
 
     /// Returns the work that this process has done so far.
-    pub fn share(&self) -> Share {
-        self.fleet.share()
+    pub fn work_done(&self) -> WorkDone {
+        self.fleet.work_done()
     }
 }
 
@@ -111,7 +111,7 @@ impl<C: Compute, P: Peers> Exchange for Simulation<'_, C, P> {
         Ok(Reachable::Everyone)
     }
 
-    fn announce(&mut self, next: &[Drawn]) {
+    fn announce(&mut self, next: &[CohortMember]) {
         self.fleet.announce(next);
     }
 
@@ -123,7 +123,7 @@ impl<C: Compute, P: Peers> Exchange for Simulation<'_, C, P> {
         self.fleet.losses(round, params)
     }
 
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError> {
         match &mut self.masks {
             Some(masks) => masks.sum(&mut self.fleet, round, queries),
             None => plain_sum(&mut self.fleet, round, queries),
@@ -144,13 +144,13 @@ fn plain_sum<C: Compute, P: Peers>(
     fleet: &mut Fleet<'_, C, P>,
     round: &Round<'_>,
     queries: &[Query],
-) -> Result<Vec<Sum>, ExchangeError> {
+) -> Result<Vec<CohortSum>, ExchangeError> {
     let mut answers = fleet.sum(round, queries)?;
     let answered = round.answering();
     let values = std::mem::take(&mut answers.values);
     let sum = |(i, (values, query))| {
         let remembered = answers.remembered(round, i);
-        Sum { values, answered, traffic: plain_traffic(round, query), remembered }
+        CohortSum { values, answered, traffic: plain_traffic(round, query), remembered }
     };
     Ok(values.into_iter().zip(queries).enumerate().map(sum).collect())
 }

@@ -350,7 +350,7 @@ mod tests {
             let refused = valid().learning_rate(rate).build().err();
             assert!(matches!(refused, Some(InvalidPlan::NotPositive { what: "learning rate", .. })));
         }
-        let scaffold = Track::of(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap();
+        let scaffold = Track::from_options(&SCAFFOLD, &SCAFFOLD.options_with([]).unwrap(), 0.0).unwrap();
         let terms = Terms { clip: Clip::try_from(1.0).ok(), ..Terms::PRIVATE };
         let refused = valid().track(scaffold).terms(terms).build().err().unwrap();
         assert!(refused.to_string().starts_with("updates are clipped, but SCAFFOLD"), "{refused}");

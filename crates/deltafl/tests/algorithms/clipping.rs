@@ -2,7 +2,7 @@
 
 use deltafl::device::{Member, UpdateRandomness, stream_key};
 use deltafl::exchange::Simulation;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::params::UpdateCode;
 use deltafl::question::{Ask, Query, RoundKey};
 use deltafl::selection::Weighting;
@@ -79,7 +79,7 @@ fn masked_sums_and_a_device_on_its_own_clip_alike() {
             key: stream_key(federation.id(device)),
             held_out: None,
         };
-        let (mut worker, mut own) = (trainer.worker(), Memory::default());
+        let (mut worker, mut own) = (trainer.worker(), AlgorithmState::default());
         member.answer(&key, &query, None, &mut *worker, &mut own, &mut sum).unwrap();
     }
     let sum = deltafl::params::UpdateSum::new(sum, query.params.len()).unwrap();
@@ -108,7 +108,7 @@ fn an_algorithm_that_sends_more_than_w_is_not_clipped_in_silence() {
     let ask = Ask::Update { weighting: Weighting::everyone(), plan: local };
     let query = Query { sent: vec![w.clone()], ..Query::new(w, ask) };
     let key = RoundKey { run: 0, seed: 7, round: 0, members: 6, terms };
-    let (mut own, mut sum) = (Memory::default(), vec![0; query.answer_len()]);
+    let (mut own, mut sum) = (AlgorithmState::default(), vec![0; query.answer_len()]);
     let answered = member.answer(&key, &query, None, &mut *trainer.worker(), &mut own, &mut sum);
     assert!(answered.unwrap_err().to_string().contains("updates are clipped"));
 }

@@ -1,13 +1,15 @@
 //! An exchange for tests that intercepts calls of another exchange. Other crates include this file.
 
 use deltafl::data::Split;
-use deltafl::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Sum};
+use deltafl::exchange::{
+    CohortMember, CohortSum, Exchange, ExchangeError, Reachable, Round, SplitEvaluation,
+};
 use deltafl::params::Params;
 use deltafl::question::Query;
 use deltafl::superquantile::DeviceLoss;
 
 /// Computes a sum by the inner exchange, or in its place.
-type SumHook<'h, E> = dyn FnMut(&mut E, &Round<'_>, &[Query]) -> Result<Vec<Sum>, ExchangeError> + 'h;
+type SumHook<'h, E> = dyn FnMut(&mut E, &Round<'_>, &[Query]) -> Result<Vec<CohortSum>, ExchangeError> + 'h;
 
 /// An exchange that forwards every call that a test does not intercept.
 pub struct Intercepted<'h, E> {
@@ -32,7 +34,7 @@ impl<'h, E: Exchange> Intercepted<'h, E> {
     /// Calls `hook` instead of [`Exchange::secure_sum`].
     pub fn on_sum(
         self,
-        hook: impl FnMut(&mut E, &Round<'_>, &[Query]) -> Result<Vec<Sum>, ExchangeError> + 'h,
+        hook: impl FnMut(&mut E, &Round<'_>, &[Query]) -> Result<Vec<CohortSum>, ExchangeError> + 'h,
     ) -> Self {
         Self { on_sum: Box::new(hook), ..self }
     }
@@ -60,7 +62,7 @@ impl<E: Exchange> Exchange for Intercepted<'_, E> {
         self.inner.attempts()
     }
 
-    fn announce(&mut self, next: &[Drawn]) {
+    fn announce(&mut self, next: &[CohortMember]) {
         self.inner.announce(next);
     }
 
@@ -79,7 +81,7 @@ impl<E: Exchange> Exchange for Intercepted<'_, E> {
         self.inner.losses(round, params)
     }
 
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError> {
         (self.on_sum)(&mut self.inner, round, queries)
     }
 
