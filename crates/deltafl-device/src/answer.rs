@@ -1,4 +1,4 @@
-//! A device's answer to a question: the code of every exchange, on this device's data.
+//! Computes a device's answer to a question with the code that all exchanges share.
 
 use deltafl::device::{HeldOut, Member, UpdateRandomness, stream_key};
 use deltafl::memory::Memory;
@@ -8,33 +8,33 @@ use deltafl::trainer::{TrainerError, Worker};
 
 use super::Data;
 
-/// F_k(w) at the params of the present round, so that it is computed once.
+/// Caches F_k(w) at the params of the current round, so that it is computed once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Losses {
     round: Option<(u64, u64)>,
     by_params: Vec<(blake3::Hash, f64)>,
 }
 
-/// An answer, and what it is bound to.
+/// An answer and the round to which it is bound.
 pub(super) struct Answer {
     pub(super) values: Vec<u64>,
     pub(super) context: Vec<u8>,
 }
 
-/// Everything that a device needs to answer a question.
+/// Everything a device needs to answer a question.
 pub(super) struct Task<'a> {
     pub(super) data: &'a Data,
-    /// What its trainer predicts.
+    /// The trainer of the device.
     pub(super) task: deltafl::task::Task,
-    /// Where the random numbers of its updates come from.
+    /// The source of the random numbers of its updates.
     pub(super) randomness: UpdateRandomness,
 }
 
-/// Which queries of a question a device answers.
+/// The queries of a question that a device answers.
 pub(super) struct Answering {
-    /// The track whose queries it answers; `None` stands for every track.
+    /// The track whose queries it answers, or every track if `None`.
     pub(super) track: Option<u32>,
-    /// The queries of the track to which it adds nothing all the same.
+    /// The queries of the track to which the device contributes zeros.
     pub(super) silent: Vec<usize>,
 }
 
@@ -45,8 +45,8 @@ impl Answering {
 }
 
 impl Task<'_> {
-    /// The answers to all queries, one behind the other: zeros to those that the device does not answer. `own` is what the
-    /// device remembers, per query.
+    /// Returns the concatenated answers to all queries, with zeros for queries that the device does
+    /// not answer. `own` is the device's memory for each query.
     pub(super) fn answer(
         &self,
         question: &Question,
@@ -73,7 +73,7 @@ impl Task<'_> {
         Ok(Answer { values, context: question.digest().as_bytes().to_vec() })
     }
 
-    /// F_k at each of the params.
+    /// Returns F_k at each of the params.
     pub(super) fn losses(
         &self,
         params: &[Params],
