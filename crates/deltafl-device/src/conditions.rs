@@ -52,10 +52,10 @@ pub enum Unmet {
     #[error("the machine is not on mains power")]
     Battery,
     /// The network is metered.
-    #[error("the network {0} is a mobile modem's or Bluetooth")]
+    #[error("the network {0} belongs to a mobile modem or to Bluetooth")]
     Metered(String),
     /// The command failed or has not finished its first run.
-    #[error("the owner's command does not say that there is time")]
+    #[error("the owner's command does not permit participation")]
     Hook,
     /// The system does not expose the required state.
     #[error("this system does not expose its {what} state in {path}")]

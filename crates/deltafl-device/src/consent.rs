@@ -82,18 +82,16 @@ const FEW_EXAMPLES: u64 = 100;
 /// The reason for which a device refuses the work of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TooMuch {
-    #[error(
-        "a question that goes over {visits} examples is beyond the {most} that this device's owner allows"
-    )]
+    #[error("a question that visits {visits} examples, more than the {most} that this device's owner allows")]
     Visits { visits: u64, most: u64 },
-    #[error("steps of {batch} examples are too large for a device that has {examples}")]
+    #[error("batches of {batch} examples are too large for a device with {examples} examples")]
     Batch { batch: u64, examples: u64 },
     #[error(
         "a question that weighs devices by their examples, to which this device's owner did not agree: \
              weights = \"uniform\" or \"bucketed\" tells nothing or little of a device"
     )]
     Weights,
-    #[error("a question in which several tracks share this device: tracks = \"in-turn\" or \"apart\" do not")]
+    #[error("a question in which several tracks share this device, unlike tracks = \"in-turn\" or \"apart\"")]
     Together,
     #[error("a question that asks track {0} the same thing twice, or at several params")]
     Twice(u32),

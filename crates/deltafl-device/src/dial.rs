@@ -62,7 +62,7 @@ pub enum DialError {
     #[error("the device's certificate and key cannot be used")]
     Identity,
     /// The address is on another machine and certificates are not used.
-    #[error("{0} is not a loopback address: without certificates a device talks to its own machine only")]
+    #[error("{0} is not a loopback address: a device without certificates connects to its own machine only")]
     NotLoopback(String),
     /// The server is unreachable or failed authentication.
     #[error("no connection to the server")]

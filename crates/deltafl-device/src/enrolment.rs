@@ -25,7 +25,7 @@ const LARGEST_MODEL: u64 = 4 << 30;
 #[non_exhaustive]
 pub enum AskError {
     /// The server is unreachable or failed authentication.
-    #[error("the server could not be asked")]
+    #[error("the request to the server failed")]
     Http(#[from] Box<ureq::Error>),
     /// The server rejected the request.
     #[error("the server answered {status}: {reason}")]
@@ -40,7 +40,7 @@ pub enum AskError {
     OtherAuthority,
     /// The server's roster key differs from the token's.
     #[error(
-        "the server names another roster key than the token: do not use this server, and tell whoever keeps the authority"
+        "the roster key of the server differs from the token's: do not use this server, and inform the authority's operator"
     )]
     OtherRosterKey,
     /// The response is invalid.

@@ -21,7 +21,7 @@ pub enum FetchError {
     #[error("the server failed to send the blob")]
     Status(#[from] Status),
     /// The blob exceeds the size limit.
-    #[error("{len} bytes are more than the {limit} that this device takes")]
+    #[error("{len} bytes exceed the limit of {limit} bytes")]
     TooLong {
         /// The length of the blob.
         len: u64,

@@ -88,7 +88,7 @@ impl Data {
         Self { federation, device, held_out }
     }
 
-    /// Like [`Self::new`], with the known positions of [`Federation::held_out`], so that thousands
+    /// Like [`Self::of`], with the known positions of [`Federation::held_out`], so that thousands
     /// of devices search for them once.
     pub(crate) fn holding_out(
         federation: &Arc<Federation>,

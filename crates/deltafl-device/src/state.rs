@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! FOLDER/roster.json        version and hash of the newest roster that the device has taken
-//! FOLDER/transcript.jsonl   what the server showed it, line by line, each line bound to the one before
+//! FOLDER/transcript.jsonl   the messages of the server, one per line, chained by hashes
 //! FOLDER/ledger             the rounds that it has answered, so that it answers none twice
-//! FOLDER/memory/            what its training keeps from round to round: a control variate, say
+//! FOLDER/memory/            the memory of its training, for example a control variate
 //! FOLDER/rounds             the last round that it joined, of each session, so that it joins none twice
 //! FOLDER/lock               held while a process uses the folder
 //! ```
@@ -51,7 +51,7 @@ pub enum StateError {
         path: PathBuf,
     },
     /// The file has other content.
-    #[error("{path} is damaged: restore it, or let the device start anew in another folder")]
+    #[error("{path} is damaged: restore it, or restart the device with a new folder")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -125,7 +125,7 @@ impl DeviceState {
         };
         // Recorded once as evidence. A server that repeats it does not fill the disk.
         if self.refused.replace(shown) != Some(shown) {
-            tracing::warn!(%refused, "the server is not to be trusted");
+            tracing::warn!(%refused, "the server is not trustworthy");
             let (hash, reason) = (shown.hash, refused.to_string());
             self.record(Event::RosterRefused { version, hash, reason })?;
         }

@@ -50,7 +50,7 @@ pub enum SessionError {
     #[error(transparent)]
     State(#[from] StateError),
     /// The roster contains a different key or number for this device.
-    #[error("the roster does not know this device as the server does")]
+    #[error("the roster and the server disagree about this device")]
     NotOnRoster,
     /// A blob could not be fetched.
     #[error(transparent)]
@@ -65,7 +65,7 @@ pub enum SessionError {
     #[error("disconnected by an injected fault")]
     Vanished,
     /// The operating system provides no randomness for keys.
-    #[error("the operating system gives no randomness")]
+    #[error("the operating system provides no randomness")]
     Randomness,
 }
 

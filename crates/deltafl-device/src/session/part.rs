@@ -139,7 +139,7 @@ impl Session<'_> {
         let mut own = before.clone();
         let workers = Arc::clone(&self.device.workers);
         let Some(_room) = self.unless_over(workers.room()).await? else {
-            tracing::info!("the round is over, and the answer to it is not computed");
+            tracing::info!("the round is over: its answer is not computed");
             return Ok(());
         };
         let (data, task) = (self.data.clone(), self.trainer.task());
@@ -154,7 +154,7 @@ impl Session<'_> {
         let computed = self.unless_over(computed).await;
         self.memory.ledger.spend(begun.elapsed());
         let Some(computed) = computed? else {
-            tracing::info!("the round is over, and the answer to it is not computed any further");
+            tracing::info!("the round is over: the computation of its answer is cancelled");
             return Ok(());
         };
         let (submitted, protocol, losses, own) = computed?;

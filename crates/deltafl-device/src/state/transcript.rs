@@ -28,7 +28,7 @@ pub enum TranscriptError {
         source: io::Error,
     },
     /// A line was changed, removed or inserted.
-    #[error("{path}, line {line}: it does not follow the line before it")]
+    #[error("{path}, line {line}: the hash of the previous line does not match")]
     Broken {
         /// The file.
         path: PathBuf,

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! header · note …                                            80 bytes each, little-endian
-//! note     kind u32 · authority 16 bytes · run u64 · round u64 · what is noted, 40 bytes
-//!          · the first 4 bytes of the BLAKE3 of these, by which a note is recognised that a kill cut short
+//! note     kind u32 · authority 16 bytes · run u64 · round u64 · content, 40 bytes
+//!          · the first 4 bytes of the BLAKE3 of these, to detect a truncated note
 //!   kind 1   answers: tracks u32 · track u32 · 1 where w is known u8 · steps of the search u32 · updated u8 · evaluated u8
 //!            · hash of w 16 bytes · zeros
 //!   kind 2   rounds before this one are closed: zeros
