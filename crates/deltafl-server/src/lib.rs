@@ -1,7 +1,7 @@
-//! The server of a federation, to embed: it learns sums, and the devices keep their data.
+//! The server of a federation, for embedding. It learns only sums, and the devices keep their data.
 //!
-//! The round loop stays [`deltafl::training::train`]; this crate is one more [`Exchange`](deltafl::exchange::Exchange), whose
-//! devices are at the other end of a connection that they opened.
+//! The round loop is [`deltafl::training::train`]. This crate provides an
+//! [`Exchange`](deltafl::exchange::Exchange) with devices that connect over the network.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! `/metrics` in Prometheus' text format. A dozen figures need no library.
+//! `/metrics` in the text format of Prometheus.
 
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;

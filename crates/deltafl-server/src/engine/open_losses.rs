@@ -1,4 +1,4 @@
-//! Open mode: devices that agreed to it tell their losses one by one.
+//! Open mode: devices that agreed to it send their individual losses.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::hub::{Address, Event, Outbound, Purpose, Status, What};
 use crate::refusal::Refusal;
 
 impl Remote {
-    /// F_k(w) of each cohort device that tells, per track, in the order of the cohort.
+    /// Returns F_k(w) of each answering device, per track, in cohort order.
     pub(super) fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<DeviceLoss>> {
         self.asked += 1;
         self.line.hub.blobs.keep_params(tracks.iter().copied());
@@ -24,7 +24,8 @@ impl Remote {
         let reached = round.cohort.iter().filter(|drawn| !drawn.dropped);
         let reached = reached.filter_map(|drawn| Some((self.line.hub.address(drawn.device.0)?, *drawn)));
         let mut awaited: HashMap<Address, Drawn> = reached.collect();
-        // Before the question is sent: the end of a session is announced for devices that are engaged.
+        // Before the question is sent, because the end of a session is reported only for engaged
+        // devices.
         let _engaged = self.line.hub.engage(awaited.keys().copied());
         awaited.retain(|address, _| self.line.hub.send(*address, &question));
         self.line.hub.status.send_modify(|status| {
