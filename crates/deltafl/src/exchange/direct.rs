@@ -10,25 +10,25 @@ use crate::params::Params;
 use crate::question::{Ask, Query};
 use crate::superquantile::DeviceLoss;
 
-/// Answers are added up as they are: the exchange of a simulation.
+/// The exchange of a simulation, which adds unmasked answers.
 pub struct Direct<'a, C, P = Alone> {
     fleet: Fleet<'a, C, P>,
 }
 
 impl<'a, C: Compute> Direct<'a, C> {
-    /// The devices of a federation, all in this process.
+    /// Creates the exchange for a federation whose devices are all in this process.
     pub fn new(compute: C, federation: &'a Federation) -> Result<Self, ExchangeError> {
         Ok(Self { fleet: Fleet::new(compute, federation, Alone)? })
     }
 }
 
 impl<'a, C: Compute, P: Peers> Direct<'a, C, P> {
-    /// The devices of a fleet.
+    /// Creates the exchange for a fleet.
     pub fn of(fleet: Fleet<'a, C, P>) -> Self {
         Self { fleet }
     }
 
-    /// The fleet.
+    /// Returns the fleet.
     pub fn fleet(&self) -> &Fleet<'a, C, P> {
         &self.fleet
     }
@@ -79,8 +79,8 @@ impl<C: Compute, P: Peers> Exchange for Direct<'_, C, P> {
     }
 }
 
-/// What a sum costs when it goes unmasked: a question down, an answer up. The params travel once per
-/// round and are counted with the update.
+/// Returns the traffic of an unmasked sum: a question to and an answer from each device. The params
+/// are sent once per round and are counted with the update.
 fn traffic(round: &Round<'_>, query: &Query) -> Traffic {
     let answering = round.answering();
     let asked = round.cohort.len() as u64;

@@ -1,7 +1,7 @@
-//! The devices of a federation, computed here and at any peers.
+//! The devices of a federation, computed in this process and its peers.
 //!
-//! What does not depend on where devices compute stands here once, above every [`Compute`]: each loss is computed once per
-//! round, equal params share one pass, updates are begun with the largest, and the next cohort is read ahead.
+//! This is the work shared by all [`Compute`] backends. Each loss is computed once per round, equal
+//! params share one pass, the largest updates start first, and the next cohort is prefetched.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -26,56 +26,56 @@ use crate::terms::TrackSchedule;
 pub struct Fleet<'a, C, P> {
     compute: C,
     federation: &'a Federation,
-    /// Federation index of each train device.
+    /// The federation index of each training device.
     train: Vec<FederationIndex>,
-    /// n_k of the train devices.
+    /// n_k of the training devices.
     counts: Vec<u64>,
     peers: P,
     losses: LossCache,
-    /// By federation index, where each device has the examples that it holds out; found when somebody first asks.
+    /// The federation index of each device's held-out examples, determined on first use.
     held_out: Option<Vec<Option<FederationIndex>>>,
     /// The cohort of the next round.
     next: Vec<Drawn>,
     share: Share,
 }
 
-/// F_k(w) of the devices of the present round, so that no device computes it twice.
+/// F_k(w) of the devices of the current round, so that no device computes it twice.
 #[derive(Default)]
 struct LossCache {
     round: Option<(u64, u64)>,
     cohort: Vec<Drawn>,
-    /// A vector of losses per distinct w, in the order of the cohort.
+    /// One vector of losses per distinct w, in cohort order.
     by_params: Vec<(Params, Vec<f64>)>,
 }
 
 impl LossCache {
-    /// F_k at these params, in the order of the cohort.
+    /// Returns F_k at these params, in cohort order.
     fn at(&self, params: &Params) -> Option<&[f64]> {
         let known = self.by_params.iter().find(|(known, _)| known.is_same(params));
         known.map(|(_, losses)| losses.as_slice())
     }
 }
 
-/// An update that a member of the cohort owes.
+/// A pending update of a cohort member.
 #[derive(Clone, Copy)]
 struct Owed {
     query: usize,
     member: usize,
-    /// α_k·ω_k; NaN where the loss is not a number.
+    /// α_k·ω_k, or NaN if the loss is NaN.
     weight: f64,
-    /// Examples that the device passes over.
+    /// The number of examples that the device processes.
     examples: u64,
 }
 
-/// The answers to some queries, and what the devices remember of them.
+/// The answers to some queries and the resulting memories of the devices.
 pub(super) struct Answers {
-    /// Per query, or per member.
+    /// One per query or per member.
     pub(super) values: Vec<Vec<u64>>,
     recalled: Vec<Recalled>,
 }
 
 impl Answers {
-    /// What the devices of a cohort remember of a query, by their index among those that train.
+    /// Returns the memories of a cohort for a query, by training index.
     pub(super) fn remembered(&mut self, round: &Round<'_>, query: usize) -> Vec<(TrainIndex, Memory)> {
         let recalled = self.recalled.extract_if(.., |recalled| recalled.query == query);
         recalled.map(|Recalled { member, memory, .. }| (round.cohort[member].device, memory)).collect()
@@ -83,7 +83,8 @@ impl Answers {
 }
 
 impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
-    /// The devices of a federation, computed by `compute` in this process and by each of its peers.
+    /// Creates the devices of a federation, computed by `compute` in this process and by each of
+    /// its peers.
     pub fn new(compute: C, federation: &'a Federation, peers: P) -> Result<Self, ExchangeError> {
         let train = federation.split(Split::Train);
         if train.is_empty() {
@@ -94,34 +95,35 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(Self { compute, federation, train, counts, peers, losses, held_out: None, next, share })
     }
 
-    /// How many devices train.
+    /// Returns the number of training devices.
     pub fn devices(&self) -> usize {
         self.train.len()
     }
 
-    /// Where the devices of this process compute.
+    /// Returns the compute backend of this process.
     pub fn compute(&self) -> &C {
         &self.compute
     }
 
-    /// The processes that share the work.
+    /// Returns the processes that share the work.
     pub fn peers(&self) -> &P {
         &self.peers
     }
 
-    /// What this process has computed so far.
+    /// Returns the work of this process so far.
     pub fn share(&self) -> Share {
         self.share
     }
 
-    /// Takes in who will be asked in the next round.
+    /// Sets the cohort of the next round.
     pub(super) fn announce(&mut self, next: &[Drawn]) {
         self.next = next.to_vec();
         let devices = self.federation_indices(next);
         self.compute.prefetch(&devices);
     }
 
-    /// F_k(w) of each member that answers, per params. A device whose loss is not finite is left out.
+    /// Returns F_k(w) of each answering member, per params. Devices with a non-finite loss are
+    /// omitted.
     pub(super) fn losses(
         &mut self,
         round: &Round<'_>,
@@ -137,7 +139,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(params.iter().map(of_params).collect())
     }
 
-    /// For each query, the sum of the answers over the cohort.
+    /// Returns the sum of the answers over the cohort for each query.
     pub(super) fn sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
         let mut owed = self.owed(round, queries);
@@ -159,7 +161,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         self.meet(round, queries, Answers { values: sums, recalled })
     }
 
-    /// The answers of some members to all queries, one behind the other: the inputs of a masked sum.
+    /// Returns the concatenated answers of some members to all queries, which are the inputs of a
+    /// masked sum.
     pub(super) fn answers(
         &mut self,
         round: &Round<'_>,
@@ -187,7 +190,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 self.add_evaluation(round, query, told.at(query, place), members[place], values);
             }
         }
-        // Each process holds what it computed, and zeros elsewhere: the sum over all of them puts the parts together.
+        // Each process has the parts that it computed and zeros elsewhere. The sum over all
+        // processes combines the parts.
         let mut whole = parts.concat();
         whole.push(recall::word(&recalled));
         let mut whole = self.peers.sum(whole, &mut || false)?;
@@ -198,7 +202,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(Answers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), recalled })
     }
 
-    /// Loss and metrics of every device of a split, per params.
+    /// Returns the loss and metrics of every device of a split, per params.
     pub(super) fn evaluate(
         &mut self,
         split: Split,
@@ -236,19 +240,20 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         cohort.iter().map(|drawn| self.train[drawn.device.place()]).collect()
     }
 
-    /// α_k, times how often the device was drawn.
+    /// Returns α_k times the number of draws of the device.
     fn weight(&self, round: &Round<'_>, drawn: &Drawn) -> f64 {
         round.terms.weights.of(self.counts[drawn.device.place()]) as f64 * f64::from(drawn.times)
     }
 
-    /// Makes sure that F_k(w) of the cohort is known at these params; equal params share one pass.
+    /// Computes F_k(w) of the cohort at these params if it is not cached. Equal params share one
+    /// pass.
     fn know_losses<'p>(
         &mut self,
         round: &Round<'_>,
         params: impl Iterator<Item = &'p Params>,
     ) -> Result<(), ExchangeError> {
         let key = Some((round.seed, round.index));
-        // Begun anew, a round has another cohort.
+        // A restarted round has another cohort.
         if self.losses.round != key || self.losses.cohort != round.cohort {
             self.losses = LossCache { round: key, cohort: round.cohort.to_vec(), by_params: Vec::new() };
         }
@@ -271,7 +276,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(())
     }
 
-    /// Loss and figures of devices, at each of the params: forward passes only.
+    /// Computes the loss and metrics of devices at each of the params, with forward passes only.
     fn scores(
         &mut self,
         devices: &[FederationIndex],
@@ -283,7 +288,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         };
         let (owners, blocks): (Vec<usize>, Vec<Block>) =
             devices.iter().enumerate().flat_map(of_device).unzip();
-        // Each process passes over a stretch of the blocks, at all params.
+        // Each process computes a range of the blocks, at all params.
         let cuts = cut(blocks.iter().map(|block| block.examples.len() as u64), self.peers.size());
         let mine = &blocks[cuts[self.peers.rank()].clone()];
         let examples = mine.iter().map(|block| block.examples.len() as u64).sum::<u64>();
@@ -305,8 +310,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(totals)
     }
 
-    /// The updates that the cohort owes, largest first, so that no thread and no process is left with a giant at the
-    /// end. A device that does not count costs nothing.
+    /// Returns the pending updates of the cohort, largest first, so that no thread or process ends
+    /// with a long task. A device that does not count costs nothing.
     fn owed(&self, round: &Round<'_>, queries: &[Query]) -> Vec<Owed> {
         let mut all = Vec::new();
         let answering = (0..round.cohort.len()).filter(|&i| !round.cohort[i].dropped);
@@ -330,7 +335,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         all
     }
 
-    /// The track for which a member answers, where the tracks divide the cohort.
+    /// Returns the track for which a member answers, if the tracks divide the cohort.
     fn assigned_track(&self, round: &Round<'_>, member: usize) -> Option<u32> {
         if round.terms.schedule != TrackSchedule::Apart {
             return None;
@@ -339,13 +344,13 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         round.key().assigned_track(stream_key(self.federation.id(device)))
     }
 
-    /// Whether a member answers a query.
+    /// Returns `true` if a member answers a query.
     fn is_answering(&self, round: &Round<'_>, query: &Query, member: usize) -> bool {
         let answering = !round.cohort[member].dropped;
         answering && self.assigned_track(round, member).is_none_or(|track| track == query.track)
     }
 
-    /// Computes updates, each into the sum that `sum_of` names.
+    /// Computes updates and adds each to the sum given by `sum_of`.
     fn update(
         &mut self,
         round: &Round<'_>,
@@ -385,7 +390,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
     }
 
-    /// What some members score on the examples that they hold out, at the params of each evaluation that is asked for.
+    /// Computes the scores of some members on their held-out examples, at the params of each
+    /// requested evaluation.
     fn held_out_scores(
         &mut self,
         round: &Round<'_>,
@@ -412,7 +418,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(HeldOutScores { by_params: params.into_iter().zip(scores.into_iter().map(by_member)).collect() })
     }
 
-    /// Adds what a member tells of the examples that it holds out.
+    /// Adds a member's evaluation on its held-out examples.
     fn add_evaluation(
         &self,
         round: &Round<'_>,
@@ -430,8 +436,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
     }
 
-    /// The sums over all processes. They travel as one vector; while others still train, the examples of the next cohort
-    /// are read from the disk.
+    /// Computes the sums over all processes. They are sent as one vector. While other processes
+    /// still train, the examples of the next cohort are read from disk.
     fn meet(
         &mut self,
         round: &Round<'_>,
@@ -460,9 +466,9 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(Answers { values, recalled })
     }
 
-    /// The devices with which this process begins the next round, if that round goes as
-    /// this one did: the losses of a cut of the cohort, or the updates it owns. Nobody, unless this is the long
-    /// sum at the end of a round.
+    /// Returns the devices with which this process probably begins the next round: the losses of a
+    /// range of the cohort, or the updates assigned to it. Returns none unless this is the long sum
+    /// at the end of a round.
     fn expected(&self, round: &Round<'_>, queries: &[Query]) -> Vec<FederationIndex> {
         if !queries.iter().any(|query| matches!(query.ask, Ask::Update { .. })) {
             return Vec::new();
@@ -481,29 +487,29 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 }
 
-/// What a member scores on the examples that it holds out, with the device that has them.
+/// The score of a member on its held-out examples, with the device that has them.
 type HeldOutScore = Option<(Score, FederationIndex)>;
 
-/// What members score on the examples that they hold out.
+/// The scores of members on their held-out examples.
 #[derive(Default)]
 struct HeldOutScores {
     by_params: Vec<(Params, Vec<HeldOutScore>)>,
 }
 
 impl HeldOutScores {
-    /// Of the member at this place, at the params of a query.
+    /// Returns the score of the member at this position, at the params of a query.
     fn at(&self, query: &Query, place: usize) -> HeldOutScore {
         let (_, members) = self.by_params.iter().find(|(params, _)| params.is_same(&query.params))?;
         members.get(place).copied().flatten()
     }
 }
 
-/// The params at which some queries need losses.
+/// Returns the params at which some queries need losses.
 fn asked_losses(queries: &[Query]) -> impl Iterator<Item = &Params> {
     queries.iter().filter(|query| query.needs_loss()).map(|query| &query.params)
 }
 
-/// Where these params stand among distinct ones, at the end if they are new.
+/// Returns the index of these params among distinct ones. Appends them if they are new.
 fn position_of<'p>(params: &'p Params, distinct: &mut Vec<&'p Params>) -> usize {
     distinct.iter().position(|known| known.is_same(params)).unwrap_or_else(|| {
         distinct.push(params);

@@ -1,9 +1,10 @@
-//! The devices in this process, under real secure aggregation.
+//! The devices of this process under real secure aggregation.
 //!
-//! Every sum goes through the protocol that the deployed server speaks: keys, shares, masks, consistency check,
-//! unmasking, with encoded messages. As the sums are the same integers, the bits are those of
-//! [`Direct`](super::Direct); what differs is the time, and that messages and bytes are counted rather than estimated. A
-//! cohort of which too few stay comes to no sum, as it would in the field, and the round is begun anew with another.
+//! Every sum uses the protocol of the deployed server with encoded messages: keys, shares, masks,
+//! consistency check and unmasking. The sums are the same integers, so the bits equal those of
+//! [`Direct`](super::Direct). Only the run time differs, and messages and bytes are counted instead
+//! of estimated. If too few devices of a cohort remain, its aggregation fails, as in a deployment,
+//! and the round restarts with another cohort.
 
 use std::collections::HashMap;
 
@@ -27,21 +28,23 @@ use crate::question::{Ask, Query, encode};
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::DeviceLoss;
 
-/// Sums under one key set-up: two histograms, one more when the range moves, and the update.
+/// The number of sums under one key set-up: two histograms, one more if the range moves, and the
+/// update.
 pub const SLOTS: u32 = 4;
 
-/// The devices of this process and its peers, with masks. Every peer runs the same protocol on the same inputs.
+/// The devices of this process and its peers, with masks. Every peer runs the same protocol on the
+/// same inputs.
 pub struct Masked<'a, C, P = Alone> {
     fleet: Fleet<'a, C, P>,
-    /// δ for which the graph is laid out, in thousandths.
+    /// δ for which the graph is constructed, in thousandths.
     drop_out: u16,
     setup: Option<Setup>,
 }
 
-/// Keys of the present round.
+/// The keys of the current round.
 struct Setup {
     round: (u64, u64),
-    /// How often keys were set up in it.
+    /// The number of key set-ups in the current round.
     generation: u64,
     cohort: Vec<Drawn>,
     protocol: SimulatedRound,
@@ -50,30 +53,31 @@ struct Setup {
 }
 
 impl<'a, C: Compute> Masked<'a, C> {
-    /// The devices of a federation, all in this process. `drop_out` is the probability with which devices vanish.
+    /// Creates the exchange for a federation whose devices are all in this process. `drop_out` is
+    /// the probability with which devices drop out.
     pub fn new(compute: C, federation: &'a Federation, drop_out: f64) -> Result<Self, ExchangeError> {
         Ok(Self::of(Fleet::new(compute, federation, Alone)?, drop_out))
     }
 }
 
 impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
-    /// The devices of a fleet. `drop_out` is the probability with which devices vanish.
+    /// Creates the exchange for a fleet. `drop_out` is the probability with which devices drop out.
     pub fn of(fleet: Fleet<'a, C, P>, drop_out: f64) -> Self {
-        // Room above the mean, so that a bad round of a usual cohort still finishes.
+        // A margin above the mean, so that a bad round of a typical cohort still finishes.
         let thousandths = (1000.0 * (1.5 * drop_out + 0.1)).min(450.0) as u16;
         Self { fleet, drop_out: thousandths, setup: None }
     }
 
-    /// The fleet.
+    /// Returns the fleet.
     pub fn fleet(&self) -> &Fleet<'a, C, P> {
         &self.fleet
     }
 
-    /// The protocol with a free slot: that of the present cohort, or a new one.
+    /// Returns a protocol with a free slot, for the current cohort or newly set up.
     fn ready(&mut self, round: &Round<'_>) -> Result<Setup, SimulationError> {
         let key = (round.seed, round.index);
         let generation = match self.setup.take() {
-            // Begun anew, a round has another cohort, which needs keys of its own.
+            // A restarted round has another cohort, which needs its own keys.
             Some(setup) if setup.round == key && setup.cohort == round.cohort => {
                 if setup.slots_left > 0 {
                     return Ok(setup);
@@ -103,7 +107,7 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
         })
     }
 
-    /// One slot of the protocol: the answers to all queries, one behind the other.
+    /// Runs one slot of the protocol with the concatenated answers to all queries.
     fn slot(
         &mut self,
         round: &Round<'_>,
@@ -127,8 +131,8 @@ impl<'a, C: Compute, P: Peers> Masked<'a, C, P> {
     }
 }
 
-/// The whole cohort, and where in the protocol the dropped ones vanish: anywhere before they hand in an input. In a
-/// second set-up of the same round they are gone already.
+/// Returns the whole cohort and the protocol step at which each dropped device disappears, before
+/// it submits an input. In a second set-up of the same round these devices are already absent.
 fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<DeviceId>, Vec<DropOut>) {
     let present = round.cohort.iter().filter(|drawn| generation == 0 || !drawn.dropped);
     let devices = present.map(|drawn| DeviceId(drawn.device.0)).collect();
@@ -140,7 +144,7 @@ fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<Devi
     (devices, drops.collect())
 }
 
-/// What a slot of the protocol came to.
+/// The result of a slot of the protocol.
 struct Slot {
     sum: Vec<u64>,
     traffic: Traffic,
@@ -149,7 +153,7 @@ struct Slot {
 }
 
 impl Setup {
-    /// What the protocol moved since it was last asked.
+    /// Returns the traffic of the protocol since the last call.
     fn new_traffic(&mut self) -> Traffic {
         let total = self.protocol.traffic().total();
         let now = Traffic {
@@ -168,20 +172,22 @@ impl Setup {
     }
 }
 
-/// The inputs of the devices, computed a few at a time: all threads work, and memory stays in bounds.
+/// The inputs of the devices, computed in small groups, which keeps all threads busy and bounds the
+/// memory.
 struct Inputs<'a, 'f, C, P> {
     fleet: &'a mut Fleet<'f, C, P>,
     round: &'a Round<'a>,
     queries: &'a [Query],
     ready: HashMap<usize, Vec<u64>>,
-    /// What devices remember, per query.
+    /// The memories of devices, per query.
     remembered: &'a mut [Vec<(TrainIndex, Memory)>],
-    /// Why a device could not be computed; the sum is thrown away then.
+    /// The error of a failed computation. The sum is then discarded.
     failed: &'a mut Option<ExchangeError>,
 }
 
 impl<C: Compute, P: Peers> Inputs<'_, '_, C, P> {
-    /// The input of member `i` of the cohort. Devices are asked in the order of their ids.
+    /// Returns the input of member `i` of the cohort. Devices are requested in the order of their
+    /// ids.
     fn of(&mut self, i: usize) -> Vec<u64> {
         if !self.ready.contains_key(&i) {
             let wanted = self.round.cohort[i].device;
@@ -248,7 +254,7 @@ impl<C: Compute, P: Peers> Exchange for Masked<'_, C, P> {
         for (q, query) in queries.iter().enumerate() {
             let (values, behind) = rest.split_at(query.answer_len());
             rest = behind;
-            // One slot carries the sums of all tracks: its cost is shared out evenly.
+            // One slot contains the sums of all tracks, so its cost is divided evenly.
             let mut traffic = traffic.part(q as u64, queries.len() as u64);
             traffic.bytes_down += params_down(round, query);
             let remembered = std::mem::take(&mut remembered[q]);
@@ -266,7 +272,8 @@ impl<C: Compute, P: Peers> Exchange for Masked<'_, C, P> {
     }
 }
 
-/// Bytes of the params that the protocol itself does not carry: once per round, to every device of the cohort.
+/// Returns the bytes of the params, which are not part of the protocol and are sent once per round
+/// to every device of the cohort.
 fn params_down(round: &Round<'_>, query: &Query) -> u64 {
     match query.ask {
         Ask::Quantile(_) | Ask::Evaluation(_) => 0,

@@ -1,9 +1,9 @@
-//! What devices remember of a sum, brought from the process that computed them to all others.
+//! The memories of devices after a sum, sent from the process that computed them to all others.
 
 use super::{ExchangeError, Peers};
 use crate::memory::Memory;
 
-/// What a member of the cohort remembers of its answer to a query.
+/// The memory of a cohort member after its answer to a query.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Recalled {
     pub(super) query: usize,
@@ -11,12 +11,14 @@ pub(super) struct Recalled {
     pub(super) memory: Memory,
 }
 
-/// Whether any process has something to tell: one more word of a sum that travels anyway.
+/// Returns `true` if any process has memories to send. This costs one more word of a sum that is
+/// sent anyway.
 pub(super) fn word(mine: &[Recalled]) -> u64 {
     mine.len() as u64
 }
 
-/// What the devices of all processes remember, in the order of queries and members. Called by all of them, or by none.
+/// Returns the memories of the devices of all processes, in the order of queries and members. Must
+/// be called by all processes or by none.
 pub(super) fn meet(peers: &mut impl Peers, mut mine: Vec<Recalled>) -> Result<Vec<Recalled>, ExchangeError> {
     if peers.size() > 1 {
         let words = to_words(&mine);
@@ -28,7 +30,7 @@ pub(super) fn meet(peers: &mut impl Peers, mut mine: Vec<Recalled>) -> Result<Ve
         all[start..start + words.len()].copy_from_slice(&words);
         let all = peers.sum(all, &mut || false)?;
         mine = from_words(&all).ok_or_else(|| ExchangeError::Transport {
-            context: "what devices remember did not come through",
+            context: "failed to exchange the memories of devices",
             source: "malformed words".into(),
         })?;
     }
