@@ -1,7 +1,7 @@
 //! The private certificate authority of a federation.
 //!
 //! ```text
-//! FOLDER/ca.pem        its certificate: what the server and every device trust
+//! FOLDER/ca.pem        its certificate, trusted by the server and every device
 //! FOLDER/ca.key        the key that issues certificates
 //! FOLDER/roster.key    the Ed25519 key that signs rosters
 //! ```

@@ -331,7 +331,7 @@ impl Remote {
         for (query, sum) in queries.iter().zip(&sums) {
             let step = plausible::Step { most: self.rules.max_step, clip: round.terms.clip };
             if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), step) {
-                tracing::error!(round = round.index, %implausible, "a device of the cohort lies");
+                tracing::error!(round = round.index, %implausible, "a device of the cohort sent an invalid answer");
                 self.line.hub.refusals.count(Refusal::Implausible);
                 current.protocol.end(&self.line);
                 return Err(implausible.into());

@@ -63,7 +63,7 @@ pub fn question(data: &[u8]) {
 /// Parses bytes as a roster.
 pub fn roster(data: &[u8]) {
     if let Ok(roster) = Roster::decode(Bytes::copy_from_slice(data)) {
-        let again = Roster::decode(roster.encode()).expect("what was read can be read again");
+        let again = Roster::decode(roster.encode()).expect("a serialised value can be parsed");
         assert_eq!(roster.entries(), again.entries());
         let _ = roster.keys(&blake3::hash(b""), &[0; 64]);
     }
@@ -112,7 +112,8 @@ pub fn enrolment(data: &[u8]) {
             && let Ok(certified) =
                 authority.certify(&DeviceRequest { name: name.clone(), tls_key, signing_key }, 0, 1)
         {
-            let peer = Peer::of(&certified.certificate).expect("a certificate of ours names a device");
+            let peer =
+                Peer::of(&certified.certificate).expect("the authority's certificate contains a device name");
             assert_eq!(peer.device, name);
         }
     }
@@ -127,7 +128,7 @@ pub fn enrolment(data: &[u8]) {
 pub fn texts(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(token) = text.parse::<Token>() {
-        let again: Token = token.reveal().parse().expect("what was read can be read again");
+        let again: Token = token.reveal().parse().expect("a serialised value can be parsed");
         assert_eq!((again.authority(), again.hash()), (token.authority(), token.hash()));
     }
     if let Ok(name) = text.parse::<DeviceName>() {
@@ -149,7 +150,7 @@ pub fn certificate(data: &[u8]) {
 fn read_again<M: Message + Default>(data: &[u8]) -> Option<M> {
     let message = M::decode(data).ok()?;
     let written = message.encode_to_vec();
-    let again = M::decode(written.as_slice()).expect("what was read can be read again");
+    let again = M::decode(written.as_slice()).expect("a serialised value can be parsed");
     // Compare bytes, not messages, because a NaN is not equal to itself.
     assert_eq!(again.encode_to_vec(), written);
     Some(message)

@@ -1,18 +1,18 @@
 //! The HTTP interface of the server: the knob, enrolment, the live page, metrics and probes.
 //!
-//! | path | answers |
+//! | path | response |
 //! |---|---|
 //! | `GET /` | the live page |
 //! | `GET /v1/federations` | the federations |
-//! | `GET /v1/federations/NAME` | where it stands, as JSON |
+//! | `GET /v1/federations/NAME` | its state, as JSON |
 //! | `GET /v1/federations/NAME/events` | the same, pushed (server-sent events) |
 //! | `GET /v1/federations/NAME/rounds?from=T` | committed rounds |
 //! | `GET /v1/federations/NAME/models` | the models: levels θ and versions |
 //! | `GET /v1/federations/NAME/models/THETA` | the params of the nearest level, safetensors |
-//! | `GET /v1/federations/NAME/models/THETA/card` | what is known of it |
+//! | `GET /v1/federations/NAME/models/THETA/card` | its model card |
 //! | `GET /v1/authority` | the authority's certificate |
 //! | `POST /v1/enrol` | enrols a device that has a token |
-//! | `GET /metrics`, `/healthz`, `/readyz` | for Prometheus and for whoever restarts servers |
+//! | `GET /metrics`, `/healthz`, `/readyz` | metrics for Prometheus, liveness and readiness probes |
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -3,15 +3,15 @@
 //! The round loop is [`deltafl::training::train`]. This crate provides an
 //! [`Exchange`](deltafl::exchange::Exchange) with devices that connect over the network.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | [`serve`], [`engine`] | the server, and its devices as an exchange of the round loop |
 //! | [`listener`] | TCP and TLS below gRPC |
 //! | [`authority`] | the certificate authority, the server's certificate, revocation |
-//! | [`committer`], [`roster_renewal`] | rounds committed in the store and the run folder, the lease; the roster signed anew |
-//! | [`store`] | what the server remembers: SQLite or Postgres, and params by content |
+//! | [`committer`], [`roster_renewal`] | commits to the store and the run folder, the lease, roster renewal |
+//! | [`store`] | the storage: SQLite or Postgres, and params by content |
 //! | [`http`], [`knob`], [`live`] | models per θ, enrolment, the live page, metrics |
-//! | [`refusal`] | what the server turns away |
+//! | [`refusal`] | the refusals of the server |
 
 pub mod authority;
 pub mod committer;

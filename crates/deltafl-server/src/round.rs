@@ -215,18 +215,18 @@ impl Protocol {
                         if let RoundFailure::Withheld { device } | RoundFailure::WrongSecret { device } =
                             &failure
                         {
-                            tracing::warn!(device = device.0, %failure, "a device lies, and is named");
+                            tracing::warn!(device = device.0, %failure, "a device violated the protocol");
                             line.hub.refusals.count(Refusal::Dishonest);
                         }
                         return Err(failure);
                     }
                     ServerEvent::Caught { device, misbehaviour } => {
-                        tracing::warn!(device = device.0, ?misbehaviour, "a device lies, and is named");
+                        tracing::warn!(device = device.0, ?misbehaviour, "a device violated the protocol");
                         line.hub.refusals.count(Refusal::Dishonest);
                     }
                     ServerEvent::Disputed { owner, holder } => {
                         let (owner, holder) = (owner.0, holder.0);
-                        tracing::warn!(owner, holder, "one of two devices lies, and nothing tells which");
+                        tracing::warn!(owner, holder, "one of two devices violated the protocol");
                         line.hub.refusals.count(Refusal::Disputed);
                     }
                     _ => {}

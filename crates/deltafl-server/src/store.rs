@@ -109,7 +109,7 @@ pub enum StoreError {
         known: i64,
     },
     /// The federation does not exist.
-    #[error("there is no federation {federation}")]
+    #[error("federation {federation} does not exist")]
     NoFederation {
         /// The name.
         federation: FederationName,

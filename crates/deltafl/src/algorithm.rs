@@ -3,9 +3,9 @@
 //! Three independent parts train a track of a run:
 //!
 //! ```text
-//! Selection      which devices count, and how much          crate::selection
-//! LocalTrainer   what a device does from w                  crate::trainer
-//! ServerStep     what the server makes of the sum           crate::server_step
+//! Selection      the devices that count, and their weights  crate::selection
+//! LocalTrainer   the local training of a device from w      crate::trainer
+//! ServerStep     computes w_{t+1} from the sum              crate::server_step
 //! ```
 //!
 //! An [`Algorithm`] declares its options and builds the parts from them. All other code reads the

@@ -6,7 +6,7 @@
 //! the information.
 //!
 //! ```text
-//! shares          100 bins over [0, 1]; an error of 1 has a place of its own
+//! shares          100 bins over [0, 1]; an error of 1 has its own bin
 //! other measures  8 bins to an octave, from 2⁻²⁰ to 2²⁰, and a place below and above;  R² by 1 − R²
 //! ```
 //!

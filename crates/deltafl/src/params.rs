@@ -222,7 +222,7 @@ pub struct UpdateSum(Vec<u64>);
 
 /// A sum of updates whose length does not match the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the sum of updates has {got} entries where {expected} were expected")]
+#[error("the sum of updates has {got} entries, expected {expected}")]
 pub struct WrongLength {
     /// The expected number of entries.
     pub expected: usize,

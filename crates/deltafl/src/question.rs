@@ -13,7 +13,7 @@
 //!   tag 1     a step by means: mu f64 · floor f64
 //!   tag 2     an update: weighting: length u8, name, count u8, f64 … · work: tag u8, u32 · batch u32
 //!             · learning rate f32 · l2 f32 · proximal f32 · correction: length u8 (0 for none), name
-//!             · what is sent beside w: BLAKE3 32 bytes, entries u64 … as many as the correction says
+//!             · vectors sent with w: BLAKE3 32 bytes, entries u64 … as many as the correction has
 //!   tag 3     an evaluation: measures u8 · name of a measure: length u8, name …
 //! ```
 

@@ -240,7 +240,7 @@ impl<'a> Targets<'a> {
     pub fn classes(self) -> &'a [u32] {
         match self {
             Self::Classes(classes) => classes,
-            Self::Values(_) => panic!("a model of classes was given real numbers to predict"),
+            Self::Values(_) => panic!("a classification model was given real-valued targets"),
         }
     }
 

@@ -17,7 +17,7 @@ pub struct Peer {
 
 /// The error for a certificate without a device name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the certificate names no device of a federation")]
+#[error("the certificate contains no device name of a federation")]
 pub struct NotADevice;
 
 impl Peer {

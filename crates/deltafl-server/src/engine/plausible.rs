@@ -24,7 +24,7 @@ const UPDATE_UNIT: f64 = 16_777_216.0;
 #[non_exhaustive]
 pub enum Implausible {
     /// The sum counts more devices than answered.
-    #[error("{tail} devices in the tail and {refused} left out are more than the {answered} that answered")]
+    #[error("{tail} devices in the tail and {refused} refusals exceed the {answered} that answered")]
     Devices {
         /// The number of devices in the tail.
         tail: u64,
@@ -42,7 +42,7 @@ pub enum Implausible {
         weight: f64,
     },
     /// An entry exceeds the bound on the devices' answers.
-    #[error("entry {entry} of a sum is beyond what its devices may hand in")]
+    #[error("entry {entry} of a sum exceeds the bound on the answers of its devices")]
     Entry {
         /// The index of the entry.
         entry: usize,
@@ -54,7 +54,7 @@ pub enum Implausible {
         entry: usize,
     },
     /// The step exceeds the limit of the server.
-    #[error("the step has norm {norm}, and {most} is the most that is allowed")]
+    #[error("the step has norm {norm}, above the limit of {most}")]
     Norm {
         /// ‖Δ‖.
         norm: f64,

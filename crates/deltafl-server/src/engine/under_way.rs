@@ -44,7 +44,7 @@ impl RoundJournal {
 /// The previous server sent this cohort or this round a different question, because the experiment
 /// or the options have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the round was begun with another cohort or with other questions")]
+#[error("the round was started with a different cohort or different questions")]
 pub(super) struct BegunOtherwise;
 
 /// The known state of the current round.

@@ -33,7 +33,7 @@ impl IntoResponse for Problem {
             Self::Forbidden(reason) => (StatusCode::FORBIDDEN, reason),
             Self::Refused(reason) => (StatusCode::CONFLICT, reason),
             Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too many requests; retry later"),
-            Self::Internal => (StatusCode::SERVICE_UNAVAILABLE, "the server is in trouble; try again"),
+            Self::Internal => (StatusCode::SERVICE_UNAVAILABLE, "internal error; try again"),
         };
         (status, Json(json!({ "error": reason }))).into_response()
     }
