@@ -24,7 +24,7 @@ pub(super) struct Answer {
 /// Everything a device needs to answer a question.
 pub(super) struct Task<'a> {
     pub(super) data: &'a Data,
-    /// The trainer of the device.
+    /// The prediction task of its trainer.
     pub(super) task: deltafl::task::Task,
     /// The source of the random numbers of its updates.
     pub(super) randomness: UpdateRandomness,

@@ -76,7 +76,7 @@ pub enum NotAllowed {
 /// The largest batch that every device accepts, even one with few examples. It determines the
 /// memory in which a device trains.
 const LARGE_BATCH: u64 = 1024;
-/// The number of examples to which the work limit of a smaller device is rounded up.
+/// The minimum number of examples assumed in the work limit of a device.
 const FEW_EXAMPLES: u64 = 100;
 
 /// The reason for which a device refuses the work of a question.

@@ -101,7 +101,7 @@ impl RunStore {
         Ok(lease)
     }
 
-    /// Returns the record of the current round for the leader.
+    /// Returns the journal in which the leader stores the current round.
     pub fn journal(&self, lease: &Lease) -> RoundJournal {
         RoundJournal::new(self.store.clone(), lease)
     }

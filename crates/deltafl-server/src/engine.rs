@@ -145,7 +145,7 @@ impl Remote {
         if let Some(journal) = &self.journal {
             let slots = journal.slots(&self.line.runtime, seed, round)?;
             if !slots.is_empty() {
-                tracing::info!(seed, round, questions = slots.len(), "resuming a round of a previous server");
+                tracing::info!(seed, round, questions = slots.len(), "a previous server began the round");
             }
             self.under_way = UnderWay::resumed((seed, round), slots);
         }

@@ -8,7 +8,7 @@
 //! | [`serve`], [`engine`] | the server, and its devices as an exchange of the round loop |
 //! | [`listener`] | TCP and TLS below gRPC |
 //! | [`authority`] | the certificate authority, the server's certificate, revocation |
-//! | [`committer`], [`roster_renewal`] | commits to the store and the run folder, the lease, roster renewal |
+//! | [`committer`], [`roster_renewal`] | commits to the store and run folder, roster renewal |
 //! | [`store`] | the storage: SQLite or Postgres, and params by content |
 //! | [`http`], [`knob`], [`live`] | models per θ, enrolment, the live page, metrics |
 //! | [`refusal`] | the refusals of the server |

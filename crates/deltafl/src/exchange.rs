@@ -100,7 +100,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Returns the share of track `i` of `n` that share one message. Each of them counts the sum.
+    /// Returns the share of track `i` if `n` tracks share one message. Every track counts the sum.
     pub fn part(self, i: u64, n: u64) -> Self {
         let part = |total: u64| total / n + u64::from(i < total % n);
         Self {

@@ -131,12 +131,12 @@ impl UpdateCode {
         Self { limit: 2f64.powi(62) / members.max(1) as f64, clip: None }
     }
 
-    /// Sets the clipping of updates.
+    /// Sets the clipping of updates. `None` disables it.
     pub fn clipped(self, clip: Option<Clip>) -> Self {
         Self { clip, ..self }
     }
 
-    /// The maximum norm of an update.
+    /// Returns the maximum norm of an update, unbounded if `None`.
     pub fn clip(&self) -> Option<Clip> {
         self.clip
     }
@@ -164,7 +164,7 @@ impl UpdateCode {
         self.add_parts(&[(local, params)], weight, sum)
     }
 
-    /// Like the above, for an answer of several vectors, each with its reference vector.
+    /// Adds an answer of several vectors, each with the vector from which it is a change.
     pub fn add_parts(
         &self,
         parts: &[(&[f32], &[f32])],

@@ -1,6 +1,6 @@
 //! A returning device fetches the newest params before it can be drawn.
 //!
-//! This happens once per connection. A connected device fetches the params of a round when a
+//! This happens once after each absence. A connected device fetches the params of a round when a
 //! question refers to them.
 
 use bytes::Bytes;
