@@ -21,7 +21,7 @@ use deltafl_c::{
 };
 use deltafl_server::serve::{Host, Introduction, Setup};
 use deltafl_wire::loopback;
-use deltafl_wire::roster::Edition;
+use deltafl_wire::roster::RosterVersion;
 
 const NAMES: [&str; 4] = ["sensor-0", "sensor-1", "sensor-2", "sensor-3"];
 
@@ -165,7 +165,7 @@ fn failures_report_a_reason_truncated_to_fit() {
     let _limit = watchdog::start();
     assert_eq!(refusal(None, 2), "options.server is NULL");
     let names = NAMES.into_iter();
-    let roster = loopback::roster(Edition { version: 1, expires: u64::MAX }, names, |_| false).unwrap();
+    let roster = loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, names, |_| false).unwrap();
     let introduction = Introduction { params: 2, ..Introduction::new("points").unwrap() };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let setup = Setup::loopback("127.0.0.1:0".parse().unwrap(), introduction);

@@ -14,9 +14,9 @@ use deltafl_device::{
 };
 use deltafl_device::{DialError, Server, Trust, is_refused_certificate};
 use deltafl_server::engine::Permille;
-use deltafl_wire::guard::{Adversary, Guard};
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::loopback;
+use deltafl_wire::threat::{Adversary, ThreatAssumptions};
 use miette::{IntoDiagnostic, Result};
 
 use crate::certs::identity_error;
@@ -151,13 +151,13 @@ enum TakenTo {
 }
 
 impl GuardArgs {
-    pub(crate) fn guard(&self) -> Result<Guard> {
+    pub(crate) fn guard(&self) -> Result<ThreatAssumptions> {
         let gamma = permille("--gamma", (1000.0 * self.gamma).ceil())?;
         let adversary = match self.adversary {
             TakenTo::Active => Adversary::Active,
             TakenTo::Curious => Adversary::Curious,
         };
-        Ok(Guard { adversary, gamma, accomplices: self.accomplices })
+        Ok(ThreatAssumptions { adversary, gamma, accomplices: self.accomplices })
     }
 }
 

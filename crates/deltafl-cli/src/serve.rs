@@ -24,7 +24,7 @@ use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Introduction, Setup};
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::loopback;
-use deltafl_wire::roster::{Edition, Roster};
+use deltafl_wire::roster::{Roster, RosterVersion};
 use miette::{IntoDiagnostic, Report, Result};
 
 use crate::error::{bad_input, explained, folder_error};
@@ -50,7 +50,7 @@ pub(crate) use deployment::{StoreArgs, renewal_error, store_error};
 use rounds::Rounds;
 
 /// The roster of a server without certificates is that of its data, and does not change.
-const LOOPBACK: Edition = Edition { version: 1, expires: u64::MAX };
+const LOOPBACK: RosterVersion = RosterVersion { version: 1, expires: u64::MAX };
 
 /// Train an experiment with devices that connect over a network
 ///

@@ -10,8 +10,8 @@ use deltafl::terms::{TrackSchedule, Weights};
 use deltafl::trainer::Work;
 use deltafl_secagg::device::DevicePolicy;
 use deltafl_secagg::graph::Permille;
-use deltafl_wire::guard::Guard;
 use deltafl_wire::proto;
+use deltafl_wire::threat::ThreatAssumptions;
 
 /// One day, the period of the computing budget.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -125,7 +125,7 @@ pub struct Consent {
     /// The smallest cohort, including this device.
     pub min_cohort: usize,
     /// The adversary against which rounds must protect the device.
-    pub guard: Guard,
+    pub guard: ThreatAssumptions,
     /// The largest fraction of drawn devices that may be left out of a round. It applies if the
     /// roster requires drawn cohorts.
     pub max_left_out: Permille,
@@ -157,7 +157,7 @@ impl Default for Consent {
             models: None,
             open: false,
             min_cohort: 30,
-            guard: Guard::default(),
+            guard: ThreatAssumptions::default(),
             max_left_out: Permille::new(500).unwrap_or_default(),
             drawn_only: false,
             work_per_day: DAY,
@@ -252,7 +252,7 @@ impl Consent {
     pub(super) fn policy(&self, max_len: u32, drawn: bool) -> DevicePolicy {
         DevicePolicy {
             min_members: self.min_cohort,
-            adversary: self.guard.insisted(),
+            adversary: self.guard.required(),
             max_len,
             patience: Duration::from_secs(30 * 60),
             max_left_out: (drawn || self.drawn_only).then_some(self.max_left_out),

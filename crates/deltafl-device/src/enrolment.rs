@@ -97,7 +97,11 @@ fn authority(server: &str, token: &Token) -> Result<CertificateDer<'static>, Ask
     let pem = read(agent(blind).get(format!("{server}/v1/authority")).call()?)?;
     let pem = String::from_utf8(pem).map_err(|_| AskError::Malformed)?;
     let found = from_pem(&pem).ok_or(AskError::Malformed)?.swap_remove(0);
-    if Fingerprint::of(&found) == token.authority() { Ok(found) } else { Err(AskError::OtherAuthority) }
+    if Fingerprint::for_certificate(&found) == token.authority() {
+        Ok(found)
+    } else {
+        Err(AskError::OtherAuthority)
+    }
 }
 
 /// A client for a server's models, for one of its devices or, if models are public, for anyone.

@@ -19,7 +19,7 @@ use deltafl_secagg::device::{DeviceRound, Participant};
 use deltafl_wire::proto;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FromDevice, FromServer, from_device, from_server};
-use deltafl_wire::{Assembly, BlobId, VERSION, array, malformed, question as checked_question};
+use deltafl_wire::{BlobId, Reassembly, VERSION, array, malformed, parse_question};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::ReceiverStream;
@@ -77,7 +77,7 @@ struct Session<'d> {
     available: Option<bool>,
     /// Whether the device was away since it last fetched the newest params.
     was_away: bool,
-    assembly: Assembly,
+    assembly: Reassembly,
     protocol: Option<DeviceRound>,
     question: Option<Question<ParamsId>>,
 }
@@ -119,7 +119,7 @@ impl<'d> Session<'d> {
             enrolment,
             available: None,
             was_away: true,
-            assembly: Assembly::default(),
+            assembly: Reassembly::default(),
             protocol: None,
             question: None,
         };
@@ -153,7 +153,7 @@ impl<'d> Session<'d> {
         match body {
             from_server::Body::Welcome(_) => return Err(malformed("welcome").into()),
             from_server::Body::Roster(roster) => self.change_roster(roster).await?,
-            from_server::Body::Question(question) => self.question = Some(checked_question(&question)?),
+            from_server::Body::Question(question) => self.question = Some(parse_question(&question)?),
             from_server::Body::LossQuestion(question) => self.tell_losses(question).await?,
             from_server::Body::Drain(drain) => return Err(SessionError::Drained { within: drain.within }),
             from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),

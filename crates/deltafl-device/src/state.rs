@@ -24,7 +24,7 @@ use deltafl::memory::Memory;
 use deltafl::question::RoundKey;
 use deltafl_secagg::device::SeenRounds;
 use deltafl_secagg::params::RoundId;
-use deltafl_wire::roster::{Edition, RosterError};
+use deltafl_wire::roster::{RosterError, RosterVersion};
 use serde::{Deserialize, Serialize};
 
 use self::ledger::Ledger;
@@ -111,9 +111,13 @@ impl DeviceState {
     /// Accepts a roster signed by the authority. Refuses it if it has expired, if it is older than
     /// an accepted one, or if it differs from an accepted one of the same version. A newer roster
     /// is stored before it is used.
-    pub(crate) fn take_roster(&mut self, edition: Edition, hash: &blake3::Hash) -> Result<(), RosterRefused> {
-        let Edition { version, .. } = edition;
-        if edition.left().is_none() {
+    pub(crate) fn take_roster(
+        &mut self,
+        edition: RosterVersion,
+        hash: &blake3::Hash,
+    ) -> Result<(), RosterRefused> {
+        let RosterVersion { version, .. } = edition;
+        if edition.time_left().is_none() {
             return Err(RosterError::Expired(version).into());
         }
         let shown = SeenRoster { version, hash: Digest::from(*hash) };
@@ -252,7 +256,7 @@ mod tests {
     const LATER: u64 = u64::MAX;
 
     fn taken(state: &mut DeviceState, version: u64, bytes: &[u8]) -> Result<(), String> {
-        let edition = Edition { version, expires: LATER };
+        let edition = RosterVersion { version, expires: LATER };
         state.take_roster(edition, &blake3::hash(bytes)).map_err(|e| e.to_string())
     }
 
@@ -272,7 +276,7 @@ mod tests {
 
     #[test]
     fn an_expired_roster_is_refused() {
-        let edition = Edition { version: 4, expires: 1_000 };
+        let edition = RosterVersion { version: 4, expires: 1_000 };
         let refused = DeviceState::default().take_roster(edition, &blake3::hash(b"four")).unwrap_err();
         assert!(matches!(refused, RosterRefused::Roster(RosterError::Expired(4))));
     }

@@ -13,7 +13,7 @@ use deltafl::trainer::Work;
 use deltafl::training::{Local, Plan, Records, State, TrackState, train};
 use deltafl_server::engine::Rules;
 use deltafl_server::serve::{Host, Introduction, Setup};
-use deltafl_wire::{loopback, roster::Edition};
+use deltafl_wire::{loopback, roster::RosterVersion};
 
 /// Trains two levels over some rounds with the devices of these names.
 pub(crate) fn serve(
@@ -35,7 +35,7 @@ pub(crate) fn serve(
     let introduction =
         Introduction { experiment: "points".into(), params: 2, ..Introduction::new("points")? };
     let roster =
-        loopback::roster(Edition { version: 1, expires: u64::MAX }, names.iter().copied(), |_| false)?;
+        loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, names.iter().copied(), |_| false)?;
     let runtime = tokio::runtime::Runtime::new()?;
     let _entered = runtime.enter();
     let mut host = runtime.block_on(Host::start(Setup::loopback(address.parse()?, introduction), &roster))?;

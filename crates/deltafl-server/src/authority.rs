@@ -97,7 +97,7 @@ impl Authority {
 
     /// The fingerprint of the certificate, which a token contains.
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(&self.certificate)
+        Fingerprint::for_certificate(&self.certificate)
     }
 
     /// The Ed25519 key that verifies signatures of [`Self::sign`].

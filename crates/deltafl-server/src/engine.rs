@@ -32,7 +32,7 @@ use deltafl_secagg::message::DeviceSet;
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::RingVector;
 use deltafl_secagg::server::{RoundFailure, ServerConfig};
-use deltafl_wire::blob_of;
+use deltafl_wire::params_blob;
 use deltafl_wire::proto;
 use deltafl_wire::roster::session_under;
 use tokio::time::Instant;
@@ -315,7 +315,8 @@ impl Remote {
         if current.slots_left == SLOTS - 1 {
             // Parameters are sent once per round, to the devices that set up keys.
             let fetched = current.protocol.active().len() as u64;
-            traffic.bytes_down += fetched * distinct(queries).map(|params| blob_of(params).len).sum::<u64>();
+            traffic.bytes_down +=
+                fetched * distinct(queries).map(|params| params_blob(params).len).sum::<u64>();
         }
         let RingVector::Z64(values) = sum.sum else { unreachable!("the slot was opened in Z_2^64") };
         let answered = sum.survivors.len() as u64;

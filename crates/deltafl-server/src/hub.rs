@@ -478,7 +478,10 @@ impl Introduction {
                 model: self.model.clone(),
                 params: self.params as u64,
                 open: self.open,
-                contract: self.contract.as_ref().map(|contract| BlobId::of(&contract.to_bytes()).to_wire()),
+                contract: self
+                    .contract
+                    .as_ref()
+                    .map(|contract| BlobId::for_bytes(&contract.to_bytes()).to_wire()),
             }),
             roster: Some(known.to_wire()),
         }

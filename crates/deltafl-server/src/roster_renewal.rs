@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deltafl_wire::identity::FederationName;
-use deltafl_wire::roster::{Edition, Entry, Roster, RosterError, SignedRoster};
+use deltafl_wire::roster::{Roster, RosterEntry, RosterError, RosterVersion, SignedRoster};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -116,7 +116,7 @@ impl RosterRenewal {
         };
         let kept = kept.ok_or(RenewalError::Unsigned)?;
         let edition = Roster::decode(kept.bytes.clone())?.edition();
-        let left = edition.left().ok_or(RenewalError::Expired)?;
+        let left = edition.time_left().ok_or(RenewalError::Expired)?;
         self.expires.store(edition.expires, Ordering::Relaxed);
         Ok((kept, left))
     }
@@ -163,8 +163,8 @@ impl RosterRenewal {
     /// Returns `true` if half the validity of the current roster has passed.
     fn is_due(&self) -> bool {
         let expires = self.expires.load(Ordering::Relaxed);
-        let edition = Edition { version: 0, expires };
-        expires > 0 && edition.left().is_none_or(|left| left < LIFETIME / 2)
+        let edition = RosterVersion { version: 0, expires };
+        expires > 0 && edition.time_left().is_none_or(|left| left < LIFETIME / 2)
     }
 
     /// Applies new revocations. The certificates are refused immediately, even if the roster is not
@@ -194,7 +194,7 @@ pub async fn signed(
         runs = runs.max(allowed);
         let edition = roster.map(|roster| roster.edition()).filter(|edition| edition.version == version);
         match edition {
-            Some(edition) if is_enough && edition.left().is_some_and(|left| left > lifetime / 2) => {
+            Some(edition) if is_enough && edition.time_left().is_some_and(|left| left > lifetime / 2) => {
                 return Ok(kept);
             }
             // Devices accept one roster per version, so a new signature needs a new version.
@@ -206,12 +206,12 @@ pub async fn signed(
         }
     }
     let devices = store.devices(federation).await?;
-    let entry = |device: EnrolledDevice| Entry {
+    let entry = |device: EnrolledDevice| RosterEntry {
         name: device.name.to_string(),
         key: device.signing_key,
         revoked: device.revoked,
     };
-    let edition = Edition::lasting(version, lifetime);
+    let edition = RosterVersion::expiring_in(version, lifetime);
     // The server committed to its draws before this signature, from which they start.
     let draws = store.chain(federation).await?.map(|chain| chain.commitment());
     let roster = Roster::new(edition, devices.into_iter().map(entry).collect())?;

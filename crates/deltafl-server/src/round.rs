@@ -20,7 +20,7 @@ use deltafl_secagg::server::{
 };
 use deltafl_wire::proto;
 use deltafl_wire::proto::from_server;
-use deltafl_wire::{PART, parts_of};
+use deltafl_wire::{FRAGMENT, fragments_from};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -339,10 +339,10 @@ impl Protocol {
 fn outbound(message: &ServerMessage, recipients: usize) -> (Vec<Outbound>, usize) {
     let pieces = encode_server_in_pieces(message);
     let len = pieces.iter().map(Bytes::len).sum();
-    if recipients == 1 && len > PART {
+    if recipients == 1 && len > FRAGMENT {
         return (vec![Outbound::Long(pieces.into())], len);
     }
-    let parts = parts_of(pieces);
+    let parts = fragments_from(pieces);
     (parts.map(|part| Outbound::shared(from_server::Body::Part(part))).collect(), len)
 }
 

@@ -11,7 +11,7 @@ use deltafl::params::Params;
 use deltafl::training::State;
 use deltafl_wire::proto::federation_server::FederationServer;
 use deltafl_wire::roster::{RosterError, SignedRoster};
-use deltafl_wire::{MAX_MESSAGE, MAX_SAID};
+use deltafl_wire::{MAX_DEVICE_MESSAGE, MAX_MESSAGE};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -119,7 +119,7 @@ impl Host {
         let accepted = accepted.chain(pending());
         let (stop, stopped) = oneshot::channel::<()>();
         let service = FederationServer::new(FederationService(Arc::clone(&hub)))
-            .max_decoding_message_size(MAX_SAID)
+            .max_decoding_message_size(MAX_DEVICE_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE);
         let server = Server::builder()
             .concurrency_limit_per_connection(4)

@@ -29,7 +29,7 @@ use deltafl_server::engine::{Permille, Rules};
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Purpose, Setup};
 use deltafl_wire::loopback;
-use deltafl_wire::roster::Edition;
+use deltafl_wire::roster::RosterVersion;
 use fleet::{Records, TestFederation, never, options, start_host};
 use intercepted::Intercepted;
 use tokio::sync::watch;
@@ -182,7 +182,8 @@ async fn a_server_that_starts_before_its_devices_are_enrolled_begins_no_round_in
     let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let nobody =
-        loopback::roster(Edition { version: 1, expires: u64::MAX }, std::iter::empty(), |_| false).unwrap();
+        loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, std::iter::empty(), |_| false)
+            .unwrap();
     let mut host = start_host(test.setup(), &nobody).await;
     let _swarm = test.swarm(host.address(), &options());
     let engine = host.engine(test.rules(), never()).unwrap();

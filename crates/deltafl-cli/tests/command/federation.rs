@@ -88,8 +88,11 @@ fn device_processes_with_normalised_data_reproduce_the_bits_of_the_simulation() 
     );
 
     let data = deltafl_data::open(workdir.path("data")).unwrap();
-    let device =
-        |k| workdir.start(&format!("device --insecure --server {address} --data data --name {}", data.id(k)));
+    let device = |k| {
+        let name = data.id(k);
+        workdir
+            .start(&format!("device --insecure --reproducible --server {address} --data data --name {name}"))
+    };
     let _devices: Vec<Running> = data.devices().map(device).collect();
     serving.hear("all rounds are done");
     let trained = |run: &str| checkpoints(&workdir.path(run));
@@ -186,7 +189,9 @@ fn tables_with_some_of_the_categories_and_classes_train_like_one_table() {
         refused.contains(r#"column "Ward name" has "Oncology", which the contract does not know"#),
         "{refused}"
     );
-    let device = |(name, _)| workdir.start(&format!("device --insecure --server {address} --data {name}"));
+    let device = |(name, _)| {
+        workdir.start(&format!("device --insecure --reproducible --server {address} --data {name}"))
+    };
     let _devices = CLINICS.map(device);
     assert!(serving.child.wait().unwrap().success());
     assert!(checkpoints(&workdir.path("deployed")) == checkpoints(&workdir.path("simulated")));

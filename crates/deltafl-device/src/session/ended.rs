@@ -2,7 +2,7 @@
 
 use deltafl_secagg::message::wire::WireError;
 use deltafl_wire::roster::RosterError;
-use deltafl_wire::{Malformed, PartError};
+use deltafl_wire::{FragmentError, Malformed};
 use tonic::{Code, Status};
 
 use crate::DialError;
@@ -39,7 +39,7 @@ pub enum SessionError {
     Malformed(#[from] Malformed),
     /// A message does not match its parts.
     #[error(transparent)]
-    Part(#[from] PartError),
+    Part(#[from] FragmentError),
     /// An invalid secure aggregation message.
     #[error(transparent)]
     Wire(#[from] WireError),

@@ -20,7 +20,7 @@ use deltafl_secagg::ring::RingVector;
 use deltafl_wire::identity::hex;
 use deltafl_wire::proto;
 use deltafl_wire::proto::{from_device, from_server};
-use deltafl_wire::{BlobId, MAX_QUERIES, blob_of_id, malformed, parts};
+use deltafl_wire::{BlobId, MAX_QUERIES, fragments, malformed, params_blob_from_id};
 use rand_core::SeedableRng;
 use zeroize::Zeroizing;
 
@@ -130,7 +130,7 @@ impl Session<'_> {
             true => UpdateRandomness::Reproducible,
             false => UpdateRandomness::Secret(*random()?),
         };
-        let blobs: Vec<BlobId> = question.named().map(|id| blob_of_id(&id)).collect();
+        let blobs: Vec<BlobId> = question.named().map(|id| params_blob_from_id(&id)).collect();
         let params = self.fetch_params(&blobs).await?;
         let question = question.with_params(&params).ok_or_else(|| malformed("params"))?;
         let (key, tracks) =
@@ -341,7 +341,7 @@ impl Session<'_> {
                 Turn::Vanishes => return Err(SessionError::Vanished),
                 Turn::Garbled => bytes = self.device.faults.noise(bytes.len()).into(),
             }
-            for part in parts(bytes) {
+            for part in fragments(bytes) {
                 self.device.faults.transfer(part.data.len()).await;
                 self.send(from_device::Body::Part(part)).await?;
             }

@@ -51,7 +51,9 @@ pub(super) fn enrolment(
 ) -> Result<Participant, SessionError> {
     let identity = identity(device, roster, index)?;
     let longest = MAX_QUERIES * UpdateCode::len(params).max(evaluation::LONGEST);
-    let policy = device.consent.policy(u32::try_from(longest).unwrap_or(u32::MAX), roster.roster.is_drawn());
+    let policy = device
+        .consent
+        .policy(u32::try_from(longest).unwrap_or(u32::MAX), roster.roster.has_committed_draws());
     let session = session_under(session, &roster.hash);
     let last = device.state.last_round(&session);
     Ok(Participant::new(identity, Arc::clone(&roster.keys), session, policy).resumed(last))

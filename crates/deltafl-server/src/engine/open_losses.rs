@@ -6,7 +6,7 @@ use deltafl::exchange::{Drawn, Round};
 use deltafl::params::Params;
 use deltafl::superquantile::DeviceLoss;
 use deltafl_wire::proto::from_server;
-use deltafl_wire::{blob_of, proto};
+use deltafl_wire::{params_blob, proto};
 use tokio::time::Instant;
 
 use super::Remote;
@@ -18,7 +18,7 @@ impl Remote {
     pub(super) fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<DeviceLoss>> {
         self.asked += 1;
         self.line.hub.blobs.keep_params(tracks.iter().copied());
-        let params = tracks.iter().map(|params| blob_of(params).to_wire()).collect();
+        let params = tracks.iter().map(|params| params_blob(params).to_wire()).collect();
         let question =
             Outbound::shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
         let reached = round.cohort.iter().filter(|drawn| !drawn.dropped);

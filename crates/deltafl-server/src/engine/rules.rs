@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use deltafl_secagg::graph::Permille;
-use deltafl_wire::guard::Guard;
+use deltafl_wire::threat::ThreatAssumptions;
 
 use crate::round::Deadlines;
 
@@ -18,7 +18,7 @@ pub struct Rules {
     /// The minimum number of devices in a sum.
     pub quorum: usize,
     /// The adversary against which rounds protect their devices.
-    pub guard: Guard,
+    pub guard: ThreatAssumptions,
     /// δ, the fraction of devices that may drop out, in thousandths.
     pub dropping: Permille,
     /// The time limits for devices.
@@ -45,7 +45,7 @@ impl Rules {
             cohort,
             present: cohort,
             quorum: cohort.div_ceil(2).max(2),
-            guard: Guard::default(),
+            guard: ThreatAssumptions::default(),
             dropping: Permille::new(200).expect("at most one half"),
             deadlines: Deadlines::default(),
             pause: Duration::from_secs(1),

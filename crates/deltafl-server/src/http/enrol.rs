@@ -45,7 +45,7 @@ pub(super) async fn enrol(
         name: asked.name,
         number: None,
         signing_key: asked.signing_key,
-        fingerprint: Fingerprint::of(&certified.certificate),
+        fingerprint: Fingerprint::for_certificate(&certified.certificate),
     };
     // The certificate leaves the server only if the token is valid.
     certified.number = state.store.redeem(&state.federation, &token.hash(), &device).await?;

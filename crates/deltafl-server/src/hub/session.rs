@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use deltafl_wire::proto::{FromDevice, Hello, Part, from_device, from_server};
-use deltafl_wire::{Assembly, PART, PartError, VERSION};
+use deltafl_wire::{FRAGMENT, FragmentError, Reassembly, VERSION};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout_at;
 use tonic::{Status, Streaming};
@@ -101,7 +101,7 @@ impl ConnectedDevices {
 /// An incoming message of a device.
 #[derive(Default)]
 struct Incoming {
-    assembly: Assembly,
+    assembly: Reassembly,
     /// The reserved room for incoming messages.
     room: Option<OwnedSemaphorePermit>,
     /// The deadline for the complete message.
@@ -198,7 +198,7 @@ impl Session {
             incoming.unwanted = incoming.unwanted.saturating_sub(part.data.len().max(1));
             return Ok(None);
         }
-        if !incoming.assembly.is_partial() && total > PART {
+        if !incoming.assembly.is_partial() && total > FRAGMENT {
             if !self.take_expected() {
                 self.hub.refusals.count(Refusal::Late);
                 incoming.unwanted = total.saturating_sub(part.data.len());
@@ -212,7 +212,7 @@ impl Session {
                 incoming.deadline = None;
                 Ok(Some(What::Message { bytes, _room: incoming.room.take() }))
             }
-            Err(PartError::TooLong { .. }) => Err(Refusal::TooLong),
+            Err(FragmentError::TooLong { .. }) => Err(Refusal::TooLong),
             Err(_) => Err(Refusal::Malformed),
         }
     }

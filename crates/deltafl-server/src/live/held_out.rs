@@ -9,7 +9,11 @@ use crate::store::CommittedRound;
 /// The cohort's evaluation of the main metric under each track.
 pub(super) fn primary(lines: &[RoundLine], tracks: usize) -> Vec<Vec<HeldOutFigures>> {
     super::per_track(lines, tracks, |record| {
-        record.evaluations.iter().filter_map(|told| HeldOutFigures::of(told).into_iter().next()).collect()
+        record
+            .evaluations
+            .iter()
+            .filter_map(|told| HeldOutFigures::from_evaluation(told).into_iter().next())
+            .collect()
     })
 }
 

@@ -23,7 +23,7 @@ use deltafl_server::engine::Rules;
 use deltafl_server::listener::{ConnectionLimits, Protection};
 use deltafl_server::serve::{Host, Introduction, Limits, Setup};
 use deltafl_wire::loopback;
-use deltafl_wire::roster::{Edition, SignedRoster};
+use deltafl_wire::roster::{RosterVersion, SignedRoster};
 
 use crate::watchdog;
 
@@ -61,7 +61,7 @@ impl TestFederation {
     pub fn roster(&self, revoked: &[FederationIndex]) -> SignedRoster {
         let devices = self.devices();
         let names = devices.iter().map(|&k| self.federation.id(k));
-        let edition = Edition { version: 1 + revoked.len() as u64, expires: u64::MAX };
+        let edition = RosterVersion { version: 1 + revoked.len() as u64, expires: u64::MAX };
         loopback::roster(edition, names, |name| revoked.iter().any(|&k| self.federation.id(k) == name))
             .unwrap()
     }
