@@ -8,12 +8,12 @@ use serde::Deserialize;
 /// Minutes of a day.
 const DAY: u16 = 24 * 60;
 
-/// The hours at which a device takes part, by its own clock.
+/// The hours at which a device participates, by its local clock.
 #[derive(Clone)]
 pub struct Hours {
-    /// Any of these.
+    /// The windows. The device participates during any of them.
     pub windows: Vec<TimeWindow>,
-    /// The minute of the day, in the owner's time zone.
+    /// Returns the minute of the day in the owner's time zone.
     pub now: Arc<dyn Fn() -> u16 + Send + Sync>,
 }
 
@@ -32,13 +32,13 @@ pub struct TimeWindow {
     until: u16,
 }
 
-/// Text that is no window.
+/// The error for text that is not a time window.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not two different times of a day, such as 22:00-06:30")]
 pub struct InvalidWindow(String);
 
 impl TimeWindow {
-    /// Whether a minute of the day lies in it. The last one does not.
+    /// Returns `true` if the window contains this minute of the day. The end is exclusive.
     pub fn contains(&self, minute: u16) -> bool {
         if self.from < self.until {
             (self.from..self.until).contains(&minute)
