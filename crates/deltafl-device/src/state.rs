@@ -274,7 +274,9 @@ mod tests {
         let mut state = DeviceState::open(folder.path()).unwrap();
         taken(&mut state, 5, b"five").unwrap();
         assert!(taken(&mut state, 4, b"four").unwrap_err().contains("rolled back"));
-        assert!(taken(&mut state, 5, b"another five").unwrap_err().contains("another roster 5"));
+        assert!(
+            taken(&mut state, 5, b"another five").unwrap_err().contains("two different rosters of version 5")
+        );
         taken(&mut state, 9, b"nine").unwrap();
     }
 

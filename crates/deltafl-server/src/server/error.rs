@@ -109,6 +109,7 @@ impl ServerError {
         match self {
             Self::Undeployable(_)
             | Self::Option(_)
+            | Self::Plan(_)
             | Self::NoDevices
             | Self::InsecureHttp { .. }
             | Self::Http { .. }

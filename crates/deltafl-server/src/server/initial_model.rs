@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use deltafl::data::Examples;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::{Score, Tensor};
 use deltafl::stream::Stream;
 use deltafl::task::Task;
@@ -73,7 +73,12 @@ impl Worker for NoWorker {
         Err(UNKNOWN.into())
     }
 
-    fn update(&mut self, _: &LocalTask<'_>, _: &mut Memory, _: &mut Stream) -> Result<&[f32], TrainerError> {
+    fn update(
+        &mut self,
+        _: &LocalTask<'_>,
+        _: &mut AlgorithmState,
+        _: &mut Stream,
+    ) -> Result<&[f32], TrainerError> {
         Err(UNKNOWN.into())
     }
 }
