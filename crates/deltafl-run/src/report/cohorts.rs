@@ -46,11 +46,23 @@ struct Seed<'a> {
     versions: BTreeMap<u64, Vec<&'a CohortEvaluation>>,
 }
 
+/// The evaluations of each version by track, `None` for tracks without one.
+type Versions<'a> = BTreeMap<u64, Vec<Option<&'a CohortEvaluation>>>;
+
+impl<'a> Seed<'a> {
+    /// Keeps the versions for which every track was evaluated.
+    fn complete((seed, versions): (u64, Versions<'a>)) -> Self {
+        let complete = |(version, told): (u64, Vec<Option<&'a CohortEvaluation>>)| {
+            Some((version, told.into_iter().collect::<Option<_>>()?))
+        };
+        Self { seed, versions: versions.into_iter().filter_map(complete).collect() }
+    }
+}
+
 /// Returns the seeds in training order, with the versions for which every track was evaluated.
 ///
 /// Tracks that take turns report a version in different rounds, in any order.
 fn by_seed(lines: &[RoundLine], tracks: usize) -> Vec<Seed<'_>> {
-    type Versions<'a> = BTreeMap<u64, Vec<Option<&'a CohortEvaluation>>>;
     let mut seeds: Vec<(u64, Versions<'_>)> = Vec::new();
     for record in lines.iter().map(|line| &line.record) {
         if seeds.iter().all(|(seed, _)| *seed != record.seed) {
@@ -66,13 +78,7 @@ fn by_seed(lines: &[RoundLine], tracks: usize) -> Vec<Seed<'_>> {
             }
         }
     }
-    let complete = |(seed, versions): (u64, Versions<'_>)| {
-        let told = |(version, told): (u64, Vec<Option<_>>)| {
-            Some((version, told.into_iter().collect::<Option<_>>()?))
-        };
-        Seed { seed, versions: versions.into_iter().filter_map(told).collect() }
-    };
-    let mut seeds: Vec<Seed<'_>> = seeds.into_iter().map(complete).collect();
+    let mut seeds: Vec<Seed<'_>> = seeds.into_iter().map(Seed::complete).collect();
     seeds.retain(|seed| !seed.versions.is_empty());
     seeds
 }
