@@ -1,4 +1,4 @@
-/* A device in C: a line y = a*x + b through points of its own. Arguments: server, name, shift. */
+/* A device in C: fits a line y = a*x + b to its points. Arguments: server, name, shift. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
     }
     puts("joined");
     fflush(stdout);
-    getchar(); /* until whoever started this closes its standard input */
+    getchar(); /* until standard input is closed */
     deltafl_stop(device);
     puts("stopped");
     return 0;

@@ -6,7 +6,6 @@ use deltafl::kernel::Isa;
 use deltafl::model::{Model, NamedTensor, state_dict as named};
 use deltafl::params::Params;
 use deltafl::trainer::Sgd;
-use deltafl::training::State;
 use deltafl_data::run_folder;
 use deltafl_run::session;
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
@@ -67,8 +66,9 @@ pub(crate) fn initial<'py>(
     federation: Option<&Bound<'py, Federation>>,
     seed: u64,
 ) -> PyResult<Tensors<'py>> {
-    let model = model(py, &parsed(py, experiment)?, federation)?;
-    let state = State::new(seed, 1, &Sgd::new(&*model));
+    let experiment = parsed(py, experiment)?;
+    let model = model(py, &experiment, federation)?;
+    let state = experiment.plan().start(seed, &Sgd::new(&*model));
     tensors(py, &named(&*model, state.tracks[0].params.as_slice()))
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deltafl::data::{BatchBuffer, Examples};
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::task::{RegressionLoss, Task};
@@ -210,7 +210,7 @@ impl Worker for PyWorker<'_> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        _: &mut Memory,
+        _: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         self.trainer.earlier()?;

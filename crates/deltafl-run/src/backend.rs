@@ -30,11 +30,6 @@ impl Default for Machine {
     }
 }
 
-/// Returns the number of threads in the representation of the core library.
-pub(crate) fn thread_count(threads: Option<NonZeroUsize>) -> usize {
-    threads.map_or(0, NonZeroUsize::get)
-}
-
 /// The backend of a process, ready to compute.
 pub enum Backend<'a> {
     /// Threads of the CPU.
@@ -109,7 +104,7 @@ impl<'a> Backend<'a> {
     ) -> Result<Self, RunError> {
         // GPUs support neither corrections nor clipping. Such an experiment uses the CPU unless a
         // GPU is required.
-        let corrected = experiment.plan().tracks.iter().any(|track| track.correction.is_some());
+        let corrected = experiment.plan().tracks().iter().any(|track| track.correction.is_some());
         let unfit = corrected || experiment.clip.is_some();
         let Some(ordinal) = request.gpu.filter(|_| request.required || !unfit) else {
             return Self::cpu(federation, trainer, threads);
@@ -134,7 +129,7 @@ impl<'a> Backend<'a> {
         trainer: &'a dyn LocalTrainer,
         threads: Option<NonZeroUsize>,
     ) -> Result<Self, RunError> {
-        let threads = Threads::new(trainer, federation, thread_count(threads)).map_err(RunError::compute)?;
+        let threads = Threads::new(trainer, federation, threads).map_err(RunError::compute)?;
         Ok(Self::Cpu { compute: Box::new(threads), no_gpu: None })
     }
 

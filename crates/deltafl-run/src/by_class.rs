@@ -7,19 +7,17 @@
 
 use std::num::NonZeroUsize;
 
-use deltafl::compute::{ComputeError, Threads};
 use deltafl::data::{
     DeviceExamples, Federation, FederationBuilder, FederationIndex, InputKind, InvalidDevice, Split,
     TargetKind,
 };
-use deltafl::exchange::{Direct, Exchange as _, ExchangeError, SplitEvaluation};
+use deltafl::exchange::{Exchange as _, ExchangeError, Simulation, SplitEvaluation};
 use deltafl::metrics::OverSeeds;
 use deltafl::params::Params;
 use deltafl::task::{Task, Unit};
 use deltafl::trainer::LocalTrainer;
 use deltafl_data::run_folder::{ClassFigures, Classes};
 
-use crate::backend::thread_count;
 use crate::text_table;
 
 /// The reason why classes cannot be evaluated.
@@ -29,10 +27,7 @@ pub enum ByClassError {
     /// The examples of a class do not form a valid device.
     #[error(transparent)]
     Examples(#[from] InvalidDevice),
-    /// The CPU cannot be used.
-    #[error(transparent)]
-    Compute(#[from] ComputeError),
-    /// An evaluation failed.
+    /// The devices cannot be computed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
 }
@@ -57,8 +52,7 @@ pub fn evaluate(
     if by_class.is_empty() || trainer.task().primary().unit != Unit::Share {
         return Ok(None);
     }
-    let compute = Threads::new(trainer, &by_class, thread_count(threads))?;
-    let mut exchange = Direct::new(compute, &by_class)?;
+    let mut exchange = Simulation::with_threads(trainer, &by_class, threads)?;
     let mut evaluations = Vec::new();
     for params in seeds {
         evaluations.extend(exchange.evaluate(Split::Train, params)?);

@@ -4,9 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use deltafl::algorithm::TrackLabel;
-use deltafl::compute::Threads;
 use deltafl::data::{DeviceSplit, Federation, InputKind, InvalidSplit, Normalise, Split, TargetKind};
-use deltafl::exchange::{Direct, Exchange as _, ExchangeError, SplitEvaluation};
+use deltafl::exchange::{Exchange as _, ExchangeError, Simulation, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::metrics::{Figures, FiguresOverSeeds};
 use deltafl::params::Params;
@@ -17,7 +16,6 @@ use deltafl_data::OpenError;
 use deltafl_data::experiment::{Experiment, LoadError};
 use deltafl_data::run_folder::{self, Classes, IdleRounds, RunFolderError, Summary, TrackSummary};
 
-use crate::backend::thread_count;
 use crate::by_class::{self, ByClassError};
 use crate::error::{ErrorKind, Excerpt, Explain, FileError, FolderError};
 use crate::session::{RunError, build_model};
@@ -217,9 +215,7 @@ pub fn evaluate(
     }
     let trainer = Sgd::new(&*model);
     let refused = |source| EvaluateError::Setup { path: data.to_owned(), source };
-    let threads = thread_count(options.threads);
-    let compute = Threads::new(&trainer, &federation, threads).map_err(|e| refused(e.into()))?;
-    let mut exchange = Direct::new(compute, &federation).map_err(refused)?;
+    let mut exchange = Simulation::with_threads(&trainer, &federation, options.threads).map_err(refused)?;
     let mut evaluations = Vec::new();
     let mut seeds: Vec<Vec<&Params>> = Vec::new();
     for state in &states {

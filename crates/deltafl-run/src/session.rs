@@ -10,7 +10,7 @@ use std::time::Instant;
 use deltafl::algorithm::TrackLabel;
 use deltafl::compute::{Compute, ComputeError};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Exchange, ExchangeError, Masked};
+use deltafl::exchange::{Exchange, ExchangeError, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::{Model, ModelMismatch};
 use deltafl::params::Params;
@@ -27,10 +27,8 @@ use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::listener::{Listener, SeedEvaluation};
 
 mod local;
-mod seeds;
 
 use local::LocalRun;
-pub use seeds::Seeds;
 
 /// The reason why a run fails.
 #[derive(Debug, thiserror::Error)]
@@ -250,14 +248,11 @@ pub(crate) fn exchange<'a>(
     compute: Box<dyn Compute + Send + 'a>,
     federation: &'a Federation,
 ) -> Result<Box<dyn Exchange + Send + 'a>, RunError> {
-    let exchange: Result<Box<dyn Exchange + Send + 'a>, _> = match experiment.secagg {
-        SecureAggregation::Plain => Direct::new(compute, federation).map(|direct| Box::new(direct) as _),
-        SecureAggregation::Real => {
-            let drop_out = experiment.availability.drop_out.get();
-            Masked::new(compute, federation, drop_out).map(|masked| Box::new(masked) as _)
-        }
-    };
-    exchange.map_err(RunError::Setup)
+    let simulation = Simulation::with_compute(compute, federation).map_err(RunError::Setup)?;
+    Ok(match experiment.secagg {
+        SecureAggregation::Plain => Box::new(simulation),
+        SecureAggregation::Real => Box::new(simulation.masked(experiment.availability.drop_out.get())),
+    })
 }
 
 /// Trains all seeds of an experiment on its data. Several experiments may share the data.

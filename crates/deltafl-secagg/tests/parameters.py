@@ -1,24 +1,14 @@
 """Computes the degree k and the threshold t of the k-regular graphs with integers only.
 
-<<<<<<< HEAD
 Prints a row per (n, c, d): (k, t) against an active server and against an honest-but-curious one. The
 conditions are those of src/graph/parameters.rs. Probabilities are compared as integers, without rounding.
-=======
-Prints one row per (n, c, d): the pair (k, t) against a malicious server, and against an
-honest-but-curious one. The conditions are those of src/graph/parameters.rs. Probabilities are compared
-as integers, so nothing is rounded.
->>>>>>> pytext
 """
 
 from math import comb
 
 
 def tail(population, marked, drawn, at_least):
-<<<<<<< HEAD
     """The number of draws with this many marked elements."""
-=======
-    """Returns the number of draws with at least `at_least` marked elements."""
->>>>>>> pytext
     top = min(marked, drawn)
     return sum(comb(marked, i) * comb(population - marked, drawn - i) for i in range(max(at_least, 0), top + 1))
 
@@ -67,10 +57,6 @@ if __name__ == "__main__":
         for colluding, dropping in ((5, 5), (5, 20)):
             c, d = n * colluding // 100, n * dropping // 100
             print(f"({n}, {c}, {d}, {show(active(n, c, d))}, {show(curious(n, c, d))}),")
-<<<<<<< HEAD
     # Accomplices by number, and more of them than a sparse graph tolerates.
-=======
-    # Absolute numbers of colluding devices, and more of them than a sparse graph tolerates.
->>>>>>> pytext
     for n, c, d in ((1000, 10, 100), (400, 190, 80)):
         print(f"({n}, {c}, {d}, {show(active(n, c, d))}, {show(curious(n, c, d))}),")

@@ -3,19 +3,17 @@
 //! Rounds with one thread and with all threads alternate, so that both run under the same
 //! conditions.
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
 use deltafl::algorithm::{Tail, Track};
-use deltafl::cohort::{Availability, Sampling};
-use deltafl::compute::Threads;
 use deltafl::data::Federation;
-use deltafl::exchange::{Direct, Exchange};
+use deltafl::exchange::{Exchange, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::superquantile::Conformity;
-use deltafl::terms::Terms;
-use deltafl::trainer::{LocalTrainer, Sgd, Work};
-use deltafl::training::{Event, Local, Plan, State, train};
+use deltafl::trainer::{LocalTrainer, Sgd};
+use deltafl::training::{Event, Plan, State, train};
 use miette::{IntoDiagnostic, Result};
 use serde::Serialize;
 
@@ -101,28 +99,13 @@ impl<'a> Rounds<'a> {
         threads: u16,
     ) -> Result<Self> {
         let half = Conformity::try_from(0.5).expect("0.5 is in (0, 1]");
-        let plan = Plan {
-            rounds: u64::MAX,
-            sampling: Sampling {
-                cohort_size: federation.len(),
-                with_replacement: false,
-                availability: Availability::default(),
-            },
-            local: Local {
-                work: Work::Epochs(1),
-                batch: case.batch,
-                learning_rate: f64::from(case.learning_rate),
-                decay: None,
-            },
-            evaluate_every: u64::MAX,
-            held_out: None,
-            terms: Terms::OPEN,
-            tracks: vec![Track { l2: case.l2, ..Tail::new(half).into() }],
-        };
-        let mut start = State::new(1, 1, trainer);
+        let plan = Plan::builder().rounds(u64::MAX).evaluate_every(u64::MAX).cohort(federation.len());
+        let plan = plan.batch(case.batch).learning_rate(f64::from(case.learning_rate));
+        let plan = plan.track(Track { l2: case.l2, ..Tail::new(half).into() }).build().into_diagnostic()?;
+        let mut start = plan.start(1, trainer);
         start.round = 1; // round 0 would evaluate every device
-        let compute = Threads::new(trainer, federation, usize::from(threads)).into_diagnostic()?;
-        let exchange = Box::new(Direct::new(compute, federation).into_diagnostic()?);
+        let threads = NonZeroUsize::new(threads.into());
+        let exchange = Box::new(Simulation::with_threads(trainer, federation, threads).into_diagnostic()?);
         let mut rounds = Self { exchange, plan, start };
         rounds.seconds()?; // warms up the memory
         Ok(rounds)

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use deltafl::data::{Spread, Summary};
+use deltafl::data::{FederationSummary, Spread};
 use deltafl_run::evaluate::describe_input;
 use miette::Result;
 
@@ -29,7 +29,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let path = args.federation.display();
         federation.verify().map_err(|error| bad_input(format!("{path}: {error}")))?;
     }
-    let summary = Summary::of(&federation);
+    let summary = FederationSummary::new(&federation);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&summary).expect("a summary contains only plain values"));
     } else {
@@ -38,7 +38,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-fn text(summary: &Summary, verified: bool) -> String {
+fn text(summary: &FederationSummary, verified: bool) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: String| {
         writeln!(out, "{name:>12}  {value}").expect("a string takes any text");
@@ -76,7 +76,7 @@ fn text(summary: &Summary, verified: bool) -> String {
 }
 
 /// Describes the targets, and how often each named class occurs.
-fn predicts(summary: &Summary) -> String {
+fn predicts(summary: &FederationSummary) -> String {
     if summary.targets.is_some() {
         return "a real number".to_owned();
     }
@@ -96,7 +96,7 @@ fn spread(spread: &Spread, digits: usize) -> String {
 }
 
 /// Renders the devices by their number of examples, with a bar of at most 40 cells per bin.
-fn histogram(summary: &Summary) -> String {
+fn histogram(summary: &FederationSummary) -> String {
     let most = summary.histogram.iter().map(|bin| bin.devices).max().unwrap_or_default().max(1);
     let mut out = String::new();
     for bin in &summary.histogram {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use deltafl::data::synthetic::Share;
+use deltafl::data::synthetic::Fraction;
 use deltafl::data::{Split, WithinSplit};
 use miette::Result;
 
@@ -58,7 +58,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 /// Returns the plan of a split within each device.
 fn within(args: &SplitArgs) -> Result<WithinSplit> {
     let share = |name: &str, share: f64| {
-        Share::new(share).ok_or_else(|| bad_input(format!("--{name} must lie in [0, 1], got {share}")))
+        Fraction::new(share).ok_or_else(|| bad_input(format!("--{name} must lie in [0, 1], got {share}")))
     };
     let default = WithinSplit::default();
     Ok(WithinSplit {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use deltafl::cohort::{Draw, Sampling};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Drawn, Reachable};
+use deltafl::exchange::{CohortMember, Reachable};
 use deltafl_data::run_folder::{self, RoundLine};
 
 use super::ExportError;
@@ -28,7 +28,7 @@ pub(super) fn write(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError>
         return Err(ExportError::OtherData { hash: federation.hash().to_owned() });
     }
     let path = out.join("cohorts.csv");
-    write_csv(&path, &federation, &experiment.plan().sampling, &run_folder::read_rounds(run)?)?;
+    write_csv(&path, &federation, experiment.plan().sampling(), &run_folder::read_rounds(run)?)?;
     Ok(vec![path])
 }
 
@@ -50,7 +50,7 @@ fn write_csv(
         }
         let recorded = (record.cohort, record.dropped);
         let cohort = cohort(sampling, train.len(), (record.seed, record.round), recorded)?;
-        for Drawn { device, times, dropped } in cohort {
+        for CohortMember { device, times, dropped } in cohort {
             let device = train[device.place()];
             writer
                 .write_record([
@@ -74,7 +74,7 @@ fn cohort(
     devices: usize,
     (seed, round): (u64, u64),
     recorded: (u64, u64),
-) -> Result<Vec<Drawn>, ExportError> {
+) -> Result<Vec<CohortMember>, ExportError> {
     (0..MOST_ATTEMPTS)
         .map(|attempt| sampling.cohort(devices, Draw { seed, round, attempt }, &Reachable::Everyone))
         .find(|cohort| {

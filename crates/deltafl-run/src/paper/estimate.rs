@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use deltafl::cohort::{Draw, Sampling};
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Drawn, Reachable, Round};
+use deltafl::exchange::{CohortMember, Reachable, Round};
 use deltafl::trainer::Sgd;
-use deltafl::training::{Event, Observer, ObserverError, State, train};
+use deltafl::training::{Event, Observer, ObserverError, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
 
@@ -73,19 +73,19 @@ impl Pace {
         let compute = backend.into_compute();
         let width = compute.width();
         let mut exchange = session::exchange(experiment, compute, federation)?;
-        let mut plan = experiment.plan();
-        let tracks = plan.tracks.len();
+        let plan = experiment.plan();
+        let tracks = plan.tracks().len();
         let seed = experiment.seeds.iter().copied().next().unwrap_or_default();
         let weights =
             federation.split(Split::Train).into_iter().map(|k| federation.example_count(k)).collect();
-        let cohorts = Cohorts::new(plan.sampling, seed, weights, width);
-        let mut state = State::new(seed, tracks, &trainer);
+        let cohorts = Cohorts::new(*plan.sampling(), seed, weights, width);
+        let mut state = plan.start(seed, &trainer);
 
         let first = cohorts.draw(0);
         let mut forward = 0.0;
         // The first pass also starts threads and allocates buffers.
         for index in 0..2 {
-            let round = Round { seed, index, cohort: &first, terms: plan.terms, own: &[] };
+            let round = Round { seed, index, cohort: &first, terms: plan.terms(), own: &[] };
             let start = Instant::now();
             exchange.losses(&round, &[&state.tracks[0].params]).map_err(RunError::Setup)?;
             forward = start.elapsed().as_secs_f64() / cohorts.examples(0..1);
@@ -93,8 +93,8 @@ impl Pace {
 
         // Skips round 0, which begins with an evaluation, and the evaluation at the end.
         state.round = 1;
-        (plan.rounds, plan.evaluate_every) = (u64::MAX, u64::MAX);
-        plan.sampling = cohorts.sampling;
+        let plan = plan.into_builder().rounds(u64::MAX).evaluate_every(u64::MAX);
+        let plan = plan.sampling(cohorts.sampling).build().expect("the plan of an experiment is valid");
         let mut stopwatch = Stopwatch::new(stop);
         train(&mut *exchange, &plan, &mut state, &mut stopwatch)?;
         let Some((counted, seconds)) = stopwatch.counted() else { return Ok(None) };
@@ -132,7 +132,7 @@ impl Cohorts {
         Self { sampling, seed, weights, full }
     }
 
-    fn draw(&self, round: u64) -> Vec<Drawn> {
+    fn draw(&self, round: u64) -> Vec<CohortMember> {
         let draw = Draw { seed: self.seed, round, attempt: 0 };
         self.sampling.cohort(self.weights.len(), draw, &Reachable::Everyone)
     }

@@ -5,7 +5,7 @@
 //! no decay.
 
 use deltafl::algorithm::FED_AVG;
-use deltafl::data::synthetic::Share;
+use deltafl::data::synthetic::Fraction;
 use deltafl::options::OptionValue;
 use deltafl_data::experiment::{AlgorithmSection, Experiment, NonNegative, Positive, SplitSection};
 
@@ -104,7 +104,7 @@ pub(super) fn for_l2(experiment: &Experiment) -> Experiment {
     match &mut tuned.data.split {
         Some(SplitSection::Devices(split)) => split.validation = HELD_OUT,
         Some(SplitSection::Within(split)) => {
-            let half = Share::new(HELD_OUT * split.train.get()).unwrap_or(Share::HALF);
+            let half = Fraction::new(HELD_OUT * split.train.get()).unwrap_or(Fraction::HALF);
             (split.train, split.validation) = (half, half);
         }
         Some(SplitSection::Given(_)) | None => {}

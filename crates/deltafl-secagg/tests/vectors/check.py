@@ -1,19 +1,9 @@
 """Recomputes the sums of a recorded round from its messages.
 
-<<<<<<< HEAD
 Usage: `python3 check.py round.json`. It follows proto/secagg.proto and the module documentation, shares
 no code with the crate and needs only the standard library. It repeats the server's work after the last
 message of a slot: recover secrets from shares, check them against the commitments, derive the masks and
 remove them.
-=======
-Usage: `python3 check.py round.json`. The program implements proto/secagg.proto and the module
-documentation. It shares no code with the crate and requires only the standard library. It performs
-the steps of the server after the last message of a slot:
-
-1. reconstruct the secrets from shares,
-2. check them against the commitments,
-3. derive the masks and subtract them.
->>>>>>> pytext
 """
 
 import hashlib
@@ -28,11 +18,7 @@ KEYS_LEN = 32 + 1184 + 32
 PROTOCOL = b"deltafl-secagg/2/"
 
 
-<<<<<<< HEAD
 # Protobuf: only varints and length-delimited fields occur.
-=======
-# Protobuf. The messages use only varints and length-delimited fields.
->>>>>>> pytext
 
 def varint(data, at):
     value, shift = 0, 0
@@ -67,11 +53,7 @@ def records(data):
     return {device: flat[i * each:(i + 1) * each] for i, device in enumerate(who)}
 
 
-<<<<<<< HEAD
 # Hashes: the purpose first, and every part of variable length after its length.
-=======
-# Hashes. The purpose is hashed first, and parts of variable length are preceded by their length.
->>>>>>> pytext
 
 def number(value):
     return struct.pack("<Q", value)
@@ -97,11 +79,7 @@ def slot_digest(slot, ring, length, context):
     return digest(b"slot-spec", number(slot), number(ring), number(length), part(context))
 
 
-<<<<<<< HEAD
 # Secrets: Lagrange interpolation at zero, in five limbs.
-=======
-# Secret sharing: Lagrange interpolation at zero in five limbs.
->>>>>>> pytext
 
 def recover(shares):
     limbs = [0] * 5
@@ -127,11 +105,7 @@ def mask_key(secret, purpose, params, slot, a, b):
     return hkdf(secret, purpose + params + slot + struct.pack("<II", min(a, b), max(a, b)))
 
 
-<<<<<<< HEAD
 # AES-128, FIPS 197, starting from the field of 256 elements.
-=======
-# AES-128, FIPS 197, including the arithmetic of the field with 256 elements.
->>>>>>> pytext
 
 def times(a, b):
     product = 0
@@ -198,13 +172,8 @@ def aes_stream(key, length):
     return b"".join(blocks)[:length]
 
 
-<<<<<<< HEAD
 # AEGIS-128X4 as a stream cipher, RFC 10032, the encryption of zeros. Key and nonce are halves of
 # a mask key.
-=======
-# AEGIS-128X4 (RFC 10032) as a stream cipher: the encryption of zeros. The key and the nonce are the
-# halves of a mask's key.
->>>>>>> pytext
 
 def aegis_step(state, first, second):
     keys = list(state)
@@ -269,11 +238,7 @@ def words(data, ring):
 
 
 class Round:
-<<<<<<< HEAD
     """The data that the server has after all messages."""
-=======
-    """The state of the server after all messages of a round."""
->>>>>>> pytext
 
     def __init__(self, messages):
         self.keys, self.deposits, self.inputs, self.active, self.shares = {}, {}, {}, {}, {}

@@ -1,7 +1,8 @@
-//! Synthetic federations, which need no download: everything derives from a seed.
+//! Synthetic federations that need no download. Everything is derived from a seed.
 //!
-//! Each device draws from its own [`Stream`], keyed by the seed and its index, so that a federation has the same
-//! bytes on any number of threads, and its first devices are the same however many follow.
+//! Each device draws from its own [`Stream`], keyed by the seed and its index. Therefore a
+//! federation has the same bytes on any number of threads, and its first devices do not depend on
+//! the number of devices.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +21,7 @@ pub use logistic::Logistic;
 pub use roles::Roles;
 pub use tweets::Tweets;
 
-/// Which synthetic federation, and its options. In TOML: `{ kind = "glyphs", devices = 400 }`.
+/// A synthetic federation and its options. In TOML: `{ kind = "glyphs", devices = 400 }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -39,7 +40,7 @@ impl Spec {
     /// The names of the kinds.
     pub const KINDS: [&str; 4] = ["glyphs", "logistic", "roles", "tweets"];
 
-    /// Draws the federation.
+    /// Generates the federation.
     ///
     /// ```
     /// use deltafl::data::synthetic::Spec;
@@ -58,23 +59,23 @@ impl Spec {
     }
 }
 
-/// Why options of a synthetic federation make no sense.
+/// The reason why options of a synthetic federation are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum InvalidOption {
+pub enum InvalidSyntheticOption {
     /// Not a share.
     #[error("a share must lie in [0, 1], got {got}")]
-    Share {
+    Fraction {
         /// The number given.
         got: f64,
     },
-    /// Not a variance.
+    /// The number is not a variance.
     #[error("a variance must be finite and not negative, got {got}")]
     Variance {
-        /// The number given.
+        /// The rejected number.
         got: f64,
     },
-    /// Counts out of order.
+    /// The counts are out of order.
     #[error("examples per device need 1 ≤ min ≤ median ≤ max, got {min}, {median}, {max}")]
     Examples {
         /// The smallest count.
@@ -89,36 +90,36 @@ pub enum InvalidOption {
 /// A share in [0, 1].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
-pub struct Share(f64);
+pub struct Fraction(f64);
 
-impl Share {
+impl Fraction {
     /// Nothing.
     pub const NONE: Self = Self(0.0);
 
     /// One half.
     pub const HALF: Self = Self(0.5);
 
-    /// A share, when it lies in [0, 1].
+    /// Creates a share. Returns `None` unless it is in [0, 1].
     pub const fn new(share: f64) -> Option<Self> {
         if share >= 0.0 && share <= 1.0 { Some(Self(share)) } else { None }
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> f64 {
         self.0
     }
 }
 
-impl TryFrom<f64> for Share {
-    type Error = InvalidOption;
+impl TryFrom<f64> for Fraction {
+    type Error = InvalidSyntheticOption;
 
-    fn try_from(got: f64) -> Result<Self, InvalidOption> {
-        Self::new(got).ok_or(InvalidOption::Share { got })
+    fn try_from(got: f64) -> Result<Self, InvalidSyntheticOption> {
+        Self::new(got).ok_or(InvalidSyntheticOption::Fraction { got })
     }
 }
 
-impl From<Share> for f64 {
-    fn from(share: Share) -> Self {
+impl From<Fraction> for f64 {
+    fn from(share: Fraction) -> Self {
         share.0
     }
 }
@@ -129,22 +130,22 @@ impl From<Share> for f64 {
 pub struct Variance(f64);
 
 impl Variance {
-    /// A variance, when it is finite and not negative.
+    /// Creates a variance. Returns `None` unless it is finite and not negative.
     pub const fn new(variance: f64) -> Option<Self> {
         if variance >= 0.0 && variance < f64::INFINITY { Some(Self(variance)) } else { None }
     }
 
-    /// The square root.
+    /// Returns the square root.
     pub fn deviation(self) -> f64 {
         self.0.sqrt()
     }
 }
 
 impl TryFrom<f64> for Variance {
-    type Error = InvalidOption;
+    type Error = InvalidSyntheticOption;
 
-    fn try_from(got: f64) -> Result<Self, InvalidOption> {
-        Self::new(got).ok_or(InvalidOption::Variance { got })
+    fn try_from(got: f64) -> Result<Self, InvalidSyntheticOption> {
+        Self::new(got).ok_or(InvalidSyntheticOption::Variance { got })
     }
 }
 
@@ -154,7 +155,8 @@ impl From<Variance> for f64 {
     }
 }
 
-/// How many examples the devices have: `min` at least, half of them above `median`, a long tail up to `max`.
+/// The number of examples per device: at least `min`, half of the devices above `median`, and a
+/// long tail up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RawExamplesPerDevice", into = "RawExamplesPerDevice")]
 pub struct ExamplesPerDevice {
@@ -163,7 +165,7 @@ pub struct ExamplesPerDevice {
     max: u32,
 }
 
-/// [`ExamplesPerDevice`] as they are written.
+/// The serialised form of [`ExamplesPerDevice`].
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "ExamplesPerDevice", deny_unknown_fields)]
 struct RawExamplesPerDevice {
@@ -173,12 +175,12 @@ struct RawExamplesPerDevice {
 }
 
 impl ExamplesPerDevice {
-    /// Counts with these figures, when 1 ≤ min ≤ median ≤ max.
+    /// Creates the counts. Returns `None` unless 1 ≤ min ≤ median ≤ max.
     pub const fn new(min: u32, median: u32, max: u32) -> Option<Self> {
         if 1 <= min && min <= median && median <= max { Some(Self { min, median, max }) } else { None }
     }
 
-    /// n = min + (median − min)·exp(σz), cut at max, with z ~ N(0, 1).
+    /// Draws n = min + (median − min)·exp(σz) with z ~ N(0, 1), limited to max.
     fn draw(self, sigma: f64, stream: &mut Stream) -> u32 {
         let above = f64::from(self.median - self.min) * (sigma * stream.normal()).exp();
         self.min.saturating_add(above.round() as u32).min(self.max)
@@ -186,12 +188,12 @@ impl ExamplesPerDevice {
 }
 
 impl TryFrom<RawExamplesPerDevice> for ExamplesPerDevice {
-    type Error = InvalidOption;
+    type Error = InvalidSyntheticOption;
 
     fn try_from(
         RawExamplesPerDevice { min, median, max }: RawExamplesPerDevice,
-    ) -> Result<Self, InvalidOption> {
-        Self::new(min, median, max).ok_or(InvalidOption::Examples { min, median, max })
+    ) -> Result<Self, InvalidSyntheticOption> {
+        Self::new(min, median, max).ok_or(InvalidSyntheticOption::Examples { min, median, max })
     }
 }
 
@@ -202,7 +204,7 @@ impl From<ExamplesPerDevice> for RawExamplesPerDevice {
 }
 
 /// The rank of a device among the odd ones, who come at even distances; `None` for the many.
-fn odd_rank(odd: Share, device: u32) -> Option<usize> {
+fn odd_rank(odd: Fraction, device: u32) -> Option<usize> {
     let odd_before = |devices: u32| (f64::from(devices) * odd.get()).floor() as usize;
     let rank = odd_before(device);
     (rank < odd_before(device + 1)).then_some(rank)
@@ -210,7 +212,7 @@ fn odd_rank(odd: Share, device: u32) -> Option<usize> {
 
 /// The split of each device: of every kind of device a random `train` share trains and the others test, so
 /// that both halves hold the same population.
-fn assign_splits<K: Ord>(seed: u64, kinds: &[K], train: Share) -> Vec<Split> {
+fn assign_splits<K: Ord>(seed: u64, kinds: &[K], train: Fraction) -> Vec<Split> {
     let mut order: Vec<usize> = (0..kinds.len()).collect();
     Stream::new(seed, Purpose::Split, 0, 0).shuffle(&mut order);
     order.sort_by_key(|&device| &kinds[device]);
@@ -264,9 +266,9 @@ mod tests {
     #[test]
     fn the_odd_devices_have_their_share() {
         let ranks = |odd| (0..50).filter_map(|device| odd_rank(odd, device)).collect::<Vec<_>>();
-        assert_eq!(ranks(Share::new(0.2).unwrap()), (0..10).collect::<Vec<_>>());
-        assert_eq!(ranks(Share::new(1.0).unwrap()).len(), 50);
-        assert!(ranks(Share::new(0.0).unwrap()).is_empty());
+        assert_eq!(ranks(Fraction::new(0.2).unwrap()), (0..10).collect::<Vec<_>>());
+        assert_eq!(ranks(Fraction::new(1.0).unwrap()).len(), 50);
+        assert!(ranks(Fraction::new(0.0).unwrap()).is_empty());
     }
 
     #[test]
@@ -283,11 +285,11 @@ mod tests {
     fn the_split_follows_the_seed_and_the_share() {
         let trained = |splits: &[Split]| splits.iter().filter(|&&split| split == Split::Train).count();
         let kinds: Vec<u32> = (0..40).map(|device| u32::from(device % 5 == 0)).collect();
-        let splits = assign_splits(1, &kinds, Share::HALF);
+        let splits = assign_splits(1, &kinds, Fraction::HALF);
         assert_eq!(trained(&splits), 20);
         let odd: Vec<Split> = splits.iter().step_by(5).copied().collect();
         assert_eq!(trained(&odd), 4);
-        assert_ne!(splits, assign_splits(2, &kinds, Share::HALF));
-        assert_eq!(trained(&assign_splits(1, &kinds, Share::new(1.0).unwrap())), 40);
+        assert_ne!(splits, assign_splits(2, &kinds, Fraction::HALF));
+        assert_eq!(trained(&assign_splits(1, &kinds, Fraction::new(1.0).unwrap())), 40);
     }
 }

@@ -1,18 +1,18 @@
 //! Run folders for reports: a small trained one, and a large generated one.
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use deltafl::compute::Threads;
 use deltafl::data::Split;
 use deltafl::data::synthetic::{Glyphs, Spec};
-use deltafl::exchange::{Direct, EvaluatedDevice, Evaluation, SplitEvaluation};
+use deltafl::exchange::{EvaluatedDevice, Evaluation, Simulation, SplitEvaluation};
 use deltafl::kernel::Isa;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Task;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Event, Observer, ObserverError, Plan, RoundRecord, State, train};
+use deltafl::training::{Event, Observer, ObserverError, RoundRecord, train};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved};
 use deltafl_data::run_folder::{RunFolder, Summary};
 
@@ -39,13 +39,13 @@ pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary
     }
     let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
     let plan = experiment.plan();
     let mut scribe =
         Scribe { seed: 0, folder: RunFolder::create(folder, &experiment).unwrap(), deployed: false };
     for &seed in &experiment.seeds {
         scribe.seed = seed;
-        let mut state = State::new(seed, plan.tracks.len(), &trainer);
+        let mut state = plan.start(seed, &trainer);
         train(&mut exchange, &plan, &mut state, &mut scribe).unwrap();
     }
     scribe.folder.summarise().unwrap()
@@ -63,11 +63,11 @@ pub(crate) fn deployed(folder: &Path) -> Summary {
     let federation = experiment.data.load().unwrap();
     let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2).unwrap(), &federation).unwrap();
-    let plan = Plan { held_out: Some(model.task()), ..experiment.plan() };
+    let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
+    let plan = experiment.plan().into_builder().held_out(model.task()).build().unwrap();
     let mut scribe =
         Scribe { seed: 1, folder: RunFolder::create(folder, &experiment).unwrap(), deployed: true };
-    let mut state = State::new(1, plan.tracks.len(), &trainer);
+    let mut state = plan.start(1, &trainer);
     train(&mut exchange, &plan, &mut state, &mut scribe).unwrap();
     scribe.folder.summarise().unwrap()
 }

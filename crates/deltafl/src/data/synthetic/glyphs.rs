@@ -1,8 +1,8 @@
 //! `glyphs`: handwriting in the 62 classes of EMNIST, drawn from stroke skeletons.
 //!
-//! A device is a writer. Most writers are alike; a minority is far from them: a model of the mean serves the
-//! many and fails the few, which is what Δ-FL is for. Images are 28 × 28 as in EMNIST: 255 is paper, 0 is ink,
-//! labels 0–9 digits, 10–35 A–Z, 36–61 a–z.
+//! A device is a writer. Most writers are similar, and a minority differs strongly. A model of the
+//! mean serves the majority and fails the minority, which is the use case of Δ-FL. Images are 28 ×
+//! 28 as in EMNIST: 255 is paper, 0 is ink, labels 0–9 are digits, 10–35 are A–Z, 36–61 are a–z.
 
 mod hand;
 mod pen;
@@ -17,7 +17,7 @@ use self::hand::{Hand, Manner, Sheet};
 pub use self::pen::SIDE;
 pub use self::strokes::{CLASSES, SYMBOLS};
 use super::weighted::Weighted;
-use super::{ExamplesPerDevice, Share, assign_splits, odd_rank};
+use super::{ExamplesPerDevice, Fraction, assign_splits, odd_rank};
 use crate::data::{DeviceExamples, Federation, FederationBuilder, InputKind};
 use crate::stream::{Purpose, Stream};
 
@@ -27,12 +27,12 @@ use crate::stream::{Purpose, Stream};
 pub struct Glyphs {
     /// Number of writers.
     pub devices: NonZeroU32,
-    /// What every draw derives from.
+    /// The seed.
     pub seed: u64,
-    /// Share of the writers that train; the others test.
-    pub train: Share,
-    /// Share of the writers that belong to the minority.
-    pub odd: Share,
+    /// Fraction of the writers that train; the others test.
+    pub train: Fraction,
+    /// Fraction of the writers that belong to the minority.
+    pub odd: Fraction,
     /// Images per writer.
     pub examples: ExamplesPerDevice,
 }
@@ -42,8 +42,8 @@ impl Default for Glyphs {
         Self {
             devices: const { NonZeroU32::new(400).unwrap() },
             seed: 1,
-            train: Share::HALF,
-            odd: const { Share::new(0.16).unwrap() },
+            train: Fraction::HALF,
+            odd: const { Fraction::new(0.16).unwrap() },
             // The counts of EMNIST in the paper's table of datasets.
             examples: const { ExamplesPerDevice::new(101, 179, 447).unwrap() },
         }
@@ -58,7 +58,7 @@ struct Writer {
 }
 
 impl Glyphs {
-    /// Draws the federation; the same for any number of threads.
+    /// Generates the federation, the same on any number of threads.
     pub fn build(&self) -> Federation {
         let devices = self.devices.get();
         let manners: Vec<Manner> = (0..devices).map(|device| self.manner(device)).collect();
@@ -92,7 +92,7 @@ impl Glyphs {
     }
 }
 
-/// Which symbols a writer writes: half of them digits, as in EMNIST, and each writer some more than others.
+/// Draws the symbols of a writer: half of them digits, as in EMNIST, with frequencies per writer.
 fn labels(count: usize, stream: &mut Stream) -> Vec<u32> {
     let share = |class: usize| if class < 10 { 0.5 / 10.0 } else { 0.5 / 52.0 };
     let symbols = Weighted::new((0..CLASSES).map(|class| share(class) * (0.4 * stream.normal()).exp()));
@@ -108,7 +108,7 @@ mod tests {
         Glyphs { devices: NonZeroU32::new(60).unwrap(), ..Glyphs::default() }
     }
 
-    /// The images of a writer, 1 for paper and 0 for ink, with their labels.
+    /// Draws the images of a writer, 1 for paper and 0 for ink, with their labels.
     fn images(federation: &Federation, device: FederationIndex) -> (Vec<f32>, Vec<u32>) {
         let examples = federation.examples(device);
         let mut buffer = BatchBuffer::default();

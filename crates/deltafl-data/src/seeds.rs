@@ -1,4 +1,5 @@
-//! The seeds of an experiment: one driver for `run`, MPI ranks and `serve`.
+//! The seeds of an experiment: one driver for runs in a process, on MPI ranks and with
+//! deployed devices.
 //!
 //! The caller provides the initial state of each seed and its exchange. One or several workers
 //! process the seeds. Seeds are independent, so the result has the same bits as training one seed
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use deltafl::trainer::LocalTrainer;
 use deltafl::training::{Outcome, State};
-use deltafl_data::experiment::Experiment;
+
+use crate::experiment::Experiment;
 
 /// The seeds of an experiment that are not finished.
 pub struct Seeds {
@@ -32,10 +34,10 @@ impl Seeds {
         trainer: &dyn LocalTrainer,
         mut saved: impl FnMut(u64) -> Result<Option<State>, E>,
     ) -> Result<Self, E> {
-        let tracks = experiment.labels().len();
+        let plan = experiment.plan();
         let mut pending = Vec::new();
         for &seed in &experiment.seeds {
-            let state = saved(seed)?.unwrap_or_else(|| State::new(seed, tracks, trainer));
+            let state = saved(seed)?.unwrap_or_else(|| plan.start(seed, trainer));
             if state.round < experiment.rounds.get() {
                 pending.push(state);
             }
@@ -111,7 +113,7 @@ mod tests {
         let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
         let trainer = Sgd::new(&*model);
         let saved = |seed: u64| {
-            let at = |round| State { round, ..State::new(seed, 1, &trainer) };
+            let at = |round| State { round, ..experiment.plan().start(seed, &trainer) };
             Ok(match seed {
                 2 => Some(at(5)),
                 3 => Some(at(2)),
