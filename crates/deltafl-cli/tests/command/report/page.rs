@@ -217,7 +217,7 @@ fn the_page_of_a_deployed_run_shows_bounds_and_no_device() {
     let shown = browser
         .value("[...document.querySelectorAll('[data-figure^=track]')].map((cell) => cell.textContent)");
     let told = &summary.tracks[2].held_out[0];
-    assert_eq!((told.version, told.devices), (60, 20));
+    assert_eq!((told.version, told.devices), (20, 20));
     let expected: Vec<String> = told.measures["error"]
         .columns()
         .iter()
@@ -234,7 +234,7 @@ fn the_page_of_a_deployed_run_shows_bounds_and_no_device() {
         "a band and a line per track"
     );
     assert!(browser.text("#curves-lead").contains("The band shows the bounds"));
-    assert_eq!(browser.value("document.getElementById('frame').max"), "5", "0, 12, 24, 36, 48 and 60 rounds");
+    assert_eq!(browser.value("document.getElementById('frame').max"), "5", "0, 4, 8, 12, 16 and 20 rounds");
     browser.screen(1280, 900);
     keep("deployed", &browser.picture());
     assert_eq!(browser.complaints, Vec::<String>::new());

@@ -55,7 +55,7 @@ pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary
 /// results of single devices.
 pub(crate) fn deployed(folder: &Path) -> Summary {
     let experiment = experiment(
-        "name = 'deployed'\nrounds = 60\ncohort = 20\nevaluate_every = 12\n\
+        "name = 'deployed'\nrounds = 20\ncohort = 20\nevaluate_every = 4\n\
          [data]\nsource = { kind = 'glyphs', devices = 60, seed = 3 }\nsplit = { within = { train = 0.7 } }\n\
          [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 0.05\n[[algorithm]]\nkind = 'fedavg'\n\
          [[algorithm]]\nkind = 'delta-fl'\ntheta = [0.8, 0.5]\nquantile = 'histogram'\n",
