@@ -175,18 +175,18 @@ mod tests {
         assert_eq!(places(&expected), Ok(None));
         let some = [column("age", &[]), column("city", &["Rome", "Oslo"]), column("pulse", &[])];
         assert_eq!(places(&some), Ok(Some(vec![0, 3, 1, 4])));
-        assert_eq!(said(&some[..2]), "its table has 2 columns, and the contract has 3");
+        assert_eq!(said(&some[..2]), "the table has 2 columns, but the contract has 3");
         let swapped = said(&[column("weight", &[]), column("city", &["Rome"]), column("pulse", &[])]);
-        assert_eq!(swapped, r#"column 1 of its table is "weight", and the contract has "age" there"#);
+        assert_eq!(swapped, r#"column 1 of the table is "weight", but the contract has "age""#);
         let unknown = said(&[column("age", &[]), column("city", &["Bonn"]), column("pulse", &[])]);
         assert_eq!(
             unknown,
-            r#"column "city" has "Bonn", which the contract does not know: it has ["Oslo", "Paris", "Rome"]"#
+            r#"column "city" has "Bonn", which is not in the contract: ["Oslo", "Paris", "Rome"]"#
         );
         let words = said(&[column("age", &["old"]), column("city", &["Rome"]), column("pulse", &[])]);
-        assert_eq!(words, r#"column "age" holds words, and the contract has numbers there"#);
+        assert_eq!(words, r#"column "age" contains words, but the contract has numbers"#);
         let numbers = said(&[column("age", &[]), column("city", &[]), column("pulse", &[])]);
-        assert_eq!(numbers, r#"column "city" holds numbers, and the contract has words there"#);
+        assert_eq!(numbers, r#"column "city" contains numbers, but the contract has words"#);
     }
 
     #[test]
@@ -213,10 +213,7 @@ mod tests {
         assert_eq!((fitted.classes(), fitted.class_names()), (3, &names(&["ill", "unclear", "well"])[..]));
         assert_eq!(fitted.stored(FederationIndex(0)).1, StoredTargets::Classes(vec![2, 0]));
         let unknown = contract.fit(device(dense, &["ill", "dead"], &[0, 1])).unwrap_err().to_string();
-        assert_eq!(
-            unknown,
-            r#"it has the class "dead", which the contract does not know: it has ["ill", "unclear", "well"]"#
-        );
+        assert_eq!(unknown, r#"class "dead" is not in the contract: ["ill", "unclear", "well"]"#);
         let unnamed = contract.fit(device(dense, &[], &[0, 1])).unwrap();
         assert_eq!(unnamed.classes(), 3, "a device that has seen the lowest numbers");
     }
