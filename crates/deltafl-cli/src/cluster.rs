@@ -53,21 +53,21 @@ struct Run {
     folder: Option<RunFolder>,
 }
 
-fn prepare(world: &World, mut experiment: Experiment, options: &Options<'_>) -> Result<Run, Report> {
+fn prepare(world: &World, experiment: Experiment, options: &Options<'_>) -> Result<Run, Report> {
     let kernel = world.common_isa(options.kernel);
     let wish = common_wish(world, options);
     let federation = load(&experiment)?;
     let model = build_model(&experiment, &federation, kernel)?;
     // What cannot be computed is found before the run folder is made; the data is uploaded again for the run.
     let compute = Found::at(wish, &experiment, &federation, model.num_params())?.recorded();
-    experiment.resolved = Some(Resolved {
+    let experiment = experiment.with_resolved(Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
         kernel,
         compute,
         params: model.num_params(),
         population: Population::of(&federation),
-    });
+    }));
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
     Ok(Run { experiment, federation, model, wish, folder })
 }
@@ -94,9 +94,9 @@ fn on_ranks(world: &World, run: Run, options: &Options<'_>) -> Result<Ended, Rep
         eprintln!("{}", found.told());
     }
     let compute = computing(found, &trainer, &federation, world.threads(options.threads))?.alone();
-    let masks = match experiment.secagg {
+    let masks = match experiment.secagg() {
         SecureAggregation::Plain => Masks::None,
-        SecureAggregation::Real => Masks::Real { drop_out: experiment.availability.drop_out.get() },
+        SecureAggregation::Real => Masks::Real { drop_out: experiment.availability().drop_out.get() },
     };
     let mut exchange = world
         .exchange(compute, &federation, masks)

@@ -101,7 +101,7 @@ pub fn load(experiment: &Experiment) -> Result<Federation, Failure> {
 
 /// A federation in memory, as the experiment wants it: split, normalised, sampled.
 pub fn prepare(experiment: &Experiment, federation: &Federation) -> Result<Federation, Failure> {
-    let prepared = experiment.data.prepare(federation.clone());
+    let prepared = experiment.data().prepare(federation.clone());
     Ok(prepared.map_err(|e| error::bad_input("the data of the experiment cannot be used").because(e))?)
 }
 

@@ -119,8 +119,8 @@ fn federation(experiment: &Experiment, path: &Path) -> Result<Federation> {
         .map_err(|e| bad_input(format!("cannot open the federation {}", path.display())).because(e))?;
     let all = DeviceSplit { train: 1.0, validation: 0.0, ..DeviceSplit::default() };
     let federation = opened.split_devices(&all).into_diagnostic()?;
-    let trained = experiment.data.load();
-    let needed = experiment.data.normalise != Normalise::None;
+    let trained = experiment.data().load();
+    let needed = experiment.data().normalise != Normalise::None;
     match trained {
         Ok(trained) if trained.kind() != federation.kind() || trained.classes() != federation.classes() => {
             let about = |data: &Federation| format!("{}, {}", info::input(data.kind()), info::targets(data));
@@ -168,7 +168,7 @@ fn unlike(path: &Path) -> BadInput {
 /// The last state of each seed that has one.
 fn states(run: &Path, experiment: &Experiment) -> Result<Vec<State>> {
     let mut states = Vec::new();
-    for &seed in &experiment.seeds {
+    for &seed in experiment.seeds() {
         states.extend(run_folder::read_checkpoint(run, seed).map_err(folder_error)?);
     }
     if states.is_empty() {
@@ -209,9 +209,9 @@ fn summary(
         }
     };
     Summary {
-        name: experiment.name.clone(),
+        name: experiment.name().to_owned(),
         dataset: data.file_name().unwrap_or(data.as_os_str()).to_string_lossy().into_owned(),
-        model: experiment.model.spec().name().to_owned(),
+        model: experiment.model().spec().name().to_owned(),
         task: evaluations.first().map_or(Task::Classes, |evaluation| evaluation.task),
         reported: Split::Test,
         tracks: tracks.iter().enumerate().map(of_track).collect(),

@@ -77,7 +77,7 @@ impl<'a> Found<'a> {
         // A GPU neither corrects steps nor clips updates: an experiment that wants it stays on the CPU, unless the GPU is
         // insisted on.
         let corrected = experiment.plan().tracks.iter().any(|track| track.correction.is_some());
-        let unfit = corrected || experiment.clip.is_some();
+        let unfit = corrected || experiment.clip().is_some();
         let gpu = wish.gpu.filter(|_| wish.required || !unfit);
         let Some(ordinal) = gpu else { return Ok(Self::Cpu { why: None }) };
         match opened(experiment, federation, params, ordinal) {
@@ -142,9 +142,9 @@ fn opened<'a>(
     ordinal: usize,
 ) -> Result<Gpu<'a>, GpuError> {
     let device = Device::open(ordinal, cache())?;
-    let mut gpu = Gpu::new(&device, federation, &experiment.model.spec(), params, Use::default())?;
+    let mut gpu = Gpu::new(&device, federation, &experiment.model().spec(), params, Use::default())?;
     // Kernels that cannot be had are found before the run folder is made.
-    gpu.prepare(experiment.local.batch.get())?;
+    gpu.prepare(experiment.local().batch)?;
     Ok(gpu)
 }
 

@@ -75,7 +75,7 @@ impl Show<'_> {
         match self {
             Self::Plain if std::io::stderr().is_terminal() => {
                 let done = seeds.iter().map(|state| state.round).sum();
-                Self::Shared(shared_bar("seeds", experiment.rounds.get() * seeds.len() as u64, done))
+                Self::Shared(shared_bar("seeds", experiment.rounds() * seeds.len() as u64, done))
             }
             Self::Plain => Self::Plain,
             Self::Shared(bar) => Self::Shared(bar.clone()),
@@ -130,9 +130,8 @@ impl<'a> Progress<'a> {
         }
         let style = "{prefix:>12} {bar:30} round {pos}/{len} · {per_sec} · {eta} left · {wide_msg}";
         let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = ProgressBar::new(experiment.rounds.get())
-            .with_style(style.progress_chars("━╸─"))
-            .with_position(done);
+        let bar =
+            ProgressBar::new(experiment.rounds()).with_style(style.progress_chars("━╸─")).with_position(done);
         bar.set_prefix(format!("seed {seed}"));
         bar.reset_eta();
         bar.enable_steady_tick(Duration::from_millis(250));

@@ -87,7 +87,7 @@ impl KernelArgs {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
-    let out = args.out.unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
+    let out = args.out.unwrap_or_else(|| PathBuf::from("runs").join(experiment.name()));
     let show = Show::new(args.tui, args.quiet || args.json, session::stop_on_interrupt())?;
     let options = Options {
         out: &out,

@@ -11,7 +11,7 @@ const KEYS: usize = 3;
 /// A name per run: that of its experiment; where several share it, with what differs between them; where that does not tell
 /// them apart, the name of the folder, or at last its path.
 pub(crate) fn distinct(runs: &[(&Path, &Experiment)]) -> Vec<String> {
-    let own: Vec<&str> = runs.iter().map(|(_, experiment)| experiment.name.as_str()).collect();
+    let own: Vec<&str> = runs.iter().map(|(_, experiment)| experiment.name()).collect();
     let mut names: Vec<String> = own.iter().map(|&name| name.to_owned()).collect();
     let shared: BTreeSet<&str> = own.iter().copied().filter(|name| count(&own, name) > 1).collect();
     for name in shared {

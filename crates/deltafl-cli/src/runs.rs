@@ -126,11 +126,11 @@ fn listed(folder: &Path) -> Run {
 
 fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
     let experiment = run_folder::read_experiment(&run.path)?;
-    run.name.clone_from(&experiment.name);
-    run.data = experiment.data.name();
-    run.model = experiment.model.spec().name().to_owned();
-    run.rounds_planned = experiment.rounds.get();
-    run.seeds_planned = experiment.seeds.iter().len();
+    run.name.clone_from(experiment.name());
+    run.data = experiment.data().name();
+    run.model = experiment.model().spec().name().to_owned();
+    run.rounds_planned = experiment.rounds();
+    run.seeds_planned = experiment.seeds().iter().len();
     let lines = run_folder::read_rounds(&run.path)?;
     run.idle_rounds = IdleRounds::of(lines.iter().map(|line| &line.record));
     // What was trained, whether or not anybody was evaluated.
@@ -138,7 +138,7 @@ fn fill_in(run: &mut Run) -> Result<(), RunFolderError> {
         let of_seed = lines.iter().filter(|line| line.record.seed == seed);
         of_seed.map(|line| line.record.round + 1).max().unwrap_or(0)
     };
-    run.rounds = experiment.seeds.iter().map(|&seed| rounds_of(seed)).min().unwrap_or(0);
+    run.rounds = experiment.seeds().iter().map(|&seed| rounds_of(seed)).min().unwrap_or(0);
     let summary = Summary::of(&run.path)?;
     let infos = tracks(&experiment);
     let metric = summary.task.primary();

@@ -160,21 +160,20 @@ pub(crate) struct Served<'a> {
 /// Trains an experiment with devices that connect, until all seeds are done or `stop` is raised.
 pub(crate) fn serve(
     args: &Args,
-    mut experiment: Experiment,
+    experiment: Experiment,
     served: &Served<'_>,
     audience: &dyn Audience,
     stop: &Arc<AtomicBool>,
 ) -> Result<Outcome> {
     // Deployed, sums are always secure.
-    experiment.secagg = SecureAggregation::Real;
-    experiment.resolved = Some(Resolved {
+    let experiment = experiment.with_secagg(SecureAggregation::Real).with_resolved(Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: served.data_hash.clone(),
         kernel: args.kernel.isa(),
         compute: ComputedOn::default(),
         params: served.trainer.num_params(),
         population: None, // Devices keep their figures to themselves.
-    });
+    }));
     audience.warn(&experiment);
     let out = out(args, &experiment);
     let mut folder = open(&out, &experiment)?;
@@ -248,7 +247,7 @@ pub(crate) fn serve(
 
 /// The run folder.
 fn out(args: &Args, experiment: &Experiment) -> PathBuf {
-    args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name))
+    args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(experiment.name()))
 }
 
 /// The devices of a federation that train, by name.
@@ -301,9 +300,9 @@ fn setup(args: &Args, experiment: &Experiment, deployment: &Deployment, seeds: &
         introduction: Introduction {
             federation: deployment.federation.to_string(),
             session,
-            experiment: experiment.name.clone(),
-            model: serde_json::to_string(&experiment.model.spec()).into_diagnostic()?,
-            params: experiment.resolved.as_ref().map_or(0, |resolved| resolved.params),
+            experiment: experiment.name().to_owned(),
+            model: serde_json::to_string(&experiment.model().spec()).into_diagnostic()?,
+            params: experiment.resolved().map_or(0, |resolved| resolved.params),
             open: experiment.is_open(),
             contract: deployment.contract.clone(),
         },

@@ -90,12 +90,12 @@ pub(crate) struct Stopped {
 impl Stopped {
     /// In the middle of a seed of an experiment.
     pub(crate) fn at(folder: &Path, experiment: &Experiment, state: &State) -> Self {
-        let seeds = experiment.seeds.as_slice();
+        let seeds = experiment.seeds();
         Self {
             folder: folder.to_owned(),
             seed: state.seed,
             rounds: state.round,
-            rounds_planned: experiment.rounds.get(),
+            rounds_planned: experiment.rounds(),
             seeds_finished: seeds.iter().copied().take_while(|&seed| seed != state.seed).collect(),
             seeds_planned: seeds.to_vec(),
         }
@@ -114,7 +114,7 @@ pub(crate) fn run(experiment: Experiment, options: &Options<'_>) -> Result<Ended
 
 /// The data of an experiment.
 pub(crate) fn load(experiment: &Experiment) -> Result<Federation, Report> {
-    let loaded = experiment.data.load();
+    let loaded = experiment.data().load();
     Ok(loaded.map_err(|e| bad_input("the data of the experiment cannot be used").because(e))?)
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn build_model(
     federation: &Federation,
     kernel: Isa,
 ) -> Result<Box<dyn Model>, Report> {
-    let built = experiment.model.spec().build(federation, kernel);
+    let built = experiment.model().spec().build(federation, kernel);
     Ok(built.map_err(|e| bad_input("the model does not fit the data").because(e))?)
 }
 
@@ -175,10 +175,10 @@ pub(crate) fn exchange<'a>(
     compute: Box<dyn Compute + Send + 'a>,
     federation: &'a Federation,
 ) -> Result<Box<dyn Exchange + Send + 'a>, Report> {
-    let exchange: Result<Box<dyn Exchange + Send + 'a>, _> = match experiment.secagg {
+    let exchange: Result<Box<dyn Exchange + Send + 'a>, _> = match experiment.secagg() {
         SecureAggregation::Plain => Direct::new(compute, federation).map(|direct| Box::new(direct) as _),
         SecureAggregation::Real => {
-            let drop_out = experiment.availability.drop_out.get();
+            let drop_out = experiment.availability().drop_out.get();
             Masked::new(compute, federation, drop_out).map(|masked| Box::new(masked) as _)
         }
     };
@@ -218,20 +218,20 @@ pub(crate) fn run_on(
 
 /// Trains all seeds of an experiment by a trainer, whose devices compute at a place.
 pub(crate) fn run_trainer(
-    mut experiment: Experiment,
+    experiment: Experiment,
     federation: &Federation,
     trainer: &dyn LocalTrainer,
     place: Computing<'_>,
     options: &Options<'_>,
 ) -> Result<Ended, Report> {
-    experiment.resolved = Some(Resolved {
+    let experiment = experiment.with_resolved(Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
         kernel: options.kernel,
         compute: place.recorded(),
         params: trainer.num_params(),
         population: Population::of(federation),
-    });
+    }));
     // What cannot be trained is found before the run folder is made.
     let exchanges = local::exchanges(&experiment, federation, place, options.show)?;
     let folder = open(&experiment, options)?;
@@ -248,7 +248,7 @@ pub(crate) fn tell_classes(
     threads: usize,
 ) -> Result<(), Report> {
     let mut states = Vec::new();
-    for &seed in &experiment.seeds {
+    for &seed in experiment.seeds() {
         states.extend(folder.state(seed, trainer.num_params()).map_err(folder_error)?);
     }
     let seeds: Vec<Vec<&Params>> =
@@ -383,8 +383,8 @@ fn not_evaluated(run: &Path) -> BadInput {
 /// Says what of an experiment is not what it looks like.
 pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, show: &Show<'_>) {
     warn_thin_tails(experiment, show);
-    let (cohort, devices) = (experiment.cohort.get(), federation.split(Split::Train).len());
-    if cohort > devices && !experiment.with_replacement {
+    let (cohort, devices) = (experiment.cohort(), federation.split(Split::Train).len());
+    if cohort > devices && !experiment.with_replacement() {
         show.say(&format!(
             "warning: the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
         ));
@@ -393,7 +393,7 @@ pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, show
 
 pub(crate) fn warn_thin_tails(experiment: &Experiment, show: &Show<'_>) {
     for label in experiment.thin_tails() {
-        let devices = label.theta.get() * experiment.cohort.get() as f64;
+        let devices = label.theta.get() * experiment.cohort() as f64;
         show.say(&format!(
             "warning: {label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little"
         ));

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use deltafl::task::{Metric, Task};
-use deltafl_data::experiment::{DecaySection, Experiment, OneOrMore, Positive};
+use deltafl::training::Decay;
+use deltafl_data::experiment::{Experiment, OneOrMore, Positive};
 use deltafl_data::run_folder::{Summary, TrackSummary};
 use miette::{IntoDiagnostic, Result, WrapErr, miette};
 use serde::Serialize;
@@ -93,11 +94,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     session::refuse_ranks(
         "tune in one process; its sweeps can be dealt out: deltafl sweep run DIR/rate/sweep.toml",
     )?;
-    let mut experiment = experiment_file::read(&args.experiment, &args.overrides)?;
-    experiment.resolved = None;
+    let experiment = experiment_file::read(&args.experiment, &args.overrides)?.with_resolved(None);
     let asked = Asked { rates: args.rates.clone(), decays: args.decays.clone(), l2: args.l2.clone() };
     let grid = Grid::new(&experiment, asked)?;
-    let out = args.out.clone().unwrap_or_else(|| Path::new("tune").join(&experiment.name));
+    let out = args.out.clone().unwrap_or_else(|| Path::new("tune").join(experiment.name()));
     let tuner = Tuner { args: &args, grid, out };
 
     let mut tuned = tuner.rate(&experiment)?;
@@ -110,8 +110,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     let path = tuner.write("tuned.toml", tuner.file(&tuned, &penalties).as_bytes())?;
     let chosen = Chosen {
-        learning_rate: tuned.local.learning_rate.get(),
-        decay: tuned.local.decay.map_or(1.0, |decay| decay.factor.get()),
+        learning_rate: tuned.local().learning_rate,
+        decay: tuned.local().decay.map_or(1.0, |decay| decay.factor.get()),
         l2: penalties,
         experiment: path,
     };
@@ -163,16 +163,16 @@ impl Tuner<'_> {
                 decimals: loss_decimals(&points, &losses),
             },
         )?;
-        let mut tuned = experiment.clone();
-        tuned.local.learning_rate = Positive::try_from(self.grid.rates[rate]).into_diagnostic()?;
+        let learning_rate = Positive::try_from(self.grid.rates[rate]).into_diagnostic()?;
+        let mut chosen = experiment.local().decay;
         let of_rate: Vec<Option<f64>> = losses.iter().copied().skip(decay).step_by(columns).collect();
         self.say(&format!("γ₀ = {}{}", self.grid.rates[rate], edge(rate, &of_rate, "--rates")));
-        if let (Some(section), Some(&c)) = (tuned.local.decay, self.grid.decays.get(decay)) {
+        if let (Some(decay), Some(&c)) = (chosen, self.grid.decays.get(decay)) {
             let factor = Positive::try_from(c).into_diagnostic()?;
-            tuned.local.decay = (c < 1.0).then_some(DecaySection { factor, ..section });
+            chosen = (c < 1.0).then_some(Decay { factor, ..decay });
             self.say(&format!("c = {c}"));
         }
-        Ok(tuned)
+        Ok(experiment.clone().with_learning_rate(learning_rate, chosen))
     }
 
     /// The best λ of each track.
@@ -206,14 +206,9 @@ impl Tuner<'_> {
     }
 
     /// A sweep in a folder of its own.
-    fn sweep(
-        &self,
-        name: &str,
-        mut experiment: Experiment,
-        swept: &[String],
-    ) -> Result<(SweepFolder, Sweep)> {
-        let seeds: Vec<u64> = experiment.seeds.iter().copied().take(self.args.seeds.get()).collect();
-        experiment.seeds = OneOrMore::try_from(seeds).into_diagnostic()?;
+    fn sweep(&self, name: &str, experiment: Experiment, swept: &[String]) -> Result<(SweepFolder, Sweep)> {
+        let seeds: Vec<u64> = experiment.seeds().iter().copied().take(self.args.seeds.get()).collect();
+        let experiment = experiment.with_seeds(OneOrMore::try_from(seeds).into_diagnostic()?);
         let folder = SweepFolder::at(&self.out.join(name));
         let sweep = Sweep::new(&folder.description(), &experiment.to_toml(), &[], swept)?;
         Ok((folder, sweep))

@@ -20,8 +20,8 @@
 //!     local = { epochs = 1, batch = 10, learning_rate = 0.1 }
 //!     algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5 }]
 //! "#)?;
-//! let federation = experiment.data.load()?;
-//! let model = experiment.model.spec().build(&federation, Isa::detect())?;
+//! let federation = experiment.data().load()?;
+//! let model = experiment.model().spec().build(&federation, Isa::detect())?;
 //! let trainer = Sgd::new(&*model);
 //! let mut exchange = Direct::new(Threads::new(&trainer, &federation, 2)?, &federation)?;
 //! let mut state = State::new(1, 2, &trainer);

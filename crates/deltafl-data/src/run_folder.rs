@@ -190,10 +190,10 @@ impl RunFolder {
         }
         let lock = lock(path)?;
         let done = |seed| Ok(checkpoint::read(path, seed)?.map_or(0, |state| state.round));
-        let planned = experiment.rounds.get();
-        if before.rounds != experiment.rounds {
+        let planned = experiment.rounds();
+        if before.rounds() != experiment.rounds() {
             let furthest =
-                experiment.seeds.iter().map(|&seed| done(seed)).collect::<Result<Vec<u64>, _>>()?;
+                experiment.seeds().iter().map(|&seed| done(seed)).collect::<Result<Vec<u64>, _>>()?;
             if let Some(done) = furthest.into_iter().max().filter(|&done| done > planned) {
                 return Err(RunFolderError::Shorter { path: path.to_owned(), done, rounds: planned });
             }
@@ -201,7 +201,7 @@ impl RunFolder {
         }
         rounds::cut(&path.join("rounds.jsonl"), done)?;
         // The last round of a shorter run was evaluated because it was the last.
-        let every = experiment.evaluate_every.get();
+        let every = experiment.evaluate_every();
         devices::cut(path, |round| round == planned || round.is_multiple_of(every), done)?;
         Self::open_locked(path, experiment, lock)
     }

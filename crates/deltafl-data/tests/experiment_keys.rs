@@ -132,7 +132,7 @@ fn the_defaults_are_those_of_the_types() {
         let base = if key.table().is_empty() { with(&absent, "'x'").unwrap() } else { without(&key) };
         // The address of a model depends on whether an option is given, so its values are compared.
         if key.table() == "model" {
-            assert_eq!(given.model, base.model, "{} = {default}", key.path);
+            assert_eq!(given.model(), base.model(), "{} = {default}", key.path);
         } else {
             assert_eq!(given.address(), base.address(), "{} = {default}", key.path);
         }

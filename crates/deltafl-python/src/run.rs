@@ -23,7 +23,7 @@ pub(crate) fn experiment_of_file(
     overrides: Vec<String>,
 ) -> PyResult<(String, String)> {
     let experiment = embed::read_experiment(&path, &overrides).map_err(|e| exception(py, &e))?;
-    Ok((experiment.name.clone(), experiment.to_toml()))
+    Ok((experiment.name().to_owned(), experiment.to_toml()))
 }
 
 /// An experiment as JSON with overrides, as TOML with every default in it.
@@ -36,7 +36,7 @@ pub(crate) fn experiment_of_json(
     let json: serde_json::Value = serde_json::from_str(json).map_err(|e| invalid(py, e))?;
     let text = toml::to_string(&json).map_err(|e| invalid(py, e))?;
     let experiment = embed::parse_experiment("(dict)", &text, &overrides).map_err(|e| exception(py, &e))?;
-    Ok((experiment.name.clone(), experiment.to_toml()))
+    Ok((experiment.name().to_owned(), experiment.to_toml()))
 }
 
 /// The experiment of a run, as JSON.

@@ -4,6 +4,7 @@
 //! they differ in their algorithm and in nothing else. The loop owns no clock, no file and no thread: it asks
 //! an [`Exchange`] and tells an [`Observer`].
 
+use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use crate::evaluation::CohortEvaluation;
 use crate::exchange::{Drawn, Exchange, ExchangeError, Reachable, Round, SplitEvaluation, Traffic};
 use crate::memory::{DeviceMemories, Memory};
 use crate::model::Tensor;
+use crate::number::Positive;
 use crate::params::{Params, UpdateSum, WrongLength};
 use crate::question::{Ask, Parting, Query};
 use crate::selection::{ETA, ETA_ROUND, SummedTail};
@@ -29,6 +31,7 @@ use crate::trainer::{LocalPlan, LocalTrainer, Work};
 
 mod held_out;
 mod learning;
+mod local;
 mod records;
 
 use self::held_out::HeldOut;
@@ -72,17 +75,17 @@ pub struct Local {
 #[serde(deny_unknown_fields)]
 pub struct Decay {
     /// c.
-    pub factor: f64,
+    pub factor: Positive,
     /// t₀.
-    pub every: u64,
+    pub every: NonZeroU64,
 }
 
 impl Local {
     /// The local update of round t for a track.
     pub fn plan(&self, round: u64, track: &Track) -> LocalPlan {
-        let decayed = self
-            .decay
-            .map_or(1.0, |decay| decay.factor.powi(i32::try_from(round / decay.every).unwrap_or(i32::MAX)));
+        let decayed = self.decay.map_or(1.0, |decay| {
+            decay.factor.get().powi(i32::try_from(round / decay.every).unwrap_or(i32::MAX))
+        });
         LocalPlan {
             work: self.work,
             batch: self.batch,
@@ -482,7 +485,7 @@ mod tests {
 
     #[test]
     fn the_rate_decays_in_steps() {
-        let decay = Some(Decay { factor: 0.5, every: 400 });
+        let decay = Some(Decay { factor: 0.5.try_into().unwrap(), every: 400.try_into().unwrap() });
         let local = Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.32, decay };
         let track = Track::fed_avg();
         let rate = |round| local.plan(round, &track).learning_rate;

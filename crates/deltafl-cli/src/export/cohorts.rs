@@ -22,7 +22,7 @@ const MOST_ATTEMPTS: u64 = 1000;
 pub(super) fn write(run: &Path, out: &Path) -> miette::Result<Vec<PathBuf>> {
     let experiment = run_folder::read_experiment(run).into_diagnostic()?;
     let federation = session::load(&experiment)?;
-    if experiment.resolved.as_ref().is_some_and(|resolved| resolved.data_hash != federation.hash()) {
+    if experiment.resolved().is_some_and(|resolved| resolved.data_hash != federation.hash()) {
         return Err(miette!(
             "the data is not what the run was trained on: its hash is {}",
             federation.hash()

@@ -61,13 +61,13 @@ impl Pace {
         let model = session::build_model(experiment, federation, machine.kernel())?;
         let trainer = Sgd::new(&*model);
         let found = Found::at(wish, experiment, federation, model.num_params())?;
-        let side_by_side = matches!(found, Found::Gpu(_)) && experiment.seeds.iter().len() > 1;
+        let side_by_side = matches!(found, Found::Gpu(_)) && experiment.seeds().iter().len() > 1;
         let compute = session::computing(found, &trainer, federation, machine.cpu.threads)?.alone();
         let width = compute.width();
         let mut exchange = session::exchange(experiment, compute, federation)?;
         let mut plan = experiment.plan();
         let tracks = plan.tracks.len();
-        let seed = experiment.seeds.iter().copied().next().unwrap_or_default();
+        let seed = experiment.seeds().iter().copied().next().unwrap_or_default();
         let weights =
             federation.split(Split::Train).into_iter().map(|k| federation.example_count(k)).collect();
         let cohorts = Cohorts::new(plan.sampling, seed, weights, width);
@@ -145,7 +145,7 @@ impl Left {
     /// What is left of an experiment whose run folder may have been begun.
     pub(crate) fn of(experiment: &Experiment, folder: &Path) -> Result<Self> {
         let mut left = Self::default();
-        for &seed in &experiment.seeds {
+        for &seed in experiment.seeds() {
             let state = run_folder::read_checkpoint(folder, seed).map_err(folder_error)?;
             left += Self::of_seed(experiment, state.map(|state| state.round));
         }
@@ -154,7 +154,7 @@ impl Left {
 
     /// Of a seed with so many rounds done; `None` when it has not been begun.
     fn of_seed(experiment: &Experiment, done: Option<u64>) -> Self {
-        let (rounds, every) = (experiment.rounds.get(), experiment.evaluate_every.get());
+        let (rounds, every) = (experiment.rounds(), experiment.evaluate_every());
         let reached = done.unwrap_or(0).min(rounds);
         let evaluations =
             rounds.div_ceil(every) - if reached == rounds { rounds.div_ceil(every) } else { reached / every };

@@ -22,12 +22,12 @@ pub(crate) fn check(args: &Args, experiment: &Experiment) -> Result<()> {
             .help("private mode: --set algorithm.N.quantile=histogram, counted from 0; or choose the open mode with --open")
             .into());
     }
-    if !experiment.is_open() && experiment.weights == Weights::Exact {
+    if !experiment.is_open() && experiment.weights() == Weights::Exact {
         return Err(bad_input("devices do not tell how many examples they have")
             .help("write weights = \"uniform\" or \"bucketed\" into the experiment, or --set weights=uniform")
             .into());
     }
-    if experiment.with_replacement {
+    if experiment.with_replacement() {
         return Err(bad_input("the experiment draws cohorts with replacement, which a deployment refuses")
             .help("a device that counts twice could be read off a sum: remove with_replacement, or --set with_replacement=false")
             .into());
@@ -41,7 +41,7 @@ pub(crate) fn check(args: &Args, experiment: &Experiment) -> Result<()> {
 /// Refuses levels whose tails differ by a few devices: where two tracks stand at one w, as all do in round 0, the difference of
 /// their sums is the sum over those few.
 fn check_levels(experiment: &Experiment) -> Result<()> {
-    let cohort = experiment.cohort.get();
+    let cohort = experiment.cohort();
     let mut levels: Vec<f64> = experiment.tracks().into_iter().map(|track| track.label.theta.get()).collect();
     levels.sort_by(f64::total_cmp);
     levels.dedup();

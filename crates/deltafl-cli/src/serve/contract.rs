@@ -14,7 +14,7 @@ pub(crate) fn contract_of(federation: &Federation, experiment: &Experiment) -> D
 }
 
 fn split_within(experiment: &Experiment) -> Option<WithinSplit> {
-    match &experiment.data.split {
+    match &experiment.data().split {
         Some(SplitSection::Within(within)) => Some(*within),
         _ => None,
     }
@@ -31,7 +31,7 @@ pub(super) fn declared(args: &Args, experiment: &Experiment) -> Result<(Federati
                 "a server needs no examples: it takes --contract FILE, which --print-contract prints where the data is",
             ),
         };
-        let federation = experiment.data.load().map_err(|e| refused.because(e))?;
+        let federation = experiment.data().load().map_err(|e| refused.because(e))?;
         let contract = contract_of(&federation, experiment);
         return Ok((federation, contract));
     };

@@ -99,7 +99,7 @@ impl Deployment {
         let Certificates { federation, server, authority } = match &args.certs {
             Some(folder) => Certificates::read(folder)?,
             None => {
-                Certificates { federation: loopback_name(&experiment.name), server: None, authority: None }
+                Certificates { federation: loopback_name(experiment.name()), server: None, authority: None }
             }
         };
         let mut settings = StoreSettings::in_folder(&out.join("server"));
@@ -113,11 +113,11 @@ impl Deployment {
         }
         let live = Live::new(About {
             federation: federation.to_string(),
-            experiment: experiment.name.clone(),
-            model: experiment.model.spec().name().to_owned(),
+            experiment: experiment.name().to_owned(),
+            model: experiment.model().spec().name().to_owned(),
             open: experiment.is_open(),
-            rounds: experiment.rounds.get(),
-            cohort: experiment.cohort.get() as u64,
+            rounds: experiment.rounds(),
+            cohort: experiment.cohort() as u64,
             tracks: experiment.labels(),
         });
         let roster_renewal = match &server {

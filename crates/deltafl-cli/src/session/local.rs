@@ -46,7 +46,7 @@ pub(super) fn exchanges<'a>(
     let seeds = if matches!(show, Show::Dashboard(_) | Show::Listener(_)) {
         1
     } else {
-        experiment.seeds.iter().len()
+        experiment.seeds().iter().len()
     };
     let gpus =
         gpu.split(seeds.min(BESIDE)).map_err(|e| bad_input("the seeds do not fit on the GPU").because(e));
@@ -105,7 +105,7 @@ impl<'a> LocalRun<'a> {
         }
         let stopped = ended.into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
-        folder.sort_rounds(self.experiment.seeds.as_slice()).map_err(folder_error)?;
+        folder.sort_rounds(self.experiment.seeds()).map_err(folder_error)?;
         drop(folder);
         self.ended(stopped.into_iter().flatten().collect())
     }
@@ -139,7 +139,7 @@ impl<'a> LocalRun<'a> {
     /// The summary, or where the run was stopped.
     fn ended(self, mut stopped: Vec<State>) -> Result<Ended, Report> {
         let (folder, experiment) = (self.options.out, self.experiment);
-        stopped.sort_by_key(|state| experiment.seeds.iter().position(|&seed| seed == state.seed));
+        stopped.sort_by_key(|state| experiment.seeds().iter().position(|&seed| seed == state.seed));
         let Some(first) = stopped.first() else {
             let folder = self.folder.into_inner().unwrap_or_else(PoisonError::into_inner);
             tell_classes(&folder, experiment, self.trainer, self.federation, self.options.threads)?;

@@ -29,9 +29,9 @@ impl Seeds {
     ) -> Result<Self, Report> {
         let tracks = experiment.labels().len();
         let mut pending = Vec::new();
-        for &seed in &experiment.seeds {
+        for &seed in experiment.seeds() {
             let state = saved(seed)?.unwrap_or_else(|| State::new(seed, tracks, trainer));
-            if state.round < experiment.rounds.get() {
+            if state.round < experiment.rounds() {
                 pending.push(state);
             }
         }
@@ -72,7 +72,7 @@ impl Seeds {
         // Seeds that were taken and did not stop are finished; the rest was not taken.
         let taken = self.next.load(Ordering::Relaxed).min(self.pending.len());
         let open = |seed: u64| stopped.iter().chain(&self.pending[taken..]).any(|state| state.seed == seed);
-        experiment.seeds.iter().copied().filter(|&seed| !open(seed)).collect()
+        experiment.seeds().iter().copied().filter(|&seed| !open(seed)).collect()
     }
 }
 
@@ -96,8 +96,8 @@ mod tests {
 
     /// Seeds of which the second is finished and the third has two rounds behind it.
     fn seeds(experiment: &Experiment) -> Seeds {
-        let federation = experiment.data.load().unwrap();
-        let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+        let federation = experiment.data().load().unwrap();
+        let model = experiment.model().spec().build(&federation, Isa::detect()).unwrap();
         let trainer = Sgd::new(&*model);
         let saved = |seed: u64| {
             let at = |round| State { round, ..State::new(seed, 1, &trainer) };

@@ -159,8 +159,8 @@ struct DataSeen {
 impl DataSeen {
     fn check(&mut self, run: &Path) -> Result<()> {
         let experiment = run_folder::read_experiment(run).map_err(folder_error)?;
-        let hash = |experiment: &Experiment| experiment.resolved.as_ref().map(|r| r.data_hash.clone());
-        match self.runs.iter().find(|(_, other)| other.data == experiment.data) {
+        let hash = |experiment: &Experiment| experiment.resolved().map(|r| r.data_hash.clone());
+        match self.runs.iter().find(|(_, other)| other.data() == experiment.data()) {
             Some((other, first)) if hash(first) != hash(&experiment) => {
                 Err(bad_input(format!("{} and {} trained on different data", other.display(), run.display()))
                     .help("the federations that [data] names were not the same on both machines: data_hash in their experiment.toml differs")

@@ -13,7 +13,7 @@ use deltafl_cuda::Place;
 use deltafl_data::experiment::{DataSection, Experiment};
 use deltafl_data::run_folder;
 use indicatif::ProgressBar;
-use miette::{Report, Result};
+use miette::{IntoDiagnostic, Report, Result};
 
 use super::folder::{Standing, SweepFolder};
 use super::points::Point;
@@ -89,7 +89,7 @@ pub(crate) fn train(folder: &SweepFolder, points: &[&Point], effort: &Effort) ->
 
 /// Rounds of a point, over its seeds.
 fn total_rounds(experiment: &Experiment) -> u64 {
-    experiment.rounds.get() * experiment.seeds.iter().len() as u64
+    experiment.rounds() * experiment.seeds().iter().len() as u64
 }
 
 /// The threads of each job: as even as they come, at least one.
@@ -139,7 +139,8 @@ impl Crew<'_> {
         let mut experiment = point.experiment.clone();
         if out.join("experiment.toml").exists() {
             // A sweep that has grown calls its points otherwise; they stay the same runs.
-            experiment.name = run_folder::read_experiment(&out).map_err(session::folder_error)?.name;
+            let stored = run_folder::read_experiment(&out).map_err(session::folder_error)?;
+            experiment = experiment.with_name(stored.name()).into_diagnostic()?;
         }
         let federation = held.insert(self.federations.of(&experiment)?);
         let show = Show::Shared(self.bar.clone());
@@ -155,7 +156,7 @@ impl Crew<'_> {
     }
 
     fn note(&self, point: &Point, ended: Result<Ended>) {
-        let name = &point.experiment.name;
+        let name = point.experiment.name();
         let mut tally = self.tally();
         match ended {
             Ok(Ended::Finished(_)) => {
@@ -197,12 +198,12 @@ impl Federations {
     fn of(&self, experiment: &Experiment) -> Result<Arc<Federation>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, federation)| federation.strong_count() > 0);
-        let same = known.iter().find(|(data, _)| *data == experiment.data);
+        let same = known.iter().find(|(data, _)| data == experiment.data());
         if let Some(federation) = same.and_then(|(_, federation)| federation.upgrade()) {
             return Ok(federation);
         }
         let federation = Arc::new(session::load(experiment)?);
-        known.push((experiment.data.clone(), Arc::downgrade(&federation)));
+        known.push((experiment.data().clone(), Arc::downgrade(&federation)));
         Ok(federation)
     }
 }

@@ -1,6 +1,6 @@
 //! Where an experiment lies among others: its content address, and which of its keys hold lists.
 
-use super::Experiment;
+use super::{Experiment, ExperimentFile};
 use deltafl::algorithm::ALGORITHMS;
 use deltafl::model::MODELS;
 use deltafl::options::OptionKind;
@@ -22,7 +22,7 @@ impl Experiment {
     /// assert_ne!(experiment.address(), read(&text.replace("0.5", "0.25")).address());
     /// ```
     pub fn address(&self) -> String {
-        let trained = Self { name: String::new(), resolved: None, ..self.clone() };
+        let trained = Self(ExperimentFile { name: String::new(), resolved: None, ..self.0.clone() });
         let mut hex = blake3::hash(trained.to_toml().as_bytes()).to_hex().to_string();
         hex.truncate(DIGITS);
         hex

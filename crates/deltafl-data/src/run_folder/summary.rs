@@ -148,7 +148,7 @@ impl Summary {
             let seeds = evaluations.iter().flatten().filter_map(|split| objective(split, track, theta));
             OverSeeds::new(&seeds.collect::<Vec<_>>())
         };
-        let population = experiment.resolved.as_ref().and_then(|resolved| resolved.population);
+        let population = experiment.resolved().and_then(|resolved| resolved.population);
         let reported_sample = |track: usize| -> Option<SampleError> {
             let of = population?.devices(reported);
             let seeds: Vec<_> = of_reported().filter_map(|e| SampleError::of_primary(e, track, of)).collect();
@@ -178,9 +178,9 @@ impl Summary {
             held_out: Vec::new(),
         };
         Ok(Self {
-            name: experiment.name.clone(),
-            dataset: experiment.data.name(),
-            model: experiment.model.spec().name().to_owned(),
+            name: experiment.name().to_owned(),
+            dataset: experiment.data().name(),
+            model: experiment.model().spec().name().to_owned(),
             task: evaluations.iter().flatten().next().map_or(Task::Classes, |split| split.task),
             reported,
             tracks: labels.iter().enumerate().map(of_track).collect(),
@@ -222,9 +222,9 @@ impl Summary {
             }
         };
         Ok(Some(Self {
-            name: experiment.name.clone(),
-            dataset: experiment.data.name(),
-            model: experiment.model.spec().name().to_owned(),
+            name: experiment.name().to_owned(),
+            dataset: experiment.data().name(),
+            model: experiment.model().spec().name().to_owned(),
             task,
             reported: Split::Test,
             tracks: labels.iter().enumerate().map(of_track).collect(),

@@ -34,8 +34,8 @@ pub struct TestFederation {
 impl TestFederation {
     pub fn new(experiment: &str) -> Self {
         let experiment = Experiment::parse(experiment).unwrap();
-        let federation = experiment.data.load().unwrap();
-        let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+        let federation = experiment.data().load().unwrap();
+        let model = experiment.model().spec().build(&federation, Isa::detect()).unwrap();
         Self { experiment, federation: Arc::new(federation), model: Arc::from(model) }
     }
 
@@ -70,8 +70,8 @@ impl TestFederation {
             introduction: Introduction {
                 federation: "test".to_owned(),
                 session: rand_session(),
-                experiment: self.experiment.name.clone(),
-                model: serde_json::to_string(&self.experiment.model.spec()).unwrap(),
+                experiment: self.experiment.name().to_owned(),
+                model: serde_json::to_string(&self.experiment.model().spec()).unwrap(),
                 params: self.model.num_params(),
                 open: self.experiment.is_open(),
                 contract: None,
@@ -91,7 +91,7 @@ impl TestFederation {
             quorum: 3,
             pause: Duration::from_millis(10),
             come_back: Duration::from_secs(10),
-            ..Rules::new(self.experiment.cohort.get(), devices)
+            ..Rules::new(self.experiment.cohort(), devices)
         }
     }
 
@@ -129,10 +129,10 @@ impl TestFederation {
     ) -> Result<State, TrainingError> {
         let mut plan = self.experiment.plan();
         // As `deltafl serve` does.
-        if matches!(self.experiment.data.split, Some(SplitSection::Within(_))) {
+        if matches!(self.experiment.data().split, Some(SplitSection::Within(_))) {
             plan.held_out = Some(self.model.task());
         }
-        let seed = *self.experiment.seeds.iter().next().unwrap();
+        let seed = *self.experiment.seeds().iter().next().unwrap();
         let mut state = State::new(seed, plan.tracks.len(), &Sgd::new(&*self.model));
         train(exchange, &plan, &mut state, diary).map(|_| state)
     }
