@@ -5,7 +5,7 @@ use serde::ser::{SerializeMap, Serializer};
 
 use super::NonNegative;
 use deltafl::algorithm::Algorithm;
-use deltafl::options::{DefaultValue, InvalidOption, OptionSpec, OptionValue, OptionValues};
+use deltafl::options::{InvalidOption, OptionDefault, OptionSpec, OptionValue, OptionValues};
 
 /// An algorithm with its options. An option that makes levels, such as θ, may have several values: a track each.
 #[derive(Clone, Debug)]
@@ -33,8 +33,8 @@ impl AlgorithmSection {
         let values = |spec: &OptionSpec| match given.iter().find(|(name, _)| *name == spec.name) {
             Some((_, values)) => values.clone(),
             None => match spec.default {
-                DefaultValue::Value(default) => vec![default],
-                DefaultValue::Required | DefaultValue::Unset(_) => Vec::new(),
+                OptionDefault::Value(default) => vec![default],
+                OptionDefault::Required | OptionDefault::Unset(_) => Vec::new(),
             },
         };
         let section = Self { algorithm, values: algorithm.options.iter().map(values).collect(), l2 };

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// How a federation is split anew.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "RawSplit", into = "RawSplit")]
+#[serde(try_from = "DeviceSplitKeys", into = "DeviceSplitKeys")]
 pub enum SplitSection {
     /// Devices: some train, the others are never seen in training.
     Devices(DeviceSplit),
@@ -22,24 +22,24 @@ pub enum SplitSection {
     Given(GivenSplit),
 }
 
-/// The section as it is written.
+/// The keys of the section. Without `within` and `given` they are those of a [`DeviceSplit`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawSplit {
+pub(super) struct DeviceSplitKeys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    train: Option<Share>,
+    pub(super) train: Option<Share>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    validation: Option<Share>,
+    pub(super) validation: Option<Share>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    seed: Option<u64>,
+    pub(super) seed: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    min_examples: Option<u64>,
+    pub(super) min_examples: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    sample: Option<Share>,
+    pub(super) sample: Option<Share>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    within: Option<WithinSplit>,
+    pub(super) within: Option<WithinSplit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    given: Option<GivenSplit>,
+    pub(super) given: Option<GivenSplit>,
 }
 
 /// Why a section cannot be read.
@@ -56,11 +56,11 @@ pub enum InvalidSplitSection {
     Shares,
 }
 
-impl TryFrom<RawSplit> for SplitSection {
+impl TryFrom<DeviceSplitKeys> for SplitSection {
     type Error = InvalidSplitSection;
 
-    fn try_from(raw: RawSplit) -> Result<Self, InvalidSplitSection> {
-        let RawSplit { train, validation, seed, min_examples, sample, within, given } = raw;
+    fn try_from(raw: DeviceSplitKeys) -> Result<Self, InvalidSplitSection> {
+        let DeviceSplitKeys { train, validation, seed, min_examples, sample, within, given } = raw;
         let by_device = train.is_some()
             || validation.is_some()
             || seed.is_some()
@@ -87,7 +87,7 @@ impl TryFrom<RawSplit> for SplitSection {
     }
 }
 
-impl From<SplitSection> for RawSplit {
+impl From<SplitSection> for DeviceSplitKeys {
     fn from(section: SplitSection) -> Self {
         match section {
             SplitSection::Devices(split) => Self {
@@ -102,6 +102,13 @@ impl From<SplitSection> for RawSplit {
             SplitSection::Within(within) => Self { within: Some(within), ..Self::default() },
             SplitSection::Given(given) => Self { given: Some(given), ..Self::default() },
         }
+    }
+}
+
+impl DeviceSplitKeys {
+    /// The default split of the devices.
+    pub(super) fn default_split() -> Self {
+        SplitSection::Devices(DeviceSplit::default()).into()
     }
 }
 

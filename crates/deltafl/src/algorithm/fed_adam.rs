@@ -13,7 +13,7 @@
 use super::{Algorithm, Parts};
 use crate::memory::Memory;
 use crate::options::{
-    DefaultValue, Interval, InvalidOption, OptionKind, OptionSpec, OptionValue, OptionValues,
+    Interval, InvalidOption, OptionDefault, OptionKind, OptionSpec, OptionValue, OptionValues,
 };
 use crate::params::{Params, UpdateSum};
 use crate::server_step::{Applied, ServerStep};
@@ -57,7 +57,7 @@ const fn real(
         name,
         symbol,
         kind,
-        default: DefaultValue::Value(value),
+        default: OptionDefault::Value(value),
         levels: false,
         about,
         example: value,

@@ -12,7 +12,7 @@
 
 use super::{Algorithm, Parts};
 use crate::memory::Memory;
-use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
+use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::params::{Params, UpdateSum};
 use crate::selection::EVERYONE;
 use crate::server_step::{Applied, ServerStep};
@@ -27,7 +27,7 @@ pub static SCAFFOLD: Algorithm = Algorithm {
         name: "global_rate",
         symbol: "γ_g",
         kind: OptionKind::Real(Interval::POSITIVE),
-        default: DefaultValue::Value(OptionValue::Real(1.0)),
+        default: OptionDefault::Value(OptionValue::Real(1.0)),
         levels: false,
         about: "how far the server goes along the mean of the updates",
         example: OptionValue::Real(1.0),

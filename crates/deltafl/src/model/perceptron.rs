@@ -9,7 +9,7 @@
 //! Example by example, without vectors: the plain reference of what the GPU computes.
 
 use super::{Batch, Model, ModelDefinition, Score, Tensor};
-use crate::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
+use crate::options::{OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
 
 /// The entry of the table.
@@ -20,7 +20,7 @@ pub static PERCEPTRON: ModelDefinition = ModelDefinition {
     options: &[OptionSpec::new(
         "hidden",
         OptionKind::Whole(1),
-        DefaultValue::Value(OptionValue::Whole(100)),
+        OptionDefault::Value(OptionValue::Whole(100)),
         "units of the hidden layer",
         OptionValue::Whole(64),
     )],
