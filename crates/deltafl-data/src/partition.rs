@@ -18,7 +18,7 @@ use super::{FederationWriter, Heading, Manifest, SaveError};
 /// How examples are dealt out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
-pub enum Deal {
+pub enum PartitionScheme {
     /// At random.
     Iid,
     /// So many shards of one label or two per device.
@@ -39,7 +39,8 @@ pub struct Partition {
     /// Number of devices; those that get no example are left out.
     pub devices: usize,
     /// How examples are dealt out.
-    pub deal: Deal,
+    #[serde(rename = "deal")]
+    pub scheme: PartitionScheme,
     /// The data seed.
     pub seed: u64,
 }
@@ -74,15 +75,15 @@ impl Partition {
     /// Which examples each device gets, from the labels of all.
     ///
     /// ```
-    /// use deltafl_data::{Deal, Partition};
-    /// let halves = Partition { devices: 2, deal: Deal::Shards { per_device: 1 }, seed: 1 };
-    /// let mut dealt = halves.deal(&[7, 3, 7, 3]).unwrap();
+    /// use deltafl_data::{PartitionScheme, Partition};
+    /// let halves = Partition { devices: 2, scheme: PartitionScheme::Shards { per_device: 1 }, seed: 1 };
+    /// let mut dealt = halves.assign(&[7, 3, 7, 3]).unwrap();
     /// dealt.sort();
     /// assert_eq!(dealt, [[0, 2], [1, 3]]);
     /// ```
-    pub fn deal(&self, labels: &[u32]) -> Result<Vec<Vec<usize>>, PartitionError> {
-        let parts = match self.deal {
-            Deal::Shards { per_device } => self.devices.saturating_mul(per_device),
+    pub fn assign(&self, labels: &[u32]) -> Result<Vec<Vec<usize>>, PartitionError> {
+        let parts = match self.scheme {
+            PartitionScheme::Shards { per_device } => self.devices.saturating_mul(per_device),
             _ => self.devices,
         };
         if parts == 0 || parts > labels.len() {
@@ -92,13 +93,13 @@ impl Partition {
         let mut stream = Stream::new(self.seed, Purpose::Split, 1, 0);
         let mut order: Vec<usize> = (0..labels.len()).collect();
         stream.shuffle(&mut order);
-        let mut dealt = match self.deal {
-            Deal::Iid => cuts(&order, parts).map(<[usize]>::to_vec).collect(),
-            Deal::Shards { per_device } => deal_shards(labels, order, parts, per_device, &mut stream),
-            Deal::Dirichlet { alpha } if alpha > 0.0 && alpha.is_finite() => {
+        let mut dealt = match self.scheme {
+            PartitionScheme::Iid => cuts(&order, parts).map(<[usize]>::to_vec).collect(),
+            PartitionScheme::Shards { per_device } => deal_shards(labels, order, parts, per_device, &mut stream),
+            PartitionScheme::Dirichlet { alpha } if alpha > 0.0 && alpha.is_finite() => {
                 deal_dirichlet(labels, &order, self.devices, alpha, &mut stream)
             }
-            Deal::Dirichlet { alpha } => return Err(PartitionError::Alpha { alpha }),
+            PartitionScheme::Dirichlet { alpha } => return Err(PartitionError::Alpha { alpha }),
         };
         dealt.iter_mut().for_each(|examples| examples.sort_unstable());
         Ok(dealt)
@@ -191,7 +192,7 @@ pub fn partition(
     let examples = |k: FederationIndex| federation.examples(k);
     // Real numbers are dealt as if they were of one class.
     let labels: Vec<u32> = places.iter().map(|&(k, i)| examples(k).label(i)).collect();
-    let dealt = plan.deal(&labels)?;
+    let dealt = plan.assign(&labels)?;
     let heading =
         Heading { name: federation.name().to_owned(), kind: federation.kind(), target: federation.targets() };
     let mut writer = FederationWriter::create(target, heading)?;
@@ -211,12 +212,12 @@ pub fn partition(
 
 fn partition_source(federation: &Federation, plan: &Partition, empty: u64) -> Source {
     let mut source = federation.source().cloned().unwrap_or_else(|| Source::new("partition"));
-    let deal = match plan.deal {
-        Deal::Iid => "iid".to_owned(),
-        Deal::Shards { per_device } => format!("shards, {per_device} per device"),
-        Deal::Dirichlet { alpha } => format!("dirichlet, alpha {alpha}"),
+    let scheme = match plan.scheme {
+        PartitionScheme::Iid => "iid".to_owned(),
+        PartitionScheme::Shards { per_device } => format!("shards, {per_device} per device"),
+        PartitionScheme::Dirichlet { alpha } => format!("dirichlet, alpha {alpha}"),
     };
-    source.option("partition", format!("{deal}, {} devices, seed {}", plan.devices, plan.seed));
+    source.option("partition", format!("{scheme}, {} devices, seed {}", plan.devices, plan.seed));
     source.dropped("devices that were dealt no example", empty);
     source
 }
@@ -269,8 +270,8 @@ mod tests {
         (0..600).map(|i| i % 6).collect()
     }
 
-    fn dealt(devices: usize, deal: Deal, seed: u64) -> Vec<Vec<usize>> {
-        let dealt = Partition { devices, deal, seed }.deal(&labels()).unwrap();
+    fn dealt(devices: usize, scheme: PartitionScheme, seed: u64) -> Vec<Vec<usize>> {
+        let dealt = Partition { devices, scheme, seed }.assign(&labels()).unwrap();
         let mut all = dealt.concat();
         all.sort_unstable();
         assert_eq!(all, (0..600).collect::<Vec<_>>(), "every example goes to exactly one device");
@@ -286,20 +287,20 @@ mod tests {
 
     #[test]
     fn iid_devices_have_equal_counts_and_all_classes() {
-        let dealt = dealt(7, Deal::Iid, 1);
+        let dealt = dealt(7, PartitionScheme::Iid, 1);
         assert!(dealt.iter().all(|examples| (85..=86).contains(&examples.len()) && classes(examples) == 6));
     }
 
     #[test]
     fn a_shard_holds_one_class_where_it_can() {
-        let dealt = dealt(15, Deal::Shards { per_device: 2 }, 1);
+        let dealt = dealt(15, PartitionScheme::Shards { per_device: 2 }, 1);
         assert!(dealt.iter().all(|examples| examples.len() == 40 && classes(examples) <= 2));
     }
 
     #[test]
     fn dirichlet_skews_more_when_alpha_is_small() {
         let mean_classes = |alpha| {
-            let dealt = dealt(10, Deal::Dirichlet { alpha }, 1);
+            let dealt = dealt(10, PartitionScheme::Dirichlet { alpha }, 1);
             dealt.iter().map(|examples| classes(examples) as f64).sum::<f64>() / 10.0
         };
         let (skewed, even) = (mean_classes(0.05), mean_classes(100.0));
@@ -320,19 +321,19 @@ mod tests {
 
     #[test]
     fn the_seed_decides_who_gets_what() {
-        assert_eq!(dealt(5, Deal::Iid, 1), dealt(5, Deal::Iid, 1));
-        assert_ne!(dealt(5, Deal::Iid, 1), dealt(5, Deal::Iid, 2));
+        assert_eq!(dealt(5, PartitionScheme::Iid, 1), dealt(5, PartitionScheme::Iid, 1));
+        assert_ne!(dealt(5, PartitionScheme::Iid, 1), dealt(5, PartitionScheme::Iid, 2));
     }
 
     #[test]
     fn a_partition_that_cannot_be_is_an_error() {
         let refused =
-            |devices, deal| Partition { devices, deal, seed: 1 }.deal(&labels()).unwrap_err().to_string();
-        assert_eq!(refused(601, Deal::Iid), "600 examples cannot be dealt out in 601 parts");
-        assert_eq!(refused(0, Deal::Iid), "600 examples cannot be dealt out in 0 parts");
-        let shards = Deal::Shards { per_device: 7 };
+            |devices, scheme| Partition { devices, scheme, seed: 1 }.assign(&labels()).unwrap_err().to_string();
+        assert_eq!(refused(601, PartitionScheme::Iid), "600 examples cannot be dealt out in 601 parts");
+        assert_eq!(refused(0, PartitionScheme::Iid), "600 examples cannot be dealt out in 0 parts");
+        let shards = PartitionScheme::Shards { per_device: 7 };
         assert_eq!(refused(100, shards), "600 examples cannot be dealt out in 700 parts");
-        let alpha = Deal::Dirichlet { alpha: -1.0 };
+        let alpha = PartitionScheme::Dirichlet { alpha: -1.0 };
         assert_eq!(refused(3, alpha), "alpha must be positive and finite, got -1");
     }
 
@@ -343,7 +344,7 @@ mod tests {
         let labels: Vec<u32> = (0..60).map(|i| i % 6).collect();
         builder.push("all", Split::Train, DeviceExamples::Bytes(&values), &labels).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let plan = Partition { devices: 4, deal: Deal::Iid, seed: 1 };
+        let plan = Partition { devices: 4, scheme: PartitionScheme::Iid, seed: 1 };
         partition(&builder.build(), &plan, dir.path().join("f")).unwrap();
         let federation = crate::open(dir.path().join("f")).unwrap();
         assert_eq!(federation.len(), 4);
