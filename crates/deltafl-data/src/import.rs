@@ -30,7 +30,6 @@ pub mod sent140;
 pub mod shakespeare;
 mod spool;
 pub mod table;
-mod text_spool;
 mod tokens;
 pub mod word_vectors;
 

@@ -58,7 +58,7 @@ mod writer;
 pub use arrow_file::InvalidArrowFile;
 pub use manifest::{Manifest, TargetFormat};
 pub use open::{OpenError, open};
-pub use partition::{PartitionScheme, Partition, PartitionError, partition};
+pub use partition::{Partition, PartitionError, PartitionScheme, partition};
 pub use state_dict::{StateDictError, read_state_dict, write_state_dict};
 pub use tensor_file::{TensorFileError, read_tensors, write_tensors};
 pub use writer::{FederationWriter, Heading, SaveError, save};

@@ -95,7 +95,9 @@ impl Partition {
         stream.shuffle(&mut order);
         let mut dealt = match self.scheme {
             PartitionScheme::Iid => cuts(&order, parts).map(<[usize]>::to_vec).collect(),
-            PartitionScheme::Shards { per_device } => deal_shards(labels, order, parts, per_device, &mut stream),
+            PartitionScheme::Shards { per_device } => {
+                deal_shards(labels, order, parts, per_device, &mut stream)
+            }
             PartitionScheme::Dirichlet { alpha } if alpha > 0.0 && alpha.is_finite() => {
                 deal_dirichlet(labels, &order, self.devices, alpha, &mut stream)
             }
@@ -327,8 +329,9 @@ mod tests {
 
     #[test]
     fn a_partition_that_cannot_be_is_an_error() {
-        let refused =
-            |devices, scheme| Partition { devices, scheme, seed: 1 }.assign(&labels()).unwrap_err().to_string();
+        let refused = |devices, scheme| {
+            Partition { devices, scheme, seed: 1 }.assign(&labels()).unwrap_err().to_string()
+        };
         assert_eq!(refused(601, PartitionScheme::Iid), "600 examples cannot be dealt out in 601 parts");
         assert_eq!(refused(0, PartitionScheme::Iid), "600 examples cannot be dealt out in 0 parts");
         let shards = PartitionScheme::Shards { per_device: 7 };

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use deltafl_data::{PartitionScheme, Partition, PartitionError};
+use deltafl_data::{Partition, PartitionError, PartitionScheme};
 use miette::Result;
 
 use super::target::{report, save_error};

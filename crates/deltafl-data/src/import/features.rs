@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::encoding::Encoding;
 use super::error::{ImportError, Problem};
-use super::spool::{Sorted, Spool, as_f32};
+use super::spool::{SortedRows, Spool, as_f32};
 use super::{Imported, Target};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
@@ -120,7 +120,7 @@ impl FeatureSpool {
 
 fn write_devices(
     writer: &mut FederationWriter,
-    mut sorted: Sorted,
+    mut sorted: SortedRows,
     roster: &[(usize, deltafl::data::Split)],
     scale: Option<f32>,
     valued: bool,

@@ -12,7 +12,7 @@ use super::error::{ImportError, Problem};
 use super::input::Input;
 use super::json::JsonReader;
 use super::leaf::{ShardSink, read_shard};
-use super::text_spool::{SortedTexts, TextSpool};
+use super::spool::{SortedRows, Spool};
 use super::word_vectors::Vocabulary;
 use super::{Imported, Target, tokens};
 use crate::FederationWriter;
@@ -57,7 +57,7 @@ pub struct TweetColumns {
 
 /// Imports tweets.
 pub fn import(paths: &[PathBuf], options: &Options, target: &Target) -> Result<Imported, ImportError> {
-    let mut tweets = Tweets { spool: TextSpool::new(&target.parent())?, neutral: 0 };
+    let mut tweets = Tweets { spool: Spool::new(&target.parent())?, neutral: 0 };
     let mut source = Source::new("sent140");
     for path in paths {
         source.file(path);
@@ -70,7 +70,7 @@ pub fn import(paths: &[PathBuf], options: &Options, target: &Target) -> Result<I
     if texts.ids.is_empty() {
         return Err(ImportError::file(&paths[0], Problem::Nothing("no tweets")));
     }
-    let roster = target.roster(&texts.counts(), &mut source)?;
+    let roster = target.roster(&texts.counts, &mut source)?;
     let occurring = occurring_words(&mut texts, &roster, options.lowercase)?;
     let vocabulary = Vocabulary::read(&options.vectors, &occurring)?;
     source.option("words that occur", occurring.len());
@@ -98,7 +98,7 @@ fn read(path: &Path, options: &Options, tweets: &mut Tweets) -> Result<(), Impor
 }
 
 struct Tweets {
-    spool: TextSpool,
+    spool: Spool,
     neutral: u64,
 }
 
@@ -149,7 +149,7 @@ impl Tweets {
             }
             other => return Err(file.error(Problem::Polarity(String::from_utf8_lossy(other).into_owned()))),
         };
-        self.spool.push(&decode(file.field(device)), &decode(file.field(text)), class)
+        self.spool.text(&decode(file.field(device)), &decode(file.field(text)), class)
     }
 }
 
@@ -197,7 +197,7 @@ impl ShardSink for LeafTweets<'_> {
 
     fn labels(&mut self, labels: &[u32]) -> Result<(), ImportError> {
         for (text, &label) in self.texts.iter().zip(labels) {
-            self.tweets.spool.push(&self.id, text, label as u8)?;
+            self.tweets.spool.text(&self.id, text, label)?;
         }
         Ok(())
     }
@@ -206,13 +206,13 @@ impl ShardSink for LeafTweets<'_> {
 type Roster = [(usize, Split)];
 
 fn occurring_words(
-    texts: &mut SortedTexts,
+    texts: &mut SortedRows,
     roster: &Roster,
     lowercase: bool,
 ) -> Result<HashSet<String>, ImportError> {
     let mut words = HashSet::new();
     for &(device, _) in roster {
-        texts.each(device, |text, _| {
+        texts.for_each_text(device, |text, _| {
             let text = cased(text, lowercase);
             for token in tokens(&text) {
                 if !words.contains(token) {
@@ -230,7 +230,7 @@ fn cased(text: &str, lowercase: bool) -> std::borrow::Cow<'_, str> {
 
 /// Tweets on their way to the folder.
 struct Output {
-    texts: SortedTexts,
+    texts: SortedRows,
     vocabulary: Vocabulary,
     lowercase: bool,
 }
@@ -266,8 +266,8 @@ impl Output {
             means.clear();
             labels.clear();
             let (vocabulary, lowercase) = (&self.vocabulary, self.lowercase);
-            self.texts.each(device, |text, label| {
-                labels.push(u32::from(label));
+            self.texts.for_each_text(device, |text, label| {
+                labels.push(label);
                 let text = cased(text, lowercase);
                 match features {
                     TweetFeatures::Tokens => push_tokens(vocabulary, &text, &mut words),
