@@ -1,4 +1,4 @@
-//! Devices for data that has none: its examples, dealt out anew.
+//! Assigns the examples of data without devices to new devices.
 //!
 //! ```text
 //! iid         every example goes to a device at random; counts differ by at most one
@@ -15,18 +15,18 @@ use deltafl::stream::{Purpose, Stream};
 
 use super::{FederationWriter, Heading, Manifest, SaveError};
 
-/// How examples are dealt out.
+/// How examples are assigned to devices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum PartitionScheme {
     /// At random.
     Iid,
-    /// So many shards of one label or two per device.
+    /// A fixed number of shards per device, each of one or two labels.
     Shards {
         /// Shards per device.
         per_device: usize,
     },
-    /// In random shares per class.
+    /// Random shares of each class.
     Dirichlet {
         /// Concentration α.
         alpha: f64,
@@ -36,31 +36,31 @@ pub enum PartitionScheme {
 /// A partition into devices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Partition {
-    /// Number of devices; those that get no example are left out.
+    /// Number of devices; devices without an example are omitted.
     pub devices: usize,
-    /// How examples are dealt out.
+    /// How examples are assigned.
     #[serde(rename = "deal")]
     pub scheme: PartitionScheme,
     /// The data seed.
     pub seed: u64,
 }
 
-/// Why examples cannot be dealt out so.
+/// The reason why examples cannot be assigned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
     /// Windows belong to the text of their device.
-    #[error("windows over a text belong to their device and cannot be dealt out")]
+    #[error("windows over a text belong to their device and cannot be assigned to others")]
     Windows,
-    /// Fewer examples than devices or shards.
-    #[error("{examples} examples cannot be dealt out in {parts} parts")]
+    /// There are fewer examples than devices or shards.
+    #[error("cannot split {examples} examples into {parts} parts")]
     TooFew {
         /// Number of examples.
         examples: usize,
         /// Devices or shards.
         parts: usize,
     },
-    /// A concentration that is none.
+    /// The concentration is out of range.
     #[error("alpha must be positive and finite, got {alpha}")]
     Alpha {
         /// Its value.
@@ -72,10 +72,10 @@ pub enum PartitionError {
 }
 
 impl Partition {
-    /// Which examples each device gets, from the labels of all.
+    /// Returns the examples of each device, given the labels of all examples.
     ///
     /// ```
-    /// use deltafl_data::{PartitionScheme, Partition};
+    /// use deltafl_data::{Partition, PartitionScheme};
     /// let halves = Partition { devices: 2, scheme: PartitionScheme::Shards { per_device: 1 }, seed: 1 };
     /// let mut dealt = halves.assign(&[7, 3, 7, 3]).unwrap();
     /// dealt.sort();
@@ -154,7 +154,8 @@ fn deal_dirichlet(
     dealt
 }
 
-/// A draw of Dirichlet(α, …, α), from logarithms of gamma variables: for small α they underflow.
+/// Draws from Dirichlet(α, …, α). It uses logarithms of gamma variables, which underflow for small
+/// α.
 fn dirichlet(n: usize, alpha: f64, stream: &mut Stream) -> Vec<f64> {
     let logs: Vec<f64> = (0..n).map(|_| log_gamma_variable(alpha, stream)).collect();
     let highest = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -163,7 +164,8 @@ fn dirichlet(n: usize, alpha: f64, stream: &mut Stream) -> Vec<f64> {
     shares.iter().map(|share| share / total).collect()
 }
 
-/// The logarithm of a draw of Gamma(α, 1) (Marsaglia and Tsang 2000; for α < 1, Gamma(α + 1)·U^{1/α}).
+/// Returns the logarithm of a draw from Gamma(α, 1) (Marsaglia and Tsang 2000; for α < 1, Gamma(α +
+/// 1)·U^{1/α}).
 fn log_gamma_variable(alpha: f64, stream: &mut Stream) -> f64 {
     if alpha < 1.0 {
         return log_gamma_variable(alpha + 1.0, stream) + (1.0 - stream.unit()).ln() / alpha;
@@ -179,7 +181,7 @@ fn log_gamma_variable(alpha: f64, stream: &mut Stream) -> f64 {
     }
 }
 
-/// Deals the examples of all devices out to new ones and writes them to a folder.
+/// Assigns the examples of all devices to new devices and writes them to a folder.
 pub fn partition(
     federation: &Federation,
     plan: &Partition,
@@ -188,11 +190,11 @@ pub fn partition(
     if matches!(federation.kind(), InputKind::Windows { .. }) {
         return Err(PartitionError::Windows);
     }
-    // Examples by device: (device, index among its own).
+    // Examples by device: (device, index among its examples).
     let places: Vec<(FederationIndex, usize)> =
         federation.devices().flat_map(|k| (0..federation.examples(k).len()).map(move |i| (k, i))).collect();
     let examples = |k: FederationIndex| federation.examples(k);
-    // Real numbers are dealt as if they were of one class.
+    // Real targets are treated as one class.
     let labels: Vec<u32> = places.iter().map(|&(k, i)| examples(k).label(i)).collect();
     let dealt = plan.assign(&labels)?;
     let heading =
@@ -220,7 +222,7 @@ fn partition_source(federation: &Federation, plan: &Partition, empty: u64) -> So
         PartitionScheme::Dirichlet { alpha } => format!("dirichlet, alpha {alpha}"),
     };
     source.option("partition", format!("{scheme}, {} devices, seed {}", plan.devices, plan.seed));
-    source.dropped("devices that were dealt no example", empty);
+    source.dropped("devices without an example", empty);
     source
 }
 
@@ -332,10 +334,10 @@ mod tests {
         let refused = |devices, scheme| {
             Partition { devices, scheme, seed: 1 }.assign(&labels()).unwrap_err().to_string()
         };
-        assert_eq!(refused(601, PartitionScheme::Iid), "600 examples cannot be dealt out in 601 parts");
-        assert_eq!(refused(0, PartitionScheme::Iid), "600 examples cannot be dealt out in 0 parts");
+        assert_eq!(refused(601, PartitionScheme::Iid), "cannot split 600 examples into 601 parts");
+        assert_eq!(refused(0, PartitionScheme::Iid), "cannot split 600 examples into 0 parts");
         let shards = PartitionScheme::Shards { per_device: 7 };
-        assert_eq!(refused(100, shards), "600 examples cannot be dealt out in 700 parts");
+        assert_eq!(refused(100, shards), "cannot split 600 examples into 700 parts");
         let alpha = PartitionScheme::Dirichlet { alpha: -1.0 };
         assert_eq!(refused(3, alpha), "alpha must be positive and finite, got -1");
     }

@@ -1,8 +1,9 @@
-//! Columns of words: categories among the features, and names of classes.
+//! Columns of words: categorical features, and names of classes.
 //!
-//! A column whose first value is not a number holds words. A column of words with k different values becomes k features, in
-//! the order of the values: 1 where the value occurs, 0 elsewhere. A label in words becomes a class, numbered in the
-//! order of the words; the classes keep their names.
+//! A column whose first value is not a number contains words. A column of words with k different
+//! values becomes k features in the order of the values: 1 for the value of the example, 0 for the
+//! others. A label in words becomes a class, numbered in the order of the words. The classes keep
+//! their names.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,7 +14,7 @@ use super::error::Problem;
 /// Most different words of a feature column: each is a feature.
 pub(crate) const MOST_CATEGORIES: usize = 1000;
 
-/// The different words of a column, while they are collected.
+/// The different words of a column during collection.
 #[derive(Debug)]
 pub(crate) struct WordSet {
     column: String,
@@ -46,7 +47,7 @@ impl WordSet {
     }
 }
 
-/// The words of a column, in order.
+/// The words of a column in sorted order.
 #[derive(Debug)]
 pub(crate) struct Words {
     column: String,
@@ -55,14 +56,14 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// The number of a word.
+    /// Returns the index of a word.
     pub(crate) fn number(&self, word: &str) -> Result<u32, Problem> {
-        // The file is read twice: somebody may have changed it in between.
+        // The file is read twice and may have changed in between.
         let missing = || Problem::MissingValue { column: self.column.clone() };
         self.index.get(word.trim()).copied().ok_or_else(missing)
     }
 
-    /// Appends a feature per word: 1 for this one.
+    /// Appends one feature per word: 1 for this word, 0 for the others.
     pub(crate) fn push_one_hot(&self, word: &str, row: &mut Vec<f32>) -> Result<(), Problem> {
         let at = row.len() + self.number(word)? as usize;
         row.resize(row.len() + self.sorted.len(), 0.0);
@@ -71,14 +72,14 @@ impl Words {
     }
 }
 
-/// How a column becomes features.
+/// The conversion of a column to features.
 #[derive(Debug)]
 pub(crate) enum Feature {
     Number,
     Words(Words),
 }
 
-/// How the label is read.
+/// The conversion of the label.
 #[derive(Debug)]
 pub(crate) enum Label {
     /// A class by its number.
@@ -89,7 +90,7 @@ pub(crate) enum Label {
     Value,
 }
 
-/// How the columns of a table are read.
+/// The conversion of the columns of a table.
 #[derive(Debug)]
 pub(crate) struct Encoding {
     pub(crate) features: Vec<(String, Feature)>,
@@ -97,7 +98,7 @@ pub(crate) struct Encoding {
 }
 
 impl Encoding {
-    /// What the features were made of; nothing where all columns hold numbers.
+    /// The columns from which the features are computed; empty if all columns contain numbers.
     pub(crate) fn feature_columns(&self) -> Vec<FeatureColumn> {
         if self.features.iter().all(|(_, feature)| matches!(feature, Feature::Number)) {
             return Vec::new();
@@ -112,7 +113,7 @@ impl Encoding {
         self.features.iter().map(column).collect()
     }
 
-    /// The names of the classes, where they have any.
+    /// The names of the classes, if they have names.
     pub(crate) fn class_names(&self) -> Vec<String> {
         match &self.label {
             Label::Words(words) => words.sorted.clone(),
@@ -121,7 +122,7 @@ impl Encoding {
     }
 }
 
-/// The words of the columns that hold some, while they are collected.
+/// The words of the columns that contain words, during collection.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     pub(crate) features: Vec<(String, Option<WordSet>)>,
@@ -129,7 +130,7 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// How the columns are read.
+    /// Returns the conversion of the columns.
     pub(crate) fn finish(self, regression: bool) -> Encoding {
         let feature = |set: Option<WordSet>| set.map_or(Feature::Number, |set| Feature::Words(set.finish()));
         Encoding {

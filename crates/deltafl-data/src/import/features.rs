@@ -1,4 +1,4 @@
-//! Examples of numeric features, from any importer, on their way to a federation.
+//! Examples of numeric features from any importer, on the way to a federation.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,20 +13,20 @@ use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, Source, TargetKind
 /// Most features of an example.
 pub(crate) const MOST_FEATURES: usize = 1 << 24;
 
-/// How features are stored.
+/// The format of features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Features {
-    /// A byte each when all are multiples of 1/255 in [0, 1], as images are; otherwise as real numbers.
+    /// One byte each if all are multiples of 1/255 in [0, 1], as in images; otherwise real numbers.
     #[default]
     Auto,
     /// Real numbers.
     Dense,
-    /// Whole numbers from 0 to 255, a byte each; a model sees value / 255.
+    /// Whole numbers from 0 to 255, one byte each; a model reads value / 255.
     GreyLevels,
 }
 
-/// Rows of features that wait for the end of the input.
+/// Rows of features that are stored until the end of the input.
 pub(crate) struct FeatureSpool {
     pub(crate) spool: Spool,
     dim: Option<usize>,
@@ -53,19 +53,19 @@ impl FeatureSpool {
         })
     }
 
-    /// Keeps what the columns of a table were read as.
+    /// Stores the conversion of the columns of a table.
     pub(crate) fn set_encoding(&mut self, encoding: &Encoding) {
         self.class_names = encoding.class_names();
         self.columns = encoding.feature_columns();
     }
 
-    /// Checks the features of an example against those before it.
+    /// Checks the features of an example against those of earlier examples.
     pub(crate) fn check(&mut self, row: &[f32]) -> Result<(), Problem> {
         let expected = *self.dim.get_or_insert(row.len());
         if expected != row.len() || row.is_empty() {
             return Err(Problem::Dim { expected: expected.max(1), got: row.len() });
         }
-        // Without an early exit, many features are checked at once.
+        // Without an early exit, the compiler checks many features at once.
         if !row.iter().fold(true, |all, x| all & x.is_finite()) {
             return Err(Problem::NonFinite);
         }
@@ -83,7 +83,7 @@ impl FeatureSpool {
         Ok(())
     }
 
-    /// Appends an example whose features were checked.
+    /// Appends an example with checked features.
     pub(crate) fn row(&mut self, device: u32, row: &[f32]) -> Result<(), ImportError> {
         self.spool.row(device, bytes_of(row))
     }
@@ -92,7 +92,7 @@ impl FeatureSpool {
     pub(crate) fn finish(self, target: &Target, mut source: Source) -> Result<Imported, ImportError> {
         let scale = match self.features {
             Features::GreyLevels => Some(1.0),
-            // Ones and zeros of categories are no image.
+            // Ones and zeros of categories are not an image.
             Features::Auto if self.is_grey && self.columns.is_empty() => Some(255.0),
             _ => None,
         };
@@ -148,12 +148,12 @@ fn write_devices(
     Ok(())
 }
 
-/// Whether this is k/255 for a whole k in 0–255, to the bit.
+/// Whether this is k/255 for a whole k in 0–255, bit by bit.
 fn is_grey(x: f32) -> bool {
     GREY_LEVELS[usize::from((x * 255.0 + 0.5) as u8)].to_bits() == x.to_bits()
 }
 
-/// k/255, rounded to the nearest `f32`.
+/// Returns k/255, rounded to the nearest `f32`.
 const GREY_LEVELS: [f32; 256] = {
     let mut levels = [0.0; 256];
     let mut k = 0;

@@ -1,11 +1,12 @@
-//! IDX files, as MNIST and EMNIST come: images, labels, and a table of who wrote which.
+//! IDX files, the format of MNIST and EMNIST: images, labels, and a table of the writers.
 //!
 //! ```text
 //! 00 00 08 R   R dimensions, big-endian u32 each   bytes, row by row
 //! ```
 //!
-//! The table is tab-separated with a header: the device, its first image (from 0) and its number of images; further columns are passed
-//! over. Without a table all images belong to one device, for a partitioner to divide.
+//! The table is tab-separated with a header. Its columns are the device, its first image (from 0)
+//! and its number of images; further columns are ignored. Without a table all images belong to one
+//! device, and a partition can divide them.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -64,7 +65,8 @@ fn write(
     let mut writer =
         FederationWriter::create(&target.out, target.heading("idx", kind, TargetKind::Classes(classes)))?;
     target.record(&mut writer, source);
-    // Devices are written in the order of their images, so that the file is read once from front to back.
+    // Devices are written in the order of their images, so that the file is read once from start to
+    // end.
     let mut in_order = roster;
     in_order.sort_by_key(|&(device, _)| ranges[device].first);
     let (mut pixels, mut device_labels) = (Vec::new(), Vec::new());
@@ -80,7 +82,7 @@ fn write(
     Ok(Imported { manifest: writer.finish()?, out: target.out.clone() })
 }
 
-/// An IDX file of bytes, read from front to back.
+/// An IDX file of bytes that is read sequentially.
 struct IdxReader {
     path: PathBuf,
     reader: Box<dyn Read>,
@@ -141,9 +143,9 @@ impl IdxReader {
         Ok(())
     }
 
-    /// The items from `first` on, which must not lie before those read already.
+    /// Returns the items from `first` on, which must not be before those already read.
     ///
-    /// A count is a claim: memory grows as the bytes arrive.
+    /// The declared count is not trusted: memory grows with the bytes that arrive.
     fn read(&mut self, first: u64, count: u64, out: &mut Vec<u8>) -> Result<(), ImportError> {
         let mut skipped = [0; 1 << 14];
         let mut to_skip = (first - self.next) * self.item as u64;
@@ -162,7 +164,7 @@ impl IdxReader {
         Ok(())
     }
 
-    /// Everything declared is there, and nothing else.
+    /// Checks that the file contains everything declared and nothing else.
     fn check_end(&mut self) -> Result<(), ImportError> {
         let mut rest = Vec::new();
         self.read(self.count(), 0, &mut rest)?;
@@ -197,7 +199,8 @@ struct DeviceRange {
     count: u64,
 }
 
-/// The table of devices: inside the images, no device twice, no image of two devices.
+/// Reads the table of devices. It checks that they are inside the images, that no device occurs
+/// twice, and that no image belongs to two devices.
 fn read_devices(path: &Path, images: u64) -> Result<Vec<DeviceRange>, ImportError> {
     let mut input = Input::open(path)?;
     let mut buffer = Vec::new();

@@ -22,18 +22,18 @@ pub(crate) enum Element {
     I64,
     F32,
     F64,
-    /// So many characters of four bytes.
+    /// A fixed number of characters of four bytes.
     Unicode(usize),
-    /// So many bytes.
+    /// A fixed number of bytes.
     Bytes(usize),
 }
 
-/// What an array is.
+/// The type and shape of an array.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NpyHeader {
     pub(crate) element: Element,
     pub(crate) shape: Vec<usize>,
-    /// Whether the first axis runs fastest.
+    /// Whether the first axis is contiguous.
     pub(crate) is_fortran: bool,
 }
 
@@ -88,23 +88,23 @@ impl NpyHeader {
         }
     }
 
-    /// Length of the first axis.
+    /// Returns the length of the first axis.
     pub(crate) fn rows(&self) -> usize {
         self.shape[0]
     }
 
-    /// Elements per row.
+    /// Returns the elements per row.
     pub(crate) fn row_len(&self) -> usize {
         self.shape[1..].iter().product()
     }
 
-    /// Elements in all.
+    /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// What follows `'key':`.
+/// Returns the text after `'key':`.
 fn value_of<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     let (_, rest) = text.split_once(key)?;
     rest.split_once(':').map(|(_, value)| value)
@@ -166,7 +166,7 @@ impl Element {
         })
     }
 
-    /// A string, or a number as text.
+    /// Reads a string, or a number as text.
     pub(crate) fn read_string(self, reader: &mut impl Read) -> Result<String, Problem> {
         match self {
             Self::Bytes(len) => {

@@ -1,4 +1,4 @@
-//! NumPy's `.npz`: an array of inputs, one of labels and one of devices, a row per example.
+//! NumPy's `.npz`: arrays of inputs, labels and devices with one row per example.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -18,9 +18,9 @@ use deltafl::data::Source;
 pub struct Arrays {
     /// Inputs: the first axis counts examples, the others are flattened.
     pub x: String,
-    /// Labels: whole numbers, or real ones where those are to be predicted.
+    /// Labels: whole numbers, or real numbers for a regression.
     pub y: String,
-    /// Devices: whole numbers or strings; `None` puts all examples on one device.
+    /// Devices: whole numbers or strings; one device for all examples if `None`.
     pub device: Option<String>,
 }
 
@@ -47,7 +47,7 @@ pub fn import(
             return Err(ImportError::at(path, Position::Member(member_name(name)), problem));
         }
     }
-    // Bytes in an array are grey levels, unless one says otherwise.
+    // Bytes in an array are grey levels by default.
     if x.header.element == Element::U8 && features == Features::Auto {
         spool.features = Features::GreyLevels;
     }
@@ -82,7 +82,7 @@ impl<'p> Archive<'p> {
         Ok(Self { path, zip })
     }
 
-    /// An array, from its first element on.
+    /// Opens an array at its first element.
     fn array(&mut self, name: &String) -> Result<Array<'_>, ImportError> {
         let member = member_name(name);
         let names: Vec<String> =
@@ -104,7 +104,7 @@ impl<'p> Archive<'p> {
         Ok(array)
     }
 
-    /// The label of each row; the bits of the numbers where real ones are to be predicted.
+    /// Returns the label of each row; for a regression, the bits of the real targets.
     fn labels(&mut self, name: &String, target: &Target) -> Result<Vec<u32>, ImportError> {
         let mut array = self.array(name)?;
         let mut labels = Vec::new();
@@ -122,7 +122,7 @@ impl<'p> Archive<'p> {
         Ok(labels)
     }
 
-    /// The number of each row's device; an identity is kept once.
+    /// Returns the index of the device of each row. An identity is stored once.
     fn devices(&mut self, name: &String, spool: &mut FeatureSpool) -> Result<Vec<u32>, ImportError> {
         let mut array = self.array(name)?;
         let mut devices = Vec::new();
@@ -138,13 +138,13 @@ impl<'p> Archive<'p> {
     }
 }
 
-/// An array under way.
+/// An array that is being read.
 struct Array<'a> {
     path: &'a Path,
     member: String,
     reader: Box<dyn Read + 'a>,
     header: NpyHeader,
-    /// All elements row by row, of an array in Fortran order.
+    /// All elements of an array in Fortran order, row by row.
     transposed: Option<Vec<f32>>,
 }
 
@@ -158,12 +158,13 @@ impl Array<'_> {
         number.map_err(|problem| self.error(problem))
     }
 
-    /// Reads an array in Fortran order, whose rows are scattered over it, and puts its elements row by row.
+    /// Reads an array in Fortran order, whose rows are not contiguous, and stores its elements row
+    /// by row.
     fn transpose(&mut self) -> Result<(), ImportError> {
         if !self.header.is_fortran || self.header.shape.len() == 1 {
             return Ok(());
         }
-        // A file that says more than it holds ends before it takes much memory.
+        // A file that declares more elements than it contains ends before it uses much memory.
         let mut elements = Vec::new();
         for _ in 0..self.header.len() {
             elements.push(self.number()? as f32);
@@ -171,7 +172,8 @@ impl Array<'_> {
         let shape = &self.header.shape;
         let mut rows = vec![0.0; elements.len()];
         for (i, x) in elements.into_iter().enumerate() {
-            // The place of element i: its index along each axis, the first running fastest, read with the last fastest.
+            // The position of element i: its index along each axis with the first axis contiguous,
+            // converted to the last axis contiguous.
             let (mut rest, mut place, mut stride) = (i, 0, self.header.len());
             for &length in shape {
                 stride /= length;
@@ -199,7 +201,7 @@ impl Array<'_> {
         Ok(())
     }
 
-    /// Reads to the end, so that the archive's checksum is checked.
+    /// Reads to the end, so that the checksum of the archive is checked.
     fn end(&mut self) -> Result<(), ImportError> {
         match self.reader.read(&mut [0; 1]) {
             Ok(0) => Ok(()),

@@ -1,7 +1,8 @@
-//! Parquet files with a row per example, as the federated data sets of Hugging Face come.
+//! Parquet files with one row per example, the format of federated data sets on Hugging Face.
 //!
-//! Feature columns may be numbers, lists of numbers (nested or not), or images: PNG bytes, alone or in the field
-//! `bytes` of a struct. The features of a row are those of its columns, one after the other.
+//! Feature columns may be numbers, lists of numbers (nested or not), or images: PNG bytes, alone or
+//! in the field `bytes` of a struct. The features of a row are the concatenated features of its
+//! columns.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -89,7 +90,8 @@ fn read_file(
     Ok(())
 }
 
-/// How the columns are read: strings hold words, and all of them must be known before the first row is written.
+/// Returns the conversion of the columns. Strings are words, and all words must be known before the
+/// first row is written.
 fn survey(paths: &[PathBuf], columns: &Columns, target: &Target) -> Result<Encoding, ImportError> {
     let mut survey = None;
     for path in paths {
@@ -160,7 +162,7 @@ fn holds_words(of: &DataType) -> bool {
     }
 }
 
-/// The word of a row; a number where a column of numbers is read as words.
+/// Returns the word of a row; a number as text if a column of numbers is read as words.
 fn word(column: &ArrayRef, name: &str, i: usize) -> Result<String, Problem> {
     if column.is_null(i) {
         return Err(Problem::MissingValue { column: name.to_owned() });
@@ -182,7 +184,7 @@ fn word(column: &ArrayRef, name: &str, i: usize) -> Result<String, Problem> {
     })
 }
 
-/// A problem in a row, or an error that has its place already.
+/// A problem in a row, or an error that already has a place.
 enum Failure {
     Row(Problem),
     Placed(ImportError),
@@ -272,7 +274,7 @@ impl<'b> Rows<'b> {
         })
     }
 
-    /// Whether the features are bytes or images, which are grey levels.
+    /// Whether the features are bytes or images, that is, grey levels.
     fn are_bytes(&self) -> bool {
         self.features.iter().all(|column| holds_bytes(column.data_type()))
     }
@@ -313,7 +315,8 @@ impl<'b> Rows<'b> {
         Ok(())
     }
 
-    /// The label as a number. A whole number above 2^24 is none of the classes, whatever a float makes of it.
+    /// Returns the label as a number. A whole number above 2^24 is not a class, even if a float
+    /// rounds it.
     fn number(&self, i: usize) -> Result<f64, Problem> {
         let mut label = Vec::with_capacity(1);
         append(self.label, self.label_name, i, &mut label)?;
@@ -334,7 +337,7 @@ fn holds_bytes(of: &DataType) -> bool {
     }
 }
 
-/// The identity of a device: a string or a whole number.
+/// Returns the identity of a device: a string or a whole number.
 fn id(column: &ArrayRef, i: usize) -> Result<String, Problem> {
     if column.is_null(i) {
         return Err(Problem::UnnamedDevice);

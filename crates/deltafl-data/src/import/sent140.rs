@@ -1,8 +1,8 @@
 //! Sentiment140: tweets with a polarity, a device per author.
 //!
-//! Three kinds of file are read, told apart by what is in them: the original CSV of six columns (polarity, id, date,
-//! query, author, text; Latin-1), a table with a header and the names of its columns, and LEAF's JSON. Polarity 0 is
-//! class 0, 4 is class 1 (1 in LEAF's files); neutral tweets (2) are left out.
+//! Three kinds of files are read and distinguished by their contents: the original CSV of six
+//! columns (polarity, id, date, query, author, text; Latin-1), a table with a header, and LEAF's
+//! JSON. Polarity 0 is class 0, 4 is class 1 (1 in LEAF's files). Neutral tweets (2) are dropped.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -21,24 +21,25 @@ use deltafl::data::{DeviceExamples, InputKind, Source, Split, TargetKind};
 /// Words per example of the recurrent model.
 pub const LENGTH: usize = 20;
 
-/// What a model sees of a tweet.
+/// The features of a tweet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TweetFeatures {
     /// Its first 20 words, padded at the end.
     #[default]
     Tokens,
-    /// The mean of the vectors of all its words: an unknown word counts as zero, and so does a tweet without words.
+    /// The mean of the vectors of all its words. An unknown word counts as zero, and so does a
+    /// tweet without words.
     MeanVector,
 }
 
-/// How tweets are read.
+/// The options of the importer.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The word vectors.
     pub vectors: PathBuf,
-    /// What a model sees.
+    /// The features.
     pub features: TweetFeatures,
-    /// Whether words are looked up in lower case; the authors' released code did not.
+    /// Whether words are looked up in lower case, unlike in the authors' released code.
     pub lowercase: bool,
     /// The columns of a table with a header; `None` for the original file and LEAF's.
     pub columns: Option<TweetColumns>,
@@ -47,11 +48,11 @@ pub struct Options {
 /// The columns of a table of tweets.
 #[derive(Clone, Debug)]
 pub struct TweetColumns {
-    /// Whose tweet it is.
+    /// The author.
     pub device: String,
-    /// Its polarity.
+    /// The polarity.
     pub label: String,
-    /// What it says.
+    /// The text.
     pub text: String,
 }
 
@@ -153,7 +154,7 @@ impl Tweets {
     }
 }
 
-/// UTF-8 where it is valid, Latin-1 otherwise: the original file is in neither throughout.
+/// Decodes UTF-8 if it is valid, and Latin-1 otherwise: the original file mixes both.
 fn decode(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -228,7 +229,7 @@ fn cased(text: &str, lowercase: bool) -> std::borrow::Cow<'_, str> {
     if lowercase { text.to_lowercase().into() } else { text.into() }
 }
 
-/// Tweets on their way to the folder.
+/// Tweets that are being written to the folder.
 struct Output {
     texts: SortedRows,
     vocabulary: Vocabulary,

@@ -1,4 +1,4 @@
-//! Rounds that moved nothing: how many, and why.
+//! Rounds that did not change the params, by cause.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 
 use deltafl::training::RoundRecord;
 
-/// Rounds of a track after which its params were what they had been, by cause.
+/// Rounds of a track that did not change its params, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdleRounds {
     /// Rounds trained, over all seeds.
     pub rounds: u64,
-    /// Devices answered, and no loss reached η.
+    /// Devices answered, but no loss reached η.
     pub empty_tail: u64,
-    /// Every update of the tail was left out because it was not finite.
+    /// Every update of the tail was dropped because it was not finite.
     pub refused: u64,
-    /// No device was drawn, or most of the cohort vanished and nothing came in.
+    /// No device was drawn, or most of the cohort dropped out and no sum was computed.
     pub no_sum: u64,
 }
 
-/// Why a round moved nothing.
+/// The reason why a round did not change the params.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdleCause {
@@ -32,7 +32,7 @@ pub enum IdleCause {
 }
 
 impl IdleCause {
-    /// Why a round moved nothing; `None` when it moved the params.
+    /// Returns the reason why a round did not change the params; `None` if it changed them.
     pub fn of(record: &RoundRecord) -> Option<Self> {
         match record {
             record if record.tail > 0 => None,
@@ -72,12 +72,12 @@ impl IdleRounds {
         }
     }
 
-    /// Rounds that moved nothing.
+    /// Returns the number of rounds that did not change the params.
     pub fn idle(&self) -> u64 {
         self.empty_tail + self.refused + self.no_sum
     }
 
-    /// The most frequent cause, if more than half of the rounds moved nothing.
+    /// Returns the most frequent cause if more than half of the rounds did not change the params.
     pub fn cause_of_most(&self) -> Option<IdleCause> {
         let causes = [
             (self.refused, IdleCause::Refused),
