@@ -1,7 +1,8 @@
-//! Experiments: the TOML file that says what is trained, checked on entry.
+//! Experiments: TOML files that describe a training run, checked when they are parsed.
 //!
-//! Every number has a type that cannot hold a wrong one, so that an error points at the value in the file and
-//! nothing behind has to check again. A file written back has every default in it.
+//! Every number has a type that guarantees its range. An error therefore has the place of the value
+//! in the file, and later code need not check again. A file that is written back contains the
+//! defaults.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
@@ -38,8 +39,8 @@ pub use name::{InvalidName, check_name};
 pub use parse::InvalidExperiment;
 pub use split::{InvalidSplitSection, SplitSection};
 
-/// An experiment. Only [`Experiment::parse`] creates one, and the `with_…` methods change one, so that every
-/// experiment is valid.
+/// An experiment. Only [`Experiment::parse`] creates one, and the `with_…` methods change one, so
+/// that every experiment is valid.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Experiment(ExperimentFile);
@@ -97,31 +98,31 @@ pub enum SecureAggregation {
     Real,
 }
 
-/// What a run folder adds to its experiment, so that a run can be told from another.
+/// The values that a run folder adds to its experiment, which distinguish runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resolved {
-    /// Our version.
+    /// The version of Δ-FL.
     pub version: String,
     /// BLAKE3 of the data.
     pub data_hash: String,
-    /// The instruction set of the kernels: bits may differ between two.
+    /// The instruction set of the kernels: bits may differ between two sets.
     pub kernel: Isa,
-    /// Where devices computed; the CPU in a run of before this was recorded.
+    /// The processor of the devices; the CPU for a run that does not record it.
     #[serde(default)]
     pub compute: ComputedOn,
-    /// d.
+    /// The number of parameters.
     pub params: usize,
-    /// The devices of each split, where a sample of them is evaluated.
+    /// The devices of each split, if a sample of them is evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub population: Option<Population>,
 }
 
-/// Where devices computed: bits may differ between two places.
+/// The processor of the devices: bits may differ between two.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum ComputedOn {
-    /// The CPU; [`Resolved::kernel`] says with which instructions.
+    /// The CPU, with the instruction set [`Resolved::kernel`].
     #[default]
     Cpu,
     /// A GPU of this name.
@@ -143,7 +144,7 @@ impl From<ComputedOn> for String {
     }
 }
 
-/// How many devices there are, of which a sample is evaluated.
+/// The number of devices of each split, of which a sample is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Population {
@@ -156,7 +157,8 @@ pub struct Population {
 }
 
 impl Population {
-    /// Of a federation that evaluates a sample; `None` of one that evaluates every device.
+    /// Returns the numbers if the federation evaluates a sample; `None` if it evaluates every
+    /// device.
     pub fn of(federation: &Federation) -> Option<Self> {
         let count = |split| federation.split(split).len();
         federation.evaluates_a_sample().then(|| Self {
@@ -166,7 +168,7 @@ impl Population {
         })
     }
 
-    /// The devices of a split.
+    /// Returns the number of devices of a split.
     pub fn devices(&self, split: Split) -> usize {
         match split {
             Split::Train => self.train,
@@ -330,7 +332,7 @@ impl Experiment {
 }
 
 impl Experiment {
-    /// The tracks, in the order of the file.
+    /// Returns the tracks, in the order of the file.
     pub fn tracks(&self) -> Vec<Track> {
         let points: Vec<(&AlgorithmSection, OptionValues)> = self
             .0
@@ -348,12 +350,12 @@ impl Experiment {
         points.iter().zip(&names).map(track).collect()
     }
 
-    /// What the tracks are called, in their order.
+    /// Returns the labels of the tracks, in their order.
     pub fn labels(&self) -> Vec<TrackLabel> {
         self.tracks().into_iter().map(|track| track.label).collect()
     }
 
-    /// What the round loop needs.
+    /// Returns the plan for the round loop.
     pub fn plan(&self) -> Plan {
         Plan {
             rounds: self.rounds(),
@@ -370,28 +372,28 @@ impl Experiment {
         }
     }
 
-    /// Levels that leave too few devices in the tail to hide in: θ·m < 10.
+    /// Returns the levels whose tail has too few devices for privacy: θ·m < 10.
     pub fn thin_tails(&self) -> Vec<TrackLabel> {
         self.labels().into_iter().filter(|label| label.theta.get() * (self.cohort() as f64) < 10.0).collect()
     }
 
-    /// Whether the server learns losses one by one, to find η (open mode).
+    /// Whether the server receives individual losses to find η (open mode).
     pub fn is_open(&self) -> bool {
         self.needs(|needs| matches!(needs, Needs::Losses))
     }
 
-    /// Whether the server looks for η in secure sums, and learns no loss (private mode).
+    /// Whether the server finds η in secure sums and receives no loss (private mode).
     pub fn is_private(&self) -> bool {
         self.needs(|needs| matches!(needs, Needs::Quantile(_))) && !self.is_open()
     }
 
-    /// On what terms devices answer.
+    /// Returns the terms on which devices answer.
     pub fn terms(&self) -> Terms {
         Terms { weights: self.weights(), apart: !self.is_open(), clip: self.0.clip }
     }
 
-    /// What a device counts with where the file does not say: as in the paper where the server sees losses or nobody's loss is
-    /// looked at, and nothing of the device where it looks for η in secure sums.
+    /// Returns the default weights. They are those of the paper if the server receives losses or no
+    /// algorithm uses them, and reveal nothing about a device if the server finds η in secure sums.
     fn usual_weights(&self) -> Weights {
         if self.is_private() { Terms::PRIVATE.weights } else { Terms::OPEN.weights }
     }
@@ -400,12 +402,12 @@ impl Experiment {
         self.tracks().iter().any(|track| wanted(&track.selection.needs(0, &Memory::default())))
     }
 
-    /// The experiment as TOML, with every default written out.
+    /// Returns the experiment as TOML, with every default.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("an experiment has string keys and finite numbers")
     }
 
-    /// The keys in which another experiment differs.
+    /// Returns the keys in which another experiment differs.
     pub fn differences(&self, now: &Self) -> Vec<Difference> {
         let before = flattened(self);
         let now = flattened(now);
@@ -421,7 +423,7 @@ impl Experiment {
     }
 }
 
-/// Dotted keys and their values.
+/// Returns dotted keys and their values.
 fn flattened(experiment: &Experiment) -> std::collections::BTreeMap<String, String> {
     fn walk(key: &str, value: &toml::Value, flat: &mut std::collections::BTreeMap<String, String>) {
         let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };

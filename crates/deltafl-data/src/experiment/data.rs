@@ -22,35 +22,35 @@ pub struct DataSection {
     /// Splits the federation anew; without it devices are split as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitSection>,
-    /// How dense features are normalised.
+    /// The normalisation of dense features.
     #[serde(default)]
     pub normalise: Normalise,
-    /// Evaluates a fixed random sample of so many devices of each split; all devices without it.
+    /// Evaluates a fixed random sample of this many devices of each split; all devices if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluate_sample: Option<NonZeroUsize>,
 }
 
-/// Where the devices come from.
+/// The source of the devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Source {
     /// A federation folder.
     Folder(PathBuf),
-    /// Made up, from a seed.
+    /// A synthetic federation, from a seed.
     Synthetic(synthetic::Spec),
-    /// In the memory of a program, under this name: written `"memory:NAME"`.
+    /// A federation in the memory of a program, under this name: written `"memory:NAME"`.
     #[serde(serialize_with = "in_memory")]
     Memory(String),
 }
 
-/// What a name in memory begins with in a file.
+/// The prefix of a name in memory.
 const MEMORY: &str = "memory:";
 
 fn in_memory<S: Serializer>(name: &str, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{MEMORY}{name}"))
 }
 
-/// Why the data of an experiment cannot be used.
+/// An error that occurs when the data of an experiment is loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -59,25 +59,25 @@ pub enum LoadError {
     Open {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the folder.
         source: OpenError,
     },
-    /// The data is in no file.
-    #[error("the federation {name} lies in the memory of the program that trains on it, and nowhere else")]
+    /// The data is only in the memory of another program.
+    #[error("the federation {name} is only in the memory of the program that trains on it")]
     Memory {
         /// Its name.
         name: String,
     },
-    /// Normalisation of what has no numbers.
-    #[error("[data] normalise is for features; the data holds words or symbols: leave it out")]
+    /// Words or symbols cannot be normalised.
+    #[error("[data] normalise is for features; the data contains words or symbols: leave it out")]
     Normalise,
-    /// The devices cannot be split so.
+    /// The devices cannot be split.
     #[error(transparent)]
     Split(#[from] InvalidSplit),
 }
 
 impl DataSection {
-    /// The federation: opened or made up, split and normalised.
+    /// Opens or generates the federation, splits and normalises it.
     pub fn load(&self) -> Result<Federation, LoadError> {
         let federation = match &self.source {
             Source::Folder(path) => {
@@ -89,7 +89,7 @@ impl DataSection {
         self.prepare(federation)
     }
 
-    /// A federation as the section wants it: split, normalised, sampled.
+    /// Splits, normalises and samples a federation.
     pub fn prepare(&self, federation: Federation) -> Result<Federation, LoadError> {
         let federation = match &self.split {
             Some(split) => split.apply(federation)?,
@@ -102,7 +102,7 @@ impl DataSection {
         Ok(federation.normalised(self.normalise).evaluating(self.evaluate_sample))
     }
 
-    /// A short name for tables.
+    /// Returns a short name for tables.
     pub fn name(&self) -> String {
         match &self.source {
             Source::Folder(path) => path

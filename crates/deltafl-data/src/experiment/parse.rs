@@ -1,4 +1,4 @@
-//! From the text of an experiment file to an [`Experiment`]: every error points at its place.
+//! Parses experiment files. Every error has the place in the file.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -12,13 +12,13 @@ use deltafl::algorithm::ALGORITHMS;
 use deltafl::model::MODELS;
 use deltafl::options::{InvalidOption, OptionSpec, OptionValue, RawValue};
 
-/// What is wrong with an experiment file, and where.
+/// An error in an experiment file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct InvalidExperiment {
-    /// What is wrong.
+    /// The error.
     pub message: String,
-    /// The bytes of the file that are wrong; `None` when something is missing from the whole.
+    /// The bytes of the file with the error; `None` if a key is missing at the top of the file.
     pub span: Option<Range<usize>>,
 }
 
@@ -32,7 +32,7 @@ impl InvalidExperiment {
         Self { message: message.into(), span: None }
     }
 
-    /// The line of the file, counted from 1.
+    /// Returns the line of the file, counted from 1.
     pub fn line(&self, text: &str) -> usize {
         let start = self.span.as_ref().map_or(0, |span| span.start.min(text.len()));
         1 + text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count()

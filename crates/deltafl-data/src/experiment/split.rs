@@ -1,24 +1,24 @@
-//! `[data.split]`: who trains, who tests, who is held out.
+//! `[data.split]`: the train, test and validation devices or examples.
 //!
 //! ```toml
 //! split = { train = 0.5, validation = 0.1, seed = 1, min_examples = 0 }      # by device
 //! split = { within = { train = 0.8, validation = 0.1, seed = 1 } }         # the examples of each device
-//! split = { given = { train = ["anna", "boris"], test = ["clara"] } }      # as a list says
+//! split = { given = { train = ["anna", "boris"], test = ["clara"] } }      # by lists of devices
 //! ```
 
 use deltafl::data::synthetic::Share;
 use deltafl::data::{DeviceSplit, Federation, GivenSplit, InvalidSplit, WithinSplit};
 use serde::{Deserialize, Serialize};
 
-/// How a federation is split anew.
+/// A new split of a federation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "DeviceSplitKeys", into = "DeviceSplitKeys")]
 pub enum SplitSection {
-    /// Devices: some train, the others are never seen in training.
+    /// Splits devices: test devices are never used in training.
     Devices(DeviceSplit),
-    /// The examples of each device.
+    /// Splits the examples of each device.
     Within(WithinSplit),
-    /// Devices, as a list says.
+    /// Splits devices by lists.
     Given(GivenSplit),
 }
 
@@ -42,17 +42,17 @@ pub(super) struct DeviceSplitKeys {
     pub(super) given: Option<GivenSplit>,
 }
 
-/// Why a section cannot be read.
+/// The reason why a section is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSplitSection {
-    /// More than one way to split.
+    /// There is more than one kind of split.
     #[error(
         "a split is by device (train, validation, seed, min_examples, sample), or `within` each device, or `given`: one of them alone"
     )]
     Several,
-    /// More examples than there are.
-    #[error("the shares `train` and `validation` come to more than 1")]
+    /// The shares exceed 1.
+    #[error("the sum of the shares `train` and `validation` is more than 1")]
     Shares,
 }
 
@@ -95,7 +95,8 @@ impl From<SplitSection> for DeviceSplitKeys {
                 validation: Share::new(split.validation),
                 seed: Some(split.seed),
                 min_examples: Some(split.min_examples),
-                // Everyone is not written: the address is that of a split without a sample.
+                // The default of `sample` is not written: the address is that of a split without a
+                // sample.
                 sample: Share::new(split.sample).filter(|sample| sample.get() < 1.0),
                 ..Self::default()
             },
@@ -113,7 +114,7 @@ impl DeviceSplitKeys {
 }
 
 impl SplitSection {
-    /// The federation, split so.
+    /// Returns the federation with this split.
     pub fn apply(&self, federation: Federation) -> Result<Federation, InvalidSplit> {
         match self {
             Self::Devices(split) => federation.split_devices(split),

@@ -3,16 +3,16 @@
 //! The rules are those of LEAF for this text, because they determine the devices:
 //!
 //! - A play starts at a line with `by William Shakespeare`. Its title is two to seven lines above.
-//! The text before the second such line (the contents) is skipped. A play with fewer than two roles
-//! is ignored.
+//!   The text before the second such line (the contents) is skipped. A play with fewer than two roles
+//!   is ignored.
 //! - A line `␣␣NAME. words` adds the words to a role; a line that starts with four spaces continues
-//! it. *The Comedy of Errors* is not indented in this edition: there `NAME. words` starts a role,
-//! any other line continues it, `ACT` starts none and `<` ends one. Names are compared in upper
-//! case.
+//!   it. *The Comedy of Errors* is not indented in this edition: there `NAME. words` starts a role,
+//!   any other line continues it, `ACT` starts none and `<` ends one. Names are compared in upper
+//!   case.
 //! - Reading stops after line 124,197 of the file, after the plays of the 2011 posting.
 //! - A role with two lines or fewer is dropped. Its text consists of its lines with a space after
-//! each; runs of two or more spaces become one. A window of 20 characters and the next character
-//! are an example.
+//!   each; runs of two or more spaces become one. A window of 20 characters and the next character
+//!   are an example.
 
 use std::collections::HashMap;
 use std::path::Path;
