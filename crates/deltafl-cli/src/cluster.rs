@@ -66,7 +66,7 @@ fn prepare(world: &World, experiment: Experiment, options: &Options<'_>) -> Resu
         kernel,
         compute,
         params: model.num_params(),
-        population: Population::of(&federation),
+        population: Population::if_sampled(&federation),
     }));
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
     Ok(Run { experiment, federation, model, wish, folder })

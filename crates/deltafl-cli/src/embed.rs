@@ -188,7 +188,7 @@ pub fn folder_failure(error: run_folder::RunFolderError) -> Failure {
 
 /// The figures of the last evaluation of each seed.
 pub fn summary(folder: &Path) -> Result<Summary, Failure> {
-    Ok(Summary::of(folder).map_err(session::folder_error)?)
+    Ok(Summary::read(folder).map_err(session::folder_error)?)
 }
 
 /// The table that the command prints at the end of a run.

@@ -230,7 +230,7 @@ pub(crate) fn run_trainer(
         kernel: options.kernel,
         compute: place.recorded(),
         params: trainer.num_params(),
-        population: Population::of(federation),
+        population: Population::if_sampled(federation),
     }));
     // What cannot be trained is found before the run folder is made.
     let exchanges = local::exchanges(&experiment, federation, place, options.show)?;

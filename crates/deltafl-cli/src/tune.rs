@@ -233,7 +233,7 @@ impl Tuner<'_> {
             ));
         }
         let summed = |point: Point| {
-            let summary = Summary::of(&folder.point(&point.address)).map_err(session::folder_error)?;
+            let summary = Summary::read(&folder.point(&point.address)).map_err(session::folder_error)?;
             Ok((point, summary))
         };
         sweep.points.into_iter().map(summed).collect()

@@ -40,14 +40,14 @@ pub(crate) enum ColumnType {
     /// Strings with 32-bit offsets.
     Utf8,
     /// A number per row.
-    Number(Number),
+    Number(ArrowNumber),
     /// A fixed number of numbers per row.
-    List(Number, usize),
+    List(ArrowNumber, usize),
 }
 
 /// The types of numbers in columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Number {
+pub(crate) enum ArrowNumber {
     U8,
     U16,
     U32,
@@ -74,7 +74,7 @@ impl ColumnType {
     }
 }
 
-impl Number {
+impl ArrowNumber {
     fn data_type(self) -> DataType {
         match self {
             Self::U8 => DataType::UInt8,
@@ -108,8 +108,8 @@ mod tests {
 
     const COLUMNS: [Column; 3] = [
         Column::new("id", ColumnType::Utf8),
-        Column::new("x", ColumnType::List(Number::F32, 2)),
-        Column::new("y", ColumnType::Number(Number::U16)),
+        Column::new("x", ColumnType::List(ArrowNumber::F32, 2)),
+        Column::new("y", ColumnType::Number(ArrowNumber::U16)),
     ];
 
     fn file() -> Vec<u8> {

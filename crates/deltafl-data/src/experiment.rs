@@ -31,7 +31,7 @@ mod renamed;
 mod split;
 
 pub use algorithm::AlgorithmSection;
-pub use data::{DataSection, LoadError, Source};
+pub use data::{DataSection, DataSource, LoadError};
 pub use deltafl::number::{NonNegative, OutOfRange, Positive};
 pub use list::OneOrMore;
 pub use model::ModelSection;
@@ -159,7 +159,7 @@ pub struct Population {
 impl Population {
     /// Returns the numbers if the federation evaluates a sample; `None` if it evaluates every
     /// device.
-    pub fn of(federation: &Federation) -> Option<Self> {
+    pub fn if_sampled(federation: &Federation) -> Option<Self> {
         let count = |split| federation.split(split).len();
         federation.evaluates_a_sample().then(|| Self {
             train: count(Split::Train),

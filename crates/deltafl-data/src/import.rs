@@ -34,13 +34,13 @@ pub mod table;
 mod tokens;
 pub mod word_vectors;
 
-pub use error::{Found, ImportError, Position, Problem};
+pub use error::{FilePosition, FoundItem, ImportError, Problem};
 pub use features::Features;
 pub use tokens::tokens;
 
 /// The target of an import, and the options of every importer.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ImportTarget {
     /// The federation folder to write.
     pub out: PathBuf,
     /// The name of the federation; the name of the importer if `None`.
@@ -56,7 +56,7 @@ pub struct Target {
     pub keep_split: bool,
 }
 
-impl Target {
+impl ImportTarget {
     /// Keeps every device; all devices train.
     pub fn new(out: impl Into<PathBuf>) -> Self {
         let split = DeviceSplit { train: 1.0, ..DeviceSplit::default() };

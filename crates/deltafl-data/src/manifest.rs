@@ -80,7 +80,7 @@ impl TargetFormat {
     }
 
     /// Returns the format for these targets.
-    pub fn of(target: TargetKind) -> Self {
+    pub fn for_targets(target: TargetKind) -> Self {
         match target {
             TargetKind::Values => Self::F32,
             TargetKind::Classes(0..=0x1_0000) => Self::U16,

@@ -14,7 +14,7 @@ use deltafl::data::{
     WordVectors,
 };
 
-use super::arrow_file::{ArrowFile, Column, ColumnType, InvalidArrowFile, Number};
+use super::arrow_file::{ArrowFile, ArrowNumber, Column, ColumnType, InvalidArrowFile};
 use super::manifest::{Manifest, TargetFormat};
 use super::mapped::map;
 use super::writer::MOST_CLASSES;
@@ -133,31 +133,33 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
 /// The columns of the device table.
 pub(crate) const DEVICE_COLUMNS: [Column; 4] = [
     Column::new("id", ColumnType::Utf8),
-    Column::new("split", ColumnType::Number(Number::U8)),
-    Column::new("offset", ColumnType::Number(Number::U64)),
-    Column::new("examples", ColumnType::Number(Number::U64)),
+    Column::new("split", ColumnType::Number(ArrowNumber::U8)),
+    Column::new("offset", ColumnType::Number(ArrowNumber::U64)),
+    Column::new("examples", ColumnType::Number(ArrowNumber::U64)),
 ];
 
 /// The columns of the examples.
 pub(crate) fn example_columns(kind: InputKind, targets: TargetFormat) -> Vec<Column> {
     let label = match targets {
-        TargetFormat::U16 => Column::new("label", ColumnType::Number(Number::U16)),
-        TargetFormat::U32 => Column::new("label", ColumnType::Number(Number::U32)),
-        TargetFormat::F32 => Column::new("target", ColumnType::Number(Number::F32)),
+        TargetFormat::U16 => Column::new("label", ColumnType::Number(ArrowNumber::U16)),
+        TargetFormat::U32 => Column::new("label", ColumnType::Number(ArrowNumber::U32)),
+        TargetFormat::F32 => Column::new("target", ColumnType::Number(ArrowNumber::F32)),
     };
     match kind {
-        InputKind::Bytes { dim } => vec![Column::new("input", ColumnType::List(Number::U8, dim)), label],
-        InputKind::Dense { dim } => vec![Column::new("input", ColumnType::List(Number::F32, dim)), label],
-        InputKind::Tokens { len, .. } => {
-            vec![Column::new("input", ColumnType::List(Number::U32, len)), label]
+        InputKind::Bytes { dim } => vec![Column::new("input", ColumnType::List(ArrowNumber::U8, dim)), label],
+        InputKind::Dense { dim } => {
+            vec![Column::new("input", ColumnType::List(ArrowNumber::F32, dim)), label]
         }
-        InputKind::Windows { .. } => vec![Column::new("symbol", ColumnType::Number(Number::U8))],
+        InputKind::Tokens { len, .. } => {
+            vec![Column::new("input", ColumnType::List(ArrowNumber::U32, len)), label]
+        }
+        InputKind::Windows { .. } => vec![Column::new("symbol", ColumnType::Number(ArrowNumber::U8))],
     }
 }
 
 /// The columns of the vocabulary.
 pub(crate) fn word_columns(dim: usize) -> [Column; 2] {
-    [Column::new("word", ColumnType::Utf8), Column::new("vector", ColumnType::List(Number::F32, dim))]
+    [Column::new("word", ColumnType::Utf8), Column::new("vector", ColumnType::List(ArrowNumber::F32, dim))]
 }
 
 /// Bounds that the columns and the code rely on: a label has two or four bytes, a symbol one.

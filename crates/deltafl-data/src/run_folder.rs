@@ -280,7 +280,7 @@ impl RunFolder {
 
     /// Writes `summary.json` from the last evaluation of each seed.
     pub fn summarise(&self) -> Result<Summary, RunFolderError> {
-        let summary = Summary::of(&self.path)?;
+        let summary = Summary::read(&self.path)?;
         let file = self.path.join("summary.json");
         let json = serde_json::to_vec_pretty(&summary).expect("a summary has string keys and finite numbers");
         atomic::write(&file, &json).map_err(io_error(&file))?;

@@ -112,9 +112,11 @@ impl FederationWriter {
         let targets = TargetBuffer::new(heading.kind, heading.target);
         let partial = Partial::beside(target)?;
         let path = partial.path.join(EXAMPLES);
-        let examples =
-            ArrowFileWriter::create(&path, &example_columns(heading.kind, TargetFormat::of(heading.target)))
-                .map_err(|source| SaveError::Io { path, source })?;
+        let examples = ArrowFileWriter::create(
+            &path,
+            &example_columns(heading.kind, TargetFormat::for_targets(heading.target)),
+        )
+        .map_err(|source| SaveError::Io { path, source })?;
         Ok(Self {
             heading,
             target: target.to_owned(),
@@ -237,7 +239,7 @@ impl FederationWriter {
             hash: self.hash.finish(self.heading.kind, self.heading.target),
             name: self.heading.name,
             classes: self.heading.target.classes(),
-            targets: TargetFormat::of(self.heading.target),
+            targets: TargetFormat::for_targets(self.heading.target),
             class_names: self.class_names,
             devices: self.table.examples.len() as u64,
             examples: self.table.examples.iter().sum(),

@@ -28,7 +28,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let path = args.federation.display();
         federation.verify().map_err(|error| bad_input(format!("{path}: {error}")))?;
     }
-    let summary = Summary::of(&federation);
+    let summary = Summary::read(&federation);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&summary).expect("a summary is plain values"));
     } else {

@@ -4,7 +4,7 @@ use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 use arrow_ipc::{Block, Field, Footer, Precision, RecordBatch, Type};
 use deltafl::data::{self, TextColumn};
 
-use super::{ALIGNMENT, CONTINUATION, Column, ColumnType, MAGIC, Number};
+use super::{ALIGNMENT, ArrowNumber, CONTINUATION, Column, ColumnType, MAGIC};
 
 /// The reason why a file is not the expected Arrow IPC file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -215,7 +215,7 @@ impl BatchParts<'_> {
             }
             ColumnType::Utf8 => {
                 let offsets = rows.checked_add(1).ok_or(self.damaged.clone())?;
-                let offsets = self.next_numbers(name, Number::U32, offsets)?;
+                let offsets = self.next_numbers(name, ArrowNumber::U32, offsets)?;
                 Ok(vec![offsets, self.next_buffer(name)?])
             }
         }
@@ -242,7 +242,7 @@ impl BatchParts<'_> {
     fn next_numbers(
         &mut self,
         column: &'static str,
-        number: Number,
+        number: ArrowNumber,
         expected: u64,
     ) -> Result<Buffer, InvalidArrowFile> {
         let buffer = self.next_buffer(column)?;
@@ -307,9 +307,11 @@ fn is_column(field: &Field<'_>, column: &Column) -> bool {
         }
 }
 
-fn is_number(field: &Field<'_>, number: Number) -> bool {
+fn is_number(field: &Field<'_>, number: ArrowNumber) -> bool {
     match number {
-        Number::F32 => field.type_as_floating_point().is_some_and(|f| f.precision() == Precision::SINGLE),
+        ArrowNumber::F32 => {
+            field.type_as_floating_point().is_some_and(|f| f.precision() == Precision::SINGLE)
+        }
         _ => field
             .type_as_int()
             .is_some_and(|int| !int.is_signed() && usize::try_from(int.bitWidth()) == Ok(8 * number.width())),

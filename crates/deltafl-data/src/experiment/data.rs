@@ -18,7 +18,7 @@ use super::SplitSection;
 #[serde(deny_unknown_fields)]
 pub struct DataSection {
     /// A federation folder, or a synthetic federation.
-    pub source: Source,
+    pub source: DataSource,
     /// Splits the federation anew; without it devices are split as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitSection>,
@@ -33,7 +33,7 @@ pub struct DataSection {
 /// The source of the devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Source {
+pub enum DataSource {
     /// A federation folder.
     Folder(PathBuf),
     /// A synthetic federation, from a seed.
@@ -80,11 +80,11 @@ impl DataSection {
     /// Opens or generates the federation, splits and normalises it.
     pub fn load(&self) -> Result<Federation, LoadError> {
         let federation = match &self.source {
-            Source::Folder(path) => {
+            DataSource::Folder(path) => {
                 crate::open(path).map_err(|source| LoadError::Open { path: path.clone(), source })?
             }
-            Source::Synthetic(spec) => spec.build(),
-            Source::Memory(name) => return Err(LoadError::Memory { name: name.clone() }),
+            DataSource::Synthetic(spec) => spec.build(),
+            DataSource::Memory(name) => return Err(LoadError::Memory { name: name.clone() }),
         };
         self.prepare(federation)
     }
@@ -105,19 +105,19 @@ impl DataSection {
     /// Returns a short name for tables.
     pub fn name(&self) -> String {
         match &self.source {
-            Source::Folder(path) => path
+            DataSource::Folder(path) => path
                 .file_name()
                 .map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned()),
-            Source::Synthetic(spec) => match toml::Table::try_from(spec) {
+            DataSource::Synthetic(spec) => match toml::Table::try_from(spec) {
                 Ok(table) => table["kind"].as_str().unwrap_or_default().to_owned(),
                 Err(_) => String::new(),
             },
-            Source::Memory(name) => name.clone(),
+            DataSource::Memory(name) => name.clone(),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Source {
+impl<'de> Deserialize<'de> for DataSource {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(SourceVisitor)
     }
@@ -126,20 +126,20 @@ impl<'de> Deserialize<'de> for Source {
 struct SourceVisitor;
 
 impl<'de> Visitor<'de> for SourceVisitor {
-    type Value = Source;
+    type Value = DataSource;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the path of a federation folder, or a table such as { kind = \"glyphs\" }")
     }
 
-    fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<Source, E> {
+    fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<DataSource, E> {
         Ok(match path.strip_prefix(MEMORY) {
-            Some(name) => Source::Memory(name.to_owned()),
-            None => Source::Folder(path.into()),
+            Some(name) => DataSource::Memory(name.to_owned()),
+            None => DataSource::Folder(path.into()),
         })
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Source, A::Error> {
-        synthetic::Spec::deserialize(MapAccessDeserializer::new(map)).map(Source::Synthetic)
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<DataSource, A::Error> {
+        synthetic::Spec::deserialize(MapAccessDeserializer::new(map)).map(DataSource::Synthetic)
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
-use super::error::{ImportError, Position, Problem};
+use super::error::{FilePosition, ImportError, Problem};
 use super::input::Input;
 
 /// The delimiter of the fields of a line.
@@ -84,11 +84,11 @@ impl Delimited {
     /// Returns an error with the place of this record.
     pub(crate) fn error(&self, problem: Problem) -> ImportError {
         let line = self.record.position().map_or(1, |position| self.line(position));
-        ImportError::at(&self.path, Position::Line(line), problem)
+        ImportError::at(&self.path, FilePosition::Line(line), problem)
     }
 
     /// Returns the line in which a record starts. The header is line 1.
-    fn line(&self, position: &csv::Position) -> u64 {
+    fn line(&self, position: &csv::FilePosition) -> u64 {
         position.line() + u64::from(self.is_crlf && position.byte() > 0)
     }
 
@@ -101,7 +101,7 @@ impl Delimited {
             }
             _ => Problem::Utf8,
         };
-        ImportError::at(&self.path, Position::Line(line), problem)
+        ImportError::at(&self.path, FilePosition::Line(line), problem)
     }
 }
 

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
 
-use super::error::{ImportError, Position, Problem};
-use super::{Imported, Target, image};
+use super::error::{FilePosition, ImportError, Problem};
+use super::{ImportTarget, Imported, image};
 use crate::FederationWriter;
 use deltafl::data::{DeviceExamples, InputKind, Source, TargetKind};
 
@@ -28,7 +28,7 @@ const SIDE: usize = 28;
 pub const CLASSES: usize = 62;
 
 /// Imports the images of both trees.
-pub fn import(by_write: &Path, by_class: &Path, target: &Target) -> Result<Imported, ImportError> {
+pub fn import(by_write: &Path, by_class: &Path, target: &ImportTarget) -> Result<Imported, ImportError> {
     let classes = classes_by_hash(&mut Tree::open(by_class)?)?;
     let mut tree = Tree::open(by_write)?;
     let writers = writers(&tree);
@@ -66,7 +66,7 @@ type Labelled = (String, Vec<(usize, u8)>);
 fn write(
     tree: &mut Tree,
     writers: &[Labelled],
-    target: &Target,
+    target: &ImportTarget,
     mut source: Source,
 ) -> Result<Imported, ImportError> {
     let counts: Vec<u64> = writers.iter().map(|(_, images)| images.len() as u64).collect();
@@ -196,6 +196,6 @@ impl Tree {
     }
 
     fn error(&self, file: usize, problem: Problem) -> ImportError {
-        ImportError::at(&self.path, Position::Member(self.names[file].clone()), problem)
+        ImportError::at(&self.path, FilePosition::Member(self.names[file].clone()), problem)
     }
 }

@@ -41,21 +41,21 @@ impl WordSet {
         Ok(())
     }
 
-    pub(crate) fn finish(self) -> Words {
+    pub(crate) fn finish(self) -> ColumnWords {
         let index = self.seen.iter().enumerate().map(|(i, word)| (word.clone(), i as u32)).collect();
-        Words { column: self.column, sorted: self.seen.into_iter().collect(), index }
+        ColumnWords { column: self.column, sorted: self.seen.into_iter().collect(), index }
     }
 }
 
 /// The words of a column in sorted order.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct ColumnWords {
     column: String,
     pub(crate) sorted: Vec<String>,
     index: HashMap<String, u32>,
 }
 
-impl Words {
+impl ColumnWords {
     /// Returns the index of a word.
     pub(crate) fn number(&self, word: &str) -> Result<u32, Problem> {
         // The file is read twice and may have changed in between.
@@ -74,40 +74,40 @@ impl Words {
 
 /// The conversion of a column to features.
 #[derive(Debug)]
-pub(crate) enum Feature {
+pub(crate) enum FeatureEncoding {
     Number,
-    Words(Words),
+    Words(ColumnWords),
 }
 
 /// The conversion of the label.
 #[derive(Debug)]
-pub(crate) enum Label {
+pub(crate) enum LabelEncoding {
     /// A class by its number.
     Class,
     /// A class by its name.
-    Words(Words),
+    Words(ColumnWords),
     /// A real number.
     Value,
 }
 
 /// The conversion of the columns of a table.
 #[derive(Debug)]
-pub(crate) struct Encoding {
-    pub(crate) features: Vec<(String, Feature)>,
-    pub(crate) label: Label,
+pub(crate) struct TableEncoding {
+    pub(crate) features: Vec<(String, FeatureEncoding)>,
+    pub(crate) label: LabelEncoding,
 }
 
-impl Encoding {
+impl TableEncoding {
     /// The columns from which the features are computed; empty if all columns contain numbers.
     pub(crate) fn feature_columns(&self) -> Vec<FeatureColumn> {
-        if self.features.iter().all(|(_, feature)| matches!(feature, Feature::Number)) {
+        if self.features.iter().all(|(_, feature)| matches!(feature, FeatureEncoding::Number)) {
             return Vec::new();
         }
-        let column = |(name, feature): &(String, Feature)| FeatureColumn {
+        let column = |(name, feature): &(String, FeatureEncoding)| FeatureColumn {
             name: name.clone(),
             categories: match feature {
-                Feature::Number => Vec::new(),
-                Feature::Words(words) => words.sorted.clone(),
+                FeatureEncoding::Number => Vec::new(),
+                FeatureEncoding::Words(words) => words.sorted.clone(),
             },
         };
         self.features.iter().map(column).collect()
@@ -116,29 +116,31 @@ impl Encoding {
     /// The names of the classes, if they have names.
     pub(crate) fn class_names(&self) -> Vec<String> {
         match &self.label {
-            Label::Words(words) => words.sorted.clone(),
-            Label::Class | Label::Value => Vec::new(),
+            LabelEncoding::Words(words) => words.sorted.clone(),
+            LabelEncoding::Class | LabelEncoding::Value => Vec::new(),
         }
     }
 }
 
 /// The words of the columns that contain words, during collection.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct WordCollection {
     pub(crate) features: Vec<(String, Option<WordSet>)>,
     pub(crate) label: Option<WordSet>,
 }
 
-impl Survey {
+impl WordCollection {
     /// Returns the conversion of the columns.
-    pub(crate) fn finish(self, regression: bool) -> Encoding {
-        let feature = |set: Option<WordSet>| set.map_or(Feature::Number, |set| Feature::Words(set.finish()));
-        Encoding {
+    pub(crate) fn finish(self, regression: bool) -> TableEncoding {
+        let feature = |set: Option<WordSet>| {
+            set.map_or(FeatureEncoding::Number, |set| FeatureEncoding::Words(set.finish()))
+        };
+        TableEncoding {
             features: self.features.into_iter().map(|(name, set)| (name, feature(set))).collect(),
             label: match self.label {
-                Some(set) => Label::Words(set.finish()),
-                None if regression => Label::Value,
-                None => Label::Class,
+                Some(set) => LabelEncoding::Words(set.finish()),
+                None if regression => LabelEncoding::Value,
+                None => LabelEncoding::Class,
             },
         }
     }

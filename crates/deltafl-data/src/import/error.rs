@@ -17,7 +17,7 @@ pub enum ImportError {
         /// The file.
         path: PathBuf,
         /// The place in the file, after decompression.
-        at: Position,
+        at: FilePosition,
         /// The error.
         problem: Box<Problem>,
     },
@@ -39,7 +39,7 @@ pub enum ImportError {
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Position {
+pub enum FilePosition {
     /// Bytes from the start.
     Byte(u64),
     /// Lines, from 1.
@@ -50,7 +50,7 @@ pub enum Position {
     Member(String),
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Byte(byte) => write!(f, "byte {byte}"),
@@ -77,7 +77,7 @@ pub enum Problem {
         /// The expected item.
         expected: &'static str,
         /// The item in the file.
-        found: Found,
+        found: FoundItem,
     },
     /// A text is not UTF-8.
     #[error("not valid UTF-8")]
@@ -177,7 +177,7 @@ pub enum Problem {
         labels: u64,
     },
     /// The list of users does not match the data.
-    #[error("device {device:?} has {got} examples, `num_samples` says {expected}")]
+    #[error("device {device:?} has {got} examples, but `num_samples` lists {expected}")]
     NumSamples {
         /// The device.
         device: String,
@@ -217,7 +217,7 @@ pub enum Problem {
         what: &'static str,
         /// Expected.
         expected: u64,
-        /// Found.
+        /// The number found.
         got: u64,
     },
     /// Bytes follow the end of the data.
@@ -257,14 +257,14 @@ pub enum Problem {
 
 /// The item in a file instead of the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundItem {
     /// A byte.
     Byte(u8),
     /// The end of the file.
     End,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FoundItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Byte(byte @ 0x20..0x7f) => write!(f, "`{}`", char::from(*byte)),
@@ -275,7 +275,7 @@ impl fmt::Display for Found {
 }
 
 impl ImportError {
-    pub(crate) fn at(path: &Path, at: Position, problem: Problem) -> Self {
+    pub(crate) fn at(path: &Path, at: FilePosition, problem: Problem) -> Self {
         Self::At { path: path.to_owned(), at, problem: Box::new(problem) }
     }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::encoding::Encoding;
 use super::error::{ImportError, Problem};
 use super::spool::{SortedRows, Spool, as_f32};
-use super::{Imported, Target};
+use super::{ImportTarget, Imported};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
 use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, Source, TargetKind};
@@ -40,7 +40,7 @@ pub(crate) struct FeatureSpool {
 }
 
 impl FeatureSpool {
-    pub(crate) fn new(target: &Target, features: Features) -> Result<Self, ImportError> {
+    pub(crate) fn new(target: &ImportTarget, features: Features) -> Result<Self, ImportError> {
         let spool = Spool::new(&target.parent())?;
         Ok(Self {
             spool,
@@ -54,7 +54,7 @@ impl FeatureSpool {
     }
 
     /// Stores the conversion of the columns of a table.
-    pub(crate) fn set_encoding(&mut self, encoding: &Encoding) {
+    pub(crate) fn set_encoding(&mut self, encoding: &TableEncoding) {
         self.class_names = encoding.class_names();
         self.columns = encoding.feature_columns();
     }
@@ -89,7 +89,7 @@ impl FeatureSpool {
     }
 
     /// Writes the federation.
-    pub(crate) fn finish(self, target: &Target, mut source: Source) -> Result<Imported, ImportError> {
+    pub(crate) fn finish(self, target: &ImportTarget, mut source: Source) -> Result<Imported, ImportError> {
         let scale = match self.features {
             Features::GreyLevels => Some(1.0),
             // Ones and zeros of categories are not an image.

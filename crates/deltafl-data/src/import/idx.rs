@@ -12,15 +12,15 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::error::{Found, ImportError, Position, Problem};
+use super::error::{FilePosition, FoundItem, ImportError, Problem};
 use super::input::Input;
-use super::{Imported, Target};
+use super::{ImportTarget, Imported};
 use crate::FederationWriter;
 use deltafl::data::{DeviceExamples, InputKind, Source, TargetKind};
 
 /// The files of an IDX data set.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct IdxFiles {
     /// Images: the first dimension counts them.
     pub images: PathBuf,
     /// Labels, a byte each.
@@ -30,7 +30,7 @@ pub struct Files {
 }
 
 /// Imports images of grey levels.
-pub fn import(files: &Files, target: &Target) -> Result<Imported, ImportError> {
+pub fn import(files: &IdxFiles, target: &ImportTarget) -> Result<Imported, ImportError> {
     let mut source = Source::new("idx");
     let labels = read_labels(&files.labels)?;
     let mut images = IdxReader::open(&files.images)?;
@@ -55,7 +55,7 @@ fn write(
     images: &mut IdxReader,
     labels: &[u8],
     ranges: &[DeviceRange],
-    target: &Target,
+    target: &ImportTarget,
     mut source: Source,
 ) -> Result<Imported, ImportError> {
     let counts: Vec<u64> = ranges.iter().map(|range| range.count).collect();
@@ -100,9 +100,9 @@ impl IdxReader {
         let mut idx = Self { path: path.to_owned(), reader, dims: Vec::new(), item: 1, next: 0, at: 0 };
         let magic = idx.word()?;
         let [0, 0, 8, rank @ 1..=4] = magic else {
-            let found = Found::Byte(magic.into_iter().find(|&byte| byte != 0).unwrap_or_default());
+            let found = FoundItem::Byte(magic.into_iter().find(|&byte| byte != 0).unwrap_or_default());
             let expected = "an IDX file of bytes (00 00 08 and 1 to 4 dimensions)";
-            return Err(ImportError::at(path, Position::Byte(0), Problem::Expected { expected, found }));
+            return Err(ImportError::at(path, FilePosition::Byte(0), Problem::Expected { expected, found }));
         };
         for _ in 0..rank {
             let dim = u32::from_be_bytes(idx.word()?);
@@ -112,7 +112,7 @@ impl IdxReader {
         const LARGEST: u64 = 1 << 24;
         if item == 0 || item > LARGEST {
             let problem = Problem::TooLong { what: "an item that is empty or", limit: LARGEST as usize };
-            return Err(ImportError::at(path, Position::Byte(8), problem));
+            return Err(ImportError::at(path, FilePosition::Byte(8), problem));
         }
         idx.item = item as usize;
         Ok(idx)
@@ -131,7 +131,7 @@ impl IdxReader {
     fn fill(&mut self, out: &mut [u8], what: &'static str) -> Result<(), ImportError> {
         let mut filled = 0;
         while filled < out.len() {
-            let at = Position::Byte(self.at + filled as u64);
+            let at = FilePosition::Byte(self.at + filled as u64);
             match self.reader.read(&mut out[filled..]) {
                 Ok(0) => return Err(ImportError::at(&self.path, at, Problem::Truncated(what))),
                 Ok(read) => filled += read,
@@ -168,7 +168,7 @@ impl IdxReader {
     fn check_end(&mut self) -> Result<(), ImportError> {
         let mut rest = Vec::new();
         self.read(self.count(), 0, &mut rest)?;
-        let at = Position::Byte(self.at);
+        let at = FilePosition::Byte(self.at);
         match self.reader.read(&mut [0; 1]) {
             Ok(0) => Ok(()),
             Ok(_) => Err(ImportError::at(&self.path, at, Problem::Trailing)),

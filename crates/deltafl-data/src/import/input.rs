@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::error::{ImportError, Position, Problem};
+use super::error::{FilePosition, ImportError, Problem};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
@@ -38,7 +38,7 @@ impl Input {
         let mut input = Self::open(path)?;
         let mut bytes = Vec::new();
         let read = input.reader.by_ref().take(limit as u64 + 1).read_to_end(&mut bytes);
-        read.map_err(|source| ImportError::at(path, Position::Byte(bytes.len() as u64), source.into()))?;
+        read.map_err(|source| ImportError::at(path, FilePosition::Byte(bytes.len() as u64), source.into()))?;
         if bytes.len() > limit {
             return Err(ImportError::file(path, Problem::TooLong { what: "a file", limit }));
         }
@@ -69,6 +69,6 @@ impl Input {
 
     /// Returns an error with the place of the last line.
     pub(crate) fn error(&self, problem: Problem) -> ImportError {
-        ImportError::at(&self.path, Position::Line(self.line), problem)
+        ImportError::at(&self.path, FilePosition::Line(self.line), problem)
     }
 }

@@ -6,7 +6,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::error::{Found, ImportError, Position, Problem};
+use super::error::{FilePosition, FoundItem, ImportError, Problem};
 use super::input::Input;
 use super::number::json_f32;
 
@@ -46,7 +46,7 @@ impl JsonReader {
 
     /// Returns an error with the current place.
     pub(crate) fn error(&self, problem: Problem) -> ImportError {
-        ImportError::at(&self.path, Position::Byte(self.before + self.at as u64), problem)
+        ImportError::at(&self.path, FilePosition::Byte(self.before + self.at as u64), problem)
     }
 
     /// Returns the next byte that is not white space, without consuming it.
@@ -76,9 +76,9 @@ impl JsonReader {
     /// Returns the error for an unexpected item at the current place.
     pub(crate) fn unexpected(&mut self, expected: &'static str) -> ImportError {
         match self.peek() {
-            Ok(None) => self.error(Problem::Expected { expected, found: Found::End }),
+            Ok(None) => self.error(Problem::Expected { expected, found: FoundItem::End }),
             Ok(Some(b'N' | b'I')) if expected == "a number" => self.error(Problem::NonFinite),
-            Ok(Some(byte)) => self.error(Problem::Expected { expected, found: Found::Byte(byte) }),
+            Ok(Some(byte)) => self.error(Problem::Expected { expected, found: FoundItem::Byte(byte) }),
             Err(error) => error,
         }
     }
@@ -174,7 +174,7 @@ impl JsonReader {
         let number = self.f32()?;
         if negative || number.fract() != 0.0 || number > 16_777_215.0 {
             let problem = Problem::Label(number.to_string());
-            return Err(ImportError::at(&self.path, Position::Byte(start), problem));
+            return Err(ImportError::at(&self.path, FilePosition::Byte(start), problem));
         }
         Ok(number as u32)
     }
@@ -295,7 +295,7 @@ impl JsonReader {
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    let at = Position::Byte(self.before + self.end as u64);
+                    let at = FilePosition::Byte(self.before + self.end as u64);
                     return Err(ImportError::at(&self.path, at, error.into()));
                 }
             }

@@ -13,13 +13,13 @@ use super::features::{FeatureSpool, Features, MOST_FEATURES};
 use super::json::JsonReader;
 use super::shakespeare::{SYMBOLS, symbol};
 use super::spool::{Spool, as_u32};
-use super::{Imported, Target};
+use super::{ImportTarget, Imported};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
 use deltafl::data::{DeviceExamples, InputKind, Source, Split, TargetKind};
 
 /// Imports shards: files, or folders with `*.json` files or with `train/` and `test/` folders of them.
-pub fn import(paths: &[PathBuf], features: Features, target: &Target) -> Result<Imported, ImportError> {
+pub fn import(paths: &[PathBuf], features: Features, target: &ImportTarget) -> Result<Imported, ImportError> {
     let files = shards(paths)?;
     let mut source = Source::new("leaf");
     files.iter().for_each(|file| source.file(file));
@@ -42,7 +42,7 @@ pub fn import(paths: &[PathBuf], features: Features, target: &Target) -> Result<
 }
 
 /// Returns the split of a shard, if LEAF's split is kept.
-fn kept_split(file: &Path, target: &Target) -> Option<Split> {
+fn kept_split(file: &Path, target: &ImportTarget) -> Option<Split> {
     target.keep_split.then(|| split_of(file).unwrap_or(Split::Train))
 }
 
@@ -61,7 +61,7 @@ fn split_of(file: &Path) -> Option<Split> {
 }
 
 /// Records that train and test parts were joined.
-fn note_folders(files: &[PathBuf], target: &Target, source: &mut Source) {
+fn note_folders(files: &[PathBuf], target: &ImportTarget, source: &mut Source) {
     let holds = |split: Split| files.iter().any(|file| split_of(file) == Some(split));
     if holds(Split::Train) && holds(Split::Test) && !target.keep_split {
         source.option("train and test parts", "put together, device by device");
@@ -351,7 +351,11 @@ impl ShardSink for Texts {
     }
 }
 
-fn import_text(files: &[PathBuf], target: &Target, mut source: Source) -> Result<Imported, ImportError> {
+fn import_text(
+    files: &[PathBuf],
+    target: &ImportTarget,
+    mut source: Source,
+) -> Result<Imported, ImportError> {
     let mut sink = Texts {
         spool: Spool::new(&target.parent())?,
         text: String::new(),

@@ -10,7 +10,7 @@ use super::error::Problem;
 
 /// The type of an element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Element {
+pub(crate) enum NpyElement {
     #[default]
     U8,
     I8,
@@ -31,7 +31,7 @@ pub(crate) enum Element {
 /// The type and shape of an array.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NpyHeader {
-    pub(crate) element: Element,
+    pub(crate) element: NpyElement,
     pub(crate) shape: Vec<usize>,
     /// Whether the first axis is contiguous.
     pub(crate) is_fortran: bool,
@@ -70,7 +70,7 @@ impl NpyHeader {
     fn parse(text: &str) -> Result<Self, Problem> {
         let missing = |name: &str| Problem::Missing { what: "in the array header", name: name.to_owned() };
         let descr = value_of(text, "descr").and_then(|rest| rest.split(['\'', '"']).nth(1));
-        let element = Element::parse(descr.ok_or_else(|| missing("descr"))?)?;
+        let element = NpyElement::parse(descr.ok_or_else(|| missing("descr"))?)?;
         let order = value_of(text, "fortran_order").ok_or_else(|| missing("fortran_order"))?;
         let is_fortran = order.trim_start().starts_with("True");
         if !is_fortran && !order.trim_start().starts_with("False") {
@@ -110,7 +110,7 @@ fn value_of<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     rest.split_once(':').map(|(_, value)| value)
 }
 
-impl Element {
+impl NpyElement {
     fn parse(descr: &str) -> Result<Self, Problem> {
         let unsupported = || Problem::Unsupported {
             what: "the array".to_owned(),

@@ -6,16 +6,16 @@ use std::path::Path;
 
 use zip::ZipArchive;
 
-use super::error::{ImportError, Position, Problem};
+use super::error::{FilePosition, ImportError, Problem};
 use super::features::{FeatureSpool, Features, MOST_FEATURES};
-use super::npy::{Element, NpyHeader};
+use super::npy::{NpyElement, NpyHeader};
 use super::table::{class, finite};
-use super::{Imported, Target};
+use super::{ImportTarget, Imported};
 use deltafl::data::Source;
 
 /// The names of the arrays.
 #[derive(Clone, Debug)]
-pub struct Arrays {
+pub struct NpzArrays {
     /// Inputs: the first axis counts examples, the others are flattened.
     pub x: String,
     /// Labels: whole numbers, or real numbers for a regression.
@@ -27,11 +27,11 @@ pub struct Arrays {
 /// Imports an archive.
 pub fn import(
     path: &Path,
-    arrays: &Arrays,
+    arrays: &NpzArrays,
     features: Features,
-    target: &Target,
+    target: &ImportTarget,
 ) -> Result<Imported, ImportError> {
-    let mut archive = Archive::open(path)?;
+    let mut archive = NpzArchive::open(path)?;
     let mut spool = FeatureSpool::new(target, features)?;
     let labels = archive.labels(&arrays.y, target)?;
     let devices = match &arrays.device {
@@ -44,18 +44,18 @@ pub fn import(
     for (name, got) in [(&arrays.y, labels.len()), (device_array, devices.len())] {
         if got != rows {
             let problem = Problem::Count { what: "rows", expected: rows as u64, got: got as u64 };
-            return Err(ImportError::at(path, Position::Member(member_name(name)), problem));
+            return Err(ImportError::at(path, FilePosition::Member(member_name(name)), problem));
         }
     }
     // Bytes in an array are grey levels by default.
-    if x.header.element == Element::U8 && features == Features::Auto {
+    if x.header.element == NpyElement::U8 && features == Features::Auto {
         spool.features = Features::GreyLevels;
     }
     x.transpose()?;
     let (mut row, dim) = (Vec::new(), x.header.row_len());
     for (i, (&label, &device)) in labels.iter().zip(&devices).enumerate() {
         x.row(i, dim, &mut row)?;
-        spool.check(&row).map_err(|problem| ImportError::at(path, Position::Row(i as u64), problem))?;
+        spool.check(&row).map_err(|problem| ImportError::at(path, FilePosition::Row(i as u64), problem))?;
         spool.row(device, &row)?;
         spool.spool.label(label);
     }
@@ -69,12 +69,12 @@ fn member_name(name: &String) -> String {
     format!("{name}.npy")
 }
 
-struct Archive<'p> {
+struct NpzArchive<'p> {
     path: &'p Path,
     zip: ZipArchive<BufReader<File>>,
 }
 
-impl<'p> Archive<'p> {
+impl<'p> NpzArchive<'p> {
     fn open(path: &'p Path) -> Result<Self, ImportError> {
         let file = File::open(path).map_err(|source| ImportError::file(path, source))?;
         let zip = ZipArchive::new(BufReader::new(file))
@@ -83,7 +83,7 @@ impl<'p> Archive<'p> {
     }
 
     /// Opens an array at its first element.
-    fn array(&mut self, name: &String) -> Result<Array<'_>, ImportError> {
+    fn array(&mut self, name: &String) -> Result<NpzArray<'_>, ImportError> {
         let member = member_name(name);
         let names: Vec<String> =
             self.zip.file_names().map(|name| name.trim_end_matches(".npy").to_owned()).collect();
@@ -93,7 +93,7 @@ impl<'p> Archive<'p> {
         }
         let file = self.zip.by_name(&member);
         let file = file.map_err(|error| ImportError::file(path, Problem::Zip(error.to_string())))?;
-        let mut array = Array {
+        let mut array = NpzArray {
             path,
             member,
             reader: Box::new(BufReader::new(file)),
@@ -105,7 +105,7 @@ impl<'p> Archive<'p> {
     }
 
     /// Returns the label of each row; for a regression, the bits of the real targets.
-    fn labels(&mut self, name: &String, target: &Target) -> Result<Vec<u32>, ImportError> {
+    fn labels(&mut self, name: &String, target: &ImportTarget) -> Result<Vec<u32>, ImportError> {
         let mut array = self.array(name)?;
         let mut labels = Vec::new();
         for _ in 0..array.header.len() {
@@ -139,7 +139,7 @@ impl<'p> Archive<'p> {
 }
 
 /// An array that is being read.
-struct Array<'a> {
+struct NpzArray<'a> {
     path: &'a Path,
     member: String,
     reader: Box<dyn Read + 'a>,
@@ -148,9 +148,9 @@ struct Array<'a> {
     transposed: Option<Vec<f32>>,
 }
 
-impl Array<'_> {
+impl NpzArray<'_> {
     fn error(&self, problem: Problem) -> ImportError {
-        ImportError::at(self.path, Position::Member(self.member.clone()), problem)
+        ImportError::at(self.path, FilePosition::Member(self.member.clone()), problem)
     }
 
     fn number(&mut self) -> Result<f64, ImportError> {

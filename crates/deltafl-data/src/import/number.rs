@@ -9,7 +9,7 @@
 ///
 /// The caller ensures that the number ends in `bytes`.
 pub(crate) fn json_f32(bytes: &[u8]) -> Option<(f32, usize)> {
-    let scan = Scan::of(bytes)?;
+    let scan = Scan::parse(bytes)?;
     let number = scan.fast().or_else(|| slow(&bytes[..scan.len]))?;
     Some((number, scan.len))
 }
@@ -25,7 +25,7 @@ struct Scan {
 }
 
 impl Scan {
-    fn of(bytes: &[u8]) -> Option<Self> {
+    fn parse(bytes: &[u8]) -> Option<Self> {
         let negative = bytes.first() == Some(&b'-');
         let start = usize::from(negative);
         let (mut digits, mut at) = (0, start);

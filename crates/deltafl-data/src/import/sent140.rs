@@ -14,7 +14,7 @@ use super::json::JsonReader;
 use super::leaf::{ShardSink, read_shard};
 use super::spool::{SortedRows, Spool};
 use super::word_vectors::Vocabulary;
-use super::{Imported, Target, tokens};
+use super::{ImportTarget, Imported, tokens};
 use crate::FederationWriter;
 use deltafl::data::{DeviceExamples, InputKind, Source, Split, TargetKind};
 
@@ -34,7 +34,7 @@ pub enum TweetFeatures {
 
 /// The options of the importer.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TweetOptions {
     /// The word vectors.
     pub vectors: PathBuf,
     /// The features.
@@ -57,7 +57,11 @@ pub struct TweetColumns {
 }
 
 /// Imports tweets.
-pub fn import(paths: &[PathBuf], options: &Options, target: &Target) -> Result<Imported, ImportError> {
+pub fn import(
+    paths: &[PathBuf],
+    options: &TweetOptions,
+    target: &ImportTarget,
+) -> Result<Imported, ImportError> {
     let mut tweets = Tweets { spool: Spool::new(&target.parent())?, neutral: 0 };
     let mut source = Source::new("sent140");
     for path in paths {
@@ -76,7 +80,7 @@ pub fn import(paths: &[PathBuf], options: &Options, target: &Target) -> Result<I
     let vocabulary = Vocabulary::read(&options.vectors, &occurring)?;
     source.option("words that occur", occurring.len());
     source.option("words with a vector", vocabulary.words.len() - 1);
-    Output { texts, vocabulary, lowercase: options.lowercase }.write(
+    TweetOutput { texts, vocabulary, lowercase: options.lowercase }.write(
         options.features,
         &roster,
         target,
@@ -84,7 +88,7 @@ pub fn import(paths: &[PathBuf], options: &Options, target: &Target) -> Result<I
     )
 }
 
-fn read(path: &Path, options: &Options, tweets: &mut Tweets) -> Result<(), ImportError> {
+fn read(path: &Path, options: &TweetOptions, tweets: &mut Tweets) -> Result<(), ImportError> {
     let mut first = Vec::new();
     Input::open(path)?.line(&mut first)?;
     let is_json = first.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
@@ -230,18 +234,18 @@ fn cased(text: &str, lowercase: bool) -> std::borrow::Cow<'_, str> {
 }
 
 /// Tweets that are being written to the folder.
-struct Output {
+struct TweetOutput {
     texts: SortedRows,
     vocabulary: Vocabulary,
     lowercase: bool,
 }
 
-impl Output {
+impl TweetOutput {
     fn write(
         mut self,
         features: TweetFeatures,
         roster: &Roster,
-        target: &Target,
+        target: &ImportTarget,
         mut source: Source,
     ) -> Result<Imported, ImportError> {
         let kind = match features {

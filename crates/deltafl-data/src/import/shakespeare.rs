@@ -17,9 +17,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::error::{ImportError, Position, Problem};
+use super::error::{FilePosition, ImportError, Problem};
 use super::input::Input;
-use super::{Imported, Target};
+use super::{ImportTarget, Imported};
 use crate::FederationWriter;
 use deltafl::data::{DeviceExamples, InputKind, Source, TargetKind};
 use deltafl::task::Targets;
@@ -53,14 +53,14 @@ pub fn symbol(character: char) -> u8 {
 }
 
 /// Imports the text.
-pub fn import(path: &Path, target: &Target) -> Result<Imported, ImportError> {
+pub fn import(path: &Path, target: &ImportTarget) -> Result<Imported, ImportError> {
     let bytes = Input::read_all(path, LONGEST)?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
-        ImportError::at(path, Position::Byte(valid as u64), Problem::Utf8)
+        ImportError::at(path, FilePosition::Byte(valid as u64), Problem::Utf8)
     })?;
     let plays =
-        plays(&text).map_err(|(line, problem)| ImportError::at(path, Position::Line(line), problem))?;
+        plays(&text).map_err(|(line, problem)| ImportError::at(path, FilePosition::Line(line), problem))?;
     let mut source = Source::new("shakespeare");
     source.file(path);
     source.option("window", WINDOW);
@@ -76,7 +76,7 @@ pub fn import(path: &Path, target: &Target) -> Result<Imported, ImportError> {
 
 fn write(
     devices: &[(String, Vec<u8>)],
-    target: &Target,
+    target: &ImportTarget,
     mut source: Source,
 ) -> Result<Imported, ImportError> {
     let counts: Vec<u64> = devices.iter().map(|(_, text)| (text.len() - WINDOW) as u64).collect();

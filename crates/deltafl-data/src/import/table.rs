@@ -7,10 +7,12 @@
 use std::path::Path;
 
 use super::delimited::{Delimited, column};
-use super::encoding::{Encoding, Feature, Label, MOST_CATEGORIES, Survey, WordSet, is_number};
+use super::encoding::{
+    FeatureEncoding, LabelEncoding, MOST_CATEGORIES, TableEncoding, WordCollection, WordSet, is_number,
+};
 use super::error::{ImportError, Problem};
 use super::features::{FeatureSpool, Features};
-use super::{Imported, Target};
+use super::{ImportTarget, Imported};
 use crate::writer::MOST_CLASSES;
 use deltafl::data::{Source, Split};
 
@@ -18,7 +20,7 @@ pub use super::delimited::Dialect;
 
 /// The columns of a table.
 #[derive(Clone, Debug, Default)]
-pub struct Columns {
+pub struct TableColumns {
     /// The device of the example; one device for all examples if `None`, and a partition can divide
     /// them.
     pub device: Option<String>,
@@ -34,7 +36,7 @@ pub struct Columns {
 }
 
 /// The indices of the columns of a file.
-struct Places {
+struct ColumnIndices {
     device: Option<usize>,
     split: Option<usize>,
     label: usize,
@@ -45,13 +47,13 @@ struct Places {
 pub fn import(
     path: &Path,
     dialect: Dialect,
-    columns: &Columns,
+    columns: &TableColumns,
     features: Features,
-    target: &Target,
+    target: &ImportTarget,
 ) -> Result<Imported, ImportError> {
     let mut file = Delimited::open(path, dialect, true)?;
     let header = file.header()?;
-    let places = Places {
+    let places = ColumnIndices {
         device: columns.device.as_ref().map(|name| column(path, &header, name)).transpose()?,
         split: columns.split.as_ref().map(|name| column(path, &header, name)).transpose()?,
         label: column(path, &header, &columns.label)?,
@@ -68,15 +70,15 @@ pub fn import(
         rows.row(device, &row)?;
         let text = file.text(places.label)?;
         match &encoding.label {
-            Label::Class => {
+            LabelEncoding::Class => {
                 let class = parse_label(text, target.classes).map_err(|problem| file.error(problem))?;
                 rows.spool.label(class);
             }
-            Label::Words(words) => {
+            LabelEncoding::Words(words) => {
                 let class = words.number(text).and_then(|class| in_range(class, target.classes));
                 rows.spool.label(class.map_err(|problem| file.error(problem))?);
             }
-            Label::Value => rows.spool.value(value(text).map_err(|problem| file.error(problem))?),
+            LabelEncoding::Value => rows.spool.value(value(text).map_err(|problem| file.error(problem))?),
         }
     }
     if rows.spool.rows() == 0 {
@@ -96,10 +98,10 @@ fn survey(
     path: &Path,
     dialect: Dialect,
     header: &[String],
-    places: &Places,
-    columns: &Columns,
-    target: &Target,
-) -> Result<Encoding, ImportError> {
+    places: &ColumnIndices,
+    columns: &TableColumns,
+    target: &ImportTarget,
+) -> Result<TableEncoding, ImportError> {
     let mut file = Delimited::open(path, dialect, true)?;
     file.header()?;
     let has_rows = file.next()?;
@@ -107,7 +109,7 @@ fn survey(
         let text = file.text(place)?.trim();
         Ok(has_rows && !text.is_empty() && !is_number(text))
     };
-    let mut survey = Survey::default();
+    let mut survey = WordCollection::default();
     for &place in &places.features {
         let words = columns.categories.contains(&header[place]) || holds_words(&file, place)?;
         let set = words.then(|| WordSet::new(&header[place], MOST_CATEGORIES));
@@ -133,16 +135,16 @@ fn survey(
 
 fn read_features(
     file: &Delimited,
-    places: &Places,
-    encoding: &Encoding,
+    places: &ColumnIndices,
+    encoding: &TableEncoding,
     row: &mut Vec<f32>,
 ) -> Result<(), ImportError> {
     row.clear();
     for (&place, (name, feature)) in places.features.iter().zip(&encoding.features) {
         let text = file.text(place)?;
         let read = match feature {
-            Feature::Number => number(text, name).map(|x| row.push(x)),
-            Feature::Words(words) => words.push_one_hot(text, row),
+            FeatureEncoding::Number => number(text, name).map(|x| row.push(x)),
+            FeatureEncoding::Words(words) => words.push_one_hot(text, row),
         };
         read.map_err(|problem| file.error(problem))?;
     }
@@ -150,7 +152,7 @@ fn read_features(
 }
 
 /// Returns the device of an example, and its split if a column contains it.
-fn owner<'f>(file: &'f Delimited, places: &Places) -> Result<(&'f str, Option<Split>), ImportError> {
+fn owner<'f>(file: &'f Delimited, places: &ColumnIndices) -> Result<(&'f str, Option<Split>), ImportError> {
     let id = places.device.map_or(Ok("all"), |device| file.text(device))?;
     if id.trim().is_empty() {
         return Err(file.error(Problem::UnnamedDevice));
@@ -167,7 +169,7 @@ fn owner<'f>(file: &'f Delimited, places: &Places) -> Result<(&'f str, Option<Sp
 pub(crate) fn feature_columns(
     path: &Path,
     header: &[String],
-    columns: &Columns,
+    columns: &TableColumns,
 ) -> Result<Vec<usize>, ImportError> {
     let is_other = |name: &str| {
         [columns.device.as_deref(), columns.split.as_deref(), Some(columns.label.as_str())]
@@ -200,7 +202,7 @@ pub(crate) fn feature_columns(
 
 /// Whether the first column is the index that pandas writes: without a name, or with the name that
 /// a second reading gives it.
-pub(crate) fn is_index(header: &[String], columns: &Columns) -> bool {
+pub(crate) fn is_index(header: &[String], columns: &TableColumns) -> bool {
     let is_named = |name: &String| columns.device.as_ref() == Some(name) || columns.label == *name;
     header.first().is_some_and(|name| {
         (name.is_empty() || name == "Unnamed: 0" || name == "__index_level_0__") && !is_named(name)

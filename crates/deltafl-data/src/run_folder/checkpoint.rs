@@ -46,7 +46,7 @@ pub enum CheckpointError {
 
 /// A state without its vectors.
 #[derive(Serialize, Deserialize)]
-struct Header {
+struct CheckpointHeader {
     seed: u64,
     round: u64,
     tensors: Vec<Tensor>,
@@ -110,7 +110,8 @@ pub fn encode(state: &State) -> Result<Vec<u8>, CheckpointError> {
         }
         tracks.push(header_of(i, track, &mut tensors));
     }
-    let header = Header { seed: state.seed, round: state.round, tensors: state.tensors.to_vec(), tracks };
+    let header =
+        CheckpointHeader { seed: state.seed, round: state.round, tensors: state.tensors.to_vec(), tracks };
     let json = serde_json::to_string(&header).map_err(|_| CheckpointError::NoState)?;
     Ok(write_tensors(&tensors, Some(&json))?)
 }
@@ -146,7 +147,7 @@ fn header_of(index: usize, track: &TrackState, tensors: &mut Vec<NamedTensor>) -
 /// Returns the state in the bytes of a checkpoint.
 pub fn decode(bytes: &[u8]) -> Result<State, CheckpointError> {
     let (tensors, json) = read_tensors(bytes)?;
-    let header: Header =
+    let header: CheckpointHeader =
         serde_json::from_str(&json.ok_or(CheckpointError::NoState)?).map_err(|_| CheckpointError::NoState)?;
     let mut by_name: HashMap<String, NamedTensor> =
         tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();

@@ -198,7 +198,7 @@ fn read(path: &Path) -> Result<Vec<SplitEvaluation>, DevicesError> {
         None => Task::Classes,
     };
     let reader = builder.build()?;
-    let mut rows = Rows { task, ..Rows::default() };
+    let mut rows = EvaluationRows { task, ..EvaluationRows::default() };
     for batch in reader {
         rows.take(&batch?)?;
     }
@@ -207,14 +207,14 @@ fn read(path: &Path) -> Result<Vec<SplitEvaluation>, DevicesError> {
 
 /// Evaluations under construction. The rows are grouped by track and split.
 #[derive(Default)]
-struct Rows {
+struct EvaluationRows {
     task: Task,
     /// (split, devices, evaluations per track).
     splits: Vec<(Split, Vec<EvaluatedDevice>, Vec<Vec<Evaluation>>)>,
     count: usize,
 }
 
-impl Rows {
+impl EvaluationRows {
     fn take(&mut self, batch: &RecordBatch) -> Result<(), DevicesError> {
         let tracks = column(batch, "track")?.as_primitive_opt::<UInt32Type>();
         let splits = column(batch, "split")?.as_string_opt::<i32>();

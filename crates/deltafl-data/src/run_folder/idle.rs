@@ -33,7 +33,7 @@ pub enum IdleCause {
 
 impl IdleCause {
     /// Returns the reason why a round did not change the params; `None` if it changed them.
-    pub fn of(record: &RoundRecord) -> Option<Self> {
+    pub fn from_record(record: &RoundRecord) -> Option<Self> {
         match record {
             record if record.tail > 0 => None,
             record if record.refused > 0 => Some(Self::Refused),
@@ -45,7 +45,7 @@ impl IdleCause {
 
 impl IdleRounds {
     /// Counts the records of one track.
-    pub fn of<'a>(records: impl IntoIterator<Item = &'a RoundRecord>) -> Self {
+    pub fn count<'a>(records: impl IntoIterator<Item = &'a RoundRecord>) -> Self {
         let mut idle = Self::default();
         records.into_iter().for_each(|record| idle.add(record));
         idle
@@ -64,7 +64,7 @@ impl IdleRounds {
 
     fn add(&mut self, record: &RoundRecord) {
         self.rounds += 1;
-        match IdleCause::of(record) {
+        match IdleCause::from_record(record) {
             None => {}
             Some(IdleCause::EmptyTail) => self.empty_tail += 1,
             Some(IdleCause::Refused) => self.refused += 1,
@@ -159,6 +159,6 @@ mod tests {
             idle[0].to_string(),
             "4 of 5 rounds moved nothing: the tail was empty in 1, no update was finite in 1, too few devices answered in 2"
         );
-        assert_eq!(IdleRounds::of(&records[..2]).cause_of_most(), None, "half is not most");
+        assert_eq!(IdleRounds::count(&records[..2]).cause_of_most(), None, "half is not most");
     }
 }

@@ -100,7 +100,7 @@ impl HeldOutSummary {
 
 impl Summary {
     /// Reads the last evaluation of each seed.
-    pub fn of(folder: &Path) -> Result<Self, RunFolderError> {
+    pub fn read(folder: &Path) -> Result<Self, RunFolderError> {
         Self::over(read_experiment(folder)?, &[folder])
     }
 

@@ -179,7 +179,7 @@ mod tests {
         builder.push("a", Split::Train, DeviceExamples::Bytes(&[0; 4]), &[0, 0, 0, 0]).unwrap();
         builder.push("b", Split::Test, DeviceExamples::Bytes(&[0; 4]), &[0, 0, 1, 1]).unwrap();
         builder.push("c", Split::Test, DeviceExamples::Bytes(&[0]), &[0]).unwrap();
-        let summary = Summary::of(&builder.build());
+        let summary = Summary::read(&builder.build());
         assert_eq!((summary.devices, summary.examples, &summary.labels[..]), (3, 9, &[7, 2, 0][..]));
         assert_eq!(summary.examples_per_device, Spread { min: 1.0, median: 4.0, mean: 3.0, max: 4.0 });
         assert_eq!(summary.splits, Splits { train: 1, test: 2, validation: 0 });

@@ -12,7 +12,7 @@ use deltafl::terms::{Clip, Weights};
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
 
-use crate::experiment::{OneOrMore, SecureAggregation, Source};
+use crate::experiment::{DataSource, OneOrMore, SecureAggregation};
 
 /// The values that a key accepts.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +90,7 @@ macro_rules! key_types {
 key_types! {
     KeyKind::Text => String;
     KeyKind::Texts => Vec<String>;
-    KeyKind::PathOrTable => Source;
+    KeyKind::PathOrTable => DataSource;
     KeyKind::Truth => bool;
     KeyKind::Whole(0) => u64;
     KeyKind::Whole(1) => NonZeroU32, NonZeroU64, NonZeroUsize;
