@@ -105,13 +105,17 @@ fn prefix(header: &str) -> String {
     }
 }
 
+/// The path of a key of a table.
+fn below(table: &str, name: &str) -> String {
+    if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }
+}
+
 /// The keys of a table whose values have the type `$type`, with the defaults of `$value`. All fields are
 /// listed: the keys, and the fields that are tables themselves.
 macro_rules! fields {
     ($table:literal, $type:ident = $value:expr, [$($field:ident),*], tables [$($below:ident),*]) => {{
         let $type { $($field,)* $($below: _,)* } = &$value;
-        let path = |name| if $table.is_empty() { String::from(name) } else { format!("{}.{name}", $table) };
-        vec![$(Key::with_default(path(stringify!($field)), $field)),*]
+        vec![$(Key::with_default(below($table, stringify!($field)), $field)),*]
     }};
 }
 

@@ -48,7 +48,7 @@ pub fn import(
         }
     }
     // Bytes in an array are grey levels by default.
-    if x.header.element == NpyElement::U8 && features == Features::Auto {
+    if x.header.element == NpyElement::BYTE && features == Features::Auto {
         spool.features = Features::GreyLevels;
     }
     x.transpose()?;

@@ -19,7 +19,7 @@ use crate::experiment::{DataSource, OneOrMore, SecureAggregation};
 pub enum KeyKind {
     /// A string.
     Text,
-    /// A path, or a table of its own.
+    /// A path or a table.
     PathOrTable,
     /// `true` or `false`.
     Truth,
