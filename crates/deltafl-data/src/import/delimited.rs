@@ -88,7 +88,7 @@ impl Delimited {
     }
 
     /// Returns the line in which a record starts. The header is line 1.
-    fn line(&self, position: &csv::FilePosition) -> u64 {
+    fn line(&self, position: &csv::Position) -> u64 {
         position.line() + u64::from(self.is_crlf && position.byte() > 0)
     }
 

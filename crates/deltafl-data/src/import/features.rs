@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::encoding::Encoding;
+use super::encoding::TableEncoding;
 use super::error::{ImportError, Problem};
 use super::spool::{SortedRows, Spool, as_f32};
 use super::{ImportTarget, Imported};
