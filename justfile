@@ -1,36 +1,41 @@
-# The menu. `just` lists it.
+# Lists the recipes.
 default:
     @just --list
 
-# Format, lints, tests, doctests, docs and examples: what CI runs.
+# Runs all checks of CI: format, lints, tests, doctests, docs and examples.
 test:
     scripts/test
 
-# Fast feedback while writing.
+# Runs the lints: fast feedback during development.
 check:
     cargo clippy --all-targets
 
-# The paper in a minute.
+# Trains the example of the README.
 demo:
     cargo run --release -- demo
 
-# Criterion benches of the library and of secure aggregation.
+# Runs the Criterion benchmarks of the library and of secure aggregation.
 bench:
     cargo bench -p deltafl
     cargo bench -p deltafl-secagg
 
-# Throughput of each model on this machine, beside its peak.
+# Measures the throughput of each model and the peak of this machine.
 models:
     cargo run --release -- bench
 
-# The library's documentation, in a browser.
+# Opens the documentation of the libraries in a browser.
 doc:
     cargo doc --no-deps --open
 
-# One fuzz target for a while: just fuzz leaf 60. (SQLite has two tables of one name, which is no finding.)
+# Builds the book in target/book.
+book:
+    scripts/docs --book
+
+# Runs a fuzz target, for example: just fuzz data_leaf 60. (SQLite defines two tables with one name, so
+# detect_odr_violation is off.)
 fuzz target seconds="60":
     cd fuzz && ASAN_OPTIONS=detect_odr_violation=0 cargo +nightly fuzz run {{target}} -- -max_total_time={{seconds}}
 
-# Licences and advisories (needs cargo-deny).
+# Checks licences and advisories (requires cargo-deny).
 deny:
     cargo deny check

@@ -1,4 +1,8 @@
-//! Any bytes as a device's message.
+//! Arbitrary bytes as a device's message.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_secagg::fuzzing::device_message(data));
+#[path = "../bodies/secagg.rs"]
+#[allow(dead_code)]
+mod secagg;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| secagg::device_message(data));

@@ -1,8 +1,10 @@
 //! A round whose messages to the devices are lost, repeated and changed.
 #![no_main]
 
-use deltafl_secagg::fuzzing::{Target, sequence};
+#[path = "../bodies/secagg.rs"]
+#[allow(dead_code)]
+mod secagg;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    sequence(data, Target::Devices);
+    secagg::sequence(data, secagg::Recipient::Devices);
 });

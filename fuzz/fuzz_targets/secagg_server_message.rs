@@ -1,4 +1,8 @@
-//! Any bytes as a server's message.
+//! Arbitrary bytes as a server's message.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| deltafl_secagg::fuzzing::server_message(data));
+#[path = "../bodies/secagg.rs"]
+#[allow(dead_code)]
+mod secagg;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| secagg::server_message(data));

@@ -1,7 +1,8 @@
-//! A device of a federation behind a C interface: join, a loss and an update callback, stop.
+//! A device of a federation behind a C interface: join, callbacks for loss and update, stop.
 //!
-//! `include/deltafl.h` is made of this file by cbindgen. The examples stay with the caller: the library knows their number and
-//! asks about ranges of them, so that a device written in C adds the same integers to a sum as one written in Rust.
+//! cbindgen generates `include/deltafl.h` from this file. The examples remain with the caller. The
+//! library knows only their number and requests the loss of ranges, so that a device in C adds the
+//! same integers to a sum as a device in Rust.
 
 #![allow(unsafe_code, reason = "a C interface")]
 #![allow(non_camel_case_types, reason = "the names are those of the header")]
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use ::deltafl_device::{Consent, Credentials, Data, Device, DeviceState, Server, Trust};
 use deltafl::data::Examples;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::trainer::{LocalTask, LocalTrainer, TrainerError, Work, Worker};
@@ -24,18 +25,18 @@ use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::loopback;
 use tokio::runtime::Runtime;
 
-/// Random numbers of one local update, the same on every machine: draw from them and from nothing else.
+/// The random numbers of one local update. Use no other source.
 pub struct deltafl_random(Stream);
 
-/// How a device trains in a round.
+/// The training plan of a device in a round.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct deltafl_plan {
-    /// Passes over the examples; 0 where `steps` counts.
+    /// The number of passes over the examples, or 0 if `steps` is used.
     pub epochs: u32,
-    /// Steps, each on a batch drawn with replacement; 0 where `epochs` counts.
+    /// The number of steps, each on a batch drawn with replacement, or 0 if `epochs` is used.
     pub steps: u32,
-    /// Examples per step.
+    /// The number of examples per step.
     pub batch: u64,
     /// The learning rate of the round.
     pub learning_rate: f32,
@@ -45,16 +46,16 @@ pub struct deltafl_plan {
     pub proximal: f32,
 }
 
-/// What the caller trains. Calls never overlap; they may come from different threads. A callback that returns something else
-/// than 0 takes the device out of the round.
+/// The trainer of the caller. Calls never overlap, but may come from different threads. If a
+/// callback returns a value other than 0, the device leaves the round.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct deltafl_trainer {
-    /// Handed to every callback.
+    /// A pointer that is passed to every callback.
     pub context: *mut c_void,
-    /// Number of parameters.
+    /// The number of parameters.
     pub params: usize,
-    /// Number of examples of this device.
+    /// The number of examples of this device.
     pub examples: usize,
     /// Writes the sum of the losses of examples `first` to `first + count` at `params` to `loss`.
     pub loss: Option<
@@ -66,7 +67,7 @@ pub struct deltafl_trainer {
             loss: *mut f64,
         ) -> i32,
     >,
-    /// Trains `params` in place, as `plan` says.
+    /// Trains `params` in place according to `plan`.
     pub update: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -77,35 +78,44 @@ pub struct deltafl_trainer {
     >,
 }
 
-/// Where a device takes part, and as whom. All text is UTF-8.
+/// The server and the identity of a device. All strings are UTF-8.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct deltafl_options {
-    /// Host and port of the server.
+    /// The host and port of the server.
     pub server: *const c_char,
-    /// The folder that `deltafl enrol` wrote; NULL talks to this machine without certificates, for demonstrations.
+    /// The folder that `deltafl enrol` wrote. NULL connects to this machine without certificates,
+    /// for demonstrations.
     pub identity: *const c_char,
-    /// The name of the device, where `identity` is NULL.
+    /// The name of the device if `identity` is NULL.
     pub name: *const c_char,
-    /// The folder in which the device remembers what it was shown and what it answered; NULL forgets at the end.
+    /// The folder in which the device stores its received requests and its answers. NULL stores
+    /// nothing.
     pub state: *const c_char,
-    /// The fewest devices to hide among; 0 takes the usual 30.
+    /// The smallest number of members in a round, or 0 for the default of 30.
     pub min_cohort: u32,
+    /// The smallest number of rounds between two rounds that the device answers.
+    pub rounds_between: u64,
+    /// Whether random numbers are derived from the seed of the server, to reproduce a simulation.
+    /// The server then knows all of them.
+    pub reproducible: bool,
 }
 
-/// A device that takes part.
+/// A device that takes part in a federation.
 pub struct deltafl_device {
     runtime: Option<Runtime>,
-    /// Says why the device ended.
+    /// Receives the reason why the device ended.
     ended: Receiver<String>,
 }
 
-/// Takes part in a federation, on threads of its own, until `deltafl_stop`. Returns NULL if that cannot begin, and writes the
-/// reason to `error`, cut to `error_len` bytes with the zero behind it; `error` may be NULL.
+/// Takes part in a federation on separate threads until `deltafl_stop`. On failure, returns NULL
+/// and writes the reason to `error`, truncated to `error_len` bytes including the terminating zero.
+/// `error` may be NULL.
 ///
 /// # Safety
-/// `options` and `trainer` point to filled structures whose texts end with a zero. `trainer->context` and the callbacks are
-/// valid until `deltafl_stop` returns. `error` points to `error_len` bytes or is NULL.
+/// `options` and `trainer` point to initialised structures with zero-terminated strings.
+/// `trainer->context` and the callbacks are valid until `deltafl_stop` returns. `error` points to
+/// `error_len` bytes or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deltafl_join(
     options: *const deltafl_options,
@@ -114,11 +124,11 @@ pub unsafe extern "C" fn deltafl_join(
     error_len: usize,
 ) -> *mut deltafl_device {
     let joined = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: the caller hands pointers to filled structures, or NULL.
+        // SAFETY: the caller passes pointers to initialised structures, or NULL.
         let (options, trainer) = unsafe { (options.as_ref(), trainer.as_ref()) };
         let options = options.ok_or("options is NULL")?;
-        // SAFETY: the texts of the options end with a zero, as the caller promises.
-        let options = unsafe { Options::read(options) }?;
+        // SAFETY: the caller guarantees that the strings are zero-terminated.
+        let options = unsafe { DeviceOptions::read(options) }?;
         join(&options, CTrainer::new(trainer.ok_or("trainer is NULL")?)?)
     }));
     let reason = match joined {
@@ -126,15 +136,17 @@ pub unsafe extern "C" fn deltafl_join(
         Ok(Err(reason)) => reason.to_string(),
         Err(_) => "the library failed".to_owned(),
     };
-    // SAFETY: `error` points to `error_len` bytes or is NULL, as the caller promises.
+    // SAFETY: the caller guarantees that `error` points to `error_len` bytes or is NULL.
     unsafe { write_text(&reason, error, error_len) };
     std::ptr::null_mut()
 }
 
-/// Waits up to so many milliseconds. Returns 0 if the device still takes part, and 1 if it has ended; then `error` says why.
+/// Waits for up to the given number of milliseconds. Returns 0 if the device still takes part.
+/// Returns 1 if it has ended, and writes the reason to `error`.
 ///
 /// # Safety
-/// `device` comes from `deltafl_join` and was not stopped. `error` points to `error_len` bytes or is NULL.
+/// `device` was returned by `deltafl_join` and was not stopped. `error` points to `error_len` bytes
+/// or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deltafl_wait(
     device: *const deltafl_device,
@@ -142,64 +154,69 @@ pub unsafe extern "C" fn deltafl_wait(
     error: *mut c_char,
     error_len: usize,
 ) -> i32 {
-    // SAFETY: the caller hands a device that was not stopped, or NULL.
+    // SAFETY: the caller passes a device that was not stopped, or NULL.
     let Some(device) = (unsafe { device.as_ref() }) else { return 1 };
     let reason = match device.ended.recv_timeout(Duration::from_millis(milliseconds)) {
         Err(RecvTimeoutError::Timeout) => return 0,
         Ok(reason) => reason,
         Err(RecvTimeoutError::Disconnected) => "the device has ended".to_owned(),
     };
-    // SAFETY: `error` points to `error_len` bytes or is NULL, as the caller promises.
+    // SAFETY: the caller guarantees that `error` points to `error_len` bytes or is NULL.
     unsafe { write_text(&reason, error, error_len) };
     1
 }
 
-/// Leaves the federation and frees the device. A callback that runs is waited for; none is called after.
+/// Leaves the federation and frees the device. Waits for a running callback. No callback is called
+/// afterwards.
 ///
 /// # Safety
-/// `device` comes from `deltafl_join` and was not stopped, or is NULL.
+/// `device` was returned by `deltafl_join` and was not stopped, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deltafl_stop(device: *mut deltafl_device) {
     if device.is_null() {
         return;
     }
-    // SAFETY: it was made by Box::into_raw in deltafl_join and is handed back once.
+    // SAFETY: the pointer was created by `Box::into_raw` in `deltafl_join` and is passed back once.
     let mut device = unsafe { Box::from_raw(device) };
-    // Dropping a runtime waits for what runs on its blocking threads: the callbacks.
+    // Dropping a runtime waits for its blocking threads, which run the callbacks.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(device.runtime.take())));
 }
 
-/// A random number below `bound`; 0 where `bound` is 0.
+/// Returns a random number below `bound`, or 0 if `bound` is 0.
 ///
 /// # Safety
-/// `random` is the one that the present call of `update` was given.
+/// `random` is the pointer that the current call of `update` received.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deltafl_random_below(random: *mut deltafl_random, bound: u64) -> u64 {
-    // SAFETY: the caller hands on what it was given, or NULL.
+    // SAFETY: the caller passes the pointer that it received, or NULL.
     match unsafe { random.as_mut() } {
         Some(random) if bound > 0 => random.0.below(bound),
         _ => 0,
     }
 }
 
-/// Options as Rust holds them.
-struct Options {
+/// The options in Rust types.
+struct DeviceOptions {
     server: String,
     identity: Option<String>,
     name: Option<String>,
     state: Option<String>,
     min_cohort: Option<usize>,
+    rounds_between: u64,
+    reproducible: bool,
 }
 
-impl Options {
+impl DeviceOptions {
+    /// Converts the options.
+    ///
     /// # Safety
-    /// The texts end with a zero or are NULL.
+    /// The strings are zero-terminated or NULL.
     unsafe fn read(options: &deltafl_options) -> Result<Self, TrainerError> {
         let text = |text: *const c_char| -> Result<Option<String>, TrainerError> {
             if text.is_null() {
                 return Ok(None);
             }
-            // SAFETY: it is not NULL and ends with a zero, as the caller promises.
+            // SAFETY: the pointer is not NULL, and the caller guarantees a zero-terminated string.
             Ok(Some(unsafe { CStr::from_ptr(text) }.to_str()?.to_owned()))
         };
         Ok(Self {
@@ -208,10 +225,12 @@ impl Options {
             name: text(options.name)?,
             state: text(options.state)?,
             min_cohort: (options.min_cohort > 0).then_some(options.min_cohort as usize),
+            rounds_between: options.rounds_between,
+            reproducible: options.reproducible,
         })
     }
 
-    /// Who the device is, and how it knows its server.
+    /// Returns the identity of the device and its trust in the server.
     fn known(&self) -> Result<(Credentials, Server), TrainerError> {
         if let Some(folder) = &self.identity {
             let identity = DeviceIdentity::open(Path::new(folder))?;
@@ -223,11 +242,12 @@ impl Options {
     }
 }
 
-fn join(options: &Options, trainer: CTrainer) -> Result<deltafl_device, TrainerError> {
+fn join(options: &DeviceOptions, trainer: CTrainer) -> Result<deltafl_device, TrainerError> {
     let (credentials, server) = options.known()?;
     let data = Data::held_by_trainer(&credentials.name, trainer.raw.examples)?;
     let mut consent = Consent::default();
     consent.min_cohort = options.min_cohort.unwrap_or(consent.min_cohort);
+    (consent.rounds_between, consent.reproducible) = (options.rounds_between, options.reproducible);
     let state = match &options.state {
         Some(folder) => DeviceState::open(Path::new(folder))?,
         None => DeviceState::default(),
@@ -243,7 +263,7 @@ fn join(options: &Options, trainer: CTrainer) -> Result<deltafl_device, TrainerE
     Ok(deltafl_device { runtime: Some(runtime), ended })
 }
 
-/// Writes a text and a zero behind it, cut to fit.
+/// Writes a zero-terminated string, truncated to fit.
 ///
 /// # Safety
 /// `to` points to `len` bytes or is NULL.
@@ -251,7 +271,7 @@ unsafe fn write_text(text: &str, to: *mut c_char, len: usize) {
     if to.is_null() || len == 0 {
         return;
     }
-    // Not within a character.
+    // Truncate at a character boundary.
     let end = (0..=text.len().min(len - 1)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     // SAFETY: `end` is below `len`, and both ranges are valid and do not overlap.
     unsafe {
@@ -267,9 +287,10 @@ struct CTrainer {
     update: unsafe extern "C" fn(*mut c_void, *mut f32, *const deltafl_plan, *mut deltafl_random) -> i32,
 }
 
-// SAFETY: the device computes on one thread at a time, and the caller promises that its context can be used so.
+// SAFETY: the device computes on one thread at a time, and the caller guarantees that its context
+// allows this.
 unsafe impl Send for CTrainer {}
-// SAFETY: as above; a shared reference calls nothing by itself.
+// SAFETY: as above. A shared reference calls nothing.
 unsafe impl Sync for CTrainer {}
 
 impl CTrainer {
@@ -286,7 +307,7 @@ impl LocalTrainer for CTrainer {
         self.raw.params
     }
 
-    /// The server begins; a device never does.
+    /// The server initialises the parameters, never a device.
     fn init(&self, _: &mut Stream, params: &mut [f32]) {
         params.fill(0.0);
     }
@@ -309,7 +330,8 @@ impl Worker for CWorker<'_> {
     fn score(&mut self, _: &Examples<'_>, block: Range<usize>) -> Result<Score, TrainerError> {
         let CTrainer { raw, loss: callback, .. } = self.trainer;
         let mut loss = f64::NAN;
-        // SAFETY: the callback and its context are valid until the device is stopped, and the pointers are ours.
+        // SAFETY: the callback and its context are valid until the device is stopped. The other
+        // pointers are local.
         let status =
             unsafe { callback(raw.context, self.params.as_ptr(), block.start, block.len(), &mut loss) };
         if status == 0 { Ok(Score { loss, ..Score::default() }) } else { Err(refused("loss", status)) }
@@ -318,7 +340,7 @@ impl Worker for CWorker<'_> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        _: &mut Memory,
+        _: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         let plan = task.plan;
@@ -338,7 +360,7 @@ impl Worker for CWorker<'_> {
         };
         let mut random = deltafl_random(stream.clone());
         let CTrainer { raw, update: callback, .. } = self.trainer;
-        // SAFETY: as above; `params` holds as many entries as the trainer said.
+        // SAFETY: as above. `params` has the number of entries that the trainer declared.
         let status = unsafe { callback(raw.context, self.params.as_mut_ptr(), &plan, &mut random) };
         *stream = random.0;
         if status == 0 { Ok(&self.params) } else { Err(refused("update", status)) }

@@ -1,10 +1,13 @@
-//! The header is that of the source, and a program in C takes part to the same bits as one in Rust.
+//! The header matches the source, and a device in C contributes the same bits as one in Rust.
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
 #[path = "../../deltafl-server/examples/embedded.rs"]
 mod embedded;
 #[path = "../../deltafl-device/examples/own_trainer.rs"]
 mod own_trainer;
+#[path = "../../deltafl-server/tests/field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::ffi::{CStr, CString, c_void};
 use std::io::Read as _;
@@ -18,12 +21,13 @@ use deltafl_c::{
 };
 use deltafl_server::serve::{Host, Introduction, Setup};
 use deltafl_wire::loopback;
-use deltafl_wire::roster::Edition;
+use deltafl_wire::roster::RosterVersion;
 
 const NAMES: [&str; 4] = ["sensor-0", "sensor-1", "sensor-2", "sensor-3"];
 
 #[test]
-fn the_header_is_that_of_the_source() {
+fn the_header_matches_the_source() {
+    let _limit = watchdog::start();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let path = folder.join("include/deltafl.h");
     let mut header = Vec::new();
@@ -38,10 +42,10 @@ fn the_header_is_that_of_the_source() {
     if std::env::var_os("UPDATE_HEADER").is_some() {
         std::fs::write(&path, &header).unwrap();
     }
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), header, "UPDATE_HEADER=1 writes it");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), header, "UPDATE_HEADER=1 regenerates it");
 }
 
-/// The folder with the shared library that cargo built for this test.
+/// Returns the folder of the shared library that cargo built for this test.
 fn library() -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let file = format!("{}deltafl_c{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
@@ -49,11 +53,11 @@ fn library() -> PathBuf {
     folder
 }
 
-/// Compiles the program of line.c.
+/// Compiles line.c.
 fn compiled(out: &Path) -> PathBuf {
     let (folder, program, library) = (Path::new(env!("CARGO_MANIFEST_DIR")), out.join("line"), library());
     let cc = Command::new("cc")
-        // Products and sums are rounded one by one, as Rust does it.
+        // Round products and sums separately, as Rust does.
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-ffp-contract=off"])
         .arg("-I")
         .arg(folder.join("include"))
@@ -70,7 +74,7 @@ fn compiled(out: &Path) -> PathBuf {
     program
 }
 
-/// Ends the program, and returns what it printed.
+/// Ends the program and returns its output.
 fn ended(mut child: Child) -> String {
     drop(child.stdin.take());
     let mut said = String::new();
@@ -79,20 +83,22 @@ fn ended(mut child: Child) -> String {
     said
 }
 
-/// Trains with four devices; the last one is the program, where there is one.
+/// Trains with four devices. The last one is the program, if given.
 fn trained(program: Option<&Path>) -> State {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut child = None;
     let state = embedded::serve("127.0.0.1:0", &NAMES, |host| {
         let address = host.address().to_string();
+        let monitor = host.session_monitor();
+        watchdog::report(move || monitor.sessions().map(|sessions| sessions.to_string()));
         for (k, name) in NAMES.into_iter().enumerate() {
-            // Exact in binary, so that both languages read the same number.
+            // Exact in binary, so that both languages parse the same number.
             let shift = 0.25 * k as f32;
             match program.filter(|_| k == 3) {
                 Some(program) => {
                     let mut command = Command::new(program);
                     command.args([&address, name, &shift.to_string()]);
-                    // Cargo names its folders in this variable, and one may hold the library of an earlier build.
+                    // Cargo sets its folders in this variable, and one may contain an old library.
                     command.env("LD_LIBRARY_PATH", library());
                     child = Some(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
                 }
@@ -107,13 +113,14 @@ fn trained(program: Option<&Path>) -> State {
 }
 
 #[test]
-fn a_program_in_c_takes_part_to_the_same_bits_as_one_in_rust() {
+fn a_device_in_c_contributes_the_same_bits_as_one_in_rust() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     let program = compiled(folder.path());
     let (in_rust, in_c) = (trained(None), trained(Some(&program)));
-    assert_eq!(in_rust.round, 20);
+    assert_eq!(in_rust.round, 40);
     assert_eq!(in_rust, in_c);
-    // The line through all points has the slope 2, and FedAvg has found it.
+    // The line through all points has slope 2.
     let slope = in_rust.tracks[0].params.as_slice()[0];
     assert!((slope - 2.0).abs() < 0.2, "{slope}");
 }
@@ -126,7 +133,7 @@ extern "C" fn no_update(_: *mut c_void, _: *mut f32, _: *const deltafl_plan, _: 
     1
 }
 
-/// Joins a server; why that did not begin, or why the device ended.
+/// Joins a server. Returns the reason why joining failed or why the device ended.
 fn refusal(server: Option<&str>, params: usize) -> String {
     let server = server.map(|server| CString::new(server).unwrap());
     let name = CString::new(NAMES[0]).unwrap();
@@ -136,11 +143,13 @@ fn refusal(server: Option<&str>, params: usize) -> String {
         name: name.as_ptr(),
         state: null(),
         min_cohort: 0,
+        rounds_between: 0,
+        reproducible: false,
     };
     let (loss, update) = (Some(no_loss as _), Some(no_update as _));
     let trainer = deltafl_trainer { context: null_mut(), params, examples: 5, loss, update };
     let mut error = [0; 40];
-    // SAFETY: everything is filled, and outlives the device.
+    // SAFETY: all structures are initialised and outlive the device.
     unsafe {
         let device = deltafl_join(&options, &trainer, error.as_mut_ptr(), error.len());
         if !device.is_null() {
@@ -152,10 +161,11 @@ fn refusal(server: Option<&str>, params: usize) -> String {
 }
 
 #[test]
-fn what_cannot_begin_and_what_ends_says_why_cut_to_fit() {
+fn failures_report_a_reason_truncated_to_fit() {
+    let _limit = watchdog::start();
     assert_eq!(refusal(None, 2), "options.server is NULL");
     let names = NAMES.into_iter();
-    let roster = loopback::roster(Edition { version: 1, expires: u64::MAX }, names, |_| false).unwrap();
+    let roster = loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, names, |_| false).unwrap();
     let introduction = Introduction { params: 2, ..Introduction::new("points").unwrap() };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let setup = Setup::loopback("127.0.0.1:0".parse().unwrap(), introduction);

@@ -1,4 +1,4 @@
-/* A device in C: a line y = a*x + b through points of its own. Arguments: server, name, shift. */
+/* A device in C: fits a line y = a*x + b to its points. Arguments: server, name, shift. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
         points.y[i] = 2.0f * points.x[i] + strtof(argv[3], NULL);
     }
     struct deltafl_trainer trainer = {&points, 2, points.count, loss, update};
-    struct deltafl_options options = {argv[1], NULL, argv[2], NULL, 3};
+    struct deltafl_options options = {argv[1], NULL, argv[2], NULL, 3, 0, true};
     struct deltafl_device *device = deltafl_join(&options, &trainer, error, sizeof error);
     if (!device) {
         fprintf(stderr, "%s\n", error);
@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
     }
     puts("joined");
     fflush(stdout);
-    getchar(); /* until whoever started this closes its standard input */
+    getchar(); /* until standard input is closed */
     deltafl_stop(device);
     puts("stopped");
     return 0;

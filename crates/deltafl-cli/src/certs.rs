@@ -58,6 +58,9 @@ pub(crate) enum CertsCommand {
         /// Days until devices take it no longer: sign again before
         #[arg(long, default_value_t = (LIFETIME.as_secs() / 86_400) as u32, value_parser = clap::value_parser!(u32).range(1..))]
         days: u32,
+        /// Runs that the devices may take part in, one per seed; never fewer than signed before. A server that lost its store needs one more
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+        runs: u64,
         #[command(flatten)]
         store: StoreArgs,
     },
@@ -122,7 +125,7 @@ pub(crate) fn run(command: CertsCommand) -> Result<()> {
             println!("Server certificate for {} in {}", hosts.join(", "), certs.join("server").display());
         }
         CertsCommand::Device(args) => devices(&args)?,
-        CertsCommand::Roster { certs, days, store } => sign_roster(&certs, days, &store)?,
+        CertsCommand::Roster { certs, days, runs, store } => sign_roster(&certs, days, runs, &store)?,
         CertsCommand::Show { folder, json } => show(&folder, json)?,
         CertsCommand::Revoke { name, certs, store } => {
             let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
@@ -158,20 +161,22 @@ fn devices(args: &DeviceArgs) -> Result<()> {
     })
 }
 
-fn sign_roster(certs: &Path, days: u32, store: &StoreArgs) -> Result<()> {
+fn sign_roster(certs: &Path, days: u32, runs: u64, store: &StoreArgs) -> Result<()> {
     let authority = Authority::open(&certs.join("ca")).map_err(identity_error)?;
     let federation = authority.federation();
     block_on(async {
         let store = store.open().await?;
         store.create_federation(federation).await.map_err(store_error)?;
         let lifetime = Duration::from_secs(86_400 * u64::from(days));
-        let roster = signed(&store, &authority, lifetime).await.map_err(renewal_error)?;
-        let edition = Roster::decode(roster.bytes).into_diagnostic()?.edition();
+        let roster = signed(&store, &authority, lifetime, runs).await.map_err(renewal_error)?;
+        let roster = Roster::decode(roster.bytes).into_diagnostic()?;
+        let (edition, runs) = (roster.edition(), roster.runs());
         let devices = store.device_count(federation).await.map_err(store_error)?;
-        let left = edition.left().map_or(0, |left| left.as_secs().div_ceil(86_400));
+        let left = edition.time_left().map_or(0, |left| left.as_secs().div_ceil(86_400));
         println!(
-            "Signed: the roster of {federation}, {devices} devices, version {}, for {left} days",
-            edition.version
+            "Signed: the roster of {federation}, {devices} devices, version {}, for {left} days and {runs} {}",
+            edition.version,
+            if runs == 1 { "run" } else { "runs" }
         );
         Ok(())
     })
@@ -192,8 +197,8 @@ async fn enrol(store: &Store, federation: &FederationName, devices: &[DeviceIden
 fn show(folder: &Path, as_json: bool) -> Result<()> {
     let mut found = Vec::new();
     let mut add = |what: String, certificate| {
-        let validity = Validity::of(certificate).map_err(|e| bad_input(e.to_string()))?;
-        found.push((what, Fingerprint::of(certificate), validity.not_after));
+        let validity = Validity::from_certificate(certificate).map_err(|e| bad_input(e.to_string()))?;
+        found.push((what, Fingerprint::for_certificate(certificate), validity.not_after));
         Ok::<_, Report>(())
     };
     if folder.join("device.json").exists() {

@@ -1,26 +1,19 @@
-//! `deltafl compare`: who got better and who got worse, device by device.
+//! `deltafl compare`: the devices with better and worse results under another model.
 
 use std::fmt::Write as _;
 
 use clap::builder::RangedU64ValueParser;
-use deltafl::data::Split;
+use deltafl_run::compare::{Bootstrap, Comparison, Difference, compare};
+use deltafl_run::text_table;
 use miette::IntoDiagnostic;
 
-mod operand;
-mod paired;
-
-use crate::error::bad_input;
-use crate::{run_names, table};
-use operand::Operand;
-use paired::{Bootstrap, Comparison, Difference};
+use crate::error::explained;
 
 /// Compare two tracks device by device, with bootstrap intervals
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "A track is fedavg, a level of θ, or the name that a report gives it. Without tracks, those of \
+#[command(after_help = "A track is fedavg, a level of θ, or its name in a report. Without tracks, those of \
 the same name are compared; with one run, its baseline with every other track.\n\nExamples:\n  \
-deltafl compare runs/emnist-linear\n  deltafl compare runs/emnist:fedavg runs/emnist:0.5\n  deltafl compare runs/old runs/new --json"
-)]
+deltafl compare runs/emnist-linear\n  deltafl compare runs/emnist:fedavg runs/emnist:0.5\n  deltafl compare runs/old runs/new --json")]
 pub(crate) struct Args {
     /// Before: a run folder, or RUN:TRACK
     #[arg(value_name = "RUN[:TRACK]")]
@@ -29,10 +22,10 @@ pub(crate) struct Args {
     #[arg(value_name = "RUN[:TRACK]")]
     after: Option<String>,
     /// Resamples of the devices
-    #[arg(long, default_value_t = 2000, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    #[arg(long, default_value_t = Bootstrap::default().resamples, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
     resamples: usize,
     /// Seed of the resamples
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = Bootstrap::default().seed)]
     seed: u64,
     /// Print the comparison, with every device, as JSON
     #[arg(long)]
@@ -41,71 +34,13 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> miette::Result<()> {
     let bootstrap = Bootstrap { resamples: args.resamples, seed: args.seed };
-    let mut before = Operand::read(&args.before)?;
-    let mut after = args.after.as_deref().map(Operand::read).transpose()?;
-    if let Some(after) = after.as_mut().filter(|after| after.folder != before.folder) {
-        tell_apart(&mut before, after);
-    }
-    let mut comparisons = Vec::new();
-    for (a, b) in pairs(&before, after.as_ref())? {
-        for split in [Split::Test, Split::Train] {
-            comparisons.extend(paired::compare(
-                &before,
-                a,
-                after.as_ref().unwrap_or(&before),
-                b,
-                split,
-                bootstrap,
-            ));
-        }
-    }
-    if comparisons.is_empty() {
-        return Err(bad_input("the two runs have no device in common").into());
-    }
+    let comparisons = compare(&args.before, args.after.as_deref(), bootstrap).map_err(explained)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&comparisons).into_diagnostic()?);
     } else {
         print!("{}", comparisons.iter().map(rendered).collect::<String>());
     }
     Ok(())
-}
-
-/// Names two runs so that they are not called the same.
-fn tell_apart(before: &mut Operand, after: &mut Operand) {
-    let names =
-        run_names::distinct(&[(&before.folder, &before.experiment), (&after.folder, &after.experiment)]);
-    for (run, name) in [before, after].into_iter().zip(names) {
-        run.name = name;
-    }
-}
-
-/// The tracks to compare: indices into the one run and the other.
-fn pairs(before: &Operand, after: Option<&Operand>) -> miette::Result<Vec<(usize, usize)>> {
-    let Some(after) = after else {
-        let from = before.track.unwrap_or_else(|| before.baseline());
-        let others: Vec<_> = (0..before.tracks.len()).filter(|&to| to != from).map(|to| (from, to)).collect();
-        return if others.is_empty() {
-            Err(bad_input(format!("{} has one track only", before.name)).help("name a second run").into())
-        } else {
-            Ok(others)
-        };
-    };
-    match (before.track, after.track) {
-        (Some(a), Some(b)) => Ok(vec![(a, b)]),
-        (Some(a), None) => Ok(vec![(a, after.called(&before.tracks[a].label)?)]),
-        (None, Some(b)) => Ok(vec![(before.called(&after.tracks[b].label)?, b)]),
-        (None, None) => {
-            let labels = before.tracks.iter().enumerate();
-            let shared: Vec<_> =
-                labels.filter_map(|(a, track)| after.called(&track.label).ok().map(|b| (a, b))).collect();
-            if shared.is_empty() {
-                return Err(bad_input("the two runs have no track of the same name")
-                    .help("name the tracks: RUN:TRACK")
-                    .into());
-            }
-            Ok(shared)
-        }
-    }
 }
 
 fn rendered(comparison: &Comparison) -> String {
@@ -133,7 +68,7 @@ fn rendered(comparison: &Comparison) -> String {
         );
     }
     if comparison.unpaired > 0 {
-        let _ = writeln!(text, "{} devices are in one of the two only, and left out", comparison.unpaired);
+        let _ = writeln!(text, "{} devices are in only one of the two and omitted", comparison.unpaired);
     }
     let _ = writeln!(text, "  {:<16} {:>9} {:>9} {:>9}   95 % interval", "", "before", "after", "change");
     for (name, difference) in [("mean", mean), ("90th percentile", p90)] {
@@ -144,7 +79,7 @@ fn rendered(comparison: &Comparison) -> String {
 }
 
 fn row(comparison: &Comparison, difference: &Difference) -> String {
-    let plain = |x: f64| table::number(x * comparison.shown(), comparison.decimals());
+    let plain = |x: f64| text_table::number(x * comparison.shown(), comparison.decimals());
     let signed = |x: f64| {
         let number = plain(x);
         if number.starts_with(['-', 'N', 'i']) { number } else { format!("+{number}") }

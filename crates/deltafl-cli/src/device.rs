@@ -14,16 +14,16 @@ use deltafl_device::{
 };
 use deltafl_device::{DialError, Server, Trust, is_refused_certificate};
 use deltafl_server::engine::Permille;
-use deltafl_wire::guard::{Adversary, Guard};
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::loopback;
+use deltafl_wire::threat::{Adversary, ThreatAssumptions};
 use miette::{IntoDiagnostic, Result};
 
 use crate::certs::identity_error;
 use crate::error::bad_input;
+use crate::interrupt::stop_on_interrupt;
 use crate::logs::LogArgs;
 use crate::run::KernelArgs;
-use crate::session::stop_on_interrupt;
 use crate::settings::ConfigArgs;
 
 mod audit;
@@ -116,6 +116,12 @@ pub(crate) struct ConsentArgs {
     /// Do not tell how models serve the examples that this device holds out, not even inside sums
     #[arg(long)]
     no_evaluation: bool,
+    /// Rounds of a run that must lie between two rounds that this device answers
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    rounds_between: u64,
+    /// Draw batches from the server's seed, for the bits of a simulation: the server then knows every random number of this device
+    #[arg(long)]
+    reproducible: bool,
     #[command(flatten)]
     guard: GuardArgs,
     #[command(flatten)]
@@ -145,13 +151,13 @@ enum TakenTo {
 }
 
 impl GuardArgs {
-    pub(crate) fn guard(&self) -> Result<Guard> {
+    pub(crate) fn guard(&self) -> Result<ThreatAssumptions> {
         let gamma = permille("--gamma", (1000.0 * self.gamma).ceil())?;
         let adversary = match self.adversary {
             TakenTo::Active => Adversary::Active,
             TakenTo::Curious => Adversary::Curious,
         };
-        Ok(Guard { adversary, gamma, accomplices: self.accomplices })
+        Ok(ThreatAssumptions { adversary, gamma, accomplices: self.accomplices })
     }
 }
 
@@ -179,6 +185,8 @@ impl ConsentArgs {
             work_per_day: Duration::from_secs(60 * self.work_per_day),
             max_passes: self.max_passes,
             evaluate: !self.no_evaluation,
+            rounds_between: self.rounds_between,
+            reproducible: self.reproducible,
             willing: self.conditions.willing()?,
         })
     }
@@ -237,6 +245,9 @@ async fn first_offer(server: &Server, name: &str, say: &(dyn Fn(&str) + Sync)) -
             }
             SessionError::Dial(DialError::Transport(_)) => {
                 say(&format!("{} cannot be reached; trying again in {} s", server.address, wait.as_secs()));
+            }
+            error if error.is_unavailable() => {
+                say(&format!("{error}; trying again in {} s", wait.as_secs()));
             }
             SessionError::Status(_) if refused < REFUSALS => {
                 refused += 1;

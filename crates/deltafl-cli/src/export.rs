@@ -1,15 +1,11 @@
-//! `deltafl export`: a run for other programs.
+//! `deltafl export`: exports a run for other programs.
 
 use std::path::PathBuf;
 
+use deltafl_run::export::{ExportFormat, export};
 use miette::{IntoDiagnostic, WrapErr};
 
-mod cohorts;
-mod event;
-mod tabular;
-mod tensorboard;
-
-use crate::error::make_folder;
+use crate::error::explained;
 
 /// Export a run for TensorBoard, or as tables that pandas and polars read
 #[derive(clap::Args, Debug)]
@@ -21,10 +17,10 @@ pub(crate) struct Args {
     /// The run folder
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// What to write
+    /// The format
     #[arg(long, value_enum)]
     format: Format,
-    /// Where to write [default: RUN/export/FORMAT]
+    /// The target folder [default: RUN/export/FORMAT]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print the paths written as JSON
@@ -40,30 +36,25 @@ enum Format {
     Csv,
     /// rounds.parquet, evaluations.parquet and devices.parquet
     Parquet,
-    /// cohorts.csv: who was drawn in every round of a simulation
+    /// cohorts.csv: the devices drawn in every round of a simulation
     Cohorts,
 }
 
-impl Format {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Tensorboard => "tensorboard",
-            Self::Csv => "csv",
-            Self::Parquet => "parquet",
-            Self::Cohorts => "cohorts",
+impl From<Format> for ExportFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Tensorboard => Self::Tensorboard,
+            Format::Csv => Self::Csv,
+            Format::Parquet => Self::Parquet,
+            Format::Cohorts => Self::Cohorts,
         }
     }
 }
 
 pub(crate) fn run(args: Args) -> miette::Result<()> {
-    let out = args.out.unwrap_or_else(|| args.run.join("export").join(args.format.name()));
-    make_folder(&out)?;
-    let written = match args.format {
-        Format::Tensorboard => tensorboard::write(&args.run, &out),
-        Format::Csv => tabular::write_csv(&args.run, &out),
-        Format::Parquet => tabular::write_parquet(&args.run, &out),
-        Format::Cohorts => cohorts::write(&args.run, &out),
-    };
+    let format = ExportFormat::from(args.format);
+    let out = args.out.unwrap_or_else(|| args.run.join("export").join(format.name()));
+    let written = export(&args.run, format, &out).map_err(explained);
     let written = written.wrap_err_with(|| format!("could not export {}", args.run.display()))?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&written).into_diagnostic()?);

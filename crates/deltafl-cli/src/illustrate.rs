@@ -4,22 +4,19 @@ use std::path::PathBuf;
 
 use deltafl::illustration::Illustration;
 use deltafl::superquantile::Conformity;
-use miette::{IntoDiagnostic, Result, WrapErr};
+use deltafl_run::illustration::write_illustration;
+use miette::{IntoDiagnostic, Result};
 
-use crate::canvas;
+use crate::error::explained;
 
-mod panels;
-
-use panels::Panels;
-
-/// Draw the paper's illustration: three Gaussian devices, and the models of two conformity levels
+/// Draw the paper's illustration: three Gaussian devices and the models of two conformity levels
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  deltafl illustrate --theta 0.6667 --out figures")]
 pub(crate) struct Args {
     /// The conformity level of the second model [default: 2/3]
     #[arg(long, value_parser = level)]
     theta: Option<Conformity>,
-    /// Draw other mixtures from P_θ
+    /// Seed of the mixtures drawn from P_θ
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The folder for illustration.svg and illustration.png
@@ -35,21 +32,9 @@ fn level(text: &str) -> Result<Conformity, String> {
 pub(crate) fn run(args: Args) -> Result<()> {
     let two_thirds = Conformity::try_from(2.0 / 3.0).into_diagnostic()?;
     let illustration = Illustration::new(args.theta.unwrap_or(two_thirds), args.seed);
-    let panels = Panels(&illustration);
-    let write = |name: &str, contents: &[u8]| {
-        let path = args.out.join(name);
-        std::fs::write(&path, contents)
-            .into_diagnostic()
-            .wrap_err_with(|| format!("cannot write {}", path.display()))?;
+    for path in write_illustration(&illustration, &args.out).map_err(explained)? {
         println!("{}", path.display());
-        Ok::<_, miette::Report>(())
-    };
-    std::fs::create_dir_all(&args.out)
-        .into_diagnostic()
-        .wrap_err_with(|| format!("cannot make the folder {}", args.out.display()))?;
-    write("illustration.svg", canvas::svg(&panels)?.as_bytes())?;
-    write("illustration.png", &canvas::png(&panels)?)?;
-
+    }
     let Illustration { theta, w_full, w_theta, worst, .. } = &illustration;
     println!("w_1 = ({:.4}, {:.4}), the model of θ = 1", w_full[0], w_full[1]);
     println!("w_θ = ({:.4}, {:.4}), the model of θ = {:.4}", w_theta[0], w_theta[1], theta.get());

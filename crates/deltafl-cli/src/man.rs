@@ -1,10 +1,11 @@
-//! `deltafl man`: the manual pages, for packages.
+//! `deltafl man`: writes the manual pages, for packages.
 
 use std::path::PathBuf;
 
+use deltafl_run::error::create_folder;
 use miette::{IntoDiagnostic, Result, WrapErr};
 
-use crate::error::make_folder;
+use crate::error::explained;
 
 /// Write the manual pages, one for each command
 #[derive(clap::Args, Debug)]
@@ -16,7 +17,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, command: clap::Command) -> Result<()> {
-    make_folder(&args.out)?;
+    create_folder(&args.out).map_err(explained)?;
     clap_mangen::generate_to(command, &args.out)
         .into_diagnostic()
         .wrap_err_with(|| args.out.display().to_string())

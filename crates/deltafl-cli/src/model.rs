@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use deltafl::compute::Threads;
 use deltafl::data::{Federation, Split};
-use deltafl::exchange::{Direct, Exchange as _};
+use deltafl::exchange::{Exchange as _, Simulation};
 use deltafl::params::Params;
 use deltafl::superquantile::{Bounds, Conformity};
 use deltafl::task::Metric;
 use deltafl::trainer::{LocalTrainer as _, Sgd};
 use deltafl_device::enrolment::{AskError, Knob};
+use deltafl_run::text_table;
 use deltafl_wire::card::{Card, CardLosses, HeldOutFigures};
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::identity::DeviceIdentity;
@@ -20,7 +20,6 @@ use serde::Serialize;
 use crate::certs::identity_error;
 use crate::error::bad_input;
 use crate::run::CpuArgs;
-use crate::table;
 
 /// Get the model of a level, and see which level serves this device best
 #[derive(clap::Subcommand, Debug)]
@@ -192,17 +191,17 @@ fn try_levels(data: &Path, source: &SourceArgs, cpu: &CpuArgs, json: bool) -> Re
     // What others told of held-out examples is in the terms of this device's own figure; their losses are of the examples that train.
     let held_out = tried.iter().any(|level| level.metric_of_others().is_some());
     let heading = best.shown.heading();
-    let digits = table::decimals(best.shown, tried.iter().map(|level| level.value));
+    let digits = text_table::decimals(best.shown, tried.iter().map(|level| level.value));
     println!("{:>9}  {:>8}  {heading:>8}  {:>13}  {:>13}", "θ", "loss", "median", "90th");
     for level in &tried {
         let mark = if level.theta == best.theta { "  ← serves this device best" } else { "" };
         let theta = level.theta.to_string();
-        let value = table::number(level.shown.shown(level.value), digits);
+        let value = text_table::number(level.shown.shown(level.value), digits);
         let [median, high] = match held_out {
             true => level
                 .metric_of_others()
                 .unwrap_or_default()
-                .map(|bounds| between(bounds, |value| table::number(level.shown.shown(value), digits))),
+                .map(|bounds| between(bounds, |value| text_table::number(level.shown.shown(value), digits))),
             false => level
                 .losses_of_others()
                 .unwrap_or_default()
@@ -252,9 +251,8 @@ fn evaluate(
         return Err(bad_input(format!("{refused}: it has {got} params where this data needs {needs}")).into());
     }
     let trainer = Sgd::new(&*model);
-    let compute =
-        Threads::new(&trainer, federation, cpu.threads).map_err(|e| bad_input(refused).because(e))?;
-    let mut exchange = Direct::new(compute, federation).map_err(|e| bad_input(refused).because(e))?;
+    let mut exchange = Simulation::with_threads(&trainer, federation, cpu.threads())
+        .map_err(|e| bad_input(refused).because(e))?;
     let (mut loss, mut value, mut examples) = (0.0, 0.0, 0.0);
     let held_out = federation.held_out().iter().any(Option::is_some);
     let splits = [Split::Test, Split::Train, Split::Validation];

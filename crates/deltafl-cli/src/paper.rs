@@ -1,34 +1,29 @@
-//! `deltafl paper`: the paper's experiments, by name, from imported data to tables.
+//! `deltafl paper`: runs the paper's experiments by name, from imported data to tables.
 
 use std::fs;
 use std::num::NonZeroU64;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use deltafl_data::experiment::Experiment;
+use deltafl_run::paper::estimate::{HumanDuration, Left, Pace};
+use deltafl_run::paper::{MissingData, Pair, PaperComparison, find_federation};
+use deltafl_run::report::{ReportFigures, write_report};
+use deltafl_run::{Ended, RunOptions, Start, Stopped, session};
 use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
-mod beside;
-mod data;
-pub(crate) mod estimate;
-mod presets;
+use crate::error::{self, explained};
+use crate::interrupt::stop_on_interrupt;
+use crate::progress::{Progress, warn_of_idle_rounds};
+use crate::run::{MachineArgs, refuse_ranks};
 
-use crate::error::BadInput;
-use crate::gpu::Wish;
-use crate::progress::Show;
-use crate::run::Machine;
-use crate::session::{self, Ended, Options, Start, Stopped};
-use crate::{error, experiment_file, idle, report};
-use beside::Beside;
-use estimate::{Left, Pace, Spoken};
-use presets::{Pair, Preset};
-
-/// Run the paper's experiments: from imported data to its tables, beside the paper's own figures
+/// Run the paper's experiments, from imported data to tables with the paper's results for
+/// comparison
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Interrupted or killed, the same command goes on where it was. Where the paper and its released code differ, the \
-experiment says which it takes (--print shows it), and the other is one --set away.
+    after_help = "After an interruption, the same command continues the run. If the paper and its released code differ, the \
+experiment file states which one it follows (see --print); --set selects the other.
 
 Examples:
   deltafl data import shakespeare pg100.txt.gz --out data/shakespeare
@@ -37,10 +32,10 @@ Examples:
   deltafl paper --all"
 )]
 pub(crate) struct Args {
-    /// The data set and the model [default: all whose data is there]
-    #[arg(value_enum)]
+    /// The data set and the model [default: all whose data is available]
+    #[arg(value_parser = pairs())]
     pair: Option<Pair>,
-    /// Every pair: it is an error that the data of one is missing
+    /// Run every pair; missing data is an error
     #[arg(long, conflicts_with = "pair")]
     all: bool,
     /// Seeds 1 to N
@@ -49,7 +44,8 @@ pub(crate) struct Args {
     /// Rounds [default: the paper's]
     #[arg(long, value_name = "N")]
     rounds: Option<NonZeroU64>,
-    /// Where the federations lie: emnist, sent140-mean, sent140, shakespeare; or the one of PAIR itself
+    /// The folder of the federations emnist, sent140-mean, sent140 and shakespeare, or the
+    /// federation of PAIR itself
     #[arg(long, value_name = "DIR", default_value = "data")]
     data: PathBuf,
     /// The folder for runs and tables
@@ -59,22 +55,31 @@ pub(crate) struct Args {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     #[command(flatten)]
-    machine: Machine,
-    /// Print the estimate of time and train nothing
+    machine: MachineArgs,
+    /// Print a time estimate and train nothing
     #[arg(long)]
     estimate: bool,
     /// Print the experiment file and train nothing
     #[arg(long)]
     print: bool,
-    /// Print the figures as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
-    /// Fill the terminal with a dashboard: loss curves, tail, η, percentiles, throughput, time left
+    /// Show a full-screen dashboard: loss curves, tail, η, percentiles, throughput, time left
     #[arg(long)]
     tui: bool,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// Returns a parser for the names of pairs.
+fn pairs() -> impl TypedValueParser<Value = Pair> {
+    let value = |pair: Pair| PossibleValue::new(pair.preset().name).help(pair.preset().about);
+    PossibleValuesParser::new(Pair::ALL.map(value)).map(|name| {
+        let named = |pair: &Pair| pair.preset().name == name;
+        Pair::ALL.into_iter().find(named).expect("one of the possible values")
+    })
 }
 
 /// A pair that is ready to run.
@@ -85,21 +90,21 @@ struct Job {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let pairs = args.pair.map_or_else(|| Pair::value_variants().to_vec(), |pair| vec![pair]);
+    let pairs = args.pair.map_or_else(|| Pair::ALL.to_vec(), |pair| vec![pair]);
     if args.print {
         pairs.iter().for_each(|pair| print!("{}", pair.preset().text));
         return Ok(());
     }
-    session::refuse_ranks("mpirun deltafl run experiments/paper/PAIR.toml")?;
+    refuse_ranks("mpirun deltafl run experiments/paper/PAIR.toml")?;
     let jobs = jobs(&args, &pairs)?;
     estimate(&args, &jobs)?;
     if args.estimate {
         return Ok(());
     }
-    let show = Show::new(args.tui, args.quiet || args.json, session::stop_on_interrupt())?;
+    let progress = Progress::new(args.tui, args.quiet || args.json)?;
     let (mut results, mut stopped) = (Vec::new(), None);
     for job in &jobs {
-        match train(&args, job, &show)? {
+        match train(&args, job, &progress)? {
             Ok(beside) => results.push(beside),
             Err(place) => {
                 stopped = Some((job, place));
@@ -107,12 +112,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
             }
         }
     }
-    // The dashboard gives the terminal back before anything is said.
-    drop(show);
+    // The dashboard restores the terminal before anything is printed.
+    drop(progress);
     if let Some((job, place)) = stopped {
         return Err(interrupted(&args, job, Some(place)));
     }
-    let markdown: String = results.iter().map(Beside::markdown).collect();
+    let markdown: String = results.iter().map(PaperComparison::markdown).collect();
     let tables = args.out.join("paper.md");
     fs::write(&tables, markdown).into_diagnostic().wrap_err_with(|| tables.display().to_string())?;
     if args.json {
@@ -125,27 +130,31 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The pairs whose data is there.
+/// Returns the pairs whose data is available.
 fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
     let (mut jobs, mut missing) = (Vec::new(), Vec::new());
     for &pair in pairs {
         let preset = pair.preset();
-        match data::find(preset, &args.data, args.pair.is_some()) {
+        match find_federation(preset, &args.data, args.pair.is_some()) {
             Some(federation) => {
-                let experiment = experiment(args, preset, &federation)?;
+                let rounds = args.rounds.map(|rounds| format!("rounds={rounds}"));
+                let overrides: Vec<String> = rounds.into_iter().chain(args.overrides.clone()).collect();
+                let experiment =
+                    preset.experiment_with(&federation, args.seeds, &overrides).map_err(explained)?;
                 jobs.push(Job { pair, experiment, out: args.out.join(preset.name) });
             }
             None => missing.push(preset),
         }
     }
     if jobs.is_empty() || (args.all && !missing.is_empty()) {
-        return Err(data::missing(&missing, &args.data).into());
+        let can_fetch = cfg!(feature = "fetch");
+        return Err(explained(MissingData { presets: missing, data: args.data.clone(), can_fetch }));
     }
     for preset in missing {
         say(
             args,
             &format!(
-                "{0}: left out, its data is not there; `deltafl paper {0}` says how to get it",
+                "{0}: skipped, its data is missing; `deltafl paper {0}` explains how to get it",
                 preset.name
             ),
         );
@@ -153,56 +162,37 @@ fn jobs(args: &Args, pairs: &[Pair]) -> Result<Vec<Job>> {
     Ok(jobs)
 }
 
-/// The experiment of a pair, with what the arguments change.
-fn experiment(args: &Args, preset: &Preset, federation: &Path) -> Result<Experiment, BadInput> {
-    let seeds: Vec<String> = (1..=args.seeds.get()).map(|seed| seed.to_string()).collect();
-    let source = toml::Value::from(federation.display().to_string());
-    let mut overrides = vec![format!("seeds=[{}]", seeds.join(",")), format!("data.source={source}")];
-    overrides.extend(args.rounds.map(|rounds| format!("rounds={rounds}")));
-    overrides.extend(args.overrides.iter().cloned());
-    experiment_file::parse(&preset_path(preset), preset.text, &overrides)
-}
-
-/// The experiment of a pair as the paper has it.
-fn experiment_of_paper(preset: &Preset) -> Experiment {
-    experiment_file::checked(&preset_path(preset), preset.text)
-        .expect("a test parses every embedded experiment")
-}
-
-fn preset_path(preset: &Preset) -> PathBuf {
-    PathBuf::from(format!("{}.toml", preset.name))
-}
-
-/// Where the command was stopped.
+/// The point at which the command was stopped.
 #[derive(serde::Serialize)]
-struct Place {
+struct StoppedPaper {
     pair: &'static str,
-    /// Missing where its time was being estimated.
+    /// `None` if the command was stopped during the time estimate.
     #[serde(flatten)]
     run: Option<Stopped>,
 }
 
 fn interrupted(args: &Args, job: &Job, run: Option<Stopped>) -> Report {
-    let place = Place { pair: job.pair.preset().name, run };
+    let place = StoppedPaper { pair: job.pair.preset().name, run };
     error::interrupted(args.json, &place, &error::same_command())
 }
 
-/// Says how long it will take, from a few rounds of each pair.
+/// Prints the estimated duration, measured with a few rounds of each pair.
 fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
     let mut total = Duration::ZERO;
     for job in jobs {
         let (experiment, name) = (&job.experiment, job.pair.preset().name);
-        let left = Left::of(experiment, &job.out)?;
+        let left = Left::of(experiment, &job.out).map_err(explained)?;
         if left == Left::default() {
             say(args, &format!("{name}: finished"));
             continue;
         }
         if !args.quiet && !args.json {
-            eprintln!("timing a few rounds of {name} …");
+            eprintln!("measuring a few rounds of {name} …");
         }
-        let federation = session::load(experiment)?;
-        let wish = Wish::for_run(&job.out, args.machine.compute);
-        let Some(pace) = Pace::measure(experiment, &federation, &args.machine, wish)? else {
+        let federation = session::load(experiment).map_err(explained)?;
+        let machine = args.machine.machine();
+        let pace = Pace::measure(experiment, &federation, &job.out, &machine, stop_on_interrupt());
+        let Some(pace) = pace.map_err(explained)? else {
             return Err(interrupted(args, job, None));
         };
         let time = pace.time(left);
@@ -212,17 +202,17 @@ fn estimate(args: &Args, jobs: &[Job]) -> Result<()> {
             &format!(
                 "{name}: {} rounds at {} and {} evaluations at {} for {} tracks: {} {}",
                 left.rounds,
-                Spoken(pace.round),
+                HumanDuration(pace.round),
                 left.evaluations,
-                Spoken(pace.evaluation),
+                HumanDuration(pace.evaluation),
                 experiment.labels().len(),
                 if pace.side_by_side { "side by side at most" } else { "about" },
-                Spoken(time)
+                HumanDuration(time)
             ),
         );
     }
     if jobs.len() > 1 {
-        say(args, &format!("in all about {}", Spoken(total)));
+        say(args, &format!("in all about {}", HumanDuration(total)));
     }
     Ok(())
 }
@@ -235,24 +225,19 @@ fn say(args: &Args, line: &str) {
     }
 }
 
-/// Trains a pair and writes its report; where it was stopped, when the user asks for it.
-fn train(args: &Args, job: &Job, show: &Show<'_>) -> Result<Result<Beside, Stopped>> {
-    let options = Options {
-        out: &job.out,
-        start: Start::Any,
-        threads: args.machine.cpu.threads,
-        kernel: args.machine.kernel(),
-        compute: args.machine.compute,
-        show,
-    };
-    let federation = session::load(&job.experiment)?;
-    let summary = match session::run_on(job.experiment.clone(), &federation, &options)? {
+/// Trains a pair and writes its report. Returns the point at which it was stopped, if the user
+/// stops it.
+fn train(args: &Args, job: &Job, progress: &Progress) -> Result<Result<PaperComparison, Stopped>> {
+    let options =
+        RunOptions { out: &job.out, start: Start::Any, machine: args.machine.machine(), listener: progress };
+    let federation = session::load(&job.experiment).map_err(explained)?;
+    let ended = session::run_on(job.experiment.clone(), &federation, &options);
+    let summary = match ended.map_err(explained)? {
         Ended::Finished(summary) => summary,
         Ended::Interrupted(stopped) => return Ok(Err(stopped)),
-        #[cfg(feature = "mpi")]
-        Ended::Followed => unreachable!("this command refuses to run on ranks"),
+        _ => unreachable!("this command refuses to run on ranks"),
     };
-    report::write_report(&[&job.out], &job.out)?;
-    idle::warn(&summary, &job.experiment);
-    Ok(Ok(Beside::new(job.pair, &summary, federation.len())))
+    write_report(&[&job.out], &job.out, ReportFigures::Drawn).map_err(explained)?;
+    warn_of_idle_rounds(&summary, &job.experiment);
+    Ok(Ok(PaperComparison::new(job.pair, &summary, federation.len())))
 }

@@ -1,132 +1,112 @@
-//! Progress of a run: a bar or a dashboard on a terminal, plain lines elsewhere, nothing when quiet.
+//! Progress of runs on standard error: a bar or a dashboard on a terminal, plain lines elsewhere,
+//! nothing with `--quiet`.
 
 use std::io::IsTerminal;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use deltafl::algorithm::TrackLabel;
-use deltafl::data::Split;
-use deltafl::exchange::SplitEvaluation;
-use deltafl::metrics::Figures;
-use deltafl::task::Unit;
 use deltafl::training::{RoundRecord, State};
 use deltafl_data::experiment::Experiment;
+use deltafl_data::run_folder::Summary;
+use deltafl_run::sweep::train::SweepListener;
+use deltafl_run::{Listener, SeedEvaluation, idle_rounds};
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::Result;
 
-use crate::dashboard::{Dashboard, Notes};
-use crate::table;
+use crate::dashboard::Dashboard;
+use crate::interrupt::stop_on_interrupt;
 
-/// A program that trains by the library and shows progress itself.
-pub trait Listener: Sync {
-    /// The flag that ends the run after the round.
-    fn stop(&self) -> &AtomicBool;
-
-    /// A seed begins, `done` rounds of it earlier.
-    fn begin(&self, experiment: &Experiment, seed: u64, done: u64);
-
-    /// A round of all tracks is done.
-    fn round(&self, records: &[RoundRecord]);
-
-    /// Every device has been evaluated; `headline` is the line that the command shows.
-    fn evaluation(&self, seed: u64, round: u64, headline: &str);
-
-    /// Something to know of the run: a warning.
-    fn warn(&self, text: &str);
+/// Displays the progress of a run.
+pub(crate) struct Progress {
+    shown: Shown,
+    /// The bar of the current seed, or of all seeds.
+    bar: Mutex<Option<Bar>>,
 }
 
-/// What a command shows of a run, on standard error.
-pub(crate) enum Show<'a> {
+enum Shown {
     /// A bar on a terminal, lines elsewhere.
     Plain,
     /// Nothing.
     Quiet,
-    /// Rounds on a bar that several runs share.
-    Shared(ProgressBar),
     /// A dashboard that fills the terminal until this is dropped.
     Dashboard(Dashboard),
-    /// What a listener makes of it.
-    Listener(&'a dyn Listener),
 }
 
-impl Show<'_> {
-    /// Says what a person should know of a run, where there is room for it.
-    pub(crate) fn say(&self, text: &str) {
+enum Bar {
+    Seed(ProgressBar),
+    AllSeeds(ProgressBar),
+}
+
+impl Bar {
+    fn bar(&self) -> &ProgressBar {
         match self {
-            Self::Plain => eprintln!("{text}"),
-            Self::Listener(listener) => listener.warn(text.strip_prefix("warning: ").unwrap_or(text)),
-            Self::Quiet | Self::Shared(_) | Self::Dashboard(_) => {}
+            Self::Seed(bar) | Self::AllSeeds(bar) => bar,
         }
     }
+}
 
-    /// Progress, unless asked for none.
+impl Progress {
+    /// Creates a plain display, or none if `quiet` is set.
     pub(crate) fn unless(quiet: bool) -> Self {
-        if quiet { Self::Quiet } else { Self::Plain }
+        Self { shown: if quiet { Shown::Quiet } else { Shown::Plain }, bar: Mutex::default() }
     }
 
-    /// A dashboard if asked for one and there is a terminal; otherwise as [`Self::unless`].
-    pub(crate) fn new(tui: bool, quiet: bool, stop: &'static AtomicBool) -> Result<Self> {
-        let dashboard = if tui && !quiet { Dashboard::open(stop)? } else { None };
-        Ok(dashboard.map_or_else(|| Self::unless(quiet), Self::Dashboard))
+    /// Opens a dashboard if `tui` is set and there is a terminal. Otherwise, the same as
+    /// [`Self::unless`].
+    pub(crate) fn new(tui: bool, quiet: bool) -> Result<Self> {
+        let dashboard = if tui && !quiet { Dashboard::open(stop_on_interrupt())? } else { None };
+        Ok(match dashboard {
+            Some(dashboard) => Self { shown: Shown::Dashboard(dashboard), bar: Mutex::default() },
+            None => Self::unless(quiet),
+        })
     }
 
-    /// For the seeds of a run side by side: on a terminal one bar of them all.
-    pub(crate) fn over_seeds(&self, experiment: &Experiment, seeds: &[State]) -> Self {
-        match self {
-            Self::Plain if std::io::stderr().is_terminal() => {
-                let done = seeds.iter().map(|state| state.round).sum();
-                Self::Shared(shared_bar("seeds", experiment.rounds() * seeds.len() as u64, done))
-            }
-            Self::Plain => Self::Plain,
-            Self::Shared(bar) => Self::Shared(bar.clone()),
-            Self::Listener(listener) => Self::Listener(*listener),
-            Self::Quiet | Self::Dashboard(_) => Self::Quiet,
+    fn on_terminal(&self) -> bool {
+        matches!(self.shown, Shown::Plain) && std::io::stderr().is_terminal()
+    }
+
+    fn bar(&self) -> MutexGuard<'_, Option<Bar>> {
+        self.bar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces or removes the bar.
+    fn replace_bar(&self, bar: Option<Bar>) {
+        if let Some(before) = std::mem::replace(&mut *self.bar(), bar) {
+            before.bar().finish_and_clear();
         }
     }
 }
 
-/// A bar of the rounds of several runs, `done` of them earlier.
-pub(crate) fn shared_bar(of: &str, rounds: u64, done: u64) -> ProgressBar {
-    let style = format!("{{bar:30}} round {{pos}}/{{len}} of all {of} · {{per_sec}} · {{eta}} left");
-    let style = ProgressStyle::with_template(&style).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(rounds).with_style(style.progress_chars("━╸─")).with_position(done);
-    bar.reset_eta();
-    bar.enable_steady_tick(Duration::from_millis(250));
-    bar
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.replace_bar(None);
+    }
 }
 
-/// How the progress of one seed is shown.
-pub(crate) enum Progress<'a> {
-    /// A bar that redraws itself.
-    Bar(ProgressBar),
-    /// A line per evaluation.
-    Lines,
-    /// Nothing.
-    Quiet,
-    /// Rounds only.
-    Shared(ProgressBar),
-    /// Everything.
-    Dashboard(Notes),
-    /// What a listener makes of it.
-    Listener(&'a dyn Listener),
-}
+impl Listener for Progress {
+    fn stop(&self) -> &AtomicBool {
+        stop_on_interrupt()
+    }
 
-impl<'a> Progress<'a> {
-    /// For a seed of an experiment, `done` rounds of it earlier.
-    pub(crate) fn new(show: &Show<'a>, experiment: &Experiment, seed: u64, done: u64) -> Self {
-        match show {
-            Show::Quiet => return Self::Quiet,
-            Show::Shared(bar) => return Self::Shared(bar.clone()),
-            Show::Dashboard(dashboard) => {
-                dashboard.notes().begin(experiment, seed, done);
-                return Self::Dashboard(dashboard.notes().clone());
-            }
-            Show::Listener(listener) => {
-                listener.begin(experiment, seed, done);
-                return Self::Listener(*listener);
-            }
-            Show::Plain if !std::io::stderr().is_terminal() => return Self::Lines,
-            Show::Plain => {}
+    fn shows_seeds_side_by_side(&self) -> bool {
+        !matches!(self.shown, Shown::Dashboard(_))
+    }
+
+    fn begin_side_by_side(&self, experiment: &Experiment, seeds: &[State]) {
+        if self.on_terminal() {
+            let done = seeds.iter().map(|state| state.round).sum();
+            let bar = shared_bar("seeds", experiment.rounds() * seeds.len() as u64, done);
+            self.replace_bar(Some(Bar::AllSeeds(bar)));
+        }
+    }
+
+    fn begin(&self, experiment: &Experiment, seed: u64, done: u64) {
+        if let Shown::Dashboard(dashboard) = &self.shown {
+            dashboard.notes().begin(experiment, seed, done);
+        }
+        if !self.on_terminal() || matches!(*self.bar(), Some(Bar::AllSeeds(_))) {
+            return;
         }
         let style = "{prefix:>12} {bar:30} round {pos}/{len} · {per_sec} · {eta} left · {wide_msg}";
         let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -135,64 +115,114 @@ impl<'a> Progress<'a> {
         bar.set_prefix(format!("seed {seed}"));
         bar.reset_eta();
         bar.enable_steady_tick(Duration::from_millis(250));
-        Self::Bar(bar)
+        self.replace_bar(Some(Bar::Seed(bar)));
     }
 
-    /// A round of all tracks is done.
-    pub(crate) fn round(&self, records: &[RoundRecord]) {
-        match self {
-            Self::Bar(bar) | Self::Shared(bar) => bar.inc(1),
-            Self::Dashboard(notes) => notes.round(records),
-            Self::Listener(listener) => listener.round(records),
-            Self::Lines | Self::Quiet => {}
+    fn round(&self, records: &[RoundRecord]) {
+        if let Shown::Dashboard(dashboard) = &self.shown {
+            dashboard.notes().round(records);
+        }
+        if let Some(bar) = &*self.bar() {
+            bar.bar().inc(1);
         }
     }
 
-    /// Every device has been evaluated.
-    pub(crate) fn evaluation(
-        &self,
-        seed: u64,
-        round: u64,
-        labels: &[TrackLabel],
-        splits: &[SplitEvaluation],
-    ) {
-        let line = || headline(labels, splits);
-        match self {
-            Self::Bar(bar) => bar.set_message(line()),
-            Self::Lines => eprintln!("seed {seed}, round {round}: {}", line()),
-            Self::Dashboard(notes) => notes.evaluation(round, splits),
-            Self::Listener(listener) => listener.evaluation(seed, round, &line()),
-            Self::Quiet | Self::Shared(_) => {}
+    fn evaluation(&self, evaluation: &SeedEvaluation<'_>) {
+        let SeedEvaluation { seed, round, splits, .. } = *evaluation;
+        match &self.shown {
+            Shown::Dashboard(dashboard) => dashboard.notes().evaluation(round, splits),
+            Shown::Plain => match &*self.bar() {
+                Some(Bar::Seed(bar)) => bar.set_message(evaluation.headline()),
+                Some(Bar::AllSeeds(_)) => {}
+                None => eprintln!("seed {seed}, round {round}: {}", evaluation.headline()),
+            },
+            Shown::Quiet => {}
         }
     }
 
-    /// The run is over.
-    pub(crate) fn finish(&self) {
-        if let Self::Bar(bar) = self {
-            bar.finish_and_clear();
+    fn end(&self, _: u64) {
+        if matches!(*self.bar(), Some(Bar::Seed(_))) {
+            self.replace_bar(None);
+        }
+    }
+
+    fn note(&self, text: &str) {
+        if matches!(self.shown, Shown::Plain) {
+            eprintln!("{text}");
+        }
+    }
+
+    fn warn(&self, text: &str) {
+        self.note(&format!("warning: {text}"));
+    }
+}
+
+/// Prints a warning for every track in which most rounds changed nothing.
+pub(crate) fn warn_of_idle_rounds(summary: &Summary, experiment: &Experiment) {
+    let warnings = idle_rounds::warnings(summary, experiment);
+    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+}
+
+/// Displays the progress of a sweep.
+pub(crate) struct SweepProgress {
+    quiet: bool,
+    bar: Mutex<ProgressBar>,
+}
+
+impl SweepProgress {
+    /// Creates a display, or none if `quiet` is set.
+    pub(crate) fn unless(quiet: bool) -> Self {
+        Self { quiet, bar: Mutex::new(ProgressBar::hidden()) }
+    }
+
+    fn bar(&self) -> MutexGuard<'_, ProgressBar> {
+        self.bar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn print(&self, line: &str) {
+        let bar = self.bar();
+        match (self.quiet, bar.is_hidden()) {
+            (true, _) => {}
+            (false, true) => eprintln!("{line}"),
+            (false, false) => bar.println(line),
         }
     }
 }
 
-/// The 90th percentile of the test error of each track.
-fn headline(labels: &[TrackLabel], splits: &[SplitEvaluation]) -> String {
-    let of = |wanted: Split| splits.iter().find(|split| split.split == wanted && !split.devices.is_empty());
-    // A federation without test devices is judged by those that train.
-    let Some(judged) = of(Split::Test).or_else(|| of(Split::Train)) else { return String::new() };
-    let metric = judged.task.primary();
-    let of_track = |(i, label): (usize, &TrackLabel)| {
-        let p90 = Figures::of_primary(judged, i).and_then(|figures| figures.percentile(90))?;
-        let shown = metric.shown(p90);
-        Some(if metric.unit == Unit::Share {
-            format!("{label} {shown:.1} %")
-        } else {
-            format!("{label} {}", table::number(shown, table::places([shown])))
-        })
-    };
-    let figures: Vec<String> = labels.iter().enumerate().filter_map(of_track).collect();
-    if figures.is_empty() {
-        String::new()
-    } else {
-        format!("90th percentile of the {}: {}", metric.title, figures.join(", "))
+impl SweepListener for SweepProgress {
+    fn stop(&self) -> &AtomicBool {
+        stop_on_interrupt()
     }
+
+    fn begin(&self, rounds: u64, done: u64) {
+        if !self.quiet && std::io::stderr().is_terminal() {
+            *self.bar() = shared_bar("points", rounds, done);
+        }
+    }
+
+    fn round(&self) {
+        self.bar().inc(1);
+    }
+
+    fn finished(&self, done: usize, of: usize, name: &str) {
+        self.print(&format!("{done} of {of} points: {name}"));
+    }
+
+    fn busy(&self, name: &str) {
+        self.print(&format!("{name} is being trained by another process"));
+    }
+
+    fn end(&self) {
+        self.bar().finish_and_clear();
+    }
+}
+
+/// Creates a bar for the rounds of several runs, of which `done` were trained earlier.
+fn shared_bar(of: &str, rounds: u64, done: u64) -> ProgressBar {
+    let style = format!("{{bar:30}} round {{pos}}/{{len}} of all {of} · {{per_sec}} · {{eta}} left");
+    let style = ProgressStyle::with_template(&style).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(rounds).with_style(style.progress_chars("━╸─")).with_position(done);
+    bar.reset_eta();
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
 }

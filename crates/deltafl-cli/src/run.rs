@@ -1,15 +1,18 @@
-//! `deltafl run`: train an experiment.
+//! `deltafl run`: trains an experiment.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use deltafl::kernel::Isa;
 use deltafl_cuda::Place;
+use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder;
+use deltafl_run::error::shell_quoted;
+use deltafl_run::{Ended, Machine, RunOptions, Start, by_class, experiment_file, session, text_table};
 use miette::Result;
 
-use crate::progress::Show;
-use crate::session::{self, Ended, Options, Start};
-use crate::{by_class, error, experiment_file, idle, table};
+use crate::error::{self, explained, folder_error};
+use crate::progress::{Progress, warn_of_idle_rounds};
 
 /// Train an experiment
 #[derive(clap::Args, Debug)]
@@ -24,18 +27,18 @@ pub(crate) struct Args {
     /// The run folder [default: runs/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with the run in the folder; a finished one grows when the experiment asks for more rounds
+    /// Continue the run in the folder; a finished run can be extended with more rounds
     #[arg(long)]
     resume: bool,
     /// Override a key of the experiment; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     #[command(flatten)]
-    machine: Machine,
+    machine: MachineArgs,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// Fill the terminal with a dashboard: loss curves, tail, η, percentiles, throughput, time left
+    /// Show a full-screen dashboard: loss curves, tail, η, percentiles, throughput, time left
     #[arg(long)]
     tui: bool,
     /// Show no progress
@@ -43,90 +46,120 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-/// What of the machine to use.
+/// The parts of the machine to use.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Machine {
+pub(crate) struct MachineArgs {
     #[command(flatten)]
     pub(crate) cpu: CpuArgs,
-    /// Where devices compute: cpu, cuda, cuda:N, or auto for a GPU where there is one and it has kernels for the model
+    /// Compute backend: cpu, cuda, cuda:N, or auto for a GPU if there is one with kernels for the
+    /// model
     #[arg(long, value_name = "PLACE", default_value_t = Place::Auto)]
-    pub(crate) compute: Place,
+    compute: Place,
 }
 
-impl Machine {
-    /// The instruction set of the kernels.
-    pub(crate) fn kernel(&self) -> Isa {
-        self.cpu.kernel.isa()
+impl MachineArgs {
+    /// Returns the parts of the machine.
+    pub(crate) fn machine(&self) -> Machine {
+        Machine { threads: self.cpu.threads(), kernel: self.cpu.kernel.isa(), compute: self.compute }
     }
 }
 
-/// What of the CPU to use, for commands that compute nowhere else.
+/// The CPU options, for commands that compute only on the CPU.
 #[derive(clap::Args, Debug)]
 pub(crate) struct CpuArgs {
-    /// Number of threads; the result has the same bits for any [default: one per core]
+    /// Number of threads; the result is the same to the bit for any number [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub(crate) threads: usize,
+    threads: usize,
     #[command(flatten)]
     pub(crate) kernel: KernelArgs,
 }
 
-/// Which kernels to use: the part of the machine that a single device and a server choose.
+impl CpuArgs {
+    /// Returns the number of threads; one per core if `None`.
+    pub(crate) fn threads(&self) -> Option<NonZeroUsize> {
+        NonZeroUsize::new(self.threads)
+    }
+}
+
+/// The kernel options, for single devices and servers.
 #[derive(clap::Args, Debug)]
 pub(crate) struct KernelArgs {
-    /// Pin the kernels to an instruction set: reference, avx2, avx512 [default: the best here]
+    /// Use the kernels of an instruction set: reference, avx2, avx512 [default: the best of this
+    /// CPU]
     #[arg(long, value_name = "SET")]
     kernel: Option<Isa>,
 }
 
 impl KernelArgs {
-    /// The instruction set of the kernels.
+    /// Returns the instruction set of the kernels.
     pub(crate) fn isa(&self) -> Isa {
         self.kernel.unwrap_or_else(Isa::detect)
     }
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
+    let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
     let out = args.out.unwrap_or_else(|| PathBuf::from("runs").join(experiment.name()));
-    let show = Show::new(args.tui, args.quiet || args.json, session::stop_on_interrupt())?;
-    let options = Options {
+    let progress = Progress::new(args.tui, args.quiet || args.json)?;
+    let options = RunOptions {
         out: &out,
         start: if args.resume { Start::Resume } else { Start::New },
-        threads: args.machine.cpu.threads,
-        kernel: args.machine.kernel(),
-        compute: args.machine.compute,
-        show: &show,
+        machine: args.machine.machine(),
+        listener: &progress,
     };
-    let ended = session::run(experiment, &options);
-    drop(show);
-    match ended? {
+    let ended = train(experiment, &options);
+    drop(progress);
+    let summary = match ended? {
         Ended::Interrupted(stopped) => {
-            let go_on = go_on(&args.experiment, &out, &args.overrides);
-            return Err(error::interrupted(args.json, &stopped, &go_on));
+            let resume = resume_command(&args.experiment, &out, &args.overrides);
+            return Err(error::interrupted(args.json, &stopped, &resume));
         }
-        #[cfg(feature = "mpi")]
-        Ended::Followed => {}
-        Ended::Finished(summary) => {
-            if args.json {
-                println!("{}", serde_json::to_string_pretty(&summary).unwrap_or_default());
-            } else {
-                print!("{}", table::render(&summary));
-                if let Some(classes) = run_folder::read_classes(&out).map_err(session::folder_error)? {
-                    let tracks: Vec<String> = summary.tracks.iter().map(|track| track.name.clone()).collect();
-                    print!("{}", by_class::rendered(&classes, &tracks));
-                }
-                println!("\nRun folder: {}", out.display());
-            }
-            idle::warn(&summary, &run_folder::read_experiment(&out).map_err(session::folder_error)?);
+        Ended::Finished(summary) => summary,
+        _ => return Ok(()),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&summary).unwrap_or_default());
+    } else {
+        print!("{}", text_table::render(&summary));
+        if let Some(classes) = run_folder::read_classes(&out).map_err(folder_error)? {
+            let tracks: Vec<String> = summary.tracks.iter().map(|track| track.name.clone()).collect();
+            print!("{}", by_class::rendered(&classes, &tracks));
         }
+        println!("\nRun folder: {}", out.display());
     }
+    warn_of_idle_rounds(&summary, &run_folder::read_experiment(&out).map_err(folder_error)?);
     Ok(())
 }
 
-/// The command that goes on with a run that was stopped.
-fn go_on(experiment: &Path, out: &Path, overrides: &[String]) -> String {
-    let path = |path: &Path| error::quoted(&path.display().to_string());
+/// Trains all seeds of an experiment: in this process, or on the ranks of an MPI job.
+pub(crate) fn train(experiment: Experiment, options: &RunOptions<'_>) -> Result<Ended> {
+    #[cfg(feature = "mpi")]
+    if deltafl_run::cluster::launched() {
+        let failed = |rank: &str, error: deltafl_run::RunError| {
+            let report = explained(error);
+            eprintln!("{rank}\nError: {report:?}");
+            error::exit_code(&report)
+        };
+        return deltafl_run::cluster::run(experiment, options, &failed).map_err(explained);
+    }
+    session::run(experiment, options).map_err(explained)
+}
+
+/// Rejects MPI ranks, for commands that run in one process.
+pub(crate) fn refuse_ranks(instead: &str) -> Result<()> {
+    #[cfg(feature = "mpi")]
+    if deltafl_run::cluster::launched() {
+        let refused = error::bad_input("this command runs in one process, not on MPI ranks");
+        return Err(refused.help(instead).into());
+    }
+    let _ = instead;
+    Ok(())
+}
+
+/// Returns the command that continues a stopped run.
+fn resume_command(experiment: &Path, out: &Path, overrides: &[String]) -> String {
+    let path = |path: &Path| shell_quoted(&path.display().to_string());
     let set: String =
-        overrides.iter().map(|assignment| format!(" --set {}", error::quoted(assignment))).collect();
+        overrides.iter().map(|assignment| format!(" --set {}", shell_quoted(assignment))).collect();
     format!("deltafl run {} --out {}{set} --resume", path(experiment), path(out))
 }

@@ -11,9 +11,11 @@ use deltafl::kernel::Isa;
 use deltafl::model::Model;
 use deltafl::task::Task;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::{Outcome, Plan, RoundRecord, train};
+use deltafl::training::{Outcome, Plan, RoundRecord, train_with};
 use deltafl_data::experiment::{ComputedOn, Experiment, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, RunFolderError};
+use deltafl_run::experiment_file;
+use deltafl_run::session::{self, Seeds};
 use deltafl_server::committer::{CatchUpError, RoundCommitter};
 use deltafl_server::engine::{Remote, Rules};
 use deltafl_server::listener::ConnectionLimits;
@@ -22,14 +24,13 @@ use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Introduction, Setup};
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::loopback;
-use deltafl_wire::roster::Edition;
+use deltafl_wire::roster::{Roster, RosterVersion};
 use miette::{IntoDiagnostic, Report, Result};
 
-use crate::error::bad_input;
-use crate::experiment_file;
+use crate::error::{bad_input, explained, folder_error};
+use crate::interrupt::stop_on_interrupt;
 use crate::logs::LogArgs;
 use crate::run::KernelArgs;
-use crate::session::{self, Seeds, folder_error, stop_on_interrupt};
 use crate::settings::ConfigArgs;
 
 mod audience;
@@ -49,11 +50,11 @@ pub(crate) use deployment::{StoreArgs, renewal_error, store_error};
 use rounds::Rounds;
 
 /// The roster of a server without certificates is that of its data, and does not change.
-const LOOPBACK: Edition = Edition { version: 1, expires: u64::MAX };
+const LOOPBACK: RosterVersion = RosterVersion { version: 1, expires: u64::MAX };
 
 /// Train an experiment with devices that connect over a network
 ///
-/// The server learns sums (docs/threat-model.md says what they tell). Every finished round is kept: started again with the same arguments, the
+/// The server learns sums (docs/src/explanation/threat-model.md says what they tell). Every finished round is kept: started again with the same arguments, the
 /// server goes on where it was.
 #[derive(clap::Args, Debug)]
 #[command(
@@ -116,7 +117,7 @@ impl Args {
 pub(crate) fn run(args: Args) -> Result<()> {
     args.logs.start();
     heap::return_long_buffers();
-    let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
+    let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
     if args.print_contract {
         let (_, contract) = declared(&args, &experiment)?;
         println!("{}", serde_json::to_string_pretty(&contract).into_diagnostic()?);
@@ -124,7 +125,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     check(&args, &experiment)?;
     let (federation, contract) = declared(&args, &experiment)?;
-    let model = session::build_model(&experiment, &federation, args.kernel.isa())?;
+    let model = session::build_model(&experiment, &federation, args.kernel.isa()).map_err(explained)?;
     let served = Served {
         trainer: &Sgd::new(&*model),
         data_hash: match &args.contract {
@@ -166,7 +167,9 @@ pub(crate) fn serve(
     stop: &Arc<AtomicBool>,
 ) -> Result<Outcome> {
     // Deployed, sums are always secure.
-    let experiment = experiment.with_secagg(SecureAggregation::Real).with_resolved(Some(Resolved {
+    let schedule = checks::schedule(&experiment)?;
+    let experiment = experiment.with_secagg(SecureAggregation::Real).with_schedule(Some(schedule));
+    let experiment = experiment.with_resolved(Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: served.data_hash.clone(),
         kernel: args.kernel.isa(),
@@ -177,11 +180,12 @@ pub(crate) fn serve(
     audience.warn(&experiment);
     let out = out(args, &experiment);
     let mut folder = open(&out, &experiment)?;
-    let mut plan = experiment.plan();
-    plan.held_out = held_out(args, served, audience);
+    let held_out = held_out(args, served, audience);
     // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
     let devices = if args.insecure { served.devices.len() } else { usize::MAX };
-    let rules = args.rounds.rules(&mut plan, devices)?;
+    let (rules, invited) = args.rounds.rules(experiment.cohort(), devices)?;
+    let plan = experiment.plan().into_builder().held_out(held_out).cohort(invited);
+    let plan = plan.build().into_diagnostic()?;
 
     let runtime = tokio::runtime::Runtime::new().into_diagnostic()?;
     let contract = served.contract.as_ref();
@@ -197,7 +201,7 @@ pub(crate) fn serve(
     })?;
     let setup = setup(args, &experiment, &deployment, &seeds)?;
     let (host, engine) =
-        runtime.block_on(start(setup, &served.devices, &deployment, rules, Arc::clone(stop)))?;
+        runtime.block_on(start(setup, &served.devices, &deployment, rules, Arc::clone(stop), &experiment))?;
     let mut engine = engine.kept_in(deployment.run.journal(&lease));
     if let Some((state, _)) = http {
         let _ = state.refusals.set(host.refusals());
@@ -215,11 +219,12 @@ pub(crate) fn serve(
     let mut committer =
         RoundCommitter::new(&deployment.run, &lease, &host, runtime.handle(), &mut folder, stop);
     (committer.survey, committer.heard) = (!args.rounds.no_survey, &heard);
-    let ended = train_all(&experiment, &plan, &seeds, &mut engine, committer, audience);
+    let runs = first_run(&experiment, host.runs())?;
+    let ended = train_all(&experiment, &plan, &seeds, (&mut engine, runs), committer, audience);
     if matches!(ended, Ok(Outcome::Finished)) {
         deployment.live.role(Role::Finished);
     }
-    if plan.held_out.is_some() && matches!(ended, Ok(Outcome::Finished)) {
+    if held_out.is_some() && matches!(ended, Ok(Outcome::Finished)) {
         match folder.summarise() {
             // No device holds examples out.
             Ok(_) | Err(RunFolderError::NotEvaluated { .. }) => {}
@@ -316,11 +321,16 @@ async fn start(
     deployment: &Deployment,
     rules: Rules,
     stop: Arc<AtomicBool>,
+    experiment: &Experiment,
 ) -> Result<(Host, Remote)> {
+    let seeds = experiment.seeds().iter().len() as u64;
     let roster = match deployment.roster().await? {
         Some(roster) => roster,
         None => {
-            loopback::roster(LOOPBACK, devices.iter().map(String::as_str), |_| false).into_diagnostic()?
+            let names = devices.iter().map(String::as_str);
+            let signed = loopback::roster(LOOPBACK, names, |_| false).into_diagnostic()?;
+            let roster = Roster::decode(signed.bytes).into_diagnostic()?;
+            loopback::signed(&roster.with_runs(seeds))
         }
     };
     let mut host =
@@ -332,19 +342,31 @@ async fn start(
     })
 }
 
+/// The run as which the first seed trains: the seeds are the last of the runs that the authority has signed.
+fn first_run(experiment: &Experiment, signed: u64) -> Result<u64> {
+    let seeds = experiment.seeds().iter().len() as u64;
+    let short = || {
+        bad_input(format!("the authority has signed {signed} runs, and the experiment has {seeds} seeds"))
+            .help(format!("where the authority's keys are: deltafl certs roster --runs {seeds}"))
+    };
+    Ok(signed.checked_sub(seeds).ok_or_else(short)?)
+}
+
 /// Trains all seeds that are not done.
 fn train_all(
     experiment: &Experiment,
     plan: &Plan,
     seeds: &Seeds,
-    engine: &mut Remote,
+    (engine, first_run): (&mut Remote, u64),
     mut committer: RoundCommitter<'_>,
     audience: &dyn Audience,
 ) -> Result<Outcome> {
     let stopped = seeds.work(|state| {
         audience.begin(experiment, state.seed, state.round);
+        let place = experiment.seeds().iter().position(|&seed| seed == state.seed).unwrap_or(0);
+        engine.set_run(first_run + place as u64);
         engine.resume(state).map_err(store_error)?;
-        match train(engine, plan, state, &mut committer) {
+        match train_with(engine, plan, state, committer.train_options(), &mut committer) {
             // It waited for devices: no further round was begun.
             Err(_) if committer.stop.load(Ordering::Relaxed) => Ok(Outcome::Stopped),
             ended => ended.map_err(Report::from_err),

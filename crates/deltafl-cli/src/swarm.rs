@@ -12,18 +12,18 @@ use deltafl::trainer::LocalTrainer;
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{Day, SimulatedDevice, Swarm, SwarmOptions};
 use deltafl_device::{Backoff, Consent, Credentials, Server, Trust, model_trainer};
+use deltafl_run::experiment_file;
 use deltafl_server::authority::Fleet;
 use deltafl_wire::identity::DeviceIdentity;
 use deltafl_wire::loopback;
 use miette::{IntoDiagnostic, Result};
 
 use crate::device::{GuardArgs, host_and_port};
-use crate::error::bad_input;
-use crate::experiment_file;
+use crate::error::{bad_input, explained};
+use crate::interrupt::stop_on_interrupt;
 use crate::logs::LogArgs;
 use crate::run::KernelArgs;
 use crate::serve::load;
-use crate::session::stop_on_interrupt;
 
 /// How long a server may take to accept a connection before its absence is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -124,7 +124,7 @@ impl DayArgs {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     args.logs.start();
-    let experiment = experiment_file::read(&args.experiment, &args.overrides)?;
+    let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
     let (federation, model) = load(&experiment, args.kernel.isa())?;
     let federation: Arc<Federation> = Arc::new(federation);
     let trainer: Arc<dyn LocalTrainer> = Arc::new(model_trainer(model.into()));
@@ -197,7 +197,14 @@ fn options(args: &Args) -> Result<SwarmOptions> {
     let least = if args.insecure { 3 } else { Consent::default().min_cohort };
     let min_cohort = args.min_cohort.unwrap_or(least);
     Ok(SwarmOptions {
-        consent: Consent { open: args.open, min_cohort, guard: args.guard.guard()?, ..Consent::default() },
+        consent: Consent {
+            open: args.open,
+            min_cohort,
+            guard: args.guard.guard()?,
+            // Made-up devices: their runs are compared with simulations.
+            reproducible: true,
+            ..Consent::default()
+        },
         misconduct: Misconduct { drop_out, garbage, delay_ms: delay, bandwidth },
         seed: fault_seed,
         threads: args.threads.unwrap_or_else(every_core).get(),

@@ -1,29 +1,25 @@
-//! `deltafl sweep`: an experiment with lists for values, a run for each combination.
+//! `deltafl sweep`: an experiment with lists of values, and a run for each combination.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use deltafl_run::error::shell_quoted;
+use deltafl_run::sweep::folder::SweepFolder;
+use deltafl_run::sweep::points::{Point, Shard, Sweep};
+use deltafl_run::sweep::train::{SweepOptions, Tally, train};
+use deltafl_run::sweep::{listing, merge, slurm};
 use miette::{IntoDiagnostic, Report, Result, WrapErr};
 
-pub(crate) mod axes;
-pub(crate) mod folder;
-pub(crate) mod listing;
-mod merge;
-pub(crate) mod points;
-mod slurm;
-pub(crate) mod train;
+use crate::error::{self, explained};
+use crate::progress::SweepProgress;
+use crate::run::{MachineArgs, refuse_ranks};
 
-use crate::run::Machine;
-use crate::{error, session};
-use folder::SweepFolder;
-use points::{Point, Shard, Sweep};
-use train::{Effort, Tally};
-
-/// Train every combination of values, and set the results side by side
+/// Train every combination of values and compare the results
 #[derive(clap::Subcommand, Debug)]
 #[command(
-    after_help = "Any key of the experiment can be a list; a key that takes a list, such as seeds or theta, can be a list of \
-lists; a table [sweep] or --sweep does the same without touching the experiment:
+    after_help = "Any key of the experiment can be a list. A key that takes a list, such as seeds or theta, can be a list of \
+lists. A table [sweep] or --sweep does the same without changing the experiment:
   [sweep]
   \"local.learning_rate\" = [0.1, 0.3]
   seeds = [1, 2, 3]
@@ -41,7 +37,7 @@ pub(crate) enum SweepCommand {
     Slurm(SlurmArgs),
 }
 
-/// What is swept.
+/// The options that define a sweep.
 #[derive(clap::Args, Debug)]
 struct What {
     /// The experiment, a TOML file
@@ -59,13 +55,13 @@ struct What {
 
 impl What {
     fn read(&self) -> Result<(Sweep, SweepFolder)> {
-        let sweep = Sweep::read(&self.experiment, &self.overrides, &self.swept)?;
+        let sweep = Sweep::read(&self.experiment, &self.overrides, &self.swept).map_err(explained)?;
         let out = self.out.clone().unwrap_or_else(|| Path::new("sweeps").join(&sweep.name));
         Ok((sweep, SweepFolder::at(&out)))
     }
 }
 
-/// Train the points of a sweep; finished ones are passed over, begun ones go on
+/// Train the points of a sweep; finished points are skipped, interrupted ones continue
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Example:\n  deltafl sweep run experiments/quickstart.toml --sweep local.learning_rate=0.1,0.3,1"
@@ -76,11 +72,11 @@ pub(crate) struct RunArgs {
     /// Train the i-th of n shares of the points: i/n
     #[arg(long, value_name = "I/N", default_value = "1/1", hide_default_value = true)]
     shard: Shard,
-    /// Points at once [default: one per thread]
+    /// Number of points that train at the same time [default: one per thread]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     jobs: usize,
     #[command(flatten)]
-    machine: Machine,
+    machine: MachineArgs,
     /// Print the results as JSON, as `sweep list --json` does
     #[arg(long)]
     json: bool,
@@ -92,7 +88,7 @@ pub(crate) struct RunArgs {
 /// List the points of a sweep with their results
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Where seeds are swept, a table of averages over them follows. One page and one chart of all points: deltafl report DIR\n\nExample:\n  \
+    after_help = "If seeds are swept, a table of averages over them follows. For one page and one chart of all points: deltafl report DIR\n\nExample:\n  \
 deltafl sweep list sweeps/quickstart --csv > sweep.csv"
 )]
 pub(crate) struct ListArgs {
@@ -104,15 +100,15 @@ pub(crate) struct ListArgs {
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// Print averages over the points that differ in seeds alone, instead of the points
+    /// Print averages over the points that differ only in their seeds, instead of the points
     #[arg(long)]
     average: bool,
 }
 
-/// Put the folders of one sweep from several machines together
+/// Merge the folders of one sweep from several machines
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Of a point that several folders hold, the one that has come furthest is taken. Points that name the same data must have trained on the same data.
+    after_help = "If several folders contain a point, the one with the most rounds is kept. Points with the same data source must have been trained on the same data.
 
 Example:\n  deltafl sweep merge part-1 part-2 --into sweeps/x"
 )]
@@ -120,7 +116,7 @@ pub(crate) struct MergeArgs {
     /// The folders
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
-    /// The folder that takes their points
+    /// The target folder
     #[arg(long, value_name = "DIR")]
     into: PathBuf,
 }
@@ -133,9 +129,9 @@ pub(crate) struct MergeArgs {
 pub(crate) struct SlurmArgs {
     #[command(flatten)]
     what: What,
-    /// Tasks of the array [default: one per point]
+    /// Number of tasks of the array [default: one per point]
     #[arg(long, value_name = "N")]
-    tasks: Option<std::num::NonZeroUsize>,
+    tasks: Option<NonZeroUsize>,
 }
 
 pub(crate) fn run(command: SweepCommand) -> Result<()> {
@@ -148,19 +144,14 @@ pub(crate) fn run(command: SweepCommand) -> Result<()> {
 }
 
 fn run_points(args: &RunArgs) -> Result<()> {
-    session::refuse_ranks("give every process a share of the points: --shard I/N")?;
+    refuse_ranks("give every process a share of the points: --shard I/N")?;
     let (sweep, folder) = args.what.read()?;
     let points: Vec<&Point> = args.shard.of(&sweep.points).collect();
-    let effort = Effort {
-        jobs: args.jobs,
-        threads: args.machine.cpu.threads,
-        kernel: args.machine.kernel(),
-        compute: args.machine.compute,
-        quiet: args.quiet || args.json,
-    };
-    folder.describe(&sweep)?;
-    let tally = train::train(&folder, &points, &effort)?;
-    let results = listing::results(&folder, &sweep, points.iter().copied())?;
+    let options = SweepOptions { jobs: NonZeroUsize::new(args.jobs), machine: args.machine.machine() };
+    folder.describe(&sweep).map_err(explained)?;
+    let progress = SweepProgress::unless(args.quiet || args.json);
+    let tally = train(&folder, &points, &options, &progress).map_err(explained)?;
+    let results = listing::results(&folder, &sweep, points.iter().copied()).map_err(explained)?;
     if !args.json {
         print!("{}", listing::rendered(&sweep, &results));
         print!("{}", averages(&folder, &sweep)?);
@@ -168,12 +159,12 @@ fn run_points(args: &RunArgs) -> Result<()> {
     } else if !tally.interrupted {
         println!("{}", serde_json::to_string_pretty(&results).into_diagnostic()?);
     }
-    conclude(tally, &folder, args.json)
+    conclude(tally, folder.path(), args.json)
 }
 
-/// The averages over seeds as a table, where seeds are swept.
+/// Renders the averages over seeds as a table, if seeds are swept.
 fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<String> {
-    let averages = listing::averages(folder, sweep)?;
+    let averages = listing::averages(folder, sweep).map_err(explained)?;
     Ok(if averages.len() == sweep.points.len() {
         String::new()
     } else {
@@ -181,29 +172,26 @@ fn averages(folder: &SweepFolder, sweep: &Sweep) -> Result<String> {
     })
 }
 
-/// Where a sweep was stopped.
+/// The point at which a sweep was stopped.
 #[derive(Debug, serde::Serialize)]
-struct Place<'a> {
+struct StoppedSweep<'a> {
     folder: &'a Path,
     points_finished: usize,
     points_planned: usize,
 }
 
-/// Says what is left to do, and fails where a point failed or the user asked to stop.
-pub(crate) fn conclude(tally: Tally, folder: &SweepFolder, json: bool) -> Result<()> {
-    let place = Place {
-        folder: folder.path(),
-        points_finished: tally.skipped + tally.trained,
-        points_planned: tally.points,
-    };
+/// Prints the remaining work. Fails if a point failed or the user asked to stop.
+pub(crate) fn conclude(tally: Tally, folder: &Path, json: bool) -> Result<()> {
+    let place =
+        StoppedSweep { folder, points_finished: tally.skipped + tally.trained, points_planned: tally.points };
     let stopped = tally.interrupted.then(|| error::interrupted(json, &place, &error::same_command()));
     if tally.busy > 0 {
         eprintln!("{} points are being trained by another process.", tally.busy);
     }
     let failed = tally.failures.len();
     let mut last: Option<Report> = None;
-    for (name, report) in tally.failures {
-        let report = report.wrap_err(format!("the point {name} failed"));
+    for (name, error) in tally.failures {
+        let report = explained(error).wrap_err(format!("the point {name} failed"));
         if let Some(before) = last.replace(report) {
             eprintln!("Error: {before:?}");
         }
@@ -211,22 +199,23 @@ pub(crate) fn conclude(tally: Tally, folder: &SweepFolder, json: bool) -> Result
     match last {
         None => stopped.map_or(Ok(()), Err),
         Some(report) if failed == 1 => Err(report),
-        Some(report) => Err(report.wrap_err(format!("{failed} points failed; the others are not concerned"))),
+        Some(report) => Err(report.wrap_err(format!("{failed} points failed; the others are not affected"))),
     }
 }
 
 fn list(args: &ListArgs) -> Result<()> {
     let folder = SweepFolder::at(&args.folder);
-    let sweep = folder.sweep()?;
+    let sweep = folder.sweep().map_err(explained)?;
     let results = if args.average {
-        listing::averages(&folder, &sweep)?
+        listing::averages(&folder, &sweep)
     } else {
-        listing::results(&folder, &sweep, sweep.points.iter())?
+        listing::results(&folder, &sweep, sweep.points.iter())
     };
+    let results = results.map_err(explained)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&results).into_diagnostic()?);
     } else if args.csv {
-        print!("{}", listing::csv(&results)?);
+        print!("{}", listing::csv(&results).into_diagnostic()?);
     } else if args.average {
         print!("{}", listing::table(&sweep, &results));
     } else {
@@ -238,26 +227,26 @@ fn list(args: &ListArgs) -> Result<()> {
 
 fn merge_folders(args: &MergeArgs) -> Result<()> {
     let into = SweepFolder::at(&args.into);
-    let merged = merge::merge(&args.folders, &into)?;
+    let merged = merge::merge(&args.folders, &into).map_err(explained)?;
     println!("{} points taken, {} known already", merged.taken, merged.known);
     if merged.foreign > 0 {
         println!("{} runs left out: they are not points of this sweep", merged.foreign);
     }
-    let sweep = into.sweep()?;
-    let results = listing::results(&into, &sweep, sweep.points.iter())?;
+    let sweep = into.sweep().map_err(explained)?;
+    let results = listing::results(&into, &sweep, sweep.points.iter()).map_err(explained)?;
     print!("{}", listing::rendered(&sweep, &results));
     Ok(())
 }
 
 fn write_slurm(args: &SlurmArgs) -> Result<()> {
     let (sweep, folder) = args.what.read()?;
-    folder.describe(&sweep)?;
+    folder.describe(&sweep).map_err(explained)?;
     let tasks = args.tasks.map_or(sweep.points.len(), |tasks| tasks.get().min(sweep.points.len()));
     let path = folder.path().join("sweep.slurm");
     fs::write(&path, slurm::script(folder.path(), &sweep.name, tasks))
         .into_diagnostic()
         .wrap_err_with(|| path.display().to_string())?;
     println!("{} points in {tasks} tasks. Submit it with", sweep.points.len());
-    println!("  sbatch {}", error::quoted(&path.display().to_string()));
+    println!("  sbatch {}", shell_quoted(&path.display().to_string()));
     Ok(())
 }

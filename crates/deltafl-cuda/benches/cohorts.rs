@@ -122,7 +122,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     let (tasks, others) = (tasks_at(&params), tasks_at(&moved));
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let mut once = |round: u64, losses: bool| -> Result<(), Failure> {
-        let key = RoundKey { seed: 1, round, members: devices.len() as u32, terms: Terms::OPEN };
+        let key = RoundKey { run: 0, seed: 1, round, members: devices.len() as u32, terms: Terms::OPEN };
         let tasks = if round.is_multiple_of(2) { &tasks } else { &others };
         gpu.prefetch(&ids);
         if losses {
@@ -136,7 +136,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     let whole = median(|i| once(7 + i, true))?;
     let short = LocalPlan { work: Work::Steps(1), ..plan };
     let tasks: Vec<UpdateTask<'_>> = tasks.iter().map(|task| UpdateTask { plan: &short, ..*task }).collect();
-    let key = RoundKey { seed: 1, round: 9, members: devices.len() as u32, terms: Terms::OPEN };
+    let key = RoundKey { run: 0, seed: 1, round: 9, members: devices.len() as u32, terms: Terms::OPEN };
     let mut sums = [vec![0; UpdateCode::len(params.len())]];
     let step = median(|_| Ok(gpu.updates(&key, &tasks, &mut sums).map(|_| ())?))?;
     let losses = median(|_| Ok(gpu.scores(&all, &[&params]).map(|_| ())?))?;

@@ -15,7 +15,7 @@
 //!
 //! The same bits come back whatever else runs on the GPU, since no result depends on the order of blocks: each device
 //! is trained by itself, and sums are sums of integers. Other kinds of GPU and the CPU round differently;
-//! `docs/gpu.md` states how far they may differ, and the tests hold them to it.
+//! `docs/src/reference/gpu.md` states the bounds of the difference, and the tests check them.
 
 mod compile;
 mod data;

@@ -238,7 +238,8 @@ mod tests {
     use super::*;
     use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, Split};
 
-    const ROUND: RoundKey = RoundKey { seed: 5, round: 9, members: 3, terms: deltafl::terms::Terms::OPEN };
+    const ROUND: RoundKey =
+        RoundKey { run: 0, seed: 5, round: 9, members: 3, terms: deltafl::terms::Terms::OPEN };
 
     fn plan(work: Work) -> LocalPlan {
         LocalPlan { work, batch: 4, learning_rate: 0.1, l2: 0.0, proximal: 0.0, correction: None }
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(orders.get(&ROUND, &plan, FederationIndex(1)), Some(expected.as_slice()));
         assert_eq!(orders.get(&ROUND, &plan, FederationIndex(0)), None, "it was not announced");
         assert_eq!(orders.get(&RoundKey { round: 10, ..ROUND }, &plan, FederationIndex(1)), None);
-        assert_eq!(orders.get(&RoundKey { seed: 6, ..ROUND }, &plan, FederationIndex(1)), None);
+        assert_eq!(orders.get(&RoundKey { run: 0, seed: 6, ..ROUND }, &plan, FederationIndex(1)), None);
         assert_eq!(
             orders.get(&ROUND, &LocalPlan { work: Work::Epochs(1), ..plan }, FederationIndex(1)),
             None

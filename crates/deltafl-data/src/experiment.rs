@@ -13,10 +13,10 @@ use deltafl::algorithm::{Track, TrackLabel, track_names};
 use deltafl::cohort::{Availability, Sampling};
 use deltafl::data::{Federation, Split};
 use deltafl::kernel::Isa;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::options::OptionValues;
 use deltafl::selection::Needs;
-use deltafl::terms::{Clip, Terms, Weights};
+use deltafl::terms::{Clip, Terms, TrackSchedule, Weights};
 use deltafl::training::{Decay, Local, Plan};
 
 mod address;
@@ -57,10 +57,14 @@ struct ExperimentFile {
     cohort: NonZeroUsize,
     #[serde(default)]
     with_replacement: bool,
-    #[serde(default = "ten")]
+    #[serde(default = "evaluate_every")]
     evaluate_every: NonZeroU64,
     /// `None` only while the file is parsed.
     weights: Option<Weights>,
+    /// The tracks that train in a round, and their devices, if the file contains it or η is found in
+    /// secure sums.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tracks: Option<TrackSchedule>,
     #[serde(skip_serializing_if = "Option::is_none")]
     clip: Option<Clip>,
     #[serde(default)]
@@ -83,8 +87,8 @@ fn first_seed() -> OneOrMore<u64> {
     OneOrMore::from(1)
 }
 
-fn ten() -> NonZeroU64 {
-    NonZeroU64::new(10).unwrap_or(NonZeroU64::MIN)
+fn evaluate_every() -> NonZeroU64 {
+    NonZeroU64::new(Plan::EVALUATE_EVERY).unwrap_or(NonZeroU64::MIN)
 }
 
 /// How a simulation adds up the answers of devices.
@@ -215,6 +219,11 @@ impl Experiment {
         self.0.weights.unwrap_or_default()
     }
 
+    /// Returns the schedule of tracks, if the file contains one or η is found in secure sums.
+    pub fn schedule(&self) -> Option<TrackSchedule> {
+        self.0.tracks
+    }
+
     /// Returns the bound on the length of updates; unbounded if `None`.
     pub fn clip(&self) -> Option<Clip> {
         self.0.clip
@@ -284,6 +293,12 @@ impl Experiment {
     #[must_use]
     pub fn with_secagg(self, secagg: SecureAggregation) -> Self {
         Self(ExperimentFile { secagg, ..self.0 })
+    }
+
+    /// With another schedule of tracks.
+    #[must_use]
+    pub fn with_schedule(self, tracks: Option<TrackSchedule>) -> Self {
+        Self(ExperimentFile { tracks, ..self.0 })
     }
 
     /// With another split of the devices or their examples.
@@ -357,19 +372,18 @@ impl Experiment {
 
     /// Returns the plan for the round loop.
     pub fn plan(&self) -> Plan {
-        Plan {
-            rounds: self.rounds(),
-            sampling: Sampling {
+        let plan = Plan::builder()
+            .rounds(self.rounds())
+            .sampling(Sampling {
                 cohort_size: self.cohort(),
                 with_replacement: self.with_replacement(),
                 availability: self.0.availability,
-            },
-            local: self.0.local,
-            evaluate_every: self.evaluate_every(),
-            held_out: None,
-            terms: self.terms(),
-            tracks: self.tracks(),
-        }
+            })
+            .local(self.0.local)
+            .evaluate_every(self.evaluate_every())
+            .terms(self.terms())
+            .tracks(self.tracks());
+        plan.build().expect("a valid experiment is a valid plan")
     }
 
     /// Returns the levels whose tail has too few devices for privacy: θ·m < 10.
@@ -389,7 +403,16 @@ impl Experiment {
 
     /// Returns the terms on which devices answer.
     pub fn terms(&self) -> Terms {
-        Terms { weights: self.weights(), apart: !self.is_open(), clip: self.0.clip }
+        let tracks = u32::try_from(self.tracks().len()).unwrap_or(u32::MAX);
+        let schedule = self.0.tracks.unwrap_or_default();
+        Terms { weights: self.weights(), schedule, tracks, clip: self.0.clip }
+    }
+
+    /// Returns the schedule of tracks in a deployment; in turn if the file does not contain one. Returns
+    /// `None` if the file requests that tracks train together, which devices reject.
+    pub fn deployed_schedule(&self) -> Option<TrackSchedule> {
+        let schedule = self.0.tracks.unwrap_or(TrackSchedule::InTurn);
+        (schedule != TrackSchedule::Together).then_some(schedule)
     }
 
     /// Returns the default weights. They are those of the paper if the server receives losses or no
@@ -399,7 +422,7 @@ impl Experiment {
     }
 
     fn needs(&self, wanted: fn(&Needs) -> bool) -> bool {
-        self.tracks().iter().any(|track| wanted(&track.selection.needs(0, &Memory::default())))
+        self.tracks().iter().any(|track| wanted(&track.selection.needs(0, &AlgorithmState::default())))
     }
 
     /// Returns the experiment as TOML, with every default.

@@ -8,7 +8,7 @@
 
 use std::path::PathBuf;
 
-use deltafl::data::{DeviceSplit, Federation, InputKind, Source, Split, TargetKind};
+use deltafl::data::{DeviceSplit, Federation, InputKind, Provenance, Split, TargetKind};
 
 use super::writer::MOST_CLASSES;
 use super::{FederationWriter, Heading, Manifest, SaveError};
@@ -76,7 +76,7 @@ impl ImportTarget {
     }
 
     /// Returns the devices to keep with their splits. The source lists the others as dropped.
-    fn roster(&self, counts: &[u64], source: &mut Source) -> Result<Vec<(usize, Split)>, ImportError> {
+    fn roster(&self, counts: &[u64], source: &mut Provenance) -> Result<Vec<(usize, Split)>, ImportError> {
         let (kept, splits) = self.split.draw(counts)?;
         let bound = self.split.min_examples;
         let reason = format!("devices with no more than {bound} examples");
@@ -91,7 +91,7 @@ impl ImportTarget {
         &self,
         counts: &[u64],
         splits: &[Option<Split>],
-        source: &mut Source,
+        source: &mut Provenance,
     ) -> Result<Vec<(usize, Split)>, ImportError> {
         if splits.iter().all(Option::is_none) {
             return self.roster(counts, source);
@@ -105,7 +105,7 @@ impl ImportTarget {
     }
 
     /// Records the source of the federation, and its split if there is one.
-    fn record(&self, writer: &mut FederationWriter, source: Source) {
+    fn record(&self, writer: &mut FederationWriter, source: Provenance) {
         writer.source(source);
         if self.split != Self::new("").split {
             writer.device_split(self.split.clone());

@@ -11,8 +11,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use deltafl::data::{
-    ContentHash, DeviceExamples, DeviceSplit, FeatureColumn, Federation, InputKind, InvalidDevice, Shape,
-    Source, Split, TargetBuffer, TargetKind, WordVectors,
+    ContentHash, DeviceExamples, DeviceSplit, FeatureColumn, Federation, InputKind, InvalidDevice,
+    Provenance, Shape, Split, TargetBuffer, TargetKind, WordVectors,
 };
 use deltafl::task::Targets;
 
@@ -86,7 +86,7 @@ pub struct FederationWriter {
     hash: ContentHash,
     symbols: Option<String>,
     word_dim: Option<usize>,
-    source: Option<Source>,
+    source: Option<Provenance>,
     split: Option<DeviceSplit>,
 }
 
@@ -137,7 +137,7 @@ impl FederationWriter {
     }
 
     /// Sets the source of the federation.
-    pub fn source(&mut self, source: Source) -> &mut Self {
+    pub fn source(&mut self, source: Provenance) -> &mut Self {
         self.source = Some(source);
         self
     }

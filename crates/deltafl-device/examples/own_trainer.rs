@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use deltafl::data::Examples;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::Score;
 use deltafl::stream::Stream;
 use deltafl::trainer::{LocalTask, LocalTrainer, TrainerError, Worker};
@@ -57,7 +57,7 @@ impl Worker for LineWorker<'_> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        _: &mut Memory,
+        _: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         let LocalTask { params, examples, plan, .. } = *task;
@@ -80,7 +80,8 @@ pub(crate) async fn take_part(
     let line = Line((0..20).map(|i| i as f32 / 20.0).map(|x| [x, 2.0 * x + shift]).collect());
     let data = Data::held_by_trainer(name, line.0.len())?;
     let server = Server { address: server, trust: Trust::Loopback };
-    let consent = Consent { min_cohort: 3, ..Consent::default() };
+    // A demonstration: a device in the field draws its batches for itself, among more devices.
+    let consent = Consent { min_cohort: 3, reproducible: true, ..Consent::default() };
     Ok(Device::connect(server, loopback::credentials(name), consent).serve(Arc::new(line), data).await?)
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use deltafl::params::Params;
-use deltafl_secagg::identity::Roster as Keys;
+use deltafl_secagg::identity::KeyRoster;
 use deltafl_wire::roster::Roster;
 
 /// Parameter vectors that are kept: those of the tracks of a question, usually.
@@ -15,7 +15,7 @@ pub(super) const KEPT: usize = 8;
 pub(super) struct Verified {
     pub(super) hash: blake3::Hash,
     pub(super) roster: Roster,
-    pub(super) keys: Arc<Keys>,
+    pub(super) keys: Arc<KeyRoster>,
 }
 
 /// What devices have fetched, by its hash; the devices of a process may share it.

@@ -1,16 +1,17 @@
 //! What the owner of a device agreed to.
 
+use std::mem::discriminant;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deltafl::params::ParamsId;
-use deltafl::question::{Ask, Parting, Question};
-use deltafl::terms::Weights;
+use deltafl::question::{Ask, Query, Question};
+use deltafl::terms::{TrackSchedule, Weights};
 use deltafl::trainer::Work;
-use deltafl_secagg::device::Policy;
+use deltafl_secagg::device::DevicePolicy;
 use deltafl_secagg::graph::Permille;
-use deltafl_wire::guard::Guard;
 use deltafl_wire::proto;
+use deltafl_wire::threat::ThreatAssumptions;
 
 /// A day, for the budget of work.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -91,14 +92,20 @@ pub(super) enum TooMuch {
              weights = \"uniform\" or \"bucketed\" tells nothing or little of a device"
     )]
     Weights,
-    #[error("a question with several updates at one w, in each of which this device would take part")]
+    #[error("a question in which several tracks share this device: tracks = \"in-turn\" or \"apart\" do not")]
     Together,
-    #[error("a question that parts {members} devices into {parts}: fewer than {least} would hide each other")]
-    Parts { members: u64, parts: u64, least: u64 },
+    #[error("a question that asks track {0} the same thing twice, or at several params")]
+    Twice(u32),
+    #[error("a question of run {run}, where the authority has signed {runs}")]
+    UnsignedRun { run: u64, runs: u64 },
+    #[error(
+        "a question that divides {members} devices among {tracks} tracks: fewer than {least} would hide each other"
+    )]
+    Divided { members: u64, tracks: u64, least: u64 },
 }
 
-/// The fewest devices, in the mean, that train for one of several tracks at one w: a third of the owner's smallest cohort, ten
-/// at most.
+/// The fewest devices, on average, that answer for one of the tracks among which a cohort is divided: a third of the owner's
+/// smallest cohort, ten at most.
 fn least_part(min_cohort: usize) -> u64 {
     (min_cohort as u64 / 3).clamp(1, 10)
 }
@@ -118,7 +125,7 @@ pub struct Consent {
     /// The fewest devices to hide among, this one included.
     pub min_cohort: usize,
     /// Against whom rounds must protect the device.
-    pub guard: Guard,
+    pub guard: ThreatAssumptions,
     /// The largest share of the drawn that may be left out of a round, where the roster says that cohorts are drawn.
     pub max_left_out: Permille,
     /// Whether to stay away from federations whose server chooses the cohorts.
@@ -130,11 +137,18 @@ pub struct Consent {
     pub max_passes: u32,
     /// Whether the device tells how models serve the examples that it holds out, inside sums.
     pub evaluate: bool,
+    /// Rounds of a run that must lie between two rounds that the device answers.
+    pub rounds_between: u64,
+    /// Whether batches, and the track where tracks divide the cohort, follow from the seed of the server, so that a deployment
+    /// has the bits of a simulation. The server then knows all random numbers of the device, and the difference of two sums
+    /// is exact. For tests and demonstrations.
+    pub reproducible: bool,
     /// Whether the device has time now.
     pub willing: Willing,
 }
 
-/// Any experiment in private mode, among thirty devices at least, from a server that may lie, at any time.
+/// Any experiment in private mode, among thirty devices at least, from a server that may lie, at any time, with batches that
+/// the device draws for itself.
 impl Default for Consent {
     fn default() -> Self {
         Self {
@@ -142,12 +156,14 @@ impl Default for Consent {
             models: None,
             open: false,
             min_cohort: 30,
-            guard: Guard::default(),
+            guard: ThreatAssumptions::default(),
             max_left_out: Permille::new(500).unwrap_or_default(),
             drawn_only: false,
             work_per_day: DAY,
             max_passes: 100,
             evaluate: true,
+            rounds_between: 0,
+            reproducible: false,
             willing: Arc::new(|| Ok(())),
         }
     }
@@ -174,23 +190,33 @@ impl Consent {
         if theirs != ours { Err(NotAllowed::OtherModel { theirs, ours }) } else { Ok(()) }
     }
 
-    /// Whether a question tells no more of a device than its owner agreed to: whoever agreed to open mode tells it all.
-    pub(super) fn allows_terms(&self, question: &Question<ParamsId>) -> Result<(), TooMuch> {
-        let terms = question.key.terms;
-        if self.open {
-            return Ok(());
+    /// Checks the terms of a question against the owner's agreement and the number of runs that the roster allows.
+    pub(super) fn allows_terms(&self, question: &Question<ParamsId>, runs: u64) -> Result<(), TooMuch> {
+        let (terms, run) = (question.key.terms, question.key.run);
+        if run >= runs {
+            return Err(TooMuch::UnsignedRun { run, runs });
         }
-        if terms.weights == Weights::Exact {
+        if terms.weights == Weights::Exact && !self.open {
             return Err(TooMuch::Weights);
         }
-        if !terms.apart {
+        let first = question.queries.first().map_or(0, |query| query.track);
+        let several = question.queries.iter().any(|query| query.track != first);
+        if terms.schedule == TrackSchedule::Together || (terms.schedule == TrackSchedule::InTurn && several) {
             return Err(TooMuch::Together);
         }
-        let parting = Parting::of(&question.key, &question.queries);
-        let parts = (0..question.queries.len()).map(|query| parting.among(query)).max().unwrap_or(1);
-        let (members, least) = (u64::from(question.key.members), least_part(self.min_cohort));
-        if parts > 1 && members < parts * least {
-            return Err(TooMuch::Parts { members, parts, least });
+        for (i, query) in question.queries.iter().enumerate() {
+            let mut before = question.queries[..i].iter().filter(|other| other.track == query.track);
+            let twice = |other: &Query<ParamsId>| {
+                other.params != query.params || discriminant(&other.ask) == discriminant(&query.ask)
+            };
+            if before.any(twice) {
+                return Err(TooMuch::Twice(query.track));
+            }
+        }
+        let (members, tracks) = (u64::from(question.key.members), terms.divided_among());
+        let least = least_part(self.min_cohort);
+        if tracks > 1 && members < tracks * least {
+            return Err(TooMuch::Divided { members, tracks, least });
         }
         Ok(())
     }
@@ -220,10 +246,10 @@ impl Consent {
 
     /// What the device insists on in secure aggregation, for answers of at most `max_len` integers, under a roster that says or
     /// does not say that cohorts are drawn.
-    pub(super) fn policy(&self, max_len: u32, drawn: bool) -> Policy {
-        Policy {
+    pub(super) fn policy(&self, max_len: u32, drawn: bool) -> DevicePolicy {
+        DevicePolicy {
             min_members: self.min_cohort,
-            adversary: self.guard.insisted(),
+            adversary: self.guard.required(),
             max_len,
             patience: Duration::from_secs(30 * 60),
             max_left_out: (drawn || self.drawn_only).then_some(self.max_left_out),
@@ -255,7 +281,7 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use deltafl::question::{Query, RoundKey};
+    use deltafl::question::RoundKey;
     use deltafl::selection::Weighting;
     use deltafl::terms::Terms;
     use deltafl::trainer::LocalPlan;
@@ -294,7 +320,7 @@ mod tests {
         let ask = Ask::Update { weighting: Weighting::everyone(), plan };
         let query = Query::new(ParamsId { hash: blake3::hash(b"w"), len: 10 }, ask);
         Question {
-            key: RoundKey { seed: 1, round: 1, members: 3, terms: Terms::PRIVATE },
+            key: RoundKey { run: 0, seed: 1, round: 1, members: 3, terms: Terms::PRIVATE },
             queries: vec![query; updates],
         }
     }
@@ -318,35 +344,67 @@ mod tests {
         assert_eq!(allowed(question(Epochs(1), 5000, 1), 5000), Ok(()));
     }
 
+    /// A question for updates of so many tracks, each under a threshold and at a w of its own.
+    fn asked(terms: Terms, members: u32, tracks: u32) -> Question<ParamsId> {
+        let mut question = question(Work::Epochs(1), 10, 1);
+        let template = question.queries.remove(0);
+        let Ask::Update { plan, .. } = template.ask else { panic!("an update") };
+        for track in 0..tracks {
+            let ask = Ask::Update { weighting: Weighting::tail(f64::from(track)), plan };
+            let params = ParamsId { hash: blake3::hash(&track.to_le_bytes()), len: 10 };
+            question.queries.push(Query { track, params, ask, sent: Vec::new() });
+        }
+        question.key = RoundKey { members, terms: Terms { tracks, ..terms }, ..question.key };
+        question
+    }
+
     #[test]
     fn a_question_that_tells_of_a_device_is_refused_unless_its_owner_agreed_to_open_mode() {
-        let asked = |terms: Terms, members, thresholds: u32| {
-            let mut question = question(Work::Epochs(1), 10, 1);
-            (question.key.terms, question.key.members) = (terms, members);
-            let template = question.queries.remove(0);
-            for eta in 0..thresholds {
-                let Ask::Update { plan, .. } = template.ask else { continue };
-                let ask = Ask::Update { weighting: Weighting::tail(f64::from(eta)), plan };
-                question.queries.push(Query { ask, ..template.clone() });
-            }
-            question
-        };
-        let private = Consent::default();
-        assert_eq!(private.allows_terms(&asked(Terms::PRIVATE, 100, 4)), Ok(()));
+        let (private, open) = (Consent::default(), Consent { open: true, ..Consent::default() });
+        assert_eq!(private.allows_terms(&asked(Terms::PRIVATE, 100, 1), 1), Ok(()));
         let bucketed = Terms { weights: Weights::Bucketed, ..Terms::PRIVATE };
-        assert_eq!(private.allows_terms(&asked(bucketed, 100, 4)), Ok(()));
-        let exact = Terms { weights: Weights::Exact, ..Terms::PRIVATE };
-        assert_eq!(private.allows_terms(&asked(exact, 100, 1)), Err(TooMuch::Weights));
-        let together = Terms { apart: false, ..Terms::PRIVATE };
-        assert_eq!(private.allows_terms(&asked(together, 100, 4)), Err(TooMuch::Together));
-        let many = private.allows_terms(&asked(Terms::PRIVATE, 100, 64));
-        assert_eq!(many, Err(TooMuch::Parts { members: 100, parts: 64, least: 10 }));
+        assert_eq!(private.allows_terms(&asked(bucketed, 100, 1), 1), Ok(()));
+        let exact = asked(Terms { weights: Weights::Exact, ..Terms::PRIVATE }, 100, 1);
+        assert_eq!(private.allows_terms(&exact, 1), Err(TooMuch::Weights));
+        assert_eq!(open.allows_terms(&exact, 1), Ok(()));
+    }
+
+    #[test]
+    fn no_consent_covers_a_device_that_two_tracks_share() {
+        let apart = Terms { schedule: TrackSchedule::Apart, ..Terms::PRIVATE };
+        let together = Terms { schedule: TrackSchedule::Together, ..Terms::PRIVATE };
+        for open in [false, true] {
+            let consent = Consent { open, ..Consent::default() };
+            assert_eq!(consent.allows_terms(&asked(together, 100, 4), 1), Err(TooMuch::Together));
+            assert_eq!(consent.allows_terms(&asked(together, 100, 1), 1), Err(TooMuch::Together));
+            assert_eq!(consent.allows_terms(&asked(Terms::PRIVATE, 100, 2), 1), Err(TooMuch::Together));
+            assert_eq!(consent.allows_terms(&asked(apart, 100, 4), 1), Ok(()));
+            // Two thresholds under one track, at one w or at two.
+            for w in [0, 1] {
+                let mut twice = asked(apart, 100, 4);
+                let params = twice.queries[w].params;
+                twice.queries.push(Query { track: 0, params, ..twice.queries[1].clone() });
+                assert_eq!(consent.allows_terms(&twice, 1), Err(TooMuch::Twice(0)));
+            }
+        }
+        let private = Consent::default();
+        let many = private.allows_terms(&asked(apart, 100, 64), 1);
+        assert_eq!(many, Err(TooMuch::Divided { members: 100, tracks: 64, least: 10 }));
         let few = Consent { min_cohort: 12, ..Consent::default() };
-        assert_eq!(few.allows_terms(&asked(Terms::PRIVATE, 12, 3)), Ok(()));
-        let fewer = few.allows_terms(&asked(Terms::PRIVATE, 12, 4));
-        assert_eq!(fewer, Err(TooMuch::Parts { members: 12, parts: 4, least: 4 }));
-        let open = Consent { open: true, ..Consent::default() };
-        assert_eq!(open.allows_terms(&asked(Terms::OPEN, 100, 64)), Ok(()));
+        assert_eq!(few.allows_terms(&asked(apart, 12, 3), 1), Ok(()));
+        let fewer = few.allows_terms(&asked(apart, 12, 4), 1);
+        assert_eq!(fewer, Err(TooMuch::Divided { members: 12, tracks: 4, least: 4 }));
+    }
+
+    #[test]
+    fn a_run_that_the_authority_did_not_sign_is_refused() {
+        let of_run = |run| {
+            let mut question = asked(Terms::PRIVATE, 100, 1);
+            question.key.run = run;
+            Consent { open: true, ..Consent::default() }.allows_terms(&question, 2)
+        };
+        assert_eq!((of_run(0), of_run(1)), (Ok(()), Ok(())));
+        assert_eq!(of_run(2), Err(TooMuch::UnsignedRun { run: 2, runs: 2 }));
     }
 
     #[test]

@@ -96,7 +96,11 @@ fn authority(server: &str, token: &Token) -> Result<CertificateDer<'static>, Ask
     let pem = read(agent(blind).get(format!("{server}/v1/authority")).call()?)?;
     let pem = String::from_utf8(pem).map_err(|_| AskError::Malformed)?;
     let found = from_pem(&pem).ok_or(AskError::Malformed)?.swap_remove(0);
-    if Fingerprint::of(&found) == token.authority() { Ok(found) } else { Err(AskError::OtherAuthority) }
+    if Fingerprint::for_certificate(&found) == token.authority() {
+        Ok(found)
+    } else {
+        Err(AskError::OtherAuthority)
+    }
 }
 
 /// A server, as one of its devices asks it for models; or anybody, where models are public.

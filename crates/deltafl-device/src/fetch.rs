@@ -1,13 +1,17 @@
 //! Fetching bytes by their hash, in chunks, from where the last attempt ended.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
-use deltafl_wire::proto::FetchRequest;
 use deltafl_wire::proto::federation_client::FederationClient;
+use deltafl_wire::proto::{Chunk, FetchRequest};
 use deltafl_wire::{BlobId, CHUNK};
-use tonic::Status;
+use tokio::time::{Instant, timeout, timeout_at};
 use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 
 use crate::fault::Faults;
+use crate::limits::{TimeLimits, TimedOut};
 
 /// Why a blob was not fetched.
 #[derive(Debug, thiserror::Error)]
@@ -24,12 +28,60 @@ pub enum FetchError {
         /// The most.
         limit: u64,
     },
+    /// The server sent it too slowly, or not at all.
+    #[error(transparent)]
+    TimedOut(#[from] TimedOut),
     /// The bytes are not those of the hash.
     #[error("the server sent other bytes than it announced")]
     OtherBytes,
 }
 
-/// What has come of a blob so far; it outlives the connection.
+/// The properties of a device's link that a fetch depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Link<'d> {
+    pub(super) limits: &'d TimeLimits,
+    pub(super) faults: &'d Faults,
+}
+
+/// The chunks of a blob, within the time limits of the device.
+struct Chunks {
+    chunks: Streaming<Chunk>,
+    /// Between two chunks.
+    pause: Duration,
+    /// For the whole blob, and when it is over.
+    whole: (Duration, Instant),
+}
+
+impl Chunks {
+    /// Asks for a blob of which so many bytes are missing.
+    async fn open(
+        client: &mut FederationClient<Channel>,
+        request: FetchRequest,
+        limits: &TimeLimits,
+        missing: u64,
+    ) -> Result<Self, FetchError> {
+        let (pause, limit) = (limits.chunk, limits.blob(missing));
+        let whole = (limit, Instant::now() + limit);
+        match timeout(pause, client.fetch(request)).await {
+            Ok(answer) => Ok(Self { chunks: answer?.into_inner(), pause, whole }),
+            Err(_) => Err(TimedOut { what: "the answer to a fetch", limit: pause }.into()),
+        }
+    }
+
+    /// Returns the next chunk, or `None` at the end.
+    async fn next(&mut self) -> Result<Option<Chunk>, FetchError> {
+        let (limit, end) = self.whole;
+        let pause = Instant::now() + self.pause;
+        let late = match timeout_at(pause.min(end), self.chunks.message()).await {
+            Ok(chunk) => return Ok(chunk?),
+            Err(_) if end <= pause => TimedOut { what: "a whole blob", limit },
+            Err(_) => TimedOut { what: "the next chunk of a blob", limit: self.pause },
+        };
+        Err(late.into())
+    }
+}
+
+/// The bytes of a blob that have arrived; they outlive the connection.
 #[derive(Debug, Default)]
 pub(super) struct Partial {
     hash: Option<blake3::Hash>,
@@ -37,13 +89,13 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// Fetches what is missing of a blob.
+    /// Fetches the missing part of a blob. `limit` is the largest blob that is accepted, in bytes.
     pub(super) async fn fetch(
         &mut self,
         client: &mut FederationClient<Channel>,
         id: BlobId,
         limit: u64,
-        faults: &Faults,
+        Link { limits, faults }: Link<'_>,
     ) -> Result<Bytes, FetchError> {
         if id.len > limit {
             return Err(FetchError::TooLong { len: id.len, limit });
@@ -55,8 +107,9 @@ impl Partial {
             hash: Bytes::copy_from_slice(id.hash.as_bytes()),
             offset: self.bytes.len() as u64,
         };
-        let mut chunks = client.fetch(request).await?.into_inner();
-        while let Some(chunk) = chunks.message().await? {
+        let mut chunks =
+            Chunks::open(client, request, limits, id.len.saturating_sub(self.bytes.len() as u64)).await?;
+        while let Some(chunk) = chunks.next().await? {
             faults.transfer(chunk.data.len()).await;
             if self.bytes.len() as u64 + chunk.data.len() as u64 > id.len || chunk.data.len() > 4 * CHUNK {
                 *self = Self::default();
@@ -76,12 +129,12 @@ impl Partial {
 pub(super) async fn fetch_again(
     client: &mut FederationClient<Channel>,
     id: BlobId,
-    faults: &Faults,
+    Link { limits, faults }: Link<'_>,
 ) -> Result<(), FetchError> {
     let request = FetchRequest { hash: Bytes::copy_from_slice(id.hash.as_bytes()), offset: 0 };
-    let mut chunks = client.fetch(request).await?.into_inner();
+    let mut chunks = Chunks::open(client, request, limits, id.len).await?;
     let mut hasher = blake3::Hasher::new();
-    while let Some(chunk) = chunks.message().await? {
+    while let Some(chunk) = chunks.next().await? {
         faults.transfer(chunk.data.len()).await;
         hasher.update(&chunk.data);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use deltafl::data::Examples;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::{Model, Score};
 use deltafl::stream::Stream;
 use deltafl::trainer::{LocalTask, Sgd, TrainerError, Worker};
@@ -81,7 +81,7 @@ impl Worker for GuardedWorker<'_> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        own: &mut Memory,
+        own: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         check();

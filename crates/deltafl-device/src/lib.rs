@@ -20,7 +20,7 @@
 //!
 //! What the server says is checked: the roster must bear the enrolment authority's signature and be the newest that the device
 //! has seen ([`DeviceState`]), every round must meet the device's own [`Consent`], and secure aggregation checks the rest.
-//! docs/threat-model.md says what a hostile server can do all the same. Memory: the parameters of a question, a working
+//! docs/src/explanation/threat-model.md says what a hostile server can do all the same. Memory: the parameters of a question, a working
 //! copy, and the answer.
 
 mod answer;
@@ -32,6 +32,7 @@ pub mod enrolment;
 pub mod fault;
 mod fetch;
 mod interruptible;
+mod limits;
 mod offer;
 mod session;
 mod state;
@@ -56,6 +57,7 @@ pub use self::conditions::{Conditions, Hook, Hours, InvalidWindow, Root, TimeWin
 pub use self::consent::{Consent, NotAllowed, Reason, Willing};
 pub use self::dial::{DialError, Server, Trust, is_refused_certificate};
 pub use self::interruptible::model_trainer;
+pub use self::limits::{TimeLimits, TimedOut};
 pub use self::offer::{Offer, offer};
 pub use self::session::SessionError;
 pub use self::state::{
@@ -143,9 +145,28 @@ pub struct Device {
     cache: Arc<BlobCache>,
     faults: Faults,
     backoff: Backoff,
+    limits: TimeLimits,
     state: DeviceState,
     contract: Option<blake3::Hash>,
     presence: watch::Receiver<bool>,
+    defences: Defences,
+}
+
+/// The defences of a device that tests can switch off, to show that the attack against which they are then succeeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defences {
+    /// The device answers each round of a run once, at one w.
+    pub once_per_round: bool,
+    /// The device refuses questions in which several tracks share it, weights that tell of it, and runs that the authority did
+    /// not sign.
+    pub one_track_per_device: bool,
+}
+
+/// All of them.
+impl Default for Defences {
+    fn default() -> Self {
+        Self { once_per_round: true, one_track_per_device: true }
+    }
 }
 
 /// How long to wait before connecting again.
@@ -195,10 +216,20 @@ impl Device {
             cache: Arc::default(),
             faults: Faults::none(),
             backoff: Backoff::default(),
+            limits: TimeLimits::default(),
             state: DeviceState::default(),
             contract: None,
             presence: watch::channel(true).1,
+            defences: Defences::default(),
         }
+    }
+
+    /// Switches defences off, for tests of attacks.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn with_defences(mut self, defences: Defences) -> Self {
+        self.defences = defences;
+        self
     }
 
     /// Remembers across restarts; without it the device remembers for as long as it lives.
@@ -243,6 +274,18 @@ impl Device {
         self
     }
 
+    /// The properties of the device's link that a fetch depends on.
+    fn link(&self) -> fetch::Link<'_> {
+        fetch::Link { limits: &self.limits, faults: &self.faults }
+    }
+
+    /// Waits no longer than this for the server.
+    #[must_use]
+    pub fn with_time_limits(mut self, limits: TimeLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
     /// Takes part in rounds, through lost connections and restarts of the server, until it is dropped or its owner's
     /// consent does not cover what the server asks. While the owner's conditions are not met it does not connect.
     pub async fn serve(mut self, trainer: Arc<dyn LocalTrainer>, data: Data) -> Result<(), NotAllowed> {
@@ -259,8 +302,13 @@ impl Device {
                 error = session::attend(&mut self, &trainer, &data, &mut memory) => error,
                 () = becomes(&mut presence, false) => continue,
             };
-            failures = if memory.take_welcomed() { 0 } else { failures + 1 };
-            tracing::debug!(%error, failures, "the connection ended");
+            let timed_out = error.is_timed_out();
+            failures = if memory.take_welcomed() && !timed_out { 0 } else { failures + 1 };
+            if timed_out {
+                tracing::error!(%error, failures, "the session ended: the device connects again");
+            } else {
+                tracing::debug!(%error, failures, "the connection ended");
+            }
             let wait = match error {
                 SessionError::NotAllowed(reason) => return Err(reason),
                 SessionError::Drained { within } => {

@@ -1,14 +1,17 @@
 //! What a server trains, before a device decides to take part.
 
 use deltafl_wire::contract::{DataContract, MAX_CONTRACT};
-use deltafl_wire::proto::{FromDevice, FromServer, Hello, from_device, from_server};
+use deltafl_wire::proto::federation_client::FederationClient;
+use deltafl_wire::proto::{FromDevice, FromServer, Hello, Welcome, from_device, from_server};
 use deltafl_wire::{BlobId, VERSION, malformed};
 use tokio_stream::once;
+use tonic::transport::Channel;
 
 use super::SessionError;
 use crate::Server;
 use crate::fault::Faults;
-use crate::fetch::Partial;
+use crate::fetch::{Link, Partial};
+use crate::limits::{TimeLimits, within};
 
 /// What a server trains.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,20 +28,16 @@ pub struct Offer {
     pub contract: Option<DataContract>,
 }
 
-/// Says hello under a device's name, hears what is trained, and leaves.
+/// Connects under a device's name, receives what is trained, and leaves.
 pub async fn offer(server: &Server, device: &str) -> Result<Offer, SessionError> {
-    let mut client = server.dial().await?;
-    let hello = from_device::Body::Hello(Hello { version: VERSION, device: device.to_owned() });
-    let mut incoming = client.attend(once(FromDevice { body: Some(hello) })).await?.into_inner();
-    let Some(FromServer { body: Some(from_server::Body::Welcome(welcome)) }) = incoming.message().await?
-    else {
-        return Err(malformed("welcome").into());
-    };
+    let limits = TimeLimits::default();
+    let (mut client, welcome) = within(limits.welcome, "the Welcome", welcomed(server, device)).await?;
     let experiment = welcome.experiment.ok_or(malformed("experiment"))?;
     let contract = match experiment.contract {
         Some(blob) => {
             let (id, limit) = (BlobId::from_wire(Some(blob))?, MAX_CONTRACT as u64);
-            let bytes = Partial::default().fetch(&mut client, id, limit, &Faults::none()).await?;
+            let link = Link { limits: &limits, faults: &Faults::none() };
+            let bytes = Partial::default().fetch(&mut client, id, limit, link).await?;
             Some(DataContract::from_bytes(&bytes)?)
         }
         None => None,
@@ -50,4 +49,18 @@ pub async fn offer(server: &Server, device: &str) -> Result<Offer, SessionError>
         open: experiment.open,
         contract,
     })
+}
+
+/// Sends Hello as the only message, so that the session ends by itself.
+async fn welcomed(
+    server: &Server,
+    device: &str,
+) -> Result<(FederationClient<Channel>, Welcome), SessionError> {
+    let mut client = server.dial().await?;
+    let hello = from_device::Body::Hello(Hello { version: VERSION, device: device.to_owned() });
+    let mut incoming = client.attend(once(FromDevice { body: Some(hello) })).await?.into_inner();
+    match incoming.message().await? {
+        Some(FromServer { body: Some(from_server::Body::Welcome(welcome)) }) => Ok((client, welcome)),
+        _ => Err(malformed("welcome").into()),
+    }
 }

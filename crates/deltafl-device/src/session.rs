@@ -15,11 +15,11 @@ use bytes::Bytes;
 use deltafl::params::ParamsId;
 use deltafl::question::Question;
 use deltafl::trainer::LocalTrainer;
-use deltafl_secagg::device::{Device as Protocol, Enrolment};
+use deltafl_secagg::device::{DeviceRound, Participant};
 use deltafl_wire::proto;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FromDevice, FromServer, from_device, from_server};
-use deltafl_wire::{Assembly, BlobId, VERSION, array, malformed, question as checked_question};
+use deltafl_wire::{BlobId, Reassembly, VERSION, array, malformed, parse_question};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::ReceiverStream;
@@ -31,7 +31,8 @@ pub(super) use self::memory::Memory;
 use self::roster::{enrolment, verified};
 use super::cache::Verified;
 use super::consent::{NotAllowed, Reason};
-use super::{Data, Device};
+use super::limits::within;
+use super::{Data, Device, Server};
 
 /// Messages of secure aggregation outside of a round: an invitation.
 const SMALL: usize = 4 << 10;
@@ -71,13 +72,13 @@ struct Session<'d> {
     session: [u8; 16],
     index: u32,
     roster: Arc<Verified>,
-    enrolment: Enrolment,
-    /// Whether the server may draw this device.
-    available: bool,
+    enrolment: Participant,
+    /// Whether the device is available, as it told the server last; `None` if the server must be told.
+    available: Option<bool>,
     /// Whether the device was away since it last learned the newest params.
     was_away: bool,
-    assembly: Assembly,
-    protocol: Option<Protocol>,
+    assembly: Reassembly,
+    protocol: Option<DeviceRound>,
     question: Option<Question<ParamsId>>,
 }
 
@@ -89,20 +90,14 @@ impl<'d> Session<'d> {
         data: &'d Data,
         memory: &'d mut Memory,
     ) -> Result<Self, SessionError> {
-        let mut client = device.server.dial().await?;
-        let (outgoing, outbox) = mpsc::channel(OUTBOX);
-        let hello = proto::Hello { version: VERSION, device: device.credentials.name.clone() };
-        send(&outgoing, from_device::Body::Hello(hello)).await?;
-        let mut incoming = client.attend(ReceiverStream::new(outbox)).await?.into_inner();
-        let Some(FromServer { body: Some(from_server::Body::Welcome(welcome)) }) = incoming.message().await?
-        else {
-            return Err(malformed("welcome").into());
-        };
+        let limits = device.limits;
+        let Greeted { mut client, outgoing, incoming, welcome } =
+            within(limits.welcome, "the Welcome", greet(&device.server, &device.credentials.name)).await?;
         memory.welcomed = true;
         let experiment = welcome.experiment.as_ref().ok_or(malformed("experiment"))?;
         let allowed = device.consent.allows(experiment, trainer.num_params());
         if let Err(reason) = allowed.and_then(|()| same_contract(device, experiment)) {
-            send(&outgoing, from_device::Body::Decline(Reason::Policy.to_wire())).await?;
+            send(&outgoing, limits.send, from_device::Body::Decline(Reason::Policy.to_wire())).await?;
             return Err(reason.into());
         }
         let session = array(&welcome.session, "session")?;
@@ -122,9 +117,9 @@ impl<'d> Session<'d> {
             index: welcome.index,
             roster,
             enrolment,
-            available: false,
+            available: None,
             was_away: true,
-            assembly: Assembly::default(),
+            assembly: Reassembly::default(),
             protocol: None,
             question: None,
         };
@@ -141,7 +136,7 @@ impl<'d> Session<'d> {
                 self.hear(body).await?;
                 continue;
             }
-            let deadline = self.protocol.as_ref().and_then(Protocol::poll_timeout);
+            let deadline = self.protocol.as_ref().and_then(DeviceRound::poll_timeout);
             let silence = deadline.map_or(WILLING_EVERY, |at| at.saturating_sub(self.since.elapsed()));
             tokio::select! {
                 message = self.incoming.message() => {
@@ -158,12 +153,12 @@ impl<'d> Session<'d> {
         match body {
             from_server::Body::Welcome(_) => return Err(malformed("welcome").into()),
             from_server::Body::Roster(roster) => self.change_roster(roster).await?,
-            from_server::Body::Question(question) => self.question = Some(checked_question(&question)?),
+            from_server::Body::Question(question) => self.question = Some(parse_question(&question)?),
             from_server::Body::LossQuestion(question) => self.tell_losses(question).await?,
             from_server::Body::Drain(drain) => return Err(SessionError::Drained { within: drain.within }),
             from_server::Body::Over(_) => (self.protocol, self.question) = (None, None),
             from_server::Body::Part(part) => {
-                let limit = self.protocol.as_ref().map_or(SMALL, Protocol::message_limit).max(SMALL);
+                let limit = self.protocol.as_ref().map_or(SMALL, DeviceRound::message_limit).max(SMALL);
                 if let Some(bytes) = self.assembly.take(part, limit)? {
                     self.take_part(bytes, limit).await?;
                 }
@@ -175,7 +170,7 @@ impl<'d> Session<'d> {
     /// Tells the server when this device begins or ceases to have time.
     async fn check_willing(&mut self) -> Result<(), SessionError> {
         let willing = self.willing();
-        if willing.is_ok() == self.available {
+        if self.available == Some(willing.is_ok()) {
             return Ok(());
         }
         match willing {
@@ -183,7 +178,7 @@ impl<'d> Session<'d> {
                 if std::mem::take(&mut self.was_away) {
                     self.learn_newest().await?;
                 }
-                self.available = true;
+                self.available = Some(true);
                 self.say_ready().await
             }
             Err(reason) => self.decline(reason).await,
@@ -192,8 +187,8 @@ impl<'d> Session<'d> {
 
     /// Does not take part until the device has time again.
     async fn decline(&mut self, reason: Reason) -> Result<(), SessionError> {
-        (self.available, self.was_away) = (false, true);
-        send(&self.outgoing, from_device::Body::Decline(reason.to_wire())).await
+        (self.available, self.was_away) = (Some(false), true);
+        self.send(from_device::Body::Decline(reason.to_wire())).await
     }
 
     fn willing(&mut self) -> Result<(), Reason> {
@@ -203,13 +198,13 @@ impl<'d> Session<'d> {
 
     async fn say_ready(&self) -> Result<(), SessionError> {
         let roster = Bytes::copy_from_slice(self.roster.hash.as_bytes());
-        send(&self.outgoing, from_device::Body::Ready(proto::Ready { roster })).await
+        self.send(from_device::Body::Ready(proto::Ready { roster })).await
     }
 
     /// Stays out of the present round, and is there for the next.
     async fn sit_out(&mut self, reason: Reason) -> Result<(), SessionError> {
         (self.protocol, self.question) = (None, None);
-        send(&self.outgoing, from_device::Body::Decline(reason.to_wire())).await?;
+        self.send(from_device::Body::Decline(reason.to_wire())).await?;
         self.say_ready().await
     }
 
@@ -217,8 +212,36 @@ impl<'d> Session<'d> {
         self.roster = verified(self.device, self.memory, &mut self.client, Some(roster)).await?;
         let params = self.trainer.num_params();
         self.enrolment = enrolment(self.device, &self.roster, self.index, &self.session, params)?;
-        self.available = false;
+        self.available = None;
         self.check_willing().await
+    }
+
+    async fn send(&self, body: from_device::Body) -> Result<(), SessionError> {
+        send(&self.outgoing, self.device.limits.send, body).await
+    }
+}
+
+/// A stream on which the server has sent its Welcome.
+struct Greeted {
+    client: FederationClient<Channel>,
+    outgoing: mpsc::Sender<FromDevice>,
+    incoming: Streaming<FromServer>,
+    welcome: proto::Welcome,
+}
+
+/// Connects, sends Hello and waits for the Welcome.
+async fn greet(server: &Server, device: &str) -> Result<Greeted, SessionError> {
+    let mut client = server.dial().await?;
+    let (outgoing, outbox) = mpsc::channel(OUTBOX);
+    let hello = proto::Hello { version: VERSION, device: device.to_owned() };
+    // An empty outbox takes it.
+    let _ = outgoing.try_send(FromDevice { body: Some(from_device::Body::Hello(hello)) });
+    let mut incoming = client.attend(ReceiverStream::new(outbox)).await?.into_inner();
+    match incoming.message().await? {
+        Some(FromServer { body: Some(from_server::Body::Welcome(welcome)) }) => {
+            Ok(Greeted { client, outgoing, incoming, welcome })
+        }
+        _ => Err(malformed("welcome").into()),
     }
 }
 
@@ -230,6 +253,12 @@ fn same_contract(device: &Device, experiment: &proto::Experiment) -> Result<(), 
     if same { Ok(()) } else { Err(NotAllowed::OtherContract) }
 }
 
-async fn send(outgoing: &mpsc::Sender<FromDevice>, body: from_device::Body) -> Result<(), SessionError> {
-    outgoing.send(FromDevice { body: Some(body) }).await.map_err(|_| SessionError::Closed)
+async fn send(
+    outgoing: &mpsc::Sender<FromDevice>,
+    limit: Duration,
+    body: from_device::Body,
+) -> Result<(), SessionError> {
+    let sending =
+        async { outgoing.send(FromDevice { body: Some(body) }).await.map_err(|_| SessionError::Closed) };
+    within(limit, "a message to be taken", sending).await
 }

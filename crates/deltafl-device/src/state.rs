@@ -3,7 +3,7 @@
 //! ```text
 //! FOLDER/roster.json        version and hash of the newest roster that the device has taken
 //! FOLDER/transcript.jsonl   what the server showed it, line by line, each line bound to the one before
-//! FOLDER/ledger             what it has answered, so that it answers nothing twice
+//! FOLDER/ledger             the rounds that it has answered, so that it answers none twice
 //! FOLDER/memory/            what its training keeps from round to round: a control variate, say
 //! FOLDER/rounds             the last round that it joined, of each session, so that it joins none twice
 //! FOLDER/lock               held while a process uses the folder
@@ -19,15 +19,15 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use deltafl::memory::Memory;
-use deltafl::question::{Question, RoundKey};
+use deltafl::memory::AlgorithmState;
+use deltafl::question::RoundKey;
 use deltafl_secagg::device::SeenRounds;
 use deltafl_secagg::params::RoundId;
-use deltafl_wire::roster::{Edition, RosterError};
+use deltafl_wire::roster::{RosterError, RosterVersion};
 use serde::{Deserialize, Serialize};
 
 use self::ledger::Ledger;
-pub(crate) use self::ledger::{Answered, Claim};
+pub(crate) use self::ledger::{Answered, Claim, LedgerKey, ServedTrack};
 use self::memory::OwnMemory;
 pub use self::transcript::{Conflict, Digest, Event, Transcript, TranscriptError, conflicts};
 
@@ -109,9 +109,13 @@ impl DeviceState {
 
     /// Takes a roster that the authority signed, unless it has expired, is older than one taken before, or is another one of
     /// the same version. A newer one is remembered before it is used.
-    pub(crate) fn take_roster(&mut self, edition: Edition, hash: &blake3::Hash) -> Result<(), RosterRefused> {
-        let Edition { version, .. } = edition;
-        if edition.left().is_none() {
+    pub(crate) fn take_roster(
+        &mut self,
+        edition: RosterVersion,
+        hash: &blake3::Hash,
+    ) -> Result<(), RosterRefused> {
+        let RosterVersion { version, .. } = edition;
+        if edition.time_left().is_none() {
             return Err(RosterError::Expired(version).into());
         }
         let shown = SeenRoster { version, hash: Digest::from(*hash) };
@@ -140,26 +144,40 @@ impl DeviceState {
         Ok(())
     }
 
-    /// Notes that all of this is about to be answered; or nothing, when part of it was answered before. It is on disk when this
-    /// returns.
-    pub(crate) fn claim(&mut self, claims: &[Claim]) -> Result<Result<(), Answered>, StateError> {
-        self.ledger.claim(claims)
+    /// Notes that all of this is about to be answered; or nothing, if any of it is refused. It is on disk when this returns.
+    pub(crate) fn claim(
+        &mut self,
+        key: &LedgerKey,
+        served: ServedTrack,
+        claims: &[Claim],
+    ) -> Result<Result<(), Answered>, StateError> {
+        self.ledger.claim(key, served, claims)
     }
 
-    /// What the device remembers for each query of a question. It never leaves the device.
-    pub(crate) fn recall(&mut self, question: &Question) -> Result<Vec<Memory>, StateError> {
-        (0..question.queries.len()).map(|place| self.memory.recall(&question.key, place)).collect()
+    /// The track for which the device has answered in a round before.
+    pub(crate) fn track(&self, key: &LedgerKey) -> Option<u32> {
+        self.ledger.track(key)
     }
 
-    /// Keeps what has changed in the device's memory by answering a question, on disk when this returns.
+    /// What the device remembers for each of these tracks. It never leaves the device.
+    pub(crate) fn recall(
+        &mut self,
+        key: &RoundKey,
+        tracks: &[u32],
+    ) -> Result<Vec<AlgorithmState>, StateError> {
+        tracks.iter().map(|&track| self.memory.recall(key, track)).collect()
+    }
+
+    /// Keeps what has changed in the memories of these tracks by answering a question, on disk when this returns.
     pub(crate) fn remember(
         &mut self,
         key: &RoundKey,
-        before: &[Memory],
-        after: &[Memory],
+        tracks: &[u32],
+        before: &[AlgorithmState],
+        after: &[AlgorithmState],
     ) -> Result<(), StateError> {
-        for (place, (before, after)) in before.iter().zip(after).enumerate() {
-            self.memory.remember(key, place, before, after)?;
+        for (&track, (before, after)) in tracks.iter().zip(before.iter().zip(after)) {
+            self.memory.remember(key, track, before, after)?;
         }
         Ok(())
     }
@@ -240,7 +258,7 @@ mod tests {
     const LATER: u64 = u64::MAX;
 
     fn taken(state: &mut DeviceState, version: u64, bytes: &[u8]) -> Result<(), String> {
-        let edition = Edition { version, expires: LATER };
+        let edition = RosterVersion { version, expires: LATER };
         state.take_roster(edition, &blake3::hash(bytes)).map_err(|e| e.to_string())
     }
 
@@ -260,7 +278,7 @@ mod tests {
 
     #[test]
     fn an_expired_roster_is_refused() {
-        let edition = Edition { version: 4, expires: 1_000 };
+        let edition = RosterVersion { version: 4, expires: 1_000 };
         let refused = DeviceState::default().take_roster(edition, &blake3::hash(b"four")).unwrap_err();
         assert!(matches!(refused, RosterRefused::Roster(RosterError::Expired(4))));
     }

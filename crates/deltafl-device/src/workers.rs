@@ -60,7 +60,7 @@ mod tests {
     use deltafl::data::FederationIndex;
     use deltafl::data::synthetic::Glyphs;
     use deltafl::kernel::Isa;
-    use deltafl::memory::Memory;
+    use deltafl::memory::AlgorithmState;
     use deltafl::model::{Model, ModelSpec};
     use deltafl::stream::{Purpose, Stream};
     use deltafl::trainer::{LocalPlan, LocalTask, Work};
@@ -93,7 +93,7 @@ mod tests {
             let mut stream = Stream::new(1, Purpose::LocalUpdate, 0, 0);
             let examples = federation.examples(FederationIndex(0));
             let task = LocalTask { params: &params, sent: &[], examples: &examples, plan: &plan };
-            worker.update(&task, &mut Memory::default(), &mut stream).map(<[f32]>::len)
+            worker.update(&task, &mut AlgorithmState::default(), &mut stream).map(<[f32]>::len)
         });
         tokio::select! {
             _ = endless => panic!("four thousand million epochs do not end"),

@@ -1,6 +1,10 @@
 //! What a device links, what it does not, and how large it is.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../deltafl-server/tests/field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
+
 use std::process::Command;
 
 /// A database, an HTTP server, a certificate authority, an object store, charts and file formats: a device needs none.
@@ -9,6 +13,7 @@ const FORBIDDEN: [&str; 8] =
 
 #[test]
 fn a_device_links_no_database_no_http_server_and_no_certificate_authority() {
+    let _limit = watchdog::start();
     let tree = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--package", "deltafl-device", "--edges", "normal", "--prefix", "none"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -30,6 +35,7 @@ const MOST_BYTES: u64 = if cfg!(debug_assertions) { 10_000_000 } else { 8_000_00
 
 #[test]
 fn a_stripped_device_has_at_most_eight_megabytes() {
+    let _limit = watchdog::start();
     // Beside this program: target/PROFILE/deps and target/PROFILE/examples.
     let program = std::env::current_exe().unwrap();
     let example = program.parent().unwrap().with_file_name("examples").join("own_trainer");

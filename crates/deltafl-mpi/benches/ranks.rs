@@ -3,23 +3,20 @@
 //! `cargo bench -p deltafl-mpi` starts this program again under `mpirun`; `-- conv-net` runs one case. It wants
 //! idle cores: a rank that waits does so on a core of its own. The least of several rounds is shown, and the median.
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
 use deltafl::algorithm::{Tail, Track};
-use deltafl::cohort::{Availability, Sampling};
 use deltafl::compute::Threads;
 use deltafl::data::synthetic::{Glyphs, Spec};
 use deltafl::data::{DeviceExamples, Federation, FederationBuilder, InputKind, Split};
-use deltafl::exchange::SplitEvaluation;
 use deltafl::kernel::Isa;
 use deltafl::model::{Batch, CONV_NET, Model, ModelSpec, Score};
 use deltafl::stream::Stream;
-use deltafl::superquantile::LossDistribution;
-use deltafl::terms::Terms;
-use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
-use deltafl_mpi::{Masks, World};
+use deltafl::trainer::Sgd;
+use deltafl::training::{Event, Plan, train};
+use deltafl_mpi::World;
 use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::CommunicatorCollectives;
@@ -124,68 +121,30 @@ fn all_reduce(world: &World, len: usize) {
 /// Rounds of FedAvg and of Δ-FL at θ = 0.5, cohort 100, one thread per rank.
 fn rounds(world: &World, case: &str, federation: &Federation, model: &dyn Model, times: u64) {
     let theta = 0.5.try_into().expect("a conformity level");
-    let plan = Plan {
-        rounds: times,
-        sampling: Sampling {
-            cohort_size: 100,
-            with_replacement: false,
-            availability: Availability::default(),
-        },
-        local: Local { work: Work::Epochs(1), batch: 16, learning_rate: 0.1, decay: None },
-        evaluate_every: u64::MAX,
-        held_out: None,
-        terms: Terms::OPEN,
-        tracks: vec![Track::fed_avg(), Tail::new(theta).into()],
-    };
+    let plan = Plan::builder().rounds(times).cohort(100).batch(16).evaluate_every(u64::MAX);
+    let plan = plan.track(Track::fed_avg()).track(Tail::new(theta)).build().expect("a valid plan");
     let trainer = Sgd::new(model);
-    let compute = Box::new(Threads::new(&trainer, federation, 1).expect("a thread"));
-    let mut engine = world.exchange(compute, federation, Masks::None).expect("there are train devices");
-    let mut state = State::new(1, plan.tracks.len(), &trainer);
-    let mut laps = Laps::default();
-    train(&mut engine, &plan, &mut state, &mut world.observe(Some(&mut laps)))
+    let compute = Threads::new(&trainer, federation, Some(NonZeroUsize::MIN)).expect("a thread");
+    let mut engine = world.exchange(compute, federation).expect("there are train devices");
+    let mut state = plan.start(1, &trainer);
+    // Wall-clock time of each round but the first, which warms caches and memory.
+    let (mut since, mut laps) = (None::<Instant>, Vec::new());
+    let stopwatch = |event: Event<'_>| {
+        if let Event::RoundFinished { .. } = event {
+            laps.extend(since.map(|since| since.elapsed().as_secs_f64()));
+            since = Some(Instant::now());
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    train(&mut engine, &plan, &mut state, &mut world.observe(Some(stopwatch)))
         .expect("the run can be trained");
 
-    let throughput = engine.throughput();
+    let throughput = world.throughput(&engine);
     if world.is_root() {
-        laps.wall.sort_by(f64::total_cmp);
-        let (least, median) = (1e3 * laps.wall[0], 1e3 * laps.wall[laps.wall.len() / 2]);
+        laps.sort_by(f64::total_cmp);
+        let (least, median) = (1e3 * laps[0], 1e3 * laps[laps.len() / 2]);
         println!("{case}, {} ranks: per round least {least:.2} ms, median {median:.2} ms", world.size());
         print!("{}", throughput.expect("rank 0 has the table"));
-    }
-}
-
-/// Wall-clock time of each round but the first, which warms caches and memory.
-#[derive(Default)]
-struct Laps {
-    since: Option<Instant>,
-    wall: Vec<f64>,
-}
-
-impl Observer for &mut Laps {
-    fn round(&mut self, _: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.wall.extend(self.since.map(|since| since.elapsed().as_secs_f64()));
-        self.since = Some(Instant::now());
-        Ok(ControlFlow::Continue(()))
-    }
-
-    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, _: &State) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
     }
 }
 

@@ -1,14 +1,13 @@
-//! An observer on rank 0 whose wish to stop is heard by all.
+//! The observer of all ranks: rank 0 decides whether the run stops.
 
 use std::ops::ControlFlow;
 
-use deltafl::exchange::SplitEvaluation;
-use deltafl::superquantile::LossDistribution;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey};
+use deltafl::training::{Event, Observer, ObserverError, TrackState};
 
 use crate::world::World;
 
-/// The observer of every rank: rank 0 passes on what it hears and decides whether to stop; the others follow.
+/// The observer of every rank. Rank 0 forwards events to an observer of its own, whose decision to
+/// stop holds on all ranks.
 pub struct Agreed<'a, O> {
     world: &'a World,
     observer: Option<O>,
@@ -21,41 +20,19 @@ impl<'a, O: Observer> Agreed<'a, O> {
 }
 
 impl<O: Observer> Observer for Agreed<'_, O> {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+        // A checkpoint is only written if all ranks have the same params, so that faulty memory of
+        // one node is detected.
+        if let Event::Checkpoint { state } = event {
+            let hash = |track: &TrackState| track.params.hash().to_string();
+            let hashes: Vec<String> = state.tracks.iter().map(hash).collect();
+            self.world.same("the state of the run", &(state.round, hashes))?;
+        }
         let flow = match &mut self.observer {
-            Some(observer) => observer.round(records)?,
+            Some(observer) => observer.handle(event)?,
             None => ControlFlow::Continue(()),
         };
         let stop = self.world.number_of_root(u8::from(flow.is_break()));
         Ok(if stop == 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.observer.as_mut().map_or(Ok(()), |observer| observer.evaluation(round, splits))
-    }
-
-    /// A checkpoint is written only once all ranks have come to the same parameters: faulty memory on one
-    /// node must not go unnoticed.
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        let hashes: Vec<String> = state.tracks.iter().map(|track| track.params.hash().to_string()).collect();
-        self.world.same("the state of the run", &(state.round, hashes))?;
-        self.observer.as_mut().map_or(Ok(()), |observer| observer.checkpoint(state))
-    }
-
-    fn every_round(&self) -> bool {
-        let wanted = self.observer.as_ref().is_some_and(Observer::every_round);
-        self.world.number_of_root(u8::from(wanted)) == 1
-    }
-
-    /// What rank 0 wants to hear of: every rank must ask the same.
-    fn survey(&self, round: u64) -> Survey {
-        let all = [Survey::None, Survey::Known, Survey::All];
-        let wanted = self.observer.as_ref().map_or(Survey::None, |observer| observer.survey(round));
-        let place = all.iter().position(|survey| *survey == wanted).unwrap_or(0) as u8;
-        all[usize::from(self.world.number_of_root(place)) % all.len()]
-    }
-
-    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        self.observer.as_mut().map_or(Ok(()), |observer| observer.losses(round, tracks))
     }
 }

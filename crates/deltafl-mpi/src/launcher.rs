@@ -1,21 +1,22 @@
-//! What the launcher of a job has left in the environment.
+//! Detection of MPI jobs from the environment.
 //!
-//! A binary that was built against another MPI than the one that launched it, or that `srun` started without
-//! `--mpi=pmix`, comes up as N worlds of one rank each. They would all train the same run, N times.
+//! A binary built against a different MPI than the launcher, or started by `srun` without
+//! `--mpi=pmix`, starts as N worlds of one rank each. They would all train the same run N times.
 
 use std::env;
 
-/// Variables with the number of processes of the job.
+/// Variables that contain the number of processes of the job.
 const SIZES: [&str; 3] = ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
-/// Variables that a launcher gives to each process.
+/// Variables that a launcher sets in each process.
 const RANKS: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"];
 
-/// Whether this process was started as part of an MPI job: by `mpirun`, or by Slurm with several tasks.
+/// Returns true if this process is part of an MPI job: started by `mpirun`, or by Slurm with
+/// several tasks.
 pub fn launched() -> bool {
     RANKS.iter().any(|name| env::var_os(name).is_some()) || several(|name| env::var(name).ok()).is_some()
 }
 
-/// The variable that promises several processes, and how many.
+/// Returns the variable that announces several processes, and their number.
 pub(crate) fn several(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, usize)> {
     SIZES.into_iter().find_map(|name| {
         let tasks = variable(name)?.trim().parse().ok()?;
@@ -28,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_tasks_are_found_whoever_launched_them() {
+    fn several_tasks_are_detected_for_every_launcher() {
         let only = |name: &'static str, value: &'static str| {
             move |asked: &str| (asked == name).then(|| value.to_owned())
         };

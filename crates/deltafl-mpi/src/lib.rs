@@ -1,9 +1,9 @@
-//! The exchange of Δ-FL over MPI ranks: for simulations that outgrow one machine.
+//! The exchange of Δ-FL over MPI ranks, for simulations that are too large for one machine.
 //!
-//! Every rank runs the same round loop on the same state. A question of the loop is a collective operation:
-//! each rank computes its share of the cohort on its threads, integer sums meet in one all-reduce and losses
-//! in one gather, and all ranks go on with the same answer, so that no parameters ever travel. Only rank 0 has
-//! an observer, and so only rank 0 writes.
+//! Every rank runs the same round loop on the same state. A question of the loop is a collective
+//! operation: each rank computes its share of the cohort on its threads. One all-reduce adds the
+//! integer sums, and one gather collects the losses. All ranks continue with the same answer, so
+//! parameters are never sent. Only rank 0 has an observer and writes files.
 //!
 //! ```text
 //!           rank 0                   rank 1                 rank 2
@@ -15,34 +15,32 @@
 //! records   run folder               –                      –
 //! ```
 //!
-//! | module | holds |
+//! | module | contains |
 //! |---|---|
-//! | [`World`] | the ranks of a job: who they are, and what they must agree on |
-//! | [`MpiExchange`] | the exchange: any compute within a rank, collectives between ranks |
-//! | [`Agreed`] | an observer on rank 0 whose wish to stop is heard by all |
-//! | [`Throughput`] | what each rank did, and how evenly |
+//! | [`World`] | the ranks of a job, and checks that they agree |
+//! | [`MpiExchange`] | the exchange: a simulation that shares its devices among ranks |
+//! | [`Ranks`] | the collective operations of that exchange |
+//! | [`Agreed`] | the observer of all ranks: rank 0 decides whether the run stops |
+//! | [`Throughput`] | the work of each rank and its balance |
 //!
-//! MPI has no fault tolerance: when a rank dies, the job dies. Checkpoints are the answer: the run folder can
-//! be resumed on any other number of ranks, to the same bits.
+//! MPI has no fault tolerance: if a rank fails, the job fails. A run folder can be resumed from its
+//! last checkpoint on any number of ranks, with the same bits.
 //!
 //! ```no_run
-//! use deltafl::compute::Threads;
-//! use deltafl::data::synthetic::{Glyphs, Spec};
-//! use deltafl::kernel::Isa;
-//! use deltafl::model::ModelSpec;
-//! use deltafl::trainer::Sgd;
-//! use deltafl_mpi::Masks;
+//! use deltafl::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let world = deltafl_mpi::World::init()?;
-//! let federation = Spec::Glyphs(Glyphs::default()).build();
+//! let federation = Glyphs::default().build();
 //! world.same("the data", federation.hash())?;
 //! let model = ModelSpec::LINEAR.build(&federation, world.common_isa(Isa::detect()))?;
 //! let trainer = Sgd::new(&*model);
-//! let compute = Threads::new(&trainer, &federation, world.threads(0))?;
-//! let mut exchange = world.exchange(Box::new(compute), &federation, Masks::None)?;
-//! // deltafl::training::train(&mut exchange, &plan, &mut state, &mut world.observe(recorder))
-//! if let Some(throughput) = exchange.throughput() {
+//! let compute = Threads::new(&trainer, &federation, Some(world.threads(None)))?;
+//! let mut exchange = world.exchange(compute, &federation)?;
+//! let plan = Plan::builder().track(Track::fed_avg()).build()?;
+//! let recorder = world.is_root().then(Records::default);
+//! train(&mut exchange, &plan, &mut plan.start(1, &trainer), &mut world.observe(recorder))?;
+//! if let Some(throughput) = world.throughput(&exchange) {
 //!     eprint!("{throughput}");
 //! }
 //! # Ok(())
@@ -50,14 +48,13 @@
 //! ```
 
 mod agreed;
-mod exchange;
 mod launcher;
 mod ranks;
 mod throughput;
 mod world;
 
 pub use agreed::Agreed;
-pub use exchange::{Masks, MpiExchange};
 pub use launcher::launched;
+pub use ranks::Ranks;
 pub use throughput::{RankThroughput, Throughput};
-pub use world::{Differs, World, WorldError};
+pub use world::{Differs, MpiExchange, World, WorldError};

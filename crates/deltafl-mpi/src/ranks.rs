@@ -1,6 +1,7 @@
 //! The peers of a rank: collective operations, and the time spent in them.
 //!
-//! The types of what is sent and received are written out: nothing else makes sure that they are the same.
+//! The element types of send and receive buffers are explicit, because nothing else ensures that
+//! they match.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +14,13 @@ use mpi::traits::CommunicatorCollectives;
 
 use crate::world::World;
 
-/// Most entries of one collective: MPI counts them in an `i32`.
+/// The largest number of entries of one collective. MPI counts them in an `i32`.
 pub(crate) const MOST: usize = 1 << 30;
 
-/// Words of a score.
+/// The number of words of a score.
 const WORDS: usize = 1 + Score::SUMS;
 
-/// A score as words, bit by bit.
+/// Encodes a score as words, bit by bit.
 fn words_of(score: &Score) -> [u64; WORDS] {
     let mut words = [score.loss.to_bits(); WORDS];
     words[1..].iter_mut().zip(score.sums).for_each(|(word, sum)| *word = sum.to_bits());
@@ -30,16 +31,17 @@ fn score_of(words: &[u64; WORDS]) -> Score {
     Score { loss: f64::from_bits(words[0]), sums: std::array::from_fn(|i| f64::from_bits(words[1 + i])) }
 }
 
-/// The other ranks.
-pub(crate) struct Ranks<'a> {
+/// The collective operations of the ranks, and the time spent in them.
+pub struct Ranks<'a> {
     world: &'a World,
+    busy: Duration,
     waited: Duration,
 }
 
-/// More scores than one gather can hold.
+/// There are more scores than one gather can transfer.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{blocks} blocks of examples are more than one gather can hold: evaluate fewer devices or tracks at once"
+    "{blocks} blocks of examples exceed the size of one gather: evaluate fewer devices or tracks at once"
 )]
 struct TooManyScores {
     blocks: usize,
@@ -47,10 +49,15 @@ struct TooManyScores {
 
 impl<'a> Ranks<'a> {
     pub(crate) fn new(world: &'a World) -> Self {
-        Self { world, waited: Duration::ZERO }
+        Self { world, busy: Duration::ZERO, waited: Duration::ZERO }
     }
 
-    /// Time spent in collectives: on their work, and on waiting for others.
+    /// Time spent on computing the devices of this rank.
+    pub(crate) fn busy(&self) -> Duration {
+        self.busy
+    }
+
+    /// Returns the time spent in collectives, including waiting for other ranks.
     pub(crate) fn waited(&self) -> Duration {
         self.waited
     }
@@ -63,6 +70,13 @@ impl Peers for Ranks<'_> {
 
     fn size(&self) -> usize {
         self.world.size()
+    }
+
+    fn compute<T>(&mut self, part: impl FnOnce() -> T) -> T {
+        let since = Instant::now();
+        let done = part();
+        self.busy += since.elapsed();
+        done
     }
 
     fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, ExchangeError> {
@@ -105,8 +119,8 @@ impl Peers for Ranks<'_> {
     }
 }
 
-/// Adds up over all ranks, and calls `meanwhile` while the numbers are on their way. MPI makes progress only while it
-/// is called, so there is a look at the reduction after each piece.
+/// Adds up over all ranks, and calls `meanwhile` during the transfer. MPI makes progress only
+/// during its calls, so the reduction is polled after each piece.
 pub(crate) fn all_reduce(
     communicator: &impl CommunicatorCollectives,
     values: &[u64],

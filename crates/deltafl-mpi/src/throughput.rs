@@ -1,37 +1,37 @@
-//! What each rank did, and how evenly: the table at the end of a job.
+//! The work of each rank and its balance: the table at the end of a job.
 
 use std::fmt;
 use std::time::Duration;
 
-use deltafl::exchange::Share;
+use deltafl::exchange::WorkDone;
 
 use crate::world::World;
 
-/// What each rank did.
+/// The work of all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Throughput {
-    /// By rank.
+    /// The work by rank.
     pub ranks: Vec<RankThroughput>,
 }
 
-/// What one rank did.
+/// The work of one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankThroughput {
-    /// Where it runs.
+    /// The host of the rank.
     pub host: String,
-    /// Local updates of devices.
+    /// The number of local updates of devices.
     pub updates: u64,
-    /// Examples evaluated or trained on.
+    /// The number of examples evaluated or trained on.
     pub examples: u64,
-    /// Seconds of computing.
+    /// The seconds spent computing.
     pub busy: f64,
-    /// Seconds in collectives: on their work, and on waiting for others.
+    /// The seconds spent in collectives, including waiting for other ranks.
     pub waited: f64,
 }
 
 impl Throughput {
-    /// How much longer the busiest rank computed than the mean, as a share of the mean: the part of the
-    /// computing time that another spread could save.
+    /// Returns how much longer the busiest rank computed than the mean, relative to the mean. A
+    /// better distribution could save this share of the computing time.
     pub fn imbalance(&self) -> f64 {
         let busy = || self.ranks.iter().map(|rank| rank.busy);
         let mean = busy().sum::<f64>() / self.ranks.len() as f64;
@@ -55,9 +55,15 @@ impl fmt::Display for Throughput {
     }
 }
 
-/// Brings together on rank 0 what each rank did.
-pub(crate) fn gather(world: &World, share: Share, busy: Duration, waited: Duration) -> Option<Throughput> {
-    let words = [share.updates, share.examples, busy.as_secs_f64().to_bits(), waited.as_secs_f64().to_bits()];
+/// Collects the work of each rank on rank 0.
+pub(crate) fn gather(
+    world: &World,
+    work_done: WorkDone,
+    busy: Duration,
+    waited: Duration,
+) -> Option<Throughput> {
+    let words =
+        [work_done.updates, work_done.examples, busy.as_secs_f64().to_bits(), waited.as_secs_f64().to_bits()];
     let mine: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let all = world.gather_bytes(&mine);
     world.is_root().then(|| {

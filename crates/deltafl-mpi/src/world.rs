@@ -1,12 +1,13 @@
-//! The ranks of a job: who they are, and what they must agree on.
+//! The ranks of a job, and checks that they agree.
 
 use std::error::Error;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroUsize;
 
 use deltafl::compute::Compute;
 use deltafl::data::Federation;
-use deltafl::exchange::ExchangeError;
+use deltafl::exchange::{ExchangeError, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::training::Observer;
 use mpi::Threading;
@@ -17,61 +18,70 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Root};
 
 use crate::agreed::Agreed;
-use crate::exchange::{Masks, MpiExchange};
 use crate::launcher;
+use crate::ranks::Ranks;
+use crate::throughput::{self, Throughput};
 
-/// The ranks of a job. Every method is collective, but for those that only name things.
+/// The exchange over MPI ranks. Every rank asks it the same questions in the same order.
+pub type MpiExchange<'a, C> = Simulation<'a, C, Ranks<'a>>;
+
+/// The ranks of a job. Every method is collective, except those that only return names and numbers.
 ///
-/// An error on one rank alone must end in [`World::fail`]: the others may be waiting in a collective. A panic
-/// ends the job as well.
+/// An error on one rank alone must end in [`World::fail`], because the others may be waiting in a
+/// collective. A panic also ends the job.
 pub struct World {
     communicator: SimpleCommunicator,
     rank: usize,
     hosts: Vec<String>,
-    /// Dropped last: it finalises MPI.
+    /// Dropped last, because it finalises MPI.
     _universe: Universe,
 }
 
-/// Why a rank cannot join.
+/// An error from [`World::init`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorldError {
-    /// MPI can be initialised once per process.
-    #[error("MPI has been initialised before in this process")]
+    /// MPI was already initialised in this process. It can be initialised only once.
+    #[error("MPI was already initialised in this process")]
     Again,
-    /// The MPI library was built without threads.
-    #[error("the MPI library allows no threads beside the one that calls it (MPI_THREAD_FUNNELED)")]
+    /// The MPI library does not support threads.
+    #[error("the MPI library does not support MPI_THREAD_FUNNELED")]
     NoThreads,
-    /// N processes that do not know of each other.
+    /// The processes of the job are not connected to each other.
     #[error(
-        "{variable} is {tasks}, but MPI sees a single rank: the {tasks} processes do not know of each other \
+        "{variable} is {tasks}, but MPI sees a single rank: the {tasks} processes are not connected \
          and would each train the whole run.\n\
          Under Slurm, start them with `srun --mpi=pmix` (see `srun --mpi=list`) or `mpirun`; \
          with mpirun, use the one of the MPI that this program was built against.\n\
          To run on one rank on purpose, unset {variable}"
     )]
     Singleton {
-        /// What promised more.
+        /// The environment variable that announced more ranks.
         variable: &'static str,
-        /// How many it promised.
+        /// The announced number of ranks.
         tasks: usize,
     },
 }
 
-/// A rank sees something else than rank 0.
+/// A rank has a different value than rank 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} on rank {rank} ({host}) differs from that on rank 0")]
+#[error("{what} on rank {rank} ({host}) differs from rank 0")]
 pub struct Differs {
-    /// What differs.
+    /// The name of the value.
     pub what: &'static str,
     /// The first rank that differs.
     pub rank: usize,
-    /// Where it runs.
+    /// The host of that rank.
     pub host: String,
 }
 
 impl World {
-    /// Joins the job that this process was launched in.
+    /// Joins the job in which this process was launched.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if MPI cannot be initialised or the launcher announced more ranks than MPI
+    /// reports.
     pub fn init() -> Result<Self, WorldError> {
         let promised = launcher::several(|name| std::env::var(name).ok());
         let (universe, threading) =
@@ -91,47 +101,57 @@ impl World {
         Ok(world)
     }
 
-    /// This rank.
+    /// Returns the number of this rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.communicator.size() as usize
     }
 
-    /// Whether this is rank 0, which writes the run folder.
+    /// Returns true on rank 0, which writes the run folder.
     pub fn is_root(&self) -> bool {
         self.rank == 0
     }
 
-    /// Where a rank runs.
+    /// Returns the host of a rank.
     pub fn host(&self, rank: usize) -> &str {
         &self.hosts[rank]
     }
 
-    /// How many ranks before this one run on the same host: which of its GPUs is this rank's.
+    /// Returns the number of lower ranks on the same host: the index of the GPU of this rank.
     pub fn rank_on_host(&self) -> usize {
         self.hosts[..self.rank].iter().filter(|&host| *host == self.hosts[self.rank]).count()
     }
 
-    /// The exchange of this rank, over the devices that `compute` computes.
-    pub fn exchange<'a>(
+    /// Returns the exchange of this rank, whose part of the devices is computed by `compute`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the federation has no train devices.
+    pub fn exchange<'a, C: Compute>(
         &'a self,
-        compute: Box<dyn Compute + 'a>,
+        compute: C,
         federation: &'a Federation,
-        masks: Masks,
-    ) -> Result<MpiExchange<'a>, ExchangeError> {
-        MpiExchange::new(self, compute, federation, masks)
+    ) -> Result<MpiExchange<'a, C>, ExchangeError> {
+        Simulation::with_peers(compute, federation, Ranks::new(self))
     }
 
-    /// The observer of a run: rank 0 brings one, the others none.
+    /// Returns the work of each rank so far on rank 0, and `None` on the other ranks. Collective.
+    pub fn throughput<C: Compute>(&self, exchange: &MpiExchange<'_, C>) -> Option<Throughput> {
+        let ranks = exchange.peers();
+        throughput::gather(self, exchange.work_done(), ranks.busy(), ranks.waited())
+    }
+
+    /// Wraps the observer of rank 0 for all ranks. The other ranks pass `None`.
     pub fn observe<O: Observer>(&self, observer: Option<O>) -> Agreed<'_, O> {
         Agreed::new(self, observer)
     }
 
-    /// The bytes that rank 0 has, on all ranks: the checkpoint that a run goes on from, say, which only rank 0 reads.
+    /// Broadcasts the bytes of rank 0 to all ranks, for example a checkpoint that only rank 0
+    /// reads.
     pub fn bytes_of_root(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         let root = self.communicator.process_at_rank(0);
         let mut len = bytes.len() as u64;
@@ -141,25 +161,26 @@ impl World {
         bytes
     }
 
-    /// A small number of rank 0, on all ranks.
+    /// Broadcasts a small number of rank 0 to all ranks.
     pub(crate) fn number_of_root(&self, mut number: u8) -> u8 {
         self.communicator.process_at_rank(0).broadcast_into(&mut number);
         number
     }
 
-    /// Number of threads of this rank: as many as asked for, or for 0 the cores that the launcher has bound it
-    /// to, shared with the ranks that are bound to the same ones.
-    pub fn threads(&self, asked: usize) -> usize {
+    /// Returns the number of threads of this rank. `None` asks for the cores that the launcher has
+    /// bound the rank to, shared with the ranks that are bound to the same cores.
+    pub fn threads(&self, asked: Option<NonZeroUsize>) -> NonZeroUsize {
         let bound_to = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let bound_to = bound_to.lines().find(|line| line.starts_with("Cpus_allowed_list"));
         let place = format!("{} {}", self.host(self.rank), bound_to.unwrap_or_default());
         let here = self.gather_hash(&place);
         let sharing = here.iter().filter(|&&other| other == here[self.rank]).count();
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        if asked == 0 { (cores / sharing).max(1) } else { asked }
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        asked.or(NonZeroUsize::new(cores / sharing)).unwrap_or(NonZeroUsize::MIN)
     }
 
-    /// The fastest instruction set among those the ranks name that all of them have: bits may differ between two.
+    /// Returns the fastest instruction set that all ranks support. Two instruction sets may differ
+    /// in bits.
     pub fn common_isa(&self, isa: Isa) -> Isa {
         let place = Isa::ALL.iter().position(|&known| known == isa).unwrap_or(0) as u64;
         let mut lowest = place;
@@ -167,7 +188,7 @@ impl World {
         Isa::ALL[lowest as usize]
     }
 
-    /// Makes sure that all ranks have the same `value` of `what`; on all of them the answer is the same.
+    /// Checks that all ranks have the same `value` of `what`. The result is the same on all ranks.
     pub fn same(&self, what: &'static str, value: &(impl Hash + ?Sized)) -> Result<(), Differs> {
         let values = self.gather_hash(value);
         match values.iter().position(|&other| other != values[0]) {
@@ -176,8 +197,8 @@ impl World {
         }
     }
 
-    /// The lowest rank for which `failed` holds, on all ranks: the one that should say what is wrong when all of
-    /// them may have met the same error.
+    /// Returns the lowest rank for which `failed` is true, on all ranks. This rank should report
+    /// the error if several ranks may have the same one.
     pub fn first_failure(&self, failed: bool) -> Option<usize> {
         let mut all = vec![0u8; self.size()];
         self.communicator.all_gather_into(&u8::from(failed), &mut all[..]);
@@ -189,7 +210,8 @@ impl World {
         self.communicator.abort(i32::from(code))
     }
 
-    /// Says on standard error which rank failed and why, and ends the job on all ranks. Not collective.
+    /// Prints the failure of this rank on standard error and ends the job on all ranks. Not
+    /// collective.
     pub fn fail(&self, error: &dyn Error, code: u8) -> ! {
         let mut reason = error.to_string();
         let mut below = error.source();
@@ -208,7 +230,7 @@ impl World {
         &self.communicator
     }
 
-    /// What each rank has, by rank: a few bytes.
+    /// Gathers a few bytes of each rank, ordered by rank.
     pub(crate) fn gather_bytes(&self, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut counts = vec![0i32; self.size()];
         self.communicator.all_gather_into(&(bytes.len() as i32), &mut counts[..]);
@@ -221,7 +243,7 @@ impl World {
         starts.iter().zip(&counts).map(part).collect()
     }
 
-    /// A hash of what each rank has, by rank.
+    /// Gathers a hash of the value of each rank, ordered by rank.
     fn gather_hash(&self, value: &(impl Hash + ?Sized)) -> Vec<u64> {
         let mut hasher = DefaultHasher::new();
         value.hash(&mut hasher);
@@ -231,7 +253,7 @@ impl World {
     }
 }
 
-/// This rank, among how many and where.
+/// Prints this rank, the number of ranks and the host.
 impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {} of {} on {}", self.rank, self.size(), self.host(self.rank))
@@ -240,7 +262,7 @@ impl fmt::Display for World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // To finalise MPI is to wait for the others, who may be waiting for this rank.
+        // Finalising MPI waits for the other ranks, which may be waiting for this one.
         if std::thread::panicking() {
             self.communicator.abort(101);
         }

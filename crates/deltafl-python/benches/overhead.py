@@ -1,10 +1,15 @@
-"""What the round loop costs beside the PyTorch steps that it runs: one core, one thread.
+"""Measures the overhead of the round loop over the PyTorch steps that it runs, on one core.
 
-    OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 taskset -c 0 python crates/deltafl-python/benches/overhead.py [ROUNDS]
+    OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 taskset -c 0 \\
+        python crates/deltafl-python/benches/overhead.py [ROUNDS]
 
-A round of FedAvg over 100 devices of 179 images each, the ConvNet of EMNIST, batch 16, in `deltafl.train` with
-`deltafl.torch.Module`, beside the same steps in a bare loop: tensors that are loaded before, plain SGD, a weighted mean. The two
-take turns, round by round, so that a busy machine meets both; CPU time is what counts.
+The workload is a round of FedAvg with the ConvNet of EMNIST, on 100 devices with 179 images each and
+batches of 16. The program compares the CPU times of two implementations:
+
+- `deltafl.train` with `deltafl.torch.Module`,
+- a bare loop with the same steps: preloaded tensors, plain SGD, a weighted mean.
+
+The two alternate round by round, so that other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ torch.set_num_threads(1)
 
 
 class Conv(nn.Module):
-    """32 and 64 channels of 5 × 5, pooled."""
+    """Two 5 × 5 convolutions with 32 and 64 channels, each followed by pooling."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +47,7 @@ class Conv(nn.Module):
 
 
 def bare(net: nn.Module, devices: list[tuple[Any, Any]]) -> None:
-    """One round: the steps, and the mean."""
+    """Runs one round: the steps of all devices, and the mean."""
     weights = list(net.parameters())
     start = [weight.detach().clone() for weight in weights]
     total = [torch.zeros_like(weight) for weight in weights]
@@ -64,8 +69,8 @@ def bare(net: nn.Module, devices: list[tuple[Any, Any]]) -> None:
             weight.copy_(value)
 
 
-class Turns(dfl.torch.Module):
-    """A module that runs a bare round before each of its own, and notes the time of both."""
+class Alternating(dfl.torch.Module):
+    """A trainer that runs a bare round before each round of deltafl, and measures both."""
 
     def __init__(self, net: nn.Module, devices: list[tuple[Any, Any]]) -> None:
         super().__init__(net, shape=(1, 28, 28), device="cpu")
@@ -75,7 +80,7 @@ class Turns(dfl.torch.Module):
         self._left = DEVICES
         self._began = 0.0
 
-    def worker(self) -> Turns:
+    def worker(self) -> Alternating:
         return self
 
     def update(self, *arguments: Any) -> Any:
@@ -99,14 +104,14 @@ def main(rounds: int) -> None:
         (torch.from_numpy(fed[name][0]).view(-1, 1, 28, 28), torch.from_numpy(fed[name][1])) for name in fed
     ]
     torch.manual_seed(0)
-    turns = Turns(Conv(), loaded)
+    trainer = Alternating(Conv(), loaded)
     with tempfile.TemporaryDirectory() as folder:
         dfl.train(
-            fed, turns, dfl.FedAvg(), rounds=rounds + 2, cohort=DEVICES, local=dfl.SGD(lr=RATE, batch=BATCH),
+            fed, trainer, dfl.FedAvg(), rounds=rounds + 2, cohort=DEVICES, local=dfl.SGD(lr=RATE, batch=BATCH),
             evaluate_every=10**6, out=f"{folder}/run", threads=1, progress=False,
         )
-    # The first round of both warms up; the last one of ours has no end that is seen.
-    bare_rounds, our_rounds = turns.bare[1:-1], turns.ours[1:]
+    # The first round of both is a warm-up. The end of the last round of deltafl is not observed.
+    bare_rounds, our_rounds = trainer.bare[1:-1], trainer.ours[1:]
     ratios = sorted(ours / steps - 1 for ours, steps in zip(our_rounds, bare_rounds, strict=True))
     print(json.dumps({
         "torch": torch.__version__, "rounds": len(ratios),

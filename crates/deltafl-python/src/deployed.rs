@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use deltafl::trainer::LocalTrainer;
-use deltafl::training::RoundRecord;
-use deltafl_cli::embed::Listener;
+use deltafl::training::{RoundRecord, State};
 use deltafl_cli::embed::deployed::{self, Part, ServerListener, Service};
+use deltafl_cli::embed::{Failure, FailureKind};
 use deltafl_data::experiment::Experiment;
+use deltafl_run::{Listener, SeedEvaluation};
 use pyo3::prelude::*;
 
-use crate::failure::exception;
+use crate::failure::raised;
 use crate::federation::Federation;
 use crate::listener::{PyListener, Stop};
 use crate::logs;
@@ -43,8 +44,13 @@ pub(crate) fn take_part(
     let ended = py.detach(|| deployed::take_part(part));
     match trainer.and_then(|trainer| trainer.failure(py, &format!("device {name}"))) {
         Some(raised) => Err(raised),
-        None => ended.map_err(|failure| exception(py, &failure)),
+        None => ended.map_err(|failure| failed(py, &failure)),
     }
+}
+
+fn failed(py: Python<'_>, failure: &Failure) -> PyErr {
+    let class = if failure.kind == FailureKind::BadInput { "InvalidInput" } else { "Error" };
+    raised(py, class, &failure.message)
 }
 
 /// What a server is, beside its experiment.
@@ -88,7 +94,7 @@ pub(crate) fn serve(
     }
     match trainer.as_ref().and_then(|trainer| trainer.failure(py, "the start of the model")) {
         Some(raised) => Err(raised),
-        None => ended.map_err(|failure| exception(py, &failure)),
+        None => ended.map_err(|failure| failed(py, &failure)),
     }
 }
 
@@ -104,6 +110,14 @@ impl Listener for Hearing<'_> {
         self.told.stop()
     }
 
+    fn shows_seeds_side_by_side(&self) -> bool {
+        self.told.shows_seeds_side_by_side()
+    }
+
+    fn begin_side_by_side(&self, experiment: &Experiment, seeds: &[State]) {
+        self.told.begin_side_by_side(experiment, seeds);
+    }
+
     fn begin(&self, experiment: &Experiment, seed: u64, done: u64) {
         // w₀ is all that a server asks of a trainer, and it was asked for just now.
         if self.trainer.is_some_and(PyTrainer::has_failed) {
@@ -116,8 +130,16 @@ impl Listener for Hearing<'_> {
         self.told.round(records);
     }
 
-    fn evaluation(&self, seed: u64, round: u64, headline: &str) {
-        self.told.evaluation(seed, round, headline);
+    fn evaluation(&self, evaluation: &SeedEvaluation<'_>) {
+        self.told.evaluation(evaluation);
+    }
+
+    fn end(&self, seed: u64) {
+        self.told.end(seed);
+    }
+
+    fn note(&self, text: &str) {
+        self.told.note(text);
     }
 
     fn warn(&self, text: &str) {

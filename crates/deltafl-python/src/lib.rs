@@ -1,17 +1,18 @@
-//! The module `deltafl._deltafl` of the Python package: what the package's Python code calls.
+//! The module `deltafl._deltafl`: the functions called by the Python code of the package.
 //!
 //! ```text
-//! federation     devices in arrays that Python lends, or in a folder
+//! federation     devices in borrowed Python arrays, or in a folder
 //! run            an experiment, trained into its run folder
 //! deployed       a device and a server of a deployed federation
 //! trainer        a trainer written in Python, as a LocalTrainer of the round loop
-//! listener       progress and Ctrl-C; logs are records of `logging`
-//! results        what a run left behind, as Arrow tables
+//! listener       progress and Ctrl-C
+//! logs           log events as records of `logging`
+//! results        the results of a run as Arrow tables
 //! sweep          the points of a sweep, and their results
-//! superquantile  the superquantile by itself
+//! superquantile  the superquantile as a function
 //! ```
 //!
-//! The interpreter is released while devices compute, and entered again for a callback alone.
+//! The interpreter lock is released while devices compute, and acquired only for callbacks.
 
 use pyo3::prelude::*;
 
@@ -31,7 +32,7 @@ mod table;
 mod trainer;
 mod writer;
 
-/// Rust code of the package `deltafl`.
+/// The Rust code of the package `deltafl`.
 #[pymodule]
 fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -68,7 +69,7 @@ fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// The command `deltafl` with these words, its name first; returns its exit code.
+/// Runs the command `deltafl` with these arguments, its name first. Returns its exit code.
 #[pyfunction]
 fn command(py: Python<'_>, words: Vec<std::ffi::OsString>) -> u8 {
     py.detach(|| deltafl_cli::command(words))

@@ -1,4 +1,4 @@
-//! What a run left behind.
+//! The results of a run.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{Field, Schema};
-use deltafl_cli::embed;
-use deltafl_data::run_folder::{self, RoundLine};
+use deltafl_data::run_folder::{self, RoundLine, Summary};
+use deltafl_run::report::{ReportFigures, write_report};
+use deltafl_run::text_table;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use pyo3::prelude::*;
 
-use crate::failure::{chain, exception, raised};
+use crate::failure::{chain, exception, folder_exception, raised};
 use crate::table::Table;
 
-/// Loss and metrics of every device at every evaluation.
+/// Returns loss and metrics of every device at every evaluation.
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
-    let files = run_folder::evaluations(&folder).map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let files = run_folder::evaluations(&folder).map_err(|e| folder_exception(py, e))?;
     let mut batches = Vec::new();
     let mut schema = None;
     for file in files {
@@ -29,10 +30,7 @@ pub(crate) fn devices(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
     }
     match schema {
         Some(schema) => Ok(Table::new(schema, batches)),
-        None => Err(exception(
-            py,
-            &embed::folder_failure(run_folder::RunFolderError::NotEvaluated { path: folder }),
-        )),
+        None => Err(folder_exception(py, run_folder::RunFolderError::NotEvaluated { path: folder })),
     }
 }
 
@@ -41,10 +39,10 @@ fn read_parquet(path: &Path) -> Result<Vec<RecordBatch>, Box<dyn std::error::Err
     Ok(reader.collect::<Result<_, _>>()?)
 }
 
-/// A row per seed, track and round.
+/// Returns a table with a row per seed, track and round.
 #[pyfunction]
 pub(crate) fn rounds(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
-    let lines = run_folder::read_rounds(&folder).map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let lines = run_folder::read_rounds(&folder).map_err(|e| folder_exception(py, e))?;
     let whole = |of: fn(&RoundLine) -> u64| -> ArrayRef {
         Arc::new(UInt64Array::from_iter_values(lines.iter().map(of)))
     };
@@ -74,10 +72,10 @@ pub(crate) fn rounds(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
     Ok(Table::new(schema, vec![batch.map_err(|e| raised(py, "Error", &e.to_string()))?]))
 }
 
-/// The figures of the last evaluation of each seed, as JSON and as a table.
+/// Returns the results of the last evaluation of each seed, as JSON and as a table.
 #[pyfunction]
 pub(crate) fn summary(py: Python<'_>, folder: PathBuf) -> PyResult<(String, Table)> {
-    let summary = py.detach(|| embed::summary(&folder)).map_err(|e| exception(py, &e))?;
+    let summary = py.detach(|| Summary::read(&folder)).map_err(|e| folder_exception(py, e))?;
     let json = serde_json::to_string(&summary).map_err(|e| raised(py, "Error", &e.to_string()))?;
     let tracks = &summary.tracks;
     let text = |of: fn(&run_folder::TrackSummary) -> &str| -> ArrayRef {
@@ -124,16 +122,18 @@ pub(crate) fn summary(py: Python<'_>, folder: PathBuf) -> PyResult<(String, Tabl
     Ok((json, Table::new(schema, vec![batch])))
 }
 
-/// The table that the command prints.
+/// Returns the table printed by the command.
 #[pyfunction]
 pub(crate) fn text(py: Python<'_>, folder: PathBuf) -> PyResult<String> {
-    let summary = py.detach(|| embed::summary(&folder)).map_err(|e| exception(py, &e))?;
-    Ok(embed::table(&summary))
+    let summary = py.detach(|| Summary::read(&folder)).map_err(|e| folder_exception(py, e))?;
+    Ok(text_table::render(&summary))
 }
 
-/// Writes the report of runs into a folder; returns the page.
+/// Writes the report of runs into a folder. Returns the path of the page.
 #[pyfunction]
 pub(crate) fn report(py: Python<'_>, runs: Vec<PathBuf>, out: PathBuf, figures: bool) -> PyResult<PathBuf> {
     let runs: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();
-    py.detach(|| embed::write_report(&runs, &out, figures)).map_err(|e| exception(py, &e))
+    let figures = if figures { ReportFigures::Drawn } else { ReportFigures::Omitted };
+    let paths = py.detach(|| write_report(&runs, &out, figures)).map_err(|e| exception(py, &e))?;
+    Ok(paths.page)
 }

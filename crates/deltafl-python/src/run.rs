@@ -1,32 +1,35 @@
-//! Experiments, and their training.
+//! Experiments and their training.
 
-use std::path::PathBuf;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 
 use deltafl::kernel::Isa;
-use deltafl::trainer::LocalTrainer;
-use deltafl_cli::embed::{self, End, Job};
 use deltafl_cuda::Place;
 use deltafl_data::experiment::Experiment;
-use deltafl_data::run_folder;
+use deltafl_data::run_folder::{self, Summary};
+use deltafl_run::{
+    Ended, Listener as _, Machine, RunError, RunOptions, Start, Stopped, experiment_file, idle_rounds,
+    session,
+};
 use pyo3::prelude::*;
 
-use crate::failure::{exception, invalid};
+use crate::failure::{exception, folder_exception, invalid, message};
 use crate::federation::Federation;
 use crate::listener::{PyListener, Stop};
 use crate::trainer::PyTrainer;
 
-/// An experiment file with overrides, as TOML with every default in it.
+/// Reads an experiment file with overrides. Returns TOML that contains every default.
 #[pyfunction]
 pub(crate) fn experiment_of_file(
     py: Python<'_>,
     path: PathBuf,
     overrides: Vec<String>,
 ) -> PyResult<(String, String)> {
-    let experiment = embed::read_experiment(&path, &overrides).map_err(|e| exception(py, &e))?;
+    let experiment = experiment_file::read(&path, &overrides).map_err(|e| exception(py, &e))?;
     Ok((experiment.name().to_owned(), experiment.to_toml()))
 }
 
-/// An experiment as JSON with overrides, as TOML with every default in it.
+/// Reads an experiment as JSON with overrides. Returns TOML that contains every default.
 #[pyfunction]
 pub(crate) fn experiment_of_json(
     py: Python<'_>,
@@ -35,33 +38,32 @@ pub(crate) fn experiment_of_json(
 ) -> PyResult<(String, String)> {
     let json: serde_json::Value = serde_json::from_str(json).map_err(|e| invalid(py, e))?;
     let text = toml::to_string(&json).map_err(|e| invalid(py, e))?;
-    let experiment = embed::parse_experiment("(dict)", &text, &overrides).map_err(|e| exception(py, &e))?;
+    let experiment =
+        experiment_file::parse(Path::new("(dict)"), &text, &overrides).map_err(|e| exception(py, &e))?;
     Ok((experiment.name().to_owned(), experiment.to_toml()))
 }
 
-/// The experiment of a run, as JSON.
+/// Returns the experiment of a run as JSON.
 #[pyfunction]
 pub(crate) fn experiment_of_run(py: Python<'_>, folder: PathBuf) -> PyResult<String> {
-    let experiment =
-        run_folder::read_experiment(&folder).map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let experiment = run_folder::read_experiment(&folder).map_err(|e| folder_exception(py, e))?;
     serde_json::to_string(&experiment).map_err(|e| invalid(py, e))
 }
 
-/// Name, kind of algorithm and θ of every model of a run.
+/// Returns name, algorithm and θ of every model of a run.
 #[pyfunction]
 pub(crate) fn tracks(py: Python<'_>, folder: PathBuf) -> PyResult<Vec<(String, String, f64)>> {
-    let experiment =
-        run_folder::read_experiment(&folder).map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let experiment = run_folder::read_experiment(&folder).map_err(|e| folder_exception(py, e))?;
     let labels = experiment.labels().into_iter();
     Ok(labels.map(|label| (label.name, label.algorithm, label.theta.get())).collect())
 }
 
-/// The experiment of a text that this module wrote.
+/// Parses the text of an experiment written by this module.
 pub(crate) fn parsed(py: Python<'_>, toml: &str) -> PyResult<Experiment> {
     Experiment::parse(toml).map_err(|e| invalid(py, e))
 }
 
-/// How to train, beside what the experiment says.
+/// The training options that are not part of the experiment.
 #[derive(FromPyObject)]
 pub(crate) struct How {
     out: PathBuf,
@@ -71,7 +73,8 @@ pub(crate) struct How {
     compute: String,
 }
 
-/// Trains an experiment into its run folder. Returns seed, rounds done and rounds planned when it was stopped.
+/// Trains an experiment into its run folder. If it was stopped, returns the seed, the rounds done
+/// and the rounds planned.
 #[pyfunction]
 pub(crate) fn train(
     py: Python<'_>,
@@ -90,18 +93,28 @@ pub(crate) fn train(
     let compute: Place = how.compute.parse().map_err(|e| invalid(py, e))?;
     let stop = stop.get();
     let listener = PyListener::new(stop.clone(), progress);
-    let job =
-        Job { out: &how.out, resume: how.resume, threads: how.threads, kernel, compute, listener: &listener };
+    let options = RunOptions {
+        out: &how.out,
+        start: if how.resume { Start::Resume } else { Start::New },
+        machine: Machine { threads: NonZeroUsize::new(how.threads), kernel, compute },
+        listener: &listener,
+    };
     let given = federation.map(|federation| federation.get().inner.clone());
     let trainer = trainer.map(|trainer| PyTrainer::new(py, trainer, stop)).transpose()?;
     let ended = py.detach(|| {
         let federation = match &given {
-            Some(federation) => embed::prepare(&experiment, federation)?,
-            None => embed::load(&experiment)?,
+            Some(federation) => session::prepare(&experiment, federation.as_ref().clone())?,
+            None => load(&experiment)?,
         };
-        let brought = trainer.as_ref().map(|trainer| trainer as &dyn LocalTrainer);
-        let ended = embed::train(experiment, &federation, brought, &job);
-        // Nobody waits for this thread, and an interpreter that ends must not be entered again: it would end the process.
+        let ended = match &trainer {
+            Some(trainer) => session::run_trainer(experiment, &federation, trainer, &options),
+            None => session::run_on(experiment, &federation, &options),
+        };
+        if let Ok(Ended::Finished(summary)) = &ended {
+            warn_of_idle_rounds(summary, &how.out, &listener)?;
+        }
+        // The caller no longer waits for this thread. Entering an interpreter that is shutting down
+        // would end the process.
         while stop.is_abandoned() && trainer.is_none() {
             std::thread::park();
         }
@@ -111,11 +124,30 @@ pub(crate) fn train(
         return Err(raised);
     }
     match ended {
-        Ok(End::Finished) => Ok(None),
-        Ok(End::Stopped { seed, rounds, planned }) => Ok(Some((seed, rounds, planned))),
-        Err(failure) => match trainer.as_ref().and_then(|trainer| trainer.raised(py, &failure.message)) {
+        Ok(Ended::Interrupted(Stopped { seed, rounds, rounds_planned, .. })) => {
+            Ok(Some((seed, rounds, rounds_planned)))
+        }
+        Ok(_) => Ok(None),
+        Err(error) => match trainer.as_ref().and_then(|trainer| trainer.raised(py, &message(&error))) {
             Some(raised) => Err(raised),
-            None => Err(exception(py, &failure)),
+            None => Err(exception(py, &error)),
         },
     }
+}
+
+/// Loads the data of an experiment.
+pub(crate) fn load(experiment: &Experiment) -> Result<deltafl::data::Federation, RunError> {
+    // The pool is local to this call, because the global pool does not survive a fork, and Python
+    // forks.
+    match rayon::ThreadPoolBuilder::new().build() {
+        Ok(pool) => pool.install(|| session::load(experiment)),
+        Err(_) => session::load(experiment),
+    }
+}
+
+/// Emits a warning for every track in which most rounds changed nothing.
+fn warn_of_idle_rounds(summary: &Summary, run: &Path, listener: &PyListener) -> Result<(), RunError> {
+    let experiment = run_folder::read_experiment(run)?;
+    idle_rounds::warnings(summary, &experiment).iter().for_each(|warning| listener.warn(warning));
+    Ok(())
 }

@@ -2,23 +2,23 @@
 
 use std::path::PathBuf;
 
+use deltafl::kernel::Isa;
 use deltafl::model::{Model, NamedTensor, state_dict as named};
 use deltafl::params::Params;
 use deltafl::trainer::Sgd;
-use deltafl::training::State;
-use deltafl_cli::embed;
 use deltafl_data::run_folder;
+use deltafl_run::session;
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 
-use crate::failure::{exception, invalid};
+use crate::failure::{exception, folder_exception, invalid};
 use crate::federation::Federation;
-use crate::run::parsed;
+use crate::run::{load, parsed};
 
 /// Names and arrays.
 type Tensors<'py> = Vec<(String, Bound<'py, PyArrayDyn<f32>>)>;
 
-/// w of a track and a seed at the last checkpoint, and the rounds done.
+/// Returns w of a track and a seed at the last checkpoint, and the rounds done.
 #[pyfunction]
 pub(crate) fn params(
     py: Python<'_>,
@@ -32,14 +32,15 @@ pub(crate) fn params(
 
 fn at_checkpoint(py: Python<'_>, folder: PathBuf, track: usize, seed: u64) -> PyResult<(Params, u64)> {
     let state = py.detach(|| run_folder::read_checkpoint(&folder, seed));
-    let state = state.map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let state = state.map_err(|e| folder_exception(py, e))?;
     let state =
         state.ok_or_else(|| invalid(py, format!("{}: seed {seed} has no checkpoint", folder.display())))?;
     let at = state.tracks.get(track).ok_or_else(|| invalid(py, format!("there is no track {track}")))?;
     Ok((at.params.clone(), state.round))
 }
 
-/// The tensors of a track and a seed at the last checkpoint, in PyTorch's names and layouts.
+/// Returns the tensors of a track and a seed at the last checkpoint, with PyTorch's names and
+/// layouts.
 #[pyfunction]
 pub(crate) fn state_dict<'py>(
     py: Python<'py>,
@@ -48,8 +49,7 @@ pub(crate) fn state_dict<'py>(
     seed: u64,
     federation: Option<&Bound<'py, Federation>>,
 ) -> PyResult<Tensors<'py>> {
-    let experiment =
-        run_folder::read_experiment(&folder).map_err(|e| exception(py, &embed::folder_failure(e)))?;
+    let experiment = run_folder::read_experiment(&folder).map_err(|e| folder_exception(py, e))?;
     let (params, _) = at_checkpoint(py, folder, track, seed)?;
     let model = model(py, &experiment, federation)?;
     if params.len() != model.num_params() {
@@ -58,7 +58,7 @@ pub(crate) fn state_dict<'py>(
     tensors(py, &named(&*model, params.as_slice()))
 }
 
-/// The tensors from which a seed of an experiment starts.
+/// Returns the initial tensors of a seed of an experiment.
 #[pyfunction]
 pub(crate) fn initial<'py>(
     py: Python<'py>,
@@ -66,8 +66,9 @@ pub(crate) fn initial<'py>(
     federation: Option<&Bound<'py, Federation>>,
     seed: u64,
 ) -> PyResult<Tensors<'py>> {
-    let model = model(py, &parsed(py, experiment)?, federation)?;
-    let state = State::new(seed, 1, &Sgd::new(&*model));
+    let experiment = parsed(py, experiment)?;
+    let model = model(py, &experiment, federation)?;
+    let state = experiment.plan().start(seed, &Sgd::new(&*model));
     tensors(py, &named(&*model, state.tracks[0].params.as_slice()))
 }
 
@@ -78,8 +79,8 @@ fn model(
 ) -> PyResult<Box<dyn Model>> {
     let given = federation.map(|federation| federation.get().inner.clone());
     let built = py.detach(|| match &given {
-        Some(federation) => embed::model(experiment, federation),
-        None => embed::model(experiment, &embed::load(experiment)?),
+        Some(federation) => session::build_model(experiment, federation, Isa::detect()),
+        None => session::build_model(experiment, &load(experiment)?, Isa::detect()),
     });
     built.map_err(|e| exception(py, &e))
 }

@@ -1,16 +1,21 @@
-//! Sweeps: their points, which Python trains one after the other, and their results.
+//! Sweeps: their points, which Python trains one after another, and their results.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use deltafl_cli::embed::sweep::{self, Planned, PlannedPoint, PointStanding, Swept};
+use deltafl_run::experiment_file;
+use deltafl_run::sweep::folder::{Standing, SweepFolder};
+use deltafl_run::sweep::points::{Point, Sweep};
+use deltafl_run::sweep::{SweepError, listing};
 use pyo3::prelude::*;
 
 use crate::failure::{exception, invalid};
 
-/// A point: its settings as JSON, its experiment as TOML, its run folder, and "missing", "begun" or "finished".
-type Point = (String, String, PathBuf, &'static str);
+/// A point: its settings as JSON, its experiment as TOML, its run folder, and its progress
+/// (`missing`, `begun` or `finished`).
+type PlannedPoint = (String, String, PathBuf, &'static str);
 
-/// Plans a sweep of an experiment file, or of an experiment as JSON. Returns its folder and its points.
+/// Plans a sweep of an experiment file, or of an experiment as JSON. Returns its folder and its
+/// points.
 #[pyfunction]
 pub(crate) fn sweep_plan(
     py: Python<'_>,
@@ -19,41 +24,63 @@ pub(crate) fn sweep_plan(
     overrides: Vec<String>,
     axes: Vec<String>,
     out: Option<PathBuf>,
-) -> PyResult<(PathBuf, Vec<Point>)> {
-    let text = match json {
+) -> PyResult<(PathBuf, Vec<PlannedPoint>)> {
+    let given = match json {
         Some(json) => {
             let json: serde_json::Value = serde_json::from_str(json).map_err(|e| invalid(py, e))?;
-            toml::to_string(&json).map_err(|e| invalid(py, e))?
+            Some(toml::to_string(&json).map_err(|e| invalid(py, e))?)
         }
-        None => String::new(),
+        None => None,
     };
-    let swept = file.as_deref().map_or(Swept::Text(&text), Swept::File);
-    let planned = sweep::plan(&swept, &overrides, &axes, out.as_deref()).map_err(|e| exception(py, &e))?;
-    points(py, planned)
+    let planned = || -> Result<_, SweepError> {
+        let sweep = match (&file, &given) {
+            (Some(path), _) => Sweep::new(path, &experiment_file::text(path)?, &overrides, &axes)?,
+            (None, text) => {
+                Sweep::new(Path::new("(dict)"), text.as_deref().unwrap_or_default(), &overrides, &axes)?
+            }
+        };
+        let out = out.unwrap_or_else(|| Path::new("sweeps").join(&sweep.name));
+        let folder = SweepFolder::at(&out);
+        folder.describe(&sweep)?;
+        points(&folder, sweep)
+    };
+    planned().map_err(|e| exception(py, &e))
 }
 
-/// The folder and the points of a sweep that was planned.
+/// Returns the folder and the points of a planned sweep.
 #[pyfunction]
-pub(crate) fn sweep_open(py: Python<'_>, folder: PathBuf) -> PyResult<(PathBuf, Vec<Point>)> {
-    points(py, sweep::open(&folder).map_err(|e| exception(py, &e))?)
+pub(crate) fn sweep_open(py: Python<'_>, folder: PathBuf) -> PyResult<(PathBuf, Vec<PlannedPoint>)> {
+    let folder = SweepFolder::at(&folder);
+    let planned = folder.sweep().and_then(|sweep| points(&folder, sweep));
+    planned.map_err(|e| exception(py, &e))
 }
 
-/// The results of a sweep: the table of the command, and JSON.
+/// Returns the results of a sweep: the table of the command, and JSON.
 #[pyfunction]
 pub(crate) fn sweep_results(py: Python<'_>, folder: PathBuf) -> PyResult<(String, String)> {
-    py.detach(|| sweep::results(&folder)).map_err(|e| exception(py, &e))
+    let folder = SweepFolder::at(&folder);
+    let read = || -> Result<_, SweepError> {
+        let sweep = folder.sweep()?;
+        let results = listing::results(&folder, &sweep, sweep.points.iter())?;
+        Ok((listing::rendered(&sweep, &results), results))
+    };
+    let (text, results) = py.detach(read).map_err(|e| exception(py, &e))?;
+    Ok((text, serde_json::to_string(&results).map_err(|e| invalid(py, e))?))
 }
 
-fn points(py: Python<'_>, planned: Planned) -> PyResult<(PathBuf, Vec<Point>)> {
-    let of_point = |point: PlannedPoint| {
-        let settings: serde_json::Map<_, _> = point.settings.into_iter().collect();
-        let settings = serde_json::to_string(&settings).map_err(|e| invalid(py, e))?;
-        let standing = match point.standing {
-            PointStanding::Missing => "missing",
-            PointStanding::Begun => "begun",
-            PointStanding::Finished => "finished",
+fn points(folder: &SweepFolder, sweep: Sweep) -> Result<(PathBuf, Vec<PlannedPoint>), SweepError> {
+    let keys: Vec<String> = sweep.axes.iter().map(|axis| axis.key.clone()).collect();
+    let planned = |point: Point| {
+        let standing = match folder.standing(&point)? {
+            Standing::Missing => "missing",
+            Standing::Rounds(_) => "begun",
+            Standing::Finished => "finished",
         };
-        Ok((settings, point.experiment.to_toml(), point.folder, standing))
+        let run = folder.point(&point.address);
+        let settings: serde_json::Map<_, _> = keys.iter().cloned().zip(point.typed).collect();
+        let settings = serde_json::Value::from(settings).to_string();
+        Ok((settings, point.experiment.to_toml(), run, standing))
     };
-    Ok((planned.folder, planned.points.into_iter().map(of_point).collect::<PyResult<_>>()?))
+    let points = sweep.points.into_iter().map(planned).collect::<Result<_, SweepError>>()?;
+    Ok((folder.path().to_owned(), points))
 }

@@ -1,4 +1,4 @@
-"""A deployed federation: devices in Python, and a server in this process."""
+"""Deployed federations: Python devices, and a server in this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ LINES: dict[str, Any] = {
 
 
 class Line(dfl.Trainer):
-    """y = a·x in numpy, operation by operation what ``models.Linear`` computes for one feature and batches of one."""
+    """The model y = a·x in numpy.
+
+    It performs the same operations as ``models.Linear`` with one feature and batches of one.
+    """
 
     task = "regression"
     num_params = 1  # type: ignore[assignment]
@@ -57,7 +60,7 @@ class Line(dfl.Trainer):
 
 
 def points() -> dfl.Federation:
-    """Eight devices whose points lie on lines of different slopes."""
+    """Returns eight devices with points near lines of different slopes."""
     rng = np.random.default_rng(3)
     devices = {}
     for k in range(8):
@@ -68,15 +71,18 @@ def points() -> dfl.Federation:
 
 @contextlib.contextmanager
 def devices(server: dfl.Server, data: dfl.Federation, python: Any = lambda k: True) -> Iterator[None]:
-    """All devices of the data; those that ``python`` picks have a trainer of Python, the others train the server's model."""
+    """Starts all devices of the data.
+
+    The devices that ``python`` selects use a Python trainer. The others train the built-in model.
+    """
     with contextlib.ExitStack() as stack:
         for k, name in enumerate(data.split("train")):
-            device = dfl.Device(server, name=name, kernel="reference")
+            device = dfl.Device(server, name=name, kernel="reference", reproducible=True)
             stack.enter_context(device.start(Line() if python(k) else None, data))
         yield
 
 
-def test_devices_in_python_come_to_the_bits_of_rust_devices_and_of_the_simulation() -> None:
+def test_python_devices_rust_devices_and_the_simulation_compute_equal_params() -> None:
     data = points()
     found: dict[str, list[Array]] = {}
     for kind, python in {"rust": lambda k: False, "python": lambda k: True, "mixed": lambda k: k % 2}.items():
@@ -90,13 +96,13 @@ def test_devices_in_python_come_to_the_bits_of_rust_devices_and_of_the_simulatio
     for kind, model in {"kernels": dfl.models.Linear(), "trainer": Line()}.items():
         run = dfl.train(data, model, ALGORITHMS, out=f"simulated-{kind}", **keywords)
         found[kind] = [track.params() for track in run]
-    assert all(params.any() for params in found["rust"]), "the models moved"
+    assert all(params.any() for params in found["rust"]), "the models have changed"
     for kind, models in found.items():
         for got, wanted in zip(models, found["rust"]):
             assert np.array_equal(got, wanted), (kind, got, wanted)
 
 
-def test_a_federation_with_certificates_trains_a_model_that_only_python_knows(tmp_path: Path) -> None:
+def test_a_federation_with_certificates_trains_a_model_implemented_in_python(tmp_path: Path) -> None:
     data = points()
     command("certs", "init", "--federation", "lines")
     command("certs", "server", "--host", "localhost", "--host", "127.0.0.1")
@@ -109,7 +115,7 @@ def test_a_federation_with_certificates_trains_a_model_that_only_python_knows(tm
     with server, contextlib.ExitStack() as stack:
         address = f"localhost:{server.address.rpartition(':')[2]}"
         for name in data.ids:
-            device = dfl.Device(address, f"identities/{name}", name=name, min_cohort=3)
+            device = dfl.Device(address, f"identities/{name}", name=name, min_cohort=3, reproducible=True)
             stack.enter_context(device.start(Line(), data))
         deployed = server.wait()
     simulated = dfl.train(
@@ -118,7 +124,7 @@ def test_a_federation_with_certificates_trains_a_model_that_only_python_knows(tm
     for got, wanted in zip(deployed, simulated):
         assert np.array_equal(got.params(), wanted.params())
     assert deployed.tracks[1].arrays().keys() == {"params"}
-    assert (tmp_path / "identities/sensor-0/state").is_dir(), "a device with an identity remembers"
+    assert (tmp_path / "identities/sensor-0/state").is_dir(), "a device with an identity has state"
 
 
 def command(*words: str) -> None:
@@ -126,14 +132,14 @@ def command(*words: str) -> None:
     subprocess.run([str(script), *words], check=True, capture_output=True)
 
 
-def test_a_trainer_that_raises_ends_its_device_and_names_it() -> None:
+def test_an_exception_of_the_trainer_stops_the_device_and_names_it() -> None:
     class Broken(Line):
         def update(self, params: Array, inputs: Array, targets: Array, local: dfl.Local) -> Array:
             raise RuntimeError("the sensor is wet")
 
     data = points()
     with dfl.Server({**LINES, "cohort": 8}, trainer=Line(), devices=data.ids, progress=False) as server:
-        # The others go on without it.
+        # The other devices continue without it.
         with contextlib.ExitStack() as stack:
             for name in data.ids[1:]:
                 stack.enter_context(dfl.Device(server, name=name).start(Line(), data))
@@ -142,7 +148,7 @@ def test_a_trainer_that_raises_ends_its_device_and_names_it() -> None:
             assert isinstance(raised.value.__cause__, RuntimeError)
 
 
-def test_what_a_device_does_not_agree_to_is_refused() -> None:
+def test_a_device_rejects_experiments_that_its_owner_does_not_permit() -> None:
     data = points()
     opened = {**LINES, "algorithm": [dfl.DeltaFL(theta=0.5, quantile="open")]}
     with pytest.raises(dfl.InvalidInput, match="open mode"):
@@ -160,7 +166,7 @@ def test_what_a_device_does_not_agree_to_is_refused() -> None:
             dfl.Device(server, name="sensor-0", open=True).serve(Larger(), data)
 
 
-def test_a_device_that_stays_out_of_a_round_says_so_in_the_log() -> None:
+def test_a_device_that_skips_a_round_logs_it() -> None:
     seen = threading.Event()
 
     class Waiting(logging.Handler):
@@ -180,7 +186,7 @@ def test_a_device_that_stays_out_of_a_round_says_so_in_the_log() -> None:
         logging.getLogger("deltafl").removeHandler(handler)
 
 
-def test_wrong_options_data_and_names_are_refused() -> None:
+def test_invalid_options_data_and_names_are_rejected() -> None:
     data = points()
     with pytest.raises(dfl.InvalidInput, match="unexpected argument '--min-cohorts'"):
         dfl.Device("127.0.0.1:1", name="sensor-0", min_cohorts=3).serve(Line(), data)
@@ -188,7 +194,7 @@ def test_wrong_options_data_and_names_are_refused() -> None:
         dfl.Device("127.0.0.1:1", name="sensor-9").serve(Line(), data)
     with pytest.raises(dfl.InvalidInput, match="does not have one device that trains"):
         dfl.Device("127.0.0.1:1").serve(Line(), data)
-    with pytest.raises(dfl.InvalidInput, match="needs a name"):
+    with pytest.raises(dfl.InvalidInput, match="requires a name"):
         dfl.Device("127.0.0.1:1").serve(Line(), (np.ones((2, 1)), np.ones(2)))
     with pytest.raises(dfl.InvalidInput, match="needs the names of its devices"):
         dfl.Server(LINES, trainer=Line(), progress=False).start()
@@ -200,7 +206,7 @@ def test_wrong_options_data_and_names_are_refused() -> None:
             dfl.Device(server, name="sensor-0").serve(None, narrow)
 
 
-def test_a_start_that_raises_ends_the_server() -> None:
+def test_an_exception_in_init_stops_the_server() -> None:
     class Nowhere(Line):
         def init(self, rng: np.random.Generator) -> Array:
             raise RuntimeError("no start")
@@ -210,7 +216,7 @@ def test_a_start_that_raises_ends_the_server() -> None:
         server.serve()
 
 
-def test_a_server_goes_on_where_it_was_stopped() -> None:
+def test_a_restarted_server_resumes_after_the_last_round() -> None:
     data = points()
     longer = {**LINES, "rounds": 40}
     keywords: dict[str, Any] = {"devices": data.ids, "out": "parts", "wait_for": 8, "progress": False}
@@ -221,14 +227,14 @@ def test_a_server_goes_on_where_it_was_stopped() -> None:
             threading.Event().wait(0.02)
         server.stop()
     done = len(rounds.read_text().splitlines()) // 2
-    assert 0 < done < 40, "stopped in the middle"
+    assert 0 < done < 40, "stopped before the last round"
     with server, devices(server, data):
         parts = server.wait()
     whole = dfl.train(data, Line(), ALGORITHMS, rounds=40, cohort=6, local=LOCAL, out="whole", progress=False)
     assert np.array_equal(parts.tracks[0].params(), whole.tracks[0].params())
 
 
-def test_control_c_takes_a_device_off_the_network(tmp_path: Path) -> None:
+def test_control_c_stops_a_device(tmp_path: Path) -> None:
     process = program(
         tmp_path / "program.py",
         "import deltafl as dfl\nfrom test_deployed import LINES, Line, points\n"

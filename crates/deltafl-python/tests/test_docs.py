@@ -1,4 +1,4 @@
-"""The pages and notebooks for Python, run."""
+"""Runs the Python code of the documentation pages and the notebooks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.parametrize("page", ["python.md", "python-coming-from.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "crates/deltafl-python/README.md",
+        "docs/src/tutorials/python.md",
+        "docs/src/how-to/python.md",
+        "docs/src/how-to/python-coming-from.md",
+    ],
+)
 def test_the_code_of_a_page_runs(root: Path, page: str) -> None:
-    text = (root / "docs" / page).read_text()
+    text = (root / page).read_text()
     blocks = re.findall(r"^```python( torch)?\n(.*?)^```", text, re.M | re.S)
     assert blocks
     names: dict[str, object] = {}
@@ -31,11 +39,11 @@ def test_the_code_of_a_page_runs(root: Path, page: str) -> None:
     [("first-run", "pyarrow"), ("own-model", "torch"), ("deployed", "numpy")],
 )
 def test_a_notebook_runs(root: Path, tmp_path: Path, notebook: str, needs: str) -> None:
-    """In a kernel of Jupyter where nbclient and ipykernel are installed, otherwise cell by cell in a process."""
+    """Runs in a Jupyter kernel if nbclient and ipykernel are installed, otherwise in a process."""
     pytest.importorskip(needs)
-    path = root / "docs" / "notebooks" / f"{notebook}.ipynb"
+    path = root / "docs/src/tutorials/notebooks" / f"{notebook}.ipynb"
     cells = json.loads(path.read_text())["cells"]
-    assert all(not cell.get("outputs") for cell in cells), "notebooks are kept without their outputs"
+    assert all(not cell.get("outputs") for cell in cells), "notebooks are stored without outputs"
     if importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel"):
         import nbclient
         import nbformat
@@ -54,7 +62,7 @@ def test_a_notebook_runs(root: Path, tmp_path: Path, notebook: str, needs: str) 
 
 
 def run_cells(cells: list[str]) -> None:
-    """Runs cells in one namespace; the last expression of each is shown as a notebook would."""
+    """Runs cells in one namespace and prints the last expression of each, as a notebook does."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, cell in enumerate(cells):
         tree = ast.parse(cell, f"cell {number}")

@@ -1,4 +1,4 @@
-"""Federations of arrays, of tables, of generators and of folders."""
+"""Federations from arrays, tables, generators and folders."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def test_the_inputs_of_a_federation_are_not_copied() -> None:
     assert (len(federation), len(flat)) == (100, 100)
 
 
-def test_a_change_of_the_array_is_seen_through_the_federation() -> None:
+def test_a_federation_shares_the_memory_of_the_array() -> None:
     inputs = np.zeros((4, 2), dtype=np.float32)
     federation = dfl.Federation({"a": (inputs[:2], [0, 1]), "b": (inputs[2:], [1, 0])})
     inputs[3] = 7.0
-    assert federation["b"][0].tolist() == [[0.0, 0.0], [7.0, 7.0]], "it is the same memory"
+    assert federation["b"][0].tolist() == [[0.0, 0.0], [7.0, 7.0]], "the memory is shared"
 
 
-def test_devices_may_lie_in_any_order_and_with_gaps() -> None:
+def test_devices_may_be_slices_in_any_order_and_with_gaps() -> None:
     inputs = np.arange(20, dtype=np.float32).reshape(10, 2)
     federation = dfl.Federation({"late": (inputs[7:9], [1, 0]), "early": (inputs[1:4], [0, 1, 1])})
     assert federation["late"][0].tolist() == inputs[7:9].tolist()
     assert federation["early"][1].tolist() == [0, 1, 1]
     apart = dfl.Federation({"late": (inputs[7:9].copy(), [1, 0]), "early": (inputs[1:4].copy(), [0, 1, 1])})
-    assert apart.hash == federation.hash, "where the examples lie is no part of what they are"
+    assert apart.hash == federation.hash, "the hash does not depend on the memory layout"
 
 
-def test_kinds_of_arrays_come_to_the_same_federation() -> None:
+def test_all_kinds_of_arrays_give_the_same_federation() -> None:
     rows = np.arange(24, dtype=np.float32).reshape(6, 4)
     labels = np.array([0, 1, 2, 0, 1, 2])
     expected = dfl.Federation({"a": (rows[:3], labels[:3]), "b": (rows[3:], labels[3:])}).hash
@@ -64,7 +64,7 @@ def test_kinds_of_arrays_come_to_the_same_federation() -> None:
     assert of(torch.from_numpy) == expected
 
 
-def test_tables_of_polars_pandas_and_arrow_come_to_the_same_federation() -> None:
+def test_tables_of_polars_pandas_and_arrow_give_the_same_federation() -> None:
     pyarrow = pytest.importorskip("pyarrow")
     columns = {"ward": ["x", "y", "x", "y"], "age": [1.0, 2.0, 3.0, 4.0], "dose": [5.0, 6.0, 7.0, 8.0], "ill": [0, 1, 1, 0]}
     table = pyarrow.table(columns)
@@ -98,19 +98,19 @@ def test_real_targets_are_values() -> None:
     assert "real targets" in repr(federation)
 
 
-def test_grey_levels_are_seen_from_0_to_1() -> None:
+def test_grey_levels_are_scaled_to_the_range_0_to_1() -> None:
     federation = dfl.Federation({"a": (np.array([[0, 255]], dtype=np.uint8), [0])}, classes=2)
     assert federation["a"][0].tolist() == [[0.0, 1.0]]
 
 
 @pytest.mark.parametrize(
-    ("devices", "said"),
+    ("devices", "message"),
     [
         ({}, "there are no devices"),
         ({"a": (np.ones((2, 3)), [0])}, "device 'a': 2 inputs and 1 targets"),
-        ({"a": (np.ones((1, 3)), [0]), "b": (np.ones((1, 4)), [0])}, "device 'b' has 4 features where 3"),
+        ({"a": (np.ones((1, 3)), [0]), "b": (np.ones((1, 4)), [0])}, "device 'b' has 4 features, expected 3"),
         ({"a": (np.ones((1, 3)), [0]), "b": (np.array([[1, np.nan, 1]]), [1])}, 'device "b", example 0: feature 1 is not finite'),
-        ({"a": (np.ones((1, 3)), [-1])}, "device 'a': classes are whole numbers from 0 on"),
+        ({"a": (np.ones((1, 3)), [-1])}, "device 'a': classes must be non-negative integers"),
         ({"a": (np.ones((1, 3)), [np.inf])}, 'device "a", example 0: the number to predict is not finite'),
         ({"a": (np.ones((0, 3)), np.zeros(0, dtype=int))}, "device 'a' has no examples"),
         ({"a": (np.array([["x"]]), [0])}, "device 'a'"),
@@ -119,16 +119,16 @@ def test_grey_levels_are_seen_from_0_to_1() -> None:
         ({"a": (np.ones((1, 3)), [[0, 1]])}, "device 'a': targets must be a vector"),
     ],
 )
-def test_bad_devices_are_refused_by_name(devices: Any, said: str) -> None:
-    with pytest.raises(dfl.InvalidInput, match=said):
+def test_invalid_devices_are_rejected_by_name(devices: Any, message: str) -> None:
+    with pytest.raises(dfl.InvalidInput, match=message):
         dfl.Federation(devices)
 
 
-def test_a_label_beyond_the_classes_is_refused() -> None:
+def test_a_label_beyond_the_classes_is_rejected() -> None:
     with pytest.raises(dfl.InvalidInput, match="label 5 is not below the number of classes, 3"):
         dfl.Federation({"a": (np.ones((1, 2)), [5])}, classes=3)
 
 
-def test_a_folder_that_is_none_is_named() -> None:
+def test_the_error_for_a_missing_folder_names_it() -> None:
     with pytest.raises(dfl.InvalidInput, match="cannot open the federation nowhere"):
         dfl.Federation.open("nowhere")

@@ -1,4 +1,4 @@
-"""The strategy for Flower, on a grid of clients in this process."""
+"""The strategy for Flower, with a grid of clients in this process."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from deltafl.flower import DeltaFL, answer, is_in_tail  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def _as_a_server_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages are made in a process that Flower has told who it is."""
+    """Sets the task identity, which Flower requires to create messages."""
     task_identity = pytest.importorskip("flwr.supercore.task_identity")
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(task_identity.TaskIdentity, name, 1)
 
 
 class LocalGrid:
-    """Clients in this process: each pulls w towards its own mean."""
+    """Clients in this process. Each moves w towards its own mean."""
 
     def __init__(self, clients: int, shuffled: bool = False) -> None:
         rng = np.random.default_rng(1)
@@ -56,7 +56,7 @@ class LocalGrid:
         if node in self.failing:
             from flwr.app import Error
 
-            return Message(Error(0, "the client is away"), reply_to=message)
+            return Message(Error(0, "the client is unavailable"), reply_to=message)
         w = message.content["arrays"]["w"].numpy().astype(np.float64)
         loss = float(((w - self.centres[node]) ** 2).mean())
         kind = message.metadata.message_type
@@ -84,7 +84,7 @@ def trained(strategy: Any, grid: LocalGrid, rounds: int = 5) -> Any:
     return strategy.start(grid=grid, initial_arrays=start(), num_rounds=rounds)
 
 
-def test_full_conformity_is_flowers_own_fedavg() -> None:
+def test_theta_1_equals_flowers_fedavg() -> None:
     shares = {"fraction_train": 0.5, "fraction_evaluate": 0.5}
     theirs = trained(FedAvg(**shares), LocalGrid(12))
     mine = trained(DeltaFL(1.0, **shares), LocalGrid(12))
@@ -93,7 +93,7 @@ def test_full_conformity_is_flowers_own_fedavg() -> None:
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
-def test_the_tail_is_that_of_the_quantile_and_levels_share_a_run() -> None:
+def test_the_tail_follows_the_quantile_and_levels_share_one_run() -> None:
     grid = LocalGrid(12)
     strategy = DeltaFL([1.0, 0.5, 0.25])
     trained(strategy, grid, rounds=1)
@@ -105,7 +105,7 @@ def test_the_tail_is_that_of_the_quantile_and_levels_share_a_run() -> None:
         assert {node for name, node in grid.trained if name == f"theta={theta}"} == expected
         assert strategy.etas[f"theta={theta}"][1] == eta
     assert len([node for name, node in grid.trained if name == "theta=1"]) == 12
-    assert grid.asked.count("query") == 12, "levels that stand at the same arrays are asked once"
+    assert grid.asked.count("query") == 12, "levels with the same arrays share one query"
     assert set(strategy.models) == {"theta=1", "theta=0.5", "theta=0.25"}
 
 
@@ -126,18 +126,18 @@ def test_histograms_keep_the_mass_up_to_a_bin(theta: float) -> None:
     opened = LocalGrid(40)
     trained(DeltaFL(theta), opened, rounds=1)
     assert theta <= mass < theta + 0.1
-    # The open quantile tells losses apart that lie in one bin, and admits the device at η too.
+    # The open quantile distinguishes losses within one bin, and includes the client at η.
     assert len({node for _, node in grid.trained} ^ {node for _, node in opened.trained}) <= 2
 
 
-def test_the_order_of_replies_leaves_no_trace() -> None:
+def test_the_order_of_replies_does_not_change_the_model() -> None:
     found = [
         trained(DeltaFL(0.5), LocalGrid(12, shuffled=shuffled)).arrays["w"].numpy() for shuffled in (False, True)
     ]
     assert np.array_equal(found[0], found[1])
 
 
-def test_clients_that_fail_are_left_out_and_a_round_of_nobody_moves_nothing() -> None:
+def test_failed_clients_are_excluded_and_an_empty_round_changes_nothing() -> None:
     grid = LocalGrid(12)
     grid.failing = {1, 2}
     trained(DeltaFL(0.5), grid, rounds=2)
@@ -149,13 +149,13 @@ def test_clients_that_fail_are_left_out_and_a_round_of_nobody_moves_nothing() ->
 
 
 @pytest.mark.parametrize("wrong", [{"theta": 1.4}, {"theta": []}, {"theta": [0.5, 0.5]}, {"quantile": "guess"}, {"bins": 1}])
-def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(dfl.InvalidInput):
         DeltaFL(**wrong)
 
 
 def app_in_this_process(root: Path, monkeypatch: pytest.MonkeyPatch, name: str, overrides: dict[str, Any]) -> Path:
-    """Runs an app with four clients; the folder of its results."""
+    """Runs an app with four clients and returns the folder of its results."""
     from flwr.app import Context
 
     apps = root / "integrations" / "flower"
@@ -182,7 +182,7 @@ def test_the_apps_train_every_level(
     assert {"theta=1/error", "theta=0.5/error-p90", "theta=0.5/superquantile"} <= set(figures)
 
 
-def test_the_app_at_full_conformity_has_the_model_of_flowers_fedavg(
+def test_the_app_with_theta_1_trains_the_model_of_flowers_fedavg(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
@@ -195,11 +195,11 @@ def test_the_app_at_full_conformity_has_the_model_of_flowers_fedavg(
         with np.load(file) as arrays:
             models.append(arrays["fc.weight"])
     mine, theirs = models
-    assert np.abs(theirs).max() > 1e-3, "the model has moved"
+    assert np.abs(theirs).max() > 1e-3, "the model has changed"
     assert np.abs(mine - theirs).max() <= 1e-6
 
 
-def test_words_of_the_command_line_keep_the_types_of_their_keys(
+def test_command_line_values_keep_the_types_of_their_keys(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(root / "integrations" / "flower" / "emnist"))
@@ -207,6 +207,6 @@ def test_words_of_the_command_line_keep_the_types_of_their_keys(
     assert overridden({"rounds": 1, "rate": 0.1, "out": ""}, ["rounds=7", "out=a=b"]) == {
         "rounds": 7, "rate": 0.1, "out": "a=b",
     }
-    for wrong, said in (("rouns=7", "no key 'rouns'"), ("rounds=x", "rounds is int")):
-        with pytest.raises(SystemExit, match=said):
+    for wrong, error in (("rouns=7", "unknown key 'rouns'"), ("rounds=x", "rounds must be of type int")):
+        with pytest.raises(SystemExit, match=error):
             overridden({"rounds": 1}, [wrong])

@@ -1,4 +1,4 @@
-"""The apps of integrations/flower on a real SuperLink with two SuperNodes, each a process of its own."""
+"""Runs the apps of integrations/flower on a real SuperLink with two SuperNodes as processes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ import pytest
 pytest.importorskip("flwr")
 FLOWER = Path(sys.executable).parent
 if not (FLOWER / "flower-superlink").exists():
-    pytest.skip("there is no flower-superlink beside this Python", allow_module_level=True)
+    pytest.skip("flower-superlink is not installed for this Python", allow_module_level=True)
 
-#: A bound for a test that hangs: a message starts a process, and a round here has five of them on each node.
-PATIENCE = 900.0
+#: The time limit of a test, in seconds. Every message starts a process, and a round has five
+#: messages per node.
+TIME_LIMIT = 900.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, found together so that they differ."""
+    """Returns different unused ports. All are opened at the same time so that they differ."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [open_.getsockname()[1] for open_ in sockets]
     for open_ in sockets:
@@ -33,7 +34,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Programs:
-    """Programs of Flower in a folder of their own; they end with the test."""
+    """Flower programs that write into one folder and are stopped at the end of the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,13 +43,13 @@ class Programs:
             "FLWR_HOME": str(folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
-            # A SuperNode starts flwr-clientapp by its name.
+            # A SuperNode finds flwr-clientapp through PATH.
             "PATH": f"{FLOWER}{os.pathsep}{os.environ['PATH']}",
         }
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, log: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Starts a program that serves."""
+        """Starts a program in the background."""
         with (self.folder / log).open("wb") as file:
             process = subprocess.Popen(
                 [str(FLOWER / program), *arguments],
@@ -58,11 +59,11 @@ class Programs:
         return process
 
     def logs(self) -> str:
-        """The end of what every program wrote."""
+        """Returns the end of the log of every program."""
         return "\n".join(f"== {file.name}\n{file.read_text()[-3000:]}" for file in sorted(self.folder.glob("*.log")))
 
     def stop(self) -> None:
-        """Ends every program with the processes that it started."""
+        """Stops every program and its child processes."""
         for process in reversed(self._running):
             if process.poll() is None:
                 process.terminate()
@@ -80,7 +81,7 @@ class Programs:
 
 @pytest.fixture
 def superlink(tmp_path: Path) -> Iterator[Programs]:
-    """A SuperLink with two SuperNodes, and a configuration in which it is the one to run on."""
+    """A SuperLink with two SuperNodes, and a configuration that makes it the default."""
     programs = Programs(tmp_path)
     link, *nodes = free_ports(3)
     (tmp_path / "flwr").mkdir()
@@ -103,19 +104,19 @@ def superlink(tmp_path: Path) -> Iterator[Programs]:
 
 
 def await_port(server: subprocess.Popen[bytes], port: int, programs: Programs) -> None:
-    """Waits until the SuperLink listens."""
-    deadline = time.monotonic() + PATIENCE
+    """Waits until the SuperLink accepts connections."""
+    deadline = time.monotonic() + TIME_LIMIT
     while time.monotonic() < deadline and server.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
             return
         except OSError:
             time.sleep(0.1)
-    raise AssertionError(f"the SuperLink does not listen\n{programs.logs()}")
+    raise AssertionError(f"the SuperLink does not accept connections\n{programs.logs()}")
 
 
 @pytest.mark.parametrize(("name", "needs"), [("sklearn", "sklearn"), ("emnist", "torch")])
-def test_an_app_trains_to_the_end_on_a_superlink_with_two_supernodes(
+def test_an_app_trains_all_rounds_on_a_superlink_with_two_supernodes(
     root: Path, tmp_path: Path, superlink: Programs, name: str, needs: str
 ) -> None:
     pytest.importorskip(needs)
@@ -126,12 +127,12 @@ def test_an_app_trains_to_the_end_on_a_superlink_with_two_supernodes(
     try:
         ran = subprocess.run(
             [FLOWER / "flwr", "run", root / "integrations" / "flower" / name, "--stream", "--run-config", config],
-            env=superlink.environment, capture_output=True, text=True, timeout=PATIENCE,
+            env=superlink.environment, capture_output=True, text=True, timeout=TIME_LIMIT,
         )
-        told = ran.stdout + ran.stderr
+        output = ran.stdout + ran.stderr
     except subprocess.TimeoutExpired as expired:
-        told = f"flwr run did not end\n{expired.stdout!r}"
-    assert (out / "evaluate.json").exists(), f"{told}\n{superlink.logs()}"
+        output = f"flwr run did not end\n{expired.stdout!r}"
+    assert (out / "evaluate.json").exists(), f"{output}\n{superlink.logs()}"
     figures = json.loads((out / "evaluate.json").read_text())
     assert set(figures) == {"1", "2"}
     assert {"theta=1/error", "theta=0.5/error-p90", "theta=0.5/superquantile"} <= set(figures["2"])

@@ -1,4 +1,4 @@
-"""``run``: the command's bits, its messages, and what a run leaves behind."""
+"""``run``: equality with the command, error messages, interruption and results."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ TINY: dict[str, Any] = {
 }
 
 
-def command(*words: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
-    """The command that the wheel holds."""
+def command(*arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    """Runs the command of the wheel."""
     script = Path(sys.executable).with_name("deltafl")
-    return subprocess.run([str(script), *words], text=True, capture_output=True, check=False, **kwargs)
+    return subprocess.run([str(script), *arguments], text=True, capture_output=True, check=False, **kwargs)
 
 
 def bits(folder: Path) -> dict[str, bytes]:
-    """Checkpoints and evaluations of a run."""
+    """Returns the contents of the checkpoints and evaluations of a run."""
     files = [*folder.glob("checkpoint/*"), *folder.glob("devices/*")]
     assert files
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
-def test_the_quickstart_has_the_bits_of_the_command(root: Path, tmp_path: Path) -> None:
+def test_the_quickstart_is_bitwise_equal_to_the_command(root: Path, tmp_path: Path) -> None:
     quickstart = root / "experiments" / "quickstart.toml"
     short = {"rounds": 3, "seeds": [1, 2], "data.source.devices": 30}
     mine = dfl.run(quickstart, out=tmp_path / "mine", progress=False, **short)
@@ -54,8 +54,7 @@ def test_the_quickstart_has_the_bits_of_the_command(root: Path, tmp_path: Path) 
     theirs = command("run", str(quickstart), "--out", str(tmp_path / "theirs"), *overrides)
     assert theirs.returncode == 0, theirs.stderr
     assert bits(mine.path) == bits(tmp_path / "theirs")
-    table, said = repr(mine), theirs.stdout
-    assert table.splitlines()[:-1] == said.splitlines()[:-1]
+    assert repr(mine).splitlines()[:-1] == theirs.stdout.splitlines()[:-1]
 
 
 def test_a_dict_is_an_experiment_and_keywords_override_it() -> None:
@@ -70,19 +69,19 @@ def test_tables_are_read_by_arrow_without_a_copy() -> None:
     pyarrow = pytest.importorskip("pyarrow")
     run = dfl.run(TINY, progress=False)
     devices = pyarrow.table(run.devices())
-    # Rounds 0, 2 and 4, two models, all devices.
+    # Three evaluations (rounds 0, 2 and 4), two models, ten devices.
     assert devices.num_rows == 3 * 2 * 10 == len(run.devices())
     assert {"device", "loss", "error", "split", "round", "theta"} <= set(devices.column_names)
     source = run.devices()
     first, second = pyarrow.table(source), pyarrow.table(source)
     address = [table.column("loss").chunk(0).buffers()[1].address for table in (first, second)]
-    assert address[0] == address[1], "both readers see the memory of the table"
+    assert address[0] == address[1], "both readers share the memory of the table"
     rounds = pyarrow.table(run.rounds())
     assert rounds.num_rows == 4 * 2
     table = pyarrow.table(run.table())
     summary = run.summary()
     assert table.column("p90").to_pylist() == [t["test"]["p90"]["mean"] for t in summary["tracks"]]
-    assert table.column("p90_std").to_pylist() == [None, None], "one seed has no deviation"
+    assert table.column("p90_std").to_pylist() == [None, None], "one seed has no standard deviation"
 
 
 def test_polars_and_pandas_read_the_tables() -> None:
@@ -98,21 +97,21 @@ def test_a_run_shows_its_table_and_its_page_in_a_notebook() -> None:
     run = dfl.run(TINY, progress=False)
     html = run._repr_html_()
     assert "<pre>" in html and "<iframe srcdoc=" in html and "90th percentile" in html
-    assert not (run.path / "figures").exists(), "the page is enough for a notebook"
+    assert not (run.path / "figures").exists(), "a notebook needs only the page"
     elsewhere = run.report(out="elsewhere")
     assert elsewhere.path.read_bytes() == (run.path / "report.html").read_bytes()
     assert list(Path("elsewhere/figures").iterdir())
 
 
-def test_errors_are_exceptions_with_the_words_of_the_command(tmp_path: Path) -> None:
+def test_errors_are_exceptions_with_the_messages_of_the_command(tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text("name = 'x'\nrounds = 4\ncohort = 0\n")
     with pytest.raises(dfl.InvalidInput) as raised:
         dfl.run(file)
     assert "wrong.toml:3:10" in str(raised.value)
-    said = command("run", str(file)).stderr
+    stderr = command("run", str(file)).stderr
     for line in str(raised.value).splitlines():
-        assert line.strip(" ×") in said, f"{line!r} is not in {said!r}"
+        assert line.strip(" ×") in stderr, f"{line!r} is not in {stderr!r}"
     with pytest.raises(dfl.InvalidInput, match="--set rounds=0: invalid value"):
         dfl.run(TINY, rounds=0)
     with pytest.raises(ValueError, match="no such file|cannot read"):
@@ -124,14 +123,14 @@ def test_errors_are_exceptions_with_the_words_of_the_command(tmp_path: Path) -> 
         dfl.run(TINY, out="other", compute="abacus")
 
 
-def test_a_run_goes_on_to_the_same_bits() -> None:
+def test_a_resumed_run_is_bitwise_equal() -> None:
     whole = dfl.run(TINY, out="whole", progress=False)
     dfl.run(TINY, out="parts", rounds=2, progress=False)
     parts = dfl.run(TINY, out="parts", resume=True, progress=False)
     assert bits(parts.path) == bits(whole.path)
 
 
-def test_control_c_ends_after_the_round_and_saves(tmp_path: Path) -> None:
+def test_control_c_stops_after_the_round_and_saves(tmp_path: Path) -> None:
     process = program(
         tmp_path / "program.py",
         "import json, sys\nimport deltafl as dfl\n"
@@ -155,56 +154,56 @@ def test_control_c_ends_after_the_round_and_saves(tmp_path: Path) -> None:
     assert np.array_equal(more["theta=0.5"].params(), whole["theta=0.5"].params())
 
 
-#: A trainer whose updates end when a line comes.
-STAYING = """
+#: A trainer whose updates wait for a line on standard input.
+WAITING = """
 import logging, sys
 import deltafl as dfl
 from conftest import SHORT, blobs
 from test_trainer import Softmax
 
-def say(line):
-    # In one piece: two threads train.
+def write(line):
+    # One write per line, because two threads train.
     print(line + "\\n", end="", flush=True)
 
-class Said(logging.Handler):
+class Writer(logging.Handler):
     def emit(self, record):
-        say(record.getMessage())
+        write(record.getMessage())
 
-logging.getLogger("deltafl").addHandler(Said())
+logging.getLogger("deltafl").addHandler(Writer())
 
-class Staying(Softmax):
+class Waiting(Softmax):
     def update(self, params, inputs, targets, local):
-        say("training")
+        write("training")
         sys.stdin.readline()
         return super().update(params, inputs, targets, local)
 
 try:
-    dfl.train(blobs(), Staying(5, 2), dfl.FedAvg(), **SHORT, threads=2)
+    dfl.train(blobs(), Waiting(5, 2), dfl.FedAvg(), **SHORT, threads=2)
 except dfl.Interrupted as stopped:
-    say(f"saved {stopped.rounds}")
+    write(f"saved {stopped.rounds}")
 except KeyboardInterrupt:
-    say("left")
+    write("left")
 """
 
 
 def until(process: subprocess.Popen[str], begins: str) -> None:
-    """Reads on until a line begins so."""
+    """Reads lines until one starts with the given text."""
     assert process.stdout is not None
     assert any(line.startswith(begins) for line in iter(process.stdout.readline, "")), process.stderr and process.stderr.read()
 
 
 @pytest.mark.parametrize("presses", [1, 2])
-def test_control_c_is_heard_in_the_middle_of_a_round_and_a_second_one_trains_no_further_device(
+def test_control_c_is_handled_during_a_round_and_a_second_one_skips_the_remaining_devices(
     tmp_path: Path, presses: int
 ) -> None:
-    process = program(tmp_path / "program.py", STAYING)
+    process = program(tmp_path / "program.py", WAITING)
     until(process, "training")
     until(process, "training")
     process.send_signal(signal.SIGINT)
-    until(process, "finishing the round; press Ctrl-C again")
+    until(process, "finishing the current round; press Ctrl-C again")
     if presses == 2:
         process.send_signal(signal.SIGINT)
-        until(process, "ending with the devices at work")
+        until(process, "stopping as soon as the devices in progress are finished")
     assert process.stdin is not None
     process.stdin.close()
     code, out, err = ended(process)
@@ -213,7 +212,7 @@ def test_control_c_is_heard_in_the_middle_of_a_round_and_a_second_one_trains_no_
     assert out == {1: "training\ntraining\nsaved 1\n", 2: "left\n"}[presses]
 
 
-def test_a_second_control_c_does_not_wait_for_the_round_of_our_own_models(tmp_path: Path) -> None:
+def test_a_second_control_c_does_not_wait_for_the_round_of_a_built_in_model(tmp_path: Path) -> None:
     process = program(
         tmp_path / "program.py",
         "import json, logging, sys\nimport deltafl as dfl\n"
@@ -226,14 +225,14 @@ def test_a_second_control_c_does_not_wait_for_the_round_of_our_own_models(tmp_pa
     )
     until(process, "seed 1: from round 0")
     process.send_signal(signal.SIGINT)
-    until(process, "finishing the round; press Ctrl-C again")
+    until(process, "finishing the current round; press Ctrl-C again")
     process.send_signal(signal.SIGINT)
     code, out, err = ended(process)
     assert code == 0, err
     assert out == "left\n"
 
 
-def test_a_program_that_ignores_control_c_goes_on_ignoring_it() -> None:
+def test_a_program_that_ignores_control_c_continues_to_ignore_it() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         stop = _deltafl.Stop()
@@ -244,7 +243,7 @@ def test_a_program_that_ignores_control_c_goes_on_ignoring_it() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_runs_in_threads_do_not_meet_and_the_interpreter_goes_on() -> None:
+def test_runs_in_threads_are_independent_and_do_not_block_the_interpreter() -> None:
     ticks = []
     done = threading.Event()
 
@@ -273,7 +272,7 @@ def test_runs_in_threads_do_not_meet_and_the_interpreter_goes_on() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_child_that_was_forked_trains_to_the_same_bits() -> None:
+def test_a_forked_process_trains_bitwise_equal_params() -> None:
     parent = dfl.run(TINY, out="parent", secagg="real", progress=False)
     child = multiprocessing.get_context("fork").Process(
         target=lambda: dfl.run(TINY, out="child", secagg="real", progress=False)
@@ -291,22 +290,22 @@ def test_progress_goes_to_logging(caplog: pytest.LogCaptureFixture) -> None:
     assert "Δ-FL θ=0.5 keeps about 2 devices a round" in caplog.text
 
 
-def test_a_progress_bar_is_drawn_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_progress_bar_is_drawn_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     dfl.run(TINY, progress=True)
     drawn = capsys.readouterr().err
-    assert "round 4/4" in drawn and drawn.endswith("\r\x1b[K"), "the line is taken away at the end"
+    assert "round 4/4" in drawn and drawn.endswith("\r\x1b[K"), "the line is removed at the end"
     dfl.run(TINY, out="quiet", progress=False)
     assert capsys.readouterr().err == ""
 
 
-def test_a_progress_bar_says_which_seed_of_how_many_and_is_no_longer_than_the_terminal_is_wide(
+def test_a_progress_bar_names_the_seed_and_fits_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     dfl.run(TINY, seeds=[4, 2], progress=True)
     drawn = capsys.readouterr().err.split("\r\x1b[K")
     assert any(line.startswith("seed 2 (2 of 2)") for line in drawn)
-    # The warning about thin tails is a line of its own.
+    # The warning about small tails is a separate line.
     lines = [line for line in drawn if line.startswith("seed")]
     assert max(map(len, lines)) == 69 and any(line.endswith("…") for line in lines)
 
@@ -318,7 +317,7 @@ def test_the_command_of_the_wheel_is_the_whole_command() -> None:
     assert wrong.returncode == 2 and "cannot read the experiment" in wrong.stderr
 
 
-def test_many_runs_leave_nothing_behind() -> None:
+def test_many_runs_leak_no_memory_and_no_file_descriptors() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 

@@ -1,4 +1,4 @@
-"""The superquantile by itself."""
+"""The superquantile and related functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import deltafl as dfl
 
 
-def test_the_levels_run_from_the_mean_to_the_maximum() -> None:
+def test_the_superquantile_ranges_from_the_mean_to_the_maximum() -> None:
     rng = np.random.default_rng(1)
     losses, weights = rng.exponential(size=40), rng.integers(1, 50, size=40)
     assert dfl.superquantile(losses, 1.0, weights) == pytest.approx(np.average(losses, weights=weights))
@@ -29,11 +29,11 @@ def test_the_worst_case_mixture_attains_the_superquantile() -> None:
 
 def test_the_quantile_keeps_the_mass() -> None:
     losses = np.arange(10.0)
-    assert dfl.quantile(losses, 0.3) == 6.0, "three of ten lie above"
+    assert dfl.quantile(losses, 0.3) == 6.0, "three of ten losses are larger"
     assert dfl.quantile(losses.tolist(), 1.0) == 0.0
 
 
-def test_smoothing_stays_near() -> None:
+def test_smoothing_stays_within_its_bound() -> None:
     losses = [0.3, 1.0, 1.1, 4.0]
     for nu in (1e-3, 0.1, 1.0):
         gap = dfl.smoothed(losses, 0.5, nu) - dfl.superquantile(losses, 0.5)
@@ -41,7 +41,7 @@ def test_smoothing_stays_near() -> None:
 
 
 @pytest.mark.parametrize(
-    ("losses", "theta", "weights", "said"),
+    ("losses", "theta", "weights", "message"),
     [
         ([1.0], 0.0, None, r"conformity level must be in \(0, 1\]"),
         ([1.0, np.nan], 0.5, None, "entry 1: the loss of a device must be finite"),
@@ -50,8 +50,8 @@ def test_smoothing_stays_near() -> None:
         ([], 0.5, None, "there are no losses"),
     ],
 )
-def test_bad_input_is_refused(
-    losses: list[float], theta: float, weights: list[float] | None, said: str
+def test_invalid_input_is_rejected(
+    losses: list[float], theta: float, weights: list[float] | None, message: str
 ) -> None:
-    with pytest.raises(dfl.InvalidInput, match=said):
+    with pytest.raises(dfl.InvalidInput, match=message):
         dfl.superquantile(losses, theta, weights)

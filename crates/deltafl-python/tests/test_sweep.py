@@ -1,4 +1,4 @@
-"""Sweeps from Python."""
+"""Sweeps with ``sweep`` and ``Sweep``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import deltafl as dfl
 AXES = {"local.learning_rate": [0.1, 0.3], "seeds": [[1], [2]]}
 
 
-def test_a_sweep_has_the_points_and_bits_of_the_command(tmp_path: Path) -> None:
+def test_a_sweep_is_bitwise_equal_to_that_of_the_command(tmp_path: Path) -> None:
     mine = dfl.sweep(TINY, AXES, out="mine", rounds=2, progress=False)
     assert [point.settings for point in mine] == [
         {"local.learning_rate": rate, "seeds": seeds} for rate in (0.1, 0.3) for seeds in ([1], [2])
@@ -32,7 +32,7 @@ def test_a_sweep_has_the_points_and_bits_of_the_command(tmp_path: Path) -> None:
     assert mine.report(figures=False).path.is_file()
 
 
-def test_a_sweep_grows_and_trains_what_is_new_alone() -> None:
+def test_an_extended_sweep_trains_only_the_new_points() -> None:
     first = dfl.sweep(TINY, {"local.learning_rate": [0.1]}, rounds=2, progress=False)
     written = (first.points[0].path / "summary.json").stat().st_mtime_ns
     grown = dfl.sweep(TINY, {"local.learning_rate": [0.1, 0.3]}, rounds=2, progress=False)
@@ -43,7 +43,7 @@ def test_a_sweep_grows_and_trains_what_is_new_alone() -> None:
 
 
 class Failing(Softmax):
-    """Raises at its n-th update."""
+    """Raises an exception after ``left`` updates."""
 
     left = 6
 
@@ -54,7 +54,7 @@ class Failing(Softmax):
         return super().update(params, inputs, targets, local)
 
 
-def test_a_sweep_of_a_trainer_of_your_own_is_resumed_after_it_raised(federation: dfl.Federation) -> None:
+def test_a_sweep_with_a_trainer_resumes_after_an_exception(federation: dfl.Federation) -> None:
     experiment: dict[str, Any] = {
         "name": "mine",
         "rounds": 3,
@@ -79,6 +79,6 @@ def test_a_sweep_of_a_trainer_of_your_own_is_resumed_after_it_raised(federation:
         assert point.run["fedavg"].arrays().keys() == {"fc.weight"}
 
 
-def test_values_that_are_no_list_are_refused() -> None:
-    with pytest.raises(dfl.InvalidInput, match="a list"):
+def test_values_other_than_lists_are_rejected() -> None:
+    with pytest.raises(dfl.InvalidInput, match="must be a non-empty list"):
         dfl.sweep(TINY, {"local.learning_rate": "0.1"})

@@ -1,4 +1,4 @@
-"""PyTorch modules as trainers, and the superquantile with a gradient."""
+"""PyTorch modules as trainers, and the differentiable superquantile."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def glyphs() -> dfl.Federation:
 
 
 @pytest.mark.parametrize("kind", ["linear", "conv-net"])
-def test_a_module_agrees_with_our_kernels_after_a_round(glyphs: dfl.Federation, kind: str) -> None:
+def test_a_module_agrees_with_the_kernels_after_a_round(glyphs: dfl.Federation, kind: str) -> None:
     ours: dfl.models.Model
     if kind == "linear":
         ours, net, shape = dfl.models.Linear(l2=1e-3), Linear(784, 62), None
@@ -67,7 +67,7 @@ def test_a_module_agrees_with_our_kernels_after_a_round(glyphs: dfl.Federation, 
     net.load_state_dict(expected.tracks[0].state_dict())
 
 
-def test_two_runs_agree_to_the_bit_with_dropout_and_several_workers(federation: dfl.Federation) -> None:
+def test_two_runs_with_dropout_and_several_workers_are_bitwise_equal(federation: dfl.Federation) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Dropout(0.5), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     module = dfl_torch.Module(net, init="reset", device="cpu")
@@ -81,7 +81,7 @@ def test_two_runs_agree_to_the_bit_with_dropout_and_several_workers(federation: 
     assert not np.array_equal(other.tracks[0].params(seed=2), params[0])
 
 
-def test_threads_of_modules_come_to_the_same_bits(federation: dfl.Federation) -> None:
+def test_the_number_of_threads_does_not_change_the_params(federation: dfl.Federation) -> None:
     torch.manual_seed(0)
     module = dfl_torch.Module(torch.nn.Linear(5, 2), device="cpu")
     one, two = (
@@ -91,16 +91,16 @@ def test_threads_of_modules_come_to_the_same_bits(federation: dfl.Federation) ->
     assert np.array_equal(one, two)
 
 
-def test_threads_of_modules_that_draw_random_numbers_come_to_the_same_bits(federation: dfl.Federation) -> None:
+def test_threads_do_not_change_the_params_of_modules_that_draw_random_numbers(federation: dfl.Federation) -> None:
     class Sometimes(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
-        """Draws in its later calls alone."""
+        """Draws random numbers only in later calls."""
 
         def __init__(self) -> None:
             super().__init__()
             self.fc, self.drop = torch.nn.Linear(5, 2), torch.nn.Dropout(0.5)
 
         def forward(self, rows: Any) -> Any:
-            # The first weights of every round are those of the start in the first round alone.
+            # The bias is zero at the start of the first round only.
             return self.fc(self.drop(rows) if bool(self.fc.bias.abs().max() > 0.05) else rows)
 
     torch.manual_seed(0)
@@ -118,7 +118,7 @@ def test_threads_of_modules_that_draw_random_numbers_come_to_the_same_bits(feder
         assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
 
 
-def test_a_module_takes_part_in_a_deployed_federation(federation: dfl.Federation) -> None:
+def test_a_module_trains_in_a_deployed_federation(federation: dfl.Federation) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.2), torch.nn.Linear(5, 2))
     algorithms = [dfl.FedAvg(), dfl.DeltaFL(theta=0.5, quantile="histogram")]
@@ -138,18 +138,18 @@ def test_a_module_takes_part_in_a_deployed_federation(federation: dfl.Federation
 
 
 @pytest.mark.parametrize("buffers", ["average", "fixed"])
-def test_buffers_follow_the_rule(federation: dfl.Federation, buffers: Any) -> None:
+def test_buffers_are_averaged_or_fixed(federation: dfl.Federation, buffers: Any) -> None:
     net = torch.nn.Sequential(torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2))
     module = dfl_torch.Module(net, buffers=buffers, device="cpu")
     assert module.num_params == 10 + 12 + (10 if buffers == "average" else 0)
     state = dfl.train(federation, module, dfl.FedAvg(), **SHORT).tracks[0].state_dict()
-    moved = bool(state["0.running_mean"].abs().max() > 0)
-    assert moved == (buffers == "average")
-    assert int(state["0.num_batches_tracked"]) == 0, "whole numbers stay"
+    changed = bool(state["0.running_mean"].abs().max() > 0)
+    assert changed == (buffers == "average")
+    assert int(state["0.num_batches_tracked"]) == 0, "integer buffers do not change"
     net.load_state_dict(state)
 
 
-def test_an_optimizer_of_the_user_steps(federation: dfl.Federation) -> None:
+def test_a_custom_optimizer_is_used(federation: dfl.Federation) -> None:
     torch.manual_seed(0)
     net = torch.nn.Linear(5, 2)
     plain = dfl_torch.Module(net, device="cpu")
@@ -168,7 +168,7 @@ def test_a_module_that_does_not_fit_names_the_device(federation: dfl.Federation)
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
-def test_the_superquantile_has_the_gradient_of_its_mixture() -> None:
+def test_the_gradient_of_the_superquantile_is_the_worst_case_mixture() -> None:
     losses = torch.tensor([1.0, 2.0, 3.0, 5.0], dtype=torch.float64, requires_grad=True)
     value = dfl_torch.superquantile(losses, 0.5)
     assert float(value) == 4.0

@@ -1,4 +1,4 @@
-"""``train``: a federation, a model and algorithms, without a file."""
+"""``train``: a federation, a model and algorithms, without an experiment file."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_a_model_per_level_is_trained_and_found_by_its_name(federation: dfl.Fede
     assert out["fedavg"].theta == 1.0
     assert half.arrays()["fc.weight"].shape == (2, 5)
     assert not np.array_equal(half.params(seed=1), half.params(seed=2))
-    with pytest.raises(KeyError, match="no model of the run answer to 'theta=0.3'"):
+    with pytest.raises(KeyError, match="no model matches 'theta=0.3'"):
         out["theta=0.3"]
     assert out.path.parent == Path("runs")
 
 
-def test_a_federation_in_memory_trains_to_the_bits_of_its_folder(federation: dfl.Federation) -> None:
+def test_a_federation_in_memory_trains_the_params_of_its_folder(federation: dfl.Federation) -> None:
     federation.save("wards")
     mine = dfl.train(federation, dfl.models.Linear(), [dfl.DeltaFL(theta=0.5)], **SHORT)
     file = {
@@ -72,7 +72,7 @@ def test_every_algorithm_and_model_of_features_trains(federation: dfl.Federation
         assert len(out.tracks) == 4
 
 
-def test_a_run_resumes_on_the_same_data_alone(federation: dfl.Federation) -> None:
+def test_a_run_resumes_only_on_the_same_data(federation: dfl.Federation) -> None:
     def train(data: dfl.Federation, rounds: int, resume: bool) -> dfl.Run:
         keywords = {**SHORT, "rounds": rounds}
         return dfl.train(data, dfl.models.Linear(), dfl.FedAvg(), name="again", resume=resume, **keywords)
@@ -84,11 +84,11 @@ def test_a_run_resumes_on_the_same_data_alone(federation: dfl.Federation) -> Non
     other = dfl.Federation({"ward-0": (np.ones((2, 5)), [0, 1])})
     with pytest.raises(dfl.InvalidInput, match="the experiment has changed"):
         train(other, 5, True)
-    with pytest.raises(dfl.InvalidInput, match="resume=True needs the folder"):
+    with pytest.raises(dfl.InvalidInput, match="resume=True requires the folder"):
         dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), resume=True, **SHORT)
 
 
-def test_wrong_options_are_refused_with_the_words_of_the_file(federation: dfl.Federation) -> None:
+def test_invalid_options_are_rejected_with_the_messages_of_the_file(federation: dfl.Federation) -> None:
     with pytest.raises(dfl.InvalidInput, match=r"in \(0, 1\], got 1.4"):
         dfl.train(federation, dfl.models.Linear(), dfl.DeltaFL(theta=1.4), **SHORT)
     with pytest.raises(dfl.InvalidInput, match="model conv-net needs square images"):
@@ -98,7 +98,7 @@ def test_wrong_options_are_refused_with_the_words_of_the_file(federation: dfl.Fe
         dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), **keywords)
 
 
-def test_a_split_of_the_devices_is_drawn_anew_where_it_is_asked_for(federation: dfl.Federation) -> None:
+def test_a_new_split_of_the_devices_is_drawn_on_request(federation: dfl.Federation) -> None:
     out = dfl.train(federation, dfl.models.Linear(), dfl.FedAvg(), split={"train": 0.5, "seed": 3}, **SHORT)
     assert out.experiment["data"]["split"]["train"] == 0.5
     pyarrow = pytest.importorskip("pyarrow")

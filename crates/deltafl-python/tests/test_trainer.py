@@ -1,4 +1,4 @@
-"""Trainers of the user, in the round loop."""
+"""Models that the user implements in Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 class Softmax(dfl.Trainer):
-    """Softmax regression in numpy: what ``models.Linear`` trains."""
+    """Softmax regression in numpy, equivalent to ``models.Linear``."""
 
     def __init__(self, features: int, classes: int) -> None:
         self._shape = (classes, features)
@@ -63,7 +63,7 @@ def trained(federation: dfl.Federation, trainer: dfl.Trainer, **keywords: Any) -
 
 
 @pytest.mark.parametrize("local", [dfl.SGD(lr=0.1, batch=8, epochs=2), dfl.SGD(lr=0.1, batch=8, steps=3)])
-def test_a_trainer_that_computes_the_same_comes_to_the_same_params(
+def test_an_equivalent_trainer_computes_the_same_params(
     federation: dfl.Federation, local: dfl.SGD
 ) -> None:
     mine = trained(federation, Softmax(5, 2), local=local)
@@ -92,7 +92,7 @@ def test_masks_private_quantiles_and_workers_change_no_bit(federation: dfl.Feder
     assert np.array_equal(found[0], found[1])
 
 
-def test_a_run_resumes_to_the_same_bits(federation: dfl.Federation) -> None:
+def test_a_resumed_run_is_bitwise_equal(federation: dfl.Federation) -> None:
     trained(federation, Softmax(5, 2), name="parts", rounds=2)
     parts = trained(federation, Softmax(5, 2), name="parts", rounds=4, resume=True)
     whole = trained(federation, Softmax(5, 2), rounds=4)
@@ -100,7 +100,7 @@ def test_a_run_resumes_to_the_same_bits(federation: dfl.Federation) -> None:
 
 
 class Failing(Softmax):
-    """Fails in the middle of its third update."""
+    """Raises an exception after ``left`` updates."""
 
     left = 3
 
@@ -113,78 +113,78 @@ class Failing(Softmax):
 
 @pytest.mark.parametrize("secagg", ["plain", "real"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_trainer_that_raises_names_the_device_and_loses_nothing(
+def test_an_exception_of_the_trainer_names_the_device_and_the_run_can_be_resumed(
     federation: dfl.Federation, threads: int, secagg: str
 ) -> None:
     failing = Failing(5, 2)
     failing.left = 12
-    how = {"name": "broken", "threads": threads, "secagg": secagg}
+    keywords = {"name": "broken", "threads": threads, "secagg": secagg}
     with pytest.raises(dfl.TrainerError, match=r"device ward-\d+: RuntimeError: the disk") as raised:
-        trained(federation, failing, **how)
+        trained(federation, failing, **keywords)
     assert isinstance(raised.value.__cause__, RuntimeError)
     assert raised.value.__cause__.__traceback__ is not None
-    resumed = trained(federation, Softmax(5, 2), resume=True, **how)
+    resumed = trained(federation, Softmax(5, 2), resume=True, **keywords)
     whole = trained(federation, Softmax(5, 2))
     assert np.array_equal(resumed["fedavg"].params(), whole["fedavg"].params())
 
 
-class Odd(Softmax):
-    """Answers with something else."""
+class Invalid(Softmax):
+    """Returns an invalid value from one method."""
 
-    def __init__(self, what: str, answer: Any) -> None:
+    def __init__(self, method: str, answer: Any) -> None:
         super().__init__(5, 2)
-        self._what, self._answer = what, answer
+        self._method, self._answer = method, answer
 
     def init(self, rng: np.random.Generator) -> Array:
-        return self._answer if self._what == "init" else super().init(rng)  # type: ignore[no-any-return]
+        return self._answer if self._method == "init" else super().init(rng)  # type: ignore[no-any-return]
 
     def loss(self, params: Array, inputs: Array, targets: Array) -> tuple[float, Array]:
-        return self._answer if self._what == "loss" else super().loss(params, inputs, targets)  # type: ignore[no-any-return]
+        return self._answer if self._method == "loss" else super().loss(params, inputs, targets)  # type: ignore[no-any-return]
 
     def update(self, params: Array, inputs: Array, targets: Array, local: dfl.Local) -> Array:
-        return self._answer if self._what == "update" else super().update(params, inputs, targets, local)  # type: ignore[no-any-return]
+        return self._answer if self._method == "update" else super().update(params, inputs, targets, local)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
-    ("what", "answer", "said"),
+    ("method", "answer", "message"),
     [
         ("init", np.zeros(3), r"init must return a vector of 10 params, got shape \(3,\)"),
         ("loss", 1.0, r"loss must return \(sum of the losses, predictions\)"),
-        ("loss", (1.0, np.zeros((2, 2))), "loss must predict as many as there are targets"),
+        ("loss", (1.0, np.zeros((2, 2))), "loss must return one prediction per target"),
         ("update", np.zeros((2, 5)), r"update must return a vector of 10 params, got shape \(2, 5\)"),
         ("update", "nothing", "could not convert string"),
     ],
 )
-def test_wrong_answers_are_named_with_their_device(
-    federation: dfl.Federation, what: str, answer: Any, said: str
+def test_invalid_return_values_are_reported_with_the_device(
+    federation: dfl.Federation, method: str, answer: Any, message: str
 ) -> None:
-    with pytest.raises(dfl.TrainerError, match=rf"(?s)device ward-\d+: .*{said}"):
-        trained(federation, Odd(what, answer))
+    with pytest.raises(dfl.TrainerError, match=rf"(?s)device ward-\d+: .*{message}"):
+        trained(federation, Invalid(method, answer))
 
 
-def test_an_update_that_is_not_finite_is_left_out_and_counted(federation: dfl.Federation) -> None:
+def test_an_update_that_is_not_finite_is_excluded_and_counted(federation: dfl.Federation) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    out = trained(federation, Odd("update", np.full(10, np.nan)))
+    out = trained(federation, Invalid("update", np.full(10, np.nan)))
     rounds = pyarrow.table(out.rounds())
     assert set(rounds["refused"].to_pylist()) >= {4}
-    assert not out["fedavg"].params().any(), "nothing moved"
+    assert not out["fedavg"].params().any(), "the model did not change"
 
 
-def test_a_loss_that_is_not_finite_is_left_out_and_the_others_train(federation: dfl.Federation) -> None:
-    class Blind(Softmax):
-        """One ward has a NaN for its loss."""
+def test_a_loss_that_is_not_finite_is_excluded_and_the_other_devices_train(federation: dfl.Federation) -> None:
+    class NanLoss(Softmax):
+        """Returns NaN as the loss of one device."""
 
         def loss(self, params: Array, inputs: Array, targets: Array) -> tuple[float, Array]:
             loss, predicted = super().loss(params, inputs, targets)
             return (np.nan if np.array_equal(inputs, federation["ward-1"][0]) else loss), predicted
 
-    out = trained(federation, Blind(5, 2), cohort=8)
+    out = trained(federation, NanLoss(5, 2), cohort=8)
     assert np.isfinite(out["theta=0.5"].params()).all() and out["theta=0.5"].params().any()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_trainer_trains_in_a_child_that_was_forked_and_in_a_thread_to_the_same_bits(federation: dfl.Federation) -> None:
+def test_a_forked_process_and_a_thread_train_bitwise_equal_params(federation: dfl.Federation) -> None:
     def train(name: str) -> None:
         trained(federation, Softmax(5, 2), name=name, threads=2)
 
@@ -203,7 +203,7 @@ def test_a_trainer_trains_in_a_child_that_was_forked_and_in_a_thread_to_the_same
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("where", ["thread", "child"])
-def test_a_trainer_that_raises_in_a_thread_or_in_a_child_names_the_device_and_its_run_is_resumed(
+def test_an_exception_in_a_thread_or_a_child_process_names_the_device_and_the_run_can_be_resumed(
     federation: dfl.Federation, where: str
 ) -> None:
     if where == "child" and not hasattr(os, "fork"):
@@ -231,7 +231,7 @@ def test_a_trainer_that_raises_in_a_thread_or_in_a_child_names_the_device_and_it
 
 
 @pytest.mark.parametrize("trainer", [Softmax, Failing])
-def test_arrays_and_trainers_are_let_go_with_their_run(trainer: type[Softmax]) -> None:
+def test_arrays_and_trainers_are_released_with_their_run(trainer: type[Softmax]) -> None:
     def train() -> list[weakref.ref[Any]]:
         inputs, targets = np.ones((40, 5), dtype=np.float32), np.arange(40) % 2
         data = dfl.Federation.from_arrays(inputs, targets, np.repeat(np.arange(8), 5))
@@ -245,13 +245,15 @@ def test_arrays_and_trainers_are_let_go_with_their_run(trainer: type[Softmax]) -
 
     held = train()
     gc.collect()
-    dfl.superquantile([1.0], theta=0.5)  # What a thread without the interpreter let go of is freed by the next call.
+    # The next call frees objects that a thread released without holding the interpreter lock.
+    dfl.superquantile([1.0], theta=0.5)
     assert [reference() for reference in held] == [None, None]
 
 
-#: Three threads score devices. One raises an exception that takes long to say what it is; the second goes on with the next
-#: device meanwhile; the third raises while the second is told of the first exception.
-SLOW_WORDS = """
+#: Three threads compute losses. The first raises an exception whose message takes long to format.
+#: The second continues with the next device meanwhile. The third raises while the second receives
+#: the first exception.
+SLOW_MESSAGE = """
 import threading, time
 import numpy as np
 import deltafl as dfl
@@ -259,15 +261,15 @@ from conftest import SHORT
 from test_trainer import Softmax
 
 scoring, role = threading.Barrier(3), threading.local()
-told, asked_again = threading.Event(), threading.Event()
+formatted, formatted_again = threading.Event(), threading.Event()
 
 class Slow(Exception):
     def __str__(self):
-        if told.is_set():
-            asked_again.set()
+        if formatted.is_set():
+            formatted_again.set()
             time.sleep(0.5)
-        told.set()
-        return "slow words"
+        formatted.set()
+        return "slow message"
 
 class Three(Softmax):
     def loss(self, params, inputs, targets):
@@ -276,9 +278,9 @@ class Three(Softmax):
             if role.number == 0:
                 raise Slow
             if role.number == 2:
-                asked_again.wait(1)
+                formatted_again.wait(1)
                 raise RuntimeError("a second one")
-            told.wait()
+            formatted.wait()
         time.sleep(0.001)
         return super().loss(params, inputs, targets)
 
@@ -290,12 +292,12 @@ except dfl.TrainerError as error:
 """
 
 
-def test_a_second_thread_that_raises_waits_for_nobody(tmp_path: Path) -> None:
-    _, out, err = ended(program(tmp_path / "program.py", SLOW_WORDS))
-    assert re.match(r"device ward-\d+: (Slow: slow words|RuntimeError: a second one)", out), err
+def test_exceptions_on_two_threads_do_not_deadlock(tmp_path: Path) -> None:
+    _, out, err = ended(program(tmp_path / "program.py", SLOW_MESSAGE))
+    assert re.match(r"device ward-\d+: (Slow: slow message|RuntimeError: a second one)", out), err
 
 
-def test_a_trainer_of_real_numbers_has_the_metrics_of_a_regression() -> None:
+def test_a_regression_trainer_has_regression_metrics() -> None:
     class Mean(dfl.Trainer):
         task = "regression"
         num_params = 1  # type: ignore[assignment]
@@ -336,5 +338,5 @@ def test_random_numbers_are_keyed_by_device_round_and_seed() -> None:
     seen.clear()
     second = trained(federation, Noisy(5, 2), threads=2)
     assert sorted(seen) == once
-    assert max(Counter(once).values()) <= 2, "both models of a run share them, and nobody else"
+    assert max(Counter(once).values()) <= 2, "only the two models of a run share random numbers"
     assert np.array_equal(first["fedavg"].params(), second["fedavg"].params())

@@ -1,4 +1,4 @@
-"""The types of the package, checked, and the examples of its docstrings, run."""
+"""Checks the types of the package and runs the examples of its docstrings."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ MISUSE = {
 
 def checker(name: str, *files: Path, **kwargs: Any) -> subprocess.CompletedProcess[str]:
     pytest.importorskip(name)
-    # pyright fetches the rest of itself when it first runs.
+    # pyright downloads its remaining files on the first run.
     if subprocess.run([sys.executable, "-m", name, "--version"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{name} cannot run here")
-    words = {"mypy": ["mypy", "--strict", "--cache-dir", "/dev/null", "--python-version", "3.10"], "pyright": ["pyright", "--pythonversion", "3.10", "--pythonpath", sys.executable]}[name]
+        pytest.skip(f"{name} does not run on this machine")
+    command = {"mypy": ["mypy", "--strict", "--cache-dir", "/dev/null", "--python-version", "3.10"], "pyright": ["pyright", "--pythonversion", "3.10", "--pythonpath", sys.executable]}[name]
     return subprocess.run(
-        [sys.executable, "-m", *words, *map(str, files)], text=True, capture_output=True, check=False, **kwargs
+        [sys.executable, "-m", *command, *map(str, files)], text=True, capture_output=True, check=False, **kwargs
     )
 
 
@@ -54,7 +54,7 @@ def test_the_package_is_typed(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mypy", "pyright"])
-def test_the_stubs_tell_use_from_misuse(name: str, tmp_path: Path) -> None:
+def test_the_stubs_accept_use_and_reject_misuse(name: str, tmp_path: Path) -> None:
     use = tmp_path / "use.py"
     use.write_text(USE)
     done = checker(name, use)
@@ -73,7 +73,7 @@ def test_the_examples_of_the_docstrings_run(module: str) -> None:
     assert tried > 0 and failed == 0
 
 
-def test_the_stub_names_what_the_module_holds() -> None:
+def test_the_stub_lists_all_names_of_the_module() -> None:
     stub = (PACKAGE / "_deltafl.pyi").read_text()
     held = [name for name in dir(deltafl._deltafl) if not name.startswith("_")]
     missing = [name for name in held if f"def {name}(" not in stub and f"class {name}:" not in stub]

@@ -1,29 +1,31 @@
-//! What a round costs on one core: a device's set-up and input, the server's unmasking, and the bytes of a set-up.
+//! The cost of a round on one core: a device's set-up and input, the server's unmasking, and the
+//! bytes of a set-up.
 //!
-//! Device and server are measured through their state machines, driven by encoded messages. The figures are CPU
-//! time where the system tells it (Linux), so that a busy machine does not spoil them, and the least of several
-//! repetitions. `cargo bench -p deltafl-secagg --bench rounds [-- words in the names of cases]`.
+//! Device and server are measured through their state machines with encoded messages. On Linux the
+//! figures are CPU time, so that a busy machine does not distort them. Each is the minimum of
+//! several repetitions. `cargo bench -p deltafl-secagg --bench rounds [-- words in the names of
+//! cases]`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::device::{Adversary, Device, Enrolment, Policy};
+use deltafl_secagg::device::{AdversaryModel, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity, Roster};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::DeviceMessage;
 use deltafl_secagg::message::wire::{encode_device, encode_server};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
-use deltafl_secagg::server::{Server, ServerConfig, ServerEvent};
+use deltafl_secagg::server::{ServerConfig, ServerEvent, ServerRound};
 use rand_core::SeedableRng;
 
 const MILLION: u32 = 1_000_000;
 const ZERO: Duration = Duration::ZERO;
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 fn cpu() -> Duration {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = told.and_then(|text| text.split_whitespace().next()?.parse().ok());
@@ -37,22 +39,23 @@ thread_local! {
     static START: Instant = Instant::now();
 }
 
-/// How long something takes.
+/// Measures how long `work` takes.
 fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let before = cpu();
     let done = work();
     (cpu().saturating_sub(before), done)
 }
 
-/// A round on its way: the devices, the server, and what the devices have said but the server has not heard.
+/// A round in progress: the devices, the server, and the devices' messages not yet delivered.
 struct Bench {
-    server: Server,
-    devices: BTreeMap<DeviceId, Device>,
+    server: ServerRound,
+    devices: BTreeMap<DeviceId, DeviceRound>,
     said: Vec<(DeviceId, DeviceMessage)>,
     cost: SetUp,
 }
 
-/// What the set-up costs a device: the one that worked least, and bytes of the one that moved most.
+/// A device's cost of the set-up: the smallest time, and the bytes of the device with the most
+/// traffic.
 #[derive(Default)]
 struct SetUp {
     work: BTreeMap<DeviceId, Duration>,
@@ -61,17 +64,18 @@ struct SetUp {
 }
 
 impl Bench {
-    /// Keys are set up between n devices.
+    /// Sets up keys between n devices.
     fn new(n: u32, graph: GraphRule, slots: u32) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
-        let identities: Vec<Identity> = (0..n).map(|i| Identity::generate(DeviceId(i), &mut rng)).collect();
-        let mut roster = Roster::new();
+        let identities: Vec<SigningIdentity> =
+            (0..n).map(|i| SigningIdentity::generate(DeviceId(i), &mut rng)).collect();
+        let mut roster = KeyRoster::new();
         for identity in &identities {
             roster.add(identity.id(), &identity.public()).expect("distinct");
         }
         let roster = Arc::new(roster);
         let id = RoundId { session: [0; 16], round: 0 };
-        let params = RoundParams { id, suite: Suite::default(), cohort: n, graph, slots, draw: None };
+        let params = RoundParams { id, suite: MaskSuite::default(), cohort: n, graph, slots, draw: None };
         let (phase_timeout, min_members) = (Duration::from_secs(1), 2);
         let config = ServerConfig {
             params: params.clone(),
@@ -80,17 +84,22 @@ impl Bench {
             min_members,
             phase_timeout,
         };
-        let mut server = Server::new(config, ZERO).expect("sound parameters");
+        let mut server = ServerRound::new(config, ZERO).expect("sound parameters");
         server.poll_transmit();
         let (gamma, delta) = (Permille::default().into(), Permille::default());
-        let adversary = Adversary::HonestButCurious { gamma, delta };
-        let policy =
-            Policy { min_members, adversary, max_len: MILLION, patience: Duration::MAX, max_left_out: None };
+        let adversary = AdversaryModel::HonestButCurious { gamma, delta };
+        let policy = DevicePolicy {
+            min_members,
+            adversary,
+            max_len: MILLION,
+            patience: Duration::MAX,
+            max_left_out: None,
+        };
         let mut bench = Self { devices: BTreeMap::new(), server, said: Vec::new(), cost: SetUp::default() };
         for identity in identities {
             let id = identity.id();
-            let mut enrolment = Enrolment::new(Arc::new(identity), roster.clone(), [0; 16], policy);
-            let (work, device) = timed(|| enrolment.join(&params, ZERO, &mut rng));
+            let mut participant = Participant::new(Arc::new(identity), roster.clone(), [0; 16], policy);
+            let (work, device) = timed(|| participant.join(&params, ZERO, &mut rng));
             *bench.cost.work.entry(id).or_default() += work;
             bench.devices.insert(id, device.expect("within the policy"));
         }
@@ -105,21 +114,21 @@ impl Bench {
         bench
     }
 
-    /// A slot of `len` coordinates is open.
+    /// Opens a slot of `len` coordinates.
     fn open(mut self, ring: Ring, len: u32) -> Self {
         self.server.open_slot(ZERO, ring, len, b"").expect("keys are set up");
         self.talk();
         self
     }
 
-    /// What the devices have to say.
+    /// Collects the devices' messages.
     fn listen(&mut self) {
         for (&id, device) in &mut self.devices {
             self.said.extend(std::iter::from_fn(|| device.poll_transmit()).map(|message| (id, message)));
         }
     }
 
-    /// What the server has to say, to the devices that are there.
+    /// Delivers the server's messages to the active devices.
     fn talk(&mut self) {
         while let Some(transmit) = self.server.poll_transmit() {
             let bytes = encode_server(&transmit.message).len();
@@ -136,8 +145,13 @@ impl Bench {
         self.listen();
     }
 
-    /// Everything up to the last answer of the unmasking.
-    fn until_unmasking(mut self, ring: Ring, len: u32, dropped: u32) -> (Server, DeviceId, DeviceMessage) {
+    /// Runs everything up to the last message of the unmasking.
+    fn until_unmasking(
+        mut self,
+        ring: Ring,
+        len: u32,
+        dropped: u32,
+    ) -> (ServerRound, DeviceId, DeviceMessage) {
         let n = self.devices.len() as u32;
         // Spread over the ids.
         let gone = |id: &DeviceId| (id.0 * dropped) % n < dropped;
@@ -177,7 +191,7 @@ fn tell(case: &str, times: &[Duration], note: &str) {
     println!("{case:<52} {:>9.1} ms  (least of {}){note}", 1e3 * least.as_secs_f64(), times.len());
 }
 
-/// A device's set-up, and its bytes.
+/// Measures a device's set-up and its bytes.
 fn set_up(case: &str, n: u32, graph: GraphRule, slots: u32) {
     let SetUp { work, up, down } = Bench::new(n, graph, slots).cost;
     let most =
@@ -186,7 +200,7 @@ fn set_up(case: &str, n: u32, graph: GraphRule, slots: u32) {
     tell(case, &work.into_values().collect::<Vec<_>>(), &note);
 }
 
-/// A device's input: derive and expand every mask, sign, encode.
+/// Measures a device's input: derive and expand every mask, sign, encode.
 fn device(case: &str, n: u32, ring: Ring) {
     let devices = Bench::new(n, full(n), 1).open(ring, MILLION).devices;
     let times = devices.into_values().take(20).map(|mut device| {
@@ -196,7 +210,7 @@ fn device(case: &str, n: u32, ring: Ring) {
     tell(case, &times.collect::<Vec<_>>(), "");
 }
 
-/// The server's last step of a slot: recover secrets, check them, expand every mask.
+/// Measures the server's last step of a slot: recover and check secrets, expand every mask.
 fn server(case: &str, (n, graph): (u32, GraphRule), (ring, len): (Ring, u32), dropped: u32) {
     let bench = Bench::new(n, graph, 1).open(ring, len);
     let (server, last, message) = bench.until_unmasking(ring, len, dropped);
@@ -210,7 +224,7 @@ fn server(case: &str, (n, graph): (u32, GraphRule), (ring, len): (Ring, u32), dr
     tell(case, &times.collect::<Vec<_>>(), "");
 }
 
-/// A case by its name.
+/// A case with its name.
 type Case = (String, Box<dyn Fn(&str)>);
 
 fn cases() -> Vec<Case> {
@@ -235,7 +249,7 @@ fn cases() -> Vec<Case> {
 }
 
 fn main() {
-    // Only `cargo bench` says so: a test run that builds benches does not want minutes of them.
+    // Only `cargo bench` passes this flag. A test run that builds benches must not take minutes.
     if !std::env::args().any(|word| word == "--bench") {
         return;
     }

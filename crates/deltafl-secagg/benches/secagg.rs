@@ -1,11 +1,12 @@
-//! The parts of secure aggregation on one core: Shamir and masks. Whole steps of a round are in `rounds.rs`.
+//! The parts of secure aggregation on one core: Shamir and masks. `rounds.rs` measures complete
+//! steps.
 
 use std::hint::black_box;
 
 use chacha20::ChaCha20Rng;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use deltafl_secagg::field::Element;
-use deltafl_secagg::mask::{self, MaskKey, Sign, Suite};
+use deltafl_secagg::field::FieldElement;
+use deltafl_secagg::mask::{self, MaskKey, MaskSign, MaskSuite};
 use deltafl_secagg::ring::{Ring, RingVector};
 use deltafl_secagg::shamir::{Interpolation, split};
 use rand_core::SeedableRng;
@@ -14,7 +15,7 @@ const MILLION: u32 = 1_000_000;
 
 fn shamir(c: &mut Criterion) {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
-    let points: Vec<Element> = (1..=100).map(Element::from).collect();
+    let points: Vec<FieldElement> = (1..=100).map(FieldElement::from).collect();
     let secret = [7; 32];
     c.bench_function("shamir/split n=100 t=51", |b| {
         b.iter(|| split(black_box(&secret), &points, 51, &mut rng).expect("sound parameters"));
@@ -32,12 +33,12 @@ fn shamir(c: &mut Criterion) {
 fn masks(c: &mut Criterion) {
     let mut group = c.benchmark_group("masks/16 x 1M");
     group.sample_size(20);
-    let keys: Vec<(Sign, MaskKey)> = (0..16)
-        .map(|i| (if i % 2 == 0 { Sign::Plus } else { Sign::Minus }, MaskKey::from_bytes([i; 32])))
+    let keys: Vec<(MaskSign, MaskKey)> = (0..16)
+        .map(|i| (if i % 2 == 0 { MaskSign::Plus } else { MaskSign::Minus }, MaskKey::from_bytes([i; 32])))
         .collect();
     for ring in [Ring::Z32, Ring::Z64] {
         group.throughput(Throughput::Bytes(16 * u64::from(MILLION) * ring.width() as u64));
-        for suite in Suite::ALL {
+        for suite in MaskSuite::ALL {
             let mut vector = RingVector::zeros(ring, MILLION as usize);
             group.bench_function(format!("{ring:?} {suite:?}"), |b| {
                 b.iter(|| mask::apply(&mut vector, suite, &keys));

@@ -1,9 +1,10 @@
-//! Attacks on the protocol, carried out: a server that lies, with and without accomplices, against real
-//! devices. Devices can be cloned in tests, so that an attack is tried many times from one key set-up.
+//! Attacks on the protocol: a malicious server with and without accomplices against real devices.
+//!
+//! Devices can be cloned in tests, so that an attack is repeated many times after one key set-up.
 
 mod deviations;
 mod grinding;
-mod parts;
+mod partition;
 mod split_view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,42 +15,42 @@ use chacha20::ChaCha20Rng;
 use prost::bytes::Bytes;
 use rand_core::SeedableRng;
 
-use crate::device::{Adversary, Device, DeviceEvent, Enrolment, Policy};
+use crate::device::{AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant};
 use crate::graph::{self, Graph, GraphRule, Permille};
-use crate::identity::{DeviceId, Identity, Roster};
+use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
 use crate::keys::{
-    Deposit, Place, Secret, deposit_commitment, mask_sign, same, seed_commitment, self_mask_key,
+    Deposit, PairSlot, Secret, deposit_commitment, mask_sign, same, seed_commitment, self_mask_key,
 };
-use crate::mask::{self, Sign, Suite};
+use crate::mask::{self, MaskSign, MaskSuite};
 use crate::message::{DeviceBody, DeviceSet, KeyBundle, SecretKind, ServerBody, ServerMessage};
 use crate::params::{RoundId, RoundParams, SlotSpec};
 use crate::ring::{Ring, RingVector};
-use crate::server::{Server, ServerConfig, ServerEvent};
-use crate::shamir::{Interpolation, Share};
-use crate::transcript::{Digest, Transcript};
+use crate::server::{ServerConfig, ServerEvent, ServerRound};
+use crate::shamir::{Interpolation, SecretShare};
+use crate::transcript::{RoundTranscript, Sha256Digest};
 
 pub(super) const ZERO: Duration = Duration::ZERO;
 const LEN: u32 = 2;
 const CONTEXT: &[u8] = b"eta";
 const SESSION: [u8; 16] = [3; 16];
 
-/// Devices that have handed in their inputs of slot 0, and all that their server has seen so far.
+/// Devices that have sent their inputs of slot 0, and everything that their server has received.
 #[derive(Clone)]
 pub(super) struct Scene {
     pub(super) round: RoundId,
-    pub(super) header: Digest,
-    pub(super) devices: BTreeMap<DeviceId, Device>,
+    pub(super) header: Sha256Digest,
+    pub(super) devices: BTreeMap<DeviceId, DeviceRound>,
     pub(super) graph: Graph,
     pub(super) keys: BTreeMap<DeviceId, KeyBundle>,
     deposits: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
     pub(super) inputs: BTreeMap<DeviceId, RingVector>,
-    /// What the devices signed with their inputs.
+    /// The signatures that the devices sent with their inputs.
     pub(super) masked: BTreeMap<DeviceId, [u8; 64]>,
-    pub(super) transcript: Transcript,
-    identities: BTreeMap<DeviceId, Arc<Identity>>,
+    pub(super) transcript: RoundTranscript,
+    identities: BTreeMap<DeviceId, Arc<SigningIdentity>>,
 }
 
-/// The true input of a device.
+/// Returns the true input of a device.
 pub(super) fn truth(id: DeviceId) -> RingVector {
     RingVector::Z64(vec![u64::from(id.0) << 32 | 7, u64::from(id.0)])
 }
@@ -59,7 +60,7 @@ pub(super) fn curious(gamma: u16, delta: u16) -> GraphRule {
     GraphRule::HonestButCurious { gamma: share(gamma).into(), delta: share(delta) }
 }
 
-/// The members in ring order, from `first` on.
+/// Returns the members in ring order, starting at `first`.
 pub(super) fn ring_from(graph: &Graph, first: DeviceId) -> Vec<DeviceId> {
     let ring = graph.ring();
     let place = ring.iter().position(|&id| id == first).expect("a member");
@@ -67,26 +68,38 @@ pub(super) fn ring_from(graph: &Graph, first: DeviceId) -> Vec<DeviceId> {
 }
 
 impl Scene {
-    /// n devices under a rule, up to their masked inputs, carried by an honest server.
+    /// Runs n devices with an honest server up to their masked inputs.
     pub(super) fn new(n: u32, rule: GraphRule) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(u64::from(n));
-        let identities: BTreeMap<DeviceId, Arc<Identity>> =
-            (0..n).map(|i| (DeviceId(i), Arc::new(Identity::generate(DeviceId(i), &mut rng)))).collect();
-        let mut roster = Roster::new();
+        let identities: BTreeMap<DeviceId, Arc<SigningIdentity>> = (0..n)
+            .map(|i| (DeviceId(i), Arc::new(SigningIdentity::generate(DeviceId(i), &mut rng))))
+            .collect();
+        let mut roster = KeyRoster::new();
         for (&id, identity) in &identities {
             roster.add(id, &identity.public()).expect("distinct");
         }
         let roster = Arc::new(roster);
         let round = RoundId { session: SESSION, round: 1 };
-        let params =
-            RoundParams { id: round, suite: Suite::default(), cohort: n, graph: rule, slots: 1, draw: None };
-        let adversary = match rule {
-            GraphRule::Active { gamma, .. } => Adversary::Active { gamma },
-            GraphRule::HonestButCurious { gamma, delta } => Adversary::HonestButCurious { gamma, delta },
-            GraphRule::Full { .. } => Adversary::default(),
+        let params = RoundParams {
+            id: round,
+            suite: MaskSuite::default(),
+            cohort: n,
+            graph: rule,
+            slots: 1,
+            draw: None,
         };
-        let policy =
-            Policy { min_members: 3, adversary, max_len: LEN, patience: Duration::MAX, max_left_out: None };
+        let adversary = match rule {
+            GraphRule::Active { gamma, .. } => AdversaryModel::Active { gamma },
+            GraphRule::HonestButCurious { gamma, delta } => AdversaryModel::HonestButCurious { gamma, delta },
+            GraphRule::Full { .. } => AdversaryModel::default(),
+        };
+        let policy = DevicePolicy {
+            min_members: 3,
+            adversary,
+            max_len: LEN,
+            patience: Duration::MAX,
+            max_left_out: None,
+        };
         let config = ServerConfig {
             params: params.clone(),
             cohort: identities.keys().copied().collect(),
@@ -94,9 +107,10 @@ impl Scene {
             min_members: 3,
             phase_timeout: Duration::from_secs(1),
         };
-        let join = |(&id, identity): (&DeviceId, &Arc<Identity>)| {
-            let mut enrolment = Enrolment::new(Arc::clone(identity), Arc::clone(&roster), SESSION, policy);
-            (id, enrolment.join(&params, ZERO, &mut rng).expect("within the policy"))
+        let join = |(&id, identity): (&DeviceId, &Arc<SigningIdentity>)| {
+            let mut participant =
+                Participant::new(Arc::clone(identity), Arc::clone(&roster), SESSION, policy);
+            (id, participant.join(&params, ZERO, &mut rng).expect("within the policy"))
         };
         let devices = identities.iter().map(join).collect();
         let mut carrier = Carrier {
@@ -108,16 +122,16 @@ impl Scene {
             inputs: BTreeMap::new(),
             masked: BTreeMap::new(),
         };
-        carrier.carry(Server::new(config, ZERO).expect("sound parameters"));
+        carrier.carry(ServerRound::new(config, ZERO).expect("sound parameters"));
         let Carrier { devices, commitments, seed, keys, deposits, inputs, masked } = carrier;
         let header = params.digest();
         let members: Vec<DeviceId> = keys.keys().copied().collect();
         let (graph, start) = match (&commitments, seed) {
             (Some(commitments), Some(reveals)) => {
                 let seed = graph::seed(&graph::member_list(&header, commitments), &reveals);
-                (Graph::new(rule, n, &members, &seed), Transcript::new(&seed, commitments))
+                (Graph::new(rule, n, &members, &seed), RoundTranscript::new(&seed, commitments))
             }
-            _ => (Graph::new(rule, n, &members, &[0; 32]), Transcript::new(&header, &keys)),
+            _ => (Graph::new(rule, n, &members, &[0; 32]), RoundTranscript::new(&header, &keys)),
         };
         let transcript = start;
         Self { round, header, devices, graph, keys, deposits, inputs, masked, transcript, identities }
@@ -127,7 +141,7 @@ impl Scene {
         self.keys.keys().copied().collect()
     }
 
-    /// A device and its neighbours.
+    /// Returns a device and its neighbours.
     pub(super) fn circle(&self, id: DeviceId) -> DeviceSet {
         self.graph.neighbours(id).into_iter().chain([id]).collect()
     }
@@ -136,26 +150,27 @@ impl Scene {
         SlotSpec::new(0, Ring::Z64, LEN, CONTEXT)
     }
 
-    /// Says something to a device; what it answers, if it answers.
+    /// Sends a message to a device and returns its answer, if any.
     pub(super) fn tell(&mut self, to: DeviceId, body: ServerBody) -> Option<DeviceBody> {
         let device = self.devices.get_mut(&to)?;
         device.handle(ZERO, ServerMessage { round: self.round, body }).ok()?;
         device.poll_transmit().map(|message| message.body)
     }
 
-    /// What a device signs with its input when it is told that these are there.
+    /// Returns the bytes that a device signs with its input if these devices are active.
     pub(super) fn masked_between(&self, id: DeviceId, active: &DeviceSet) -> [u8; 64] {
         self.identities[&id].sign(&self.transcript.masked(&Self::spec(), active))
     }
 
-    /// The signature that a colluding device gives to any view.
+    /// Returns a colluding device's signature on any view.
     pub(super) fn collude(&self, id: DeviceId, survivors: &DeviceSet) -> [u8; 64] {
         let transcript = self.transcript.with_slot(&Self::spec(), &self.members(), survivors);
         self.identities[&id].sign(&transcript.attestation())
     }
 
-    /// Shows each honest device the survivors of its view, gathers signatures, shows each device those of its
-    /// circle that hold, and gathers shares. Colluding devices sign every view and give all they have.
+    /// Shows each honest device the survivors of its view and collects signatures. Shows each
+    /// device the valid signatures of its circle and collects shares. Colluding devices sign every
+    /// view and reveal everything.
     pub(super) fn play(&self, views: &BTreeMap<DeviceId, DeviceSet>, colluding: &BTreeSet<DeviceId>) -> Loot {
         let mut scene = self.clone();
         let mut signed: BTreeMap<DeviceId, [u8; 64]> = BTreeMap::new();
@@ -199,55 +214,55 @@ impl Scene {
         loot
     }
 
-    /// The input of a device, if both its secrets can be had.
+    /// Recovers the input of a device, if the server has enough shares of both secrets.
     pub(super) fn read(&self, victim: DeviceId, loot: &Loot) -> Option<RingVector> {
         let (key, seed) =
             (Secret(loot.secret(victim, SecretKind::DepositKey)?), loot.secret(victim, SecretKind::Seed)?);
         let bundle = &self.keys[&victim];
         let commitment = deposit_commitment(&self.header, victim, 0, &key.0);
-        assert!(same(&commitment, &bundle.deposit_commitment(0)), "t shares are the secret");
+        assert!(same(&commitment, &bundle.deposit_commitment(0)), "t shares recover the secret");
         assert!(same(&seed_commitment(&self.header, victim, 0, &seed), &bundle.seed_commitment(0)));
         let spec = Self::spec();
-        let mut masks = vec![(Sign::Minus, self_mask_key(&seed, &self.header, &spec, victim))];
+        let mut masks = vec![(MaskSign::Minus, self_mask_key(&seed, &self.header, &spec, victim))];
         for peer in self.graph.neighbours(victim) {
             let pair = (victim, peer);
-            let place = Place { params: &self.header, slot: 0, pair };
-            let deposit = Deposit::of_slot(&self.deposits[&victim][&peer], 0).expect("one slot");
+            let place = PairSlot { params: &self.header, slot: 0, pair };
+            let deposit = Deposit::for_slot(&self.deposits[&victim][&peer], 0).expect("one slot");
             let pair_key = deposit.open(&place, &key).expect("an honest deposit");
             masks.push((-mask_sign(victim, peer), pair_key.mask_key(&self.header, &spec, pair)));
         }
         let mut input = self.inputs[&victim].clone();
-        mask::apply(&mut input, Suite::default(), &masks);
+        mask::apply(&mut input, MaskSuite::default(), &masks);
         Some(input)
     }
 }
 
-/// The shares in the server's hands.
+/// The shares that the server has obtained.
 #[derive(Default)]
 pub(super) struct Loot {
     threshold: usize,
-    /// By owner, then by holder: deposit key and seed.
-    shares: BTreeMap<DeviceId, [BTreeMap<DeviceId, Share>; 2]>,
-    /// The honest devices that gave shares.
+    /// Shares by owner, then by holder: deposit key and seed.
+    shares: BTreeMap<DeviceId, [BTreeMap<DeviceId, SecretShare>; 2]>,
+    /// The honest devices that revealed shares.
     pub(super) answered: BTreeSet<DeviceId>,
 }
 
 impl Loot {
-    fn take(&mut self, owner: DeviceId, holder: DeviceId, kind: SecretKind, share: Share) {
+    fn take(&mut self, owner: DeviceId, holder: DeviceId, kind: SecretKind, share: SecretShare) {
         self.shares.entry(owner).or_default()[usize::from(kind == SecretKind::Seed)].insert(holder, share);
     }
 
-    /// Shares of the deposit key and of the seed of a device.
+    /// Returns the shares of a device's deposit key and seed.
     fn count(&self, owner: DeviceId) -> [usize; 2] {
         self.shares.get(&owner).map_or([0; 2], |kinds| [kinds[0].len(), kinds[1].len()])
     }
 
-    /// Whether both secrets of a device can be had.
+    /// Returns true if both secrets of a device can be recovered.
     pub(super) fn opens(&self, owner: DeviceId) -> bool {
         self.count(owner).into_iter().all(|count| count >= self.threshold)
     }
 
-    /// The devices of which shares are there.
+    /// Returns the devices of which the server has shares.
     pub(super) fn owners(&self) -> Vec<DeviceId> {
         self.shares.keys().copied().collect()
     }
@@ -264,10 +279,10 @@ impl Loot {
     }
 }
 
-/// Carries the messages of an honest server until all inputs are in, and writes down what it sees.
+/// Delivers the messages of an honest server until all inputs have arrived, and records them.
 struct Carrier {
-    devices: BTreeMap<DeviceId, Device>,
-    commitments: Option<BTreeMap<DeviceId, Digest>>,
+    devices: BTreeMap<DeviceId, DeviceRound>,
+    commitments: Option<BTreeMap<DeviceId, Sha256Digest>>,
     seed: Option<BTreeMap<DeviceId, crate::message::Reveal>>,
     keys: BTreeMap<DeviceId, KeyBundle>,
     deposits: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
@@ -276,12 +291,12 @@ struct Carrier {
 }
 
 impl Carrier {
-    fn carry(&mut self, mut server: Server) {
+    fn carry(&mut self, mut server: ServerRound) {
         server.poll_transmit().expect("the invitation");
         while self.inputs.len() < self.devices.len() {
             let ids: Vec<DeviceId> = self.devices.keys().copied().collect();
             for id in ids {
-                while let Some(message) = self.devices.get_mut(&id).and_then(Device::poll_transmit) {
+                while let Some(message) = self.devices.get_mut(&id).and_then(DeviceRound::poll_transmit) {
                     self.note(id, &message.body);
                     server.handle(ZERO, id, message).expect("an honest device");
                 }

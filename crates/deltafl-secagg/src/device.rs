@@ -1,13 +1,14 @@
-//! A device's side of a round.
+//! The device's side of a round.
 //!
-//! A [`Device`] takes the server's messages in, in the order in which they were sent, and gives its own out;
-//! it sends nothing and awaits nothing. It trusts the roster and its own policy, and the server with nothing:
-//! whatever does not fit makes it [`Abort`], after which it holds no secret of the round and says no more.
+//! A [`DeviceRound`] processes the server's messages in the order in which they were sent, and
+//! produces the device's messages. It performs no I/O. It trusts the roster and its own policy, but
+//! not the server: an invalid message makes it [`Abort`]. After an abort it holds no secret of the
+//! round and sends nothing.
 
 mod abort;
-mod enrolment;
 mod joining;
 mod member;
+mod participant;
 mod seen_rounds;
 mod sharing;
 mod slot;
@@ -18,10 +19,10 @@ use std::time::Duration;
 use rand_core::CryptoRng;
 
 pub use self::abort::{Abort, SubmitError};
-use self::enrolment::Me;
-pub use self::enrolment::{Adversary, Enrolment, Policy, RefusedRound};
 use self::joining::{Joined, Placed, Revealed};
-pub use self::seen_rounds::{NotSeenRounds, SeenRounds};
+use self::participant::LocalDevice;
+pub use self::participant::{AdversaryModel, DevicePolicy, Participant, RefusedRound};
+pub use self::seen_rounds::{SeenRounds, SeenRoundsError};
 use self::sharing::Sharing;
 use self::slot::{Asked, Attested, Idle, Masked};
 use crate::draw::LeftOut;
@@ -35,35 +36,35 @@ use crate::params::RoundParams;
 use crate::ring::{Ring, RingVector};
 use crate::server::ENVELOPE;
 
-/// A device in a round.
+/// A device's state machine for one round.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
-pub struct Device {
-    me: Me,
+pub struct DeviceRound {
+    me: LocalDevice,
     phase: Phase,
     outbox: VecDeque<DeviceMessage>,
     events: VecDeque<DeviceEvent>,
     deadline: Option<Duration>,
 }
 
-/// What a device tells the program around it.
+/// An event for the application that runs the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceEvent {
-    /// The server opened a slot: hand the input in with [`Device::submit`].
+    /// The server opened a slot. Pass the input to [`DeviceRound::submit`].
     InputWanted(SlotRequest),
-    /// The device has done its part of a slot.
+    /// The device has completed a slot.
     SlotDone {
         /// The slot.
         slot: u32,
     },
-    /// The device has done its part of the round.
+    /// The device has completed the round.
     RoundDone,
-    /// The device left the round.
+    /// The device aborted the round.
     Aborted(Abort),
 }
 
-/// The input that the server asks for.
+/// The input that the server requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotRequest {
     /// The slot.
@@ -72,7 +73,7 @@ pub struct SlotRequest {
     pub ring: Ring,
     /// The number of coordinates.
     pub len: u32,
-    /// The devices among which the input hides, this one included.
+    /// The number of active devices, including this one.
     pub active: usize,
 }
 
@@ -90,9 +91,9 @@ enum Phase {
     Over,
 }
 
-impl Device {
-    /// Joins a round that policy and roster allow; [`Enrolment::join`] is the way here.
-    fn join(me: Me, now: Duration, rng: &mut impl CryptoRng) -> Self {
+impl DeviceRound {
+    /// Joins a round that policy and roster allow. [`Participant::join`] calls it.
+    fn join(me: LocalDevice, now: Duration, rng: &mut impl CryptoRng) -> Self {
         let (joined, advertise) = Joined::new(&me, rng);
         let deadline = Some(now.saturating_add(me.policy.patience));
         let phase = Phase::Joined(joined);
@@ -101,25 +102,27 @@ impl Device {
         device
     }
 
-    /// The parameters of the round.
+    /// Returns the parameters of the round.
     pub fn params(&self) -> &RoundParams {
         &self.me.params
     }
 
-    /// How many devices were drawn for these members and left out; `None` where the roster or the round says
-    /// nothing of draws.
+    /// Returns how many devices were drawn and left out for these members. Returns `None` if the
+    /// roster or the round contains no draw.
     pub fn left_out(&self, members: &DeviceSet) -> Option<LeftOut> {
         self.me.left_out(members)
     }
 
-    /// Whether the device knows its neighbours on a drawn graph, so that the next keys are theirs alone.
+    /// Returns true if the device knows its neighbours on a drawn graph and only waits for their
+    /// keys.
     pub fn is_placed(&self) -> bool {
         matches!(self.phase, Phase::Revealed(_) | Phase::Placed(_))
     }
 
-    /// The longest message that a server has reason to send now: the limit for
-    /// [`decode_server`](crate::message::wire::decode_server). What comes from neighbours grows with their
-    /// number, and only lists of ids and commitments with the cohort.
+    /// Returns the longest message that an honest server can send now: the limit for
+    /// [`decode_server`](crate::message::wire::decode_server). Messages from neighbours are
+    /// proportional to the degree. Only lists of ids and commitments are proportional to the
+    /// cohort.
     pub fn message_limit(&self) -> usize {
         let params = &self.me.params;
         let (cohort, bundle) = (params.cohort as usize, KeyBundle::len_for(params.slots));
@@ -137,7 +140,11 @@ impl Device {
         ENVELOPE + records * (4 + len)
     }
 
-    /// Takes in a message of the server. A message that does not fit ends the round for this device.
+    /// Processes a message from the server.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the message is invalid. The device has then aborted the round.
     pub fn handle(&mut self, now: Duration, message: ServerMessage) -> Result<(), Abort> {
         self.deadline = self.deadline.map(|_| now.saturating_add(self.me.policy.patience));
         let phase = std::mem::replace(&mut self.phase, Phase::Over);
@@ -148,30 +155,35 @@ impl Device {
         Ok(())
     }
 
-    /// Leaves the round if the server has been silent for too long.
+    /// Aborts the round if the server has been silent for too long.
     pub fn handle_timeout(&mut self, now: Duration) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.abort(Abort::ServerSilent);
         }
     }
 
-    /// The next message to send to the server, if any.
+    /// Returns the next message for the server, if any.
     pub fn poll_transmit(&mut self) -> Option<DeviceMessage> {
         self.outbox.pop_front()
     }
 
-    /// When to call [`Self::handle_timeout`] next, on the clock of the `now` that the caller passes in.
+    /// Returns when to call [`Self::handle_timeout`] next, on the clock of the caller's `now`.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.deadline
     }
 
-    /// The next thing to tell the program, if any.
+    /// Returns the next event, if any.
     pub fn poll_event(&mut self) -> Option<DeviceEvent> {
         self.events.pop_front()
     }
 
-    /// Hands in the input of the open slot, bound to `context`: for Δ-FL, η and the hash of w_t as this
-    /// device was told them. If other devices were told otherwise, their masks do not cancel with ours.
+    /// Submits the input of the open slot, bound to `context`. Δ-FL binds η and the hash of w_t as
+    /// received by this device. If other devices received a different context, the masks do not
+    /// cancel.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no slot is open or the input has the wrong ring or length.
     pub fn submit(&mut self, context: &[u8], input: RingVector) -> Result<(), SubmitError> {
         let Phase::Asked(asked) = &self.phase else {
             return Err(SubmitError::NotAsked);
@@ -186,17 +198,17 @@ impl Device {
         Ok(())
     }
 
-    /// What a colluding device tells the server while it waits for the survivors of a slot: both shares of a
-    /// device of its circle, deposit key and seed.
+    /// Returns the shares that a colluding device leaks while it waits for the survivors of a slot:
+    /// both shares of a device of its circle, deposit key and seed.
     #[cfg(test)]
-    pub(crate) fn spill(&self, owner: crate::identity::DeviceId) -> Option<[crate::shamir::Share; 2]> {
+    pub(crate) fn spill(&self, owner: crate::identity::DeviceId) -> Option<[crate::shamir::SecretShare; 2]> {
         match &self.phase {
             Phase::Masked(masked) => masked.spill(owner).map(|(deposit_key, seed)| [deposit_key, seed]),
             _ => None,
         }
     }
 
-    /// One message in one phase. On an error the phase, and with it every secret, is gone.
+    /// Processes one message in one phase. On an error, the phase and all its secrets are dropped.
     fn step(&mut self, phase: Phase, message: ServerMessage) -> Result<Phase, Abort> {
         if message.round != self.me.params.id {
             return Err(Abort::WrongRound(message.round));
@@ -255,7 +267,7 @@ impl Device {
         Phase::Over
     }
 
-    /// Drops every secret of the round and whatever was still to be said.
+    /// Drops every secret of the round and all queued messages.
     fn abort(&mut self, abort: Abort) -> Abort {
         self.phase = Phase::Over;
         self.outbox.clear();

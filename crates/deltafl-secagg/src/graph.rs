@@ -1,14 +1,14 @@
-//! Who shares secrets with whom.
+//! The graph that determines which devices share secrets with each other.
 //!
-//! The full graph (Bonawitz et al. 2017) joins every pair. The k-regular graph (Bell et al. 2020) joins each
-//! device to k others: the devices stand on a ring in random order, each joined to the k/2 on either side.
-//! [`parameters`] says which (k, t) hold against whom.
+//! The full graph (Bonawitz et al. 2017) connects every pair. The k-regular graph (Bell et al.
+//! 2020) arranges the devices on a ring in random order and connects each device to the k/2 devices
+//! on either side. [`parameters`] computes (k, t) for a given adversary.
 //!
-//! The order comes from randomness that the members commit to before any is revealed. Who is a member, and
-//! whose randomness counts, is settled by the list of commitments: the c+1 members with the smallest ones,
-//! of whom one at least does not collude. Each of them signs the list together with its nonce. So nothing
-//! that the server sees before it shows the list tells it the graph, and nothing that it does afterwards
-//! leads to another: a member that falls silent keeps its place.
+//! The order is derived from nonces that members commit to before any nonce is revealed. The list
+//! of commitments fixes the members and the nonces that count: those of the c+1 members with the
+//! smallest commitments. At least one of these members does not collude. Each of them signs the
+//! list together with its nonce. Therefore the server cannot predict the graph before it shows the
+//! list, and cannot change it afterwards: a member that stops answering keeps its position.
 
 pub mod parameters;
 
@@ -19,102 +19,107 @@ use rand_core::{Rng, SeedableRng};
 
 use crate::identity::DeviceId;
 use crate::message::{DeviceSet, Reveal};
-use crate::transcript::{Digest, Hasher};
+use crate::transcript::{Hasher, Sha256Digest};
 
-/// The most devices of a full graph against a server that lies. Beyond, a sparse one is cheaper by half or
-/// more.
+/// The largest full graph against an actively malicious server. For larger cohorts, a sparse graph
+/// costs at most half as much.
 pub const FULL_UP_TO: u32 = 300;
-/// The fewest members for which a sparse graph is worth its extra phase when the server is honest but
-/// curious.
+/// The smallest membership for which a sparse graph is worth its extra phase, if the server is
+/// honest but curious.
 const CURIOUS_SPARSE_FROM: usize = 50;
 
-/// A share of the cohort in thousandths, at most one half.
+/// A share in thousandths, at most one half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Permille(u16);
 
 impl Permille {
-    /// This many thousandths; `None` above 500, where no guarantee is left.
+    /// Creates a share of `thousandths`. Returns `None` above 500, where the protocol guarantees
+    /// nothing.
     pub fn new(thousandths: u16) -> Option<Self> {
         (thousandths <= 500).then_some(Self(thousandths))
     }
 
-    /// The thousandths.
+    /// Returns the thousandths.
     pub fn get(self) -> u16 {
         self.0
     }
 
-    /// The largest whole number of devices within this share of `n`.
-    pub fn of(self, n: u32) -> usize {
+    /// Returns the largest whole number of devices within this share of `n`.
+    pub fn count_in(self, n: u32) -> usize {
         (u64::from(n) * u64::from(self.0) / 1000) as usize
     }
 }
 
-/// γ: how many devices of a cohort may collude with the server.
+/// γ: the bound on the number of devices that collude with the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Colluding {
+pub enum CollusionBound {
     /// A share of the cohort.
     Share(Permille),
-    /// So many, however large the cohort.
+    /// A number of devices, independent of the cohort.
     Devices(u32),
 }
 
-impl Colluding {
-    /// c: the devices of a cohort that may collude.
-    pub fn of(self, cohort: u32) -> usize {
+impl CollusionBound {
+    /// Returns c, the number of devices of a cohort that may collude.
+    pub fn devices_in(self, cohort: u32) -> usize {
         match self {
-            Self::Share(share) => share.of(cohort),
+            Self::Share(share) => share.count_in(cohort),
             Self::Devices(devices) => devices as usize,
         }
     }
 }
 
-impl From<Permille> for Colluding {
+impl From<Permille> for CollusionBound {
     fn from(share: Permille) -> Self {
         Self::Share(share)
     }
 }
 
-/// How the graph of a round is chosen.
+/// The rule that determines the graph of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GraphRule {
-    /// Against a server that lies, the rule to use: the full graph with t > (n+c)/2 for cohorts of up to
-    /// [`FULL_UP_TO`], beyond a k-regular one for which [`parameters::against_active`] finds (k, t).
+    /// Protects against an actively malicious server. This is the recommended rule. Cohorts of up
+    /// to [`FULL_UP_TO`] devices use the full graph with t > (n+c)/2. Larger cohorts use a
+    /// k-regular graph with (k, t) from [`parameters::against_active`].
     Active {
         /// γ: the devices that may collude with the server.
-        gamma: Colluding,
-        /// δ: the share of the members that may drop out of a sparse graph; with more there is no sum.
+        gamma: CollusionBound,
+        /// δ: the share of the members that may drop out of a sparse graph. With more, the round
+        /// fails.
         delta: Permille,
     },
-    /// Every pair of devices; `threshold` devices recover a secret. Whether that withstands a server that
-    /// lies depends on the threshold.
+    /// Connects every pair of devices. `threshold` shares recover a secret. The threshold decides
+    /// whether this protects against an actively malicious server.
     Full {
-        /// t.
+        /// t: the number of shares that recover a secret.
         threshold: u32,
     },
-    /// Against a server that follows the protocol and looks at everything: cheaper, and open to a server that
-    /// shows its devices different survivors.
+    /// Protects only against a server that follows the protocol and inspects all messages. It is
+    /// cheaper, but a server that shows different survivors to different devices breaks it.
     HonestButCurious {
         /// γ: the devices that may collude with the server.
-        gamma: Colluding,
-        /// δ: the share of the members that may drop out of a sparse graph; with more there is no sum.
+        gamma: CollusionBound,
+        /// δ: the share of the members that may drop out of a sparse graph. With more, the round
+        /// fails.
         delta: Permille,
     },
 }
 
-/// 5 % collude, 20 % drop out, and the server lies.
+/// Assumes an actively malicious server, 5 % colluding devices and 20 % drop-outs.
 impl Default for GraphRule {
     fn default() -> Self {
-        Self::Active { gamma: Colluding::Share(Permille(50)), delta: Permille(200) }
+        Self::Active { gamma: CollusionBound::Share(Permille(50)), delta: Permille(200) }
     }
 }
 
-/// Degree, threshold and the members that must be left.
+/// The degree, the threshold and the smallest number of survivors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     degree: usize,
     threshold: usize,
     least: usize,
-    /// c.
+    /// c: the number of colluding devices.
     colluding: usize,
 }
 
@@ -125,13 +130,13 @@ impl Shape {
 }
 
 impl GraphRule {
-    /// Whether the members commit to the randomness of the graph before it is drawn. On the full graph there
-    /// is none.
+    /// Returns true if members commit to the randomness of the graph before it is drawn. The full
+    /// graph needs no randomness.
     pub fn is_committed(self, cohort: u32) -> bool {
         match self {
             Self::Full { .. } => false,
             Self::Active { gamma, delta } => {
-                let (colluding, dropping) = (gamma.of(cohort).max(1), delta.of(cohort).max(1));
+                let (colluding, dropping) = (gamma.devices_in(cohort).max(1), delta.count_in(cohort).max(1));
                 cohort > FULL_UP_TO
                     && parameters::against_active(cohort as usize, colluding, dropping).is_some()
             }
@@ -139,18 +144,18 @@ impl GraphRule {
         }
     }
 
-    /// Whether members that do not reveal can be done without: only a server that does not choose among
-    /// graphs may be left the choice of who counts.
+    /// Returns true if the graph can be drawn without the members that do not reveal. This is safe
+    /// only against a server that does not choose among graphs.
     pub(crate) fn forgives_silence(self) -> bool {
         matches!(self, Self::HonestButCurious { .. })
     }
 
-    /// The rule as it stands on the wire and in hashes: kind, threshold, colluding share, colluding devices,
-    /// dropping share.
+    /// Returns the rule as numbers for the wire and for hashes: kind, threshold, colluding share,
+    /// colluding devices, dropping share.
     pub(crate) fn numbers(self) -> [u32; 5] {
-        let regular = |kind: u32, gamma: Colluding, delta: Permille| match gamma {
-            Colluding::Share(share) => [kind, 0, share.0.into(), 0, delta.0.into()],
-            Colluding::Devices(devices) => [kind, 0, 0, devices, delta.0.into()],
+        let regular = |kind: u32, gamma: CollusionBound, delta: Permille| match gamma {
+            CollusionBound::Share(share) => [kind, 0, share.0.into(), 0, delta.0.into()],
+            CollusionBound::Devices(devices) => [kind, 0, 0, devices, delta.0.into()],
         };
         match self {
             Self::Active { gamma, delta } => regular(1, gamma, delta),
@@ -159,13 +164,13 @@ impl GraphRule {
         }
     }
 
-    /// The rule of these numbers; `None` when they are not those of a rule. No colluding devices and a
-    /// colluding share of zero are the same numbers and the same rule.
+    /// Parses the numbers of a rule. Returns `None` if they are invalid. Zero colluding devices and
+    /// a colluding share of zero have the same encoding and are the same rule.
     pub(crate) fn from_numbers([kind, threshold, share, devices, delta]: [u32; 5]) -> Option<Self> {
         let permille = |value: u32| Permille::new(u16::try_from(value).ok()?);
         let gamma = match (share, devices) {
-            (share, 0) => Colluding::Share(permille(share)?),
-            (0, devices) => Colluding::Devices(devices),
+            (share, 0) => CollusionBound::Share(permille(share)?),
+            (0, devices) => CollusionBound::Devices(devices),
             _ => return None,
         };
         let delta = permille(delta)?;
@@ -175,53 +180,53 @@ impl GraphRule {
             3 => Self::HonestButCurious { gamma, delta },
             _ => return None,
         };
-        // What a kind has no use for is zero, so that a rule has one form only.
+        // Unused numbers must be zero, so that each rule has one encoding.
         (rule.numbers() == [kind, threshold, share, devices, delta.0.into()]).then_some(rule)
     }
 
-    /// t of the full graph that the rule gives to a whole cohort; nothing where the graph is drawn.
+    /// Returns t of the full graph over a whole cohort, or `None` if the graph is drawn.
     pub(crate) fn full_threshold(self, cohort: u32) -> Option<usize> {
         (!self.is_committed(cohort)).then(|| self.shape(cohort, cohort as usize).threshold)
     }
 
-    /// The members whose nonces make the graph, given everybody's commitment.
-    pub(crate) fn drawers(self, cohort: u32, commitments: &BTreeMap<DeviceId, Digest>) -> DeviceSet {
+    /// Returns the members whose nonces determine the graph, given all commitments.
+    pub(crate) fn drawers(self, cohort: u32, commitments: &BTreeMap<DeviceId, Sha256Digest>) -> DeviceSet {
         match self {
             Self::Active { gamma, .. } => {
-                let mut smallest: Vec<(&Digest, DeviceId)> =
+                let mut smallest: Vec<(&Sha256Digest, DeviceId)> =
                     commitments.iter().map(|(&id, commitment)| (commitment, id)).collect();
                 smallest.sort_unstable();
-                smallest.truncate(gamma.of(cohort).max(1) + 1);
+                smallest.truncate(gamma.devices_in(cohort).max(1) + 1);
                 smallest.into_iter().map(|(_, id)| id).collect()
             }
             Self::Full { .. } | Self::HonestButCurious { .. } => commitments.keys().copied().collect(),
         }
     }
 
-    /// The shape for `members` devices out of a cohort. A rule falls back to the full graph for few members,
-    /// or where no sparse one is safe.
+    /// Returns the shape for `members` devices of a cohort. Falls back to the full graph for few
+    /// members, and if no sparse graph is safe.
     fn shape(self, cohort: u32, members: usize) -> Shape {
         let n = u32::try_from(members).unwrap_or(u32::MAX);
         match self {
             Self::Full { threshold } => {
-                // As many as the threshold withstands.
+                // The number of colluding devices that the threshold tolerates.
                 let colluding = (2 * threshold as usize).saturating_sub(members + 1);
                 Shape::full(members, threshold as usize, colluding)
             }
             Self::Active { gamma, delta } => {
                 let sparse = |colluding, dropping| parameters::against_active(members, colluding, dropping);
-                // Without commitments there is no randomness to draw a sparse graph from.
+                // A sparse graph needs the randomness from commitments.
                 let shape = (n > FULL_UP_TO && self.is_committed(cohort))
                     .then(|| sparse_shape(cohort, members, gamma, delta, sparse));
-                let threshold = active_threshold(members, gamma.of(cohort));
-                shape.flatten().unwrap_or(Shape::full(members, threshold, gamma.of(cohort)))
+                let threshold = active_threshold(members, gamma.devices_in(cohort));
+                shape.flatten().unwrap_or(Shape::full(members, threshold, gamma.devices_in(cohort)))
             }
             Self::HonestButCurious { gamma, delta } => {
                 let sparse = |colluding, dropping| parameters::against_curious(members, colluding, dropping);
                 let shape = (members >= CURIOUS_SPARSE_FROM)
                     .then(|| sparse_shape(cohort, members, gamma, delta, sparse));
-                let threshold = (members / 2 + 1).max(gamma.of(cohort).max(1) + 1);
-                shape.flatten().unwrap_or(Shape::full(members, threshold, gamma.of(cohort)))
+                let threshold = (members / 2 + 1).max(gamma.devices_in(cohort).max(1) + 1);
+                shape.flatten().unwrap_or(Shape::full(members, threshold, gamma.devices_in(cohort)))
             }
         }
     }
@@ -230,19 +235,19 @@ impl GraphRule {
 fn sparse_shape(
     cohort: u32,
     members: usize,
-    gamma: Colluding,
+    gamma: CollusionBound,
     delta: Permille,
     parameters: impl Fn(usize, usize) -> Option<(usize, usize)>,
 ) -> Option<Shape> {
-    // At least one of each: with none at all a single neighbour could recover every secret.
-    let dropping = delta.of(u32::try_from(members).unwrap_or(u32::MAX)).max(1);
-    let colluding = gamma.of(cohort).max(1);
+    // At least one of each. With zero, a single neighbour could recover every secret.
+    let dropping = delta.count_in(u32::try_from(members).unwrap_or(u32::MAX)).max(1);
+    let colluding = gamma.devices_in(cohort).max(1);
     let (degree, threshold) = parameters(colluding, dropping)?;
     Some(Shape { degree, threshold, least: members.saturating_sub(dropping), colluding })
 }
 
-/// The smallest t > (n+c)/2, which is t > (1+γ)n/2 (Bonawitz et al. 2017, section 6.2): of n holders each
-/// gives one share, and the c that collude give two.
+/// Returns the smallest t > (n+c)/2, that is, t > (1+γ)n/2 (Bonawitz et al. 2017, section 6.2).
+/// Each of n holders provides one share, and the c colluding ones provide two.
 pub(crate) fn active_threshold(members: usize, colluding: usize) -> usize {
     members.saturating_add(colluding) / 2 + 1
 }
@@ -252,14 +257,14 @@ pub(crate) fn active_threshold(members: usize, colluding: usize) -> usize {
 pub struct Graph {
     /// The members in ring order.
     ring: Vec<DeviceId>,
-    /// Where each member stands in the ring.
+    /// The position of each member in the ring.
     position: BTreeMap<DeviceId, usize>,
     shape: Shape,
 }
 
 impl Graph {
-    /// The graph over `members` (sorted) that the rule and the joint randomness give.
-    pub(crate) fn new(rule: GraphRule, cohort: u32, members: &[DeviceId], seed: &Digest) -> Self {
+    /// Creates the graph over `members` (sorted) from the rule and the joint randomness.
+    pub(crate) fn new(rule: GraphRule, cohort: u32, members: &[DeviceId], seed: &Sha256Digest) -> Self {
         let shape = rule.shape(cohort, members.len());
         let mut ring = members.to_vec();
         shuffle(&mut ring, seed);
@@ -267,42 +272,44 @@ impl Graph {
         Self { ring, position, shape }
     }
 
-    /// t: the shares that recover a secret, the signatures that make a set of survivors count.
+    /// Returns t: the shares that recover a secret, and the signatures that confirm a set of
+    /// survivors.
     pub fn threshold(&self) -> usize {
         self.shape.threshold
     }
 
-    /// The fewest members that a sum may have: all but a share δ on a sparse graph, t on a full one.
+    /// Returns the smallest number of members in a sum: 1 − δ of them on a sparse graph, t on a
+    /// full graph.
     pub fn least(&self) -> usize {
         self.shape.least
     }
 
-    /// The most devices that lie, as far as the rule foresees, and at least one.
+    /// Returns the largest number of misbehaving devices that the rule assumes, at least one.
     pub(crate) fn liars(&self) -> usize {
         self.shape.colluding.max(1)
     }
 
-    /// The members in the order in which they stand on the ring.
+    /// Returns the members in ring order.
     pub fn ring(&self) -> &[DeviceId] {
         &self.ring
     }
 
-    /// Whether every pair is joined.
+    /// Returns true if the graph connects every pair.
     pub fn is_full(&self) -> bool {
         self.shape.degree + 1 >= self.ring.len()
     }
 
-    /// k: the neighbours of each device.
+    /// Returns k, the number of neighbours of each device.
     pub fn degree(&self) -> usize {
         self.shape.degree
     }
 
-    /// Whether the device is a member.
+    /// Returns true if the device is a member.
     pub fn contains(&self, id: DeviceId) -> bool {
         self.position.contains_key(&id)
     }
 
-    /// The neighbours of a member in increasing order, without itself; none for a stranger.
+    /// Returns the neighbours of a member in increasing order, or an empty vector for a non-member.
     pub fn neighbours(&self, id: DeviceId) -> Vec<DeviceId> {
         let Some(&place) = self.position.get(&id) else {
             return Vec::new();
@@ -320,27 +327,30 @@ impl Graph {
     }
 }
 
-/// The digest of the members and their commitments, which every reveal signs.
-pub(crate) fn member_list(header: &Digest, commitments: &BTreeMap<DeviceId, Digest>) -> Digest {
+/// Returns the digest of the members and their commitments, which every reveal signs.
+pub(crate) fn member_list(
+    header: &Sha256Digest,
+    commitments: &BTreeMap<DeviceId, Sha256Digest>,
+) -> Sha256Digest {
     let hasher = Hasher::new("members").digest(header).number(commitments.len() as u64);
     commitments.iter().fold(hasher, |hasher, (&id, commitment)| hasher.device(id).digest(commitment)).finish()
 }
 
-/// The seed of the graph: the list of members and the nonces that count, so that nobody chose it alone.
-pub(crate) fn seed(list: &Digest, reveals: &BTreeMap<DeviceId, Reveal>) -> Digest {
+/// Returns the seed of the graph, derived from the list of members and the nonces that count.
+pub(crate) fn seed(list: &Sha256Digest, reveals: &BTreeMap<DeviceId, Reveal>) -> Sha256Digest {
     let hasher = Hasher::new("graph").digest(list).number(reveals.len() as u64);
     reveals.iter().fold(hasher, |hasher, (&id, reveal)| hasher.device(id).part(reveal.nonce())).finish()
 }
 
-/// Fisher and Yates, with unbiased draws from a ChaCha20 stream.
-fn shuffle(ids: &mut [DeviceId], seed: &Digest) {
+/// Shuffles by Fisher–Yates with unbiased numbers from a ChaCha20 stream.
+fn shuffle(ids: &mut [DeviceId], seed: &Sha256Digest) {
     let mut stream = ChaCha20Rng::from_seed(*seed);
     for last in (1..ids.len()).rev() {
         ids.swap(last, below(&mut stream, last as u64 + 1) as usize);
     }
 }
 
-/// A uniform number below `limit`: draws from the incomplete last block of the range are thrown away.
+/// Draws a uniform number below `limit` by rejection sampling.
 fn below(stream: &mut impl Rng, limit: u64) -> u64 {
     let whole = u64::MAX - u64::MAX % limit;
     loop {
@@ -365,7 +375,7 @@ mod tests {
         GraphRule::HonestButCurious { gamma: share.into(), delta: share }
     }
 
-    fn active(gamma: Colluding) -> GraphRule {
+    fn active(gamma: CollusionBound) -> GraphRule {
         GraphRule::Active { gamma, delta: Permille::new(200).unwrap() }
     }
 
@@ -373,7 +383,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
         #[test]
-        fn being_neighbours_is_mutual_and_regular(n in 2u32..400, seed: [u8; 32], lies: bool) {
+        fn neighbourhood_is_symmetric_and_regular(n in 2u32..400, seed: [u8; 32], lies: bool) {
             let members = ids(n);
             let rule = if lies { GraphRule::default() } else { five_percent() };
             let graph = Graph::new(rule, n, &members, &seed);
@@ -390,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_moves_the_neighbours() {
+    fn the_seed_changes_the_neighbours() {
         let members = ids(100);
         let a = Graph::new(five_percent(), 100, &members, &[1; 32]);
         let b = Graph::new(five_percent(), 100, &members, &[2; 32]);
@@ -415,35 +425,35 @@ mod tests {
     }
 
     #[test]
-    fn against_a_server_that_lies_the_graph_is_full_up_to_three_hundred_and_sparse_beyond() {
+    fn against_an_active_server_the_graph_is_full_up_to_300_and_sparse_beyond() {
         let shape = |gamma, n: u32| active(gamma).shape(n, n as usize);
-        let share = Colluding::Share(Permille::new(50).unwrap());
+        let share = CollusionBound::Share(Permille::new(50).unwrap());
         assert_eq!(shape(share, 300), Shape { degree: 299, threshold: 158, least: 158, colluding: 15 });
         assert!(!active(share).is_committed(300));
         assert_eq!(shape(share, 1000), Shape { degree: 204, threshold: 131, least: 800, colluding: 50 });
         assert!(active(share).is_committed(1000));
-        // A number of accomplices in place of a share.
-        assert_eq!(shape(Colluding::Devices(50), 1000), shape(share, 1000));
+        // A number of accomplices instead of a share.
+        assert_eq!(shape(CollusionBound::Devices(50), 1000), shape(share, 1000));
         assert_eq!(
-            shape(Colluding::Devices(10), 100),
+            shape(CollusionBound::Devices(10), 100),
             Shape { degree: 99, threshold: 56, least: 56, colluding: 10 }
         );
-        // Nearly half of a cohort: only the full graph holds.
-        assert!(!active(Colluding::Devices(290)).is_committed(600));
+        // If nearly half of a cohort colludes, only the full graph is safe.
+        assert!(!active(CollusionBound::Devices(290)).is_committed(600));
     }
 
     #[test]
-    fn one_more_member_than_may_collude_draws_the_graph() {
+    fn one_more_member_than_may_collude_determines_the_graph() {
         let commitments = ids(1000).into_iter().map(|id| (id, [(id.0 * 7) as u8; 32])).collect();
-        let drawers = active(Colluding::Devices(20)).drawers(1000, &commitments);
+        let drawers = active(CollusionBound::Devices(20)).drawers(1000, &commitments);
         assert_eq!(drawers.len(), 21);
         let largest = drawers.iter().map(|id| commitments[&id]).max().unwrap();
         let smaller = commitments.values().filter(|commitment| **commitment < largest).count();
-        assert!(smaller < 21, "the smallest commitments draw");
+        assert!(smaller < 21, "the smallest commitments count");
     }
 
     #[test]
-    fn strangers_have_no_neighbours() {
+    fn non_members_have_no_neighbours() {
         let graph = Graph::new(five_percent(), 8, &ids(8), &[1; 32]);
         assert!(graph.neighbours(DeviceId(1)).is_empty());
     }

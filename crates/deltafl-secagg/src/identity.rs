@@ -1,7 +1,7 @@
-//! Who is who: device ids, the keys they sign with, and the roster that pins one to the other.
+//! Device ids, signing keys, and the roster that binds keys to ids.
 //!
-//! The roster is the public-key infrastructure of the protocol (Bonawitz et al. 2017, section 6.2): a device
-//! that trusts a roster cannot be shown devices that the server made up.
+//! The roster is the public-key infrastructure of the protocol (Bonawitz et al. 2017, section 6.2).
+//! The server cannot invent devices for a device that trusts the roster.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,20 +10,20 @@ use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey, verify_batch};
 use rand_core::CryptoRng;
 use thiserror::Error;
 
-use crate::draw::Draws;
-use crate::field::Element;
+use crate::draw::DrawCommitment;
+use crate::field::FieldElement;
 
-/// Length of a signature in bytes.
+/// The length of a signature in bytes.
 pub const SIGNATURE_LEN: usize = 64;
 
-/// The identity of a device in a federation.
+/// The id of a device in a federation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
 
 impl DeviceId {
-    /// The point at which the device's shares lie: id + 1, never zero.
-    pub(crate) fn point(self) -> Element {
-        Element::from(self.0) + Element::ONE
+    /// Returns the evaluation point of the device's shares: id + 1, never zero.
+    pub(crate) fn point(self) -> FieldElement {
+        FieldElement::from(self.0) + FieldElement::ONE
     }
 }
 
@@ -33,31 +33,31 @@ impl std::fmt::Display for DeviceId {
     }
 }
 
-/// A device's long-lived key pair (Ed25519, RFC 8032). The secret half is wiped when dropped.
-pub struct Identity {
+/// A device's long-term key pair (Ed25519, RFC 8032). The secret key is wiped on drop.
+pub struct SigningIdentity {
     id: DeviceId,
     key: SigningKey,
 }
 
-impl Identity {
-    /// A new key pair.
+impl SigningIdentity {
+    /// Generates a key pair.
     pub fn generate(id: DeviceId, rng: &mut impl CryptoRng) -> Self {
         let mut secret = zeroize::Zeroizing::new([0; 32]);
         rng.fill_bytes(&mut *secret);
         Self::from_secret(id, &secret)
     }
 
-    /// The key pair of a stored secret.
+    /// Creates the key pair from a stored secret.
     pub fn from_secret(id: DeviceId, secret: &[u8; 32]) -> Self {
         Self { id, key: SigningKey::from_bytes(secret) }
     }
 
-    /// The device.
+    /// Returns the device's id.
     pub fn id(&self) -> DeviceId {
         self.id
     }
 
-    /// The public half, as a roster takes it.
+    /// Returns the public key in the format of [`KeyRoster::add`].
     pub fn public(&self) -> [u8; 32] {
         self.key.verifying_key().to_bytes()
     }
@@ -67,82 +67,89 @@ impl Identity {
     }
 }
 
-impl std::fmt::Debug for Identity {
+impl std::fmt::Debug for SigningIdentity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Identity({})", self.id)
+        write!(f, "SigningIdentity({})", self.id)
     }
 }
 
-/// The verifying key of every device that may take part, and how cohorts are drawn from them.
+/// The verifying keys of all admitted devices, and the commitment from which cohorts are drawn.
 #[derive(Debug, Clone, Default)]
-pub struct Roster {
+pub struct KeyRoster {
     keys: BTreeMap<DeviceId, VerifyingKey>,
-    draws: Option<Draws>,
+    draws: Option<DrawCommitment>,
 }
 
-/// Why a device cannot be put on a roster.
+/// An error from [`KeyRoster::add`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum RosterError {
-    /// The id is taken.
-    #[error("device {0} is on the roster already")]
+pub enum KeyRosterError {
+    /// The id is already on the roster.
+    #[error("device {0} is already on the roster")]
     Duplicate(DeviceId),
-    /// Not a point of the curve, or one that would verify forged signatures.
-    #[error("the public key of device {0} is not a sound Ed25519 key")]
+    /// The key is not a point of the curve, or would accept forged signatures.
+    #[error("the public key of device {0} is not a valid Ed25519 key")]
     Key(DeviceId),
 }
 
-impl Roster {
-    /// A roster of nobody.
+impl KeyRoster {
+    /// Creates an empty roster.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same devices, whose cohorts are drawn.
+    /// Returns the same roster with a commitment from which cohorts are drawn.
     #[must_use]
-    pub fn with_draws(self, draws: Draws) -> Self {
+    pub fn with_draws(self, draws: DrawCommitment) -> Self {
         Self { draws: Some(draws), ..self }
     }
 
-    /// How cohorts are drawn; `None` where the server chooses them.
-    pub fn draws(&self) -> Option<&Draws> {
+    /// Returns the draw commitment, or `None` if the server chooses cohorts freely.
+    pub fn draws(&self) -> Option<&DrawCommitment> {
         self.draws.as_ref()
     }
 
-    /// The devices.
+    /// Returns the ids of all devices.
     pub fn ids(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.keys.keys().copied()
     }
 
-    /// Puts a device and its Ed25519 public key on the roster.
-    pub fn add(&mut self, id: DeviceId, public: &[u8; 32]) -> Result<(), RosterError> {
-        let key = VerifyingKey::from_bytes(public).map_err(|_| RosterError::Key(id))?;
+    /// Adds a device and its Ed25519 public key.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the id is taken or the key is invalid.
+    pub fn add(&mut self, id: DeviceId, public: &[u8; 32]) -> Result<(), KeyRosterError> {
+        let key = VerifyingKey::from_bytes(public).map_err(|_| KeyRosterError::Key(id))?;
         if key.is_weak() {
-            return Err(RosterError::Key(id));
+            return Err(KeyRosterError::Key(id));
         }
         if self.keys.contains_key(&id) {
-            return Err(RosterError::Duplicate(id));
+            return Err(KeyRosterError::Duplicate(id));
         }
         self.keys.insert(id, key);
         Ok(())
     }
 
-    /// Whether the device is known.
+    /// Returns true if the device is on the roster.
     pub fn contains(&self, id: DeviceId) -> bool {
         self.keys.contains_key(&id)
     }
 
-    /// Whether `signature` is the device's over `message`; `false` for a device not on the roster.
+    /// Returns true if `signature` is the device's signature on `message`. Returns `false` for an
+    /// unknown device.
     pub fn verifies(&self, id: DeviceId, message: &[u8], signature: &[u8; SIGNATURE_LEN]) -> bool {
         let signature = Signature::from_bytes(signature);
         self.keys.get(&id).is_some_and(|key| key.verify_strict(message, &signature).is_ok())
     }
 
-    /// A device whose signature is not its own over its message; `None` when all are right.
+    /// Returns the first device whose signature is invalid, or `None` if all signatures are valid.
     ///
-    /// They are looked at together, in less than half the time, and one by one where that fails: what [`Self::verifies`]
-    /// accepts is accepted here. Beyond it, the owner of a key can sign with points of small order so that some batches
-    /// accept it. It gains nothing: it may sign what it likes. Nobody else can sign for it.
+    /// Batch verification takes less than half the time. If it fails, the signatures are checked
+    /// one by one, so every signature that [`Self::verifies`] accepts is accepted here. The owner
+    /// of a key can construct signatures with points of small order that only some batches accept.
+    /// This gains nothing, because the owner may sign any message and cannot sign for another
+    /// device.
     pub(crate) fn first_forged(&self, signed: &[Signed<'_>]) -> Option<DeviceId> {
         if signed.len() > 1 && self.verify_together(signed) {
             return None;
@@ -160,10 +167,10 @@ impl Roster {
     }
 }
 
-/// A message that a device is said to have signed.
+/// A message with the signature that a device is claimed to have made.
 #[derive(Debug)]
 pub(crate) struct Signed<'a> {
-    /// Who signed it.
+    /// The claimed signer.
     pub(crate) by: DeviceId,
     pub(crate) message: Cow<'a, [u8]>,
     pub(crate) signature: &'a [u8; SIGNATURE_LEN],
@@ -173,15 +180,15 @@ pub(crate) struct Signed<'a> {
 mod tests {
     use super::*;
 
-    fn roster(identity: &Identity) -> Roster {
-        let mut roster = Roster::new();
+    fn roster(identity: &SigningIdentity) -> KeyRoster {
+        let mut roster = KeyRoster::new();
         roster.add(identity.id(), &identity.public()).unwrap();
         roster
     }
 
     #[test]
-    fn a_signature_holds_for_its_message_and_its_device_only() {
-        let identity = Identity::from_secret(DeviceId(3), &[1; 32]);
+    fn a_signature_is_valid_only_for_its_message_and_device() {
+        let identity = SigningIdentity::from_secret(DeviceId(3), &[1; 32]);
         let roster = roster(&identity);
         let signature = identity.sign(b"round 7");
         assert!(roster.verifies(DeviceId(3), b"round 7", &signature));
@@ -190,10 +197,10 @@ mod tests {
     }
 
     #[test]
-    fn of_many_signatures_the_forged_one_is_named() {
-        let identities: Vec<Identity> =
-            (0..20).map(|i| Identity::from_secret(DeviceId(i), &[i as u8; 32])).collect();
-        let mut roster = Roster::new();
+    fn batch_verification_names_the_forged_signature() {
+        let identities: Vec<SigningIdentity> =
+            (0..20).map(|i| SigningIdentity::from_secret(DeviceId(i), &[i as u8; 32])).collect();
+        let mut roster = KeyRoster::new();
         identities.iter().for_each(|one| roster.add(one.id(), &one.public()).unwrap());
         let messages: Vec<[u8; 1]> = (0..20).map(|i| [i]).collect();
         let mut signatures: Vec<_> =
@@ -206,7 +213,7 @@ mod tests {
         };
         assert_eq!(forged(&signatures), None);
         assert_eq!(forged(&[]), None);
-        // The signatures of two devices, each under the name of the other.
+        // Swap the signatures of two devices.
         signatures.swap(3, 7);
         assert_eq!(forged(&signatures), Some(DeviceId(3)));
         signatures.swap(3, 7);
@@ -218,18 +225,21 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_ids_and_weak_keys_stay_off_the_roster() {
-        let identity = Identity::from_secret(DeviceId(3), &[1; 32]);
+    fn duplicate_ids_and_weak_keys_are_rejected() {
+        let identity = SigningIdentity::from_secret(DeviceId(3), &[1; 32]);
         let mut roster = roster(&identity);
-        assert_eq!(roster.add(DeviceId(3), &identity.public()), Err(RosterError::Duplicate(DeviceId(3))));
-        // The identity element of the curve, of order one.
+        assert_eq!(roster.add(DeviceId(3), &identity.public()), Err(KeyRosterError::Duplicate(DeviceId(3))));
+        // The neutral element of the curve, of order one.
         let mut neutral = [0; 32];
         neutral[0] = 1;
-        assert_eq!(roster.add(DeviceId(4), &neutral), Err(RosterError::Key(DeviceId(4))));
+        assert_eq!(roster.add(DeviceId(4), &neutral), Err(KeyRosterError::Key(DeviceId(4))));
     }
 
     #[test]
     fn debug_prints_no_secret_key() {
-        assert_eq!(format!("{:?}", Identity::from_secret(DeviceId(3), &[1; 32])), "Identity(3)");
+        assert_eq!(
+            format!("{:?}", SigningIdentity::from_secret(DeviceId(3), &[1; 32])),
+            "SigningIdentity(3)"
+        );
     }
 }

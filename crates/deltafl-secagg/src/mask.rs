@@ -1,12 +1,13 @@
-//! Masks: streams of ring elements expanded from keys, added to a vector and later taken off.
+//! Masks: streams of ring elements expanded from keys, added to a vector and later subtracted.
 //!
-//! The stream of a key is that of AEGIS-128X4, of AES-128 in counter mode or of ChaCha20, from its first byte, read as
-//! little-endian ring elements. A key masks one vector of one slot, so AES-128 and ChaCha20 have the nonce zero for good;
-//! AEGIS-128X4 takes key and nonce from the two halves of a mask's key.
+//! The key stream of AEGIS-128X4, AES-128-CTR or ChaCha20 is read as little-endian ring elements. A
+//! key masks one vector of one slot, so AES-128 and ChaCha20 use a zero nonce. AEGIS-128X4 takes
+//! its key and its nonce from the two halves of a mask key.
 //!
-//! A vector of a million coordinates does not fit in the first-level cache and the streams of a hundred keys
-//! do not fit in memory. So the vector is walked in tiles of 8 KiB, and every key of a batch passes over a
-//! tile before the next tile is touched; a stream exists one tile at a time.
+//! A vector of a million coordinates does not fit in the L1 cache, and the streams of a hundred
+//! keys do not fit in memory. Therefore the vector is processed in tiles of 8 KiB. All keys of a
+//! batch are applied to a tile before the next tile is loaded, and each stream is expanded one tile
+//! at a time.
 
 mod aegis;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -18,35 +19,40 @@ use ctr::Ctr64BE;
 use ctr::cipher::{KeyIvInit, StreamCipher};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use self::vaes::RegisterStream as _;
 use crate::ring::RingVector;
 
-/// Bytes of a vector that all keys of a batch pass over before the next ones are touched: the tile and the
-/// stream beside it fit in a 32 KiB first-level cache.
+/// Bytes of a tile. A tile and its key stream fit in an L1 cache of 32 KiB.
 const TILE: usize = 8 << 10;
-/// Keys whose expanded ciphers are held at once.
+/// The number of keys whose expanded ciphers are in memory at once.
 const BATCH: usize = 64;
 
-/// The cryptography of a round. Every suite agrees by X25519 with ML-KEM-768, derives by HKDF-SHA-256, seals by
-/// ChaCha20-Poly1305 and signs by Ed25519; what it leaves open is the cipher that expands masks. Suites 1 and 2
-/// agreed by X25519 alone, and are refused.
+/// The cryptography of a round.
 ///
-/// AEGIS-128X4 takes four AES rounds for 16 bytes and AES-128 ten; ChaCha20 is for devices without AES instructions.
+/// All suites use X25519 with ML-KEM-768, HKDF-SHA-256, ChaCha20-Poly1305 and Ed25519. They differ
+/// in the cipher that expands masks. The codes 1 and 2 belonged to suites without ML-KEM and are
+/// rejected.
+///
+/// AEGIS-128X4 takes four AES rounds per 16 bytes, AES-128 takes ten. ChaCha20 is for devices
+/// without AES instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Suite {
+#[non_exhaustive]
+pub enum MaskSuite {
     /// AEGIS-128X4 as a stream cipher (RFC 10032).
     #[default]
     Aegis128X4,
-    /// AES-128 in counter mode (SP 800-38A), for whoever must use what NIST has approved.
+    /// AES-128 in counter mode (SP 800-38A), for deployments that require NIST-approved ciphers.
     Aes128Ctr,
     /// ChaCha20 (RFC 8439).
     ChaCha20,
 }
 
-impl Suite {
-    /// Every suite.
+impl MaskSuite {
+    /// All suites.
     pub const ALL: [Self; 3] = [Self::Aegis128X4, Self::Aes128Ctr, Self::ChaCha20];
 
-    /// The number that stands for the suite on the wire.
+    /// Returns the wire code of the suite.
     pub fn code(self) -> u32 {
         match self {
             Self::Aes128Ctr => 3,
@@ -55,12 +61,12 @@ impl Suite {
         }
     }
 
-    /// The suite of a wire number.
+    /// Returns the suite of a wire code, or `None` for an unknown code.
     pub fn from_code(code: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|suite| suite.code() == code)
     }
 
-    /// The fastest stream of the key on this machine.
+    /// Returns the fastest stream of the key on this machine.
     fn stream(self, key: &MaskKey) -> Stream {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
@@ -76,7 +82,7 @@ impl Suite {
         self.portable_stream(key)
     }
 
-    /// The stream of the crates.
+    /// Returns the stream as implemented by the cipher crates.
     fn portable_stream(self, key: &MaskKey) -> Stream {
         match self {
             Self::Aegis128X4 => Stream::Aegis128X4(aegis::AegisStream::new(key.halves())),
@@ -93,13 +99,13 @@ impl Suite {
 pub struct MaskKey(pub(crate) [u8; 32]);
 
 impl MaskKey {
-    /// The key of these bytes; AES-128 uses the first sixteen.
+    /// Creates a key from bytes. AES-128 uses the first sixteen.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
     fn halves(&self) -> &[[u8; 16]; 2] {
-        self.0.as_chunks().0.first_chunk().expect("twice sixteen are thirty-two")
+        self.0.as_chunks().0.first_chunk().expect("32 bytes are two halves of 16")
     }
 }
 
@@ -109,16 +115,16 @@ impl std::fmt::Debug for MaskKey {
     }
 }
 
-/// Whether a mask is put on or taken off.
+/// The direction in which a mask is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sign {
-    /// Add the stream.
+pub enum MaskSign {
+    /// Adds the stream.
     Plus,
-    /// Subtract the stream.
+    /// Subtracts the stream.
     Minus,
 }
 
-impl std::ops::Neg for Sign {
+impl std::ops::Neg for MaskSign {
     type Output = Self;
 
     fn neg(self) -> Self {
@@ -129,18 +135,18 @@ impl std::ops::Neg for Sign {
     }
 }
 
-/// Adds (or subtracts) the stream of every key to `vector`.
-pub fn apply(vector: &mut RingVector, suite: Suite, masks: &[(Sign, MaskKey)]) {
+/// Adds the stream of every key to `vector`, or subtracts it.
+pub fn apply(vector: &mut RingVector, suite: MaskSuite, masks: &[(MaskSign, MaskKey)]) {
     match vector {
         RingVector::Z32(words) => apply_words(words, suite, masks),
         RingVector::Z64(words) => apply_words(words, suite, masks),
     }
 }
 
-fn apply_words<W: Word>(words: &mut [W], suite: Suite, masks: &[(Sign, MaskKey)]) {
+fn apply_words<W: Word>(words: &mut [W], suite: MaskSuite, masks: &[(MaskSign, MaskKey)]) {
     let mut keystream = Zeroizing::new([0; TILE]);
     for batch in masks.chunks(BATCH) {
-        let mut streams: Vec<(Sign, Stream)> =
+        let mut streams: Vec<(MaskSign, Stream)> =
             batch.iter().map(|(sign, key)| (*sign, suite.stream(key))).collect();
         for tile in words.chunks_mut(TILE / W::BYTES) {
             for (sign, stream) in &mut streams {
@@ -150,7 +156,7 @@ fn apply_words<W: Word>(words: &mut [W], suite: Suite, masks: &[(Sign, MaskKey)]
     }
 }
 
-/// A key stream at its current position. The expanded keys are wiped when dropped.
+/// A key stream at its current position. The expanded keys are wiped on drop.
 enum Stream {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     VaesAegis(vaes::VaesAegis),
@@ -162,8 +168,9 @@ enum Stream {
 }
 
 impl Stream {
-    /// Adds the next bytes of the stream to a tile, or subtracts them; `keystream` is room to work in.
-    fn apply<W: Word>(&mut self, tile: &mut [W], sign: Sign, keystream: &mut [u8; TILE]) {
+    /// Adds the next bytes of the stream to a tile, or subtracts them. `keystream` is a scratch
+    /// buffer.
+    fn apply<W: Word>(&mut self, tile: &mut [W], sign: MaskSign, keystream: &mut [u8; TILE]) {
         let keystream = &mut keystream[..tile.len() * W::BYTES];
         match self {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -175,19 +182,19 @@ impl Stream {
             Self::ChaCha20(cipher) => cipher.write_keystream(keystream),
         }
         match sign {
-            Sign::Plus => W::add_le_bytes(tile, keystream),
-            Sign::Minus => W::sub_le_bytes(tile, keystream),
+            MaskSign::Plus => W::add_le_bytes(tile, keystream),
+            MaskSign::Minus => W::sub_le_bytes(tile, keystream),
         }
     }
 }
 
-/// A ring element as the kernels see it.
+/// A ring element of the mask kernels.
 pub(crate) trait Word: Copy {
-    /// Bytes of a word.
+    /// Bytes per word.
     const BYTES: usize;
-    /// `words[i] += bytes[i]`, wrapping, the bytes read as little-endian words.
+    /// Computes `words[i] += bytes[i]`, wrapping. The bytes are little-endian words.
     fn add_le_bytes(words: &mut [Self], bytes: &[u8]);
-    /// `words[i] −= bytes[i]`, wrapping, the bytes read as little-endian words.
+    /// Computes `words[i] −= bytes[i]`, wrapping. The bytes are little-endian words.
     fn sub_le_bytes(words: &mut [Self], bytes: &[u8]);
 }
 
@@ -224,8 +231,8 @@ mod tests {
     use crate::ring::Ring;
     use proptest::prelude::*;
 
-    /// The readable reference: each stream of the crates whole, then added.
-    fn reference<W: Word + Default>(len: usize, suite: Suite, masks: &[(Sign, MaskKey)]) -> Vec<W> {
+    /// The readable reference: expands each stream completely, then adds it.
+    fn reference<W: Word + Default>(len: usize, suite: MaskSuite, masks: &[(MaskSign, MaskKey)]) -> Vec<W> {
         let mut words = vec![W::default(); len];
         for (sign, key) in masks {
             let mut keystream = vec![0; len * W::BYTES];
@@ -234,30 +241,30 @@ mod tests {
                 Stream::Aes128Ctr(mut cipher) => cipher.write_keystream(&mut keystream),
                 Stream::ChaCha20(mut cipher) => cipher.write_keystream(&mut keystream),
                 #[cfg(all(target_arch = "x86_64", not(miri)))]
-                Stream::VaesAegis(_) | Stream::VaesCtr(_) => unreachable!("not of the crates"),
+                Stream::VaesAegis(_) | Stream::VaesCtr(_) => unreachable!("not a portable stream"),
             }
             match sign {
-                Sign::Plus => W::add_le_bytes(&mut words, &keystream),
-                Sign::Minus => W::sub_le_bytes(&mut words, &keystream),
+                MaskSign::Plus => W::add_le_bytes(&mut words, &keystream),
+                MaskSign::Minus => W::sub_le_bytes(&mut words, &keystream),
             }
         }
         words
     }
 
-    fn masks(count: usize) -> Vec<(Sign, MaskKey)> {
-        let sign = |i| if i % 3 == 0 { Sign::Minus } else { Sign::Plus };
+    fn masks(count: usize) -> Vec<(MaskSign, MaskKey)> {
+        let sign = |i| if i % 3 == 0 { MaskSign::Minus } else { MaskSign::Plus };
         (0..count).map(|i| (sign(i), MaskKey([i as u8; 32]))).collect()
     }
 
-    fn suites() -> impl Strategy<Value = Suite> {
-        prop::sample::select(&Suite::ALL)
+    fn suites() -> impl Strategy<Value = MaskSuite> {
+        prop::sample::select(&MaskSuite::ALL)
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn tiles_and_batches_give_the_streams_of_the_reference(
+        fn tiled_and_batched_streams_match_the_reference(
             suite in suites(), len in 0usize..6000, count in 0usize..70,
         ) {
             let masks = masks(count);
@@ -281,9 +288,9 @@ mod tests {
     }
 
     #[test]
-    fn every_short_length_gives_the_stream_of_the_reference() {
+    fn streams_of_every_short_length_match_the_reference() {
         for len in 0..300 {
-            for suite in Suite::ALL {
+            for suite in MaskSuite::ALL {
                 let masks = masks(3);
                 let mut vector = RingVector::zeros(Ring::Z32, len);
                 apply(&mut vector, suite, &masks);
@@ -294,9 +301,9 @@ mod tests {
 
     #[test]
     fn suite_codes_read_back() {
-        for suite in Suite::ALL {
-            assert_eq!(Suite::from_code(suite.code()), Some(suite));
+        for suite in MaskSuite::ALL {
+            assert_eq!(MaskSuite::from_code(suite.code()), Some(suite));
         }
-        assert_eq!(Suite::from_code(0), None);
+        assert_eq!(MaskSuite::from_code(0), None);
     }
 }

@@ -1,68 +1,72 @@
-//! What a round is: the public parameters that server and devices agree on before any key is made.
+//! The public parameters of a round, which server and devices agree on before they create keys.
 
 use thiserror::Error;
 
-use crate::draw::Opening;
+use crate::draw::DrawOpening;
 use crate::graph::GraphRule;
-use crate::mask::Suite;
+use crate::mask::MaskSuite;
 use crate::ring::Ring;
-use crate::transcript::{Digest, Hasher, context_digest};
+use crate::transcript::{Hasher, Sha256Digest, context_digest};
 
-/// The version of protocol and wire format.
+/// The version of the protocol and of the wire format.
 pub const VERSION: u32 = 2;
-/// The most devices that a round can invite.
+/// The largest cohort of a round.
 pub const MAX_COHORT: u32 = 100_000;
-/// The most slots of a round.
+/// The largest number of slots of a round.
 pub const MAX_SLOTS: u32 = 16;
 
-/// A round of a session (a training run), the scope of every key and message.
+/// A round of a session (a training run). Every key and message belongs to one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RoundId {
-    /// The training run, drawn at random when it starts.
+    /// The id of the training run, drawn at random when it starts.
     pub session: [u8; 16],
-    /// The round t. A device takes part in each round of a session once.
+    /// The round t. A device joins each round of a session at most once.
     pub round: u64,
 }
 
 /// The public parameters of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoundParams {
-    /// Session and round.
+    /// The session and the round.
     pub id: RoundId,
     /// The cryptography of the round.
-    pub suite: Suite,
-    /// The number of devices invited; no more may appear.
+    pub suite: MaskSuite,
+    /// The number of invited devices. A round with more members is invalid.
     pub cohort: u32,
-    /// Who shares secrets with whom.
+    /// The rule that selects the graph of secret sharing.
     pub graph: GraphRule,
-    /// The number of sums under this key set-up, each with keys of its own.
+    /// The number of sums under this key set-up. Each sum has separate keys.
     pub slots: u32,
-    /// What shows that the cohort was drawn, where the roster says how ([`crate::draw`]).
-    pub draw: Option<Opening>,
+    /// The opening of the draw, if the roster requires that cohorts are drawn ([`crate::draw`]).
+    pub draw: Option<DrawOpening>,
 }
 
-/// Why parameters are refused by server and devices alike.
+/// An error in the parameters of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ParamsError {
-    /// A cohort of fewer than two devices has nobody to hide among.
-    #[error("a cohort of {0} devices is not in 2..={MAX_COHORT}")]
+    /// The cohort is too large, or has fewer than two devices.
+    #[error("cohort size {0} is not in 2..={MAX_COHORT}")]
     Cohort(u32),
-    /// No slot, or too many.
-    #[error("{0} slots are not in 1..={MAX_SLOTS}")]
+    /// The number of slots is out of range.
+    #[error("slot count {0} is not in 1..={MAX_SLOTS}")]
     Slots(u32),
-    /// A threshold that no set of devices of the cohort can meet.
+    /// The threshold is larger than the cohort, or zero.
     #[error("threshold {threshold} is not in 1..={cohort}")]
     Threshold {
-        /// The threshold asked for, or that the colluding devices ask for.
+        /// The requested threshold, or the threshold that the collusion bound requires.
         threshold: usize,
-        /// The cohort.
+        /// The size of the cohort.
         cohort: u32,
     },
 }
 
 impl RoundParams {
-    /// Whether a round can run under these parameters at all.
+    /// Checks whether a round can run under these parameters.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the cohort, the slots or the threshold are out of range.
     pub fn check(&self) -> Result<(), ParamsError> {
         if !(2..=MAX_COHORT).contains(&self.cohort) {
             return Err(ParamsError::Cohort(self.cohort));
@@ -78,8 +82,8 @@ impl RoundParams {
         }
     }
 
-    /// The digest that stands for these parameters in every signature, commitment and key.
-    pub fn digest(&self) -> Digest {
+    /// Returns the digest that represents these parameters in every signature, commitment and key.
+    pub fn digest(&self) -> Sha256Digest {
         let hasher = Hasher::new("params")
             .number(u64::from(VERSION))
             .part(&self.id.session)
@@ -93,26 +97,26 @@ impl RoundParams {
     }
 }
 
-/// One sum of a round: its place, its ring, its length and what the caller binds to it.
+/// One sum of a round: its slot, its ring, its length and the caller's context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotSpec {
-    /// The slot, counted from zero.
+    /// The slot, starting at zero.
     pub slot: u32,
     /// The ring of the sum.
     pub ring: Ring,
     /// The number of coordinates.
     pub len: u32,
-    /// The digest of the caller's context, for Δ-FL of η and w_t.
-    pub context: Digest,
+    /// The digest of the caller's context. Δ-FL binds η and w_t.
+    pub context: Sha256Digest,
 }
 
 impl SlotSpec {
-    /// A slot that binds `context`.
+    /// Creates the specification of a slot that is bound to `context`.
     pub fn new(slot: u32, ring: Ring, len: u32, context: &[u8]) -> Self {
         Self { slot, ring, len, context: context_digest(context) }
     }
 
-    /// Bytes of a masked input.
+    /// Returns the length of a masked input in bytes.
     pub(crate) fn input_len(&self) -> usize {
         self.len as usize * self.ring.width()
     }
@@ -125,8 +129,8 @@ impl SlotSpec {
             .digest(&self.context)
     }
 
-    /// The bytes that derive this slot's mask keys: another context gives other masks.
-    pub(crate) fn digest(&self) -> Digest {
+    /// Returns the digest from which this slot's mask keys are derived. It depends on the context.
+    pub(crate) fn digest(&self) -> Sha256Digest {
         self.hash(Hasher::new("slot-spec")).finish()
     }
 }
@@ -134,24 +138,24 @@ impl SlotSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Colluding, Permille};
+    use crate::graph::{CollusionBound, Permille};
 
     fn permille(value: u16) -> Permille {
         Permille::new(value).unwrap()
     }
 
-    fn active(gamma: Colluding, delta: u16) -> GraphRule {
+    fn active(gamma: CollusionBound, delta: u16) -> GraphRule {
         GraphRule::Active { gamma, delta: permille(delta) }
     }
 
-    fn curious(gamma: Colluding) -> GraphRule {
+    fn curious(gamma: CollusionBound) -> GraphRule {
         GraphRule::HonestButCurious { gamma, delta: permille(1) }
     }
 
     fn params() -> RoundParams {
         RoundParams {
             id: RoundId { session: [1; 16], round: 5 },
-            suite: Suite::default(),
+            suite: MaskSuite::default(),
             cohort: 10,
             graph: GraphRule::Full { threshold: 6 },
             slots: 3,
@@ -165,18 +169,18 @@ mod tests {
         let others = [
             RoundParams { id: RoundId { session: [2; 16], round: 5 }, ..params() },
             RoundParams { id: RoundId { session: [1; 16], round: 6 }, ..params() },
-            RoundParams { suite: Suite::ChaCha20, ..params() },
+            RoundParams { suite: MaskSuite::ChaCha20, ..params() },
             RoundParams { cohort: 11, ..params() },
             RoundParams { graph: GraphRule::Full { threshold: 7 }, ..params() },
-            RoundParams { graph: active(Colluding::Share(permille(6)), 0), ..params() },
-            RoundParams { graph: active(Colluding::Devices(6), 0), ..params() },
-            RoundParams { graph: active(Colluding::Devices(6), 1), ..params() },
-            RoundParams { graph: curious(Colluding::Devices(6)), ..params() },
+            RoundParams { graph: active(CollusionBound::Share(permille(6)), 0), ..params() },
+            RoundParams { graph: active(CollusionBound::Devices(6), 0), ..params() },
+            RoundParams { graph: active(CollusionBound::Devices(6), 1), ..params() },
+            RoundParams { graph: curious(CollusionBound::Devices(6)), ..params() },
             RoundParams { slots: 2, ..params() },
-            RoundParams { draw: Some(Opening([0; 32])), ..params() },
-            RoundParams { draw: Some(Opening([1; 32])), ..params() },
+            RoundParams { draw: Some(DrawOpening([0; 32])), ..params() },
+            RoundParams { draw: Some(DrawOpening([1; 32])), ..params() },
         ];
-        let mut digests: Vec<Digest> = others.iter().map(RoundParams::digest).collect();
+        let mut digests: Vec<Sha256Digest> = others.iter().map(RoundParams::digest).collect();
         digests.push(base.digest());
         digests.sort_unstable();
         digests.dedup();
@@ -191,8 +195,8 @@ mod tests {
         assert_eq!(RoundParams { slots: 17, ..params() }.check(), Err(ParamsError::Slots(17)));
         let graph = GraphRule::Full { threshold: 11 };
         assert!(matches!(RoundParams { graph, ..params() }.check(), Err(ParamsError::Threshold { .. })));
-        let graph = active(Colluding::Devices(10), 0);
+        let graph = active(CollusionBound::Devices(10), 0);
         assert!(matches!(RoundParams { graph, ..params() }.check(), Err(ParamsError::Threshold { .. })));
-        assert_eq!(RoundParams { graph: active(Colluding::Devices(9), 0), ..params() }.check(), Ok(()));
+        assert_eq!(RoundParams { graph: active(CollusionBound::Devices(9), 0), ..params() }.check(), Ok(()));
     }
 }

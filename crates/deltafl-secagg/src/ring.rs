@@ -1,21 +1,21 @@
-//! The rings in which vectors are added: Z_2³² and Z_2⁶⁴.
+//! The rings of the sums: Z_2³² and Z_2⁶⁴.
 //!
-//! Sums wrap. Z_2⁶⁴ holds the integer sums of the simulator bit for bit; Z_2³² halves the upload; the
-//! caller sees to it that a sum fits.
+//! Sums wrap. Z_2⁶⁴ represents the simulator's integer sums exactly. Z_2³² halves the upload. The
+//! caller must ensure that a sum fits.
 
 use crate::mask::Word;
 
-/// Which ring a sum lives in.
+/// The ring of a sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ring {
-    /// Integers modulo 2³²: four bytes a coordinate on the wire.
+    /// Integers modulo 2³², four bytes per coordinate on the wire.
     Z32,
-    /// Integers modulo 2⁶⁴: eight bytes a coordinate on the wire.
+    /// Integers modulo 2⁶⁴, eight bytes per coordinate on the wire.
     Z64,
 }
 
 impl Ring {
-    /// Bytes of one coordinate.
+    /// Returns the length of one coordinate in bytes.
     pub fn width(self) -> usize {
         match self {
             Self::Z32 => 4,
@@ -23,7 +23,7 @@ impl Ring {
         }
     }
 
-    /// The number that stands for the ring on the wire: its bits.
+    /// Returns the wire code of the ring: its number of bits.
     pub fn code(self) -> u32 {
         match self {
             Self::Z32 => 32,
@@ -31,7 +31,7 @@ impl Ring {
         }
     }
 
-    /// The ring of a wire number.
+    /// Returns the ring of a wire code, or `None` for an unknown code.
     pub fn from_code(code: u32) -> Option<Self> {
         match code {
             32 => Some(Self::Z32),
@@ -44,14 +44,14 @@ impl Ring {
 /// A vector over one of the rings.
 #[derive(Clone, PartialEq, Eq)]
 pub enum RingVector {
-    /// Over Z_2³².
+    /// A vector over Z_2³².
     Z32(Vec<u32>),
-    /// Over Z_2⁶⁴.
+    /// A vector over Z_2⁶⁴.
     Z64(Vec<u64>),
 }
 
 impl RingVector {
-    /// `len` zeros.
+    /// Creates a vector of `len` zeros.
     pub fn zeros(ring: Ring, len: usize) -> Self {
         match ring {
             Ring::Z32 => Self::Z32(vec![0; len]),
@@ -59,7 +59,7 @@ impl RingVector {
         }
     }
 
-    /// The ring of the coordinates.
+    /// Returns the ring of the coordinates.
     pub fn ring(&self) -> Ring {
         match self {
             Self::Z32(_) => Ring::Z32,
@@ -67,7 +67,7 @@ impl RingVector {
         }
     }
 
-    /// The number of coordinates.
+    /// Returns the number of coordinates.
     pub fn len(&self) -> usize {
         match self {
             Self::Z32(words) => words.len(),
@@ -75,12 +75,12 @@ impl RingVector {
         }
     }
 
-    /// Whether there are no coordinates.
+    /// Returns true if there are no coordinates.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The coordinates as little-endian bytes.
+    /// Returns the coordinates as little-endian bytes.
     pub fn to_le_bytes(&self) -> Vec<u8> {
         match self {
             Self::Z32(words) => words.iter().flat_map(|word| word.to_le_bytes()).collect(),
@@ -88,8 +88,8 @@ impl RingVector {
         }
     }
 
-    /// Adds a vector of as many little-endian coordinates; `false`, and nothing added, when it is not as
-    /// long.
+    /// Adds a vector given as little-endian bytes. Returns `false` and adds nothing if the lengths
+    /// differ.
     #[must_use]
     pub fn add_le_bytes(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() != self.len() * self.ring().width() {
@@ -115,7 +115,7 @@ impl From<Vec<u64>> for RingVector {
     }
 }
 
-/// A device's vector is a secret: only its shape is printed.
+/// Prints only the ring and the length, because a device's vector is secret.
 impl std::fmt::Debug for RingVector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "RingVector({:?}, {} coordinates)", self.ring(), self.len())
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_of_another_length_is_not_added() {
+    fn a_vector_of_different_length_is_not_added() {
         let mut sum = RingVector::zeros(Ring::Z32, 2);
         assert!(!sum.add_le_bytes(&[1; 7]));
         assert!(!sum.add_le_bytes(&[1; 12]));

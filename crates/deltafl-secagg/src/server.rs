@@ -1,91 +1,94 @@
 //! The server's side of a round.
 //!
-//! A [`Server`] takes the devices' messages and the time in, and gives messages, deadlines and events out. A
-//! phase ends when every device that is still there has answered or when its deadline has passed, with the
-//! devices that made it; below the threshold the round ends with a [`Verdict`] and no sum.
+//! A [`ServerRound`] processes the devices' messages and the time, and produces messages, deadlines
+//! and events. A phase ends when every active device has answered or when its deadline passes. It
+//! continues with the devices that have answered. Below the threshold the round ends with a
+//! [`RoundFailure`].
 
 mod confirm;
+mod outcome;
 mod setup;
 mod slot;
 mod unmask;
-mod verdict;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::confirm::Confirming;
+pub use self::outcome::{Misbehaviour, OpenSlotError, PhaseName, RefusedMessage, RoundFailure};
 use self::setup::{Advertising, Revealing, Sharing};
 use self::slot::{Attesting, Collecting, Idle, Unmasking};
-pub use self::verdict::{Lie, NotOpened, PhaseName, RefusedMessage, Verdict};
 use crate::graph::GraphRule;
-use crate::identity::{DeviceId, Roster};
+use crate::identity::{DeviceId, KeyRoster};
 use crate::message::wire::{box_len, deposit_len};
 use crate::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, ServerBody, ServerMessage};
 use crate::params::{ParamsError, RoundParams, SlotSpec};
 use crate::ring::{Ring, RingVector};
 use crate::shamir::SHARE_LEN;
-use crate::transcript::Digest;
+use crate::transcript::Sha256Digest;
 
-/// Room for the fields around the long ones of a message.
+/// Bytes reserved for the short fields of a message.
 pub(crate) const ENVELOPE: usize = 256;
 
-/// What a server needs to know to run a round.
+/// The configuration of a server's round.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// The public parameters.
     pub params: RoundParams,
     /// The devices to invite.
     pub cohort: DeviceSet,
-    /// Their verifying keys.
-    pub roster: Arc<Roster>,
-    /// The fewest devices in a sum.
+    /// The verifying keys of the devices.
+    pub roster: Arc<KeyRoster>,
+    /// The smallest number of devices in a sum.
     pub min_members: usize,
-    /// How long each phase may take.
+    /// The time limit of each phase.
     pub phase_timeout: Duration,
 }
 
-/// A message and the devices that it goes to.
+/// A message and its recipients.
 #[derive(Debug, Clone)]
 pub struct Transmit {
     /// The recipients.
     pub to: DeviceSet,
-    /// The message, the same for all of them.
+    /// The message, identical for all recipients.
     pub message: ServerMessage,
 }
 
-/// What the server tells the program around it.
+/// An event for the application that runs the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerEvent {
-    /// Keys are set up, or the slot before is done: call [`Server::open_slot`].
+    /// Keys are set up, or the previous slot is done. Call [`ServerRound::open_slot`].
     Ready {
         /// The slot to open.
         slot: u32,
-        /// The devices that are still there.
+        /// The active devices.
         active: DeviceSet,
     },
-    /// A device lied; the round goes on.
+    /// A device misbehaved. The round continues.
     Caught {
         /// The device.
         device: DeviceId,
-        /// What it lied about.
-        lie: Lie,
+        /// The kind of misbehaviour.
+        misbehaviour: Misbehaviour,
     },
-    /// One of two devices lied, and nothing tells which. At the end of the set-up: the box that `owner` sealed for
-    /// `holder` does not open, or the two do not agree on the key that they have in common; both are left out. When
-    /// masks are taken off: the share that `holder` gave is not the one that `owner` sealed; it is corrected.
+    /// One of two devices misbehaved, and it is not known which.
+    ///
+    /// At the end of the key set-up, the box that `owner` sealed for `holder` does not open, or the
+    /// two devices disagree on their common key. Both are left out. During unmasking, the share
+    /// that `holder` revealed differs from the share that `owner` sealed. The share is corrected.
     Disputed {
-        /// The device whose secret it is.
+        /// The device that owns the secret.
         owner: DeviceId,
         /// The device that holds the share.
         holder: DeviceId,
     },
-    /// A sum.
+    /// The sum of a slot.
     Sum(SlotSum),
-    /// The round ended without the sums still missing. Shares that devices gave by then tell of no other sum than the one
-    /// that it would have been.
-    Ended(Verdict),
+    /// The round failed, and the remaining sums are lost. The shares that devices revealed so far
+    /// open no sum other than that of the failed slot.
+    Ended(RoundFailure),
 }
 
 /// The sum of a slot.
@@ -93,31 +96,31 @@ pub enum ServerEvent {
 pub struct SlotSum {
     /// The slot.
     pub slot: u32,
-    /// Σ of the inputs of the survivors.
+    /// Σ of the survivors' inputs.
     pub sum: RingVector,
-    /// The devices whose inputs are in it.
+    /// The devices whose inputs are in the sum.
     pub survivors: DeviceSet,
 }
 
-/// The server of a round.
+/// A server's state machine for one round.
 ///
-/// It can be cloned, to be kept in a safe place: it holds no secret, and devices answer a question once
-/// whoever asks.
+/// It can be cloned and stored for recovery: it holds no secret, and each device answers each
+/// request only once.
 #[derive(Debug, Clone)]
-pub struct Server {
-    round: Round,
+pub struct ServerRound {
+    round: RoundContext,
     phase: Phase,
     outbox: VecDeque<Transmit>,
     events: VecDeque<ServerEvent>,
     deadline: Option<Duration>,
 }
 
-/// What the server knows in every phase.
+/// The data that the server needs in every phase.
 #[derive(Debug, Clone)]
-struct Round {
+struct RoundContext {
     params: RoundParams,
-    header: Digest,
-    roster: Arc<Roster>,
+    header: Sha256Digest,
+    roster: Arc<KeyRoster>,
     min_members: usize,
     phase_timeout: Duration,
 }
@@ -135,22 +138,26 @@ enum Phase {
     Over,
 }
 
-/// Where a phase leads.
-struct Step {
+/// The next phase, with the messages and events of the transition.
+struct PhaseTransition {
     phase: Phase,
     messages: Vec<(DeviceSet, ServerBody)>,
     events: Vec<ServerEvent>,
 }
 
-impl Server {
-    /// Begins a round by inviting the cohort.
+impl ServerRound {
+    /// Starts a round by inviting the cohort.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the parameters are invalid or the cohort is larger than they allow.
     pub fn new(config: ServerConfig, now: Duration) -> Result<Self, ParamsError> {
         let ServerConfig { params, cohort, roster, min_members, phase_timeout } = config;
         params.check()?;
         if cohort.len() > params.cohort as usize {
             return Err(ParamsError::Cohort(params.cohort));
         }
-        let round = Round { header: params.digest(), params, roster, min_members, phase_timeout };
+        let round = RoundContext { header: params.digest(), params, roster, min_members, phase_timeout };
         let invite = ServerBody::Invite(round.params.clone());
         let mut server = Self {
             deadline: Some(now.saturating_add(round.phase_timeout)),
@@ -163,9 +170,14 @@ impl Server {
         Ok(server)
     }
 
-    /// Takes in a message; the state is unchanged when it is refused.
+    /// Processes a device's message.
     ///
-    /// The message that completes the unmasking also computes the sum, which takes time for long vectors.
+    /// The message that completes unmasking also computes the sum, which takes time for long
+    /// vectors.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the message is rejected. The state is then unchanged.
     pub fn handle(
         &mut self,
         now: Duration,
@@ -203,32 +215,32 @@ impl Server {
         Ok(())
     }
 
-    /// Ends the phase whose deadline has passed, with the devices that made it.
+    /// Ends a phase whose deadline has passed, with the devices that have answered.
     pub fn handle_timeout(&mut self, now: Duration) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.advance(now);
         }
     }
 
-    /// The next message to send, if any.
+    /// Returns the next message to send, if any.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.outbox.pop_front()
     }
 
-    /// When to call [`Self::handle_timeout`] next, on the clock of the `now` that the caller passes in.
+    /// Returns when to call [`Self::handle_timeout`] next, on the clock of the caller's `now`.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.deadline
     }
 
-    /// The next thing to tell the program, if any.
+    /// Returns the next event, if any.
     pub fn poll_event(&mut self) -> Option<ServerEvent> {
         self.events.pop_front()
     }
 
-    /// The longest message that a device has reason to send now: the limit for
+    /// Returns the longest message that an honest device can send now: the limit for
     /// [`decode_device`](crate::message::wire::decode_device).
     pub fn message_limit(&self) -> usize {
-        let Round { params, .. } = &self.round;
+        let RoundContext { params, .. } = &self.round;
         ENVELOPE
             + match &self.phase {
                 Phase::Advertising(_) => KeyBundle::len_for(params.slots),
@@ -240,29 +252,34 @@ impl Server {
             }
     }
 
-    /// Opens the slot that [`ServerEvent::Ready`] named, bound to `context`: for Δ-FL, η and the hash of w_t.
+    /// Opens the slot named in [`ServerEvent::Ready`], bound to `context`. Δ-FL binds η and the
+    /// hash of w_t.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no slot can be opened now, or if too few devices are left.
     pub fn open_slot(
         &mut self,
         now: Duration,
         ring: Ring,
         len: u32,
         context: &[u8],
-    ) -> Result<(), NotOpened> {
+    ) -> Result<(), OpenSlotError> {
         let Phase::Idle(idle) = &self.phase else {
-            return Err(NotOpened::NotReady);
+            return Err(OpenSlotError::NotReady);
         };
         let spec = SlotSpec::new(idle.next_slot(), ring, len, context);
         let Phase::Idle(idle) = std::mem::replace(&mut self.phase, Phase::Over) else {
-            return Err(NotOpened::NotReady);
+            return Err(OpenSlotError::NotReady);
         };
         match idle.open(&self.round, spec) {
             Ok(step) => {
                 self.enter(now, step);
                 Ok(())
             }
-            Err(verdict) => {
-                self.end(verdict.clone());
-                Err(NotOpened::Ended(verdict))
+            Err(failure) => {
+                self.end(failure.clone());
+                Err(OpenSlotError::Ended(failure))
             }
         }
     }
@@ -271,11 +288,11 @@ impl Server {
         let phase = std::mem::replace(&mut self.phase, Phase::Over);
         match phase.finish(&self.round) {
             Ok(step) => self.enter(now, step),
-            Err(verdict) => self.end(verdict),
+            Err(failure) => self.end(failure),
         }
     }
 
-    fn enter(&mut self, now: Duration, step: Step) {
+    fn enter(&mut self, now: Duration, step: PhaseTransition) {
         let waits = !matches!(step.phase, Phase::Idle(_) | Phase::Over);
         self.deadline = waits.then(|| now.saturating_add(self.round.phase_timeout));
         self.phase = step.phase;
@@ -285,10 +302,10 @@ impl Server {
         self.events.extend(step.events);
     }
 
-    fn end(&mut self, verdict: Verdict) {
+    fn end(&mut self, failure: RoundFailure) {
         self.phase = Phase::Over;
         self.deadline = None;
-        self.events.push_back(ServerEvent::Ended(verdict));
+        self.events.push_back(ServerEvent::Ended(failure));
     }
 
     fn send(&mut self, to: DeviceSet, body: ServerBody) {
@@ -310,7 +327,7 @@ impl Phase {
         }
     }
 
-    fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         match self {
             Self::Advertising(phase) => phase.finish(round),
             Self::Revealing(phase) => phase.finish(round),
@@ -319,14 +336,17 @@ impl Phase {
             Self::Collecting(phase) => phase.finish(round),
             Self::Attesting(phase) => phase.finish(round),
             Self::Unmasking(phase) => phase.finish(round),
-            // Neither has a deadline or waits for messages, so nothing ends it.
-            Self::Idle(_) | Self::Over => Ok(Step { phase: self, messages: Vec::new(), events: Vec::new() }),
+            // These phases have no deadline and wait for no message, so nothing ends them.
+            Self::Idle(_) | Self::Over => {
+                Ok(PhaseTransition { phase: self, messages: Vec::new(), events: Vec::new() })
+            }
         }
     }
 }
 
-impl Round {
-    /// The fewest members with whom it makes sense to go on before the graph is known.
+impl RoundContext {
+    /// Returns the smallest number of members with which the round continues before the graph is
+    /// known.
     fn least(&self) -> usize {
         let threshold = match self.params.graph {
             GraphRule::Full { threshold } => threshold as usize,
@@ -335,8 +355,8 @@ impl Round {
         self.min_members.max(threshold).max(2)
     }
 
-    /// Whether enough devices are there.
-    fn enough(&self, phase: PhaseName, have: usize, need: usize) -> Result<(), Verdict> {
-        if have < need { Err(Verdict::TooFew { phase, have, need }) } else { Ok(()) }
+    /// Fails if there are too few devices.
+    fn enough(&self, phase: PhaseName, have: usize, need: usize) -> Result<(), RoundFailure> {
+        if have < need { Err(RoundFailure::TooFew { phase, have, need }) } else { Ok(()) }
     }
 }

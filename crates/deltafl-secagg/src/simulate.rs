@@ -1,19 +1,21 @@
-//! A whole round in one process: the real state machines, encoded messages, seeded drop-outs.
+//! A complete round in one process: the real state machines, encoded messages, seeded drop-outs.
 //!
 //! ```
 //! use chacha20::ChaCha20Rng;
 //! use deltafl_secagg::graph::GraphRule;
 //! use deltafl_secagg::identity::DeviceId;
-//! use deltafl_secagg::simulate::{Config, Drop, Round};
+//! use deltafl_secagg::simulate::{DropOut, SimulatedRound, SimulationConfig};
 //! use rand_core::SeedableRng;
 //!
 //! let devices = [DeviceId(0), DeviceId(1), DeviceId(2), DeviceId(3)];
-//! let drops = [Drop::before_input(DeviceId(3), 1)];
-//! let config = Config { graph: GraphRule::Full { threshold: 3 }, slots: 2, ..Config::default() };
+//! let drops = [DropOut::before_input(DeviceId(3), 1)];
+//! let graph = GraphRule::Full { threshold: 3 };
+//! let config = SimulationConfig { graph, slots: 2, ..SimulationConfig::default() };
 //! let mut rng = ChaCha20Rng::seed_from_u64(1);
-//! let mut round = Round::new(&config, &devices, &drops, &mut rng)?;
+//! let mut round = SimulatedRound::new(&config, &devices, &drops, &mut rng)?;
 //!
-//! // Every device answers with its id, and then, when device 3 is gone, with twice its id.
+//! // Every device contributes its id. Then device 3 drops out, and the others contribute twice as
+//! // much.
 //! let first = round.sum::<u64>(1, b"histogram", |id| vec![u64::from(id.0)])?;
 //! assert_eq!(first.sum, [0 + 1 + 2 + 3]);
 //! let second = round.sum::<u64>(1, b"update", |id| vec![2 * u64::from(id.0)])?;
@@ -31,43 +33,45 @@ use prost::bytes::Bytes;
 use rand_core::CryptoRng;
 use thiserror::Error;
 
-pub use self::traffic::{DeviceTraffic, Traffic};
-use crate::device::{Adversary, Device, DeviceEvent, Enrolment, Policy, SubmitError};
+pub use self::traffic::{DeviceTraffic, RoundTraffic};
+use crate::device::{AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant, SubmitError};
 use crate::graph::{GraphRule, Permille};
-use crate::identity::{DeviceId, Identity, Roster};
-use crate::mask::Suite;
+use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
+use crate::mask::MaskSuite;
 use crate::message::wire::{decode_device, decode_server, encode_device, encode_server};
 use crate::message::{DeviceBody, DeviceSet, ServerBody};
 use crate::params::{ParamsError, RoundId, RoundParams};
 use crate::ring::{Ring, RingVector};
-use crate::server::{NotOpened, PhaseName, Server, ServerConfig, ServerEvent, SlotSum, Verdict};
+use crate::server::{
+    OpenSlotError, PhaseName, RoundFailure, ServerConfig, ServerEvent, ServerRound, SlotSum,
+};
 
-/// A limit for messages that no simulated round comes near.
+/// A message limit that no simulated round reaches.
 const NO_LIMIT: usize = usize::MAX;
 
-/// How a simulated round is set up.
+/// The configuration of a simulated round.
 #[derive(Debug, Clone)]
-pub struct Config {
-    /// Session and round.
+pub struct SimulationConfig {
+    /// The session and the round.
     pub id: RoundId,
     /// The cryptography of the round.
-    pub suite: Suite,
-    /// Who shares secrets with whom.
+    pub suite: MaskSuite,
+    /// The rule that selects the graph of secret sharing.
     pub graph: GraphRule,
     /// The number of sums.
     pub slots: u32,
-    /// The fewest devices in a sum.
+    /// The smallest number of devices in a sum.
     pub min_members: usize,
-    /// Whether to keep every message, for [`Round::recording`].
+    /// Whether to store every message for [`SimulatedRound::recording`].
     pub record: bool,
 }
 
-/// One slot, the masks of the default suite, and the graph against a server that lies.
-impl Default for Config {
+/// One slot, the default mask suite, and the graph against an actively malicious server.
+impl Default for SimulationConfig {
     fn default() -> Self {
         Self {
             id: RoundId { session: [0; 16], round: 0 },
-            suite: Suite::default(),
+            suite: MaskSuite::default(),
             graph: GraphRule::default(),
             slots: 1,
             min_members: 2,
@@ -76,40 +80,41 @@ impl Default for Config {
     }
 }
 
-/// A message on its way, as bytes. The server is nobody.
+/// An encoded message in transit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
-    /// The sender.
+    /// The sender, or `None` for the server.
     pub from: Option<DeviceId>,
-    /// The recipient.
+    /// The recipient, or `None` for the server.
     pub to: Option<DeviceId>,
     /// The encoded message.
     pub bytes: Bytes,
 }
 
-/// A device vanishes before it sends its message of a phase, for good.
+/// A device that drops out before it sends its message of a phase, and does not return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drop {
+pub struct DropOut {
     /// The device.
     pub device: DeviceId,
     /// The phase.
     pub before: PhaseName,
 }
 
-impl Drop {
-    /// A device that vanishes before it hands in its input of a slot.
+impl DropOut {
+    /// Creates a drop-out before the device submits its input of a slot.
     pub fn before_input(device: DeviceId, slot: u32) -> Self {
         Self { device, before: PhaseName::MaskedInput(slot) }
     }
 }
 
-/// An element of a ring, as the simulator's vectors hold them.
+/// An element of a ring in the simulator's vectors.
 pub trait Coordinate: Sized {
     /// The ring.
     const RING: Ring;
-    /// The vector over that ring.
+    /// Converts coordinates to a vector over that ring.
     fn into_vector(coordinates: Vec<Self>) -> RingVector;
-    /// The coordinates of a vector over that ring; none of one over another.
+    /// Returns the coordinates of a vector over that ring, or none if the vector is over a
+    /// different ring.
     fn from_vector(vector: RingVector) -> Vec<Self>;
 }
 
@@ -143,137 +148,158 @@ impl Coordinate for u64 {
     }
 }
 
-/// The sum of a slot and the devices in it.
+/// The sum of a slot and its survivors.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sum<C> {
-    /// Σ of the inputs of the survivors.
+pub struct SimulatedSum<C> {
+    /// Σ of the survivors' inputs.
     pub sum: Vec<C>,
-    /// Those devices.
+    /// The devices whose inputs are in the sum.
     pub survivors: DeviceSet,
 }
 
-/// Why a simulated sum did not come about.
+/// An error of a simulated round.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SimulationError {
-    /// The protocol ended without it, as it should below the threshold.
+    /// The round failed, for example because too few devices are left.
     #[error(transparent)]
-    Verdict(#[from] Verdict),
-    /// Parameters under which no round can run.
+    Failed(#[from] RoundFailure),
+    /// No round can run under these parameters.
     #[error(transparent)]
     Params(#[from] ParamsError),
-    /// More sums than the configuration has slots.
-    #[error("all slots of the round are used up")]
+    /// More sums were requested than the configuration has slots.
+    #[error("all slots of the round are used")]
     SlotsUsedUp,
-    /// An input of another length than the slot's.
-    #[error("the input of device {device} is refused: {source}")]
+    /// An input has the wrong length.
+    #[error("the input of device {device} is rejected: {source}")]
     Input {
         /// The device.
         device: DeviceId,
-        /// Why.
+        /// The error reported by the device.
         source: SubmitError,
     },
 }
 
-/// One secure sum in a round of its own: set up keys, add, forget.
+/// Computes one secure sum in a separate round, including its key set-up.
+///
+/// # Errors
+///
+/// Returns an error if the parameters are invalid, the round fails or an input has the wrong
+/// length.
 pub fn secure_sum<C: Coordinate>(
-    config: &Config,
+    config: &SimulationConfig,
     devices: &[DeviceId],
-    drops: &[Drop],
+    drops: &[DropOut],
     len: u32,
     rng: &mut impl CryptoRng,
     input: impl FnMut(DeviceId) -> Vec<C>,
-) -> Result<(Sum<C>, Traffic), SimulationError> {
-    let mut round = Round::new(config, devices, drops, rng)?;
+) -> Result<(SimulatedSum<C>, RoundTraffic), SimulationError> {
+    let mut round = SimulatedRound::new(config, devices, drops, rng)?;
     let sum = round.sum(len, b"", input)?;
     Ok((sum, round.traffic))
 }
 
-/// A round in progress: keys are set up, slots are summed one after another.
+/// A simulated round after its key set-up. It computes one sum per slot.
 #[derive(Debug)]
-pub struct Round {
-    server: Server,
-    devices: BTreeMap<DeviceId, Device>,
+pub struct SimulatedRound {
+    server: ServerRound,
+    devices: BTreeMap<DeviceId, DeviceRound>,
     drops: BTreeMap<DeviceId, PhaseName>,
-    traffic: Traffic,
+    traffic: RoundTraffic,
     recording: Option<Vec<Delivery>>,
     now: Duration,
 }
 
-/// Hands a device its input.
-type Supply<'a> = dyn FnMut(&mut Device, DeviceId) -> Result<(), SubmitError> + 'a;
+/// A function that submits the input of a device.
+type Supply<'a> = dyn FnMut(&mut DeviceRound, DeviceId) -> Result<(), SubmitError> + 'a;
 
-impl Round {
-    /// Sets up keys between the devices.
+impl SimulatedRound {
+    /// Sets up keys between the devices, with newly generated identities.
     ///
-    /// Identities are drawn here too, as if the devices had enrolled just before.
+    /// # Errors
+    ///
+    /// Returns an error if the parameters are invalid or too few devices complete the set-up.
     pub fn new(
-        config: &Config,
+        config: &SimulationConfig,
         devices: &[DeviceId],
-        drops: &[Drop],
+        drops: &[DropOut],
         rng: &mut impl CryptoRng,
     ) -> Result<Self, SimulationError> {
         let cohort: DeviceSet = devices.iter().copied().collect();
-        let identities: Vec<Identity> = cohort.iter().map(|id| Identity::generate(id, rng)).collect();
-        let mut roster = Roster::new();
+        let identities: Vec<SigningIdentity> =
+            cohort.iter().map(|id| SigningIdentity::generate(id, rng)).collect();
+        let mut roster = KeyRoster::new();
         for identity in &identities {
             roster.add(identity.id(), &identity.public()).expect("freshly drawn keys of distinct devices");
         }
         let roster = Arc::new(roster);
         let mut round = Self {
-            server: Server::new(server_config(config, cohort, &roster), Duration::ZERO)?,
+            server: ServerRound::new(server_config(config, cohort, &roster), Duration::ZERO)?,
             devices: BTreeMap::new(),
             drops: drops.iter().map(|drop| (drop.device, drop.before)).collect(),
-            traffic: Traffic::default(),
+            traffic: RoundTraffic::default(),
             recording: config.record.then(Vec::new),
             now: Duration::ZERO,
         };
         let enrol = |identity| {
-            Enrolment::new(Arc::new(identity), Arc::clone(&roster), config.id.session, policy(config))
+            Participant::new(Arc::new(identity), Arc::clone(&roster), config.id.session, policy(config))
         };
         round.invite(identities.into_iter().map(|identity| (identity.id(), enrol(identity))), rng);
         round.run(&mut |_, _| Err(SubmitError::NotAsked))?;
         Ok(round)
     }
 
-    /// The next sum: `input` gives each device's vector of `len` coordinates, one device at a time.
+    /// Computes the next sum. `input` returns each device's vector of `len` coordinates.
     ///
-    /// `context` is bound to the slot: for Δ-FL, η and the hash of w_t.
+    /// `context` is bound to the slot. Δ-FL binds η and the hash of w_t.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the round fails, no slot is left or an input has the wrong length.
+    ///
+    /// # Panics
+    ///
+    /// Never for honest devices: a slot ends with a sum or with an error.
     pub fn sum<C: Coordinate>(
         &mut self,
         len: u32,
         context: &[u8],
         mut input: impl FnMut(DeviceId) -> Vec<C>,
-    ) -> Result<Sum<C>, SimulationError> {
+    ) -> Result<SimulatedSum<C>, SimulationError> {
         match self.server.open_slot(self.now, C::RING, len, context) {
             Ok(()) => {}
-            Err(NotOpened::Ended(verdict)) => return Err(verdict.into()),
-            Err(NotOpened::NotReady) => return Err(SimulationError::SlotsUsedUp),
+            Err(OpenSlotError::Ended(failure)) => return Err(failure.into()),
+            Err(OpenSlotError::NotReady) => return Err(SimulationError::SlotsUsedUp),
         }
         let slot_sum = self.run(&mut |device, id| device.submit(context, C::into_vector(input(id))))?;
-        let SlotSum { sum, survivors, .. } = slot_sum.expect("a slot ends with a sum or a verdict");
-        Ok(Sum { sum: C::from_vector(sum), survivors })
+        let SlotSum { sum, survivors, .. } = slot_sum.expect("a slot ends with a sum or a failure");
+        Ok(SimulatedSum { sum: C::from_vector(sum), survivors })
     }
 
-    /// Messages and bytes so far.
-    pub fn traffic(&self) -> &Traffic {
+    /// Returns the messages and bytes so far.
+    pub fn traffic(&self) -> &RoundTraffic {
         &self.traffic
     }
 
-    /// Every message so far, in order; none unless the configuration asked for it.
+    /// Returns every message so far, in order. It is empty unless [`SimulationConfig::record`] is
+    /// set.
     pub fn recording(&self) -> &[Delivery] {
         self.recording.as_deref().unwrap_or_default()
     }
 
-    /// The devices read the server's invitation and join. One whose policy forbids it stays away.
-    fn invite(&mut self, enrolments: impl Iterator<Item = (DeviceId, Enrolment)>, rng: &mut impl CryptoRng) {
+    /// Delivers the invitation. Devices whose policy allows the round join it.
+    fn invite(
+        &mut self,
+        participants: impl Iterator<Item = (DeviceId, Participant)>,
+        rng: &mut impl CryptoRng,
+    ) {
         let invitation = self.server.poll_transmit().expect("a server begins with an invitation");
         let bytes = encode_server(&invitation.message);
-        for (id, mut enrolment) in enrolments {
+        for (id, mut participant) in participants {
             self.count(None, Some(id), &bytes);
-            let message = decode_server(bytes.clone(), NO_LIMIT).expect("the server encodes what it sends");
+            let message = decode_server(bytes.clone(), NO_LIMIT).expect("messages of the server are valid");
             if let ServerBody::Invite(params) = message.body
-                && let Ok(device) = enrolment.join(&params, self.now, rng)
+                && let Ok(device) = participant.join(&params, self.now, rng)
             {
                 self.devices.insert(id, device);
                 self.answer(id);
@@ -281,7 +307,8 @@ impl Round {
         }
     }
 
-    /// Carries messages until the server waits for its program; `supply` answers requests for inputs.
+    /// Delivers messages until the server waits for the application. `supply` submits requested
+    /// inputs.
     fn run(&mut self, supply: &mut Supply<'_>) -> Result<Option<SlotSum>, SimulationError> {
         loop {
             while let Some(transmit) = self.server.poll_transmit() {
@@ -291,24 +318,24 @@ impl Round {
                 }
             }
             match self.server.poll_event() {
-                Some(ServerEvent::Ended(verdict)) => return Err(verdict.into()),
+                Some(ServerEvent::Ended(failure)) => return Err(failure.into()),
                 Some(ServerEvent::Ready { .. }) => return Ok(None),
-                // No simulated device lies.
+                // Simulated devices are honest.
                 Some(ServerEvent::Caught { .. } | ServerEvent::Disputed { .. }) => continue,
                 Some(ServerEvent::Sum(sum)) => {
-                    // If slots are left, the server says that it is ready for the next.
+                    // If slots are left, the server reports that it is ready for the next one.
                     self.server.poll_event();
                     return Ok(Some(sum));
                 }
                 None => {}
             }
-            // Everything sent has been answered or never will be: the deadline passes.
+            // Everything has been answered or never will be, so the deadline passes.
             self.now = self.server.poll_timeout().expect("a server that waits for devices has a deadline");
             self.server.handle_timeout(self.now);
         }
     }
 
-    /// Brings one message to a device and its answer back.
+    /// Delivers one message to a device and its answers to the server.
     fn deliver(
         &mut self,
         to: DeviceId,
@@ -320,7 +347,7 @@ impl Round {
         }
         self.count(None, Some(to), &bytes);
         let device = self.devices.get_mut(&to).expect("looked up above");
-        let message = decode_server(bytes, NO_LIMIT).expect("the server encodes what it sends");
+        let message = decode_server(bytes, NO_LIMIT).expect("messages of the server are valid");
         if device.handle(self.now, message).is_err() {
             self.devices.remove(&to);
             return Ok(());
@@ -350,20 +377,20 @@ impl Round {
     }
 
     fn answer(&mut self, from: DeviceId) {
-        while let Some(message) = self.devices.get_mut(&from).and_then(Device::poll_transmit) {
+        while let Some(message) = self.devices.get_mut(&from).and_then(DeviceRound::poll_transmit) {
             if self.drops.get(&from) == Some(&phase(&message.body)) {
                 self.devices.remove(&from);
                 return;
             }
             let bytes = encode_device(&message);
             self.count(Some(from), None, &bytes);
-            let message = decode_device(bytes, NO_LIMIT).expect("the device encodes what it sends");
-            self.server.handle(self.now, from, message).expect("an honest device is not refused");
+            let message = decode_device(bytes, NO_LIMIT).expect("messages of a device are valid");
+            self.server.handle(self.now, from, message).expect("an honest device is not rejected");
         }
     }
 }
 
-fn server_config(config: &Config, cohort: DeviceSet, roster: &Arc<Roster>) -> ServerConfig {
+fn server_config(config: &SimulationConfig, cohort: DeviceSet, roster: &Arc<KeyRoster>) -> ServerConfig {
     let params = RoundParams {
         id: config.id,
         suite: config.suite,
@@ -376,16 +403,16 @@ fn server_config(config: &Config, cohort: DeviceSet, roster: &Arc<Roster>) -> Se
     ServerConfig { params, cohort, roster, min_members, phase_timeout: Duration::from_secs(1) }
 }
 
-/// Devices that insist on what the configuration gives.
-fn policy(config: &Config) -> Policy {
+/// Returns a policy that requires exactly the protection of the configuration.
+fn policy(config: &SimulationConfig) -> DevicePolicy {
     let adversary = match config.graph {
-        GraphRule::Active { gamma, .. } => Adversary::Active { gamma },
+        GraphRule::Active { gamma, .. } => AdversaryModel::Active { gamma },
         GraphRule::Full { .. } => {
-            Adversary::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() }
+            AdversaryModel::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() }
         }
-        GraphRule::HonestButCurious { gamma, delta } => Adversary::HonestButCurious { gamma, delta },
+        GraphRule::HonestButCurious { gamma, delta } => AdversaryModel::HonestButCurious { gamma, delta },
     };
-    Policy {
+    DevicePolicy {
         min_members: config.min_members,
         adversary,
         max_len: u32::MAX,

@@ -1,4 +1,4 @@
-//! A server that picks its cohort, and devices that check the draw.
+//! A server that chooses its cohort, and devices that verify the draw.
 
 #[path = "support/stage.rs"]
 #[allow(dead_code, reason = "shared by several tests")]
@@ -9,39 +9,40 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::device::{Abort, Enrolment, Policy, RefusedRound};
-use deltafl_secagg::draw::{Chain, Draws, LeftOut};
+use deltafl_secagg::device::{Abort, DevicePolicy, Participant, RefusedRound};
+use deltafl_secagg::draw::{DrawChain, DrawCommitment, LeftOut};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity, Roster};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::{DeviceBody, ServerBody, ServerMessage};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use rand_core::SeedableRng;
 use stage::{Stage, policy};
 
-/// Devices on a roster of sixty that says how cohorts are drawn, of whom the server invited some.
+/// Devices on a roster of sixty with a draw commitment. The server has invited some of them.
 fn drawn(members: impl FnOnce(&[DeviceId]) -> Vec<DeviceId>, opened: u64) -> Result<(), Abort> {
     let (round, third) = (3, Permille::new(334).expect("a third"));
-    let identity = |i: u32| Identity::from_secret(DeviceId(i), &[i as u8 + 1; 32]);
-    let mut roster = Roster::new();
+    let identity = |i: u32| SigningIdentity::from_secret(DeviceId(i), &[i as u8 + 1; 32]);
+    let mut roster = KeyRoster::new();
     for i in 0..60 {
         roster.add(DeviceId(i), &identity(i).public()).expect("distinct devices");
     }
-    let chain = Chain::new([8; 32]);
-    let draws = Draws { commitment: chain.commitment(), salt: [9; 32] };
+    let chain = DrawChain::new([8; 32]);
+    let draws = DrawCommitment { commitment: chain.commitment(), salt: [9; 32] };
     let roster = Arc::new(roster.with_draws(draws));
     let opening = chain.opening(opened).expect("not the last");
     let members = members(&draws.order(round, &opening, roster.ids()));
     let id = RoundId { session: [9; 16], round };
     let (cohort, graph) = (members.len() as u32, GraphRule::Full { threshold: 8 });
-    let params = RoundParams { id, suite: Suite::default(), cohort, graph, slots: 1, draw: Some(opening) };
-    let policy = Policy { max_left_out: Some(third), ..policy() };
+    let params =
+        RoundParams { id, suite: MaskSuite::default(), cohort, graph, slots: 1, draw: Some(opening) };
+    let policy = DevicePolicy { max_left_out: Some(third), ..policy() };
     let mut rng = ChaCha20Rng::seed_from_u64(5);
     let (mut keys, mut devices) = (BTreeMap::new(), Vec::new());
     for member in members {
-        let mut enrolment =
-            Enrolment::new(Arc::new(identity(member.0)), Arc::clone(&roster), [9; 16], policy);
-        let refused = enrolment.join(&params, Duration::ZERO, &mut rng);
+        let mut participant =
+            Participant::new(Arc::new(identity(member.0)), Arc::clone(&roster), [9; 16], policy);
+        let refused = participant.join(&params, Duration::ZERO, &mut rng);
         let Ok(mut device) = refused else {
             assert_eq!(refused.err(), Some(RefusedRound::NotDrawn));
             return Err(Abort::NotDrawn(None));
@@ -56,7 +57,7 @@ fn drawn(members: impl FnOnce(&[DeviceId]) -> Vec<DeviceId>, opened: u64) -> Res
 }
 
 #[test]
-fn a_server_that_picks_the_members_is_found_and_one_that_passes_over_a_few_is_not() {
+fn choosing_the_members_is_detected_and_skipping_a_few_is_allowed() {
     assert_eq!(drawn(|order| order[..12].to_vec(), 3), Ok(()));
     assert_eq!(drawn(|order| order[4..12].to_vec(), 3), Ok(()), "a third may be unreachable");
     let left_out = LeftOut { drawn: 13, left_out: 5 };
@@ -66,15 +67,15 @@ fn a_server_that_picks_the_members_is_found_and_one_that_passes_over_a_few_is_no
 }
 
 #[test]
-fn a_server_that_opens_the_draw_of_another_round_is_left_alone() {
+fn the_opening_of_a_different_round_is_rejected() {
     assert_eq!(drawn(|order| order[..12].to_vec(), 4), Err(Abort::NotDrawn(None)));
-    // Who insists on a draw stays away from a round that shows none.
+    // A device that requires a draw rejects a round without one.
     let stage = Stage::new(5, 3);
     let first = DeviceId(0);
-    let policy = Policy { max_left_out: Permille::new(500), ..policy() };
-    let identity = Arc::new(Identity::from_secret(first, &[1; 32]));
-    let mut enrolment = Enrolment::new(identity, Arc::clone(&stage.roster), [9; 16], policy);
+    let policy = DevicePolicy { max_left_out: Permille::new(500), ..policy() };
+    let identity = Arc::new(SigningIdentity::from_secret(first, &[1; 32]));
+    let mut participant = Participant::new(identity, Arc::clone(&stage.roster), [9; 16], policy);
     let params = stage.devices[&first].params().clone();
-    let refused = enrolment.join(&params, Duration::ZERO, &mut ChaCha20Rng::seed_from_u64(1)).err();
+    let refused = participant.join(&params, Duration::ZERO, &mut ChaCha20Rng::seed_from_u64(1)).err();
     assert_eq!(refused, Some(RefusedRound::NotDrawn));
 }

@@ -1,15 +1,17 @@
-//! Devices that vanish: the sum of those that are left, exactly, or a clean verdict.
+//! Devices that drop out: the exact sum of the remaining devices, or a typed failure.
 
 use std::collections::BTreeMap;
 
 use chacha20::ChaCha20Rng;
 use deltafl_secagg::graph::{GraphRule, Permille};
 use deltafl_secagg::identity::DeviceId;
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::ServerBody;
 use deltafl_secagg::message::wire::decode_server;
-use deltafl_secagg::server::{PhaseName, Verdict};
-use deltafl_secagg::simulate::{Config, Coordinate, Delivery, Drop, Round, SimulationError, secure_sum};
+use deltafl_secagg::server::{PhaseName, RoundFailure};
+use deltafl_secagg::simulate::{
+    Coordinate, Delivery, DropOut, SimulatedRound, SimulationConfig, SimulationError, secure_sum,
+};
 use proptest::prelude::*;
 use rand_core::{Rng, SeedableRng};
 
@@ -27,7 +29,7 @@ fn devices(n: u32) -> Vec<DeviceId> {
     (0..n).map(|i| DeviceId(7 * i + 2)).collect()
 }
 
-/// A device's vector, as good as random and the same every time.
+/// A device's pseudo-random vector, the same in every run.
 fn input(seed: u64, id: DeviceId, len: u32) -> Vec<u64> {
     let mut rng = ChaCha20Rng::seed_from_u64(seed ^ (u64::from(id.0) << 32));
     (0..len).map(|_| rng.next_u64()).collect()
@@ -43,12 +45,13 @@ fn plain_sum(seed: u64, ids: &[DeviceId], len: u32) -> Vec<u64> {
     sum
 }
 
-/// What must come of a full graph: walk the phases, lose the devices, and stop below the need.
+/// The expected result on a full graph: removes the devices phase by phase and stops below the
+/// threshold.
 fn expected(
     devices: &[DeviceId],
     drops: &BTreeMap<DeviceId, PhaseName>,
     threshold: usize,
-) -> Result<Vec<DeviceId>, Verdict> {
+) -> Result<Vec<DeviceId>, RoundFailure> {
     let mut here = devices.to_vec();
     let mut survivors = Vec::new();
     for phase in PHASES {
@@ -58,7 +61,7 @@ fn expected(
             _ => threshold.max(2),
         };
         if here.len() < need {
-            return Err(Verdict::TooFew { phase, have: here.len(), need });
+            return Err(RoundFailure::TooFew { phase, have: here.len(), need });
         }
         if phase == PhaseName::MaskedInput(0) {
             survivors.clone_from(&here);
@@ -67,15 +70,15 @@ fn expected(
     Ok(survivors)
 }
 
-fn config(threshold: u32) -> Config {
-    Config { graph: GraphRule::Full { threshold }, ..Config::default() }
+fn config(threshold: u32) -> SimulationConfig {
+    SimulationConfig { graph: GraphRule::Full { threshold }, ..SimulationConfig::default() }
 }
 
-fn as_drops(drops: &BTreeMap<DeviceId, PhaseName>) -> Vec<Drop> {
-    drops.iter().map(|(&device, &before)| Drop { device, before }).collect()
+fn as_drops(drops: &BTreeMap<DeviceId, PhaseName>) -> Vec<DropOut> {
+    drops.iter().map(|(&device, &before)| DropOut { device, before }).collect()
 }
 
-/// The round must end as `expected` says, verdict and all.
+/// Checks that the round ends exactly as `expected`, including the failure.
 fn check(n: u32, threshold: u32, drops: &BTreeMap<DeviceId, PhaseName>, seed: u64) {
     let devices = devices(n);
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
@@ -83,16 +86,16 @@ fn check(n: u32, threshold: u32, drops: &BTreeMap<DeviceId, PhaseName>, seed: u6
         secure_sum(&config(threshold), &devices, &as_drops(drops), 3, &mut rng, |id| input(seed, id, 3));
     match expected(&devices, drops, threshold as usize) {
         Ok(survivors) => {
-            let (sum, _) = answer.expect("the threshold holds");
+            let (sum, _) = answer.expect("enough devices");
             assert_eq!(sum.survivors.as_slice(), survivors, "{drops:?}");
             assert_eq!(sum.sum, plain_sum(seed, &survivors, 3), "{drops:?}");
         }
-        Err(verdict) => assert_eq!(answer.map(|_| ()), Err(SimulationError::Verdict(verdict)), "{drops:?}"),
+        Err(failure) => assert_eq!(answer.map(|_| ()), Err(SimulationError::Failed(failure)), "{drops:?}"),
     }
 }
 
 #[test]
-fn every_subset_dropped_at_every_phase_gives_the_right_sum_or_a_verdict() {
+fn every_subset_dropped_at_every_phase_gives_the_right_sum_or_failure() {
     for n in 2..=6 {
         let threshold = n / 2 + 1;
         for phase in PHASES {
@@ -106,24 +109,25 @@ fn every_subset_dropped_at_every_phase_gives_the_right_sum_or_a_verdict() {
 }
 
 #[test]
-fn a_threshold_of_everybody_and_of_one_device_are_both_kept() {
+fn thresholds_of_all_devices_and_of_one_device_are_enforced() {
     let lost = BTreeMap::from([(devices(4)[1], PhaseName::Unmask(0))]);
     check(4, 4, &BTreeMap::new(), 5);
     check(4, 4, &lost, 5);
     check(4, 1, &lost, 5);
 }
 
-/// The boxes of 70 devices are more than a server keeps until all are there.
+/// The boxes of 70 devices exceed the size up to which a server waits for all of them.
 #[test]
-fn boxes_that_go_on_early_are_those_of_devices_that_drop_out_later_too() {
+fn boxes_are_forwarded_early_also_for_devices_that_drop_out_later() {
     let (ids, seed) = (devices(70), 3);
     let drops = [(3, PhaseName::Share), (66, PhaseName::Share), (5, PhaseName::Confirm)];
     let drops = drops.into_iter().map(|(i, phase)| (ids[i], phase)).collect();
-    let config = Config { record: true, ..config(36) };
-    let mut round = Round::new(&config, &ids, &as_drops(&drops), &mut ChaCha20Rng::seed_from_u64(seed))
-        .expect("most are there");
-    let sum = round.sum(3, b"", |id| input(seed, id, 3)).expect("the threshold holds");
-    let survivors = expected(&ids, &drops, 36).expect("the threshold holds");
+    let config = SimulationConfig { record: true, ..config(36) };
+    let mut round =
+        SimulatedRound::new(&config, &ids, &as_drops(&drops), &mut ChaCha20Rng::seed_from_u64(seed))
+            .expect("most are there");
+    let sum = round.sum(3, b"", |id| input(seed, id, 3)).expect("enough devices");
+    let survivors = expected(&ids, &drops, 36).expect("enough devices");
     assert_eq!((sum.survivors.as_slice(), sum.sum), (&*survivors, plain_sum(seed, &survivors, 3)));
     let is_early = |delivery: &&Delivery| {
         let message = decode_server(delivery.bytes.clone(), usize::MAX);
@@ -158,14 +162,14 @@ fn five_percent() -> GraphRule {
 
 fn sparse_sum<C: Coordinate + From<u32> + PartialEq + std::fmt::Debug>(
     n: u32,
-    suite: Suite,
-    drops: &[Drop],
+    suite: MaskSuite,
+    drops: &[DropOut],
     seed: u64,
 ) -> (Vec<C>, Vec<DeviceId>) {
-    let config = Config { graph: five_percent(), suite, ..Config::default() };
+    let config = SimulationConfig { graph: five_percent(), suite, ..SimulationConfig::default() };
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     let (sum, _) = secure_sum(&config, &devices(n), drops, 2, &mut rng, |id| vec![C::from(id.0), C::from(1)])
-        .expect("within the drop-outs that the graph is made for");
+        .expect("within the drop-outs that the graph tolerates");
     (sum.sum, sum.survivors.as_slice().to_vec())
 }
 
@@ -173,16 +177,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_sparse_graph_loses_its_share_of_devices_and_keeps_the_sum(
+    fn a_sparse_graph_tolerates_its_share_of_drop_outs(
         n in 50u32..80, first: prop::sample::Index, second: prop::sample::Index, reveal: bool, seed: u64, chacha: bool,
     ) {
         let ids = devices(n);
         let early = if reveal { PhaseName::Reveal } else { PhaseName::MaskedInput(0) };
         let drops = [
-            Drop { device: *first.get(&ids), before: early },
-            Drop { device: *second.get(&ids), before: PhaseName::Unmask(0) },
+            DropOut { device: *first.get(&ids), before: early },
+            DropOut { device: *second.get(&ids), before: PhaseName::Unmask(0) },
         ];
-        let suite = if chacha { Suite::ChaCha20 } else { Suite::default() };
+        let suite = if chacha { MaskSuite::ChaCha20 } else { MaskSuite::default() };
         let (sum, survivors) = sparse_sum::<u32>(n, suite, &drops, seed);
         let total: u32 = survivors.iter().map(|id| id.0).sum();
         prop_assert_eq!(sum, vec![total, survivors.len() as u32]);
@@ -191,23 +195,24 @@ proptest! {
 }
 
 #[test]
-fn slots_of_one_round_are_summed_one_after_another_and_the_dropped_stay_dropped() {
+fn slots_are_summed_in_order_and_dropped_devices_stay_dropped() {
     let ids = devices(6);
     let drops = [
-        Drop::before_input(ids[0], 1),
-        Drop { device: ids[1], before: PhaseName::Consistency(0) },
-        Drop { device: ids[2], before: PhaseName::Unmask(1) },
+        DropOut::before_input(ids[0], 1),
+        DropOut { device: ids[1], before: PhaseName::Consistency(0) },
+        DropOut { device: ids[2], before: PhaseName::Unmask(1) },
     ];
-    let config = Config { slots: 3, ..config(3) };
+    let config = SimulationConfig { slots: 3, ..config(3) };
     let mut rng = ChaCha20Rng::seed_from_u64(9);
-    let mut round = Round::new(&config, &ids, &drops, &mut rng).expect("nobody drops before the slots");
+    let mut round =
+        SimulatedRound::new(&config, &ids, &drops, &mut rng).expect("no device drops before the slots");
     let histogram = round.sum(64, b"first", |id| input(1, id, 64)).expect("six are left");
     assert_eq!(histogram.survivors.as_slice(), ids);
     assert_eq!(histogram.sum, plain_sum(1, &ids, 64));
     let finer = round.sum(16, b"second", |id| input(2, id, 16)).expect("four are left");
     assert_eq!(finer.survivors.as_slice(), &ids[2..]);
     assert_eq!(finer.sum, plain_sum(2, &ids[2..], 16));
-    // What is asked last may depend on what came out before.
+    // A later request may depend on earlier sums.
     let factor = finer.sum[0] as u32 | 1;
     let update = round.sum::<u32>(1000, b"third", |id| vec![id.0.wrapping_mul(factor); 1000]).expect("three");
     assert_eq!(update.survivors.as_slice(), &ids[3..]);
@@ -217,50 +222,55 @@ fn slots_of_one_round_are_summed_one_after_another_and_the_dropped_stay_dropped(
 }
 
 #[test]
-fn a_slot_that_too_few_devices_are_left_for_ends_the_round() {
+fn a_slot_with_too_few_devices_ends_the_round() {
     let ids = devices(4);
-    let drops = [0, 1].map(|i| Drop { device: ids[i], before: PhaseName::Unmask(0) });
-    let config = Config { slots: 2, ..config(2) };
-    let mut round = Round::new(&config, &ids, &drops, &mut ChaCha20Rng::seed_from_u64(1)).expect("four");
+    let drops = [0, 1].map(|i| DropOut { device: ids[i], before: PhaseName::Unmask(0) });
+    let config = SimulationConfig { slots: 2, ..config(2) };
+    let mut round =
+        SimulatedRound::new(&config, &ids, &drops, &mut ChaCha20Rng::seed_from_u64(1)).expect("four");
     assert_eq!(round.sum(1, b"", |_| vec![1u64]).expect("two answer").sum, [4]);
     assert_eq!(round.sum(1, b"", |_| vec![1u64]).expect("the same two").sum, [2]);
 
-    let config = Config { min_members: 3, ..config };
-    let mut round = Round::new(&config, &ids, &drops, &mut ChaCha20Rng::seed_from_u64(1)).expect("four");
+    let config = SimulationConfig { min_members: 3, ..config };
+    let mut round =
+        SimulatedRound::new(&config, &ids, &drops, &mut ChaCha20Rng::seed_from_u64(1)).expect("four");
     assert_eq!(round.sum(1, b"", |_| vec![1u64]).expect("four inputs").sum, [4]);
-    let too_few = Verdict::TooFew { phase: PhaseName::MaskedInput(1), have: 2, need: 3 };
-    assert_eq!(round.sum(1, b"", |_| vec![1u64]), Err(SimulationError::Verdict(too_few)));
+    let too_few = RoundFailure::TooFew { phase: PhaseName::MaskedInput(1), have: 2, need: 3 };
+    assert_eq!(round.sum(1, b"", |_| vec![1u64]), Err(SimulationError::Failed(too_few)));
 }
 
 #[test]
-fn the_same_seed_gives_the_same_traffic_and_the_upload_of_a_long_vector_is_its_bytes() {
+fn equal_seeds_give_equal_traffic_and_a_long_vector_dominates_the_upload() {
     let ids = devices(4);
     let len = 100_000;
     let run = || {
         let mut rng = ChaCha20Rng::seed_from_u64(3);
-        secure_sum(&config(3), &ids, &[], len, &mut rng, |id| vec![id.0; len as usize]).expect("nobody drops")
+        secure_sum(&config(3), &ids, &[], len, &mut rng, |id| vec![id.0; len as usize])
+            .expect("no device drops")
     };
     let (_, traffic) = run();
     assert_eq!(run().1, traffic);
     for (_, device) in traffic.devices() {
         assert!(device.bytes_sent as f64 <= 1.02 * 4.0 * f64::from(len), "{device:?}");
-        // Advertise, shares, confirm, input, attest, unmask; invite, keys, shares, open, survivors, attestations.
+        // Device: advertise, shares, confirm, input, attest, unmask. Server: invite, keys, shares,
+        // open, survivors, attestations.
         assert_eq!((device.messages_sent, device.messages_received), (6, 6));
     }
 }
 
-/// Δ-FL asks for two histograms and an update (`docs/secure-aggregation.md`, "Fewer exchanges").
+/// Δ-FL requests two histograms and an update (`docs/src/explanation/secure-aggregation.md`, "Fewer
+/// exchanges").
 #[test]
-fn a_round_of_three_sums_costs_a_device_twelve_messages_each_way_and_thirteen_on_a_drawn_graph() {
+fn three_sums_take_twelve_messages_per_direction_and_thirteen_on_a_drawn_graph() {
     let curious =
         GraphRule::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() };
-    // Where the graph is drawn: commitments, a reveal, reveals.
+    // On a drawn graph: commitments, a reveal, reveals.
     for (graph, expected) in [(GraphRule::Full { threshold: 4 }, (12, 12)), (curious, (13, 14))] {
-        let config = Config { graph, slots: 3, ..Config::default() };
+        let config = SimulationConfig { graph, slots: 3, ..SimulationConfig::default() };
         let mut rng = ChaCha20Rng::seed_from_u64(3);
-        let mut round = Round::new(&config, &devices(6), &[], &mut rng).expect("six");
+        let mut round = SimulatedRound::new(&config, &devices(6), &[], &mut rng).expect("six");
         for _ in 0..3 {
-            round.sum(1, b"", |_| vec![1u64]).expect("nobody drops");
+            round.sum(1, b"", |_| vec![1u64]).expect("no device drops");
         }
         for (_, device) in round.traffic().devices() {
             assert_eq!((device.messages_sent, device.messages_received), expected);
@@ -269,7 +279,7 @@ fn a_round_of_three_sums_costs_a_device_twelve_messages_each_way_and_thirteen_on
 }
 
 #[test]
-fn an_input_of_the_wrong_length_is_an_error_and_no_panic() {
+fn an_input_of_the_wrong_length_is_an_error_not_a_panic() {
     let mut rng = ChaCha20Rng::seed_from_u64(3);
     let answer = secure_sum(&config(2), &devices(3), &[], 5, &mut rng, |_| vec![1u64; 4]);
     assert!(matches!(answer, Err(SimulationError::Input { .. })));

@@ -1,10 +1,15 @@
-//! The bodies of the fuzz targets over a small seeded corpus, so that they are run where no fuzzer is.
+//! The bodies of the fuzz targets over a small seeded corpus, for machines without a fuzzer.
+#![allow(missing_docs)]
+
+#[path = "../../../fuzz/bodies/secagg.rs"]
+mod fuzz_bodies;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::fuzzing::{Target, device_message, sequence, server_message};
 use rand_core::{Rng, SeedableRng};
 
-/// Scripts of random orders, of which one in `rarity` does anything but deliver.
+use self::fuzz_bodies::{Recipient, device_message, sequence, server_message};
+
+/// Random scripts in which one byte of `rarity` does something other than delivery.
 fn scripts(seed: u64, count: usize, rarity: u32) -> Vec<Vec<u8>> {
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     let mut order = || match rng.next_u32() {
@@ -27,26 +32,26 @@ fn random_bytes_do_not_break_the_decoders() {
 
 #[test]
 fn a_script_that_only_delivers_ends_with_a_sum_per_slot() {
-    assert_eq!(sequence(&[8; 100], Target::Devices), 2);
+    assert_eq!(sequence(&[8; 100], Recipient::Devices), 2);
 }
 
 #[test]
 fn a_script_that_loses_a_device_and_waits_still_ends_with_a_sum_per_slot() {
-    // The first answer is lost; the deadline passes, and the three others go on.
+    // The first answer is lost. The deadline passes, and the other three devices continue.
     let script = [&[0, 8, 8, 8, u8::MAX][..], &[8; 100]].concat();
-    assert_eq!(sequence(&script, Target::Devices), 2);
+    assert_eq!(sequence(&script, Recipient::Devices), 2);
 }
 
 #[test]
 fn lost_repeated_and_changed_messages_do_not_break_the_devices() {
     for script in scripts(2, 30, 12).iter().chain(&scripts(3, 15, 3)) {
-        sequence(script, Target::Devices);
+        sequence(script, Recipient::Devices);
     }
 }
 
 #[test]
 fn lost_repeated_and_changed_messages_do_not_break_the_server() {
     for script in scripts(4, 30, 12).iter().chain(&scripts(5, 15, 3)) {
-        sequence(script, Target::Server);
+        sequence(script, Recipient::Server);
     }
 }

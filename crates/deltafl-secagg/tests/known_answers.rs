@@ -1,15 +1,16 @@
-//! The standards' own vectors, through our types where they reach, and through the crates below where not.
+//! Test vectors of the standards, through our types if possible and otherwise through the crates
+//! used.
 
 use aes::Aes128;
 use chacha20::ChaCha20;
 use chacha20poly1305::aead::{Aead, Payload};
 use chacha20poly1305::{ChaCha20Poly1305, KeyInit};
 use ctr::cipher::{KeyIvInit, StreamCipher};
-use deltafl_secagg::field::Element;
-use deltafl_secagg::identity::{DeviceId, Identity, Roster};
-use deltafl_secagg::mask::{self, MaskKey, Sign, Suite};
+use deltafl_secagg::field::FieldElement;
+use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
+use deltafl_secagg::mask::{self, MaskKey, MaskSign, MaskSuite};
 use deltafl_secagg::ring::{Ring, RingVector};
-use deltafl_secagg::shamir::{Interpolation, Share};
+use deltafl_secagg::shamir::{Interpolation, SecretShare};
 use hkdf::Hkdf;
 use sha2::Sha256;
 use x25519_dalek::{PublicKey, StaticSecret};
@@ -54,9 +55,9 @@ fn ed25519_signs_as_in_rfc_8032_section_7_1() {
              085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00",
         ),
     ] {
-        let identity = Identity::from_secret(DeviceId(0), &hex(secret));
+        let identity = SigningIdentity::from_secret(DeviceId(0), &hex(secret));
         assert_eq!(identity.public(), hex(public));
-        let mut roster = Roster::new();
+        let mut roster = KeyRoster::new();
         roster.add(DeviceId(0), &identity.public()).expect("a sound key");
         assert!(roster.verifies(DeviceId(0), &hex_bytes(message), &hex(signature)));
         assert!(!roster.verifies(DeviceId(0), b"another message", &hex(signature)));
@@ -111,17 +112,17 @@ fn hkdf_sha_256_expands_as_in_rfc_5869_case_1() {
     assert_eq!(key, hex(expected));
 }
 
-/// The stream that a key adds to a vector, as bytes.
-fn stream(suite: Suite, ring: Ring, key: [u8; 32], len: usize) -> Vec<u8> {
+/// The bytes that a key adds to a vector.
+fn stream(suite: MaskSuite, ring: Ring, key: [u8; 32], len: usize) -> Vec<u8> {
     let mut vector = RingVector::zeros(ring, len / ring.width());
-    mask::apply(&mut vector, suite, &[(Sign::Plus, MaskKey::from_bytes(key))]);
+    mask::apply(&mut vector, suite, &[(MaskSign::Plus, MaskKey::from_bytes(key))]);
     vector.to_le_bytes()
 }
 
 #[test]
-fn aes_and_chacha_masks_are_the_published_streams_of_the_zero_key_in_both_rings() {
-    // AES-128 under the zero key of 0, 1 and 2: the hash key, the first block of test case 1 and the
-    // ciphertext of test case 2 of the GCM specification.
+fn aes_and_chacha_masks_match_the_published_streams_of_the_zero_key() {
+    // AES-128 of 0, 1 and 2 under the zero key: the hash key, the first block of test case 1 and
+    // the ciphertext of test case 2 of the GCM specification.
     let aes = hex_bytes(
         "66e94bd4ef8a2c3b884cfa59ca342b2e 58e2fccefa7e3061367f1d57a4e7455a 0388dace60b6a392f328c2b971b2fe78",
     );
@@ -131,15 +132,15 @@ fn aes_and_chacha_masks_are_the_published_streams_of_the_zero_key_in_both_rings(
          da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586",
     );
     for ring in [Ring::Z32, Ring::Z64] {
-        assert_eq!(stream(Suite::Aes128Ctr, ring, [0; 32], 48), aes);
-        assert_eq!(stream(Suite::ChaCha20, ring, [0; 32], 64), chacha);
+        assert_eq!(stream(MaskSuite::Aes128Ctr, ring, [0; 32], 48), aes);
+        assert_eq!(stream(MaskSuite::ChaCha20, ring, [0; 32], 64), chacha);
     }
 }
 
 #[test]
-fn aegis_masks_are_the_stream_of_another_implementation_in_both_rings() {
-    // Key and nonce of RFC 10032's vectors of AEGIS-128X4. They have no encryption of zeros: these are two steps by the
-    // `aegis` crate, 0.9.20.
+fn aegis_masks_match_an_independent_implementation() {
+    // Key and nonce of the AEGIS-128X4 vectors in RFC 10032. The RFC has no encryption of zeros, so
+    // these two steps were computed with the `aegis` crate 0.9.20.
     let aegis = hex_bytes(
         "d5412061a52d2649c31c95d780c6e06d1dab7a2c3991279d52e064e7ab965b70
          59cca3bc618aac8e22a8c5798f028f7efef201f287f971c4316e1c710eac913b
@@ -151,14 +152,14 @@ fn aegis_masks_are_the_stream_of_another_implementation_in_both_rings() {
          4bf3b73f084b40d87f0d6cf1ca6ec7ea5d4e8bd14ee82c7978a66e60b4751d29",
     );
     for ring in [Ring::Z32, Ring::Z64] {
-        assert_eq!(stream(Suite::Aegis128X4, ring, std::array::from_fn(|i| i as u8), 256), aegis);
+        assert_eq!(stream(MaskSuite::Aegis128X4, ring, std::array::from_fn(|i| i as u8), 256), aegis);
     }
 }
 
 #[test]
 fn shamir_recovers_a_secret_from_a_parabola_computed_by_hand() {
-    // Limb l of the secret 0, 1, …, 31 is f_l(0) with f_l(x) = f_l(0) + (l+1)·x + (l+2)·x², in the integers:
-    // no value reaches p.
+    // Limb l of the secret 0, 1, …, 31 is f_l(0) with f_l(x) = f_l(0) + (l+1)·x + (l+2)·x² over the
+    // integers. No value reaches p.
     let secret: [u8; 32] = std::array::from_fn(|i| i as u8);
     let limb = |l: usize| {
         let bytes = secret[7 * l..(7 * l + 7).min(32)].iter().rev();
@@ -167,11 +168,11 @@ fn shamir_recovers_a_secret_from_a_parabola_computed_by_hand() {
     let share = |x: u64| {
         let value = |l: usize| limb(l) + (l as u64 + 1) * x + (l as u64 + 2) * x * x;
         let bytes: Vec<u8> = (0..5).flat_map(|l| value(l).to_le_bytes()).collect();
-        Share::from_bytes(&bytes.try_into().expect("forty bytes")).expect("below p")
+        SecretShare::from_bytes(&bytes.try_into().expect("forty bytes")).expect("below p")
     };
     let points = [3u32, 10, 4];
     let interpolation =
-        Interpolation::new(points.iter().copied().map(Element::from).collect()).expect("distinct");
+        Interpolation::new(points.iter().copied().map(FieldElement::from).collect()).expect("distinct");
     let shares = points.map(|x| share(u64::from(x)));
     assert_eq!(*interpolation.recover(&shares).expect("a secret"), secret);
 }

@@ -1,21 +1,23 @@
-//! Devices that lie to the server: what they say is refused, or the round ends with a verdict and no sum.
+//! Devices that deviate from the protocol: their messages are rejected, or the round fails without
+//! a sum.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::device::{Adversary, Device, DeviceEvent, Enrolment, Policy};
+use deltafl_secagg::device::{AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity, Roster};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, SecretKind};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
 use deltafl_secagg::server::{
-    Lie, NotOpened, PhaseName, RefusedMessage, Server, ServerConfig, ServerEvent, SlotSum, Verdict,
+    Misbehaviour, OpenSlotError, PhaseName, RefusedMessage, RoundFailure, ServerConfig, ServerEvent,
+    ServerRound, SlotSum,
 };
-use deltafl_secagg::shamir::Share;
+use deltafl_secagg::shamir::SecretShare;
 use ed25519_dalek::{Signer, SigningKey};
 use rand_core::SeedableRng;
 
@@ -23,12 +25,12 @@ const N: u32 = 4;
 const LIAR: DeviceId = DeviceId(2);
 const ZERO: Duration = Duration::ZERO;
 
-/// What came of a round in which some messages of devices were changed on the way.
+/// The outcome of a round in which some messages of devices were modified.
 struct Outcome {
     refusals: Vec<RefusedMessage>,
-    /// Lies that were found without ending the round.
+    /// Misbehaviour that was detected without ending the round.
     found: Vec<ServerEvent>,
-    end: Result<SlotSum, Verdict>,
+    end: Result<SlotSum, RoundFailure>,
 }
 
 fn secret(id: DeviceId) -> [u8; 32] {
@@ -38,26 +40,26 @@ fn secret(id: DeviceId) -> [u8; 32] {
 fn params(n: u32, threshold: u32) -> RoundParams {
     let id = RoundId { session: [1; 16], round: 1 };
     let graph = GraphRule::Full { threshold };
-    RoundParams { id, suite: Suite::default(), cohort: n, graph, slots: 1, draw: None }
+    RoundParams { id, suite: MaskSuite::default(), cohort: n, graph, slots: 1, draw: None }
 }
 
-/// A server and four honest devices, one of which speaks through `lie`. Its messages are sent twice where
-/// `twice` says so.
-fn play(threshold: u32, mut lie: impl FnMut(DeviceBody) -> DeviceBody, twice: bool) -> Outcome {
-    play_all(N, threshold, |id, body| if id == LIAR { lie(body) } else { body }, twice)
+/// Runs a server and four devices. `lie` modifies the messages of one device. If `twice` is set,
+/// its messages are sent twice.
+fn play(threshold: u32, mut misbehaviour: impl FnMut(DeviceBody) -> DeviceBody, twice: bool) -> Outcome {
+    play_all(N, threshold, |id, body| if id == LIAR { misbehaviour(body) } else { body }, twice)
 }
 
-/// A server and n honest devices, which speak through `lie`.
+/// Runs a server and n devices. `lie` modifies their messages.
 fn play_all(
     n: u32,
     threshold: u32,
-    mut lie: impl FnMut(DeviceId, DeviceBody) -> DeviceBody,
+    mut misbehaviour: impl FnMut(DeviceId, DeviceBody) -> DeviceBody,
     twice: bool,
 ) -> Outcome {
     let mut rng = ChaCha20Rng::seed_from_u64(8);
-    let mut roster = Roster::new();
-    let identities: Vec<Identity> =
-        (0..n).map(|i| Identity::from_secret(DeviceId(i), &secret(DeviceId(i)))).collect();
+    let mut roster = KeyRoster::new();
+    let identities: Vec<SigningIdentity> =
+        (0..n).map(|i| SigningIdentity::from_secret(DeviceId(i), &secret(DeviceId(i)))).collect();
     for identity in &identities {
         roster.add(identity.id(), &identity.public()).expect("distinct");
     }
@@ -72,11 +74,11 @@ fn play_all(
         min_members: 2,
         phase_timeout,
     };
-    let mut server = Server::new(config, ZERO).expect("sound parameters");
+    let mut server = ServerRound::new(config, ZERO).expect("sound parameters");
     server.poll_transmit().expect("the invitation");
-    let policy = Policy {
+    let policy = DevicePolicy {
         min_members: 2,
-        adversary: Adversary::HonestButCurious {
+        adversary: AdversaryModel::HonestButCurious {
             gamma: Permille::default().into(),
             delta: Permille::default(),
         },
@@ -84,11 +86,11 @@ fn play_all(
         patience: Duration::MAX,
         max_left_out: None,
     };
-    let mut devices: BTreeMap<DeviceId, Device> = BTreeMap::new();
+    let mut devices: BTreeMap<DeviceId, DeviceRound> = BTreeMap::new();
     for identity in identities {
         let id = identity.id();
-        let mut enrolment = Enrolment::new(Arc::new(identity), roster.clone(), [1; 16], policy);
-        devices.insert(id, enrolment.join(&params, ZERO, &mut rng).expect("within the policy"));
+        let mut participant = Participant::new(Arc::new(identity), roster.clone(), [1; 16], policy);
+        devices.insert(id, participant.join(&params, ZERO, &mut rng).expect("within the policy"));
     }
 
     let mut found = Vec::new();
@@ -96,7 +98,7 @@ fn play_all(
     loop {
         for (&id, device) in &mut devices {
             while let Some(DeviceMessage { round, body }) = device.poll_transmit() {
-                let message = DeviceMessage { round, body: lie(id, body) };
+                let message = DeviceMessage { round, body: misbehaviour(id, body) };
                 let again = (twice && id == LIAR).then(|| message.clone());
                 refusals.extend(server.handle(ZERO, id, message).err());
                 refusals.extend(again.and_then(|again| server.handle(ZERO, id, again).err()));
@@ -104,14 +106,14 @@ fn play_all(
         }
         match server.poll_event() {
             Some(ServerEvent::Sum(sum)) => return Outcome { refusals, found, end: Ok(sum) },
-            Some(ServerEvent::Ended(verdict)) => return Outcome { refusals, found, end: Err(verdict) },
+            Some(ServerEvent::Ended(failure)) => return Outcome { refusals, found, end: Err(failure) },
             Some(event @ (ServerEvent::Caught { .. } | ServerEvent::Disputed { .. })) => {
                 found.push(event);
                 continue;
             }
             Some(ServerEvent::Ready { .. }) => {
                 server.open_slot(ZERO, Ring::Z64, 2, b"").expect("enough are left");
-                assert_eq!(server.open_slot(ZERO, Ring::Z64, 2, b""), Err(NotOpened::NotReady));
+                assert_eq!(server.open_slot(ZERO, Ring::Z64, 2, b""), Err(OpenSlotError::NotReady));
             }
             _ => {}
         }
@@ -120,7 +122,7 @@ fn play_all(
             quiet = false;
             for to in transmit.to.iter() {
                 let device = devices.get_mut(&to).expect("invited");
-                // A device that the server no longer makes sense to has left; the server will notice.
+                // A device that aborted does not answer, and the server treats it as dropped out.
                 if device.handle(ZERO, transmit.message.clone()).is_ok() {
                     while let Some(event) = device.poll_event() {
                         if let DeviceEvent::InputWanted(_) = event {
@@ -138,21 +140,21 @@ fn play_all(
 }
 
 fn sum_without_the_liar(outcome: &Outcome) {
-    let sum = outcome.end.as_ref().expect("the others carry on");
+    let sum = outcome.end.as_ref().expect("the other devices continue");
     assert_eq!(sum.sum, RingVector::Z64(vec![4, 3]));
     assert!(!sum.survivors.contains(LIAR));
 }
 
 #[test]
-fn honest_devices_are_not_refused() {
+fn honest_devices_are_not_rejected() {
     let outcome = play(3, |body| body, false);
     assert_eq!(outcome.refusals, []);
     assert_eq!(outcome.end.expect("a sum").sum, RingVector::Z64(vec![6, 4]));
 }
 
 #[test]
-fn keys_that_are_not_signed_by_the_device_are_refused() {
-    let lie = |body| match body {
+fn keys_without_the_devices_signature_are_rejected() {
+    let misbehaviour = |body| match body {
         DeviceBody::Advertise(bundle) => {
             let mut bytes = bundle.as_bytes().to_vec();
             bytes[0] ^= 1;
@@ -160,7 +162,7 @@ fn keys_that_are_not_signed_by_the_device_are_refused() {
         }
         body => body,
     };
-    let outcome = play(3, lie, false);
+    let outcome = play(3, misbehaviour, false);
     assert_eq!(outcome.refusals, [RefusedMessage::BadSignature(LIAR)]);
     sum_without_the_liar(&outcome);
 }
@@ -169,72 +171,73 @@ fn keys_that_are_not_signed_by_the_device_are_refused() {
 fn an_answer_counts_once() {
     let outcome = play(3, |body| body, true);
     assert_eq!(outcome.end.expect("a sum").sum, RingVector::Z64(vec![6, 4]));
-    // Device 2 is not the last to answer, so each of its six messages comes again in its phase.
+    // Device 2 is not the last to answer, so each of its six messages is repeated within its phase.
     assert_eq!(outcome.refusals, [RefusedMessage::Duplicate(LIAR); 6]);
 }
 
 #[test]
-fn an_input_of_the_wrong_length_is_refused() {
-    let lie = |body| match body {
+fn an_input_of_the_wrong_length_is_rejected() {
+    let misbehaviour = |body| match body {
         DeviceBody::MaskedInput { slot, input, signature } => {
             DeviceBody::MaskedInput { slot, input: input.slice(1..), signature }
         }
         body => body,
     };
-    let outcome = play(3, lie, false);
+    let outcome = play(3, misbehaviour, false);
     assert_eq!(outcome.refusals, [RefusedMessage::Shape(LIAR)]);
     sum_without_the_liar(&outcome);
 }
 
 #[test]
-fn an_input_for_another_slot_is_refused() {
-    let lie = |body| match body {
+fn an_input_for_a_different_slot_is_rejected() {
+    let misbehaviour = |body| match body {
         DeviceBody::MaskedInput { input, signature, .. } => {
             DeviceBody::MaskedInput { slot: 1, input, signature }
         }
         body => body,
     };
-    let outcome = play(3, lie, false);
+    let outcome = play(3, misbehaviour, false);
     assert_eq!(outcome.refusals, [RefusedMessage::WrongSlot { expected: 0, got: 1 }]);
     sum_without_the_liar(&outcome);
 }
 
 #[test]
-fn a_signature_on_something_else_is_refused() {
-    let lie = |body| match body {
+fn a_signature_on_a_different_message_is_rejected() {
+    let misbehaviour = |body| match body {
         DeviceBody::Attest { slot, mut signature } => {
             signature[0] ^= 1;
             DeviceBody::Attest { slot, signature }
         }
         body => body,
     };
-    let outcome = play(3, lie, false);
+    let outcome = play(3, misbehaviour, false);
     assert_eq!(outcome.refusals, [RefusedMessage::BadSignature(LIAR)]);
-    // Its input is in the sum all the same: the others can take its mask off.
+    // Its input is still in the sum, because the others can remove its mask.
     assert_eq!(outcome.end.expect("three signatures").sum, RingVector::Z64(vec![6, 4]));
 }
 
 #[test]
-fn a_false_share_makes_a_secret_that_its_commitment_does_not_match() {
-    let lie = |body| match body {
+fn a_false_share_gives_a_secret_that_does_not_match_its_commitment() {
+    let misbehaviour = |body| match body {
         DeviceBody::Unmask { slot, mut shares } => {
             let (_, share) = shares.get_mut(&DeviceId(0)).expect("in its circle");
             let mut bytes = share.to_bytes();
             bytes[0] ^= 1;
-            *share = Share::from_bytes(&bytes).expect("still below p");
+            *share = SecretShare::from_bytes(&bytes).expect("still below p");
             DeviceBody::Unmask { slot, shares }
         }
         body => body,
     };
-    // One share to spare shows that one is false; where all four are needed the commitment alone does.
+    // One spare share shows that a share is false. If all four are needed, only the commitment
+    // does.
     for threshold in [3, 4] {
-        let end = play(threshold, lie, false).end;
-        assert_eq!(end, Err(Verdict::WrongSecret { device: DeviceId(0) }), "threshold {threshold}");
+        let end = play(threshold, misbehaviour, false).end;
+        assert_eq!(end, Err(RoundFailure::WrongSecret { device: DeviceId(0) }), "threshold {threshold}");
     }
 }
 
 #[test]
-fn shares_of_the_wrong_kind_or_number_are_refused() {
+fn shares_of_the_wrong_kind_or_number_are_rejected() {
     let wrong_kind = |body| match body {
         DeviceBody::Unmask { slot, mut shares } => {
             shares.get_mut(&DeviceId(0)).expect("in its circle").0 = SecretKind::DepositKey;
@@ -253,36 +256,36 @@ fn shares_of_the_wrong_kind_or_number_are_refused() {
         assert_eq!(outcome.refusals, [RefusedMessage::Shape(LIAR)]);
         assert!(outcome.end.is_ok(), "three others answer");
     }
-    let verdict = Verdict::TooFew { phase: PhaseName::Unmask(0), have: 3, need: 4 };
-    assert_eq!(play(4, missing, false).end, Err(verdict));
+    let failure = RoundFailure::TooFew { phase: PhaseName::Unmask(0), have: 3, need: 4 };
+    assert_eq!(play(4, missing, false).end, Err(failure));
 }
 
 #[test]
-fn boxes_for_the_wrong_devices_are_refused() {
-    let lie = |body| match body {
+fn boxes_for_the_wrong_devices_are_rejected() {
+    let misbehaviour = |body| match body {
         DeviceBody::Shares(mut boxes) => {
             boxes.pop_first();
             DeviceBody::Shares(boxes)
         }
         body => body,
     };
-    let outcome = play(3, lie, false);
+    let outcome = play(3, misbehaviour, false);
     assert_eq!(outcome.refusals, [RefusedMessage::Shape(LIAR)]);
     sum_without_the_liar(&outcome);
 }
 
 #[test]
-fn a_message_out_of_turn_is_refused() {
-    let lie = |body| match body {
+fn a_message_in_the_wrong_phase_is_rejected() {
+    let misbehaviour = |body| match body {
         DeviceBody::Shares(_) => DeviceBody::Attest { slot: 0, signature: [0; 64] },
         body => body,
     };
-    let outcome = play(3, lie, false);
+    let outcome = play(3, misbehaviour, false);
     assert_eq!(outcome.refusals, [RefusedMessage::WrongPhase]);
     sum_without_the_liar(&outcome);
 }
 
-/// The keys of the liar with 32 bytes replaced, under a signature that holds.
+/// The misbehaving device's keys with 32 bytes replaced, under a valid signature.
 fn resigned(bundle: &KeyBundle, at: usize, replacement: [u8; 32]) -> KeyBundle {
     let mut bytes = bundle.as_bytes().to_vec();
     let contents = bytes.len() - 64;
@@ -295,22 +298,22 @@ fn resigned(bundle: &KeyBundle, at: usize, replacement: [u8; 32]) -> KeyBundle {
 }
 
 #[test]
-fn a_key_that_agrees_on_nothing_keeps_its_owner_out_and_nobody_else() {
-    // The points 0 and 1 of X25519, and no key of ML-KEM.
+fn an_invalid_agreement_key_excludes_only_its_owner() {
+    // The X25519 points 0 and 1, and an invalid ML-KEM key.
     let mut one = [0; 32];
     one[0] = 1;
     for (at, bad) in [(0, [0; 32]), (0, one), (32, [0xff; 32])] {
-        let lie = |body| match body {
+        let misbehaviour = |body| match body {
             DeviceBody::Advertise(bundle) => DeviceBody::Advertise(resigned(&bundle, at, bad)),
             body => body,
         };
-        let outcome = play(3, lie, false);
+        let outcome = play(3, misbehaviour, false);
         assert_eq!(outcome.refusals, [RefusedMessage::BadKey(LIAR)]);
         sum_without_the_liar(&outcome);
     }
 }
 
-/// Bytes of an ML-KEM-768 ciphertext, which stands before a box.
+/// Length in bytes of the ML-KEM-768 ciphertext before a box.
 const CIPHERTEXT_LEN: usize = 1088;
 
 fn spoilt(sealed: &prost::bytes::Bytes, at: usize) -> prost::bytes::Bytes {
@@ -320,22 +323,25 @@ fn spoilt(sealed: &prost::bytes::Bytes, at: usize) -> prost::bytes::Bytes {
 }
 
 #[test]
-fn boxes_that_do_not_open_keep_their_sender_out_and_nobody_else() {
-    let lie = |body| match body {
+fn boxes_that_do_not_open_exclude_only_their_sender() {
+    let misbehaviour = |body| match body {
         DeviceBody::Shares(boxes) => {
             DeviceBody::Shares(boxes.iter().map(|(&to, sealed)| (to, spoilt(sealed, 0))).collect())
         }
         body => body,
     };
-    let outcome = play(3, lie, false);
-    assert_eq!(outcome.found, [ServerEvent::Caught { device: LIAR, lie: Lie::SealedBoxes }]);
+    let outcome = play(3, misbehaviour, false);
+    assert_eq!(
+        outcome.found,
+        [ServerEvent::Caught { device: LIAR, misbehaviour: Misbehaviour::SealedBoxes }]
+    );
     sum_without_the_liar(&outcome);
 }
 
 #[test]
-fn a_single_box_that_does_not_open_costs_both_of_its_ends_their_place() {
+fn a_single_box_that_does_not_open_excludes_sender_and_recipient() {
     for at in [0, CIPHERTEXT_LEN] {
-        let lie = |body| match body {
+        let misbehaviour = |body| match body {
             DeviceBody::Shares(mut boxes) => {
                 let sealed = boxes.get_mut(&DeviceId(0)).expect("a neighbour");
                 *sealed = spoilt(sealed, at);
@@ -343,16 +349,17 @@ fn a_single_box_that_does_not_open_costs_both_of_its_ends_their_place() {
             }
             body => body,
         };
-        let outcome = play(2, lie, false);
+        let outcome = play(2, misbehaviour, false);
         assert_eq!(outcome.found, [ServerEvent::Disputed { owner: LIAR, holder: DeviceId(0) }]);
-        assert_eq!(outcome.end.expect("two others carry on").sum, RingVector::Z64(vec![1 + 3, 2]));
+        assert_eq!(outcome.end.expect("the two other devices continue").sum, RingVector::Z64(vec![1 + 3, 2]));
     }
 }
 
 #[test]
-fn every_liar_takes_one_honest_device_with_it_at_most() {
-    // Devices 0 and 1 each spoil the box of one other: c = 1, so neither is caught by number.
-    let lie = |id: DeviceId, body| match body {
+fn every_misbehaving_device_excludes_at_most_one_honest_device() {
+    // Devices 0 and 1 each spoil one box. With c = 1, neither is identified by its number of
+    // disputes.
+    let misbehaviour = |id: DeviceId, body| match body {
         DeviceBody::Shares(mut boxes) if id.0 < 2 => {
             let sealed = boxes.get_mut(&DeviceId(id.0 + 5)).expect("a neighbour");
             *sealed = spoilt(sealed, 0);
@@ -360,23 +367,26 @@ fn every_liar_takes_one_honest_device_with_it_at_most() {
         }
         body => body,
     };
-    let outcome = play_all(10, 6, lie, false);
+    let outcome = play_all(10, 6, misbehaviour, false);
     let disputed = |i| ServerEvent::Disputed { owner: DeviceId(i), holder: DeviceId(i + 5) };
     assert_eq!(outcome.found, [disputed(0), disputed(1)]);
     assert_eq!(outcome.end.expect("six are left").sum, RingVector::Z64(vec![45 - 1 - 5 - 6, 6]));
 }
 
 #[test]
-fn a_device_that_accuses_everybody_is_left_out() {
-    let lie = |body| match body {
+fn a_device_that_accuses_all_neighbours_is_left_out() {
+    let misbehaviour = |body| match body {
         DeviceBody::Confirm { .. } => {
             let complaints = [0, 1, 3].into_iter().map(DeviceId).collect();
             DeviceBody::Confirm { complaints, deposits: BTreeMap::new() }
         }
         body => body,
     };
-    let outcome = play(3, lie, false);
-    assert_eq!(outcome.found, [ServerEvent::Caught { device: LIAR, lie: Lie::Accusations }]);
+    let outcome = play(3, misbehaviour, false);
+    assert_eq!(
+        outcome.found,
+        [ServerEvent::Caught { device: LIAR, misbehaviour: Misbehaviour::Accusations }]
+    );
     sum_without_the_liar(&outcome);
     let stranger = |body| match body {
         DeviceBody::Confirm { deposits, .. } => {
@@ -388,7 +398,7 @@ fn a_device_that_accuses_everybody_is_left_out() {
 }
 
 #[test]
-fn deposits_that_are_missing_or_too_short_are_refused() {
+fn missing_and_truncated_deposits_are_rejected() {
     let missing = |body| match body {
         DeviceBody::Confirm { complaints, mut deposits } => {
             deposits.pop_first();
@@ -409,7 +419,7 @@ fn deposits_that_are_missing_or_too_short_are_refused() {
     }
 }
 
-/// The liar's deposits, with the byte at this place changed, about those that `of` names.
+/// The misbehaving device's deposits about the selected neighbours, with one byte changed.
 fn false_deposits(at: usize, of: impl Fn(DeviceId) -> bool) -> impl FnMut(DeviceBody) -> DeviceBody {
     move |body| match body {
         DeviceBody::Confirm { complaints, mut deposits } => {
@@ -423,60 +433,60 @@ fn false_deposits(at: usize, of: impl Fn(DeviceId) -> bool) -> impl FnMut(Device
 }
 
 #[test]
-fn who_commits_to_other_keys_than_its_neighbours_is_left_out_before_anybody_masks() {
+fn a_device_that_commits_to_wrong_keys_is_left_out_before_masking() {
     let outcome = play(3, false_deposits(32, |_| true), false);
-    assert_eq!(outcome.found, [ServerEvent::Caught { device: LIAR, lie: Lie::Deposits }]);
+    assert_eq!(outcome.found, [ServerEvent::Caught { device: LIAR, misbehaviour: Misbehaviour::Deposits }]);
     sum_without_the_liar(&outcome);
     let outcome = play(2, false_deposits(32, |about| about == DeviceId(3)), false);
     assert_eq!(outcome.found, [ServerEvent::Disputed { owner: LIAR, holder: DeviceId(3) }]);
-    assert_eq!(outcome.end.expect("two others carry on").sum, RingVector::Z64(vec![1, 2]));
+    assert_eq!(outcome.end.expect("the two other devices continue").sum, RingVector::Z64(vec![1, 2]));
 }
 
 #[test]
-fn who_leaves_a_false_deposit_and_drops_out_is_named_in_the_verdict() {
-    let mut lie = false_deposits(0, |about| about == DeviceId(3));
-    // A message out of turn is refused: it never hands in an input.
-    let drop_out = move |body| match lie(body) {
+fn a_device_with_a_false_deposit_that_drops_out_is_named_in_the_failure() {
+    let mut misbehaviour = false_deposits(0, |about| about == DeviceId(3));
+    // A message in the wrong phase is rejected, so the device never submits an input.
+    let drop_out = move |body| match misbehaviour(body) {
         DeviceBody::MaskedInput { .. } => DeviceBody::Attest { slot: 0, signature: [0; 64] },
         body => body,
     };
-    assert_eq!(play(3, drop_out, false).end, Err(Verdict::WrongSecret { device: LIAR }));
-    // As long as it stays, nobody looks.
+    assert_eq!(play(3, drop_out, false).end, Err(RoundFailure::WrongSecret { device: LIAR }));
+    // The deposit is not used unless the device drops out.
     let outcome = play(3, false_deposits(0, |_| true), false);
     assert_eq!(outcome.end.expect("a sum").sum, RingVector::Z64(vec![6, 4]));
 }
 
-/// The first devices give shares that are off by one bit, of whichever owners `of` says.
+/// The first devices reveal shares with one bit flipped, for the selected owners.
 fn false_shares(liars: u32, of: impl Fn(DeviceId) -> bool) -> Outcome {
-    let lie = |id: DeviceId, body| match body {
+    let misbehaviour = |id: DeviceId, body| match body {
         DeviceBody::Unmask { slot, mut shares } if id.0 < liars => {
             for (_, (_, share)) in shares.iter_mut().filter(|(owner, _)| of(**owner)) {
                 let mut bytes = share.to_bytes();
                 bytes[8] ^= 1;
-                *share = Share::from_bytes(&bytes).expect("still below p");
+                *share = SecretShare::from_bytes(&bytes).expect("still below p");
             }
             DeviceBody::Unmask { slot, shares }
         }
         body => body,
     };
-    play_all(10, 6, lie, false)
+    play_all(10, 6, misbehaviour, false)
 }
 
 #[test]
-fn false_shares_are_corrected_and_their_givers_named_up_to_half_of_those_to_spare() {
-    // Ten answer, six are needed: two liars can be told from eight others.
+fn false_shares_up_to_half_of_the_spare_ones_are_corrected_and_their_senders_named() {
+    // Ten devices answer and six are needed, so two false shares can be identified.
     for liars in 1..=2 {
         let outcome = false_shares(liars, |_| true);
         assert_eq!(outcome.end.expect("corrected").sum, RingVector::Z64(vec![45, 10]));
-        let caught = |i| ServerEvent::Caught { device: DeviceId(i), lie: Lie::FalseShares };
+        let caught = |i| ServerEvent::Caught { device: DeviceId(i), misbehaviour: Misbehaviour::FalseShares };
         assert_eq!(outcome.found, (0..liars).map(caught).collect::<Vec<_>>());
     }
     let outcome = false_shares(3, |_| true);
-    assert_eq!(outcome.end, Err(Verdict::WrongSecret { device: DeviceId(0) }));
+    assert_eq!(outcome.end, Err(RoundFailure::WrongSecret { device: DeviceId(0) }));
 }
 
 #[test]
-fn a_single_false_share_is_corrected_and_names_the_two_that_may_have_lied() {
+fn a_single_false_share_is_corrected_and_names_both_suspects() {
     let outcome = false_shares(1, |owner| owner == DeviceId(7));
     assert_eq!(outcome.end.expect("corrected").sum, RingVector::Z64(vec![45, 10]));
     assert_eq!(outcome.found, [ServerEvent::Disputed { owner: DeviceId(7), holder: DeviceId(0) }]);

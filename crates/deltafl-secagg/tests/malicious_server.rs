@@ -1,6 +1,6 @@
-//! A server that does as it pleases, and the honest devices that do not go along.
+//! An actively malicious server against honest devices.
 //!
-//! Each script departs from the protocol at one point; the test names the check that stops it.
+//! Each test deviates from the protocol at one point and names the check that detects it.
 
 #[path = "support/stage.rs"]
 mod stage;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::device::{Abort, Adversary, DeviceEvent, Enrolment, Policy, RefusedRound};
+use deltafl_secagg::device::{Abort, AdversaryModel, DeviceEvent, DevicePolicy, Participant, RefusedRound};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::wire::{WireError, decode_server, encode_server};
 use deltafl_secagg::message::{
     DeviceBody, DeviceSet, KeyBundle, Reveal, SecretKind, ServerBody, ServerMessage,
@@ -34,8 +34,8 @@ fn an_honest_script_ends_with_one_share_of_each_device() {
     let mut stage = Stage::masked(5, 3);
     let survivors = set([0, 1, 2, 3]);
     let signatures = stage.attest_all(&survivors);
-    let DeviceBody::Unmask { shares, .. } = stage.unmask(D0, signatures).expect("all is well") else {
-        panic!("shares come last");
+    let DeviceBody::Unmask { shares, .. } = stage.unmask(D0, signatures).expect("an honest round") else {
+        panic!("expected shares");
     };
     let kinds: Vec<SecretKind> = shares.values().map(|(kind, _)| *kind).collect();
     let seed = SecretKind::Seed;
@@ -43,10 +43,10 @@ fn an_honest_script_ends_with_one_share_of_each_device() {
 }
 
 #[test]
-fn split_views_of_the_survivors_do_not_gather_signatures_that_hold() {
+fn split_views_of_the_survivors_collect_no_valid_signatures() {
     let mut stage = Stage::masked(5, 3);
-    // Devices 0 and 1 are told that device 4 dropped out, the others that it survived: with shares of both
-    // kinds the server would unmask it.
+    // Devices 0 and 1 see device 4 as dropped out, the others see it as surviving. With shares of
+    // both kinds the server would unmask it.
     let (without, with) = (set(0..4), set(0..5));
     let mut signatures = BTreeMap::new();
     for i in 0..4 {
@@ -59,7 +59,7 @@ fn split_views_of_the_survivors_do_not_gather_signatures_that_hold() {
 }
 
 #[test]
-fn a_device_shown_too_few_signatures_keeps_its_shares() {
+fn a_device_with_too_few_signatures_reveals_no_shares() {
     let mut stage = Stage::masked(5, 3);
     let mut signatures = stage.attest_all(&set(0..5));
     while signatures.len() > 2 {
@@ -69,7 +69,7 @@ fn a_device_shown_too_few_signatures_keeps_its_shares() {
 }
 
 #[test]
-fn signatures_of_devices_that_are_no_survivors_do_not_count() {
+fn signatures_of_non_survivors_do_not_count() {
     let mut stage = Stage::masked(5, 3);
     let signatures = stage.attest_all(&set(0..5));
     let mut other = Stage::masked(5, 3);
@@ -79,7 +79,7 @@ fn signatures_of_devices_that_are_no_survivors_do_not_count() {
 }
 
 #[test]
-fn a_forged_signature_is_found() {
+fn a_forged_signature_is_detected() {
     let mut stage = Stage::masked(5, 3);
     let mut signatures = stage.attest_all(&set(0..5));
     signatures.insert(D4, signatures[&D1]);
@@ -94,18 +94,18 @@ fn a_device_signs_one_set_of_survivors_per_slot() {
 }
 
 #[test]
-fn both_shares_of_a_device_are_never_given() {
+fn both_shares_of_a_device_are_never_revealed() {
     let mut stage = Stage::masked(5, 3);
     let signatures = stage.attest_all(&set(0..5));
     stage.unmask(D0, signatures.clone()).expect("the seed's share");
-    // The slot is over: neither the same request nor one for the other share is heard.
+    // The slot is over, so neither a repeated request nor one for the other share is answered.
     assert_eq!(stage.unmask(D0, signatures.clone()).err(), Some(Abort::Unexpected));
     stage.unmask(D1, signatures).expect("the seed's share");
     assert_eq!(stage.attest(D1, set(0..4)).err(), Some(Abort::Unexpected));
 }
 
 #[test]
-fn a_slot_is_opened_once_and_in_its_turn() {
+fn slots_are_opened_once_and_in_order() {
     let mut stage = Stage::masked(5, 3);
     let signatures = stage.attest_all(&set(0..5));
     stage.unmask(D0, signatures).expect("slot 0 is done");
@@ -118,11 +118,11 @@ fn a_slot_is_opened_once_and_in_its_turn() {
 }
 
 #[test]
-fn a_device_given_its_own_eta_finds_nobody_who_signed_the_same() {
+fn a_device_with_a_different_eta_finds_no_matching_signatures() {
     let mut stage = Stage::shared(5, 3);
     for id in stage.ids() {
-        let eta: &[u8] = if id == D0 { b"an eta of its own" } else { b"eta" };
-        stage.ask(id, 0, set(0..5), eta).expect("the device cannot know");
+        let eta: &[u8] = if id == D0 { b"a different eta" } else { b"eta" };
+        stage.ask(id, 0, set(0..5), eta).expect("the device cannot detect it");
     }
     let signatures = stage.attest_all(&set(0..5));
     assert_eq!(stage.unmask(D0, signatures.clone()).err(), Some(Abort::BadSignature(D1)));
@@ -130,18 +130,18 @@ fn a_device_given_its_own_eta_finds_nobody_who_signed_the_same() {
 }
 
 #[test]
-fn a_survivor_set_below_the_threshold_is_refused() {
+fn a_survivor_set_below_the_threshold_is_rejected() {
     let mut stage = Stage::masked(5, 4);
     assert_eq!(stage.attest(D0, set(0..3)).err(), Some(Abort::TooFew { have: 3, need: 4 }));
     assert_eq!(stage.attest(D1, set([1])).err(), Some(Abort::TooFew { have: 1, need: 4 }));
 }
 
 #[test]
-fn a_survivor_set_below_the_policy_is_refused() {
-    // A low threshold does not help the server when the device insists on company.
+fn a_survivor_set_below_the_policy_is_rejected() {
+    // A low threshold does not help the server if the device's policy requires more members.
     let curious =
-        Adversary::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() };
-    let policy = Policy { min_members: 4, adversary: curious, ..policy() };
+        AdversaryModel::HonestButCurious { gamma: Permille::default().into(), delta: Permille::default() };
+    let policy = DevicePolicy { min_members: 4, adversary: curious, ..policy() };
     let mut stage = Stage::with(5, GraphRule::Full { threshold: 2 }, policy, 1);
     stage.share();
     for id in stage.ids() {
@@ -153,7 +153,7 @@ fn a_survivor_set_below_the_policy_is_refused() {
 }
 
 #[test]
-fn unknown_devices_among_the_survivors_are_found() {
+fn unknown_devices_among_the_survivors_are_detected() {
     let mut stage = Stage::masked(5, 3);
     assert_eq!(stage.attest(D0, set(0..6)).err(), Some(Abort::UnknownDevice(DeviceId(5))));
     let mut stage = Stage::shared(5, 3);
@@ -167,7 +167,7 @@ fn a_device_that_dropped_out_cannot_return() {
         stage.ask(DeviceId(i), 0, set(0..4), b"eta").expect("device 4 is gone");
     }
     assert_eq!(stage.attest(D1, set(0..5)).err(), Some(Abort::Returned(D4)));
-    // Gone in slot 0, back in slot 1.
+    // Dropped out in slot 0, listed again in slot 1.
     let signatures: BTreeMap<_, _> =
         [0, 2, 3].map(|i| (DeviceId(i), stage.attest(DeviceId(i), set([0, 2, 3])).expect("three"))).into();
     stage.unmask(D0, signatures).expect("three signatures");
@@ -175,7 +175,7 @@ fn a_device_that_dropped_out_cannot_return() {
 }
 
 #[test]
-fn a_device_that_is_left_out_says_nothing() {
+fn a_device_that_is_left_out_sends_nothing() {
     let mut stage = Stage::masked(5, 3);
     assert_eq!(stage.attest(D0, set(1..5)).err(), Some(Abort::LeftOut));
     let mut stage = Stage::shared(5, 3);
@@ -183,24 +183,24 @@ fn a_device_that_is_left_out_says_nothing() {
 }
 
 #[test]
-fn substituted_keys_of_a_neighbour_are_found() {
+fn replaced_keys_of_a_neighbour_are_detected() {
     let mut stage = Stage::new(5, 3);
-    // The server signs keys of its own making with a key of its own making.
+    // The server signs keys that it generated with a key that it generated.
     let mut forged = Stage::with(5, GraphRule::Full { threshold: 3 }, policy(), 2).keys;
     let mut keys = stage.keys.clone();
     keys.insert(D4, forged.remove(&D4).expect("on stage"));
     assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::BadSignature(D4)));
-    // Or shows one device's keys as another's.
+    // The server presents one device's keys as another's.
     let mut keys = stage.keys.clone();
     keys.insert(D4, keys[&DeviceId(3)].clone());
     assert_eq!(stage.tell(D1, ServerBody::Keys(keys)).err(), Some(Abort::BadSignature(D4)));
 }
 
 #[test]
-fn substituted_keys_of_the_device_itself_are_found() {
+fn replaced_keys_of_the_device_itself_are_detected() {
     let mut stage = Stage::new(5, 3);
     let mut keys = stage.keys.clone();
-    // A bundle that the device did sign, in another round.
+    // A bundle that the device signed in a different round.
     keys.insert(D0, Stage::with(5, GraphRule::Full { threshold: 3 }, policy(), 2).keys[&D0].clone());
     assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::OwnKeys));
     let mut keys = stage.keys.clone();
@@ -209,7 +209,7 @@ fn substituted_keys_of_the_device_itself_are_found() {
 }
 
 #[test]
-fn devices_that_the_server_made_up_are_found() {
+fn devices_invented_by_the_server_are_detected() {
     let mut stage = Stage::new(5, 3);
     let mut keys = stage.keys.clone();
     keys.remove(&D4);
@@ -220,7 +220,7 @@ fn devices_that_the_server_made_up_are_found() {
     assert_eq!(stage.tell(D1, ServerBody::Keys(keys)).err(), Some(Abort::TooMany { have: 6, cohort: 5 }));
 }
 
-/// A bundle of device 4, which colludes: 32 bytes of its contents are replaced, and it signs the rest anew.
+/// A bundle of device 4, which colludes: 32 bytes are replaced, and device 4 signs the result.
 fn resigned(stage: &Stage, at: usize, replacement: [u8; 32]) -> KeyBundle {
     let params = stage.devices[&D4].params().digest();
     let mut bytes = stage.keys[&D4].as_bytes().to_vec();
@@ -234,8 +234,8 @@ fn resigned(stage: &Stage, at: usize, replacement: [u8; 32]) -> KeyBundle {
 }
 
 #[test]
-fn public_keys_with_which_nothing_can_be_agreed_are_refused_even_under_a_signature() {
-    // X25519 of small order; coefficients of ML-KEM that are not below 3329.
+fn signed_but_invalid_agreement_keys_are_rejected() {
+    // X25519 of small order, and ML-KEM coefficients that are not below 3329.
     for (at, replacement) in [(0, [0; 32]), (32, [0xff; 32])] {
         let mut stage = Stage::new(5, 3);
         let mut keys = stage.keys.clone();
@@ -246,7 +246,7 @@ fn public_keys_with_which_nothing_can_be_agreed_are_refused_even_under_a_signatu
 
 #[test]
 fn a_device_whose_box_did_not_open_cannot_be_active() {
-    // The server spoils the box, and asks for an input all the same: the two have no mask in common.
+    // The server spoils the box and still asks for an input. The two devices have no common mask.
     let mut stage = Stage::new(5, 3);
     stage.share();
     let mut boxes = stage.boxes_for(D0);
@@ -258,23 +258,23 @@ fn a_device_whose_box_did_not_open_cannot_be_active() {
 }
 
 #[test]
-fn boxes_come_once_whether_early_or_not() {
+fn each_box_is_accepted_once_early_or_not() {
     let mut prepared = Stage::new(5, 3);
     prepared.share();
     let all = prepared.boxes_for(D0);
     let early = |from| ServerBody::EarlyShares(BTreeMap::from([(from, all[&D1].clone())]));
     let whole = || ServerBody::Shares(all.clone());
-    // What a device says to the last of some messages.
+    // Returns a device's answer to the last of some messages.
     let answer = |script: Vec<ServerBody>| {
         let mut stage = Stage::new(5, 3);
         stage.share();
         script.into_iter().map(|body| stage.tell(D0, body)).last().expect("a message")
     };
-    assert!(answer(vec![early(D1)]).expect("some").is_empty(), "more are to come");
-    // Another box of the same device would replace the shares that the first one brought.
+    assert!(answer(vec![early(D1)]).expect("some").is_empty(), "more boxes follow");
+    // A second box of the same device would replace the shares of the first one.
     assert_eq!(answer(vec![early(D1), early(D1)]).err(), Some(Abort::Unexpected));
     assert_eq!(answer(vec![early(D1), whole()]).err(), Some(Abort::Unexpected));
-    // Messages that bring nothing could go on for ever, and the device would wait.
+    // Messages without new boxes could continue forever while the device waits.
     let nothing = ServerBody::EarlyShares(BTreeMap::new());
     assert_eq!(answer(vec![nothing]).err(), Some(Abort::Unexpected));
     assert_eq!(answer(vec![early(DeviceId(9))]).err(), Some(Abort::UnknownDevice(DeviceId(9))));
@@ -285,9 +285,9 @@ fn boxes_come_once_whether_early_or_not() {
 }
 
 #[test]
-fn a_round_with_fewer_members_than_the_policy_allows_is_left() {
-    // Three would meet the threshold, but the device insists on four.
-    let policy = Policy { min_members: 4, ..policy() };
+fn a_round_with_fewer_members_than_the_policy_allows_is_aborted() {
+    // Three members meet the threshold, but the policy requires four.
+    let policy = DevicePolicy { min_members: 4, ..policy() };
     let mut stage = Stage::with(5, GraphRule::Full { threshold: 3 }, policy, 1);
     let mut keys = stage.keys.clone();
     keys.retain(|&id, _| id < DeviceId(3));
@@ -303,7 +303,7 @@ fn fewer_members_than_the_threshold_get_no_shares() {
 }
 
 #[test]
-fn messages_of_another_round_or_session_are_not_heard() {
+fn messages_of_a_different_round_or_session_are_rejected() {
     let mut stage = Stage::masked(5, 3);
     let survivors = || ServerBody::Survivors { slot: 0, survivors: set(0..5) };
     let stale = RoundId { round: 0, ..stage.round };
@@ -315,19 +315,19 @@ fn messages_of_another_round_or_session_are_not_heard() {
 #[test]
 fn a_round_is_not_joined_twice() {
     let stage = Stage::new(5, 3);
-    let identity = Identity::from_secret(D0, &[1; 32]);
-    let mut enrolment = Enrolment::new(Arc::new(identity), Arc::clone(&stage.roster), [9; 16], policy());
+    let identity = SigningIdentity::from_secret(D0, &[1; 32]);
+    let mut participant = Participant::new(Arc::new(identity), Arc::clone(&stage.roster), [9; 16], policy());
     let graph = GraphRule::Full { threshold: 3 };
     let params =
-        RoundParams { id: stage.round, suite: Suite::default(), cohort: 5, graph, slots: 2, draw: None };
+        RoundParams { id: stage.round, suite: MaskSuite::default(), cohort: 5, graph, slots: 2, draw: None };
     let mut rng = ChaCha20Rng::seed_from_u64(1);
-    enrolment.join(&params, Duration::ZERO, &mut rng).expect("the first time");
-    let again = enrolment.join(&params, Duration::ZERO, &mut rng).err();
+    participant.join(&params, Duration::ZERO, &mut rng).expect("the first time");
+    let again = participant.join(&params, Duration::ZERO, &mut rng).err();
     assert_eq!(again, Some(RefusedRound::Stale { round: 1, last: 1 }));
 }
 
 #[test]
-fn replayed_attestations_of_an_old_round_do_not_hold() {
+fn replayed_attestations_of_an_old_round_are_invalid() {
     let mut old = Stage::masked(5, 3);
     let replayed = old.attest_all(&set(0..5));
     let mut stage = Stage::with(5, GraphRule::Full { threshold: 3 }, policy(), 2);
@@ -341,10 +341,10 @@ fn replayed_attestations_of_an_old_round_do_not_hold() {
 }
 
 #[test]
-fn shares_that_were_changed_or_come_from_somebody_else_are_complained_of() {
+fn modified_and_misattributed_shares_cause_complaints() {
     let complaints = |said: Result<Vec<DeviceBody>, Abort>| match said.expect("not the end").pop() {
         Some(DeviceBody::Confirm { complaints, .. }) => complaints,
-        other => panic!("{other:?} in place of a confirmation"),
+        other => panic!("expected a confirmation, got {other:?}"),
     };
     let mut stage = Stage::new(5, 3);
     stage.share();
@@ -356,7 +356,7 @@ fn shares_that_were_changed_or_come_from_somebody_else_are_complained_of() {
     let mut boxes = stage.boxes_for(D1);
     boxes.insert(D0, boxes[&D4].clone());
     assert_eq!(complaints(stage.tell(D1, ServerBody::Shares(boxes))), set([0]));
-    // With so many closed boxes that its own secrets are in danger, a device leaves.
+    // If too many boxes do not open, the device's own secrets are at risk, and it aborts.
     let closed = stage.boxes_for(DeviceId(2)).into_keys().map(|id| (id, vec![0; 176].into())).collect();
     let too_few = Abort::TooFew { have: 1, need: 3 };
     assert_eq!(stage.tell(DeviceId(2), ServerBody::Shares(closed)).err(), Some(too_few));
@@ -370,7 +370,7 @@ fn shares_that_were_changed_or_come_from_somebody_else_are_complained_of() {
 }
 
 #[test]
-fn a_neighbour_whose_shares_were_held_back_cannot_be_active() {
+fn a_neighbour_whose_shares_are_withheld_cannot_be_active() {
     let mut stage = Stage::new(5, 3);
     stage.share();
     let mut boxes = stage.boxes_for(D0);
@@ -382,14 +382,14 @@ fn a_neighbour_whose_shares_were_held_back_cannot_be_active() {
 }
 
 #[test]
-fn a_vector_longer_than_the_policy_allows_is_refused() {
+fn a_vector_longer_than_the_policy_allows_is_rejected() {
     let mut stage = Stage::shared(5, 3);
     let open = ServerBody::OpenSlot { slot: 0, ring: Ring::Z64, len: 1001, active: set(0..5) };
     assert_eq!(stage.tell(D0, open).err(), Some(Abort::TooLong { len: 1001, limit: 1000 }));
 }
 
 #[test]
-fn a_server_that_falls_silent_is_left() {
+fn a_device_aborts_when_the_server_is_silent() {
     let mut stage = Stage::masked(5, 3);
     let device = stage.devices.get_mut(&D0).expect("on stage");
     let deadline = device.poll_timeout().expect("patience is finite");
@@ -404,29 +404,29 @@ fn a_server_that_falls_silent_is_left() {
 }
 
 #[test]
-fn duplicate_ids_do_not_come_through_the_wire() {
+fn duplicate_ids_are_rejected_by_the_decoder() {
     let round = RoundId { session: [9; 16], round: 1 };
     let message = |survivors| ServerMessage { round, body: ServerBody::Survivors { slot: 0, survivors } };
     let mut bytes = encode_server(&message(set([1, 2]))).to_vec();
     assert!(decode_server(bytes.clone().into(), 1000).is_ok());
-    // The last id ends the message: make it a second 1.
+    // The last id ends the message. Make it a second 1.
     let last = bytes.len() - 4;
     bytes[last] = 1;
     assert_eq!(decode_server(bytes.into(), 1000).err(), Some(WireError::Field("survivors")));
     assert!(DeviceSet::try_from(vec![D1, D1]).is_err());
 }
 
-/// Devices on a sparse graph, whose commitments the server has.
+/// Devices on a sparse graph whose commitments the server has.
 fn sparse(n: u32) -> (Stage, BTreeMap<DeviceId, [u8; 32]>) {
     let share = Permille::new(50).expect("five in a hundred");
-    let adversary = Adversary::HonestButCurious { gamma: share.into(), delta: share };
+    let adversary = AdversaryModel::HonestButCurious { gamma: share.into(), delta: share };
     let graph = GraphRule::HonestButCurious { gamma: share.into(), delta: share };
-    let stage = Stage::with(n, graph, Policy { adversary, ..policy() }, 1);
+    let stage = Stage::with(n, graph, DevicePolicy { adversary, ..policy() }, 1);
     let commitments = stage.keys.iter().map(|(&id, keys)| (id, KeyBundle::nonce_commitment(keys))).collect();
     (stage, commitments)
 }
 
-/// The same devices, having revealed their parts of the graph's randomness.
+/// The same devices after they have revealed their nonces.
 fn revealed(n: u32) -> (Stage, BTreeMap<DeviceId, Reveal>) {
     let (mut stage, commitments) = sparse(n);
     let mut nonces = BTreeMap::new();
@@ -439,7 +439,7 @@ fn revealed(n: u32) -> (Stage, BTreeMap<DeviceId, Reveal>) {
 }
 
 #[test]
-fn the_graph_cannot_be_steered_after_the_commitments() {
+fn the_graph_cannot_be_changed_after_the_commitments() {
     let (mut stage, mut nonces) = revealed(4);
     nonces.insert(D1, Reveal::from([0; 96]));
     assert_eq!(stage.tell(D0, ServerBody::Reveals(nonces)).err(), Some(Abort::BadCommitment(D1)));
@@ -451,7 +451,7 @@ fn the_graph_cannot_be_steered_after_the_commitments() {
     assert_eq!(stage.tell(D0, ServerBody::Commitments(commitments)).err(), Some(Abort::OwnKeys));
 }
 
-/// What a device would commit to if its part of the graph's randomness were `nonce`.
+/// A device's commitment if its contribution to the graph's randomness were `nonce`.
 fn commitment(params: &[u8; 32], id: DeviceId, nonce: &[u8; 32]) -> [u8; 32] {
     let part = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes(), bytes].concat();
     let id = u64::from(id.0).to_le_bytes();
@@ -460,14 +460,15 @@ fn commitment(params: &[u8; 32], id: DeviceId, nonce: &[u8; 32]) -> [u8; 32] {
 }
 
 #[test]
-fn the_server_cannot_commit_in_the_name_of_a_neighbour() {
-    // A nonce of the server's choice for device 1, committed to and revealed: only its signature is missing.
+fn the_server_cannot_commit_for_a_neighbour() {
+    // The server commits to a nonce for device 1 and reveals it, but lacks the device's signature.
     let (mut stage, mut commitments) = sparse(4);
     let params = stage.devices[&D0].params().digest();
     commitments.insert(D1, commitment(&params, D1, &[7; 32]));
     let mut nonces = BTreeMap::from([(D1, Reveal::from([7; 96]))]);
     for id in [0, 2, 3].map(DeviceId) {
-        let said = stage.tell(id, ServerBody::Commitments(commitments.clone())).expect("it cannot know yet");
+        let said =
+            stage.tell(id, ServerBody::Commitments(commitments.clone())).expect("it cannot detect it yet");
         let [DeviceBody::Reveal(nonce)] = said[..] else { panic!("a device reveals its nonce") };
         nonces.insert(id, nonce);
     }
@@ -476,7 +477,7 @@ fn the_server_cannot_commit_in_the_name_of_a_neighbour() {
 }
 
 #[test]
-fn neighbours_on_a_sparse_graph_are_those_of_the_graph() {
+fn keys_on_a_sparse_graph_must_be_those_of_the_neighbours() {
     let (mut stage, nonces) = revealed(4);
     for id in stage.ids() {
         stage.tell(id, ServerBody::Reveals(nonces.clone())).expect("honest so far");
@@ -490,7 +491,7 @@ fn neighbours_on_a_sparse_graph_are_those_of_the_graph() {
 }
 
 #[test]
-fn a_sparse_graph_is_not_skipped_and_a_full_one_not_thinned() {
+fn the_server_cannot_switch_between_sparse_and_full_graphs() {
     let (mut stage, _) = sparse(4);
     let keys = stage.keys.clone();
     assert_eq!(stage.tell(D0, ServerBody::Keys(keys)).err(), Some(Abort::Unexpected));

@@ -1,4 +1,4 @@
-//! The crate does no I/O: no socket, no file, no clock, no randomness of its own, no runtime.
+//! The crate performs no I/O: no socket, file, clock, system randomness or runtime.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_sources_name_no_clock_no_socket_no_file_and_no_runtime() {
+fn the_sources_use_no_clock_socket_file_or_runtime() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = root.join("Cargo.toml");
     for file in sources(&root.join("src")).into_iter().chain([manifest]) {

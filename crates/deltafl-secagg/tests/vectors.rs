@@ -1,19 +1,21 @@
-//! Published vectors: whole rounds from a seeded generator, message by message (`vectors/*.json`).
+//! Published vectors: complete rounds from a seeded generator, message by message
+//! (`vectors/*.json`).
 //!
-//! `UPDATE_VECTORS=1` writes them anew. `vectors/check.py` recomputes every sum from the messages alone, with
-//! its own protobuf reader, field, HKDF, AES and ChaCha20. Agreement is between devices, and no part of it.
+//! `UPDATE_VECTORS=1` regenerates them. `vectors/check.py` recomputes every sum from the messages,
+//! with its own protobuf reader, field, HKDF, AES and ChaCha20. It does not cover key agreement,
+//! which takes place between devices.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::graph::{Colluding, GraphRule, Permille};
+use deltafl_secagg::graph::{CollusionBound, GraphRule, Permille};
 use deltafl_secagg::identity::DeviceId;
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::params::RoundId;
 use deltafl_secagg::server::PhaseName;
-use deltafl_secagg::simulate::{Config, Drop, Round};
+use deltafl_secagg::simulate::{DropOut, SimulatedRound, SimulationConfig};
 use rand_core::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
@@ -22,7 +24,7 @@ const SECOND_LEN: u32 = 21;
 
 struct Vector {
     name: &'static str,
-    suite: Suite,
+    suite: MaskSuite,
     graph: GraphRule,
     drops: &'static [(u32, PhaseName)],
 }
@@ -32,32 +34,32 @@ fn vectors() -> [Vector; 5] {
     [
         Vector {
             name: "active-aegis",
-            suite: Suite::Aegis128X4,
-            graph: GraphRule::Active { gamma: Colluding::Devices(1), delta: tenth },
+            suite: MaskSuite::Aegis128X4,
+            graph: GraphRule::Active { gamma: CollusionBound::Devices(1), delta: tenth },
             drops: &[(2, PhaseName::MaskedInput(0)), (1, PhaseName::Confirm)],
         },
         Vector {
             name: "full-aes",
-            suite: Suite::Aes128Ctr,
+            suite: MaskSuite::Aes128Ctr,
             graph: GraphRule::Full { threshold: 3 },
             drops: &[(3, PhaseName::MaskedInput(0)), (8, PhaseName::Unmask(0))],
         },
         Vector {
             name: "full-chacha",
-            suite: Suite::ChaCha20,
+            suite: MaskSuite::ChaCha20,
             graph: GraphRule::Full { threshold: 3 },
             drops: &[(5, PhaseName::Share), (3, PhaseName::MaskedInput(1))],
         },
         Vector {
             name: "committed-aes",
-            suite: Suite::Aes128Ctr,
+            suite: MaskSuite::Aes128Ctr,
             graph: GraphRule::HonestButCurious { gamma: tenth.into(), delta: tenth },
             drops: &[(13, PhaseName::Reveal), (8, PhaseName::MaskedInput(1))],
         },
         Vector {
             name: "active-aes",
-            suite: Suite::Aes128Ctr,
-            graph: GraphRule::Active { gamma: Colluding::Devices(1), delta: tenth },
+            suite: MaskSuite::Aes128Ctr,
+            graph: GraphRule::Active { gamma: CollusionBound::Devices(1), delta: tenth },
             drops: &[(2, PhaseName::MaskedInput(0)), (1, PhaseName::Confirm)],
         },
     ]
@@ -77,13 +79,13 @@ fn hex(bytes: &[u8]) -> String {
 /// Two slots, one in each ring, on six devices.
 fn record(vector: &Vector) -> Value {
     let ids = [1, 2, 3, 5, 8, 13].map(DeviceId);
-    let drops: Vec<Drop> =
-        vector.drops.iter().map(|&(id, before)| Drop { device: DeviceId(id), before }).collect();
+    let drops: Vec<DropOut> =
+        vector.drops.iter().map(|&(id, before)| DropOut { device: DeviceId(id), before }).collect();
     let id = RoundId { session: *b"a known session!", round: 7 };
     let (suite, graph) = (vector.suite, vector.graph);
-    let config = Config { id, suite, graph, slots: 2, min_members: 2, record: true };
+    let config = SimulationConfig { id, suite, graph, slots: 2, min_members: 2, record: true };
     let mut rng = ChaCha20Rng::seed_from_u64(2017);
-    let mut round = Round::new(&config, &ids, &drops, &mut rng).expect("enough devices");
+    let mut round = SimulatedRound::new(&config, &ids, &drops, &mut rng).expect("enough devices");
     let mut inputs = json!({});
     let mut slots = Vec::new();
 
@@ -116,7 +118,7 @@ fn record(vector: &Vector) -> Value {
 }
 
 #[test]
-fn rounds_from_the_published_seed_are_the_published_rounds() {
+fn rounds_from_the_published_seeds_match_the_published_vectors() {
     for vector in vectors() {
         let file = path(&format!("{}.json", vector.name));
         let recorded = record(&vector);
@@ -132,19 +134,14 @@ fn rounds_from_the_published_seed_are_the_published_rounds() {
 
 #[test]
 fn an_independent_reader_recomputes_the_sums_from_the_messages() {
-    let Ok(version) = Command::new("python3").arg("--version").output() else {
-        println!("skipped: there is no python3 here");
-        return;
-    };
-    println!("{}", String::from_utf8_lossy(&version.stdout));
     for vector in vectors() {
         let check = Command::new("python3")
             .arg(path("check.py"))
             .arg(path(&format!("{}.json", vector.name)))
             .output()
-            .expect("python3 ran before");
-        let said =
+            .expect("this test needs python3");
+        let printed =
             format!("{}{}", String::from_utf8_lossy(&check.stdout), String::from_utf8_lossy(&check.stderr));
-        assert!(check.status.success(), "{}: {said}", vector.name);
+        assert!(check.status.success(), "{}: {printed}", vector.name);
     }
 }

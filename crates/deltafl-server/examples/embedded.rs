@@ -6,14 +6,13 @@ use std::error::Error;
 use std::sync::Arc;
 
 use deltafl::algorithm::{Quantile, Tail, Track};
-use deltafl::cohort::{Availability, Sampling};
 use deltafl::model::Tensor;
 use deltafl::terms::Terms;
 use deltafl::trainer::Work;
-use deltafl::training::{Local, Plan, Records, State, TrackState, train};
+use deltafl::training::{Plan, Records, State, train};
 use deltafl_server::engine::Rules;
 use deltafl_server::serve::{Host, Introduction, Setup};
-use deltafl_wire::{loopback, roster::Edition};
+use deltafl_wire::{loopback, roster::RosterVersion};
 
 /// Trains two levels over some rounds with the devices of these names.
 pub(crate) fn serve(
@@ -22,27 +21,20 @@ pub(crate) fn serve(
     started: impl FnOnce(&Host),
 ) -> Result<State, Box<dyn Error>> {
     let tail = Tail { quantile: Quantile::Private(Default::default()), ..Tail::new(0.5.try_into()?) };
-    let plan = Plan {
-        rounds: 20,
-        sampling: Sampling { cohort_size: 4, with_replacement: false, availability: Availability::default() },
-        local: Local { work: Work::Epochs(5), batch: 1, learning_rate: 0.1, decay: None },
-        evaluate_every: 20,
-        held_out: None,
-        terms: Terms::PRIVATE,
-        tracks: vec![Track::fed_avg(), tail.into()],
-    };
+    // The two tracks take turns.
+    let plan = Plan::builder().rounds(40).cohort(4).work(Work::Epochs(5)).batch(1).terms(Terms::PRIVATE);
+    let plan = plan.track(Track::fed_avg()).track(tail).build()?;
     let introduction =
         Introduction { experiment: "points".into(), params: 2, ..Introduction::new("points")? };
     let roster =
-        loopback::roster(Edition { version: 1, expires: u64::MAX }, names.iter().copied(), |_| false)?;
+        loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, names.iter().copied(), |_| false)?;
     let runtime = tokio::runtime::Runtime::new()?;
     let _entered = runtime.enter();
     let mut host = runtime.block_on(Host::start(Setup::loopback(address.parse()?, introduction), &roster))?;
     started(&host);
     let mut devices = host.engine(Rules::new(4, names.len()), Arc::default()).ok_or("asked for once")?;
-    let start = TrackState::new(vec![0.0; 2].into());
-    let tensors = [Tensor::new("slope", &[1]), Tensor::new("intercept", &[1])].into();
-    let mut state = State { seed: 1, round: 0, tensors, tracks: vec![start; 2] };
+    let tensors = vec![Tensor::new("slope", &[1]), Tensor::new("intercept", &[1])];
+    let mut state = plan.start_from(1, vec![0.0; 2].into(), tensors);
     train(&mut devices, &plan, &mut state, &mut Records::default())?;
     runtime.block_on(host.shut_down());
     Ok(state)

@@ -97,7 +97,7 @@ impl Authority {
 
     /// The fingerprint of its certificate: what a token pins.
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(&self.certificate)
+        Fingerprint::for_certificate(&self.certificate)
     }
 
     /// The Ed25519 key that verifies what [`Self::sign`] signs.

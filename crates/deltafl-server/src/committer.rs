@@ -8,10 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use deltafl::algorithm::TrackLabel;
-use deltafl::exchange::SplitEvaluation;
 use deltafl::model::ModelSpec;
-use deltafl::superquantile::LossDistribution;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey};
+use deltafl::training::{Event, LossReporting, Observer, ObserverError, RoundRecord, State, TrainOptions};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::{RoundLine, RunFolder, RunFolderError};
 use deltafl_wire::contract::DataContract;
@@ -238,8 +236,19 @@ impl<'a> RoundCommitter<'a> {
     }
 }
 
-impl Observer for RoundCommitter<'_> {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
+impl RoundCommitter<'_> {
+    /// The options with which [`train_with`](deltafl::training::train_with) sends the events that a
+    /// committer needs.
+    ///
+    /// All losses are reported in rounds that start from a published version of the params, and in
+    /// the last round, whose params are closest to the last version.
+    pub fn train_options(&self) -> TrainOptions {
+        let losses = if self.survey { LossReporting::AllWhenEvaluated } else { LossReporting::Known };
+        TrainOptions { checkpoint_every_round: true, losses }
+    }
+
+    /// Stores the records of a round until the next commit.
+    fn round(&mut self, records: &[RoundRecord]) -> Result<(), ObserverError> {
         let seconds = self.lap.elapsed().as_secs_f64();
         self.folder.append(records, seconds)?;
         let line = |record: &RoundRecord| RoundLine { record: record.clone(), seconds };
@@ -248,14 +257,10 @@ impl Observer for RoundCommitter<'_> {
             (self.heard)(record, seconds);
         }
         self.lap = Instant::now();
-        let stop = self.stop.load(Ordering::Relaxed);
-        Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    }
-
-    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
         Ok(())
     }
 
+    /// Commits the events since the last commit.
     fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
         let phases = self.host.status().borrow().phases.clone();
         self.runtime.block_on(self.run.commit(self.lease, state, &self.observed, &phases))?;
@@ -263,20 +268,23 @@ impl Observer for RoundCommitter<'_> {
         self.host.set_newest(state);
         Ok(self.folder.checkpoint(state)?)
     }
+}
 
-    /// Everybody's when the params that the round starts from are a version that devices pull, and in the last round: its
-    /// params are the nearest to the last version that a cohort is asked about.
-    fn survey(&self, round: u64) -> Survey {
-        let published = self.run.publishes(round) || round + 1 == self.run.rounds;
-        if self.survey && published { Survey::All } else { Survey::Known }
-    }
-
-    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        self.observed.losses.push(RoundLosses { round, tracks: tracks.to_vec() });
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        true
+impl Observer for RoundCommitter<'_> {
+    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+        match event {
+            Event::Losses { round, tracks } => {
+                self.observed.losses.push(RoundLosses { round, tracks: tracks.to_vec() });
+            }
+            Event::RoundFinished { records } => {
+                self.round(records)?;
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Event::Checkpoint { state } => self.checkpoint(state)?,
+            _ => {}
+        }
+        Ok(ControlFlow::Continue(()))
     }
 }

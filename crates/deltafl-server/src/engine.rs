@@ -1,7 +1,7 @@
 //! The engine whose devices are at the other end of a connection that they opened.
 //!
 //! The round loop runs on a thread of its own and asks as it asks any engine; the answers are the same integers, so the
-//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/threat-model.md says.
+//! bits are those of a simulation. What the server learns of one device, and under which settings, docs/src/explanation/threat-model.md says.
 
 mod open_losses;
 mod plausible;
@@ -16,22 +16,22 @@ use std::time::Duration;
 
 use deltafl::data::Split;
 use deltafl::exchange::{
-    Drawn, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Sum, Traffic,
+    CohortMember, CohortSum, Exchange, ExchangeError, Reachable, Round, SLOTS, SplitEvaluation, Traffic,
 };
 use deltafl::params::Params;
-use deltafl::question::{Ask, Query, encode};
+use deltafl::question::{Ask, Query, RoundKey, encode};
 use deltafl::superquantile::DeviceLoss;
 use deltafl::training::State;
-pub use deltafl_secagg::draw::Chain;
-use deltafl_secagg::draw::{self, Draws, Opening};
+pub use deltafl_secagg::draw::DrawChain;
+use deltafl_secagg::draw::{self, DrawCommitment, DrawOpening};
 pub use deltafl_secagg::graph::Permille;
 use deltafl_secagg::identity::DeviceId;
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::DeviceSet;
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::RingVector;
-use deltafl_secagg::server::{ServerConfig, Verdict};
-use deltafl_wire::blob_of;
+use deltafl_secagg::server::{RoundFailure, ServerConfig};
+use deltafl_wire::params_blob;
 use deltafl_wire::proto;
 use deltafl_wire::roster::session_under;
 use tokio::time::Instant;
@@ -40,7 +40,7 @@ pub use self::plausible::Implausible;
 pub use self::rules::Rules;
 pub use self::under_way::RoundJournal;
 use self::under_way::{BegunOtherwise, UnderWay};
-use self::waiting::GLANCE;
+use self::waiting::{GLANCE, WaitingLog};
 
 use crate::hub::{Purpose, Status};
 use crate::refusal::Refusal;
@@ -52,7 +52,7 @@ use crate::store::{Slot, SlotKey, StoreError};
 enum Failed {
     /// Secure aggregation ended without one.
     #[error(transparent)]
-    Verdict(#[from] Verdict),
+    Verdict(#[from] RoundFailure),
     /// It came, and is not to be believed.
     #[error("the sum is not to be believed: {0}")]
     Implausible(#[from] Implausible),
@@ -70,13 +70,15 @@ pub struct Remote {
     rules: Rules,
     /// Raised to end the run.
     stop: Arc<AtomicBool>,
+    /// The run of the federation, counted from 0: a device answers each round of it once.
+    run: u64,
     /// Counts key set-ups: a device takes part in each once.
     setups: u64,
     /// Counts questions of open mode.
     asked: u64,
     current: Option<Current>,
     /// What draws cohorts, where the roster says so.
-    chain: Option<Chain>,
+    chain: Option<DrawChain>,
     /// The round that was begun last without coming to its end, and how many cohorts came to no sum.
     failed: ((u64, u64), u32),
     under_way: UnderWay,
@@ -108,6 +110,7 @@ impl Remote {
             line,
             rules,
             stop,
+            run: 0,
             setups: 0,
             asked: 0,
             current: None,
@@ -122,6 +125,12 @@ impl Remote {
     #[must_use]
     pub fn kept_in(self, journal: RoundJournal) -> Self {
         Self { journal: Some(journal), ..self }
+    }
+
+    /// Trains the seeds that follow as this run of the federation, counted from 0. Run numbers only grow, and the authority has
+    /// signed how many there may be ([`Host::runs`](crate::serve::Host::runs)): devices refuse others.
+    pub fn set_run(&mut self, run: u64) {
+        self.run = run;
     }
 
     /// Begins or goes on with the seed of this state: tells devices its params, and reads what a server before this one left of a
@@ -147,12 +156,12 @@ impl Remote {
 
     /// Draws cohorts by this chain wherever the roster names its commitment.
     #[must_use]
-    pub fn drawing_by(self, chain: Chain) -> Self {
+    pub fn drawing_by(self, chain: DrawChain) -> Self {
         Self { chain: Some(chain), ..self }
     }
 
     /// What opens the draw of a set-up; `None` where the roster names no draws, or another chain's.
-    fn opening(&self, setup: u64) -> Option<(Draws, Opening)> {
+    fn opening(&self, setup: u64) -> Option<(DrawCommitment, DrawOpening)> {
         let known = self.line.hub.known();
         let (draws, opening) = (*known.keys.draws()?, self.chain.as_ref()?.opening(setup)?);
         draws.verifies(setup, &opening).then_some((draws, opening))
@@ -170,7 +179,8 @@ impl Remote {
     }
 
     fn check_stop(&self) -> Result<(), ExchangeError> {
-        if self.stop.load(Ordering::Relaxed) {
+        // Devices do not come back to a server that was shut down: nothing is left to wait for.
+        if self.stop.load(Ordering::Relaxed) || self.line.hub.is_closed() {
             let source = Box::new(ShuttingDown);
             return Err(ExchangeError::Transport { context: "no further round was begun", source });
         }
@@ -213,7 +223,7 @@ impl Remote {
     }
 
     /// Keys with a free slot: those of the present round, or new ones.
-    fn ready(&mut self, round: &Round<'_>) -> Result<Current, Verdict> {
+    fn ready(&mut self, round: &Round<'_>) -> Result<Current, RoundFailure> {
         let key = (round.seed, round.index);
         let mut present: DeviceSet = round
             .cohort
@@ -237,7 +247,7 @@ impl Remote {
         let cohort = u32::try_from(present.len()).unwrap_or(u32::MAX);
         let params = RoundParams {
             id: RoundId { session, round: self.setups },
-            suite: Suite::default(),
+            suite: MaskSuite::default(),
             cohort,
             graph: self.rules.guard.graph(cohort, self.rules.dropping),
             slots: SLOTS,
@@ -270,9 +280,9 @@ impl Remote {
         Ok(key)
     }
 
-    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, Failed> {
+    fn slot(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, Failed> {
         let key = (round.seed, round.index);
-        let canonical = encode(&round.key(), queries);
+        let canonical = encode(&RoundKey { run: self.run, ..round.key() }, queries);
         let signed = blake3::hash(&canonical);
         let cohort: BTreeSet<u32> = round.cohort.iter().map(|drawn| drawn.device.0).collect();
         self.under_way.turn_to(key);
@@ -305,7 +315,8 @@ impl Remote {
         if current.slots_left == SLOTS - 1 {
             // Parameters travel once per round, to whoever set up keys.
             let fetched = current.protocol.active().len() as u64;
-            traffic.bytes_down += fetched * distinct(queries).map(|params| blob_of(params).len).sum::<u64>();
+            traffic.bytes_down +=
+                fetched * distinct(queries).map(|params| params_blob(params).len).sum::<u64>();
         }
         let RingVector::Z64(values) = sum.sum else { unreachable!("the slot was opened in Z_2^64") };
         let answered = sum.survivors.len() as u64;
@@ -315,9 +326,9 @@ impl Remote {
             rest = behind;
             let traffic = traffic.part(i as u64, queries.len() as u64);
             // What devices remember stays with them.
-            Sum { values: values.to_vec(), answered, traffic, remembered: Vec::new() }
+            CohortSum { values: values.to_vec(), answered, traffic, remembered: Vec::new() }
         };
-        let sums: Vec<Sum> = queries.iter().enumerate().map(part).collect();
+        let sums: Vec<CohortSum> = queries.iter().enumerate().map(part).collect();
         for (query, sum) in queries.iter().zip(&sums) {
             let step = plausible::Step { most: self.rules.max_step, clip: round.terms.clip };
             if let Err(implausible) = plausible::check(query, sum, round.cohort.len(), step) {
@@ -336,9 +347,9 @@ impl Remote {
 }
 
 /// The sum over nobody.
-fn nothing(query: &Query) -> Sum {
+fn nothing(query: &Query) -> CohortSum {
     let traffic = Traffic::default();
-    Sum { values: vec![0; query.answer_len()], answered: 0, traffic, remembered: Vec::new() }
+    CohortSum { values: vec![0; query.answer_len()], answered: 0, traffic, remembered: Vec::new() }
 }
 
 /// What a sum is for, to those who watch.
@@ -365,7 +376,7 @@ impl Exchange for Remote {
     }
 
     /// Nobody is told before the round begins: who is there by then is not known yet.
-    fn announce(&mut self, _: &[Drawn]) {}
+    fn announce(&mut self, _: &[CohortMember]) {}
 
     /// Waits until as many devices are ready as a round needs. Here alone a server that is to stop does so: a round that has
     /// begun is finished, because devices would not answer its questions again.
@@ -385,11 +396,13 @@ impl Exchange for Remote {
                 return self.others();
             }
         }
+        let mut log = WaitingLog::new(self.rules.present);
         loop {
             self.check_stop()?;
             if self.line.wait_for(self.rules.present, Instant::now() + GLANCE) {
                 return Ok(Reachable::Some(self.drawn(self.line.hub.ready())));
             }
+            log.note(&self.line.hub);
         }
     }
 
@@ -405,7 +418,7 @@ impl Exchange for Remote {
         Ok(self.open_losses(round, tracks))
     }
 
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError> {
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError> {
         Self::check_cohort(round)?;
         if self.is_given_up((round.seed, round.index)) {
             return Ok(queries.iter().map(nothing).collect());

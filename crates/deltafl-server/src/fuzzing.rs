@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use bytes::{Buf, Bytes};
-use deltafl_secagg::identity::{DeviceId, Roster as Keys};
+use deltafl_secagg::identity::{DeviceId, KeyRoster};
 use deltafl_wire::enrolment::{EnrolAnswer, EnrolRequest};
 use deltafl_wire::identity::{
     CertificateDer, DeviceName, DeviceRequest, FederationName, Token, Validity, from_bytes_hex, from_pem,
@@ -14,7 +14,7 @@ use deltafl_wire::proto::{
     from_device, from_server,
 };
 use deltafl_wire::roster::Roster;
-use deltafl_wire::{Assembly, BlobId, hash, question as checked};
+use deltafl_wire::{BlobId, Reassembly, hash, parse_question as checked};
 use prost::Message;
 
 use crate::authority::{Authority, Peer};
@@ -24,7 +24,7 @@ const LIMIT: usize = 1 << 16;
 
 /// Any bytes as what a device says, one message behind the other.
 pub fn from_device(data: &[u8]) {
-    let mut assembly = Assembly::default();
+    let mut assembly = Reassembly::default();
     let Some(message) = read_again::<FromDevice>(data) else { return };
     match message.body {
         Some(from_device::Body::Part(part)) => take_twice(&mut assembly, part),
@@ -38,7 +38,7 @@ pub fn from_device(data: &[u8]) {
 
 /// Any bytes as what a server says.
 pub fn from_server(data: &[u8]) {
-    let mut assembly = Assembly::default();
+    let mut assembly = Reassembly::default();
     let Some(message) = read_again::<FromServer>(data) else { return };
     match message.body {
         Some(from_server::Body::Part(part)) => take_twice(&mut assembly, part),
@@ -87,7 +87,7 @@ pub fn fetch(data: &[u8]) {
 
 /// Any bytes as the parts of messages that a device sends one behind the other.
 pub fn parts(mut data: &[u8]) {
-    let mut assembly = Assembly::default();
+    let mut assembly = Reassembly::default();
     while data.has_remaining() {
         let Ok(part) = Part::decode_length_delimited(&mut data) else { return };
         match assembly.take(part, LIMIT) {
@@ -103,7 +103,7 @@ pub fn enrolment(data: &[u8]) {
     static AUTHORITY: OnceLock<Authority> = OnceLock::new();
     if let Ok(EnrolRequest { token, name, tls_key, signing_key }) = serde_json::from_slice(data) {
         let _ = token.parse::<Token>();
-        let _ = Keys::new().add(DeviceId(0), &signing_key);
+        let _ = KeyRoster::new().add(DeviceId(0), &signing_key);
         let authority = AUTHORITY.get_or_init(|| {
             let federation = "fuzz".parse().expect("letters are a name");
             Authority::generate(federation, 1).expect("keys can be made")
@@ -143,7 +143,7 @@ pub fn certificate(data: &[u8]) {
     if let Ok(peer) = Peer::of(&certificate) {
         assert!(!peer.device.as_str().contains('.') && !peer.federation.as_str().contains('.'));
     }
-    let _ = Validity::of(&certificate);
+    let _ = Validity::from_certificate(&certificate);
 }
 
 fn read_again<M: Message + Default>(data: &[u8]) -> Option<M> {
@@ -155,7 +155,7 @@ fn read_again<M: Message + Default>(data: &[u8]) -> Option<M> {
     Some(message)
 }
 
-fn take_twice(assembly: &mut Assembly, part: Part) {
+fn take_twice(assembly: &mut Reassembly, part: Part) {
     for _ in 0..2 {
         if let Ok(Some(message)) = assembly.take(part.clone(), LIMIT) {
             assert!(message.len() <= LIMIT);

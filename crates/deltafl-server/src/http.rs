@@ -233,7 +233,8 @@ mod tests {
             let device = Evaluation::of_primary(1.0, 0.5);
             answer(&Measure::of_task(Task::Classes), Task::Classes, &device, &mut sum);
         }
-        let held_out = HeldOutFigures::of(&CohortEvaluation::new(20, Task::Classes, &sum).unwrap());
+        let held_out =
+            HeldOutFigures::from_evaluation(&CohortEvaluation::new(20, Task::Classes, &sum).unwrap());
         check("HeldOut", &held_out[0]);
         check("Bounds", &held_out[0].figures.mean);
         check(
@@ -248,7 +249,7 @@ mod tests {
                 bytes: 1,
                 eta: None,
                 contract: Some(String::new()),
-                losses: CardLosses::of(None),
+                losses: CardLosses::from_distribution(None),
                 held_out,
             },
         );

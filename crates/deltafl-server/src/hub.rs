@@ -6,17 +6,18 @@
 mod blobs;
 mod outgoing;
 mod session;
+mod sessions;
 mod status;
 mod turns;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use deltafl::training::State;
-use deltafl_secagg::identity::Roster as Keys;
+use deltafl_secagg::identity::KeyRoster;
 use deltafl_wire::contract::DataContract;
 use deltafl_wire::proto;
 use deltafl_wire::proto::from_server;
@@ -24,11 +25,15 @@ use deltafl_wire::roster::{Roster, RosterError, SignedRoster};
 use deltafl_wire::{BlobId, VERSION};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::timeout;
 
 pub(crate) use self::blobs::Blobs;
 pub(crate) use self::outgoing::Outbound;
 use self::outgoing::Outgoing;
 pub(crate) use self::session::SessionEnd;
+pub(crate) use self::sessions::keep_time_limits;
+use self::sessions::{Progress, SharedSession};
+pub use self::sessions::{SessionList, SessionMonitor, SessionState, SessionStatus};
 pub use self::status::{Phase, Purpose, Status};
 use self::turns::Turns;
 use crate::refusal::{Refusal, Refusals};
@@ -75,6 +80,12 @@ pub struct Limits {
     /// Bytes per second of newest params for devices that come, which wait for them before they can be drawn. With 0 they fetch
     /// params when they are asked.
     pub newest_rate: u64,
+    /// How long a device that waits for its turn to fetch the newest params may wait. After that it can be drawn without
+    /// them, and fetches params when it is asked.
+    pub turn_within: Duration,
+    /// How long a device may take to become ready or to decline, after it connects and after a change of the roster. The
+    /// time for its fetches at `min_rate` is added. Time in the queue for the newest params and in rounds does not count.
+    pub ready_within: Duration,
 }
 
 /// The longest messages of a round that can come in at once: no few devices can take all of the room.
@@ -87,6 +98,8 @@ impl Default for Limits {
             patience: Duration::from_secs(20),
             min_rate: 64 << 10,
             newest_rate: 100_000_000,
+            turn_within: Duration::from_secs(300),
+            ready_within: Duration::from_secs(120),
         }
     }
 }
@@ -125,7 +138,7 @@ pub(crate) enum What {
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) roster: Roster,
-    pub(crate) keys: Arc<Keys>,
+    pub(crate) keys: Arc<KeyRoster>,
     id: BlobId,
     signature: [u8; 64],
 }
@@ -159,6 +172,8 @@ struct ConnectedDevices {
     hellos: HashMap<u32, Hellos>,
     next_session: u64,
     ready: usize,
+    /// Whether the server is shutting down: it opens no session any more.
+    is_closed: bool,
 }
 
 /// A device that is online.
@@ -168,30 +183,10 @@ struct ConnectedDevice {
     session: u64,
     /// Shared: what a whole cohort is told is kept once.
     outbox: mpsc::Sender<Outbound>,
-    close_signal: Arc<CloseSignal>,
-    ready: bool,
+    shared: Arc<SharedSession>,
+    progress: Progress,
     /// Whether the round under way awaits a message of the device.
     expected: bool,
-}
-
-/// How a session ends from the server's side.
-#[derive(Debug, Default)]
-struct CloseSignal {
-    notify: Notify,
-    disconnects: AtomicBool,
-}
-
-impl CloseSignal {
-    /// Ends the session; the device may come back on the same connection.
-    fn close_session(&self) {
-        self.notify.notify_one();
-    }
-
-    /// Ends the session and the connection.
-    fn close_connection(&self) {
-        self.disconnects.store(true, Ordering::Relaxed);
-        self.close_session();
-    }
 }
 
 /// How often a device has said hello lately.
@@ -220,6 +215,7 @@ impl Hub {
             hellos: HashMap::new(),
             next_session: 0,
             ready: 0,
+            is_closed: false,
         };
         let hub = Self {
             introduction,
@@ -261,14 +257,15 @@ impl Hub {
         connected.ready = 0;
         let entries = known.roster.entries();
         let news = Outbound::shared(from_server::Body::Roster(known.to_wire()));
+        let allowance = self.limits.ready_allowance(known.id.len);
         for (&device, peer) in &mut connected.devices {
-            peer.ready = false;
+            peer.progress.restart_joining(allowance);
             let stays = entries.get(device as usize).is_some_and(|entry| !entry.revoked);
             if !stays {
                 self.refusals.count(Refusal::Revoked);
-                peer.close_signal.close_connection();
+                peer.shared.close_connection();
             } else if peer.outbox.try_send(news.clone()).is_err() {
-                peer.close_signal.close_connection();
+                peer.shared.close_connection();
             }
         }
         Ok(())
@@ -287,9 +284,7 @@ impl Hub {
 
     /// Notes that an answer of this device is awaited: it may send one long message.
     pub(crate) fn expect(&self, from: Address) {
-        if let Some(peer) =
-            self.connected().devices.get_mut(&from.device).filter(|peer| peer.session == from.session)
-        {
+        if let Some(peer) = self.connected().peer_mut(from) {
             peer.expected = true;
         }
     }
@@ -298,7 +293,7 @@ impl Hub {
     pub(crate) fn ready(&self) -> Vec<bool> {
         let connected = self.connected();
         let mut ready = vec![false; connected.known.roster.entries().len()];
-        for (&device, _) in connected.devices.iter().filter(|(_, peer)| peer.ready) {
+        for (&device, _) in connected.devices.iter().filter(|(_, peer)| peer.progress.is_ready()) {
             if let Some(place) = ready.get_mut(device as usize) {
                 *place = true;
             }
@@ -317,8 +312,8 @@ impl Hub {
         self.blobs.keep_newest(state.tracks.iter().map(|track| &track.params));
     }
 
-    /// The newest params that a device does not hold, when it is its turn. It has one turn for each round, so that nobody delays
-    /// the others by asking again.
+    /// Returns the newest params that a device does not hold, when it is its turn. A device has one turn for each round, so
+    /// that it cannot delay the others by asking again. Returns none if the queue is longer than [`Limits::turn_within`].
     pub(crate) async fn newest(&self, held: &[blake3::Hash], device: u32) -> Vec<BlobId> {
         if self.limits.newest_rate == 0 {
             return Vec::new();
@@ -330,7 +325,14 @@ impl Hub {
         };
         let (generation, wanted) = missing();
         if !wanted.is_empty() && self.turns.is_first(device, generation) {
-            self.turns.wait(wanted.iter().map(|blob| blob.len).sum()).await;
+            let bytes = wanted.iter().map(|blob| blob.len).sum();
+            let _queued = self.queue(device, bytes);
+            let limit = self.limits.turn_within;
+            if timeout(limit, self.turns.wait(bytes)).await.is_err() {
+                let seconds = limit.as_secs();
+                tracing::info!(device, seconds, "the queue for the newest params is too long: not fetched");
+                return Vec::new();
+            }
         }
         missing().1 // a round may have been finished meanwhile
     }
@@ -360,7 +362,7 @@ impl Hub {
     /// Where a device is, if it can be drawn.
     pub(crate) fn address(&self, device: u32) -> Option<Address> {
         let connected = self.connected();
-        let peer = connected.devices.get(&device).filter(|peer| peer.ready)?;
+        let peer = connected.devices.get(&device).filter(|peer| peer.progress.is_ready())?;
         Some(Address { device, session: peer.session })
     }
 
@@ -373,7 +375,7 @@ impl Hub {
             Err(TrySendError::Closed(_)) => false,
             Err(TrySendError::Full(_)) => {
                 self.refusals.count(Refusal::Stalled);
-                peer.close_signal.close_connection();
+                peer.shared.close_connection();
                 false
             }
         }
@@ -388,19 +390,25 @@ impl Hub {
     pub(crate) fn expel(&self, who: Address, refusal: Refusal) {
         self.refusals.count(refusal);
         if let Some(peer) = self.connected().peer(who) {
-            peer.close_signal.close_connection();
+            peer.shared.close_connection();
         }
     }
 
-    /// Tells every device that the server stops, and ends its session.
+    /// Tells every device that the server stops, ends its session, and opens no session any more.
     pub(crate) fn close(&self) {
         let drain = Outbound::shared(from_server::Body::Drain(proto::Drain { within: COME_BACK }));
-        let connected = self.connected();
+        let mut connected = self.connected();
+        connected.is_closed = true;
         for peer in connected.devices.values() {
             // What waits in a full outbox is lost on a device that does not read.
             let _ = peer.outbox.try_send(drain.clone());
-            peer.close_signal.close_session();
+            peer.shared.close_session();
         }
+    }
+
+    /// Whether the server is shutting down.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.connected().is_closed
     }
 
     fn connected(&self) -> MutexGuard<'_, ConnectedDevices> {
@@ -411,6 +419,10 @@ impl Hub {
 impl ConnectedDevices {
     fn peer(&self, address: Address) -> Option<&ConnectedDevice> {
         self.devices.get(&address.device).filter(|peer| peer.session == address.session)
+    }
+
+    fn peer_mut(&mut self, address: Address) -> Option<&mut ConnectedDevice> {
+        self.devices.get_mut(&address.device).filter(|peer| peer.session == address.session)
     }
 }
 
@@ -461,7 +473,10 @@ impl Introduction {
                 model: self.model.clone(),
                 params: self.params as u64,
                 open: self.open,
-                contract: self.contract.as_ref().map(|contract| BlobId::of(&contract.to_bytes()).to_wire()),
+                contract: self
+                    .contract
+                    .as_ref()
+                    .map(|contract| BlobId::for_bytes(&contract.to_bytes()).to_wire()),
             }),
             roster: Some(known.to_wire()),
         }

@@ -45,8 +45,8 @@ fn card_of(state: &HttpState, row: &ModelRow) -> Card {
         bytes: row.bytes,
         eta: row.eta,
         contract: state.contract.clone(),
-        losses: CardLosses::of(losses),
-        held_out: row.held_out.as_ref().map(HeldOutFigures::of).unwrap_or_default(),
+        losses: CardLosses::from_distribution(losses),
+        held_out: row.held_out.as_ref().map(HeldOutFigures::from_evaluation).unwrap_or_default(),
     }
 }
 

@@ -4,6 +4,7 @@
 //! it is, is cut off and counted before it costs more than a socket.
 
 mod caller;
+mod open;
 mod stream;
 
 use std::collections::HashMap;
@@ -16,11 +17,14 @@ use deltafl_wire::MaybeTls;
 use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 
 pub(crate) use self::caller::Caller;
+use self::open::OpenConnection;
+pub(crate) use self::open::OpenConnections;
 pub(crate) use self::stream::Connection;
 use crate::authority::Peer;
 use crate::refusal::{Refusal, Refusals};
@@ -112,22 +116,28 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// The connections whose handshake is done.
-    pub(crate) fn accept(self, refusals: Arc<Refusals>) -> Accepted {
+    /// Starts the accept loop. Returns the connections whose handshake is done, and the task of the loop.
+    /// The socket is closed when that task has ended.
+    pub(crate) fn accept(
+        self,
+        refusals: Arc<Refusals>,
+        open: Arc<OpenConnections>,
+    ) -> (Accepted, JoinHandle<()>) {
         let (accepted_connections, accepted) = mpsc::channel(64);
-        tokio::spawn(accept_loop(self, accepted_connections, refusals));
-        ReceiverStream::new(accepted)
+        let accepting = tokio::spawn(accept_loop(self, accepted_connections, refusals, open));
+        (ReceiverStream::new(accepted), accepting)
     }
 }
 
-/// What the gRPC library takes.
+/// The connections that the gRPC library serves.
 pub(crate) type Accepted = ReceiverStream<io::Result<Connection>>;
 
-/// Accepts connections for as long as somebody takes them.
+/// Accepts connections until the server stops accepting them or the receiver is dropped.
 async fn accept_loop(
     listener: Listener,
     accepted_connections: mpsc::Sender<io::Result<Connection>>,
     refusals: Arc<Refusals>,
+    open: Arc<OpenConnections>,
 ) {
     let Listener { socket, protection, limits } = listener;
     let permits = Arc::new(Semaphore::new(limits.total));
@@ -136,6 +146,7 @@ async fn accept_loop(
     loop {
         let accepted = tokio::select! {
             () = accepted_connections.closed() => return,
+            () = open.stops_accepting() => return,
             accepted = socket.accept() => accepted,
         };
         let stream = match accepted {
@@ -153,17 +164,22 @@ async fn accept_loop(
             refusals.count(Refusal::Full);
             continue;
         };
+        let Some(registered) = open.register() else { return };
         let pending = PendingConnection {
             protection: protection.clone(),
             patience: limits.patience,
             counts: Arc::clone(&counts),
             refusals: Arc::clone(&refusals),
             permit,
+            open: registered,
         };
-        let accepted_connections = accepted_connections.clone();
+        let (accepted_connections, open) = (accepted_connections.clone(), Arc::clone(&open));
         tokio::spawn(async move {
             let refusals = Arc::clone(&pending.refusals);
-            let admitted = pending.admit(stream).await;
+            let admitted = tokio::select! {
+                admitted = pending.admit(stream) => admitted,
+                () = open.stops_accepting() => Err(Refusal::Closing),
+            };
             drop(handshake);
             match admitted {
                 Ok(connection) => drop(accepted_connections.send(Ok(connection)).await),
@@ -180,6 +196,7 @@ struct PendingConnection {
     counts: Arc<ConnectionCounts>,
     refusals: Arc<Refusals>,
     permit: OwnedSemaphorePermit,
+    open: OpenConnection,
 }
 
 impl PendingConnection {

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use deltafl::algorithm::TrackLabel;
+use deltafl::training::RoundRecord;
 use deltafl_data::run_folder::{IdleCause, RoundLine};
 use deltafl_wire::card::HeldOutFigures;
 use serde::Serialize;
@@ -101,13 +102,13 @@ pub struct Shown {
     pub bytes_up: u64,
     /// Bytes to the devices.
     pub bytes_down: u64,
-    /// η per track.
+    /// η per track; `None` where it has none or did not train.
     pub eta: Vec<Option<f64>>,
     /// Mean loss per track; known in open mode only.
     pub loss: Vec<Option<f64>>,
-    /// Size of the tail per track.
-    pub tail: Vec<u64>,
-    /// Why the round moved nothing, per track; `None` where it moved the params.
+    /// Size of the tail per track; `None` where the track did not train in this round.
+    pub tail: Vec<Option<u64>>,
+    /// Why the round moved nothing, per track; `None` where it moved the params or the track did not train.
     pub idle: Vec<Option<IdleCause>>,
     /// Its phases.
     pub phases: Vec<Phase>,
@@ -120,7 +121,7 @@ pub struct Shown {
 /// A round that was just committed.
 #[derive(Clone, Copy, Debug)]
 pub struct Fresh<'a> {
-    /// A record per track.
+    /// A record per track that trained in it.
     pub lines: &'a [RoundLine],
     /// Its phases.
     pub phases: &'a [Phase],
@@ -129,8 +130,8 @@ pub struct Fresh<'a> {
 }
 
 impl Shown {
-    /// From what a round left behind; `None` without records.
-    fn of(Fresh { lines, phases, losses }: Fresh<'_>) -> Option<Self> {
+    /// From what a round of so many tracks left behind; `None` without records.
+    fn of(Fresh { lines, phases, losses }: Fresh<'_>, tracks: usize) -> Option<Self> {
         let first = lines.first()?;
         let records = || lines.iter().map(|line| &line.record);
         Some(Self {
@@ -141,15 +142,30 @@ impl Shown {
             dropped: first.record.dropped,
             bytes_up: records().map(|record| record.bytes_up).sum(),
             bytes_down: records().map(|record| record.bytes_down).sum(),
-            eta: records().map(|record| record.eta).collect(),
-            loss: records().map(|record| record.loss).collect(),
-            tail: records().map(|record| record.tail).collect(),
-            idle: records().map(IdleCause::of).collect(),
+            eta: per_track(lines, tracks, |record| record.eta),
+            loss: per_track(lines, tracks, |record| record.loss),
+            tail: per_track(lines, tracks, |record| Some(record.tail)),
+            idle: per_track(lines, tracks, IdleCause::of),
             phases: phases.to_vec(),
             losses: losses.to_vec(),
-            held_out: held_out::primary(lines),
+            held_out: held_out::primary(lines, tracks),
         })
     }
+}
+
+/// A value per track; the default where a track has no record.
+fn per_track<T: Default + Clone>(
+    lines: &[RoundLine],
+    tracks: usize,
+    value: impl Fn(&RoundRecord) -> T,
+) -> Vec<T> {
+    let mut values = vec![T::default(); tracks];
+    for record in lines.iter().map(|line| &line.record) {
+        if let Some(place) = values.get_mut(record.track) {
+            *place = value(record);
+        }
+    }
+    values
 }
 
 /// Sums over all rounds that this server committed.
@@ -232,7 +248,7 @@ impl Live {
 
     /// A round was committed.
     pub fn committed(&self, fresh: Fresh<'_>) {
-        let Some(shown) = Shown::of(fresh) else { return };
+        let Some(shown) = Shown::of(fresh, self.0.about.tracks.len()) else { return };
         let committed = shown.round + 1;
         let mut past = self.0.past.write().unwrap_or_else(PoisonError::into_inner);
         past.totals.rounds += 1;
@@ -251,7 +267,8 @@ impl Live {
 
     /// Takes in a round that was committed before this server led.
     pub fn remember(&self, CommittedRound { lines, timeline, losses, .. }: &CommittedRound) {
-        let Some(shown) = Shown::of(Fresh { lines, phases: timeline, losses }) else { return };
+        let fresh = Fresh { lines, phases: timeline, losses };
+        let Some(shown) = Shown::of(fresh, self.0.about.tracks.len()) else { return };
         let committed = shown.round + 1;
         self.0.past.write().unwrap_or_else(PoisonError::into_inner).push(shown);
         self.0.now.send_modify(|now| now.committed = committed);

@@ -34,11 +34,15 @@ pub enum Refusal {
     Stalled,
     /// A sum that no honest devices make: it was thrown away, and its round begun anew.
     Implausible,
+    /// A device that was connected and became neither ready nor declined within the time limit.
+    NotReady,
+    /// A connection or a session that began while the server was shutting down.
+    Closing,
 }
 
 impl Refusal {
     /// Every reason.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Handshake,
         Self::Silent,
         Self::Unknown,
@@ -53,6 +57,8 @@ impl Refusal {
         Self::Disputed,
         Self::Stalled,
         Self::Implausible,
+        Self::NotReady,
+        Self::Closing,
     ];
 
     /// Its name in metrics and logs.
@@ -72,6 +78,8 @@ impl Refusal {
             Self::Disputed => "disputed",
             Self::Stalled => "stalled",
             Self::Implausible => "implausible",
+            Self::NotReady => "not_ready",
+            Self::Closing => "closing",
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deltafl_wire::identity::FederationName;
-use deltafl_wire::roster::{Edition, Entry, Roster, RosterError, SignedRoster};
+use deltafl_wire::roster::{Roster, RosterEntry, RosterError, RosterVersion, SignedRoster};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -54,13 +54,21 @@ pub struct RosterRenewal {
     is_certified: bool,
     /// When the roster taken in last expires, in seconds since 1970; 0 before the first.
     expires: Arc<AtomicU64>,
+    /// Runs for which the authority signs, where its keys are at hand.
+    runs: u64,
 }
 
 impl RosterRenewal {
     /// The devices that the store knows, with certificates; `authority` signs their roster, where its keys are at hand.
     pub fn new(store: Store, federation: FederationName, authority: Option<Arc<Authority>>) -> Self {
         let (revocations, expires) = (Revocations::new(), Arc::default());
-        Self { store, federation, authority, revocations, is_certified: true, expires }
+        Self { store, federation, authority, revocations, is_certified: true, expires, runs: 1 }
+    }
+
+    /// Signs for so many runs at least, where the keys of the authority are at hand.
+    #[must_use]
+    pub fn with_runs(self, runs: u64) -> Self {
+        Self { runs, ..self }
     }
 
     /// Devices without certificates, on one machine: their roster is not renewed.
@@ -100,12 +108,12 @@ impl RosterRenewal {
     pub async fn roster(&self) -> Result<(SignedRoster, Duration), RenewalError> {
         self.renew_revocations().await?;
         let kept = match &self.authority {
-            Some(authority) => Some(signed(&self.store, authority, LIFETIME).await?),
+            Some(authority) => Some(signed(&self.store, authority, LIFETIME, self.runs).await?),
             None => self.store.kept_roster(&self.federation).await?,
         };
         let kept = kept.ok_or(RenewalError::Unsigned)?;
         let edition = Roster::decode(kept.bytes.clone())?.edition();
-        let left = edition.left().ok_or(RenewalError::Expired)?;
+        let left = edition.time_left().ok_or(RenewalError::Expired)?;
         self.expires.store(edition.expires, Ordering::Relaxed);
         Ok((kept, left))
     }
@@ -151,8 +159,8 @@ impl RosterRenewal {
     /// Whether the roster taken in last has lived half of its time.
     fn is_due(&self) -> bool {
         let expires = self.expires.load(Ordering::Relaxed);
-        let edition = Edition { version: 0, expires };
-        expires > 0 && edition.left().is_none_or(|left| left < LIFETIME / 2)
+        let edition = RosterVersion { version: 0, expires };
+        expires > 0 && edition.time_left().is_none_or(|left| left < LIFETIME / 2)
     }
 
     /// Takes in the certificates that were revoked: they are refused at once, whether or not the roster was signed anew.
@@ -162,20 +170,27 @@ impl RosterRenewal {
     }
 }
 
-/// The roster of the devices that are enrolled now, signed and kept: the one that is kept already, where it is of the present
-/// version and has half of its time left.
+/// The roster of the devices that are enrolled now for `runs` runs or as many as before, signed and kept: the one that is kept
+/// already, where it is of the present version, allows as many runs and has half of its time left.
 pub async fn signed(
     store: &Store,
     authority: &Authority,
     lifetime: Duration,
+    mut runs: u64,
 ) -> Result<SignedRoster, RenewalError> {
     let federation = authority.federation();
     let mut version = store.roster_version(federation).await?;
     if let Some(kept) = store.kept_roster(federation).await? {
-        let edition = Roster::decode(kept.bytes.clone()).map(|roster| roster.edition());
-        let edition = edition.ok().filter(|edition| edition.version == version);
+        let roster = Roster::decode(kept.bytes.clone()).ok();
+        let allowed = roster.as_ref().map_or(0, Roster::runs);
+        let is_enough = allowed >= runs;
+        // What was signed once stays allowed.
+        runs = runs.max(allowed);
+        let edition = roster.map(|roster| roster.edition()).filter(|edition| edition.version == version);
         match edition {
-            Some(edition) if edition.left().is_some_and(|left| left > lifetime / 2) => return Ok(kept),
+            Some(edition) if is_enough && edition.time_left().is_some_and(|left| left > lifetime / 2) => {
+                return Ok(kept);
+            }
             // Devices take one roster of a version: signed anew it is another version.
             Some(_) => {
                 store.renew_roster(federation).await?;
@@ -185,15 +200,16 @@ pub async fn signed(
         }
     }
     let devices = store.devices(federation).await?;
-    let entry = |device: EnrolledDevice| Entry {
+    let entry = |device: EnrolledDevice| RosterEntry {
         name: device.name.to_string(),
         key: device.signing_key,
         revoked: device.revoked,
     };
-    let edition = Edition::lasting(version, lifetime);
+    let edition = RosterVersion::expiring_in(version, lifetime);
     // The server committed to its draws before this signature, from which they start.
     let draws = store.chain(federation).await?.map(|chain| chain.commitment());
-    let roster = Roster::new(edition, devices.into_iter().map(entry).collect())?.with_draws(draws);
+    let roster = Roster::new(edition, devices.into_iter().map(entry).collect())?;
+    let roster = roster.with_draws(draws).with_runs(runs);
     let roster = SignedRoster::new(&roster, |message| authority.sign(message));
     store.keep_roster(federation, version, &roster).await?;
     // Another server may have signed this version first: its roster is the one.

@@ -1,4 +1,4 @@
-//! Secure aggregation with the devices of a cohort: carries the messages of [`deltafl_secagg::server::Server`] and keeps
+//! Secure aggregation with the devices of a cohort: carries the messages of [`deltafl_secagg::server::ServerRound`] and keeps
 //! its deadlines.
 //!
 //! A phase ends when everybody who is still there has answered; nobody waits for a device whose connection is gone.
@@ -14,11 +14,12 @@ use deltafl_secagg::message::wire::{WireError, decode_device, encode_server_in_p
 use deltafl_secagg::message::{DeviceSet, ServerBody, ServerMessage};
 use deltafl_secagg::ring::Ring;
 use deltafl_secagg::server::{
-    NotOpened, PhaseName, RefusedMessage, Server, ServerConfig, ServerEvent, SlotSum, Transmit, Verdict,
+    OpenSlotError, PhaseName, RefusedMessage, RoundFailure, ServerConfig, ServerEvent, ServerRound, SlotSum,
+    Transmit,
 };
 use deltafl_wire::proto;
 use deltafl_wire::proto::from_server;
-use deltafl_wire::{PART, parts_of};
+use deltafl_wire::{FRAGMENT, fragments_from};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -97,7 +98,7 @@ impl Line {
 
 /// A key set-up and its sums.
 pub(crate) struct Protocol {
-    server: Server,
+    server: ServerRound,
     deadlines: Deadlines,
     /// Devices that are enough: the invitation closes when so many have come.
     target: usize,
@@ -127,16 +128,16 @@ pub(crate) struct Invitation {
 
 impl Protocol {
     /// Sets up keys with a cohort.
-    pub(crate) fn begin(line: &mut Line, invitation: Invitation) -> Result<Self, Verdict> {
+    pub(crate) fn begin(line: &mut Line, invitation: Invitation) -> Result<Self, RoundFailure> {
         let Invitation { mut config, deadlines, target } = invitation;
         config.phase_timeout = PHASE;
         let need = config.min_members.max(2);
-        let too_few = |have| Verdict::TooFew { phase: PhaseName::Advertise, have, need };
+        let too_few = |have| RoundFailure::TooFew { phase: PhaseName::Advertise, have, need };
         let cohort = config.cohort.len();
         let online = |id: DeviceId| line.hub.address(id.0).map(|address| (id, address));
         let addresses = config.cohort.iter().filter_map(online).collect();
         // The parameters are ours: what is wrong with them is a cohort too small for any sum.
-        let server = Server::new(config, Duration::ZERO).map_err(|_| too_few(cohort))?;
+        let server = ServerRound::new(config, Duration::ZERO).map_err(|_| too_few(cohort))?;
         let mut protocol = Self {
             server,
             deadlines,
@@ -166,15 +167,15 @@ impl Protocol {
         question: &proto::Question,
         len: u32,
         context: &[u8],
-    ) -> Result<SlotSum, Verdict> {
+    ) -> Result<SlotSum, RoundFailure> {
         self.tell(line, from_server::Body::Question(question.clone()));
         match self.server.open_slot(self.clock, Ring::Z64, len, context) {
             Ok(()) => {}
-            Err(NotOpened::Ended(verdict)) => return Err(verdict),
+            Err(OpenSlotError::Ended(failure)) => return Err(failure),
             Err(_) => unreachable!("a protocol is asked for as many sums as it has slots"),
         }
         let sum = self.run(line)?;
-        Ok(sum.expect("a slot ends with a sum or a verdict"))
+        Ok(sum.expect("a slot ends with a sum or a failure"))
     }
 
     /// What was moved since this was last asked, for one sum.
@@ -196,23 +197,26 @@ impl Protocol {
     }
 
     /// Carries messages until the server waits for its program.
-    fn run(&mut self, line: &mut Line) -> Result<Option<SlotSum>, Verdict> {
+    fn run(&mut self, line: &mut Line) -> Result<Option<SlotSum>, RoundFailure> {
         let mut sum = None;
+        let _engaged = line.hub.engage(self.addresses.values().copied());
         loop {
             self.transmit(line);
             while let Some(event) = self.server.poll_event() {
                 match event {
                     ServerEvent::Ready { active, .. } => self.active = active,
                     ServerEvent::Sum(slot) => sum = Some(slot),
-                    ServerEvent::Ended(verdict) => {
-                        if let Verdict::Withheld { device } | Verdict::WrongSecret { device } = &verdict {
-                            tracing::warn!(device = device.0, %verdict, "a device lies, and is named");
+                    ServerEvent::Ended(failure) => {
+                        if let RoundFailure::Withheld { device } | RoundFailure::WrongSecret { device } =
+                            &failure
+                        {
+                            tracing::warn!(device = device.0, %failure, "a device lies, and is named");
                             line.hub.refusals.count(Refusal::Dishonest);
                         }
-                        return Err(verdict);
+                        return Err(failure);
                     }
-                    ServerEvent::Caught { device, lie } => {
-                        tracing::warn!(device = device.0, ?lie, "a device lies, and is named");
+                    ServerEvent::Caught { device, misbehaviour } => {
+                        tracing::warn!(device = device.0, ?misbehaviour, "a device lies, and is named");
                         line.hub.refusals.count(Refusal::Dishonest);
                     }
                     ServerEvent::Disputed { owner, holder } => {
@@ -329,10 +333,10 @@ impl Protocol {
 fn outbound(message: &ServerMessage, recipients: usize) -> (Vec<Outbound>, usize) {
     let pieces = encode_server_in_pieces(message);
     let len = pieces.iter().map(Bytes::len).sum();
-    if recipients == 1 && len > PART {
+    if recipients == 1 && len > FRAGMENT {
         return (vec![Outbound::Long(pieces.into())], len);
     }
-    let parts = parts_of(pieces);
+    let parts = fragments_from(pieces);
     (parts.map(|part| Outbound::shared(from_server::Body::Part(part))).collect(), len)
 }
 

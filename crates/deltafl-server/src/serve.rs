@@ -11,18 +11,23 @@ use deltafl::params::Params;
 use deltafl::training::State;
 use deltafl_wire::proto::federation_server::FederationServer;
 use deltafl_wire::roster::{RosterError, SignedRoster};
-use deltafl_wire::{MAX_MESSAGE, MAX_SAID};
+use deltafl_wire::{MAX_DEVICE_MESSAGE, MAX_MESSAGE};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_stream::{StreamExt as _, pending};
 use tonic::body::Body;
 use tonic::transport::Server;
 use tower::util::{MapRequestLayer, MapResponseLayer};
 
 use crate::engine::{Remote, Rules};
-pub use crate::hub::{CONCURRENT, Introduction, Limits, Phase, Purpose, Status};
-use crate::hub::{Event, Hub};
-use crate::listener::{ConnectionLimits, ListenError, Listener, Protection};
+pub use crate::hub::{
+    CONCURRENT, Introduction, Limits, Phase, Purpose, SessionList, SessionMonitor, SessionState,
+    SessionStatus, Status,
+};
+use crate::hub::{Event, Hub, keep_time_limits};
+use crate::listener::{ConnectionLimits, ListenError, Listener, OpenConnections, Protection};
 use crate::refusal::{Refusal, Refusals};
 use crate::service::FederationService;
 
@@ -34,6 +39,9 @@ use crate::paced::Paced;
 /// Bytes that a device may send on a stream before the server has read them: HTTP/2 keeps them until then, and a cohort
 /// hands its answers in at once. Fifteen parts: the list of what is unread, which a connection keeps, grows by doubling.
 const WINDOW: u32 = 60 << 10;
+
+/// How long connections may take to end by themselves when the server shuts down.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// How a server is set up.
 pub struct Setup {
@@ -80,13 +88,17 @@ pub enum StartError {
     Address(#[from] io::Error),
 }
 
-/// A server that devices can connect to.
+/// A server that devices can connect to. Dropping it cuts all connections; [`Host::shut_down`] drains the devices first.
 pub struct Host {
     address: SocketAddr,
     hub: Arc<Hub>,
     events: Option<mpsc::Receiver<Event>>,
     stop: Option<oneshot::Sender<()>>,
+    connections: Arc<OpenConnections>,
+    /// The accept loop, which owns the socket.
+    accepting: JoinHandle<()>,
     service: JoinHandle<()>,
+    time_limits: JoinHandle<()>,
 }
 
 impl Host {
@@ -97,9 +109,13 @@ impl Host {
         hub.blobs.keep_newest(newest.iter());
         let listener = Listener::bind(address, protection, connections).await?;
         let address = listener.address()?;
+        let connections = Arc::<OpenConnections>::default();
+        let (accepted, accepting) = listener.accept(Arc::clone(&hub.refusals), Arc::clone(&connections));
+        // The gRPC library ends with its connections; it is to end when it is told to, after the devices are drained.
+        let accepted = accepted.chain(pending());
         let (stop, stopped) = oneshot::channel::<()>();
         let service = FederationServer::new(FederationService(Arc::clone(&hub)))
-            .max_decoding_message_size(MAX_SAID)
+            .max_decoding_message_size(MAX_DEVICE_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE);
         let server = Server::builder()
             .concurrency_limit_per_connection(4)
@@ -116,7 +132,7 @@ impl Host {
                 response.map(|body| Body::new(Paced::new(body)))
             }))
             .add_service(service)
-            .serve_with_incoming_shutdown(listener.accept(Arc::clone(&hub.refusals)), async {
+            .serve_with_incoming_shutdown(accepted, async {
                 let _ = stopped.await;
             });
         let service = tokio::spawn(async move {
@@ -124,7 +140,17 @@ impl Host {
                 tracing::error!(%error, "the gRPC service ended");
             }
         });
-        Ok(Self { address, hub, events: Some(events), stop: Some(stop), service })
+        let time_limits = tokio::spawn(keep_time_limits(Arc::downgrade(&hub)));
+        Ok(Self {
+            address,
+            hub,
+            events: Some(events),
+            stop: Some(stop),
+            connections,
+            accepting,
+            service,
+            time_limits,
+        })
     }
 
     /// Where devices connect to.
@@ -135,6 +161,21 @@ impl Host {
     /// How many devices are online, and how many of them can be drawn.
     pub fn presence(&self) -> (usize, usize) {
         self.hub.presence()
+    }
+
+    /// Returns the state of every session: which devices are joining, fetching, ready, declined or in a round.
+    pub fn sessions(&self) -> SessionList {
+        self.hub.sessions()
+    }
+
+    /// Returns a handle that reads the states of all sessions and outlives this one.
+    pub fn session_monitor(&self) -> SessionMonitor {
+        SessionMonitor(Arc::downgrade(&self.hub))
+    }
+
+    /// How many runs the authority has signed: devices answer in runs 0 to this number − 1.
+    pub fn runs(&self) -> u64 {
+        self.hub.known().roster.runs()
     }
 
     /// How often this was refused.
@@ -171,15 +212,30 @@ impl Host {
         Some(Remote::new(line, rules, stop))
     }
 
-    /// Lets the devices go and stops listening.
+    /// Closes the socket, drains the devices, and returns when no connection is left. Connections that do not end by
+    /// themselves are cut. A round loop that still waits for devices ends with
+    /// [`ShuttingDown`](crate::engine::ShuttingDown).
     pub async fn shut_down(mut self) {
+        self.connections.stop_accepting();
+        // An error means that the loop panicked: the socket is closed in any case.
+        let _ = (&mut self.accepting).await;
+        // From here on no connection is accepted, and after this line no session is opened.
         self.hub.close();
         drop(self.stop.take());
         drop(self.events.take());
-        // Connections that do not end by themselves are cut.
-        let abort = self.service.abort_handle();
-        if tokio::time::timeout(Duration::from_secs(5), self.service).await.is_err() {
-            abort.abort();
+        if timeout(GRACE, self.connections.all_closed()).await.is_err() {
+            let cut = self.connections.cut();
+            tracing::info!(cut, "connections that did not end by themselves are cut");
+            self.connections.all_closed().await;
         }
+        let _ = (&mut self.service).await;
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.hub.close();
+        self.connections.cut();
+        self.time_limits.abort();
     }
 }

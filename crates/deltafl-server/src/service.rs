@@ -45,6 +45,8 @@ impl Federation for FederationService {
                     if session.listen(incoming).await == SessionEnd::Expelled {
                         caller.disconnect();
                     }
+                    // Last, because the round loop may take its time to receive the event.
+                    session.announce_end().await;
                 });
                 Ok(Response::new(Box::pin(outgoing)))
             }
@@ -56,7 +58,8 @@ impl Federation for FederationService {
     }
 
     async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
-        self.identified(&request)?;
+        let device = self.identified(&request)?;
+        self.0.note_fetch(device);
         let FetchRequest { hash: wanted, offset } = request.into_inner();
         let found = hash(&wanted).ok().and_then(|hash| self.0.blobs.find(&hash));
         let blob = found.ok_or_else(|| Status::not_found("no such blob now"))?;
@@ -110,6 +113,7 @@ fn status(refusal: Refusal) -> Status {
         Refusal::Unknown => Status::permission_denied("the device is not on the roster"),
         Refusal::Revoked => Status::permission_denied("the device was revoked"),
         Refusal::Impostor => Status::permission_denied("the name is not that of the certificate"),
+        Refusal::Closing => Status::unavailable("the server is shutting down: connect again"),
         Refusal::Crowding => Status::resource_exhausted("too many connections: wait a minute"),
         _ => Status::invalid_argument("a Hello of this protocol is expected"),
     }

@@ -15,6 +15,9 @@ mod certified;
 mod fleet;
 #[path = "bad_actors/rogues.rs"]
 mod rogues;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,7 +26,7 @@ use deltafl_server::listener::ConnectionLimits;
 use deltafl_server::serve::{Host, Limits, Setup};
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::proto::{FromDevice, FromServer, Hello, from_device, from_server};
-use fleet::TestFederation;
+use fleet::{TestFederation, start_host};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -47,7 +50,7 @@ async fn host(test: &TestFederation) -> Host {
         limits: Limits { patience, ..Limits::default() },
         ..test.setup()
     };
-    Host::start(setup, &test.roster(&[])).await.unwrap()
+    start_host(setup, &test.roster(&[])).await
 }
 
 async fn client(address: SocketAddr) -> FederationClient<Channel> {

@@ -5,6 +5,9 @@
 mod embedded;
 #[path = "../../deltafl-device/examples/own_trainer.rs"]
 mod own_trainer;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 /// The mean squared error of y = a·x + b over the points of the devices, worst device and mean.
 fn errors(params: &[f32], shifts: &[f32]) -> (f64, f64) {
@@ -21,16 +24,19 @@ fn errors(params: &[f32], shifts: &[f32]) -> (f64, f64) {
 
 #[test]
 fn a_server_trains_a_model_that_it_does_not_know_with_devices_that_bring_their_trainer() {
+    let _limit = watchdog::start();
     let names = ["sensor-0", "sensor-1", "sensor-2", "sensor-3"];
     let shifts = [0.0, 0.1, 0.2, 2.0];
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let state = embedded::serve("127.0.0.1:0", &names, |host| {
+        let monitor = host.session_monitor();
+        watchdog::report(move || monitor.sessions().map(|sessions| sessions.to_string()));
         for (name, shift) in names.into_iter().zip(shifts) {
             runtime.spawn(own_trainer::take_part(host.address().to_string(), name, shift));
         }
     })
     .unwrap();
-    assert_eq!(state.round, 20);
+    assert_eq!(state.round, 40);
     let [fed_avg, tail] = [0, 1].map(|track| errors(state.tracks[track].params.as_slice(), &shifts));
     assert!(fed_avg.1 < 0.8, "a line was found: {fed_avg:?}");
     assert!(tail.0 < fed_avg.0, "the tail serves the worst device better: {tail:?}, {fed_avg:?}");

@@ -5,9 +5,12 @@
 #[path = "field/fleet.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
-#[path = "field/intercepted.rs"]
+#[path = "../../deltafl/tests/exchanges/intercepted.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod intercepted;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,10 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deltafl::data::FederationIndex;
-use deltafl::exchange::{Exchange as _, SplitEvaluation};
-use deltafl::superquantile::LossDistribution;
+use deltafl::exchange::Exchange as _;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
+use deltafl::training::{Event, Observer as _, train};
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::SwarmOptions;
 use deltafl_device::{BlobCache, Consent, Data, Device, Reason, Server, Trust, Workers};
@@ -27,8 +29,8 @@ use deltafl_server::engine::{Permille, Rules};
 use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{Host, Purpose, Setup};
 use deltafl_wire::loopback;
-use deltafl_wire::roster::Edition;
-use fleet::{Records, TestFederation, never, options};
+use deltafl_wire::roster::RosterVersion;
+use fleet::{Records, TestFederation, never, options, start_host};
 use intercepted::Intercepted;
 use tokio::sync::watch;
 
@@ -51,9 +53,10 @@ fn lenient(test: &TestFederation) -> Rules {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
-    let misconduct = Misconduct { drop_out: 0.3, garbage: 0.05, ..Misconduct::default() };
+    let misconduct = Misconduct { drop_out: 0.3, garbage: 0.1, ..Misconduct::default() };
     let _swarm = test.swarm(host.address(), &SwarmOptions { misconduct, ..options() });
     let mut engine = host.engine(lenient(&test), never()).unwrap();
     let trained = tokio::task::spawn_blocking(move || {
@@ -68,41 +71,9 @@ async fn training_ends_though_a_third_vanishes_and_some_send_noise() {
     host.shut_down().await;
 }
 
-/// Keeps states, and ends the run after the round in which it is to stop.
-struct UntilStopped {
-    records: Records,
-    stop: Arc<AtomicBool>,
-}
-
-impl Observer for UntilStopped {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        let stop = self.stop.load(Ordering::Relaxed);
-        self.records.round(records).map(|go_on| if stop { ControlFlow::Break(()) } else { go_on })
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.records.evaluation(round, splits)
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.records.checkpoint(state)
-    }
-
-    fn every_round(&self) -> bool {
-        true
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back() {
+    let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let mut host = test.host().await;
     let address = host.address();
@@ -112,9 +83,15 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
     let mut status = host.status();
     let (trains, asked) = (Arc::clone(&test), Arc::clone(&stop));
     let trained = tokio::task::spawn_blocking(move || {
-        let mut observer = UntilStopped { records: Records::default(), stop: asked };
-        let state = trains.train(&mut engine, &mut observer).unwrap();
-        (state.round, observer.records.states.len())
+        let mut records = Records::default();
+        let mut until_stopped = |event: Event<'_>| match event {
+            Event::RoundFinished { .. } if asked.load(Ordering::Relaxed) => {
+                records.handle(event).map(|_| ControlFlow::Break(()))
+            }
+            event => records.handle(event),
+        };
+        let state = trains.train(&mut engine, &mut until_stopped).unwrap();
+        (state.round, records.states.len())
     });
     // Keys are set up and the first sum is being asked for: more questions of this round are to come.
     status.wait_for(|status| status.purpose == Purpose::Losses).await.unwrap();
@@ -127,7 +104,7 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
     drop(status);
     host.shut_down().await;
     // Started again at the same address, it has all its devices without a new swarm.
-    let mut again = Host::start(Setup { address, ..test.setup() }, &test.roster(&[])).await.unwrap();
+    let mut again = start_host(Setup { address, ..test.setup() }, &test.roster(&[])).await;
     let mut engine = again.engine(test.rules(), never()).unwrap();
     let ready = tokio::task::spawn_blocking(move || engine.reachable().map(|_| ()));
     ready.await.unwrap().unwrap();
@@ -136,6 +113,7 @@ async fn a_server_that_is_drained_finishes_the_round_and_its_devices_come_back()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_for_a_device_that_dawdles() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
     let (slow, quick) = test.devices().into_iter().partition::<Vec<FederationIndex>, _>(|k| k.0 % 8 == 1);
@@ -158,6 +136,7 @@ async fn nobody_waits_for_a_device_that_dawdles() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_too_many_invited_the_first_to_come_take_part() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(&EXPERIMENT.replace("cohort = 10", "cohort = 14"));
     let mut host = test.host().await;
     let _swarm = test.swarm(host.address(), &options());
@@ -173,6 +152,7 @@ async fn of_too_many_invited_the_first_to_come_take_part() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_without_time_are_not_drawn_and_careful_ones_stay_out() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
     let mut devices = test.devices();
@@ -199,10 +179,12 @@ async fn devices_without_time_are_not_drawn_and_careful_ones_stay_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_starts_before_its_devices_are_enrolled_begins_no_round_in_vain() {
+    let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let nobody =
-        loopback::roster(Edition { version: 1, expires: u64::MAX }, std::iter::empty(), |_| false).unwrap();
-    let mut host = Host::start(test.setup(), &nobody).await.unwrap();
+        loopback::roster(RosterVersion { version: 1, expires: u64::MAX }, std::iter::empty(), |_| false)
+            .unwrap();
+    let mut host = start_host(test.setup(), &nobody).await;
     let _swarm = test.swarm(host.address(), &options());
     let engine = host.engine(test.rules(), never()).unwrap();
     let (status, host) = (host.status(), Arc::new(host));
@@ -231,10 +213,11 @@ async fn until_ready(host: &Host, devices: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_that_was_away_holds_the_newest_params_before_it_can_be_drawn() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let host = test.host().await;
     let after = |round: u16| {
-        let mut state = State::new(1, 2, &Sgd::new(&*test.model));
+        let mut state = test.experiment.plan().start(1, &Sgd::new(&*test.model));
         for (track, value) in state.tracks.iter_mut().zip([0.25, 0.5]) {
             track.params = vec![f32::from(round) + value; test.model.num_params()].into();
         }
@@ -271,56 +254,30 @@ async fn a_device_that_was_away_holds_the_newest_params_before_it_can_be_drawn()
     host.shut_down().await;
 }
 
-/// Keeps states, and stops after each round.
-#[derive(Default)]
-struct OneRound(Records);
-
-impl Observer for OneRound {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.0.round(records).map(|_| ControlFlow::Break(()))
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.0.evaluation(round, splits)
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.0.checkpoint(state)
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simulation() {
+    let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let mut host = test.host().await;
     let address = host.address();
     let _swarm = test.swarm(address, &options());
-    let mut state = State::new(1, 2, &Sgd::new(&*test.model));
+    let mut state = test.experiment.plan().start(1, &Sgd::new(&*test.model));
     for round in 0..6 {
         let mut engine = host.engine(test.rules(), never()).unwrap();
         let one = Arc::clone(&test);
         let trained = tokio::task::spawn_blocking(move || {
-            let mut observer = OneRound::default();
-            train(&mut engine, &one.experiment.plan(), &mut state, &mut observer).unwrap();
+            let mut one_round = |event: Event<'_>| match event {
+                Event::RoundFinished { .. } => Ok(ControlFlow::Break(())),
+                _ => Ok(ControlFlow::Continue(())),
+            };
+            train(&mut engine, &one.experiment.plan(), &mut state, &mut one_round).unwrap();
             state
         });
         state = trained.await.unwrap();
         assert_eq!(state.round, round + 1);
         host.shut_down().await;
         let setup = Setup { address, ..test.setup() };
-        host = Host::start(setup, &test.roster(&[])).await.unwrap();
+        host = start_host(setup, &test.roster(&[])).await;
     }
     host.shut_down().await;
     let mut simulated = Records::default();
@@ -330,6 +287,7 @@ async fn a_server_started_again_after_every_round_ends_with_the_bits_of_the_simu
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_waits_for_devices_can_be_stopped() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut host = test.host().await;
     let stop = Arc::new(AtomicBool::new(false));

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
+
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query, RoundKey, encode};
 use deltafl::selection::Weighting;
@@ -20,7 +24,7 @@ use deltafl_wire::identity::{DeviceKeys, Token};
 use deltafl_wire::loopback;
 use deltafl_wire::proto;
 use deltafl_wire::proto::{from_device as device, from_server as server};
-use deltafl_wire::roster::Edition;
+use deltafl_wire::roster::RosterVersion;
 use prost::Message;
 
 const BODIES: [fn(&[u8]); 9] =
@@ -42,7 +46,7 @@ fn corpus() -> Vec<Vec<u8>> {
         Ask::Quantile(QuantileQuery::Histogram(Bins::new(0.0, 8.0, 64).unwrap())),
     ];
     let queries = asks.map(|ask| Query::new(params.clone(), ask));
-    let key = RoundKey { seed: 1, round: 2, members: 5, terms: Terms::OPEN };
+    let key = RoundKey { run: 0, seed: 1, round: 2, members: 5, terms: Terms::OPEN };
     let question = proto::Question { canonical: encode(&key, &queries).into() };
     let part = proto::Part { total: 9, data: b"four".as_slice().into() };
     let hello = proto::Hello { version: 1, device: "anna".to_owned() };
@@ -54,11 +58,11 @@ fn corpus() -> Vec<Vec<u8>> {
     corpus.extend(from_device.map(|body| proto::FromDevice { body: Some(body) }.encode_to_vec()));
     corpus.extend(from_server.map(|body| proto::FromServer { body: Some(body) }.encode_to_vec()));
     corpus.push(question.canonical.to_vec());
-    let edition = Edition { version: 1, expires: u64::MAX };
+    let edition = RosterVersion { version: 1, expires: u64::MAX };
     corpus.push(loopback::roster(edition, ["anna", "boris"].into_iter(), |_| false).unwrap().bytes.to_vec());
     corpus.push(proto::FetchRequest { hash: vec![1; 32].into(), offset: 3 }.encode_to_vec());
-    let two =
-        wire::parts(vec![5; wire::PART + 1].into()).flat_map(|part| part.encode_length_delimited_to_vec());
+    let two = wire::fragments(vec![5; wire::FRAGMENT + 1].into())
+        .flat_map(|part| part.encode_length_delimited_to_vec());
     corpus.push(two.collect());
     corpus.extend(papers());
     corpus
@@ -79,6 +83,7 @@ fn papers() -> [Vec<u8>; 3] {
 
 #[test]
 fn random_bytes_do_not_break_the_decoders() {
+    let _limit = watchdog::start();
     let mut stream = Stream::new(1, Purpose::Faults, 0, 0);
     for len in 0..300 {
         let bytes: Vec<u8> = (0..len).map(|_| stream.next_u64() as u8).collect();
@@ -88,6 +93,7 @@ fn random_bytes_do_not_break_the_decoders() {
 
 #[test]
 fn changed_messages_do_not_break_the_decoders() {
+    let _limit = watchdog::start();
     let mut stream = Stream::new(2, Purpose::Faults, 0, 0);
     for message in corpus() {
         for _ in 0..300 {

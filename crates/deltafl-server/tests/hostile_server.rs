@@ -1,4 +1,4 @@
-//! Servers that lie, and devices that do not believe them. Each test is an attack; docs/threat-model.md names them.
+//! Attacks of a malicious server, which devices reject. docs/src/reference/threat-tests.md lists the tests.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -8,6 +8,9 @@ mod fleet;
 #[path = "field/hostile.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod hostile;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
 use deltafl::data::FederationIndex;
-use deltafl::exchange::{Drawn, Exchange as _, Reachable, Round, TrainIndex};
+use deltafl::exchange::{CohortMember, Exchange as _, Reachable, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
@@ -25,20 +28,20 @@ use deltafl::trainer::{LocalPlan, Work};
 use deltafl_device::swarm::Swarm;
 use deltafl_device::{Data, Device, DeviceState, Event, Transcript, conflicts};
 use deltafl_device::{Server, Trust};
-use deltafl_secagg::device::{self as secagg, Abort, Device as Member, Enrolment, Policy};
+use deltafl_secagg::device::{self as secagg, Abort, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::{DeviceBody, DeviceMessage, KeyBundle, ServerBody, ServerMessage};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_server::Deadlines;
-use deltafl_server::engine::{Chain, Remote, Rules};
+use deltafl_server::engine::{DrawChain, Remote, Rules};
 use deltafl_server::serve::Host;
-use deltafl_wire::guard::{Adversary, Guard};
 use deltafl_wire::proto::from_device;
-use deltafl_wire::roster::{Edition, Entry, Roster, SignedRoster, session_under};
+use deltafl_wire::roster::{Roster, RosterEntry, RosterVersion, SignedRoster, session_under};
+use deltafl_wire::threat::{Adversary, ThreatAssumptions};
 use deltafl_wire::{BlobId, loopback, proto};
-use fleet::{Records, TestFederation, never, options};
+use fleet::{Records, TestFederation, never, options, start_host};
 use hostile::{Heard, Hostile};
 use rand_core::SeedableRng as _;
 use tokio::task::JoinHandle;
@@ -54,14 +57,14 @@ const EXPERIMENT: &str = r#"
 "#;
 
 /// A roster of the first devices of a test, as its authority signs it.
-fn roster(test: &TestFederation, edition: Edition, devices: usize) -> SignedRoster {
+fn roster(test: &TestFederation, edition: RosterVersion, devices: usize) -> SignedRoster {
     let all = test.devices();
     let names = all[..devices].iter().map(|&k| test.federation.id(k));
     loopback::roster(edition, names, |_| false).unwrap()
 }
 
-fn later(version: u64) -> Edition {
-    Edition { version, expires: u64::MAX }
+fn later(version: u64) -> RosterVersion {
+    RosterVersion { version, expires: u64::MAX }
 }
 
 fn experiment(test: &TestFederation) -> proto::Experiment {
@@ -96,6 +99,7 @@ fn hash(roster: &SignedRoster) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_roster_that_was_in_force_before_is_not_taken_again() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let victim = test.devices()[0];
     // Version 4 held a device that the authority has since struck off, or a fleet in which the server had accomplices.
@@ -125,8 +129,9 @@ async fn a_roster_that_was_in_force_before_is_not_taken_again() {
 
 #[tokio::test]
 async fn an_expired_roster_is_not_taken() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
-    let expired = roster(&test, Edition { version: 4, expires: 1_700_000_000 }, 10);
+    let expired = roster(&test, RosterVersion { version: 4, expires: 1_700_000_000 }, 10);
     let mut server = Hostile::start(experiment(&test), expired).await;
     let _running = device(&test, test.devices()[0], &server, DeviceState::default());
     assert_eq!(server.ready().await, None);
@@ -134,6 +139,7 @@ async fn an_expired_roster_is_not_taken() {
 
 #[tokio::test]
 async fn another_roster_of_the_same_version_is_not_taken() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let (one, other) = (roster(&test, later(4), 10), roster(&test, later(4), 3));
     let mut server = Hostile::start(experiment(&test), one.clone()).await;
@@ -151,12 +157,13 @@ async fn alone(test: &TestFederation) -> Hostile {
 /// Params of a model of the test, as the newest that a server names.
 fn newest(test: &TestFederation, value: f32) -> (blake3::Hash, Bytes, proto::Blob) {
     let bytes: Bytes = value.to_le_bytes().repeat(test.model.num_params()).into();
-    let id = BlobId::of(&bytes);
+    let id = BlobId::for_bytes(&bytes);
     (id.hash, bytes, id.to_wire())
 }
 
 #[tokio::test]
 async fn a_device_fetches_the_newest_params_before_it_is_ready() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut server = alone(&test).await;
     let (hash, bytes, blob) = newest(&test, 0.5);
@@ -175,6 +182,7 @@ async fn a_device_fetches_the_newest_params_before_it_is_ready() {
 
 #[tokio::test]
 async fn newest_params_that_are_too_many_of_another_size_or_other_bytes_send_a_device_away() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let (hash, bytes, blob) = newest(&test, 0.5);
     let huge = proto::Blob { len: u64::MAX, ..blob.clone() };
@@ -196,6 +204,7 @@ async fn newest_params_that_are_too_many_of_another_size_or_other_bytes_send_a_d
 
 #[tokio::test]
 async fn newest_params_that_are_never_there_do_not_keep_a_device_for_ever() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let mut server = alone(&test).await;
     server.say_newest(vec![newest(&test, 0.5).2]);
@@ -209,6 +218,7 @@ fn transcript(folder: &Path) -> Vec<Event> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_devices_of_an_honest_server_have_the_same_transcript() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(&EXPERIMENT.replace("cohort = 8", "cohort = 10"));
     let mut host = test.host().await;
     let folders: Vec<_> = test.devices().iter().map(|_| tempfile::tempdir().unwrap()).collect();
@@ -257,11 +267,12 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
     let deadlines = Deadlines { setup: 20 * second, input: 20 * second, unmask: 20 * second };
     let mut engine = host.engine(rules(Rules { deadlines, cohort: 10, ..test.rules() }), never()).unwrap();
     let whole = test.experiment.plan();
-    let plan = plan(whole.local.plan(0, &whole.tracks[0]));
+    let plan = plan(whole.local().plan(0, &whole.tracks()[0]));
     let summed = tokio::task::spawn_blocking(move || {
         engine.reachable().unwrap();
-        let cohort: Vec<Drawn> =
-            (0..10).map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false }).collect();
+        let cohort: Vec<CohortMember> = (0..10)
+            .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
+            .collect();
         let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let params = Params::from(vec![0.0; test.model.num_params()]);
         let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
@@ -274,13 +285,18 @@ async fn asked(rules: impl FnOnce(Rules) -> Rules, plan: impl FnOnce(LocalPlan) 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_stay_away_from_rounds_that_do_not_hold_against_a_server_that_lies() {
-    let offered = |guard: Guard| asked(move |rules| Rules { guard, ..rules }, |plan| plan);
-    assert_eq!(offered(Guard::default()).await, Some(10));
-    assert_eq!(offered(Guard { adversary: Adversary::Curious, ..Guard::default() }).await, None);
+    let _limit = watchdog::start();
+    let offered = |guard: ThreatAssumptions| asked(move |rules| Rules { guard, ..rules }, |plan| plan);
+    assert_eq!(offered(ThreatAssumptions::default()).await, Some(10));
+    assert_eq!(
+        offered(ThreatAssumptions { adversary: Adversary::Curious, ..ThreatAssumptions::default() }).await,
+        None
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_question_without_end_is_not_begun() {
+    let _limit = watchdog::start();
     let endless = |plan| LocalPlan { work: Work::Epochs(u32::MAX), ..plan };
     assert_eq!(asked(|rules| rules, endless).await, None);
     let vast = |plan| LocalPlan { batch: 1 << 20, ..plan };
@@ -314,11 +330,11 @@ impl Asking {
         let mut engine = self.engine.take().unwrap();
         let params = Params::from(vec![0.0; self.test.model.num_params()]);
         let whole = self.test.experiment.plan();
-        let plan = whole.local.plan(0, &whole.tracks[0]);
+        let plan = whole.local().plan(0, &whole.tracks()[0]);
         let etas = etas.to_vec();
         let summed = tokio::task::spawn_blocking(move || {
-            let cohort: Vec<Drawn> = devices
-                .map(|device| Drawn { device: TrainIndex(device), times: 1, dropped: false })
+            let cohort: Vec<CohortMember> = devices
+                .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
                 .collect();
             let round = Round { seed: 1, index: round, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
             let query = |&eta: &f64| {
@@ -341,6 +357,7 @@ impl Asking {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_question_again_without_one_device_gets_no_answer() {
+    let _limit = watchdog::start();
     let mut server = Asking::start().await;
     assert_eq!(server.updates(0, 0..10, &[0.0]).await, Some(10));
     // Answered, the difference of the two sums would be the update of the last device.
@@ -353,16 +370,18 @@ async fn the_same_question_again_without_one_device_gets_no_answer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cohort_is_not_taken_apart_by_many_thresholds_in_one_question() {
+    let _limit = watchdog::start();
     let mut server = Asking::start().await;
     let many: Vec<f64> = (0..64).map(|n| f64::from(n) / 16.0).collect();
     assert_eq!(server.updates(0, 0..10, &many).await, None);
-    assert_eq!(server.updates(0, 0..10, &many[..3]).await, Some(10));
+    assert_eq!(server.updates(0, 0..10, &many[..2]).await, None);
+    assert_eq!(server.updates(0, 0..10, &many[..1]).await, Some(10));
     server.stop().await;
 }
 
 /// A roster of a test that says how cohorts are drawn, and the chain that draws them.
-fn drawn_roster(test: &TestFederation) -> (SignedRoster, Chain) {
-    let chain = Chain::new([6; 32]);
+fn drawn_roster(test: &TestFederation) -> (SignedRoster, DrawChain) {
+    let chain = DrawChain::new([6; 32]);
     let signed = roster(test, later(4), test.devices().len());
     let roster = Roster::decode(signed.bytes).unwrap().with_draws(Some(chain.commitment()));
     (loopback::signed(&roster), chain)
@@ -370,10 +389,10 @@ fn drawn_roster(test: &TestFederation) -> (SignedRoster, Chain) {
 
 /// Asks eight devices for their updates, under a roster that says that cohorts are drawn, by a server that draws or chooses. What
 /// the devices wrote down, and how many answered.
-async fn run_drawn(chain: impl FnOnce(Chain) -> Option<Chain>) -> (Vec<Event>, usize) {
+async fn run_drawn(chain: impl FnOnce(DrawChain) -> Option<DrawChain>) -> (Vec<Event>, usize) {
     let test = TestFederation::new(EXPERIMENT);
     let (roster, honest) = drawn_roster(&test);
-    let mut host = Host::start(test.setup(), &roster).await.unwrap();
+    let mut host = start_host(test.setup(), &roster).await;
     let folders: Vec<_> = test.devices().iter().map(|_| tempfile::tempdir().unwrap()).collect();
     let devices: Vec<_> = test
         .devices()
@@ -395,11 +414,11 @@ async fn run_drawn(chain: impl FnOnce(Chain) -> Option<Chain>) -> (Vec<Event>, u
     let sums = tokio::task::spawn_blocking(move || {
         // What the round loop does: draw among those that can be reached.
         let Reachable::Some(reachable) = engine.reachable().unwrap() else { panic!("devices come and go") };
-        let cohort: Vec<Drawn> = (0..)
+        let cohort: Vec<CohortMember> = (0..)
             .zip(reachable)
             .filter(|(_, reachable)| *reachable)
             .take(8)
-            .map(|(device, _)| Drawn { device: TrainIndex(device), times: 1, dropped: false })
+            .map(|(device, _)| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
             .collect();
         let round = Round { seed: 1, index: 0, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
         let plan = LocalPlan {
@@ -421,6 +440,7 @@ async fn run_drawn(chain: impl FnOnce(Chain) -> Option<Chain>) -> (Vec<Event>, u
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cohort_that_was_drawn_comes_to_a_sum_and_one_that_the_server_chose_does_not() {
+    let _limit = watchdog::start();
     let (events, answered) = run_drawn(Some).await;
     assert_eq!(answered, 8);
     let left_out = |event: &Event| match event {
@@ -437,26 +457,26 @@ async fn a_cohort_that_was_drawn_comes_to_a_sum_and_one_that_the_server_chose_do
     assert!(!events.iter().any(|event| matches!(event, Event::Joined { .. })), "nobody joins");
 
     // A chain of its own, made after the roster was signed.
-    let (_, answered) = run_drawn(|_| Some(Chain::new([9; 32]))).await;
+    let (_, answered) = run_drawn(|_| Some(DrawChain::new([9; 32]))).await;
     assert_eq!(answered, 0);
 }
 
 /// A device that joins round 0 of a session under a roster, and the keys that it signs for it.
-fn joined(roster: &Roster, device: u32) -> (Member, KeyBundle) {
+fn joined(roster: &Roster, device: u32) -> (DeviceRound, KeyBundle) {
     let hash = blake3::hash(&roster.encode());
     let session = session_under(&[7; 16], &hash);
     let params = RoundParams {
         id: RoundId { session, round: 0 },
-        suite: Suite::default(),
+        suite: MaskSuite::default(),
         cohort: roster.entries().len() as u32,
         graph: GraphRule::Full { threshold: 2 },
         slots: 1,
         draw: None,
     };
     let none = Permille::default();
-    let policy = Policy {
+    let policy = DevicePolicy {
         min_members: 2,
-        adversary: secagg::Adversary::HonestButCurious { gamma: none.into(), delta: none },
+        adversary: secagg::AdversaryModel::HonestButCurious { gamma: none.into(), delta: none },
         max_len: 1,
         patience: Duration::MAX,
         max_left_out: None,
@@ -464,7 +484,7 @@ fn joined(roster: &Roster, device: u32) -> (Member, KeyBundle) {
     let keys = Arc::new(roster.keys(&hash, &[0; 64]).unwrap());
     let identity = Arc::new(identity_of(device));
     let mut rng = ChaCha20Rng::seed_from_u64(device.into());
-    let mut enrolment = Enrolment::new(identity, keys, session, policy);
+    let mut enrolment = Participant::new(identity, keys, session, policy);
     let mut member = enrolment.join(&params, Duration::ZERO, &mut rng).unwrap();
     let Some(DeviceMessage { body: DeviceBody::Advertise(bundle), .. }) = member.poll_transmit() else {
         panic!("a device that joins says its keys");
@@ -472,14 +492,18 @@ fn joined(roster: &Roster, device: u32) -> (Member, KeyBundle) {
     (member, bundle)
 }
 
-fn identity_of(device: u32) -> Identity {
-    Identity::from_secret(DeviceId(device), &[1 + device as u8; 32])
+fn identity_of(device: u32) -> SigningIdentity {
+    SigningIdentity::from_secret(DeviceId(device), &[1 + device as u8; 32])
 }
 
 #[test]
 fn keys_that_were_signed_under_one_roster_are_refused_under_another() {
-    let entry =
-        |device| Entry { name: format!("d{device}"), key: identity_of(device).public(), revoked: false };
+    let _limit = watchdog::start();
+    let entry = |device| RosterEntry {
+        name: format!("d{device}"),
+        key: identity_of(device).public(),
+        revoked: false,
+    };
     let edition = |version| Roster::new(later(version), (0..3).map(entry).collect()).unwrap();
     let (first, second) = (edition(1), edition(2));
     let told = |replayed: Option<u32>| {

@@ -1,6 +1,10 @@
 //! Handshakes between devices and a server: who gets in, and who does not.
 #![allow(clippy::unwrap_used)]
 
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
+
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,12 +35,17 @@ fn device(authority: &Authority, name: &str) -> DeviceIdentity {
 
 #[test]
 fn the_validity_of_a_certificate_is_read() {
+    let _limit = watchdog::start();
     let authority = Authority::generate("demo".parse().unwrap(), 90).unwrap();
     let whole = authority.certificate();
-    let validity = Validity::of(whole).unwrap();
+    let validity = Validity::from_certificate(whole).unwrap();
     assert_eq!((validity.not_after - validity.not_before).whole_days(), 90);
     for cut in 0..whole.len() {
-        assert_eq!(Validity::of(&CertificateDer::from(&whole[..cut])), Err(NotACertificate), "{cut}");
+        assert_eq!(
+            Validity::from_certificate(&CertificateDer::from(&whole[..cut])),
+            Err(NotACertificate),
+            "{cut}"
+        );
     }
 }
 
@@ -61,6 +70,7 @@ async fn shake(
 
 #[tokio::test]
 async fn a_device_is_known_by_its_certificate() {
+    let _limit = watchdog::start();
     let authority = authority("demo");
     let tls = server(&authority).mutual_tls(&Revocations::new(), H2).unwrap();
     let device = device(&authority, "phone-17");
@@ -75,6 +85,7 @@ async fn a_device_is_known_by_its_certificate() {
 
 #[tokio::test]
 async fn a_device_of_another_federation_is_refused_even_under_the_same_name() {
+    let _limit = watchdog::start();
     let tls = server(&authority("demo")).mutual_tls(&Revocations::new(), H2).unwrap();
     // The other authority bears the same name as ours; only its key differs.
     let stranger = device(&authority("demo"), "phone-17");
@@ -84,6 +95,7 @@ async fn a_device_of_another_federation_is_refused_even_under_the_same_name() {
 
 #[tokio::test]
 async fn a_server_certificate_is_no_device() {
+    let _limit = watchdog::start();
     let authority = authority("demo");
     assert_eq!(Peer::of(server(&authority).certificate()), Err(NotADevice));
     assert_eq!(Peer::of(authority.certificate()), Err(NotADevice));
@@ -91,6 +103,7 @@ async fn a_server_certificate_is_no_device() {
 
 #[tokio::test]
 async fn a_client_without_a_certificate_is_refused_where_one_is_needed() {
+    let _limit = watchdog::start();
     let authority = authority("demo");
     let server = server(&authority);
     let mut roots = rustls::RootCertStore::empty();
@@ -126,6 +139,7 @@ impl TimeProvider for At {
 
 #[tokio::test]
 async fn an_expired_certificate_is_refused() {
+    let _limit = watchdog::start();
     let authority = authority("demo");
     let device = authority.issue_device(&"phone-17".parse().unwrap(), 0, 2).unwrap();
     let tls = server(&authority).mutual_tls(&Revocations::new(), H2).unwrap();
@@ -146,6 +160,7 @@ async fn an_expired_certificate_is_refused() {
 
 #[tokio::test]
 async fn a_revoked_device_is_refused_and_live_connections_hear_of_it() {
+    let _limit = watchdog::start();
     let authority = authority("demo");
     let revocations = Revocations::new();
     let tls = server(&authority).mutual_tls(&revocations, H2).unwrap();
@@ -164,6 +179,7 @@ async fn a_revoked_device_is_refused_and_live_connections_hear_of_it() {
 
 #[tokio::test]
 async fn identities_survive_their_folders() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let made = Authority::create(&at("ca"), "demo".parse().unwrap()).unwrap();
@@ -196,6 +212,7 @@ async fn identities_survive_their_folders() {
 
 #[test]
 fn nothing_secret_is_printed() {
+    let _limit = watchdog::start();
     let authority = authority("demo");
     let device = device(&authority, "phone-17");
     let secret: String = device.signing_secret().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -207,6 +224,7 @@ fn nothing_secret_is_printed() {
 
 #[test]
 fn a_damaged_folder_is_an_error_and_no_panic() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     assert!(matches!(DeviceIdentity::open(Path::new("/nonexistent")), Err(IdentityError::Io { .. })));

@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod support;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -49,6 +52,7 @@ fn status(answer: &str) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_pulls_the_model_of_the_nearest_level() {
+    let _limit = watchdog::start();
     let hosted = host(TestServerOptions::default()).await;
     let device = hosted.authority.issue_device(&"phone".parse().unwrap(), 0, 1).unwrap();
     let knob = Knob::of_device(&url(&hosted), &device);
@@ -98,6 +102,7 @@ async fn a_device_pulls_the_model_of_the_nearest_level() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn models_are_for_unrevoked_devices_of_the_federation() {
+    let _limit = watchdog::start();
     let hosted = host(TestServerOptions::default()).await;
     let name = "phone".parse().unwrap();
     let device = hosted.authority.issue_device(&name, 0, 1).unwrap();
@@ -124,6 +129,7 @@ async fn models_are_for_unrevoked_devices_of_the_federation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_that_the_device_holds_is_not_sent_again() {
+    let _limit = watchdog::start();
     let hosted = host(plain()).await;
     let path = "/v1/federations/demo/models/0.5";
     let first = get(hosted.address, path, "").await;
@@ -142,6 +148,7 @@ async fn a_version_that_the_device_holds_is_not_sent_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_cannot_hand_out_a_roster_key_of_its_own() {
+    let _limit = watchdog::start();
     let hosted = host(TestServerOptions::default()).await;
     let federation = hosted.authority.federation().clone();
     // The authority that made the token signs rosters with another key than this server names.
@@ -156,6 +163,7 @@ async fn a_server_cannot_hand_out_a_roster_key_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_enrols_a_device_that_made_its_own_keys() {
+    let _limit = watchdog::start();
     let hosted = host(TestServerOptions::default()).await;
     let token = Token::generate(hosted.authority.fingerprint(), hosted.authority.public_key()).unwrap();
     let federation = hosted.authority.federation().clone();
@@ -184,6 +192,7 @@ async fn a_token_enrols_a_device_that_made_its_own_keys() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_make_no_sense_are_answered() {
+    let _limit = watchdog::start();
     let hosted = host(plain()).await;
     let address = hosted.address;
     for (path, expected) in [
@@ -222,6 +231,7 @@ async fn requests_that_make_no_sense_are_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_or_greedy_visitor_is_turned_away_and_others_are_served() {
+    let _limit = watchdog::start();
     let limits = HttpLimits {
         patience: Duration::from_millis(300),
         per_second: 0.001,
@@ -251,6 +261,7 @@ async fn a_slow_or_greedy_visitor_is_turned_away_and_others_are_served() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probes_and_metrics_say_how_the_server_fares() {
+    let _limit = watchdog::start();
     let hosted = host(plain()).await;
     assert_eq!(status(&get(hosted.address, "/readyz", "").await), "200");
     hosted.state.live.role(Role::Standby);

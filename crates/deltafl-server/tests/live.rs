@@ -6,6 +6,9 @@ mod support;
 #[path = "../../deltafl-cli/tests/command/report/browser.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod browser;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::path::Path;
 
@@ -27,6 +30,7 @@ fn wait_for(browser: &mut Browser, selector: &str, text: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_follows_a_federation_on_any_screen() {
+    let _limit = watchdog::start();
     let hosted =
         host(TestServerOptions { tls: false, access: Access::Anyone, ..TestServerOptions::default() }).await;
     let live = hosted.state.live.clone();
@@ -63,7 +67,7 @@ async fn the_page_follows_a_federation_on_any_screen() {
 
         assert_eq!(
             browser.text("#idle"),
-            "Δ-FL θ=0.1: 3 of the last 20 rounds moved nothing: the tail was empty in 3."
+            "Δ-FL θ=0.1: 3 of the last 20 rounds did not change the model: the tail was empty in 3."
         );
 
         // Percentiles per level, within their bounds.

@@ -7,23 +7,24 @@
 #[path = "field/fleet.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod fleet;
-#[path = "field/intercepted.rs"]
+#[path = "../../deltafl/tests/exchanges/intercepted.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod intercepted;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use deltafl::compute::Threads;
-use deltafl::exchange::{Direct, Exchange, Reachable, SplitEvaluation};
+use deltafl::exchange::{Exchange, Reachable, Simulation};
 use deltafl::question::Ask;
-use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::Sgd;
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, train};
+use deltafl::training::{Event, Observer as _, State, train_with};
 use deltafl_data::run_folder::RunFolder;
 use deltafl_server::Deadlines;
 use deltafl_server::committer::{RoundCommitter, RunStore};
@@ -34,7 +35,7 @@ use deltafl_server::store::{Store, StoreSettings};
 use deltafl_wire::identity::FederationName;
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::{VERSION, proto};
-use fleet::{Records, TestFederation, never, options};
+use fleet::{Records, TestFederation, never, options, start_host};
 use intercepted::Intercepted;
 use tonic::transport::Endpoint;
 
@@ -99,6 +100,7 @@ fn address(server: &mut Child) -> SocketAddr {
 #[test]
 #[ignore = "the other tests start it as a process of its own"]
 fn play_a_server() {
+    let _limit = watchdog::start();
     let told = |name: &str| std::env::var(name).unwrap();
     let (folder, dies) = (std::path::PathBuf::from(told("PLAY_FOLDER")), Dies::named(&told("PLAY_DIES")));
     let test = TestFederation::new(EXPERIMENT);
@@ -110,7 +112,7 @@ fn play_a_server() {
         let store = Store::open(&StoreSettings::in_folder(&folder)).await.unwrap();
         store.create_federation(&federation()).await.unwrap();
         let lease = store.lead(&federation(), "child").await.unwrap();
-        (store, lease, Host::start(setup, &test.roster(&[])).await.unwrap())
+        (store, lease, start_host(setup, &test.roster(&[])).await)
     });
     println!("\nlistening on {}", host.address());
     let about = About {
@@ -142,12 +144,19 @@ fn play_a_server() {
         });
     runtime.spawn(die_in_a_question(host.status(), dies));
     let stop = never();
-    let committer = RoundCommitter::new(&run, &lease, &host, runtime.handle(), &mut folder, &stop);
-    let mut committer = Uncommitted { inner: committer, dies };
-    let mut state = saved.unwrap_or_else(|| State::new(1, 2, &Sgd::new(&*test.model)));
+    let mut committer = RoundCommitter::new(&run, &lease, &host, runtime.handle(), &mut folder, &stop);
+    let options = committer.train_options();
+    let mut observer = |event: Event<'_>| match event {
+        Event::RoundFinished { records } if dies == Dies::BeforeCommit && records[0].round == ROUND => {
+            std::process::abort()
+        }
+        event => committer.handle(event),
+    };
+    let plan = test.experiment.plan();
+    let mut state = saved.unwrap_or_else(|| plan.start(1, &Sgd::new(&*test.model)));
     engine.inner.resume(&state).unwrap();
     assert_eq!(runtime.block_on(newest(&host, &test)), hashes(&state), "as the store has them");
-    train(&mut engine, &test.experiment.plan(), &mut state, &mut committer).unwrap();
+    train_with(&mut engine, &plan, &mut state, options, &mut observer).unwrap();
     assert_eq!(runtime.block_on(newest(&host, &test)), hashes(&state), "as the last round left them");
 }
 
@@ -196,41 +205,6 @@ async fn die_in_a_question(
     }
 }
 
-/// Aborts this process before the round is committed.
-struct Uncommitted<'a> {
-    inner: RoundCommitter<'a>,
-    dies: Dies,
-}
-
-impl Observer for Uncommitted<'_> {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        if self.dies == Dies::BeforeCommit && records[0].round == ROUND {
-            std::process::abort();
-        }
-        self.inner.round(records)
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.inner.evaluation(round, splits)
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.inner.checkpoint(state)
-    }
-
-    fn every_round(&self) -> bool {
-        self.inner.every_round()
-    }
-
-    fn survey(&self, round: u64) -> Survey {
-        self.inner.survey(round)
-    }
-
-    fn losses(&mut self, round: u64, tracks: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        self.inner.losses(round, tracks)
-    }
-}
-
 /// Lets a server die, and another one train to the end: the committed state, and the cohort and drop-outs of each round.
 async fn trained_by_two(dies: Dies) -> (State, Vec<(u64, u64)>) {
     let folder = tempfile::tempdir().unwrap();
@@ -258,10 +232,10 @@ async fn trained_by_two(dies: Dies) -> (State, Vec<(u64, u64)>) {
 /// The simulation in which the cohort of the round is one of devices that were not drawn for it first.
 fn simulated_with_another_cohort(test: &TestFederation) -> State {
     let trainer = Sgd::new(&*test.model);
-    let compute = Threads::new(&trainer, &test.federation, 2).unwrap();
-    let inner = Direct::new(compute, &test.federation).unwrap();
+    let threads = NonZeroUsize::new(2);
+    let inner = Simulation::with_threads(&trainer, &test.federation, threads).unwrap();
     let draw = deltafl::cohort::Draw { seed: 1, round: ROUND, attempt: 0 };
-    let drawn = test.experiment.plan().sampling.cohort(inner.devices(), draw, &Reachable::Everyone);
+    let drawn = test.experiment.plan().sampling().cohort(inner.devices(), draw, &Reachable::Everyone);
     let mut reachable = vec![true; inner.devices()];
     drawn.iter().for_each(|drawn| reachable[drawn.device.place()] = false);
     let mut rounds = 0..;
@@ -274,6 +248,7 @@ fn simulated_with_another_cohort(test: &TestFederation) -> State {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_between_two_sums_is_followed_to_the_bits_of_the_simulation() {
+    let _limit = watchdog::start();
     let expected = TestFederation::new(EXPERIMENT).simulate(&mut Records::default());
     for dies in [Dies::BeforeUpdates, Dies::BeforeCommit] {
         let (state, told) = trained_by_two(dies).await;
@@ -284,6 +259,7 @@ async fn a_server_killed_between_two_sums_is_followed_to_the_bits_of_the_simulat
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_round_killed_in_a_sum_goes_on_with_devices_that_were_not_asked() {
+    let _limit = watchdog::start();
     let expected = simulated_with_another_cohort(&TestFederation::new(EXPERIMENT));
     for dies in [Dies::InLosses, Dies::InUpdates] {
         let (state, told) = trained_by_two(dies).await;

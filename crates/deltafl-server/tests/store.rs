@@ -2,10 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod support;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::time::Duration;
 
-use deltafl::exchange::{Sum, Traffic};
+use deltafl::exchange::{CohortSum, Traffic};
 use deltafl_data::run_folder::checkpoint_bytes;
 use sha2::{Digest as _, Sha256};
 
@@ -32,6 +35,7 @@ fn new_device(name: &str, seed: u8) -> NewDevice {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_committed_state_comes_back_to_the_bit() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
         let store = Store::open(&settings).await.unwrap();
@@ -56,6 +60,7 @@ async fn a_committed_state_comes_back_to_the_bit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn published_versions_stay_and_other_params_are_forgotten() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
         let store = Store::open(&settings).await.unwrap();
@@ -91,6 +96,7 @@ fn walk(folder: &std::path::Path) -> Vec<Vec<u8>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn phases_come_back_with_their_round_losses_and_evaluations_with_the_nearest_version() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
         let store = Store::open(&settings).await.unwrap();
@@ -140,6 +146,7 @@ async fn phases_come_back_with_their_round_losses_and_evaluations_with_the_neare
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_of_the_first_version_is_brought_up_to_date_and_loses_nothing() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     let settings = StoreSettings::in_folder(folder.path());
     let store = Store::open(&settings).await.unwrap();
@@ -167,6 +174,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_loses_nothing
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_commit_twice_is_one_and_another_outcome_is_refused() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
         let store = Store::open(&settings).await.unwrap();
@@ -186,6 +194,7 @@ async fn the_same_commit_twice_is_one_and_another_outcome_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_roster_has_no_gaps_and_no_doubles() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
         let store = Store::open(&settings).await.unwrap();
@@ -231,6 +240,7 @@ async fn a_roster_has_no_gaps_and_no_doubles() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_roster_that_was_signed_elsewhere_is_kept_and_no_older_one_replaces_it() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
         let store = Store::open(&settings).await.unwrap();
@@ -247,6 +257,7 @@ async fn a_roster_that_was_signed_elsewhere_is_kept_and_no_older_one_replaces_it
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_lets_in_as_many_devices_as_it_says_and_no_longer_than_it_says() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
         let store = Store::open(&settings).await.unwrap();
@@ -271,6 +282,7 @@ async fn a_token_lets_in_as_many_devices_as_it_says_and_no_longer_than_it_says()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_waits_while_the_database_is_locked() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     let settings = StoreSettings::in_folder(folder.path());
     let store = Store::open(&settings).await.unwrap();
@@ -294,6 +306,7 @@ async fn a_commit_waits_while_the_database_is_locked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_or_missing_place_for_blobs_loses_no_round() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     let mut settings = StoreSettings::in_folder(folder.path());
     settings.patience = Duration::from_millis(100);
@@ -316,6 +329,7 @@ async fn a_full_or_missing_place_for_blobs_loses_no_round() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_of_a_newer_version_and_places_that_are_none_are_refused() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     let settings = StoreSettings::in_folder(folder.path());
     Store::open(&settings).await.unwrap();
@@ -332,6 +346,7 @@ async fn a_database_of_a_newer_version_and_places_that_are_none_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_round_under_way_is_kept_until_it_is_committed_and_by_the_leader_alone() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
         let store = Store::open(&settings).await.unwrap();
@@ -346,7 +361,7 @@ async fn the_round_under_way_is_kept_until_it_is_committed_and_by_the_leader_alo
             sums: None,
         };
         let traffic = Traffic { sums: 1, messages: 12, bytes_up: 300, bytes_down: 400 };
-        let sum = Sum { values: vec![7, u64::MAX], answered: 2, traffic, remembered: Vec::new() };
+        let sum = CohortSum { values: vec![7, u64::MAX], answered: 2, traffic, remembered: Vec::new() };
         store.keep_asked(&fence, key(0), &slot(b"losses")).await.unwrap();
         store.keep_sums(&fence, key(0), std::slice::from_ref(&sum)).await.unwrap();
         store.keep_asked(&fence, key(1), &slot(b"updates")).await.unwrap();

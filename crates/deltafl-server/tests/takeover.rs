@@ -4,6 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod support;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -41,6 +44,7 @@ fn server(
 #[test]
 #[ignore = "the other tests start it as a process of its own"]
 fn play_a_server() {
+    let _limit = watchdog::start();
     let told = |name: &str| std::env::var(name).unwrap();
     let settings = StoreSettings::new(told("PLAY_DATABASE"), told("PLAY_BLOBS"));
     let federation: FederationName = told("PLAY_FEDERATION").parse().unwrap();
@@ -61,6 +65,7 @@ fn play_a_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_server_goes_on_when_the_leader_is_killed_in_mid_round() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
         let store = Store::open(&settings).await.unwrap();
@@ -81,6 +86,7 @@ async fn another_server_goes_on_when_the_leader_is_killed_in_mid_round() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kills_at_any_moment_lose_no_committed_round() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     let settings = StoreSettings::in_folder(folder.path());
     let store = Store::open(&settings).await.unwrap();
@@ -104,6 +110,7 @@ async fn kills_at_any_moment_lose_no_committed_round() {
 
 #[test]
 fn a_leader_that_was_frozen_commits_nothing() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     let Some(mut settings) = support::postgres(folder.path()) else {
         eprintln!("skipped: DELTAFL_POSTGRES names no database (scripts/test starts one)");
@@ -135,6 +142,7 @@ fn a_leader_that_was_frozen_commits_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_leaves_hands_over_at_once() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     for settings in settings(folder.path()) {
         let [a, b] = [Store::open(&settings).await.unwrap(), Store::open(&settings).await.unwrap()];
@@ -148,6 +156,7 @@ async fn a_server_that_leaves_hands_over_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_outlives_a_restart_of_the_database() {
+    let _limit = watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     let (Some(settings), Ok(restart)) =
         (support::postgres(folder.path()), std::env::var("DELTAFL_POSTGRES_RESTART"))

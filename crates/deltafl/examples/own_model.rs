@@ -4,31 +4,18 @@
 //! a = tanh(x U + p),   z = a V + q,   f = −log softmax(z)_y
 //! ```
 //!
-//! Five methods make a model: how many parameters, where they start, how much memory a batch needs, loss with
-//! gradient, and loss with errors. It reads and writes plain slices and allocates nothing; the trainer does the rest.
+//! A model has five methods: the number of its params, their start, the memory for a batch, the loss
+//! with its gradient, and the loss with the number of errors. It reads and writes plain slices and
+//! allocates nothing. The trainer does the rest.
 //!
 //! ```console
 //! cargo run --release --example own_model
 //! ```
 
 use std::error::Error;
-use std::num::NonZeroU32;
 use std::ops::ControlFlow;
 
-use deltafl::algorithm::{Tail, Track};
-use deltafl::cohort::{Availability, Sampling};
-use deltafl::compute::Threads;
-use deltafl::data::synthetic::Glyphs;
-use deltafl::data::{Normalise, Split};
-use deltafl::exchange::{Direct, SplitEvaluation};
-use deltafl::metrics::Figures;
-use deltafl::model::{Batch, Model, Score};
-use deltafl::stream::Stream;
-use deltafl::superquantile::{Conformity, LossDistribution};
-use deltafl::task::ERRORS;
-use deltafl::terms::Terms;
-use deltafl::trainer::{Sgd, Work};
-use deltafl::training::{Local, Observer, ObserverError, Plan, RoundRecord, State, Survey, train};
+use deltafl::{data::Normalise, metrics::Figures, prelude::*, stream::Stream, task::ERRORS};
 
 /// A perceptron with one hidden layer. Parameters in flat order: U, p, V, q.
 struct Perceptron {
@@ -136,67 +123,34 @@ impl Model for Perceptron {
 }
 
 /// Prints the error of the test devices at each evaluation.
-struct Printer;
-
-impl Observer for Printer {
-    fn round(&mut self, _records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        Ok(ControlFlow::Continue(()))
-    }
-
-    fn evaluation(&mut self, round: u64, splits: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        for split in splits.iter().filter(|split| split.split == Split::Test) {
-            print!("{round:>5}");
-            for devices in &split.tracks {
-                let errors: Vec<f64> = devices.iter().map(|device| 100.0 * device.primary()).collect();
-                let figures = Figures::unweighted(&errors).ok_or("there is no test device")?;
-                print!("{:>12.1} % {:>12.1} %", figures.mean, figures.percentile(90).unwrap_or(f64::NAN));
-            }
-            println!();
+fn print_errors(event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+    let Event::Evaluated { round, splits } = event else { return Ok(ControlFlow::Continue(())) };
+    for split in splits.iter().filter(|split| split.split == Split::Test) {
+        print!("{round:>5}");
+        for devices in &split.tracks {
+            let errors: Vec<f64> = devices.iter().map(|device| 100.0 * device.primary()).collect();
+            let figures = Figures::unweighted(&errors).ok_or("there is no test device")?;
+            print!("{:>12.1} % {:>12.1} %", figures.mean, figures.percentile(90).unwrap_or(f64::NAN));
         }
-        Ok(())
+        println!();
     }
-
-    fn checkpoint(&mut self, _state: &State) -> Result<(), ObserverError> {
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        false
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
-    }
+    Ok(ControlFlow::Continue(()))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let glyphs = Glyphs { devices: NonZeroU32::new(100).ok_or("no devices")?, ..Glyphs::default() };
+    let glyphs = Glyphs { devices: 100.try_into()?, ..Glyphs::default() };
     let federation = glyphs.build().normalised(Normalise::MeanRatio);
     let model = Perceptron { inputs: 784, hidden: 32, classes: federation.classes() };
+    let trainer = Sgd::new(&model);
 
-    let plan = Plan {
-        rounds: 20,
-        sampling: Sampling {
-            cohort_size: 20,
-            with_replacement: false,
-            availability: Availability::default(),
-        },
-        local: Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.1, decay: None },
-        evaluate_every: 5,
-        held_out: None,
-        terms: Terms::OPEN,
-        tracks: vec![Track::fed_avg(), Tail::new(Conformity::try_from(0.5)?).into()],
-    };
+    let half = Tail::new(Conformity::try_from(0.5)?);
+    let plan = Plan::builder().rounds(20).cohort(20).evaluate_every(5);
+    let plan = plan.track(Track::fed_avg()).track(half).build()?;
 
     println!("test error over the devices, mean and 90th percentile");
     println!("round{:>29}{:>28}", "FedAvg", "Δ-FL, θ = 0.5");
-    let trainer = Sgd::new(&model);
-    let mut exchange = Direct::new(Threads::new(&trainer, &federation, 0)?, &federation)?;
-    let mut state = State::new(1, plan.tracks.len(), &trainer);
-    train(&mut exchange, &plan, &mut state, &mut Printer)?;
+    let mut simulation = Simulation::new(&trainer, &federation)?;
+    let mut state = plan.start(1, &trainer);
+    train(&mut simulation, &plan, &mut state, &mut print_errors)?;
     Ok(())
 }

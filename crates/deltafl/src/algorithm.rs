@@ -48,7 +48,7 @@ pub struct Algorithm {
     /// What can be set.
     pub options: &'static [OptionSpec],
     /// Builds its parts from checked options.
-    pub build: fn(&OptionValues) -> Result<Parts, InvalidOption>,
+    pub build: fn(&OptionValues) -> Result<AlgorithmParts, InvalidOption>,
     /// The weightings that its questions name.
     pub weightings: &'static [&'static WeightingKind],
     /// The corrections of the local steps that its questions name.
@@ -66,7 +66,7 @@ impl Algorithm {
 }
 
 /// What an algorithm is made of.
-pub struct Parts {
+pub struct AlgorithmParts {
     /// Which devices count, and how much.
     pub selection: Box<dyn Selection>,
     /// μ of the proximal term of the local update; 0 is none.
@@ -80,7 +80,7 @@ pub struct Parts {
 }
 
 /// Everyone counts, plain SGD, the weighted mean: what an algorithm changes a part of.
-impl Default for Parts {
+impl Default for AlgorithmParts {
     fn default() -> Self {
         Self {
             selection: Box::new(Everyone),

@@ -1,13 +1,14 @@
 //! Where devices compute: forward passes and local updates.
 //!
-//! Every [`Exchange`](crate::exchange::Exchange) of a simulation stands on a [`Compute`]. What does not depend on the place
-//! (who is asked what, the cache of losses, the order of tasks, equal params computed once) stands above it, in
-//! [`Fleet`](crate::exchange::Fleet). [`Threads`] computes on the CPUs of this process.
+//! A [`Simulation`](crate::exchange::Simulation) computes its devices by a [`Compute`]. Work that all
+//! implementations share belongs to the simulation: the questions of each device, the cache of losses,
+//! the order of tasks, and the evaluation of equal params. [`Threads`] computes on the CPUs of this
+//! process.
 
 use std::ops::Range;
 
 use crate::data::FederationIndex;
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::RoundKey;
@@ -37,7 +38,7 @@ pub struct UpdateTask<'a> {
     /// What the server sends beside w.
     pub sent: &'a [Params],
     /// What the device remembers, if it does.
-    pub own: Option<&'a Memory>,
+    pub own: Option<&'a AlgorithmState>,
     /// How it trains.
     pub plan: &'a LocalPlan,
     /// α_k·ω_k.
@@ -70,7 +71,7 @@ pub enum ComputeError {
 
 /// What the devices of some tasks remember now: the place of a task, and the memory of its device. Whoever remembers nothing,
 /// and whoever's update is not in the sum, is not listed.
-pub type Remembered = Vec<(usize, Memory)>;
+pub type Remembered = Vec<(usize, AlgorithmState)>;
 
 /// Where devices compute. The answers depend on the tasks alone: not on their order, nor on what else is asked.
 pub trait Compute {

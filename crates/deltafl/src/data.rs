@@ -42,8 +42,8 @@ pub use device_split::{DeviceSplit, InvalidSplit};
 pub use example_split::{GivenSplit, WithinSplit};
 pub use from_columns::{Columns, InvalidColumns};
 pub use normalise::{Affine, Normalise};
-pub use source::{Dropped, Source};
-pub use summary::{Bin, Splits, Spread, Summary};
+pub use source::{Dropped, Provenance};
+pub use summary::{Bin, FederationSummary, Splits, Spread};
 pub(crate) use targets::DeviceTargets;
 pub use targets::{FeatureColumn, StoredTargets, TargetBuffer, TargetColumn, TargetKind};
 pub use verify::Unverified;
@@ -172,7 +172,7 @@ pub struct Federation {
     /// The symbols of the alphabet, in the order of their codes.
     pub(crate) symbols: Option<String>,
     pub(crate) affine: Option<Affine>,
-    pub(crate) source: Option<Source>,
+    pub(crate) source: Option<Provenance>,
     pub(crate) device_split: Option<DeviceSplit>,
     /// At most so many devices of each split are evaluated.
     pub(crate) evaluation_sample: Option<NonZeroUsize>,
@@ -256,7 +256,7 @@ impl Federation {
     }
 
     /// Where the federation came from, if it was imported.
-    pub fn source(&self) -> Option<&Source> {
+    pub fn source(&self) -> Option<&Provenance> {
         self.source.as_ref()
     }
 

@@ -1,15 +1,15 @@
-//! How the answers of a cohort meet.
+//! The aggregation of the answers of a cohort.
 //!
-//! The round loop asks an [`Exchange`] about a cohort, for all tracks at once, because a device that is visited once should
-//! do all its work. Where devices compute is another question ([`crate::compute`]): [`Direct`] and [`Masked`] stand on a
-//! [`Fleet`], which is a federation over any [`Compute`](crate::compute::Compute) here and at any [`Peers`]; devices of a
-//! deployed federation answer over a network. All of them come to the same bits.
+//! The round loop asks an [`Exchange`] about a cohort, for all tracks at once, so that each device
+//! does all its work in one visit. A [`Simulation`] computes the devices of a federation by any
+//! [`Compute`](crate::compute::Compute), in this process and at any [`Peers`]. The devices of a
+//! deployed federation answer over a network. All exchanges yield the same bits.
 
 use std::sync::Arc;
 
 use crate::compute::ComputeError;
 use crate::data::Split;
-use crate::memory::{DeviceMemories, Memory};
+use crate::memory::{AlgorithmState, DeviceMemories};
 use crate::model::Score;
 use crate::params::Params;
 use crate::question::{Query, RoundKey};
@@ -17,20 +17,16 @@ use crate::superquantile::DeviceLoss;
 use crate::task::Task;
 use crate::terms::Terms;
 
-mod direct;
 mod fleet;
 mod masked;
 mod peers;
 mod recall;
+mod simulation;
 
-pub use direct::Direct;
-pub use fleet::Fleet;
-pub use masked::{Masked, SLOTS};
-pub use peers::{Alone, Peers, Share};
-
-/// Cohorts with which a simulated round is begun before the run ends with an error: where so many in a row come to no
-/// sum, the next would not either.
-const ATTEMPTS: u64 = 50;
+use fleet::Fleet;
+pub use masked::SLOTS;
+pub use peers::{Alone, Peers, WorkDone};
+pub use simulation::Simulation;
 
 /// The place of a device among those that train: its place in the roster of a deployed federation. In a federation that also
 /// holds devices that only test, a device has another index, by which its examples are found; the two cannot be taken for each
@@ -47,7 +43,7 @@ impl TrainIndex {
 
 /// A device of a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drawn {
+pub struct CohortMember {
     /// Which one.
     pub device: TrainIndex,
     /// How often it was drawn; more than once only with replacement.
@@ -64,7 +60,7 @@ pub struct Round<'a> {
     /// t, counted from 0.
     pub index: u64,
     /// S_t.
-    pub cohort: &'a [Drawn],
+    pub cohort: &'a [CohortMember],
     /// On what terms its devices answer.
     pub terms: Terms,
     /// What the devices of a simulation remember, per update asked for; empty where nobody remembers anything. Devices of a
@@ -78,9 +74,10 @@ impl Round<'_> {
         self.cohort.iter().filter(|drawn| !drawn.dropped).count() as u64
     }
 
-    /// What its devices need to know of it.
+    /// What its devices need to know of it, in the first run of a federation.
     pub fn key(&self) -> RoundKey {
-        RoundKey { seed: self.seed, round: self.index, members: self.cohort.len() as u32, terms: self.terms }
+        let members = self.cohort.len() as u32;
+        RoundKey { run: 0, seed: self.seed, round: self.index, members, terms: self.terms }
     }
 }
 
@@ -121,7 +118,7 @@ impl std::ops::AddAssign for Traffic {
 
 /// The sum over the cohort of the answers to a query, in Z_2^64.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sum {
+pub struct CohortSum {
     /// Entry by entry.
     pub values: Vec<u64>,
     /// Devices of the cohort whose answers are in it.
@@ -130,7 +127,7 @@ pub struct Sum {
     pub traffic: Traffic,
     /// What the devices of a simulation remember of it, by their index among those that train; nothing where they keep it to
     /// themselves.
-    pub remembered: Vec<(TrainIndex, Memory)>,
+    pub remembered: Vec<(TrainIndex, AlgorithmState)>,
 }
 
 /// A device as the evaluation names it.
@@ -239,7 +236,7 @@ pub trait Exchange {
     fn reachable(&mut self) -> Result<Reachable, ExchangeError>;
 
     /// Tells who will be asked in the round after this one, so that an exchange that waits can prepare.
-    fn announce(&mut self, next: &[Drawn]);
+    fn announce(&mut self, next: &[CohortMember]);
 
     /// F_k(w) of each cohort device that answers, per params (open mode; Algorithm 2, lines 3–4).
     /// A device whose loss is not finite is left out.
@@ -250,7 +247,7 @@ pub trait Exchange {
     ) -> Result<Vec<Vec<DeviceLoss>>, ExchangeError>;
 
     /// For each query, the sum over the cohort of what the devices answer.
-    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<Sum>, ExchangeError>;
+    fn secure_sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Vec<CohortSum>, ExchangeError>;
 
     /// Loss and metrics of every device of a split, per params; `None` where devices keep them to themselves.
     fn evaluate(

@@ -5,8 +5,9 @@
 //! that no device can be given a w, an η or a learning rate of its own. Counts and lengths are part of the bytes.
 //!
 //! ```text
-//! version u8 · seed u64 · round u64 · members u32 · terms: weights u8, apart u8, clip f64 (0 for none) · queries u32 · query …     little-endian
-//! query       params: BLAKE3 32 bytes, entries u64 · tag u8 · …
+//! version u8 · run u64 · seed u64 · round u64 · members u32                                         little-endian
+//! · terms: weights u8, schedule u8, tracks u32, clip f64 (0 for none) · queries u32 · query …
+//! query       track u32 · params: BLAKE3 32 bytes, entries u64 · tag u8 · …
 //!   tag 0     a histogram: lower f64 · upper f64 · bins u32
 //!   tag 1     a step by means: mu f64 · floor f64
 //!   tag 2     an update: weighting: length u8, name, count u8, f64 … · work: tag u8, u32 · batch u32
@@ -23,15 +24,17 @@ use crate::params::{Params, ParamsId, UpdateCode};
 use crate::selection::Weighting;
 use crate::stream::{Purpose, Stream};
 use crate::superquantile::private::QuantileQuery;
-use crate::terms::{Clip, Terms};
+use crate::terms::{Clip, Terms, TrackSchedule};
 use crate::trainer::LocalPlan;
 
 /// The first byte of an encoded question.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// The most queries of a question.
 pub const MAX_QUERIES: usize = 64;
 /// The most devices of a cohort.
 pub const MAX_MEMBERS: u32 = 1 << 20;
+/// The most tracks of a run.
+pub const MAX_TRACKS: u32 = 1 << 16;
 /// The most measures of an evaluation.
 const MAX_MEASURES: usize = 16;
 /// The longest batch that a device is asked to step on.
@@ -40,6 +43,8 @@ pub const MAX_BATCH: usize = 1 << 20;
 /// Which round a question belongs to: what a device's random numbers, its fixed point and its weight depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundKey {
+    /// Which run of the federation, counted from 0; the authority signs how many there may be. A simulation has one.
+    pub run: u64,
     /// The seed of the run.
     pub seed: u64,
     /// t, counted from 0.
@@ -55,6 +60,23 @@ impl RoundKey {
     pub fn code(&self) -> UpdateCode {
         UpdateCode::new(self.members as usize).clipped(self.terms.clip)
     }
+
+    /// The track for which a device of a reproducible run answers, where the tracks divide the cohort; `None` where a device
+    /// answers for every track of the question. `device` is its [`stream_key`](crate::device::stream_key).
+    ///
+    /// The seed is the server's. A device whose owner did not agree to a reproducible run draws its track for itself.
+    pub fn assigned_track(&self, device: u64) -> Option<u32> {
+        let draw = || {
+            let mut stream = Stream::new(self.seed, Purpose::Apart, self.round, device);
+            stream.below(self.terms.divided_among()) as u32
+        };
+        (self.terms.schedule == TrackSchedule::Apart).then(draw)
+    }
+
+    /// Whether a device of a reproducible run answers the queries of a track.
+    pub fn is_answered_by(&self, track: u32, device: u64) -> bool {
+        self.assigned_track(device).is_none_or(|assigned| assigned == track)
+    }
 }
 
 /// What a cohort is asked in one sum. `P` is the params themselves, or their id while a device has still to fetch them.
@@ -62,13 +84,15 @@ impl RoundKey {
 pub struct Question<P = Params> {
     /// The round.
     pub key: RoundKey,
-    /// One per track, as a rule.
+    /// At most one of each kind per track.
     pub queries: Vec<Query<P>>,
 }
 
 /// One query of a question: its answer is an integer vector that leaves a device only inside a sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Query<P = Params> {
+    /// The track that asks, counted from 0.
+    pub track: u32,
     /// w.
     pub params: P,
     /// What is sent beside w: as many vectors as the correction of an update names.
@@ -78,9 +102,15 @@ pub struct Query<P = Params> {
 }
 
 impl<P> Query<P> {
-    /// A query at w, with nothing beside it.
+    /// A query of track 0 at w, with nothing beside it.
     pub fn new(params: P, ask: Ask) -> Self {
-        Self { params, sent: Vec::new(), ask }
+        Self { track: 0, params, sent: Vec::new(), ask }
+    }
+
+    /// The same query of another track.
+    #[must_use]
+    pub fn of_track(self, track: usize) -> Self {
+        Self { track: track as u32, ..self }
     }
 
     /// All params that it names: w, and what is sent beside it.
@@ -150,28 +180,17 @@ impl Query {
 pub trait Identified {
     /// The id of the params.
     fn id(&self) -> ParamsId;
-
-    /// Whether the other names the same.
-    fn is_same(&self, other: &Self) -> bool;
 }
 
 impl Identified for Params {
     fn id(&self) -> ParamsId {
         Self::id(self)
     }
-
-    fn is_same(&self, other: &Self) -> bool {
-        Self::is_same(self, other)
-    }
 }
 
 impl Identified for ParamsId {
     fn id(&self) -> ParamsId {
         *self
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self == other
     }
 }
 
@@ -187,60 +206,15 @@ impl<P: Identified> Question<P> {
     }
 }
 
-/// Which queries of a question a device answers: all of them or, where updates are asked [apart](Terms::apart) at one w, one
-/// of those. It follows from the question and from what the device's random numbers depend on
-/// ([`stream_key`](crate::device::stream_key)), so that a device finds it for itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Parting {
-    seed: u64,
-    round: u64,
-    /// Updates at one w that do not all weigh devices alike.
-    groups: Vec<Vec<usize>>,
-}
-
-impl Parting {
-    /// Of these queries.
-    pub fn of<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Self {
-        let mut groups: Vec<Vec<usize>> = Vec::new();
-        let updates = queries.iter().enumerate().filter(|(_, query)| query.ask.weighting().is_some());
-        for (i, query) in updates.filter(|_| key.terms.apart) {
-            match groups.iter_mut().find(|group| queries[group[0]].params.is_same(&query.params)) {
-                Some(group) => group.push(i),
-                None => groups.push(vec![i]),
-            }
-        }
-        let weighting = |i: usize| queries[i].ask.weighting();
-        groups.retain(|group| group.iter().any(|&i| weighting(i) != weighting(group[0])));
-        Self { seed: key.seed, round: key.round, groups }
-    }
-
-    /// Among how many updates this query stands of which a device answers one; 1 where every device answers it.
-    pub fn among(&self, query: usize) -> u64 {
-        self.group(query).map_or(1, |group| group.len() as u64)
-    }
-
-    /// Whether a device answers this query.
-    pub fn answers(&self, query: usize, device: u64) -> bool {
-        self.group(query).is_none_or(|group| {
-            let mut stream = Stream::new(self.seed, Purpose::Apart, self.round, device);
-            group[stream.below(group.len() as u64) as usize] == query
-        })
-    }
-
-    fn group(&self, query: usize) -> Option<&Vec<usize>> {
-        self.groups.iter().find(|group| group.contains(&query))
-    }
-}
-
 /// The canonical bytes of some queries.
 pub fn encode<P: Identified>(key: &RoundKey, queries: &[Query<P>]) -> Vec<u8> {
     let mut bytes = Writer(Vec::with_capacity(32 + 128 * queries.len()));
-    bytes.u8(VERSION).u64(key.seed).u64(key.round).u32(key.members);
-    bytes.u8(key.terms.weights as u8).u8(key.terms.apart.into());
+    bytes.u8(VERSION).u64(key.run).u64(key.seed).u64(key.round).u32(key.members);
+    bytes.u8(key.terms.weights as u8).u8(key.terms.schedule as u8).u32(key.terms.tracks);
     bytes.f64(key.terms.clip.map_or(0.0, Clip::get)).u32(queries.len() as u32);
     for query in queries {
         let ParamsId { hash, len } = query.params.id();
-        bytes.bytes(hash.as_bytes()).u64(len);
+        bytes.u32(query.track).bytes(hash.as_bytes()).u64(len);
         bytes.ask(&query.ask);
         for ParamsId { hash, len } in query.sent.iter().map(Identified::id) {
             bytes.bytes(hash.as_bytes()).u64(len);
@@ -269,6 +243,7 @@ impl Question<ParamsId> {
             return Err(malformed("version"));
         }
         let key = RoundKey {
+            run: reader.u64("run")?,
             seed: reader.u64("seed")?,
             round: reader.u64("round")?,
             members: reader.u32("members")?,
@@ -282,6 +257,9 @@ impl Question<ParamsId> {
             return Err(malformed("queries"));
         }
         let queries = (0..count).map(|_| reader.query()).collect::<Result<Vec<Query<ParamsId>>, _>>()?;
+        if queries.iter().any(|query| query.track >= key.terms.tracks) {
+            return Err(malformed("track"));
+        }
         // A bound on the length of an update says nothing of what is sent beside it.
         if key.terms.clip.is_some() && queries.iter().any(|query| !query.sent.is_empty()) {
             return Err(malformed("clip"));
@@ -304,7 +282,7 @@ impl Question<ParamsId> {
             if sent.len() < query.sent.len() {
                 return None;
             }
-            queries.push(Query { params: w, sent, ask: query.ask.clone() });
+            queries.push(Query { track: query.track, params: w, sent, ask: query.ask.clone() });
         }
         Some(Question { key: self.key, queries })
     }
@@ -345,7 +323,8 @@ mod tests {
             Ask::Evaluation(Measure::of_task(Task::NextSymbol)),
         ];
         let queries = asks.map(|ask| Query::new(params.clone(), ask)).to_vec();
-        Question { key: RoundKey { seed: 5, round: 6, members: 4, terms: Terms::OPEN }, queries }
+        let terms = Terms { tracks: 2, ..Terms::OPEN };
+        Question { key: RoundKey { run: 3, seed: 5, round: 6, members: 4, terms }, queries }
     }
 
     #[test]
@@ -383,12 +362,16 @@ mod tests {
 
     #[test]
     fn every_part_of_a_question_changes_its_digest() {
-        let changes: [&dyn Fn(&mut Question); 13] = [
+        let changes: [&dyn Fn(&mut Question); 17] = [
+            &|q| q.key.run += 1,
             &|q| q.key.seed += 1,
             &|q| q.key.round += 1,
             &|q| q.key.members += 1,
             &|q| q.key.terms.weights = Weights::Bucketed,
-            &|q| q.key.terms.apart = true,
+            &|q| q.key.terms.schedule = TrackSchedule::InTurn,
+            &|q| q.key.terms.schedule = TrackSchedule::Apart,
+            &|q| q.key.terms.tracks = 3,
+            &|q| q.queries[0].track = 1,
             &|q| q.key.terms.clip = Clip::try_from(1.0).ok(),
             &|q| q.key.terms.clip = Clip::try_from(1.5).ok(),
             &|q| _ = q.queries.pop(),
@@ -413,32 +396,21 @@ mod tests {
     }
 
     #[test]
-    fn a_device_trains_for_one_of_the_tails_at_one_w_and_each_finds_devices() {
-        let mut asked = question();
-        asked.key.terms = Terms::PRIVATE;
-        let parting = Parting::of(&asked.key, &asked.queries);
-        assert_eq!((0..6).map(|q| parting.among(q)).collect::<Vec<_>>(), [1, 1, 3, 3, 3, 1]);
-        let mut devices = [0; 6];
+    fn a_device_answers_for_one_track_where_tracks_divide_the_cohort() {
+        let mut key = question().key;
+        key.terms = Terms { schedule: TrackSchedule::Apart, tracks: 3, ..Terms::PRIVATE };
+        let mut devices = [0; 3];
         for device in 0..3000 {
-            let answers: Vec<bool> = (0..6).map(|q| parting.answers(q, device)).collect();
-            assert_eq!(answers[2..5].iter().filter(|answers| **answers).count(), 1);
-            devices.iter_mut().zip(&answers).for_each(|(devices, &answers)| *devices += u32::from(answers));
+            let answered: Vec<usize> =
+                (0..3).filter(|&track| key.is_answered_by(track as u32, device)).collect();
+            assert_eq!(answered.len(), 1);
+            devices[answered[0]] += 1;
         }
-        assert_eq!((devices[0], devices[1], devices[5]), (3000, 3000, 3000));
-        assert!(devices[2..5].iter().all(|&devices| (900..1100).contains(&devices)), "{devices:?}");
-    }
-
-    #[test]
-    fn updates_over_the_same_devices_or_at_another_w_are_not_parted() {
-        let mut asked = question();
-        asked.key.terms = Terms::PRIVATE;
-        asked.queries.truncate(4);
-        asked.queries[3].params = vec![0.0, 0.0].into();
-        assert_eq!(Parting::of(&asked.key, &asked.queries).groups, Vec::<Vec<usize>>::new());
-        asked.queries[3] = asked.queries[2].clone();
-        assert_eq!(Parting::of(&asked.key, &asked.queries).groups, Vec::<Vec<usize>>::new());
-        let open = question();
-        assert!(Parting::of(&open.key, &open.queries).groups.is_empty(), "in open mode nothing is parted");
+        assert!(devices.iter().all(|devices| (900..1100).contains(devices)), "{devices:?}");
+        for schedule in [TrackSchedule::Together, TrackSchedule::InTurn] {
+            key.terms.schedule = schedule;
+            assert!((0..3).all(|track| key.is_answered_by(track, 7)));
+        }
     }
 
     #[test]
@@ -449,6 +421,9 @@ mod tests {
             Question::from_bytes(&question.to_bytes()).unwrap_err().field
         };
         assert_eq!(refused(&|q| q.key.members = 0), "members");
+        assert_eq!(refused(&|q| q.key.terms.tracks = 0), "tracks");
+        assert_eq!(refused(&|q| q.key.terms.tracks = MAX_TRACKS + 1), "tracks");
+        assert_eq!(refused(&|q| q.queries[1].track = 2), "track");
         assert_eq!(refused(&|q| q.queries.clear()), "queries");
         assert_eq!(refused(&|q| q.queries = vec![q.queries[0].clone(); MAX_QUERIES + 1]), "queries");
         let update = |plan: LocalPlan| {
@@ -467,9 +442,9 @@ mod tests {
         };
         assert_eq!(refused(&sends_more), "clip");
         for wrong in [-0.0, -1.0, f64::NAN, f64::INFINITY] {
-            // Behind version, seed, round, members, weights and apart.
+            // Behind version, run, seed, round, members, weights, schedule and tracks.
             let mut bytes = question().to_bytes();
-            bytes[23..31].copy_from_slice(&wrong.to_le_bytes());
+            bytes[35..43].copy_from_slice(&wrong.to_le_bytes());
             assert_eq!(Question::from_bytes(&bytes).unwrap_err().field, "clip", "{wrong}");
         }
         let evaluation =

@@ -2,11 +2,11 @@
 //!
 //! A [`Selection`] is the first part of an algorithm. In each round the server asks it what must be learned of the losses
 //! ([`Needs`]), tells it the answer ([`Learned`]), and asks for the [`Weighting`] that every device applies to itself. What
-//! it must know in the next round it keeps in the track's [`Memory`].
+//! it must know in the next round it keeps in the track's [`AlgorithmState`].
 //!
 //! [`Everyone`] is the smallest selection; [`Tail`](crate::algorithm::Tail) is that of Δ-FL.
 
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::superquantile::DeviceLoss;
 use crate::superquantile::private::Search;
 
@@ -55,16 +55,16 @@ pub struct SummedTail {
 /// Which devices count in an update, and how much.
 pub trait Selection: Send + Sync {
     /// What round t must learn.
-    fn needs(&self, round: u64, memory: &Memory) -> Needs;
+    fn needs(&self, round: u64, memory: &AlgorithmState) -> Needs;
 
     /// Takes in what was learned in round t.
-    fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut Memory);
+    fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut AlgorithmState);
 
     /// How a device turns its loss into the share ω_k of its weight: part of the question that all devices sign.
-    fn weighting(&self, memory: &Memory) -> Weighting;
+    fn weighting(&self, memory: &AlgorithmState) -> Weighting;
 
     /// Takes in the weight of the tail, once the sum of updates is known.
-    fn observe(&self, summed: &SummedTail, memory: &mut Memory);
+    fn observe(&self, summed: &SummedTail, memory: &mut AlgorithmState);
 }
 
 /// Every device of the cohort counts with its whole weight.
@@ -72,15 +72,15 @@ pub trait Selection: Send + Sync {
 pub struct Everyone;
 
 impl Selection for Everyone {
-    fn needs(&self, _round: u64, _memory: &Memory) -> Needs {
+    fn needs(&self, _round: u64, _memory: &AlgorithmState) -> Needs {
         Needs::Nothing
     }
 
-    fn learn(&self, _round: u64, _learned: Learned<'_>, _memory: &mut Memory) {}
+    fn learn(&self, _round: u64, _learned: Learned<'_>, _memory: &mut AlgorithmState) {}
 
-    fn weighting(&self, _memory: &Memory) -> Weighting {
+    fn weighting(&self, _memory: &AlgorithmState) -> Weighting {
         Weighting::everyone()
     }
 
-    fn observe(&self, _summed: &SummedTail, _memory: &mut Memory) {}
+    fn observe(&self, _summed: &SummedTail, _memory: &mut AlgorithmState) {}
 }

@@ -31,7 +31,7 @@ pub enum Purpose {
     Bootstrap = 9,
     /// What goes wrong with a device that misbehaves on purpose.
     Faults = 10,
-    /// For which of the tracks that share a w a device trains.
+    /// For which track a device answers, where the tracks divide the cohort.
     Apart = 11,
 }
 
@@ -56,6 +56,11 @@ impl Stream {
         for (bytes, part) in key.chunks_exact_mut(8).zip([seed, purpose as u64, round, device]) {
             bytes.copy_from_slice(&part.to_le_bytes());
         }
+        Self(ChaCha8Rng::from_seed(key))
+    }
+
+    /// The stream of a secret key.
+    pub fn from_key(key: [u8; 32]) -> Self {
         Self(ChaCha8Rng::from_seed(key))
     }
 

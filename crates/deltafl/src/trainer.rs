@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::data::{BatchBuffer, Examples};
 use crate::device::BLOCK;
 use crate::kernel::Aligned;
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::model::{Model, Score, Step, Tensor};
 use crate::params::Params;
 use crate::stream::Stream;
@@ -21,7 +21,7 @@ use crate::task::Task;
 
 mod correction;
 
-pub use correction::{Correction, Trained};
+pub use correction::{Correction, LocalResult};
 
 /// How long a device trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +104,7 @@ pub trait LocalTrainer: Send + Sync {
         vec![Tensor::new("params", &[self.num_params()])]
     }
 
-    /// Memory in which one thread computes devices.
+    /// AlgorithmState in which one thread computes devices.
     fn worker(&self) -> Box<dyn Worker + '_>;
 }
 
@@ -121,7 +121,7 @@ pub trait Worker: Send {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        own: &mut Memory,
+        own: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError>;
 }
@@ -204,7 +204,7 @@ impl<T: Model + ?Sized> Drop for SgdWorker<'_, T> {
     }
 }
 
-/// Memory in which a device trains and evaluates, reused from device to device.
+/// AlgorithmState in which a device trains and evaluates, reused from device to device.
 #[derive(Debug, Default)]
 struct Workspace {
     working: Aligned,
@@ -232,7 +232,7 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
     fn update(
         &mut self,
         task: &LocalTask<'_>,
-        own: &mut Memory,
+        own: &mut AlgorithmState,
         stream: &mut Stream,
     ) -> Result<&[f32], TrainerError> {
         let LocalTask { params, examples, plan, .. } = *task;
@@ -256,7 +256,7 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
         self.model.store(working, local);
         if let Some(correction) = plan.correction {
             let (steps, learning_rate) = (plan.steps(examples.len() as u64), plan.learning_rate);
-            let trained = Trained { params, local, sent: task.sent, steps, learning_rate };
+            let trained = LocalResult { params, local, sent: task.sent, steps, learning_rate };
             (correction.finish)(&trained, own, changes);
         }
         Ok(&self.memory.local)
@@ -265,7 +265,7 @@ impl<T: Model + ?Sized> Worker for SgdWorker<'_, T> {
 
 impl<T: Model + ?Sized> SgdWorker<'_, T> {
     /// What every step adds beside the gradient: γ(μw_t − drift).
-    fn set_pull(&mut self, task: &LocalTask<'_>, own: &Memory) {
+    fn set_pull(&mut self, task: &LocalTask<'_>, own: &AlgorithmState) {
         let Workspace { working, pull, local, .. } = &mut self.memory;
         let LocalTask { params, plan, .. } = task;
         let LocalPlan { learning_rate, proximal, .. } = **plan;

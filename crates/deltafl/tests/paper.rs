@@ -1,4 +1,4 @@
-//! One test per claim of the paper, named after it; `docs/paper-map.md` lists them.
+//! One test per claim of the paper, named after it; `docs/src/reference/paper-map.md` lists them.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 

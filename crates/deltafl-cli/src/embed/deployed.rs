@@ -12,13 +12,13 @@ use deltafl::data::Federation;
 use deltafl::trainer::{LocalTrainer, Sgd};
 use deltafl::training::{Outcome, RoundRecord};
 use deltafl_data::experiment::Experiment;
+use deltafl_run::Listener;
+use deltafl_run::session::{self, thin_tail_warnings};
 
-use super::{Failure, Listener};
+use super::Failure;
 use crate::device::{TakePart, Watched, take_part_with};
-use crate::error::bad_input;
-use crate::progress::Show;
+use crate::error::{bad_input, explained};
 use crate::serve::{self, Audience, Served};
-use crate::session::{self, warn_thin_tails};
 
 /// The options of `deltafl device`.
 #[derive(Parser)]
@@ -103,12 +103,14 @@ pub fn serve(
     let ServerWords { args } = parsed(words)?;
     serve::check(&args, &experiment)?;
     let prepared = match (like, trainer) {
-        (Some(like), _) => Some(super::prepare(&experiment, like)?),
+        (Some(like), _) => Some(session::prepare(&experiment, like.clone()).map_err(explained)?),
         (None, Some(_)) => None,
-        (None, None) => Some(session::load(&experiment)?),
+        (None, None) => Some(session::load(&experiment).map_err(explained)?),
     };
     let model = match (&prepared, trainer) {
-        (Some(federation), None) => Some(session::build_model(&experiment, federation, args.kernel())?),
+        (Some(federation), None) => {
+            Some(session::build_model(&experiment, federation, args.kernel()).map_err(explained)?)
+        }
         _ => None,
     };
     let own = model.as_deref().map(Sgd::new);
@@ -166,6 +168,6 @@ impl Audience for Heard<'_> {
     }
 
     fn warn(&self, experiment: &Experiment) {
-        warn_thin_tails(experiment, &Show::Listener(self.0));
+        thin_tail_warnings(experiment).iter().for_each(|text| self.0.warn(text));
     }
 }

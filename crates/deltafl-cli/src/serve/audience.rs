@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use deltafl::training::RoundRecord;
 use deltafl_data::experiment::Experiment;
 
-use crate::progress::Show;
-use crate::session::warn_thin_tails;
+use deltafl_run::session::thin_tail_warnings;
 
 /// Who hears how a server fares.
 pub(crate) trait Audience: Sync {
@@ -71,6 +70,6 @@ impl Audience for Console {
     }
 
     fn warn(&self, experiment: &Experiment) {
-        warn_thin_tails(experiment, &Show::unless(self.quiet));
+        thin_tail_warnings(experiment).iter().for_each(|text| self.note(&format!("warning: {text}")));
     }
 }

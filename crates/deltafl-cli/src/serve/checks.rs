@@ -1,6 +1,6 @@
 //! What must not be deployed.
 
-use deltafl::terms::Weights;
+use deltafl::terms::{TrackSchedule, Weights};
 use deltafl_data::experiment::Experiment;
 use miette::Result;
 
@@ -38,8 +38,18 @@ pub(crate) fn check(args: &Args, experiment: &Experiment) -> Result<()> {
     Ok(())
 }
 
-/// Refuses levels whose tails differ by a few devices: where two tracks stand at one w, as all do in round 0, the difference of
-/// their sums is the sum over those few.
+/// The schedule of the tracks of a deployment.
+pub(crate) fn schedule(experiment: &Experiment) -> Result<TrackSchedule> {
+    let together = || {
+        bad_input("the experiment trains its tracks together, which devices refuse")
+            .help("the difference of the sums of two tracks is the sum over the devices between their thresholds: write tracks = \"in-turn\" or \"apart\" into the experiment, or --set tracks=in-turn")
+    };
+    Ok(experiment.deployed_schedule().ok_or_else(together)?)
+}
+
+/// Refuses levels whose tails differ by a few devices: all tracks start at one w, and where two of them are asked of the same
+/// devices there, the difference of their sums is the sum over those few. Refuses to divide a cohort into parts that are too
+/// small to hide a device.
 fn check_levels(experiment: &Experiment) -> Result<()> {
     let cohort = experiment.cohort();
     let mut levels: Vec<f64> = experiment.tracks().into_iter().map(|track| track.label.theta.get()).collect();
@@ -55,11 +65,12 @@ fn check_levels(experiment: &Experiment) -> Result<()> {
                 .into());
         }
     }
-    let parts = levels.len();
-    if parts > 1 && (cohort as f64) < APART * parts as f64 {
-        let what = format!("{parts} levels part a cohort of {cohort} into fewer than ten devices each");
+    let tracks = experiment.tracks().len();
+    let divided = experiment.deployed_schedule() == Some(TrackSchedule::Apart);
+    if divided && tracks > 1 && (cohort as f64) < APART * tracks as f64 {
+        let what = format!("{tracks} tracks divide a cohort of {cohort} into fewer than ten devices each");
         return Err(bad_input(what)
-            .help("all levels start at one w, and there a device trains for one of them: take larger cohorts or fewer levels, or --allow-close-levels")
+            .help("take larger cohorts or fewer tracks, let them take turns with tracks = \"in-turn\", or --allow-close-levels")
             .into());
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 use deltafl_data::experiment::Experiment;
 use deltafl_server::authority::{Authority, ServerIdentity};
 use deltafl_server::committer::RunStore;
-use deltafl_server::engine::Chain;
+use deltafl_server::engine::DrawChain;
 use deltafl_server::http::{self, Access, Enrolment, HttpLimits, HttpState};
 use deltafl_server::listener::Protection;
 use deltafl_server::live::{About, Live};
@@ -121,7 +121,8 @@ impl Deployment {
             tracks: experiment.labels(),
         });
         let roster_renewal = match &server {
-            Some(_) => RosterRenewal::new(store.clone(), federation.clone(), authority),
+            Some(_) => RosterRenewal::new(store.clone(), federation.clone(), authority)
+                .with_runs(experiment.seeds().iter().len() as u64),
             None => RosterRenewal::loopback(store.clone(), federation.clone()),
         };
         let run =
@@ -140,7 +141,7 @@ impl Deployment {
     }
 
     /// What cohorts are drawn by, where they are.
-    pub(super) async fn chain(&self) -> Result<Option<Chain>> {
+    pub(super) async fn chain(&self) -> Result<Option<DrawChain>> {
         self.store.chain(&self.federation).await.map_err(store_error)
     }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use deltafl::training::Plan;
 use deltafl_server::Deadlines;
 use deltafl_server::engine::Rules;
 use deltafl_server::serve::Limits;
@@ -80,19 +79,21 @@ impl Rounds {
         }
     }
 
-    /// The plan with more devices to invite, and the rules for `devices` devices.
-    pub(super) fn rules(&self, plan: &mut Plan, devices: usize) -> Result<Rules> {
+    /// Returns the rules for `devices` devices, and the number of devices that a round invites.
+    pub(super) fn rules(&self, cohort: usize, devices: usize) -> Result<(Rules, usize)> {
         let share = |option: &str, value: f64, most: f64| {
             let fits = (0.0..=most).contains(&value);
             fits.then_some(value).ok_or_else(|| bad_input(format!("--{option} {value} is not in 0..={most}")))
         };
-        let cohort = plan.sampling.cohort_size.min(devices);
-        // Where the server may lie, more than half of those invited must stay (docs/threat-model.md).
+        let planned = cohort;
+        let cohort = cohort.min(devices);
+        // If the server may lie, more than half of the invited devices must stay
+        // (docs/src/explanation/threat-model.md).
         let extra = share("over-select", self.over_select, 0.5)? * cohort as f64;
-        plan.sampling.cohort_size += extra.ceil() as usize;
+        let invited = planned + extra.ceil() as usize;
         let quorum = (share("quorum", self.quorum, 1.0)? * cohort as f64).ceil() as usize;
         let dropping = (1000.0 * share("drop-out", self.drop_out, 0.5)?) as u16;
-        Ok(Rules {
+        let rules = Rules {
             present: self.wait_for.unwrap_or(cohort).min(devices),
             quorum: quorum.max(2),
             dropping: deltafl_server::engine::Permille::new(dropping).unwrap_or_default(),
@@ -106,6 +107,7 @@ impl Rounds {
             come_back: Duration::from_secs(self.deadlines.come_back_deadline),
             guard: self.guard.guard()?,
             ..Rules::new(cohort, devices)
-        })
+        };
+        Ok((rules, invited))
     }
 }

@@ -20,7 +20,7 @@ use deltafl_cuda::{Gpu, Options};
 use reference::{cpu_local, cpu_scores, distance, median};
 
 fn round(members: usize) -> RoundKey {
-    RoundKey { seed: 7, round: 3, members: members as u32, terms: Terms::OPEN }
+    RoundKey { run: 0, seed: 7, round: 3, members: members as u32, terms: Terms::OPEN }
 }
 
 fn plan(case: &Case, work: Work) -> LocalPlan {
@@ -264,7 +264,7 @@ fn sum_in(
         sum: 0,
     };
     let tasks: Vec<UpdateTask<'_>> = devices.iter().map(task).collect();
-    let key = RoundKey { seed: 7, round, members: devices.len() as u32, terms: Terms::OPEN };
+    let key = RoundKey { run: 0, seed: 7, round, members: devices.len() as u32, terms: Terms::OPEN };
     gpu.updates(&key, &tasks, &mut sums).unwrap();
     let [sum] = sums;
     sum

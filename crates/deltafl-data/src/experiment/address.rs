@@ -4,6 +4,7 @@ use super::{Experiment, ExperimentFile};
 use deltafl::algorithm::ALGORITHMS;
 use deltafl::model::MODELS;
 use deltafl::options::OptionKind;
+use deltafl::terms::TrackSchedule;
 
 /// Hexadecimal digits of an address: 64 bits, enough for a billion experiments without a collision.
 const DIGITS: usize = 16;
@@ -23,7 +24,9 @@ impl Experiment {
     /// assert_ne!(experiment.address(), read(&text.replace("0.5", "0.25")).address());
     /// ```
     pub fn address(&self) -> String {
-        let trained = Self(ExperimentFile { name: String::new(), resolved: None, ..self.0.clone() });
+        let is_default = self.0.tracks == Some(TrackSchedule::Together) && !self.is_private();
+        let tracks = self.0.tracks.filter(|_| !is_default);
+        let trained = Self(ExperimentFile { name: String::new(), tracks, resolved: None, ..self.0.clone() });
         let mut hex = blake3::hash(trained.to_toml().as_bytes()).to_hex().to_string();
         hex.truncate(DIGITS);
         hex

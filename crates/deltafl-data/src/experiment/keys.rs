@@ -129,7 +129,7 @@ fn typed_keys() -> Vec<Key> {
     let run = fields!(
         "",
         ExperimentFile = base,
-        [name, seeds, rounds, cohort, with_replacement, evaluate_every, weights, clip, secagg],
+        [name, seeds, rounds, cohort, with_replacement, evaluate_every, weights, tracks, clip, secagg],
         tables [data, model, local, availability, algorithm, resolved]
     );
     let run = run.into_iter().map(|key| key.required_if(&["name", "rounds", "cohort"]));

@@ -11,6 +11,7 @@ use super::{AlgorithmSection, Experiment, ExperimentFile, ModelSection, NonNegat
 use deltafl::algorithm::ALGORITHMS;
 use deltafl::model::MODELS;
 use deltafl::options::{InvalidOption, OptionSpec, OptionValue, RawValue};
+use deltafl::terms::TrackSchedule;
 
 /// An error in an experiment file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,6 +81,10 @@ impl Experiment {
         let mut experiment = Self(file);
         if experiment.0.weights.is_none() {
             experiment.0.weights = Some(experiment.usual_weights());
+        }
+        // If η is found in secure sums, a simulation trains as a deployment does.
+        if experiment.0.tracks.is_none() && experiment.is_private() {
+            experiment.0.tracks = Some(TrackSchedule::InTurn);
         }
         experiment.check_algorithms().map_err(|error| InvalidExperiment { span: clip, ..error })?;
         Ok(experiment)
@@ -265,13 +270,37 @@ mod tests {
         };
         assert_eq!(terms(&tail("open")), Terms::OPEN);
         assert_eq!(terms(&tail("histogram")), Terms::PRIVATE);
-        let fed_avg = Terms { apart: true, ..Terms::OPEN };
-        assert_eq!(terms(&with("[[algorithm]]\nkind = 'fedavg'\n")), fed_avg);
+        assert_eq!(terms(&with("[[algorithm]]\nkind = 'fedavg'\n")), Terms::OPEN);
         let exact = format!("weights = 'exact'\n{}", tail("histogram"));
         assert_eq!(terms(&exact), Terms { weights: Weights::Exact, ..Terms::PRIVATE });
         assert_eq!(error(&exact.replace("exact", "round")).0, 1);
         let both = format!("{}{}", tail("histogram"), "[[algorithm]]\nkind = 'delta-fl'\ntheta = 0.1\n");
-        assert_eq!(terms(&both), Terms::OPEN, "a server that sees losses for one track sees them");
+        let open = Terms { tracks: 2, ..Terms::OPEN };
+        assert_eq!(terms(&both), open, "a server that sees losses for one track sees them");
+    }
+
+    #[test]
+    fn tracks_train_together_in_open_simulations_and_never_in_deployments() {
+        let open = with("[[algorithm]]\nkind = 'delta-fl'\ntheta = [0.5, 0.1]\n");
+        let private = open.replace("theta", "quantile = 'histogram'\ntheta");
+        let of = |text: &str| {
+            let experiment = Experiment::parse(text).unwrap();
+            assert_eq!(Experiment::parse(&experiment.to_toml()).unwrap(), experiment);
+            (experiment.terms().schedule, experiment.deployed_schedule())
+        };
+        use TrackSchedule::{Apart, InTurn, Together};
+        assert_eq!(of(&open), (Together, Some(InTurn)));
+        assert_eq!(of(&private), (InTurn, Some(InTurn)));
+        for (name, said) in TrackSchedule::ALL.map(|schedule| (schedule.name(), schedule)) {
+            let deployed = (said != Together).then_some(said);
+            assert_eq!(of(&format!("tracks = '{name}'\n{open}")), (said, deployed));
+            assert_eq!(of(&format!("tracks = '{name}'\n{private}")), (said, deployed));
+        }
+        assert_eq!(of(&format!("tracks = 'apart'\n{open}")).0, Apart);
+        assert_eq!(error(&format!("tracks = 'alone'\n{open}")).0, 1);
+        let address = |text: &str| Experiment::parse(text).unwrap().address();
+        assert_eq!(address(&format!("tracks = 'together'\n{open}")), address(&open));
+        assert_ne!(address(&format!("tracks = 'in-turn'\n{open}")), address(&open));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! split = { given = { train = ["anna", "boris"], test = ["clara"] } }      # by lists of devices
 //! ```
 
-use deltafl::data::synthetic::Share;
+use deltafl::data::synthetic::Fraction;
 use deltafl::data::{DeviceSplit, Federation, GivenSplit, InvalidSplit, WithinSplit};
 use serde::{Deserialize, Serialize};
 
@@ -27,15 +27,15 @@ pub enum SplitSection {
 #[serde(deny_unknown_fields)]
 pub(super) struct DeviceSplitKeys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) train: Option<Share>,
+    pub(super) train: Option<Fraction>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) validation: Option<Share>,
+    pub(super) validation: Option<Fraction>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) seed: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) min_examples: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) sample: Option<Share>,
+    pub(super) sample: Option<Fraction>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) within: Option<WithinSplit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,11 +70,11 @@ impl TryFrom<DeviceSplitKeys> for SplitSection {
             (None, None) => {
                 let default = DeviceSplit::default();
                 Ok(Self::Devices(DeviceSplit {
-                    train: train.map_or(default.train, Share::get),
-                    validation: validation.map_or(default.validation, Share::get),
+                    train: train.map_or(default.train, Fraction::get),
+                    validation: validation.map_or(default.validation, Fraction::get),
                     seed: seed.unwrap_or(default.seed),
                     min_examples: min_examples.unwrap_or(default.min_examples),
-                    sample: sample.map_or(default.sample, Share::get),
+                    sample: sample.map_or(default.sample, Fraction::get),
                 }))
             }
             (Some(within), None) if !by_device => {
@@ -91,13 +91,13 @@ impl From<SplitSection> for DeviceSplitKeys {
     fn from(section: SplitSection) -> Self {
         match section {
             SplitSection::Devices(split) => Self {
-                train: Share::new(split.train),
-                validation: Share::new(split.validation),
+                train: Fraction::new(split.train),
+                validation: Fraction::new(split.validation),
                 seed: Some(split.seed),
                 min_examples: Some(split.min_examples),
                 // The default of `sample` is not written: the address is that of a split without a
                 // sample.
-                sample: Share::new(split.sample).filter(|sample| sample.get() < 1.0),
+                sample: Fraction::new(split.sample).filter(|sample| sample.get() < 1.0),
                 ..Self::default()
             },
             SplitSection::Within(within) => Self { within: Some(within), ..Self::default() },

@@ -8,7 +8,7 @@ use super::spool::{SortedRows, Spool, as_f32};
 use super::{ImportTarget, Imported};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
-use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, Source, TargetKind};
+use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, Provenance, TargetKind};
 
 /// Most features of an example.
 pub(crate) const MOST_FEATURES: usize = 1 << 24;
@@ -89,7 +89,11 @@ impl FeatureSpool {
     }
 
     /// Writes the federation.
-    pub(crate) fn finish(self, target: &ImportTarget, mut source: Source) -> Result<Imported, ImportError> {
+    pub(crate) fn finish(
+        self,
+        target: &ImportTarget,
+        mut source: Provenance,
+    ) -> Result<Imported, ImportError> {
         let scale = match self.features {
             Features::GreyLevels => Some(1.0),
             // Ones and zeros of categories are not an image.

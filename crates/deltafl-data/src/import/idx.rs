@@ -16,7 +16,7 @@ use super::error::{FilePosition, FoundItem, ImportError, Problem};
 use super::input::Input;
 use super::{ImportTarget, Imported};
 use crate::FederationWriter;
-use deltafl::data::{DeviceExamples, InputKind, Source, TargetKind};
+use deltafl::data::{DeviceExamples, InputKind, Provenance, TargetKind};
 
 /// The files of an IDX data set.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub struct IdxFiles {
 
 /// Imports images of grey levels.
 pub fn import(files: &IdxFiles, target: &ImportTarget) -> Result<Imported, ImportError> {
-    let mut source = Source::new("idx");
+    let mut source = Provenance::new("idx");
     let labels = read_labels(&files.labels)?;
     let mut images = IdxReader::open(&files.images)?;
     if images.count() != labels.len() as u64 {
@@ -56,7 +56,7 @@ fn write(
     labels: &[u8],
     ranges: &[DeviceRange],
     target: &ImportTarget,
-    mut source: Source,
+    mut source: Provenance,
 ) -> Result<Imported, ImportError> {
     let counts: Vec<u64> = ranges.iter().map(|range| range.count).collect();
     let roster = target.roster(&counts, &mut source)?;

@@ -16,12 +16,12 @@ use super::spool::{Spool, as_u32};
 use super::{ImportTarget, Imported};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
-use deltafl::data::{DeviceExamples, InputKind, Source, Split, TargetKind};
+use deltafl::data::{DeviceExamples, InputKind, Provenance, Split, TargetKind};
 
 /// Imports shards: files, or folders with `*.json` files or with `train/` and `test/` folders of them.
 pub fn import(paths: &[PathBuf], features: Features, target: &ImportTarget) -> Result<Imported, ImportError> {
     let files = shards(paths)?;
-    let mut source = Source::new("leaf");
+    let mut source = Provenance::new("leaf");
     files.iter().for_each(|file| source.file(file));
     if holds_text(&files[0])? {
         return import_text(&files, target, source);
@@ -61,7 +61,7 @@ fn split_of(file: &Path) -> Option<Split> {
 }
 
 /// Records that train and test parts were joined.
-fn note_folders(files: &[PathBuf], target: &ImportTarget, source: &mut Source) {
+fn note_folders(files: &[PathBuf], target: &ImportTarget, source: &mut Provenance) {
     let holds = |split: Split| files.iter().any(|file| split_of(file) == Some(split));
     if holds(Split::Train) && holds(Split::Test) && !target.keep_split {
         source.option("train and test parts", "put together, device by device");
@@ -354,7 +354,7 @@ impl ShardSink for Texts {
 fn import_text(
     files: &[PathBuf],
     target: &ImportTarget,
-    mut source: Source,
+    mut source: Provenance,
 ) -> Result<Imported, ImportError> {
     let mut sink = Texts {
         spool: Spool::new(&target.parent())?,

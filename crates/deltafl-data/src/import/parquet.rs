@@ -26,7 +26,7 @@ use super::image;
 use super::table::{TableColumns, class, feature_columns, finite, in_range, parse_split};
 use super::{ImportTarget, Imported};
 use crate::writer::MOST_CLASSES;
-use deltafl::data::Source;
+use deltafl::data::Provenance;
 
 /// Rows read at a time.
 const BATCH: usize = 1024;
@@ -38,7 +38,7 @@ pub fn import(
     features: Features,
     target: &ImportTarget,
 ) -> Result<Imported, ImportError> {
-    let mut source = Source::new("parquet");
+    let mut source = Provenance::new("parquet");
     let mut spool = None;
     let encoding = survey(paths, columns, target)?;
     for path in paths {

@@ -16,7 +16,7 @@ use super::spool::{SortedRows, Spool};
 use super::word_vectors::Vocabulary;
 use super::{ImportTarget, Imported, tokens};
 use crate::FederationWriter;
-use deltafl::data::{DeviceExamples, InputKind, Source, Split, TargetKind};
+use deltafl::data::{DeviceExamples, InputKind, Provenance, Split, TargetKind};
 
 /// Words per example of the recurrent model.
 pub const LENGTH: usize = 20;
@@ -63,7 +63,7 @@ pub fn import(
     target: &ImportTarget,
 ) -> Result<Imported, ImportError> {
     let mut tweets = Tweets { spool: Spool::new(&target.parent())?, neutral: 0 };
-    let mut source = Source::new("sent140");
+    let mut source = Provenance::new("sent140");
     for path in paths {
         source.file(path);
         read(path, options, &mut tweets)?;
@@ -246,7 +246,7 @@ impl TweetOutput {
         features: TweetFeatures,
         roster: &Roster,
         target: &ImportTarget,
-        mut source: Source,
+        mut source: Provenance,
     ) -> Result<Imported, ImportError> {
         let kind = match features {
             TweetFeatures::Tokens => {

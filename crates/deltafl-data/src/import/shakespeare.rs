@@ -21,7 +21,7 @@ use super::error::{FilePosition, ImportError, Problem};
 use super::input::Input;
 use super::{ImportTarget, Imported};
 use crate::FederationWriter;
-use deltafl::data::{DeviceExamples, InputKind, Source, TargetKind};
+use deltafl::data::{DeviceExamples, InputKind, Provenance, TargetKind};
 use deltafl::task::Targets;
 
 /// The alphabet of the paper: index 0 is the space and everything else.
@@ -61,7 +61,7 @@ pub fn import(path: &Path, target: &ImportTarget) -> Result<Imported, ImportErro
     })?;
     let plays =
         plays(&text).map_err(|(line, problem)| ImportError::at(path, FilePosition::Line(line), problem))?;
-    let mut source = Source::new("shakespeare");
+    let mut source = Provenance::new("shakespeare");
     source.file(path);
     source.option("window", WINDOW);
     let devices = devices(&plays, &mut source);
@@ -77,7 +77,7 @@ pub fn import(path: &Path, target: &ImportTarget) -> Result<Imported, ImportErro
 fn write(
     devices: &[(String, Vec<u8>)],
     target: &ImportTarget,
-    mut source: Source,
+    mut source: Provenance,
 ) -> Result<Imported, ImportError> {
     let counts: Vec<u64> = devices.iter().map(|(_, text)| (text.len() - WINDOW) as u64).collect();
     let roster = target.roster(&counts, &mut source)?;
@@ -172,7 +172,7 @@ fn name_and_words(line: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns identity and text of the roles with at least one window, and records the dropped ones.
-fn devices(plays: &[Play<'_>], source: &mut Source) -> Vec<(String, Vec<u8>)> {
+fn devices(plays: &[Play<'_>], source: &mut Provenance) -> Vec<(String, Vec<u8>)> {
     let mut texts: Vec<(String, String)> = Vec::new();
     let mut index = HashMap::new();
     let mut quiet = 0;
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_device_is_a_role_with_its_text() {
-        let mut source = Source::default();
+        let mut source = Provenance::default();
         let devices = devices(&plays(TEXT).unwrap(), &mut source);
         let ids: Vec<&str> = devices.iter().map(|(id, _)| id.as_str()).collect();
         assert_eq!(ids, ["THE_FIRST_PLAY_ANNE", "THE_FIRST_PLAY_BOB"]);

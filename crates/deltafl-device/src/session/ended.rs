@@ -2,12 +2,13 @@
 
 use deltafl_secagg::message::wire::WireError;
 use deltafl_wire::roster::RosterError;
-use deltafl_wire::{Malformed, PartError};
-use tonic::Status;
+use deltafl_wire::{FragmentError, Malformed};
+use tonic::{Code, Status};
 
 use crate::DialError;
 use crate::consent::NotAllowed;
 use crate::fetch::FetchError;
+use crate::limits::TimedOut;
 use crate::state::{RosterRefused, StateError};
 use crate::workers::Failed;
 
@@ -30,12 +31,15 @@ pub enum SessionError {
     /// The server closed the stream.
     #[error("the server closed the stream")]
     Closed,
+    /// The server exceeded a time limit of the device.
+    #[error(transparent)]
+    TimedOut(#[from] TimedOut),
     /// The server said something that is not of the protocol.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// A message that does not fit its parts.
     #[error(transparent)]
-    Part(#[from] PartError),
+    Part(#[from] FragmentError),
     /// A message of secure aggregation that is not one.
     #[error(transparent)]
     Wire(#[from] WireError),
@@ -63,6 +67,22 @@ pub enum SessionError {
     /// No randomness for keys.
     #[error("the operating system gives no randomness")]
     Randomness,
+}
+
+impl SessionError {
+    /// Whether the server exceeded a time limit of the device.
+    pub fn is_timed_out(&self) -> bool {
+        matches!(self, Self::TimedOut(_) | Self::Fetch(FetchError::TimedOut(_)))
+    }
+
+    /// Whether the server is unavailable for now: it exceeded a time limit, or it is shutting down.
+    pub fn is_unavailable(&self) -> bool {
+        let status = match self {
+            Self::Status(status) | Self::Fetch(FetchError::Status(status)) => Some(status),
+            _ => None,
+        };
+        self.is_timed_out() || status.is_some_and(|status| status.code() == Code::Unavailable)
+    }
 }
 
 impl From<RosterRefused> for SessionError {

@@ -4,11 +4,13 @@
 
 use bytes::Bytes;
 use deltafl_wire::{BlobId, MAX_QUERIES, malformed, proto};
+use tokio::time::timeout;
 use tonic::Code;
 
 use super::{Session, SessionError};
 use crate::cache::KEPT;
 use crate::fetch::FetchError;
+use crate::limits::TimedOut;
 
 /// How often a device asks again, when a round was finished before it had fetched what it was told.
 const TRIES: u32 = 3;
@@ -32,8 +34,9 @@ impl Session<'_> {
         let held = self.memory.held(&self.device.cache);
         let held = held.map(|hash| Bytes::copy_from_slice(hash.as_bytes())).collect();
         let (mut client, request) = (self.client.clone(), proto::NewestRequest { held });
-        let told = self.while_listening(async move { client.newest(request).await }).await?;
-        let missing = match told {
+        let limit = self.device.limits.newest;
+        let told = self.while_listening(timeout(limit, client.newest(request))).await?;
+        let missing = match told.map_err(|_| TimedOut { what: "the list of the newest params", limit })? {
             Ok(told) => told.into_inner().missing,
             Err(status) if status.code() == Code::Unimplemented => return Ok(None),
             Err(status) => return Err(status.into()),

@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
-use deltafl::evaluation::Measure;
+use deltafl::device::{UpdateRandomness, stream_key};
 use deltafl::params::{Params, ParamsId};
 use deltafl::question::{Ask, Query, Question};
-use deltafl::superquantile::private::QuantileQuery;
-use deltafl_secagg::device::{Device as Protocol, DeviceEvent, RefusedRound};
+use deltafl::stream::Stream;
+use deltafl::terms::TrackSchedule;
+use deltafl_secagg::device::{DeviceEvent, DeviceRound, RefusedRound};
 use deltafl_secagg::draw::LeftOut;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::message::{DeviceSet, ServerBody};
@@ -18,16 +19,16 @@ use deltafl_secagg::ring::RingVector;
 use deltafl_wire::identity::hex;
 use deltafl_wire::proto;
 use deltafl_wire::proto::{from_device, from_server};
-use deltafl_wire::{BlobId, MAX_QUERIES, blob_of_id, malformed, parts};
+use deltafl_wire::{BlobId, MAX_QUERIES, fragments, malformed, params_blob_from_id};
 use rand_core::SeedableRng;
 use zeroize::Zeroizing;
 
-use super::{PENDING, Session, SessionError, send};
-use crate::answer::Task;
+use super::{PENDING, Session, SessionError};
+use crate::answer::{Answering, Task};
 use crate::consent::Reason;
 use crate::fault::Turn;
 use crate::fetch::fetch_again;
-use crate::state::{Claim, Digest, Event};
+use crate::state::{Answered, Claim, Digest, Event, LedgerKey, ServedTrack};
 
 impl Session<'_> {
     /// A message of secure aggregation.
@@ -49,7 +50,7 @@ impl Session<'_> {
         if let Some(event) = shown {
             self.device.state.record(event)?;
         }
-        while let Some(event) = self.protocol.as_mut().and_then(Protocol::poll_event) {
+        while let Some(event) = self.protocol.as_mut().and_then(DeviceRound::poll_event) {
             match event {
                 DeviceEvent::InputWanted(_) => self.answer().await?,
                 DeviceEvent::RoundDone => {
@@ -75,8 +76,7 @@ impl Session<'_> {
             self.device.state.record(event)?;
             return self.sit_out(Reason::Policy).await;
         }
-        let mut seed = Zeroizing::new([0; 32]);
-        getrandom::fill(&mut *seed).map_err(|_| SessionError::Randomness)?;
+        let seed = random()?;
         let now = self.since.elapsed();
         match self.enrolment.join(params, now, &mut ChaCha20Rng::from_seed(*seed)) {
             Ok(protocol) => {
@@ -112,34 +112,40 @@ impl Session<'_> {
             return self.sit_out(Reason::Unable).await;
         };
         let examples = self.data.federation.example_count(self.data.device);
-        let consent = &self.device.consent;
-        let allowed = consent.allows_terms(&question).and_then(|()| consent.allows_work(&question, examples));
-        if let Err(refused) = allowed {
-            self.memory.log_refusal(&refused, "stays out of a sum");
-            self.protocol = Some(protocol);
-            self.record_refusal(&refused)?;
-            return self.sit_out(Reason::Policy).await;
+        let (consent, runs) = (&self.device.consent, self.roster.roster.runs());
+        let terms = match self.device.defences.one_track_per_device {
+            true => consent.allows_terms(&question, runs),
+            false => Ok(()),
+        };
+        if let Err(refused) = terms.and_then(|()| consent.allows_work(&question, examples)) {
+            return self.refuse(protocol, &refused, Reason::Policy).await;
         }
-        if let Err(refused) = self.device.state.claim(&claims(&question))? {
-            self.memory.log_refusal(&refused, "stays out of a sum");
-            self.protocol = Some(protocol);
-            self.record_refusal(&refused)?;
-            return self.sit_out(Reason::Answered).await;
-        }
-        let silent = self.silent(&question)?;
-        let blobs: Vec<BlobId> = question.named().map(|id| blob_of_id(&id)).collect();
+        let answering = match self.claim(&question)? {
+            Ok(answering) => answering,
+            Err(refused) => return self.refuse(protocol, &refused, Reason::Answered).await,
+        };
+        let randomness = match self.device.consent.reproducible {
+            true => UpdateRandomness::Reproducible,
+            false => UpdateRandomness::Secret(*random()?),
+        };
+        let blobs: Vec<BlobId> = question.named().map(|id| params_blob_from_id(&id)).collect();
         let params = self.fetch_params(&blobs).await?;
         let question = question.with_params(&params).ok_or_else(|| malformed("params"))?;
-        let (key, before) = (question.key, self.device.state.recall(&question)?);
+        let (key, tracks) =
+            (question.key, question.queries.iter().map(|query| query.track).collect::<Vec<_>>());
+        let before = self.device.state.recall(&key, &tracks)?;
         let mut own = before.clone();
         let workers = Arc::clone(&self.device.workers);
-        let _room = workers.room().await;
+        let Some(_room) = self.unless_over(workers.room()).await? else {
+            tracing::info!("the round is over, and the answer to it is not computed");
+            return Ok(());
+        };
         let (data, task) = (self.data.clone(), self.trainer.task());
         let mut losses = std::mem::take(&mut self.memory.losses);
         let begun = Instant::now();
         let computed = workers.compute(Arc::clone(self.trainer), move |worker| {
-            let answer =
-                Task { data: &data, task }.answer(&question, &silent, &mut losses, &mut own, worker)?;
+            let task = Task { data: &data, task, randomness };
+            let answer = task.answer(&question, &answering, &mut losses, &mut own, worker)?;
             let submitted = protocol.submit(&answer.context, RingVector::Z64(answer.values));
             Ok((submitted, protocol, losses, own))
         });
@@ -150,7 +156,7 @@ impl Session<'_> {
             return Ok(());
         };
         let (submitted, protocol, losses, own) = computed?;
-        self.device.state.remember(&key, &before, &own)?;
+        self.device.state.remember(&key, &tracks, &before, &own)?;
         self.memory.losses = losses;
         self.protocol = Some(protocol);
         match submitted {
@@ -162,25 +168,67 @@ impl Session<'_> {
         }
     }
 
-    /// The queries about the examples that the device holds out to which it adds nothing, because its owner did not agree or
-    /// because it has told how their params serve it before. It answers the others all the same: training needs none of these.
-    fn silent(&mut self, question: &Question<ParamsId>) -> Result<Vec<usize>, SessionError> {
-        let state = &mut self.device.state;
-        let asked: Vec<(usize, Vec<Claim>)> = evaluations(question);
-        if !self.device.consent.evaluate {
-            return Ok(asked.into_iter().map(|(query, _)| query).collect());
-        }
-        let all: Vec<Claim> = asked.iter().flat_map(|(_, claims)| claims).copied().collect();
-        if all.is_empty() || state.claim(&all)?.is_ok() {
-            return Ok(Vec::new());
-        }
+    /// Stays out of a sum, and notes the reason.
+    async fn refuse(
+        &mut self,
+        protocol: DeviceRound,
+        refused: &(dyn std::fmt::Display + Sync),
+        reason: Reason,
+    ) -> Result<(), SessionError> {
+        self.memory.log_refusal(&refused, "stays out of a sum");
+        self.protocol = Some(protocol);
+        self.record_refusal(&refused)?;
+        self.sit_out(reason).await
+    }
+
+    /// Notes in the ledger what the device is about to answer, and returns which queries those are. A question about the
+    /// examples that it holds out is left without an answer where its owner did not agree or the device has answered one in
+    /// this round. It answers the others all the same: training needs none of these.
+    fn claim(&mut self, question: &Question<ParamsId>) -> Result<Result<Answering, Answered>, SessionError> {
+        let (consent, terms) = (&self.device.consent, question.key.terms);
+        let held_out = |query: &Query<ParamsId>| matches!(query.ask, Ask::Evaluation(_));
         let mut silent = Vec::new();
-        for (query, claims) in asked {
-            if state.claim(&claims)?.is_err() {
-                silent.push(query);
+        if !consent.evaluate {
+            silent.extend((0..question.queries.len()).filter(|&i| held_out(&question.queries[i])));
+        }
+        if !self.device.defences.once_per_round {
+            return Ok(Ok(Answering { track: None, silent }));
+        }
+        let key = LedgerKey {
+            authority: self.device.credentials.authority,
+            run: question.key.run,
+            round: question.key.round,
+            rounds_between: consent.rounds_between,
+        };
+        let track = match terms.schedule {
+            TrackSchedule::Apart if consent.reproducible => {
+                question.key.assigned_track(stream_key(self.data.name())).unwrap_or_default()
+            }
+            TrackSchedule::Apart => match self.device.state.track(&key) {
+                Some(track) => track,
+                None => Stream::from_key(*random()?).below(terms.divided_among()) as u32,
+            },
+            TrackSchedule::InTurn | TrackSchedule::Together => {
+                question.queries.first().map_or(0, |query| query.track)
+            }
+        };
+        let of_track = || question.queries.iter().enumerate().filter(|(_, query)| query.track == track);
+        let params = of_track().next().map(|(_, query)| query.params.hash);
+        let divided_among = terms.divided_among() as u32;
+        let served = ServedTrack { divided_among, track, params };
+        let training: Vec<Claim> = of_track().filter_map(|(_, query)| claim_of(&query.ask)).collect();
+        let state = &mut self.device.state;
+        if let Err(answered) = state.claim(&key, served, &training)? {
+            return Ok(Err(answered));
+        }
+        for (i, _) in of_track().filter(|(i, query)| held_out(query) && !silent.contains(i)) {
+            if let Err(answered) = state.claim(&key, served, &[Claim::Evaluation])? {
+                tracing::debug!(%answered, "adds nothing to an evaluation");
+                silent.push(i);
+                break;
             }
         }
-        Ok(silent)
+        Ok(Ok(Answering { track: Some(track), silent }))
     }
 
     /// What a computation comes to; `None` when the server says that the round is over before it ends. It ends with the
@@ -241,15 +289,14 @@ impl Session<'_> {
         let blobs = question.params.into_iter().map(|blob| BlobId::from_wire(Some(blob)));
         let params = self.fetch_params(&blobs.collect::<Result<Vec<_>, _>>()?).await?;
         let (data, task) = (self.data.clone(), self.trainer.task());
-        let begun = Instant::now();
-        let computed = self.device.workers.compute(Arc::clone(self.trainer), move |worker| {
-            Task { data: &data, task }.losses(&params, worker)
+        let (begun, workers) = (Instant::now(), Arc::clone(&self.device.workers));
+        let computed = workers.compute(Arc::clone(self.trainer), move |worker| {
+            Task { data: &data, task, randomness: UpdateRandomness::default() }.losses(&params, worker)
         });
-        let losses = computed.await?;
+        let losses = self.while_listening(computed).await??;
         self.memory.ledger.spend(begun.elapsed());
         let examples = self.data.federation.example_count(self.data.device);
-        send(&self.outgoing, from_device::Body::Losses(proto::Losses { id: question.id, examples, losses }))
-            .await
+        self.send(from_device::Body::Losses(proto::Losses { id: question.id, examples, losses })).await
     }
 
     /// The parameters of some hashes, each fetched once.
@@ -270,14 +317,14 @@ impl Session<'_> {
         if blob.len != expected {
             return Err(malformed("params").into());
         }
-        let (cache, faults) = (&self.device.cache, &self.device.faults);
+        let (cache, link) = (&self.device.cache, self.device.link());
         if let Some(known) = cache.params(&blob.hash) {
             if self.memory.is_new(&blob.hash) {
-                fetch_again(&mut self.client, blob, faults).await?;
+                fetch_again(&mut self.client, blob, link).await?;
             }
             return Ok(known);
         }
-        let bytes = self.memory.partial.fetch(&mut self.client, blob, expected, faults).await?;
+        let bytes = self.memory.partial.fetch(&mut self.client, blob, expected, link).await?;
         self.memory.is_new(&blob.hash);
         let entries = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         Ok(cache.keep_params(entries.collect::<Vec<f32>>().into()))
@@ -285,16 +332,16 @@ impl Session<'_> {
 
     /// Sends what the protocol has to say.
     async fn speak(&mut self) -> Result<(), SessionError> {
-        while let Some(message) = self.protocol.as_mut().and_then(Protocol::poll_transmit) {
+        while let Some(message) = self.protocol.as_mut().and_then(DeviceRound::poll_transmit) {
             let mut bytes = encode_device(&message);
             match self.device.faults.next_message().await {
                 Turn::Sent => {}
                 Turn::Vanishes => return Err(SessionError::Vanished),
                 Turn::Garbled => bytes = self.device.faults.noise(bytes.len()).into(),
             }
-            for part in parts(bytes) {
+            for part in fragments(bytes) {
                 self.device.faults.transfer(part.data.len()).await;
-                send(&self.outgoing, from_device::Body::Part(part)).await?;
+                self.send(from_device::Body::Part(part)).await?;
             }
         }
         Ok(())
@@ -302,7 +349,7 @@ impl Session<'_> {
 }
 
 /// Who is in a round, where the roster says that cohorts are drawn.
-fn drawn(protocol: &Protocol, body: &ServerBody) -> Option<Event> {
+fn drawn(protocol: &DeviceRound, body: &ServerBody) -> Option<Event> {
     let members: DeviceSet = match body {
         // On a drawn graph this is all members, and the keys that follow are those of neighbours.
         ServerBody::Commitments(commitments) => commitments.keys().copied().collect(),
@@ -336,36 +383,20 @@ fn shown(params: &RoundParams, body: &ServerBody, question: Option<&Question<Par
     }
 }
 
-/// What a device gives away of the examples that it holds out, query by query.
-fn evaluations(question: &Question<ParamsId>) -> Vec<(usize, Vec<Claim>)> {
-    let (seed, round) = (question.key.seed, question.key.round);
-    let of_query = |(i, query): (usize, &Query<ParamsId>)| {
-        let Ask::Evaluation(measures) = &query.ask else { return None };
-        let params = query.params.hash;
-        let claim = |measure: &Measure| Claim::Evaluation { params, seed, round, measure: measure.name() };
-        Some((i, measures.iter().map(claim).collect()))
-    };
-    question.queries.iter().enumerate().filter_map(of_query).collect()
+/// What a device gives away by answering a query, unless it is about the examples that it holds out.
+fn claim_of(ask: &Ask) -> Option<Claim> {
+    match ask {
+        Ask::Update { .. } => Some(Claim::Update),
+        Ask::Quantile(_) => Some(Claim::Losses),
+        Ask::Evaluation(_) => None,
+    }
 }
 
-/// What a device gives away by answering a question, but for the examples that it holds out.
-fn claims(question: &Question<ParamsId>) -> Vec<Claim> {
-    let (seed, round) = (question.key.seed, question.key.round);
-    let of_query = |query: &Query<ParamsId>| {
-        let params = query.params.hash;
-        match &query.ask {
-            Ask::Update { .. } => Some(Claim::Update { params, seed, round }),
-            Ask::Quantile(QuantileQuery::Histogram(bins)) => {
-                let (lower, upper, bins) = (bins.lower(), bins.upper(), bins.places() as u32);
-                Some(Claim::Histogram { params, seed, round, lower, upper, bins })
-            }
-            Ask::Quantile(QuantileQuery::MeanStep { mu, floor }) => {
-                Some(Claim::MeanStep { params, seed, round, mu: *mu, floor: *floor })
-            }
-            Ask::Evaluation(_) => None,
-        }
-    };
-    question.queries.iter().filter_map(of_query).collect()
+/// Fresh random bytes.
+fn random() -> Result<Zeroizing<[u8; 32]>, SessionError> {
+    let mut bytes = Zeroizing::new([0; 32]);
+    getrandom::fill(&mut *bytes).map_err(|_| SessionError::Randomness)?;
+    Ok(bytes)
 }
 
 /// The session and the number of a key set-up.

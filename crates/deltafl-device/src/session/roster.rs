@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use deltafl::evaluation;
 use deltafl::params::UpdateCode;
-use deltafl_secagg::device::Enrolment;
-use deltafl_secagg::identity::{DeviceId, Identity};
+use deltafl_secagg::device::Participant;
+use deltafl_secagg::identity::{DeviceId, SigningIdentity};
 use deltafl_wire::proto::federation_client::FederationClient;
 use deltafl_wire::roster::{MAX_ROSTER, Roster, RosterError, SignedRoster, session_under};
 use deltafl_wire::{BlobId, MAX_QUERIES, array, malformed, proto};
@@ -30,7 +30,7 @@ pub(super) async fn verified(
     let verified = match device.cache.roster(&id.hash) {
         Some(known) => known,
         None => {
-            let bytes = memory.partial.fetch(client, id, MAX_ROSTER as u64, &device.faults).await?;
+            let bytes = memory.partial.fetch(client, id, MAX_ROSTER as u64, device.link()).await?;
             let roster = Roster::decode(bytes)?;
             let keys = Arc::new(roster.keys(&id.hash, &signature)?);
             device.cache.keep_roster(Verified { hash: id.hash, roster, keys })
@@ -47,18 +47,20 @@ pub(super) fn enrolment(
     index: u32,
     session: &[u8; 16],
     params: usize,
-) -> Result<Enrolment, SessionError> {
+) -> Result<Participant, SessionError> {
     let identity = identity(device, roster, index)?;
     let longest = MAX_QUERIES * UpdateCode::len(params).max(evaluation::LONGEST);
-    let policy = device.consent.policy(u32::try_from(longest).unwrap_or(u32::MAX), roster.roster.is_drawn());
+    let policy = device
+        .consent
+        .policy(u32::try_from(longest).unwrap_or(u32::MAX), roster.roster.has_committed_draws());
     let session = session_under(session, &roster.hash);
     let last = device.state.last_round(&session);
-    Ok(Enrolment::new(identity, Arc::clone(&roster.keys), session, policy).resumed(last))
+    Ok(Participant::new(identity, Arc::clone(&roster.keys), session, policy).resumed(last))
 }
 
 /// This device's signing key, under the number that roster and server have for it.
-fn identity(device: &Device, roster: &Verified, index: u32) -> Result<Arc<Identity>, SessionError> {
-    let identity = Identity::from_secret(DeviceId(index), &device.credentials.signing);
+fn identity(device: &Device, roster: &Verified, index: u32) -> Result<Arc<SigningIdentity>, SessionError> {
+    let identity = SigningIdentity::from_secret(DeviceId(index), &device.credentials.signing);
     let entry = roster.roster.entries().get(index as usize);
     let mine = entry.is_some_and(|e| e.name == device.credentials.name && e.key == identity.public());
     if mine { Ok(Arc::new(identity)) } else { Err(SessionError::NotOnRoster) }

@@ -1,18 +1,48 @@
-//! What a device has answered: it answers nothing twice.
+//! The rounds that a device has answered: it answers each round of each run once.
 //!
-//! A server that asks the same thing of two cohorts that differ in one device reads that device off the difference of the sums. So
-//! a device answers for updates at one w in one question of a round, once over a range about its losses, and at one w about its
-//! losses no more than [`RANGES`] times, ever. Of the examples that it holds out it tells each measure once at one w, ever. It notes what it is about to answer on disk before it computes the answer, so
-//! that no kill makes it forget. Updates for several thresholds at one w tell of the devices between them: one question may
-//! ask for [`LEVELS`].
+//! A server that receives two sums over two cohorts that differ in one device computes that device's answer from the
+//! difference. Within a round a device therefore answers
 //!
-//! The notes of rounds that lie [`OPEN_ROUNDS`] behind the newest round of their run are thrown away once there are many, and
-//! those rounds are closed: no question about them is answered any more. So whatever was refused stays refused. What is kept
-//! for good is a note for each run and one for each w at which losses were told.
+//! - for one track and at one w,
+//! - one question for updates,
+//! - the questions of one search for a quantile, at most [`SEARCH_STEPS`] of them and all before the update,
+//! - one question about the examples that it holds out.
+//!
+//! The key of a note is (authority, run, round) and nothing else. The note contains the track, the hash of w and the answers
+//! given so far. The device writes it to disk before it computes an answer, so that no kill makes it forget.
+//!
+//! # Why w is not part of the key
+//!
+//! Two vectors that differ in the last binary place of one entry are two hashes and one model: losses, updates and
+//! evaluations at both are equal for every practical purpose. Any ledger that recognises a repeated question by w, by a hash
+//! of w or by a distance between params is defeated by such a change, since many distant w are functionally equal too. Here
+//! the first question of a round fixes w for that round. A server that changes w, by however little, receives no second
+//! answer in the round. It can only ask in another round, and then it has one sum for every round, which is what an honest
+//! server has. This ledger does not bound the information in the sums of many rounds. `rounds_between` and the secret batches
+//! of a device make it less exact, and noise would bound it.
+//!
+//! # Runs
+//!
+//! The authority signs how many runs there may be, on the roster. Run numbers only grow: once a device has answered in a run,
+//! it answers in no earlier one. A server that names another run, another seed or another session therefore gets no second
+//! answer to a round, unless the authority has signed that run. Then it is one more round.
+//!
+//! # A search for a quantile
+//!
+//! A search consists of the sums that lead to one η: two histograms as a rule, one more where the losses have left the range,
+//! twelve halvings, or up to some seventy steps by means. All of them are at the w of the round and for its track. If the
+//! server claims that a device has left between two steps, it learns the place of that one loss among the bins of the later
+//! step, or its distance from μ. It learns this of a loss at one w per round, never of an update.
+//!
+//! # Restarts
+//!
+//! Rounds may be answered in any order within the newest [`OPEN_ROUNDS`] of a run, so that a server that was restored from an
+//! old state can repeat a round with devices that have not answered it. Rounds before these are closed, and their notes are
+//! removed when there are many. The size of the file is bounded.
 
 mod note;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
@@ -20,75 +50,107 @@ use std::path::{Path, PathBuf};
 use self::note::{HEADER, NOTE, Name, Note, cut};
 use super::StateError;
 
-/// Histograms that a device gives at one w: two levels for a few θ, and a few rounds that came to nothing.
-const RANGES: u32 = 64;
-/// Thresholds for which one question may ask an update at one w: all tracks of a run start from the same.
-const LEVELS: usize = 4;
-/// Steps of a quantile by means at one w.
-const MEAN_STEPS: u32 = 512;
+/// Sums of one search for a quantile: no search over finite losses takes more.
+const SEARCH_STEPS: u32 = 80;
 /// Rounds behind the newest of a run that may still be asked about: a server that was restored from an old state asks them.
 const OPEN_ROUNDS: u64 = 1024;
-/// Fewer notes than these are not worth throwing any away.
-const FEW_NOTES: usize = 16_384;
+/// The file is not rewritten while it has fewer notes.
+const FEW_NOTES: usize = 8192;
+
+/// A round of a run under the authority of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LedgerKey {
+    /// The verifying key of the authority.
+    pub(crate) authority: [u8; 32],
+    pub(crate) run: u64,
+    pub(crate) round: u64,
+    /// Rounds that must lie between two rounds that the device answers.
+    pub(crate) rounds_between: u64,
+}
+
+/// The track for which a device answers in a round, and at which w.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServedTrack {
+    /// The number of tracks among which the cohort is divided; 1 if it is not divided.
+    pub(crate) divided_among: u32,
+    pub(crate) track: u32,
+    /// The hash of w; `None` if the question has no query of this track.
+    pub(crate) params: Option<blake3::Hash>,
+}
 
 /// Something that a device is about to answer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// A local update from w in round t of a run.
-    Update { params: blake3::Hash, seed: u64, round: u64 },
-    /// A histogram of losses at w in round t of a run.
-    Histogram { params: blake3::Hash, seed: u64, round: u64, lower: f64, upper: f64, bins: u32 },
-    /// A histogram of a measure of the examples that it holds out, at w in round t of a run.
-    Evaluation { params: blake3::Hash, seed: u64, round: u64, measure: &'static str },
-    /// A step of a quantile by means at w in round t of a run.
-    MeanStep { params: blake3::Hash, seed: u64, round: u64, mu: f64, floor: f64 },
+    /// A step of a search for a quantile of the losses.
+    Losses,
+    /// A local update.
+    Update,
+    /// Histograms of the measures of the examples that it holds out.
+    Evaluation,
 }
 
 /// Why a device does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Answered {
-    #[error("this device has given an update at these params in round {0} already")]
-    Update(u64),
-    #[error("one question asks for updates at the same params under more than {LEVELS} thresholds")]
-    Levels,
+    #[error("this device has answered in run {newest}, and answers in run {run} no more")]
+    OldRun { run: u64, newest: u64 },
     #[error(
-        "round {round} of this run is too long ago: this device answers from round {open} on. A run that begins anew wants \
-         another seed"
+        "round {round} of this run is too long ago: this device answers from round {open} on. A run that begins anew needs \
+         another run signed by the authority"
     )]
     Closed { round: u64, open: u64 },
-    #[error("this device has told of its loss at these params over this range already")]
-    Losses,
-    #[error("this device has told how these params serve it already")]
-    Evaluation,
-    #[error("this device has told of its loss at these params as often as it tells")]
-    Ranges,
+    #[error(
+        "this device has answered in round {answered}, and its owner wants {between} rounds between two answers"
+    )]
+    TooSoon { answered: u64, between: u64 },
+    #[error("this device answers for another track in round {0}")]
+    OtherTrack(u64),
+    #[error("this device has answered at other params in round {0}")]
+    OtherParams(u64),
+    #[error("this device has given an update in round {0} already")]
+    Update(u64),
+    #[error("this device has answered {SEARCH_STEPS} questions about its loss in round {0} already")]
+    Losses(u64),
+    #[error("this device has answered about the examples that it holds out in round {0} already")]
+    Evaluation(u64),
 }
 
 /// The notes of a device, on disk or for as long as the process lives.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     path: Option<PathBuf>,
-    book: Book,
+    books: HashMap<Name, Book>,
     /// Notes in the file, those included that later ones replace.
     notes: usize,
-    /// How many there were when none could be thrown away.
+    /// The number of notes after the last rewrite of the file.
     settled: usize,
 }
 
-/// What the notes come to.
+/// The answers of a device under one authority.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Book {
-    /// Seed and round of each answer.
-    answers: HashMap<Name, (u64, u64)>,
-    /// How often losses were told at a w.
-    told: HashMap<Name, u32>,
-    /// The first open round of a run, by its seed.
-    open: HashMap<u64, u64>,
+    /// The newest run.
+    run: u64,
+    /// The first round of the run that may be answered.
+    open: u64,
+    /// The rounds of the run that were answered.
+    rounds: BTreeMap<u64, RoundAnswers>,
+}
+
+/// The answers of a device in one round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct RoundAnswers {
+    divided_among: u32,
+    track: u32,
+    params: Option<Name>,
+    search_steps: u32,
+    updated: bool,
+    evaluated: bool,
 }
 
 impl Ledger {
-    /// The ledger in a file, which is made if it is not there. What a kill left half written at the end is cut off: it was not
-    /// answered yet. Damage before a whole note is an error, because whatever it forbade would be answered again.
+    /// Opens the ledger in a file, or creates it. A note that a kill cut short at the end of the file is removed: the device had
+    /// not answered yet. Damage before a whole note is an error, because the device would forget an answer.
     pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
@@ -107,7 +169,7 @@ impl Ledger {
             match Note::of(bytes) {
                 Some(_) if !whole => return Err(damaged()),
                 Some(note) => {
-                    ledger.book.take(note);
+                    ledger.take(note);
                     ledger.notes += 1;
                 }
                 None => whole = false,
@@ -125,36 +187,79 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Notes that all of this is about to be answered; or nothing, when part of it was answered before.
-    pub(crate) fn claim(&mut self, claims: &[Claim]) -> Result<Result<(), Answered>, StateError> {
-        let new = match self.book.new_notes(claims) {
+    /// The track for which the device has answered in a round before.
+    pub(crate) fn track(&self, key: &LedgerKey) -> Option<u32> {
+        let book = self.books.get(&cut(&blake3::hash(&key.authority)))?;
+        book.rounds.get(&key.round).filter(|_| book.run == key.run).map(|answers| answers.track)
+    }
+
+    /// Notes that all of this is about to be answered; or nothing, if any of it is refused. An empty list of claims notes the
+    /// track. The note is on disk when this returns.
+    pub(crate) fn claim(
+        &mut self,
+        key: &LedgerKey,
+        served: ServedTrack,
+        claims: &[Claim],
+    ) -> Result<Result<(), Answered>, StateError> {
+        let authority = cut(&blake3::hash(&key.authority));
+        let book = self.books.get(&authority).cloned().unwrap_or_default();
+        let new = match book.with(key, served, claims) {
             Ok(new) => new,
             Err(answered) => return Ok(Err(answered)),
         };
+        let Some(answers) = new.rounds.get(&key.round) else { return Ok(Ok(())) };
+        let mut notes = vec![Note::Answered { authority, run: key.run, round: key.round, answers: *answers }];
+        if new.run != book.run {
+            notes.insert(0, Note::Open { authority, run: new.run, round: new.open });
+        }
         if let Some(path) = &self.path {
-            let bytes: Vec<u8> = new.iter().flat_map(|note| note.to_bytes()).collect();
+            let bytes: Vec<u8> = notes.iter().flat_map(|note| note.to_bytes()).collect();
             append(path, &bytes).map_err(super::io_error(path))?;
         }
-        self.notes += new.len();
-        new.into_iter().for_each(|note| self.book.take(note));
+        self.notes += notes.len();
+        notes.into_iter().for_each(|note| self.take(note));
         self.settle()?;
         Ok(Ok(()))
     }
 
-    /// Throws away the notes of rounds long ago, and closes the rounds, if that is worth the work.
+    /// Applies a note. Applying it twice changes nothing.
+    fn take(&mut self, note: Note) {
+        let (authority, run) = match note {
+            Note::Answered { authority, run, .. } | Note::Open { authority, run, .. } => (authority, run),
+        };
+        let book = self.books.entry(authority).or_default();
+        if run > book.run {
+            *book = Book { run, ..Book::default() };
+        }
+        if run < book.run {
+            return;
+        }
+        match note {
+            Note::Answered { round, answers, .. } => {
+                book.rounds.insert(round, answers);
+                let open = round.saturating_sub(OPEN_ROUNDS);
+                book.open = book.open.max(open);
+            }
+            Note::Open { round, .. } => book.open = book.open.max(round),
+        }
+        let open = book.open;
+        book.rounds.retain(|round, _| *round >= open);
+    }
+
+    /// Removes the notes of closed rounds, if there are enough of them.
     fn settle(&mut self) -> Result<(), StateError> {
         if self.notes < FEW_NOTES.max(2 * self.settled) {
             return Ok(());
         }
-        self.book.close_old_rounds();
         self.rewrite()?;
         self.settled = self.notes;
         Ok(())
     }
 
-    /// Writes the file anew, each note once. A kill leaves the old file or the new one.
+    /// Rewrites the file with each note once. A kill leaves the old file or the new one.
     fn rewrite(&mut self) -> Result<(), StateError> {
-        let notes = self.book.notes();
+        let notes: Vec<Note> =
+            self.books.iter().flat_map(|(authority, book)| book.notes(*authority)).collect();
         self.notes = notes.len();
         let Some(path) = &self.path else { return Ok(()) };
         let mut bytes = HEADER.to_vec();
@@ -164,138 +269,79 @@ impl Ledger {
 }
 
 impl Book {
-    /// Takes in a note; one that is taken in twice changes nothing.
-    fn take(&mut self, note: Note) {
-        match note {
-            Note::Answer { name, seed, round } => _ = self.answers.insert(name, (seed, round)),
-            Note::Told { params, times } => {
-                let known = self.told.entry(params).or_default();
-                *known = times.max(*known);
-            }
-            Note::Open { seed, round } => {
-                let known = self.open.entry(seed).or_default();
-                *known = round.max(*known);
-            }
+    /// The book after these claims.
+    fn with(&self, key: &LedgerKey, served: ServedTrack, claims: &[Claim]) -> Result<Self, Answered> {
+        let LedgerKey { run, round, rounds_between: between, .. } = *key;
+        if run < self.run {
+            return Err(Answered::OldRun { run, newest: self.run });
         }
+        let mut book = self.clone();
+        if run > self.run {
+            // The rounds between the last answer of the run before and the first of this one are those of this one.
+            let open = if self.rounds.is_empty() { 0 } else { between };
+            book = Self { run, open, rounds: BTreeMap::new() };
+        }
+        if round < book.open {
+            return Err(Answered::Closed { round, open: book.open });
+        }
+        let near = round.saturating_sub(between)..=round.saturating_add(between);
+        if let Some((&answered, _)) = book.rounds.range(near).find(|(other, _)| **other != round) {
+            return Err(Answered::TooSoon { answered, between });
+        }
+        let answers = match book.rounds.get(&round) {
+            Some(answers) => *answers,
+            None => RoundAnswers {
+                divided_among: served.divided_among,
+                track: served.track,
+                ..RoundAnswers::default()
+            },
+        };
+        book.rounds.insert(round, answers.with(round, served, claims)?);
+        Ok(book)
     }
 
-    /// The notes of a question that is about to be answered.
-    fn new_notes(&self, claims: &[Claim]) -> Result<Vec<Note>, Answered> {
-        let mut new: Vec<Note> = Vec::with_capacity(2 * claims.len());
-        for (i, claim) in claims.iter().enumerate() {
-            let (name, (seed, round)) = (claim.name(), claim.run());
-            let note = Note::Answer { name, seed, round };
-            if new.contains(&note) {
-                let levels = claims[..=i].iter().filter(|other| other.name() == name).count();
-                match claim {
-                    Claim::Update { .. } if levels > LEVELS => return Err(Answered::Levels),
-                    // Tracks that stand at one w ask the same: one answer, told twice in one question.
-                    _ => continue,
-                }
-            }
-            let open = self.open.get(&seed).copied().unwrap_or(0);
-            if round < open {
-                return Err(Answered::Closed { round, open });
-            }
-            if self.answers.contains_key(&name) {
-                return Err(match claim {
-                    Claim::Update { .. } => Answered::Update(round),
-                    Claim::Evaluation { .. } => Answered::Evaluation,
-                    _ => Answered::Losses,
-                });
-            }
-            new.push(note);
-            if let Some((params, most)) = claim.counted() {
-                let before = |note: &Note| match note {
-                    Note::Told { params: other, times } if *other == params => Some(*times),
-                    _ => None,
-                };
-                let told = new.iter().filter_map(before).chain(self.told.get(&params).copied()).max();
-                let times = told.unwrap_or(0) + 1;
-                if times > most {
-                    return Err(Answered::Ranges);
-                }
-                new.push(Note::Told { params, times });
-            }
-        }
-        Ok(new)
-    }
-
-    /// Closes the rounds of each run that lie far behind its newest, and forgets what was answered in them.
-    fn close_old_rounds(&mut self) {
-        let mut newest: HashMap<u64, u64> = HashMap::new();
-        for (seed, round) in self.answers.values() {
-            let known = newest.entry(*seed).or_default();
-            *known = (*round).max(*known);
-        }
-        for (seed, round) in newest {
-            let round = round.saturating_sub(OPEN_ROUNDS);
-            if round > 0 {
-                self.take(Note::Open { seed, round });
-            }
-        }
-        let open = &self.open;
-        self.answers.retain(|_, (seed, round)| open.get(seed).is_none_or(|open| *round >= *open));
-    }
-
-    /// All that is known, each thing once.
-    fn notes(&self) -> Vec<Note> {
-        let open = self.open.iter().map(|(&seed, &round)| Note::Open { seed, round });
-        let told = self.told.iter().map(|(&params, &times)| Note::Told { params, times });
-        let answers = self.answers.iter().map(|(&name, &(seed, round))| Note::Answer { name, seed, round });
-        open.chain(told).chain(answers).collect()
+    /// The notes that describe this book.
+    fn notes(&self, authority: Name) -> impl Iterator<Item = Note> {
+        let run = self.run;
+        let answered = self.rounds.iter().map(move |(&round, &answers)| Note::Answered {
+            authority,
+            run,
+            round,
+            answers,
+        });
+        std::iter::once(Note::Open { authority, run, round: self.open }).chain(answered)
     }
 }
 
-impl Claim {
-    fn name(&self) -> Name {
-        let mut hasher = blake3::Hasher::new_derive_key("deltafl ledger of a device v1");
-        match self {
-            Self::Update { params, seed, round } => {
-                hasher.update(b"update").update(params.as_bytes());
-                hasher.update(&seed.to_le_bytes()).update(&round.to_le_bytes());
-            }
-            Self::Histogram { params, seed, round, lower, upper, bins } => {
-                hasher.update(b"histogram").update(params.as_bytes());
-                hasher.update(&seed.to_le_bytes()).update(&round.to_le_bytes());
-                hasher.update(&lower.to_le_bytes()).update(&upper.to_le_bytes()).update(&bins.to_le_bytes());
-            }
-            // Once at one w, in whatever round.
-            Self::Evaluation { params, measure, .. } => {
-                hasher.update(b"evaluation").update(params.as_bytes()).update(measure.as_bytes());
-            }
-            Self::MeanStep { params, seed, round, mu, floor } => {
-                hasher.update(b"mean step").update(params.as_bytes());
-                hasher.update(&seed.to_le_bytes()).update(&round.to_le_bytes());
-                hasher.update(&mu.to_le_bytes()).update(&floor.to_le_bytes());
+impl RoundAnswers {
+    /// The answers after these claims.
+    fn with(mut self, round: u64, served: ServedTrack, claims: &[Claim]) -> Result<Self, Answered> {
+        if (self.divided_among, self.track) != (served.divided_among, served.track) {
+            return Err(Answered::OtherTrack(round));
+        }
+        if let Some(params) = served.params.as_ref().map(cut)
+            && !claims.is_empty()
+            && *self.params.get_or_insert(params) != params
+        {
+            return Err(Answered::OtherParams(round));
+        }
+        for claim in claims {
+            match claim {
+                Claim::Losses if self.updated || self.search_steps == SEARCH_STEPS => {
+                    return Err(Answered::Losses(round));
+                }
+                Claim::Losses => self.search_steps += 1,
+                Claim::Update if self.updated => return Err(Answered::Update(round)),
+                Claim::Update => self.updated = true,
+                Claim::Evaluation if self.evaluated => return Err(Answered::Evaluation(round)),
+                Claim::Evaluation => self.evaluated = true,
             }
         }
-        cut(&hasher.finalize())
-    }
-
-    /// Seed and round of the run that it belongs to.
-    fn run(&self) -> (u64, u64) {
-        match *self {
-            Self::Update { seed, round, .. }
-            | Self::Histogram { seed, round, .. }
-            | Self::Evaluation { seed, round, .. }
-            | Self::MeanStep { seed, round, .. } => (seed, round),
-        }
-    }
-
-    /// The params at which answers of this kind are counted, and how many there may be.
-    fn counted(&self) -> Option<(Name, u32)> {
-        match self {
-            Self::Update { .. } => None,
-            // Its name is kept when its round is closed: a later round may be asked at the same w.
-            Self::Evaluation { .. } => Some((self.name(), 1)),
-            Self::Histogram { params, .. } => Some((cut(params), RANGES)),
-            Self::MeanStep { params, .. } => Some((cut(params), MEAN_STEPS)),
-        }
+        Ok(self)
     }
 }
 
-/// Appends notes; what a full disk took of them is cut off again.
+/// Appends notes. If the disk is full, the part that was written is removed.
 fn append(path: &Path, notes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().append(true).open(path)?;
     let before = file.metadata()?.len();
@@ -308,144 +354,136 @@ fn append(path: &Path, notes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::Claim::{Evaluation, Losses, Update};
     use super::*;
 
-    fn params(n: u8) -> blake3::Hash {
-        blake3::hash(&[n])
+    fn key(run: u64, round: u64) -> LedgerKey {
+        LedgerKey { authority: [7; 32], run, round, rounds_between: 0 }
     }
 
-    fn update(n: u8, round: u64) -> Claim {
-        Claim::Update { params: params(n), seed: 1, round }
+    fn at(w: u8) -> ServedTrack {
+        ServedTrack { divided_among: 1, track: 0, params: Some(blake3::hash(&[w])) }
     }
 
-    fn histogram(n: u8, upper: f64) -> Claim {
-        Claim::Histogram { params: params(n), seed: 1, round: 0, lower: 0.0, upper, bins: 64 }
-    }
-
-    fn claimed(ledger: &mut Ledger, claims: &[Claim]) -> Result<(), Answered> {
-        ledger.claim(claims).unwrap()
+    fn claimed(ledger: &mut Ledger, round: u64, w: u8, claims: &[Claim]) -> Result<(), Answered> {
+        ledger.claim(&key(0, round), at(w), claims).unwrap()
     }
 
     #[test]
-    fn nothing_is_answered_twice_even_after_a_restart() {
+    fn a_round_is_answered_once_whatever_w_is_and_even_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
         let mut ledger = Ledger::open(&path).unwrap();
-        assert_eq!(claimed(&mut ledger, &[update(1, 0), update(2, 0)]), Ok(()));
-        assert_eq!(claimed(&mut ledger, &[histogram(1, 8.0), histogram(1, 8.0), histogram(2, 8.0)]), Ok(()));
+        assert_eq!(claimed(&mut ledger, 0, 1, &[Losses]), Ok(()));
+        assert_eq!(claimed(&mut ledger, 0, 1, &[Losses]), Ok(()), "the second step of the search");
+        assert_eq!(claimed(&mut ledger, 0, 2, &[Losses]), Err(Answered::OtherParams(0)));
         drop(ledger);
         let mut ledger = Ledger::open(&path).unwrap();
-        assert_eq!(claimed(&mut ledger, &[update(2, 0)]), Err(Answered::Update(0)));
-        assert_eq!(claimed(&mut ledger, &[histogram(1, 8.0)]), Err(Answered::Losses));
-        assert_eq!(claimed(&mut ledger, &[update(2, 1), histogram(1, 4.0)]), Ok(()));
-    }
-
-    #[test]
-    fn each_measure_of_held_out_examples_is_told_once_at_one_w() {
-        let evaluation =
-            |n: u8, measure| Claim::Evaluation { params: params(n), seed: 1, round: n.into(), measure };
-        let mut ledger = Ledger::default();
-        assert_eq!(claimed(&mut ledger, &[evaluation(1, "error"), evaluation(1, "loss")]), Ok(()));
-        assert_eq!(claimed(&mut ledger, &[evaluation(1, "error")]), Err(Answered::Evaluation));
-        let beside = [evaluation(1, "mae"), evaluation(1, "loss")];
-        assert_eq!(claimed(&mut ledger, &beside), Err(Answered::Evaluation));
-        assert_eq!(claimed(&mut ledger, &[evaluation(1, "mae"), evaluation(2, "loss")]), Ok(()));
-    }
-
-    #[test]
-    fn one_question_asks_under_a_few_thresholds_and_no_other_follows() {
-        let mut ledger = Ledger::default();
-        assert_eq!(claimed(&mut ledger, &[update(1, 0); LEVELS + 1]), Err(Answered::Levels));
-        assert_eq!(
-            claimed(&mut ledger, &[update(1, 0); LEVELS]),
-            Ok(()),
-            "a refused question leaves nothing behind"
-        );
-        assert_eq!(claimed(&mut ledger, &[update(1, 0)]), Err(Answered::Update(0)));
-    }
-
-    #[test]
-    fn ranges_that_differ_by_a_hair_run_out() {
-        let mut ledger = Ledger::default();
-        for n in 0..RANGES {
-            assert_eq!(claimed(&mut ledger, &[histogram(1, 8.0 + f64::from(n) * 1e-9)]), Ok(()));
+        assert_eq!(claimed(&mut ledger, 0, 2, &[Update]), Err(Answered::OtherParams(0)));
+        assert_eq!(claimed(&mut ledger, 0, 1, &[Update]), Ok(()));
+        drop(ledger);
+        let mut ledger = Ledger::open(&path).unwrap();
+        for w in [1, 2] {
+            assert!(claimed(&mut ledger, 0, w, &[Update]).is_err(), "{w}");
+            assert!(claimed(&mut ledger, 0, w, &[Losses]).is_err(), "no loss after the update: {w}");
         }
-        assert_eq!(claimed(&mut ledger, &[histogram(1, 7.0)]), Err(Answered::Ranges));
-        assert_eq!(claimed(&mut ledger, &[histogram(2, 7.0)]), Ok(()));
-    }
-
-    /// Answers an update and a histogram at a w of its own in each of these rounds.
-    fn answer(ledger: &mut Ledger, rounds: std::ops::Range<u64>) {
-        for round in rounds {
-            let w = |track: u8| blake3::hash(&[&round.to_le_bytes()[..], &[track]].concat());
-            let claims = [0, 1].map(|track| Claim::Update { params: w(track), seed: 1, round });
-            let losses = Claim::Histogram { params: w(0), seed: 1, round, lower: 0.0, upper: 8.0, bins: 64 };
-            assert_eq!(ledger.book.new_notes(&claims).map(|notes| notes.len()), Ok(2));
-            assert_eq!(claimed(ledger, &claims), Ok(()));
-            assert_eq!(claimed(ledger, &[losses]), Ok(()));
-        }
+        assert_eq!(claimed(&mut ledger, 1, 2, &[Update]), Ok(()), "the next round is another question");
     }
 
     #[test]
-    fn rounds_of_long_ago_are_closed_and_leave_a_note_for_each_w() {
+    fn one_question_about_held_out_examples_is_answered_in_a_round() {
         let mut ledger = Ledger::default();
-        answer(&mut ledger, 0..20_000);
-        let open = ledger.book.open[&1];
-        assert!((1..20_000 - OPEN_ROUNDS).contains(&open), "{open}");
-        // Every w at which losses were told, and answers of the open rounds, which grow to as many again before they are
-        // thrown away.
-        assert_eq!(ledger.book.told.len(), 20_000);
-        assert!(ledger.notes < 2 * (20_000 + 3 * OPEN_ROUNDS as usize), "{}", ledger.notes);
-        assert_eq!(ledger.book.answers.len() as u64, 3 * (20_000 - open));
-        // As often as the same questions come, they are refused; what came last is asked about as before.
-        let again = |round: u64| Claim::Update {
-            params: blake3::hash(&[&round.to_le_bytes()[..], &[0]].concat()),
-            seed: 1,
-            round,
+        assert_eq!(claimed(&mut ledger, 0, 1, &[Evaluation]), Ok(()));
+        assert_eq!(claimed(&mut ledger, 0, 1, &[Evaluation]), Err(Answered::Evaluation(0)));
+        assert_eq!(claimed(&mut ledger, 0, 2, &[Evaluation]), Err(Answered::OtherParams(0)));
+        assert_eq!(claimed(&mut ledger, 0, 1, &[Update]), Ok(()));
+        assert_eq!(claimed(&mut ledger, 1, 1, &[Evaluation]), Ok(()));
+    }
+
+    #[test]
+    fn a_search_ends_and_a_refused_question_leaves_nothing_behind() {
+        let mut ledger = Ledger::default();
+        for _ in 0..SEARCH_STEPS {
+            assert_eq!(claimed(&mut ledger, 0, 1, &[Losses]), Ok(()));
+        }
+        assert_eq!(claimed(&mut ledger, 0, 1, &[Update, Losses]), Err(Answered::Losses(0)));
+        assert_eq!(claimed(&mut ledger, 0, 1, &[Update]), Ok(()));
+    }
+
+    #[test]
+    fn a_device_serves_one_track_in_a_round() {
+        let mut ledger = Ledger::default();
+        let of = |divided_among, track| ServedTrack { divided_among, track, ..at(1) };
+        let mut asked = |round, served| ledger.claim(&key(0, round), served, &[Losses]).unwrap();
+        assert_eq!(asked(0, of(3, 1)), Ok(()));
+        assert_eq!(asked(0, of(3, 2)), Err(Answered::OtherTrack(0)));
+        assert_eq!(asked(0, of(2, 1)), Err(Answered::OtherTrack(0)), "nor is it drawn again among others");
+        assert_eq!(asked(1, of(3, 2)), Ok(()));
+        assert_eq!((ledger.track(&key(0, 0)), ledger.track(&key(0, 2))), (Some(1), None));
+        // A question that asks nothing of its track fixes the track all the same.
+        let nothing = ServedTrack { params: None, ..of(3, 0) };
+        assert_eq!(ledger.claim(&key(0, 2), nothing, &[]).unwrap(), Ok(()));
+        assert_eq!(ledger.track(&key(0, 2)), Some(0));
+        assert_eq!(ledger.claim(&key(0, 2), of(3, 0), &[Update]).unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn runs_only_grow_and_authorities_do_not_mix() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let mut ledger = Ledger::open(&path).unwrap();
+        let asked = |ledger: &mut Ledger, key: LedgerKey| ledger.claim(&key, at(1), &[Update]).unwrap();
+        assert_eq!(asked(&mut ledger, key(0, 5)), Ok(()));
+        assert_eq!(asked(&mut ledger, key(2, 5)), Ok(()));
+        drop(ledger);
+        let mut ledger = Ledger::open(&path).unwrap();
+        for run in [0, 1] {
+            assert_eq!(asked(&mut ledger, key(run, 9)), Err(Answered::OldRun { run, newest: 2 }));
+        }
+        assert_eq!(asked(&mut ledger, key(2, 5)), Err(Answered::Update(5)));
+        let other = LedgerKey { authority: [8; 32], ..key(0, 5) };
+        assert_eq!(asked(&mut ledger, other), Ok(()));
+        assert_eq!(asked(&mut ledger, other), Err(Answered::Update(5)));
+    }
+
+    #[test]
+    fn rounds_lie_between_two_answers_where_the_owner_insists() {
+        let mut ledger = Ledger::default();
+        let mut asked = |run, round| {
+            let key = LedgerKey { rounds_between: 3, ..key(run, round) };
+            ledger.claim(&key, at(1), &[Update]).unwrap()
         };
+        assert_eq!(asked(0, 10), Ok(()));
+        for round in [7, 8, 11, 13] {
+            assert_eq!(asked(0, round), Err(Answered::TooSoon { answered: 10, between: 3 }), "{round}");
+        }
+        assert_eq!(asked(0, 14), Ok(()));
+        assert_eq!(asked(0, 6), Ok(()), "a server that was restored asks an earlier round");
+        assert_eq!(asked(1, 2), Err(Answered::Closed { round: 2, open: 3 }), "a new run is no way around it");
+        assert_eq!(asked(1, 3), Ok(()));
+    }
+
+    #[test]
+    fn rounds_of_long_ago_are_closed_and_the_file_stays_short() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let mut ledger = Ledger { path: None, ..Ledger::default() };
+        for round in 0..20_000 {
+            assert_eq!(claimed(&mut ledger, round, 1, &[Losses]), Ok(()));
+            assert_eq!(claimed(&mut ledger, round, 1, &[Update]), Ok(()));
+        }
+        let open = 19_999 - OPEN_ROUNDS;
         for round in [0, open - 1] {
-            assert_eq!(claimed(&mut ledger, &[again(round)]), Err(Answered::Closed { round, open }));
+            assert_eq!(claimed(&mut ledger, round, 2, &[Update]), Err(Answered::Closed { round, open }));
         }
-        assert_eq!(claimed(&mut ledger, &[again(open)]), Err(Answered::Update(open)));
-        assert_eq!(claimed(&mut ledger, &[update(1, 20_000)]), Ok(()));
-        let other_run = Claim::Update { params: params(1), seed: 2, round: 0 };
-        assert_eq!(claimed(&mut ledger, &[other_run]), Ok(()));
-    }
-
-    #[test]
-    fn losses_told_in_a_closed_round_count_for_ever() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger");
-        let told = |n: u32, round| Claim::Histogram {
-            params: params(1),
-            seed: 1,
-            round,
-            lower: 0.0,
-            upper: 8.0 + f64::from(n),
-            bins: 64,
-        };
-        let mut ledger = Ledger::open(&path).unwrap();
-        for n in 0..RANGES {
-            assert_eq!(claimed(&mut ledger, &[told(n, 0)]), Ok(()));
-        }
-        assert_eq!(claimed(&mut ledger, &[update(2, 5 * OPEN_ROUNDS)]), Ok(()));
-        let before = std::fs::metadata(&path).unwrap().len();
-        ledger.settled = 0;
-        ledger.notes = FEW_NOTES;
-        ledger.settle().unwrap();
-        let after = std::fs::metadata(&path).unwrap().len();
-        // The header, the closed rounds, w, and the answer of the open round are left.
-        assert_eq!((before, after), (40 * (1 + 2 * 64 + 1), 40 * 4));
+        assert_eq!(claimed(&mut ledger, open, 1, &[Update]), Err(Answered::Update(open)));
+        assert_eq!(claimed(&mut ledger, 20_000, 1, &[Update]), Ok(()));
+        ledger.path = Some(path.clone());
+        ledger.rewrite().unwrap();
+        assert!(std::fs::metadata(&path).unwrap().len() <= NOTE as u64 * (OPEN_ROUNDS + 3));
+        let books = ledger.books.clone();
         drop(ledger);
-        let mut ledger = Ledger::open(&path).unwrap();
-        let open = 4 * OPEN_ROUNDS;
-        assert_eq!(claimed(&mut ledger, &[told(0, 0)]), Err(Answered::Closed { round: 0, open }));
-        assert_eq!(claimed(&mut ledger, &[told(0, open)]), Err(Answered::Ranges));
-        assert_eq!(
-            claimed(&mut ledger, &[update(2, 5 * OPEN_ROUNDS)]),
-            Err(Answered::Update(5 * OPEN_ROUNDS))
-        );
-        assert_eq!(claimed(&mut ledger, &[update(2, open)]), Ok(()));
+        assert_eq!(Ledger::open(&path).unwrap().books, books);
     }
 
     #[test]
@@ -464,15 +502,15 @@ mod tests {
         let path = folder.path().join("ledger");
         let mut ledger = Ledger::open(&path).unwrap();
         for round in 0..3 {
-            claimed(&mut ledger, &[update(1, round)]).unwrap();
+            claimed(&mut ledger, round, 1, &[Update]).unwrap();
         }
         drop(ledger);
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
         let mut ledger = Ledger::open(&path).unwrap();
-        assert_eq!(claimed(&mut ledger, &[update(1, 1)]), Err(Answered::Update(1)));
+        assert_eq!(claimed(&mut ledger, 1, 1, &[Update]), Err(Answered::Update(1)));
         assert_eq!(
-            claimed(&mut ledger, &[update(1, 2)]),
+            claimed(&mut ledger, 2, 1, &[Update]),
             Ok(()),
             "it was not yet answered when the kill came"
         );

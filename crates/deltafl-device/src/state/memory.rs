@@ -1,19 +1,18 @@
 //! What the training of a device keeps from round to round.
 //!
 //! ```text
-//! memory/SEED-PLACE    round u64 · length u64, memory before · length u64, memory after · BLAKE3 of all before it
+//! memory/SEED-TRACK    round u64 · length u64, memory before · length u64, memory after · BLAKE3 of all before it
 //! ```
 //!
-//! The place is that of the query in its question, which is that of the track among the tracks. A round may be asked again, after a
-//! kill or when its cohort came to no sum: whoever answers it again begins from what was remembered before it. What is asked
-//! in a later round begins from what was remembered after it.
+//! A computation of a round may begin again after a kill. It then starts from the memory before that round. A later round
+//! starts from the memory after it.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::question::RoundKey;
 
 use super::{StateError, io_error, replace};
@@ -22,16 +21,16 @@ use super::{StateError, io_error, replace};
 #[derive(Debug, Default)]
 pub(super) struct OwnMemory {
     folder: Option<PathBuf>,
-    /// By seed and place, as far as they were asked for.
-    tracks: HashMap<(u64, usize), Kept>,
+    /// By seed and track, as far as they were asked for.
+    tracks: HashMap<(u64, u32), Kept>,
 }
 
 /// What was remembered before and after the last round in which it changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Kept {
     round: u64,
-    before: Memory,
-    after: Memory,
+    before: AlgorithmState,
+    after: AlgorithmState,
 }
 
 impl OwnMemory {
@@ -42,8 +41,8 @@ impl OwnMemory {
     }
 
     /// What the device remembers at the start of a round.
-    pub(super) fn recall(&mut self, key: &RoundKey, place: usize) -> Result<Memory, StateError> {
-        let track = (key.seed, place);
+    pub(super) fn recall(&mut self, key: &RoundKey, track: u32) -> Result<AlgorithmState, StateError> {
+        let track = (key.seed, track);
         if !self.tracks.contains_key(&track) {
             let kept = match self.path(track) {
                 Some(path) => read(&path)?,
@@ -59,14 +58,14 @@ impl OwnMemory {
     pub(super) fn remember(
         &mut self,
         key: &RoundKey,
-        place: usize,
-        before: &Memory,
-        after: &Memory,
+        track: u32,
+        before: &AlgorithmState,
+        after: &AlgorithmState,
     ) -> Result<(), StateError> {
         if before == after {
             return Ok(());
         }
-        let track = (key.seed, place);
+        let track = (key.seed, track);
         let kept = Kept { round: key.round, before: before.clone(), after: after.clone() };
         if let Some(path) = self.path(track) {
             replace(&path, &kept.to_bytes())?;
@@ -75,8 +74,8 @@ impl OwnMemory {
         Ok(())
     }
 
-    fn path(&self, (seed, place): (u64, usize)) -> Option<PathBuf> {
-        self.folder.as_ref().map(|folder| folder.join(format!("{seed}-{place}")))
+    fn path(&self, (seed, track): (u64, u32)) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.join(format!("{seed}-{track}")))
     }
 }
 
@@ -119,7 +118,7 @@ impl Kept {
             let len = usize::try_from(word(&mut rest)?).ok()?;
             let (memory, behind) = rest.split_at_checked(len)?;
             rest = behind;
-            Memory::from_bytes(memory).ok()
+            AlgorithmState::from_bytes(memory).ok()
         };
         let (before, after) = (memory()?, memory()?);
         rest.is_empty().then_some(Self { round, before, after })
@@ -133,11 +132,11 @@ mod tests {
     use super::*;
 
     fn key(round: u64) -> RoundKey {
-        RoundKey { seed: 7, round, members: 30, terms: Terms::PRIVATE }
+        RoundKey { run: 0, seed: 7, round, members: 30, terms: Terms::PRIVATE }
     }
 
-    fn memory(entry: f32) -> Memory {
-        let mut memory = Memory::default();
+    fn memory(entry: f32) -> AlgorithmState {
+        let mut memory = AlgorithmState::default();
         memory.set_vector("control", vec![entry; 3].into());
         memory
     }
@@ -146,9 +145,9 @@ mod tests {
     fn a_round_asked_again_begins_where_it_began_even_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let mut own = OwnMemory::open(folder.path()).unwrap();
-        assert_eq!(own.recall(&key(4), 1).unwrap(), Memory::default());
-        own.remember(&key(4), 1, &Memory::default(), &memory(1.0)).unwrap();
-        assert_eq!(own.recall(&key(4), 1).unwrap(), Memory::default());
+        assert_eq!(own.recall(&key(4), 1).unwrap(), AlgorithmState::default());
+        own.remember(&key(4), 1, &AlgorithmState::default(), &memory(1.0)).unwrap();
+        assert_eq!(own.recall(&key(4), 1).unwrap(), AlgorithmState::default());
         assert_eq!(own.recall(&key(6), 1).unwrap(), memory(1.0));
         own.remember(&key(6), 1, &memory(1.0), &memory(2.0)).unwrap();
         let mut own = OwnMemory::open(folder.path()).unwrap();
@@ -156,7 +155,7 @@ mod tests {
         assert_eq!(own.recall(&key(7), 1).unwrap(), memory(2.0));
         assert_eq!(
             own.recall(&key(7), 0).unwrap(),
-            Memory::default(),
+            AlgorithmState::default(),
             "another track has a memory of its own"
         );
     }
@@ -165,7 +164,7 @@ mod tests {
     fn a_damaged_memory_is_not_trained_with() {
         let folder = tempfile::tempdir().unwrap();
         let mut own = OwnMemory::open(folder.path()).unwrap();
-        own.remember(&key(4), 0, &Memory::default(), &memory(1.0)).unwrap();
+        own.remember(&key(4), 0, &AlgorithmState::default(), &memory(1.0)).unwrap();
         let path = folder.path().join("7-0");
         let mut bytes = fs::read(&path).unwrap();
         bytes[20] ^= 1;

@@ -1,14 +1,21 @@
-"""Δ-FL: federated learning for devices that differ, one model per conformity level θ.
+"""Δ-FL: federated learning for heterogeneous devices, with one model per conformity level θ.
 
 >>> import deltafl as dfl
 >>> run = dfl.run("experiments/quickstart.toml", rounds=100)      # doctest: +SKIP
 >>> run.table().to_polars()                                       # doctest: +SKIP
 >>> run["theta=0.5"].state_dict()                                 # doctest: +SKIP
 
-``run`` trains an experiment file, ``train`` a federation of your own arrays with a model or a :class:`Trainer` of your own;
-both leave the run folder of the command behind, and ``sweep`` a folder of them. ``Device`` takes part in a deployed federation,
-``Server`` runs one. ``deltafl.torch`` trains PyTorch modules, ``deltafl.flower`` is a strategy for Flower; neither is imported
-before you do.
+- :func:`run` trains an experiment file.
+- :func:`train` trains a built-in model or your own :class:`Trainer` on your own arrays.
+- :func:`sweep` trains an experiment for every combination of some values.
+- :class:`Device` and :class:`Server` are the two sides of a deployed federation.
+- :func:`superquantile` and :func:`quantile` compute the tail statistics of a vector of losses.
+
+``run`` and ``train`` write the same run folder as the command ``deltafl run``. ``sweep`` writes a
+folder that contains one run folder per combination.
+
+Two modules have optional dependencies and are imported only on request: ``deltafl.torch`` trains
+PyTorch modules, and ``deltafl.flower`` is a strategy for Flower.
 """
 
 from __future__ import annotations

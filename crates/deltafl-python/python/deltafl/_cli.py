@@ -1,4 +1,4 @@
-"""The command ``deltafl``."""
+"""The entry point of the command ``deltafl``."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from . import _deltafl
 
 
 def main() -> None:
-    """Runs the command with the words of this process."""
+    """Runs the command with the arguments of this process and exits with its status."""
     sys.exit(_deltafl.command(["deltafl", *sys.argv[1:]]))

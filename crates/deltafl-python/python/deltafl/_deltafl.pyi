@@ -1,4 +1,4 @@
-"""The Rust code of the package."""
+"""Type stubs of the extension module, which is written in Rust."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -94,7 +94,7 @@ def train(
     experiment: str,
     federation: Federation | None,
     trainer: object | None,
-    how: object,
+    options: object,
     stop: Stop,
     progress: object,
 ) -> tuple[int, int, int] | None: ...

@@ -1,4 +1,4 @@
-"""A deployed federation: devices with trainers of their own, and a server inside a program."""
+"""Deployed federations: a device with a Python trainer, and a server inside a Python program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from . import _deltafl
-from ._experiment import Brought, text
+from ._experiment import CallerObjects, text
 from ._federation import Federation
 from ._progress import Progress, interruptible
 from ._run import Run
@@ -25,10 +25,10 @@ _Self = TypeVar("_Self", bound="_Background")
 
 
 class _Background:
-    """Something that runs on a thread of its own until it is done or stopped."""
+    """A task that runs on its own thread until it finishes or is stopped."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, label: str) -> None:
+        self._label = label
         self._thread: threading.Thread | None = None
         self._stop = _deltafl.Stop()
         self._raised: BaseException | None = None
@@ -40,9 +40,9 @@ class _Background:
 
     def _begin(self, stop: _deltafl.Stop | None) -> None:
         if self.running:
-            raise Error(f"{self._what} runs already")
+            raise Error(f"{self._label} is already running")
         self._stop, self._raised, self._stopped = stop or _deltafl.Stop(), None, False
-        self._thread = threading.Thread(target=self._guarded, name=self._what, daemon=True)
+        self._thread = threading.Thread(target=self._guarded, name=self._label, daemon=True)
         _running.add(self)
         self._thread.start()
 
@@ -53,9 +53,13 @@ class _Background:
             self._raised = raised
 
     def _join(self) -> bool:
-        """Waits for the thread, and raises what it raised. Returns whether Ctrl-C ended it."""
+        """Waits for the thread and raises its exception, if any.
+
+        Returns:
+            True if Ctrl-C stopped the thread.
+        """
         if self._thread is None:
-            raise Error(f"{self._what} was not started")
+            raise Error(f"{self._label} was not started")
         with interruptible(self._stop):
             self._await()
         raised, self._raised = self._raised, None
@@ -64,17 +68,21 @@ class _Background:
         return self._stop.is_set() and not self._stopped
 
     def _await(self) -> None:
-        # A signal that comes just before a wait without an end would be heard after it only.
+        # Wait with a timeout: a signal that arrives just before an unbounded wait is handled only
+        # after the wait.
         while self._thread is not None and self._thread.is_alive():
             self._thread.join(0.2)
 
     @property
     def running(self) -> bool:
-        """Whether it runs now."""
+        """True while the thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self) -> None:
-        """Ends it, and waits until it has ended. What it raised is raised by ``wait``."""
+        """Stops the thread and waits until it has ended.
+
+        An exception of the thread is raised by ``wait``, not by this method.
+        """
         self._stopped = True
         self._stop.set()
         self._await()
@@ -88,26 +96,35 @@ class _Background:
             self._join()
 
 
-#: Threads must not outlive the interpreter.
+#: The tasks to stop before the interpreter exits. Threads must not outlive it.
 _running: weakref.WeakSet[_Background] = weakref.WeakSet()
 
 
 @atexit.register
-def _end() -> None:
+def _stop_all() -> None:
     for background in list(_running):
         background.stop()
 
 
 class Device(_Background):
-    """A device of a deployed federation: it keeps its data, connects out, and answers inside sums.
+    """A device of a deployed federation.
 
-    ``server`` is ``"HOST:PORT"``, or a :class:`Server` of this process. ``identity`` is the folder with the device's
-    certificate and keys, as ``deltafl enrol`` wrote it; without one the device talks to a server of its own machine that has no
-    certificates either, for demonstrations. ``name`` is the device's name in the data, where it holds several.
+    The device opens the connection to the server, and its data never leaves it. The server learns
+    updates and losses only as sums over cohorts. With ``open=True`` it also learns the loss of
+    this device.
 
-    What the owner agrees to are the options of ``deltafl device``: ``min_cohort=30`` (3 without an identity), ``open=True``,
-    ``max_passes=100``, ``work_per_day=60``, ``on_mains=True``, ``allow_experiment=["clinics"]``, ``state="folder"`` …; dashes are
-    underscores. What the device is told and refuses goes to the logger ``deltafl``.
+    The device writes refused requests and other events to the logger ``deltafl``.
+
+    Args:
+        server: The address ``"HOST:PORT"``, or a :class:`Server` of this process.
+        identity: The folder with the certificate and the keys of the device, as written by
+            ``deltafl enrol``. Without it the device connects only to a server on the same machine
+            that also runs without certificates. Use this for demonstrations.
+        name: The name of the device in the data. Required if the data contains several devices.
+        **options: The conditions of the owner. They are the options of ``deltafl device``, with
+            underscores for dashes: ``min_cohort=30`` (the default is 3 without an identity),
+            ``open=True``, ``max_passes=100``, ``work_per_day=60``, ``on_mains=True``,
+            ``allow_experiment=["clinics"]``, ``state="folder"`` and others.
     """
 
     def __init__(
@@ -130,14 +147,23 @@ class Device(_Background):
         *,
         classes: int | None = None,
     ) -> None:
-        """Takes part in rounds, through lost connections and restarts of the server, until it is stopped.
+        """Participates in rounds until the device is stopped.
 
-        ``trainer`` is a :class:`Trainer`, such as ``deltafl.torch.Module``, with as many params as the server's model has;
-        None trains the model that the server names, as the command does. ``data`` is a federation that holds the device, or
-        its inputs and targets (with the number of ``classes`` where it has not seen them all).
+        The device reconnects after lost connections and after restarts of the server. The method
+        returns normally if another thread calls :meth:`stop`.
 
-        Ctrl-C ends it with ``KeyboardInterrupt``, :meth:`stop` from another thread quietly. A trainer that raises ends it
-        with :class:`TrainerError`; an offer of the server to which the owner did not agree with :class:`InvalidInput`.
+        Args:
+            trainer: A :class:`Trainer`, such as ``deltafl.torch.Module``, with as many parameters
+                as the server's model. None trains the built-in model that the server names.
+            data: A federation that contains the device, or the pair of its inputs and targets.
+            classes: The number of classes. Required if ``data`` is a pair that does not contain
+                all classes.
+
+        Raises:
+            KeyboardInterrupt: The user pressed Ctrl-C.
+            TrainerError: The trainer raised an exception.
+            InvalidInput: The arguments are invalid, or the owner's conditions do not permit the
+                experiment of the server.
         """
         stop = _deltafl.Stop()
         with interruptible(stop):
@@ -151,7 +177,11 @@ class Device(_Background):
         *,
         classes: int | None = None,
     ) -> Device:
-        """The same on a thread of its own: ``with device.start(trainer, data): …``."""
+        """Does the same as :meth:`serve` on a background thread, and returns the device.
+
+        The device is a context manager that stops the thread on exit:
+        ``with device.start(trainer, data): …``. The arguments are those of :meth:`serve`.
+        """
         self._start(trainer, data, classes, None)
         return self
 
@@ -164,11 +194,11 @@ class Device(_Background):
     ) -> None:
         federation = self._federation(data, classes)
         bridge = None if trainer is None else Bridge(trainer)
-        self._work = (federation._inner, bridge, self._named(federation))
+        self._work = (federation._inner, bridge, self._display_name(federation))
         self._begin(stop)
 
     def wait(self) -> None:
-        """Waits until it has ended, and raises why."""
+        """Waits until the device has stopped, and raises the exceptions of :meth:`serve`."""
         if self._join():
             raise KeyboardInterrupt
 
@@ -177,28 +207,31 @@ class Device(_Background):
             return data
         name = self._name or (None if self._identity is None else Path(self._identity).name)
         if name is None:
-            raise InvalidInput("a device without an identity needs a name: Device(server, name=…)")
+            raise InvalidInput("a device without an identity requires a name: Device(server, name=…)")
         return Federation({name: data}, name=name, classes=classes)
 
-    def _named(self, federation: Federation) -> str:
-        trains = federation.split("train")
-        return self._name or (trains[0] if len(trains) == 1 else self._what)
+    def _display_name(self, federation: Federation) -> str:
+        training = federation.split("train")
+        return self._name or (training[0] if len(training) == 1 else self._label)
 
-    def _words(self) -> list[str]:
+    def _arguments(self) -> list[str]:
         address = self._server.address if isinstance(self._server, Server) else self._server
-        words = ["--server", address]
-        words += ["--insecure"] if self._identity is None else ["--identity", str(self._identity)]
-        words += [] if self._name is None else ["--name", self._name]
-        return words + _words(self._options)
+        arguments = ["--server", address]
+        if self._identity is None:
+            arguments += ["--insecure"]
+        else:
+            arguments += ["--identity", str(self._identity)]
+        arguments += [] if self._name is None else ["--name", self._name]
+        return arguments + _command_arguments(self._options)
 
     def _run(self) -> None:
         assert self._work is not None
-        _deltafl.take_part(self._words(), *self._work, self._stop)
+        _deltafl.take_part(self._arguments(), *self._work, self._stop)
 
 
 @dataclass(frozen=True)
-class _Served:
-    """What a server is, beside its experiment."""
+class _ServerOptions:
+    """The parameters of a server other than its experiment. The Rust code reads the attributes."""
 
     words: list[str]
     like: _deltafl.Federation | None
@@ -207,19 +240,31 @@ class _Served:
 
 
 class Server(_Background):
-    """A server of a federation in this process, which learns sums.
+    """A server of a deployed federation that runs in this process.
 
-    ``experiment`` is the path of a TOML file, or a dict of the same keys, as :func:`run` takes it. ``trainer`` is what the
-    devices bring: the server asks it for w₀ alone. Without one the server trains the experiment's model, for data of the shape
-    of ``like`` or of the experiment's data.
+    ``with Server(…) as server:`` starts the server, and :meth:`wait` returns the run. The server
+    saves every finished round. A server that is started again with the same arguments resumes
+    after the last saved round.
 
-    Without ``certs`` it listens on this machine alone, for devices of the names ``devices`` (without them, those of the
-    data that train): a demonstration. With the folder that ``deltafl certs`` filled it is a server like any other
-    (``docs/deploy.md``), for models that the command does not know. Other keywords are the options of ``deltafl serve``:
-    ``wait_for=12``, ``http="127.0.0.1:0"`` for the live page, ``open=True``, ``database="sqlite:…"``, ``answer_deadline=60``; dashes are underscores.
+    Without ``certs`` the server listens only on this machine. Use this for demonstrations. With
+    ``certs`` it is a complete server (``docs/src/how-to/deploy.md``) that also trains models unknown to the
+    command ``deltafl serve``.
 
-    ``with Server(…) as server:`` starts it; :meth:`wait` returns the run. Every finished round is kept: started again with
-    the same arguments it goes on where it was.
+    Args:
+        experiment: The path of a TOML file, or a dict with the same keys, as for :func:`run`.
+        trainer: The trainer of the devices. The server uses it only to compute w₀. Without it the
+            server trains the model of the experiment.
+        like: A federation with the same features and classes as the devices' data. It sets the
+            size of the experiment's model. The default is the data of the experiment.
+        devices: The names of the devices that may connect, for a server without ``certs``. The
+            default is the training devices of the data.
+        listen: The address for devices, ``"HOST:PORT"``. Port 0 selects a free port.
+        certs: The folder that ``deltafl certs`` wrote.
+        out: The run folder. The default is ``runs/NAME``.
+        progress: Whether to show the progress. The default shows it in terminals and notebooks.
+        **options: The options of ``deltafl serve``, with underscores for dashes: ``wait_for=12``,
+            ``http="127.0.0.1:0"`` for the live page, ``open=True``, ``database="sqlite:…"``,
+            ``answer_deadline=60`` and others.
     """
 
     def __init__(
@@ -235,63 +280,72 @@ class Server(_Background):
         progress: bool | None = None,
         **options: Any,
     ) -> None:
-        brought = Brought(like, trainer)
+        supplied = CallerObjects(like, trainer)
         if isinstance(experiment, Mapping):
-            name, self._text = _deltafl.experiment_of_json(text(brought.filled(experiment)), [])
+            name, self._text = _deltafl.experiment_of_json(text(supplied.filled(experiment)), [])
         else:
             name, self._text = _deltafl.experiment_of_file(Path(experiment), [])
         super().__init__(f"server {name}")
         #: The run folder.
         self.path = Path("runs") / name if out is None else Path(out)
         self._trainer, self._like = trainer, like
-        words = ["--listen", listen, "--out", str(self.path)]
-        words += ["--insecure"] if certs is None else ["--certs", str(certs)]
-        self._served = _Served(
-            [*words, *_words(options)],
-            brought.inner,
-            brought.bridge(),
+        arguments = ["--listen", listen, "--out", str(self.path)]
+        arguments += ["--insecure"] if certs is None else ["--certs", str(certs)]
+        self._options = _ServerOptions(
+            [*arguments, *_command_arguments(options)],
+            supplied.inner,
+            supplied.bridge(),
             None if devices is None else list(devices),
         )
-        self._shown, self._heard = progress, cast("_Heard | None", None)
+        self._show_progress = progress
+        self._progress = cast("_ServerProgress | None", None)
         self._address = self._page = ""
-        self._listens = threading.Event()
+        self._listening = threading.Event()
 
     @property
     def address(self) -> str:
-        """Where devices connect to: HOST:PORT, once it was started."""
+        """The address ``HOST:PORT`` to which devices connect.
+
+        Raises:
+            Error: The server is not started.
+        """
         if not self._address:
-            raise Error(f"{self._what} does not listen: start it first")
+            raise Error(f"{self._label} is not listening: start it first")
         return self._address
 
     @property
     def page(self) -> str:
-        """The address of the live page; empty without ``http=``."""
+        """The URL of the live page. Empty without the option ``http``."""
         return self._page
 
     def start(self) -> Server:
-        """Starts it on a thread of its own, and returns when devices can connect."""
+        """Starts the server on a background thread and returns when devices can connect."""
         self._start(None)
         return self
 
     def _start(self, stop: _deltafl.Stop | None) -> None:
-        self._listens.clear()
+        self._listening.clear()
         self._address = ""
-        # Made here, so that a notebook draws it below the cell that starts the server.
-        self._heard = _Heard(self)
+        # Created here, so that a notebook shows the progress below the cell that starts the server.
+        self._progress = _ServerProgress(self)
         self._begin(stop)
-        while not self._listens.wait(0.05):
+        while not self._listening.wait(0.05):
             if not self.running:
                 self._join()
                 break
 
     def wait(self) -> Run:
-        """Waits until all rounds are done, and opens the run. Ctrl-C ends it after the round, with ``KeyboardInterrupt``."""
+        """Waits until all rounds are finished, and opens the run.
+
+        Raises:
+            KeyboardInterrupt: The user pressed Ctrl-C. The server stops after the current round.
+        """
         if self._join():
-            raise KeyboardInterrupt(f"stopped; every finished round is kept in {self.path}")
+            raise KeyboardInterrupt(f"stopped; all finished rounds are saved in {self.path}")
         return Run(self.path, federation=self._like, trainer=self._trainer)
 
     def serve(self) -> Run:
-        """Starts it and waits."""
+        """Starts the server, waits until all rounds are finished, and opens the run."""
         stop = _deltafl.Stop()
         with interruptible(stop):
             self._start(stop)
@@ -301,40 +355,40 @@ class Server(_Background):
         return self if self.running else self.start()
 
     def _run(self) -> None:
-        assert self._heard is not None
+        assert self._progress is not None
         try:
-            _deltafl.serve(self._text, self._served, self._stop, self._heard)
+            _deltafl.serve(self._text, self._options, self._stop, self._progress)
         finally:
-            self._heard.clear()
+            self._progress.clear()
 
 
-class _Heard(Progress):
-    """Progress of a server, and where it listens."""
+class _ServerProgress(Progress):
+    """The callbacks of a server: its progress and its addresses."""
 
     def __init__(self, server: Server) -> None:
-        super().__init__(server._shown)
+        super().__init__(server._show_progress)
         self._server = server
 
     def page(self, url: str) -> None:
-        """The live page is here."""
+        """Stores the URL of the live page."""
         self._server._page = url
 
     def listening(self, address: str) -> None:
-        """Devices can connect."""
+        """Stores the address of the server when devices can connect."""
         self._server._address = address
-        self._server._listens.set()
+        self._server._listening.set()
 
 
-def _words(options: Mapping[str, Any]) -> list[str]:
-    """Keywords as the words of a command line: ``min_cohort=3`` is ``--min-cohort 3``."""
-    words: list[str] = []
+def _command_arguments(options: Mapping[str, Any]) -> list[str]:
+    """Converts keywords to command-line arguments: ``min_cohort=3`` is ``--min-cohort=3``."""
+    arguments: list[str] = []
     for key, value in options.items():
         flag = "--" + key.replace("_", "-")
         if value is True:
-            words.append(flag)
+            arguments.append(flag)
         elif isinstance(value, (list, tuple)):
-            words += [word for each in value for word in (flag, str(each))]
+            arguments += [argument for each in value for argument in (flag, str(each))]
         elif value is not None and value is not False:
-            # In one word: a value may begin with a dash.
-            words.append(f"{flag}={value}")
-    return words
+            # One argument, because a value may begin with a dash.
+            arguments.append(f"{flag}={value}")
+    return arguments

@@ -1,4 +1,7 @@
-"""What goes into an experiment: its keys as the Rust code reads them, and data and model that the caller brings."""
+"""Conversion of experiments to the form that the Rust code reads.
+
+The caller may supply the data as a :class:`Federation` and the model as a :class:`Trainer`.
+"""
 
 from __future__ import annotations
 
@@ -16,31 +19,34 @@ from ._trainer import Bridge, Trainer
 if TYPE_CHECKING:
     from ._federation import Federation
 
-__all__ = ["Brought", "assignments", "plain", "text"]
+__all__ = ["CallerObjects", "assignments", "plain", "text"]
 
 
 @dataclass(frozen=True)
-class Brought:
-    """What the caller brings beside an experiment."""
+class CallerObjects:
+    """The data and the model that the caller supplies as Python objects."""
 
     federation: Federation | None = None
     trainer: Trainer | None = None
 
     @property
     def inner(self) -> _deltafl.Federation | None:
-        """The federation of the Rust code."""
+        """The federation as an object of the Rust code."""
         return None if self.federation is None else self.federation._inner
 
     def bridge(self) -> Bridge | None:
-        """The trainer as the Rust code calls it."""
+        """Returns the adapter through which the Rust code calls the trainer."""
         return None if self.trainer is None else Bridge(self.trainer)
 
-    def threads(self, asked: int | None) -> int:
-        """One per core (0) for our own models and 1 for a trainer, unless it is given."""
-        return int(self.trainer is not None) if asked is None else asked
+    def threads(self, requested: int | None) -> int:
+        """Returns the number of threads.
+
+        The default is 1 for a trainer and 0, one thread per core, for a built-in model.
+        """
+        return int(self.trainer is not None) if requested is None else requested
 
     def filled(self, experiment: Mapping[str, Any]) -> dict[str, Any]:
-        """The experiment with the model and the data, where it names none."""
+        """Returns the experiment with default sections for the model and the data."""
         filled = {key: value for key, value in experiment.items() if value is not None}
         if self.trainer is not None:
             filled.setdefault("model", {"kind": "external", "l2": self.trainer.l2})
@@ -51,12 +57,16 @@ class Brought:
 
 
 def text(experiment: Mapping[str, Any]) -> str:
-    """An experiment as JSON."""
+    """Returns an experiment as JSON."""
     return json.dumps(plain(experiment))
 
 
 def plain(value: Any) -> Any:
-    """Without None, which TOML has not, with lists for tuples, and algorithms, models and SGD as their sections."""
+    """Converts a value to types that TOML can represent.
+
+    Mappings lose entries that are None, and tuples become lists. Algorithms, models and ``SGD``
+    become the dict of their section.
+    """
     if callable(getattr(value, "section", None)):
         return plain(value.section())
     if isinstance(value, Mapping):
@@ -69,7 +79,7 @@ def plain(value: Any) -> Any:
 
 
 def assignments(overrides: Mapping[str, Any], above: str = "") -> list[str]:
-    """``KEY=VALUE`` for every override; tables become dotted keys."""
+    """Returns ``KEY=VALUE`` for every override. Nested mappings become dotted keys."""
     assigned: list[str] = []
     for key, value in overrides.items():
         if isinstance(value, Mapping):

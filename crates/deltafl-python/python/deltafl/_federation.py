@@ -1,4 +1,4 @@
-"""Federations: devices and their examples."""
+"""Federations: a set of devices and their examples."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .errors import InvalidInput
 __all__ = ["Federation"]
 
 Array = NDArray[Any]
-#: Inputs and targets of a device, and its split where it has one: numpy, torch, Arrow or polars.
+#: The inputs, the targets and optionally the split of a device: numpy, torch, Arrow or polars.
 Device = Union["tuple[Any, Any]", "tuple[Any, Any, str]"]
-#: The split of a device by its identity.
+#: The split of a device, given its identity. Devices without an entry are in "train".
 Splits = Union[Mapping[str, str], Callable[[str], str], None]
 
 
 @dataclass(frozen=True)
 class _Arrays:
-    """What the Rust code makes a federation of."""
+    """The arrays of a federation. The Rust code reads the attributes."""
 
     name: str
     ids: list[str]
@@ -39,17 +39,32 @@ class _Arrays:
 
 
 class Federation:
-    """Devices and their examples.
+    """A set of devices and their examples.
 
-    ``devices`` maps the identity of a device to its inputs and targets, and to its split where it is not the one of
-    ``split``: ``{"ward-1": (X1, y1), "ward-2": (X2, y2, "test")}``. Inputs are a matrix per device (further axes are
-    flattened) of float32, or of uint8 for grey levels of which a model sees value / 255; whole numbers as targets are
-    classes, real ones are values to predict. Anything that numpy takes is taken: torch tensors on the CPU, Arrow arrays,
+    **Inputs** are one matrix per device. Further axes are flattened. The type is float32, or uint8
+    for grey levels, which models read as value / 255. Other types are converted to float32.
+
+    **Targets** are one vector per device. Integers are classes, and real numbers are values to
+    predict.
+
+    Both accept everything that ``numpy.asarray`` converts: torch tensors on the CPU, Arrow arrays,
     polars frames.
 
-    **Memory.** When the inputs of all devices are views of one array of float32 or uint8 in C order (slices of a matrix
-    that is sorted by device), nothing is copied; do not write to it while the federation lives. Inputs that lie in
-    several arrays are gathered once into a matrix of their own. Labels are copied, to two bytes each.
+    **Memory.** The inputs are not copied if they are views of one float32 or uint8 array in C
+    order, such as slices of a matrix sorted by device. Do not modify that array while the
+    federation exists. Inputs from several arrays are copied once into one matrix. Labels are
+    copied and use two bytes each.
+
+    Args:
+        devices: A mapping from the identity of a device to its inputs and targets, and optionally
+            its split: ``{"ward-1": (X1, y1), "ward-2": (X2, y2, "test")}``.
+        name: The name of the federation.
+        classes: The number of classes. The default is the largest label plus 1.
+        split: The splits of the devices that do not specify one, as a mapping or a function of the
+            identity. The default is "train".
+
+    Raises:
+        InvalidInput: The arrays of a device are invalid or do not match those of other devices.
 
     >>> import numpy as np
     >>> X = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -100,9 +115,18 @@ class Federation:
         classes: int | None = None,
         split: Splits = None,
     ) -> Federation:
-        """A federation of the rows of a matrix; ``devices`` names the device of every row.
+        """Returns a federation of the rows of a matrix.
 
-        Rows of a device that lie together are not copied; otherwise the rows are sorted by device first, which copies.
+        The inputs are not copied if the rows of each device are adjacent. Otherwise the rows are
+        sorted by device, which copies them.
+
+        Args:
+            inputs: The matrix of inputs.
+            targets: The target of every row.
+            devices: The identity of the device of every row.
+            name: The name of the federation.
+            classes: The number of classes. The default is the largest label plus 1.
+            split: The splits of the devices, as for :class:`Federation`.
         """
         named = np.asarray(devices)
         rows, labels = _matrix("inputs", inputs), np.asarray(targets)
@@ -135,9 +159,17 @@ class Federation:
         name: str = "memory",
         split: Splits = None,
     ) -> Federation:
-        """A federation of a polars, pandas or Arrow table: a column names the device of every row.
+        """Returns a federation of the rows of a polars, pandas or Arrow table.
 
-        Columns become the rows of a matrix, which is a copy.
+        The values of the columns are copied into a matrix.
+
+        Args:
+            table: The table.
+            device: The column with the identity of the device of every row.
+            target: The column with the target of every row.
+            features: The columns with the inputs. The default is all other columns.
+            name: The name of the federation.
+            split: The splits of the devices, as for :class:`Federation`.
         """
         names = list(getattr(table, "column_names", None) or table.columns)
         wanted = [column for column in names if column not in (device, target)]
@@ -153,13 +185,16 @@ class Federation:
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> Federation:
-        """A federation folder, mapped: nothing is read before it is needed."""
+        """Opens a federation folder. The files are memory-mapped and read on demand."""
         return cls._of(_deltafl.Federation.open(folder))
 
     @classmethod
     def synthetic(cls, kind: str, **options: Any) -> Federation:
-        """A federation that is made up: "glyphs", "logistic", "roles" or "tweets", with the options of an experiment's
-        ``[data] source``.
+        """Generates a synthetic federation.
+
+        Args:
+            kind: "glyphs", "logistic", "roles" or "tweets".
+            **options: The options of the generator, as in ``[data] source`` of an experiment file.
 
         >>> Federation.synthetic("glyphs", devices=4, seed=1).classes
         62
@@ -176,9 +211,16 @@ class Federation:
         name: str | None = None,
         split: Splits = None,
     ) -> Federation:
-        """Streams devices from a generator into a federation folder, one in memory at a time, and opens it.
+        """Writes devices into a federation folder, one at a time, and opens the folder.
 
-        ``classes`` is the number of classes; without it targets are real numbers.
+        Use it with a generator for federations that do not fit into memory.
+
+        Args:
+            folder: The folder to create.
+            devices: Pairs of an identity and the arrays of the device, as for :class:`Federation`.
+            classes: The number of classes. None if the targets are real numbers.
+            name: The name of the federation. The default is the name of the folder.
+            split: The splits of the devices, as for :class:`Federation`.
         """
         writer = _deltafl.FederationWriter(folder, name or Path(folder).name, classes)
         for id, value in devices:
@@ -189,22 +231,22 @@ class Federation:
         return cls.open(folder)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Writes it as a federation folder, which ``deltafl`` and :meth:`open` read."""
+        """Writes a federation folder, which :meth:`open` and the command ``deltafl`` can read."""
         self._inner.save(folder)
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the federation."""
         return self._inner.name
 
     @property
     def classes(self) -> int:
-        """Number of classes; 0 where targets are real numbers."""
+        """The number of classes, or 0 if the targets are real numbers."""
         return self._inner.classes
 
     @property
     def hash(self) -> str:
-        """BLAKE3 of the contents; a run is resumed on the same data alone."""
+        """The BLAKE3 hash of the contents. A run can be resumed only with the same hash."""
         return self._inner.hash
 
     @property
@@ -213,7 +255,7 @@ class Federation:
         return [id for id, _, _ in self._inner.devices()]
 
     def split(self, name: str) -> list[str]:
-        """The devices of a split: "train", "test" or "validation"."""
+        """Returns the identities of the devices of a split: "train", "test" or "validation"."""
         return [id for id, split, _ in self._inner.devices() if split == name]
 
     def __len__(self) -> int:
@@ -223,7 +265,7 @@ class Federation:
         return iter(self.ids)
 
     def __getitem__(self, id: str) -> tuple[Array, Array]:
-        """Inputs and targets of a device, as a model sees them."""
+        """Returns the inputs and targets of a device, as a model receives them."""
         for index, (known, _, _) in enumerate(self._inner.devices()):
             if known == id:
                 return self._inner.examples(index)
@@ -232,16 +274,16 @@ class Federation:
     def __repr__(self) -> str:
         devices = self._inner.devices()
         examples = sum(count for _, _, count in devices)
-        what = {"tokens": "words", "windows": "symbols"}.get(self._inner.kind, "features")
+        unit = {"tokens": "words", "windows": "symbols"}.get(self._inner.kind, "features")
         targets = f"{self.classes} classes" if self.classes else "real targets"
         return (
             f"Federation {self.name!r}: {len(devices)} devices, {examples} examples of "
-            f"{self._inner.width} {what}, {targets}"
+            f"{self._inner.width} {unit}, {targets}"
         )
 
 
 def _device(id: str, value: Device, split: Splits) -> tuple[Array, Array, str]:
-    """Inputs as a matrix, targets as a vector, and the split of a device."""
+    """Returns the inputs as a matrix, the targets as a vector, and the split of a device."""
     if not isinstance(value, tuple) or len(value) not in (2, 3):
         raise InvalidInput(f"device {id!r}: expected (inputs, targets) or (inputs, targets, split)")
     inputs, targets = _matrix(id, value[0]), np.asarray(value[1])
@@ -260,13 +302,13 @@ def _device(id: str, value: Device, split: Splits) -> tuple[Array, Array, str]:
 
 
 def _matrix(id: str, inputs: Any) -> Array:
-    """Inputs as a matrix of float32 or uint8: a view where they are that already."""
+    """Returns the inputs as a matrix of float32 or uint8, without a copy if possible."""
     array = np.asarray(inputs)
     if array.dtype == object:
-        raise InvalidInput(f"device {id!r}: the inputs are no numbers")
+        raise InvalidInput(f"device {id!r}: the inputs are not numbers")
     if array.dtype not in (np.dtype(np.float32), np.dtype(np.uint8)):
         if not np.issubdtype(array.dtype, np.number) and array.dtype != np.bool_:
-            raise InvalidInput(f"device {id!r}: the inputs are of type {array.dtype}, not numbers")
+            raise InvalidInput(f"device {id!r}: the inputs have type {array.dtype}, not numbers")
         array = array.astype(np.float32)
     if array.ndim == 1:
         array = array.reshape(-1, 1)
@@ -274,13 +316,16 @@ def _matrix(id: str, inputs: Any) -> Array:
 
 
 def _one_matrix(ids: list[str], parts: list[Array]) -> tuple[Array, list[int]]:
-    """One matrix that holds all parts, and the row at which each begins; without a copy where they lie in one."""
+    """Returns one matrix that contains all parts, and the first row of each part.
+
+    The parts are not copied if they are rows of one array.
+    """
     width, dtype = parts[0].shape[1], parts[0].dtype
     for id, part in zip(ids, parts):
         if not len(part):
             raise InvalidInput(f"device {id!r} has no examples")
         if part.shape[1] != width:
-            raise InvalidInput(f"device {id!r} has {part.shape[1]} features where {width} were expected")
+            raise InvalidInput(f"device {id!r} has {part.shape[1]} features, expected {width}")
     if any(part.dtype != dtype for part in parts):
         parts = [part.astype(np.float32) for part in parts]
     shared = _shared(parts, width)
@@ -291,7 +336,10 @@ def _one_matrix(ids: list[str], parts: list[Array]) -> tuple[Array, list[int]]:
 
 
 def _shared(parts: list[Array], width: int) -> tuple[Array, list[int]] | None:
-    """The memory from the first row of any part to the last, where all of them are rows of one array."""
+    """Returns a view from the first to the last row of all parts, and the first row of each part.
+
+    Returns None if the parts are not rows of one array.
+    """
     owners = [_owner(part) for part in parts]
     if len(parts) < 2 or any(owner is not owners[0] for owner in owners):
         return (parts[0], [0]) if len(parts) == 1 and parts[0].flags.c_contiguous else None
@@ -309,7 +357,7 @@ def _shared(parts: list[Array], width: int) -> tuple[Array, list[int]] | None:
 
 
 def _owner(array: Array) -> Any:
-    """The array whose memory this one shows."""
+    """Returns the object that owns the memory of an array."""
     base: Any = array
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base
@@ -323,7 +371,10 @@ def _address(array: Array) -> int:
 def _one_vector(
     ids: list[str], parts: list[Array], offsets: list[int], rows: int, classes: int | None
 ) -> tuple[Array, int | None]:
-    """The targets of all rows, and the number of classes; rows of no device are 0."""
+    """Returns the targets of all rows and the number of classes.
+
+    Rows that belong to no device have the target 0.
+    """
     whole = all(np.issubdtype(part.dtype, np.integer) or part.dtype == np.bool_ for part in parts)
     if not whole and classes is None:
         values = np.zeros(rows, dtype=np.float32)
@@ -340,5 +391,5 @@ def _labels(id: str, targets: Array) -> Array:
     labels = np.asarray(targets)
     whole = labels.astype(np.int64)
     if (whole != labels).any() or (whole < 0).any() or (whole >= 2**32).any():
-        raise InvalidInput(f"device {id!r}: classes are whole numbers from 0 on")
+        raise InvalidInput(f"device {id!r}: classes must be non-negative integers")
     return whole.astype(np.uint32)

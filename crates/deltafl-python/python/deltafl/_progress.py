@@ -1,4 +1,4 @@
-"""Progress of a run: a line that redraws itself in a terminal or a notebook, and records for ``logging``."""
+"""The progress of a run: a line in a terminal or a notebook, and records for ``logging``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _WIDTH = 30
 
 
 class Progress:
-    """What the round loop tells; it writes to standard error, or to the cell of a notebook."""
+    """The callbacks of the round loop.
+
+    They write one line to standard error or to a notebook cell, and update it in place.
+    """
 
     def __init__(self, shown: bool | None) -> None:
         self._cell = _notebook_cell() if shown is not False else None
@@ -30,7 +33,7 @@ class Progress:
         self._began, self._first = time.monotonic(), 0
 
     def begin(self, seed: int, seeds: Sequence[int], done: int, rounds: int) -> None:
-        """A seed begins."""
+        """Shows that the training of a seed begins."""
         place = f" ({seeds.index(seed) + 1} of {len(seeds)})" if len(seeds) > 1 else ""
         self._seed, self._rounds, self._headline = f"seed {seed}{place}", rounds, ""
         self._began, self._first = time.monotonic(), done
@@ -38,22 +41,22 @@ class Progress:
         self._draw(done)
 
     def round(self, done: int) -> None:
-        """A round is done."""
+        """Shows that a round is finished."""
         self._draw(done)
 
     def evaluation(self, seed: int, done: int, headline: str) -> None:
-        """Every device has been evaluated."""
+        """Shows the result of an evaluation of all devices."""
         logger.info("seed %d, round %d: %s", seed, done, headline)
         self._headline = headline
         self._draw(done)
 
     def warn(self, text: str) -> None:
-        """Something to know of the run."""
+        """Logs a warning about the run."""
         self.clear()
         logger.warning("%s", text)
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         if self._terminal:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -69,7 +72,7 @@ class Progress:
         if self._cell is not None:
             self._cell.update(_Line(line))
         else:
-            # A line that is longer than the terminal is wide would be drawn below itself.
+            # A line wider than the terminal would wrap, and the next update would not replace it.
             width = shutil.get_terminal_size((160, 24)).columns - 1
             sys.stderr.write(f"\r\x1b[K{line if len(line) <= width else line[: width - 1] + '…'}")
             sys.stderr.flush()
@@ -83,7 +86,7 @@ class Progress:
 
 
 class _Line:
-    """A line of text in a cell."""
+    """A line of text in a notebook cell."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -93,7 +96,7 @@ class _Line:
 
 
 def _notebook_cell() -> Any:
-    """A cell that can be written again; None outside of a notebook."""
+    """Returns a display handle that can be updated, or None outside a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None or not hasattr(shell, "kernel"):
         return None
@@ -106,11 +109,14 @@ def _notebook_cell() -> Any:
 _T = TypeVar("_T")
 
 
-def awaited(call: Callable[[], _T], stop: _deltafl.Stop, *, in_python: bool) -> _T:
-    """Calls on another thread where this is the main one, which then hears Ctrl-C at once, however long a round takes.
+def call_in_background(call: Callable[[], _T], stop: _deltafl.Stop, *, in_python: bool) -> _T:
+    """Runs a function on another thread, so that the main thread handles Ctrl-C immediately.
 
-    The second Ctrl-C abandons the call. One that computes ``in_python`` is still waited for until the devices at work are done:
-    a thread inside Python must not outlive the interpreter.
+    A call from a thread other than the main thread runs the function directly.
+
+    The second Ctrl-C abandons the call. If the function runs Python code (``in_python``), this
+    function still waits until the devices in progress are finished, because a thread that runs
+    Python code must not outlive the interpreter.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -127,7 +133,8 @@ def awaited(call: Callable[[], _T], stop: _deltafl.Stop, *, in_python: bool) -> 
             done.set()
 
     def wait() -> None:
-        # A signal that comes just before a wait without an end would be heard after it only.
+        # Wait with a timeout: a signal that arrives just before an unbounded wait is handled only
+        # after the wait.
         while not done.wait(0.2):
             pass
 
@@ -137,7 +144,7 @@ def awaited(call: Callable[[], _T], stop: _deltafl.Stop, *, in_python: bool) -> 
     except BaseException:
         stop.abandon()
         if in_python:
-            logger.warning("ending with the devices at work")
+            logger.warning("stopping as soon as the devices in progress are finished")
             wait()
         raise
     if raised:
@@ -147,9 +154,9 @@ def awaited(call: Callable[[], _T], stop: _deltafl.Stop, *, in_python: bool) -> 
 
 @contextmanager
 def interruptible(stop: _deltafl.Stop) -> Iterator[None]:
-    """Ctrl-C ends the run after its round; pressed again, at once.
+    """Stops the run after the current round on Ctrl-C, and immediately on a second Ctrl-C.
 
-    Only the main thread hears of signals; a run in another one goes on until it is done.
+    Python delivers signals only to the main thread. A run on another thread is not interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -160,7 +167,7 @@ def interruptible(stop: _deltafl.Stop) -> Iterator[None]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        logger.warning("finishing the round; press Ctrl-C again to quit at once")
+        logger.warning("finishing the current round; press Ctrl-C again to stop immediately")
 
     if not callable(before):
         yield

@@ -1,4 +1,4 @@
-"""Runs: an experiment trained into its run folder, and what it left there."""
+"""Runs: training of an experiment, and access to the results in its run folder."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _deltafl
-from ._experiment import Brought, assignments, text
-from ._progress import Progress, awaited, interruptible
+from ._experiment import CallerObjects, assignments, text
+from ._progress import Progress, call_in_background, interruptible
 from ._table import Table
 from .errors import Interrupted, InvalidInput
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "Run", "Track", "run"]
 
-#: A page larger than this is named in a notebook, and not shown.
+#: The largest report, in bytes, that a notebook embeds. For a larger one it shows the path.
 _LARGEST_PAGE = 16_000_000
 
 
@@ -41,14 +41,26 @@ def run(
     progress: bool | None = None,
     **overrides: Any,
 ) -> Run:
-    """Trains an experiment, as ``deltafl run`` does, to the same bits.
+    """Trains an experiment. The parameters are bitwise equal to those of ``deltafl run``.
 
-    ``experiment`` is the path of a TOML file, or a dict of the same keys. Other keywords override keys of it:
-    ``rounds=100``, ``local={"learning_rate": 0.1}``, ``**{"algorithm.1.theta": 0.3}``.
+    Args:
+        experiment: The path of a TOML file, or a dict with the same keys.
+        out: The run folder. The default is ``runs/NAME``.
+        resume: Continues an interrupted run in the run folder.
+        threads: The number of threads. 0 uses one thread per core.
+        kernel: The name of the kernels. The default is the fastest that the CPU supports.
+        compute: The device to compute on: "cpu", "cuda", "cuda:N" or "auto".
+        progress: Whether to show the progress. The default shows it in terminals and notebooks.
+        **overrides: Values that replace keys of the experiment: ``rounds=100``,
+            ``local={"learning_rate": 0.1}``, ``**{"algorithm.1.theta": 0.3}``.
 
-    The run folder is ``out``, or ``runs/NAME``. Ctrl-C ends the run after its round and saves it (:class:`Interrupted`);
-    ``resume=True`` goes on. ``threads`` is 0 for one per core, ``compute`` is "cpu", "cuda", "cuda:N" or "auto".
-    ``progress`` is shown in a terminal and in a notebook unless it is False.
+    Returns:
+        The finished run.
+
+    Raises:
+        InvalidInput: The experiment or an argument is invalid.
+        Interrupted: The user pressed Ctrl-C. The run stops after the current round and is saved.
+        Busy: Another process trains in the run folder.
     """
     assigned = assignments(overrides)
     if isinstance(experiment, Mapping):
@@ -56,13 +68,13 @@ def run(
     else:
         name, toml = _deltafl.experiment_of_file(Path(experiment), assigned)
     folder = Path("runs") / name if out is None else Path(out)
-    how = How(folder, resume, threads, kernel, compute)
-    return trained(toml, how, Brought(), progress=progress)
+    options = TrainOptions(folder, resume, threads, kernel, compute)
+    return train_experiment(toml, options, CallerObjects(), progress=progress)
 
 
 @dataclass(frozen=True)
-class How:
-    """How to train, beside what the experiment says."""
+class TrainOptions:
+    """The parameters of a run other than its experiment. The Rust code reads the attributes."""
 
     out: Path
     resume: bool
@@ -71,30 +83,43 @@ class How:
     compute: str
 
 
-def trained(experiment: str, how: How, brought: Brought, *, progress: bool | None) -> Run:
-    """Trains an experiment in its TOML, and opens the run."""
+def train_experiment(
+    experiment: str, options: TrainOptions, supplied: CallerObjects, *, progress: bool | None
+) -> Run:
+    """Trains an experiment, given as TOML, and opens the run."""
     stop, shown = _deltafl.Stop(), Progress(progress)
 
     def train() -> tuple[int, int, int] | None:
-        return _deltafl.train(experiment, brought.inner, brought.bridge(), how, stop, shown)
+        return _deltafl.train(experiment, supplied.inner, supplied.bridge(), options, stop, shown)
 
-    # A lone thread of a trainer is the caller's own, as its debugger and its profiler expect; it hears Ctrl-C itself.
-    in_python = brought.trainer is not None
-    is_callers = in_python and how.threads == 1
+    # A trainer with one thread runs on the caller's thread, as debuggers and profilers expect. That
+    # thread handles Ctrl-C itself.
+    in_python = supplied.trainer is not None
+    on_callers_thread = in_python and options.threads == 1
     try:
         with interruptible(stop):
-            stopped = train() if is_callers else awaited(train, stop, in_python=in_python)
+            if on_callers_thread:
+                stopped = train()
+            else:
+                stopped = call_in_background(train, stop, in_python=in_python)
     finally:
         shown.clear()
     if stopped is not None:
-        raise Interrupted(how.out, *stopped)
-    return Run(how.out, federation=brought.federation, trainer=brought.trainer)
+        raise Interrupted(options.out, *stopped)
+    return Run(options.out, federation=supplied.federation, trainer=supplied.trainer)
 
 
 class Run:
-    """What a run left in its folder: ``Run("runs/quickstart")`` opens any.
+    """The results of a run, read from its run folder: ``Run("runs/quickstart")``.
 
-    ``run["theta=0.5"]``, ``run["fedavg"]`` or a name of the table is a :class:`Track`, one model of the run.
+    Indexing returns a :class:`Track`, one model of the run. The key is a level (``"theta=0.5"``),
+    the kind of an algorithm (``"fedavg"``) or a name from :meth:`table`. Iteration yields all
+    tracks.
+
+    Args:
+        folder: The run folder.
+        federation: The data of the run, if it was trained on a federation in memory.
+        trainer: The trainer of the run, if it was trained with one.
     """
 
     def __init__(
@@ -106,27 +131,42 @@ class Run:
     ) -> None:
         self.path = Path(folder)
         self.experiment: dict[str, Any] = json.loads(_deltafl.experiment_of_run(self.path))
-        self._brought = Brought(federation, trainer)
+        self._supplied = CallerObjects(federation, trainer)
 
     def summary(self) -> dict[str, Any]:
-        """The figures of the last evaluation of each seed: what ``summary.json`` holds."""
+        """Returns the metrics of the last evaluation of each seed: the file ``summary.json``."""
         summary: dict[str, Any] = json.loads(_deltafl.summary(self.path)[0])
         return summary
 
     def table(self) -> Table:
-        """A row per model: mean and percentiles of the metric over the test devices, over seeds."""
+        """Returns a table with one row per model.
+
+        The columns are the mean and percentiles of the metric over the test devices, summarised
+        over the seeds.
+        """
         return Table(_deltafl.summary(self.path)[1])
 
     def devices(self) -> Table:
-        """Loss and metrics of every device at every evaluation."""
+        """Returns a table with the loss and the metrics of every device at every evaluation."""
         return Table(_deltafl.devices(self.path))
 
     def rounds(self) -> Table:
-        """A row per seed, model and round: η, loss, cohort, tail, bytes, seconds."""
+        """Returns a table with one row per seed, model and round.
+
+        The columns include η, the loss, the sizes of cohort and tail, the bytes and the seconds.
+        """
         return Table(_deltafl.rounds(self.path))
 
     def report(self, out: str | PathLike[str] | None = None, *, figures: bool = True) -> Report:
-        """Writes tables, figures and one interactive page, into the run folder or ``out``. Without figures it is quicker."""
+        """Writes the report: tables, figures and one interactive page.
+
+        Args:
+            out: The folder of the report. The default is the run folder.
+            figures: Whether to draw the figures as files. False is faster.
+
+        Returns:
+            The report that was written.
+        """
         folder = self.path if out is None else Path(out)
         return Report(Path(_deltafl.report([self.path], folder, figures)))
 
@@ -140,8 +180,8 @@ class Run:
         if len(found) == 1:
             return found[0]
         known = ", ".join(repr(track.name) for track in self.tracks)
-        problem = "no model" if not found else f"{len(found)} models"
-        raise KeyError(f"{problem} of the run answer to {name!r}: they are {known}")
+        problem = "no model matches" if not found else f"{len(found)} models match"
+        raise KeyError(f"{problem} {name!r}; the models of the run are {known}")
 
     def __iter__(self) -> Iterator[Track]:
         return iter(self.tracks)
@@ -153,40 +193,44 @@ class Run:
         table = f"<pre>{html.escape(repr(self))}</pre>"
         try:
             page = self.report(figures=False).path
-        except InvalidInput as refused:
-            return f"{table}<p>{html.escape(str(refused))}</p>"
+        except InvalidInput as error:
+            return f"{table}<p>{html.escape(str(error))}</p>"
         if page.stat().st_size > _LARGEST_PAGE:
             return f"{table}<p>The interactive page: {html.escape(str(page))}</p>"
-        inside = html.escape(page.read_text(), quote=True)
-        return f'{table}<iframe srcdoc="{inside}" width="100%" height="800" style="border:0"></iframe>'
+        content = html.escape(page.read_text(), quote=True)
+        return f'{table}<iframe srcdoc="{content}" width="100%" height="800" style="border:0"></iframe>'
 
 
 @dataclass(frozen=True)
 class Report:
     """A report that was written."""
 
-    #: The page, self-contained.
+    #: The path of the page, a self-contained HTML file.
     path: Path
 
     def open(self) -> None:
-        """Shows it in a browser."""
+        """Opens the page in a browser."""
         webbrowser.open(self.path.resolve().as_uri())
 
 
 class Track:
-    """One model of a run."""
+    """One model of a run. See :class:`Run`."""
 
     def __init__(self, run: Run, index: int, name: str, algorithm: str, theta: float) -> None:
         self._run, self._index = run, index
-        #: What it is called in every table.
+        #: The name of the model in all tables.
         self.name = name
-        #: The kind of its algorithm.
+        #: The kind of the algorithm.
         self.algorithm = algorithm
-        #: θ, the mass of the devices that it keeps.
+        #: θ: the fraction of the mass of the devices that the model keeps.
         self.theta = theta
 
     def answers_to(self, name: str) -> bool:
-        """Whether it goes by this name: the one of the tables, ``theta=0.5``, or the kind of its algorithm."""
+        """Returns True if ``name`` identifies this model.
+
+        The name is the one in the tables, a level such as ``theta=0.5``, or the kind of the
+        algorithm.
+        """
         if name in (self.name, self.algorithm):
             return True
         key, _, value = name.partition("=")
@@ -199,18 +243,32 @@ class Track:
         return int(self._run.experiment["seeds"][0]) if seed is None else seed
 
     def params(self, seed: int | None = None) -> NDArray[np.float32]:
-        """w, flat; of the first seed, unless another is named."""
+        """Returns the parameters w as one vector.
+
+        Args:
+            seed: The seed of the run. The default is the first seed of the experiment.
+        """
         return _deltafl.params(self._run.path, self._index, self._seed(seed))[0]
 
     def arrays(self, seed: int | None = None) -> dict[str, NDArray[Any]]:
-        """w by name, in PyTorch's layouts, as numpy arrays."""
-        brought = self._run._brought
-        if brought.trainer is not None:
-            return brought.trainer.arrays(self.params(seed))
-        return dict(_deltafl.state_dict(self._run.path, self._index, self._seed(seed), brought.inner))
+        """Returns the parameters by name as numpy arrays, in the layouts of PyTorch.
+
+        Args:
+            seed: The seed of the run. The default is the first seed of the experiment.
+        """
+        supplied = self._run._supplied
+        if supplied.trainer is not None:
+            return supplied.trainer.arrays(self.params(seed))
+        return dict(_deltafl.state_dict(self._run.path, self._index, self._seed(seed), supplied.inner))
 
     def state_dict(self, seed: int | None = None) -> dict[str, Any]:
-        """w by name, as torch tensors: ``module.load_state_dict(track.state_dict())``."""
+        """Returns the parameters by name as torch tensors.
+
+        Use it as ``module.load_state_dict(track.state_dict())``.
+
+        Args:
+            seed: The seed of the run. The default is the first seed of the experiment.
+        """
         import torch  # type: ignore[import-not-found, unused-ignore]
 
         return {name: torch.from_numpy(np.array(array)) for name, array in self.arrays(seed).items()}

@@ -1,4 +1,4 @@
-"""The superquantile by itself."""
+"""The superquantile and related functions of a vector of losses."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ def _weights(weights: ArrayLike | None) -> NDArray[np.float64] | None:
 
 
 def quantile(losses: ArrayLike, theta: float, weights: ArrayLike | None = None) -> float:
-    """The threshold η = Q(θ): the smallest loss with at most the mass θ above it.
+    """Returns the threshold η = Q(θ): the smallest loss with at most the mass θ above it.
 
-    θ is the mass that is kept: 1 keeps everyone, 0.1 the worst tenth.
+    Args:
+        losses: The losses of the devices.
+        theta: The mass to keep, in (0, 1]. 1 keeps all devices, 0.1 keeps the worst tenth.
+        weights: The weights of the devices. The default is equal weights.
 
     >>> quantile([1.0, 2.0, 3.0, 5.0], theta=0.5)
     2.0
@@ -34,7 +37,14 @@ def quantile(losses: ArrayLike, theta: float, weights: ArrayLike | None = None) 
 
 
 def superquantile(losses: ArrayLike, theta: float, weights: ArrayLike | None = None) -> float:
-    """S(θ): the mean of the worst losses of mass θ. θ = 1 is the mean, θ → 0 the maximum.
+    """Returns the superquantile S(θ): the mean of the worst losses of mass θ.
+
+    S(1) is the mean of all losses. S(θ) approaches the maximum as θ approaches 0.
+
+    Args:
+        losses: The losses of the devices.
+        theta: The mass to keep, in (0, 1].
+        weights: The weights of the devices. The default is equal weights.
 
     >>> superquantile([1.0, 2.0, 3.0, 5.0], theta=0.5)
     4.0
@@ -47,7 +57,15 @@ def superquantile(losses: ArrayLike, theta: float, weights: ArrayLike | None = N
 def smoothed(
     losses: ArrayLike, theta: float, nu: float, weights: ArrayLike | None = None
 ) -> float:
-    """The smoothed superquantile: within ν/(2θ) of S(θ), and differentiable in the losses.
+    """Returns the smoothed superquantile, a differentiable function of the losses.
+
+    Its distance from S(θ) is at most ν/(2θ).
+
+    Args:
+        losses: The losses of the devices.
+        theta: The mass to keep, in (0, 1].
+        nu: The amount of smoothing.
+        weights: The weights of the devices. The default is equal weights.
 
     >>> round(smoothed([1.0, 2.0, 3.0, 5.0], theta=0.5, nu=1e-6), 4)
     4.0
@@ -58,7 +76,14 @@ def smoothed(
 def worst_case(
     losses: ArrayLike, theta: float, weights: ArrayLike | None = None
 ) -> NDArray[Any]:
-    """The mixture of the devices, of conformity θ, under which the mean loss is worst; that loss is S(θ).
+    """Returns the weights of the worst-case mixture of the devices.
+
+    Of all mixtures with conformity θ, this one has the largest mean loss. That loss is S(θ).
+
+    Args:
+        losses: The losses of the devices.
+        theta: The mass to keep, in (0, 1].
+        weights: The weights of the devices. The default is equal weights.
 
     >>> worst_case([1.0, 2.0, 3.0, 5.0], theta=0.5).tolist()
     [0.0, 0.0, 0.5, 0.5]

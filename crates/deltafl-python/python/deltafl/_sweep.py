@@ -1,4 +1,4 @@
-"""Sweeps: an experiment with several values for some keys, a run for each combination."""
+"""Sweeps: an experiment with several values for some keys, and one run per combination."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from . import _deltafl
-from ._experiment import Brought, assignments, plain, text
+from ._experiment import CallerObjects, assignments, plain, text
 from ._federation import Federation
-from ._run import How, Report, Run, trained
+from ._run import Report, Run, TrainOptions, train_experiment
 from ._trainer import Trainer
 from .errors import InvalidInput
 
@@ -32,58 +32,81 @@ def sweep(
     progress: bool | None = None,
     **overrides: Any,
 ) -> Sweep:
-    """Trains every combination of values, as ``deltafl sweep run`` does: ``over={"local.learning_rate": [0.1, 0.3]}``.
+    """Trains every combination of values, like ``deltafl sweep run``.
 
-    ``experiment`` is a path or a dict, as for :func:`run`; a list for a key that takes one value, or a table ``[sweep]``, is
-    swept too. With a ``federation`` of your own, and a ``trainer`` of your own, the dict needs no ``data`` and no ``model``.
-    Other keywords override keys.
+    The points are trained one after another. The function skips finished points and resumes
+    interrupted ones. The same call therefore resumes a sweep, and a call with more values extends
+    it. ``deltafl sweep list`` and ``deltafl report`` read the folder of the sweep.
 
-    The folder is ``out``, or ``sweeps/NAME``; ``deltafl sweep list`` and ``deltafl report`` read it. Points that are finished are
-    passed over and those that were begun go on, so the same call resumes a sweep, and one with more values makes it grow.
-    Points are trained one after the other.
+    Args:
+        experiment: The path of a TOML file, or a dict with the same keys, as for :func:`run`. A
+            list for a key that takes one value is swept, and so is the table ``[sweep]``.
+        over: The values of each key: ``over={"local.learning_rate": [0.1, 0.3]}``.
+        federation: The data. The dict then needs no key ``data``.
+        trainer: The model. The dict then needs no key ``model``.
+        out: The folder of the sweep. The default is ``sweeps/NAME``.
+        threads: The number of threads. The default is 1 for a trainer, otherwise one per core.
+        kernel: The name of the kernels. The default is the fastest that the CPU supports.
+        compute: The device to compute on: "cpu", "cuda", "cuda:N" or "auto".
+        progress: Whether to show the progress. The default shows it in terminals and notebooks.
+        **overrides: Values that replace keys of the experiment.
+
+    Returns:
+        The sweep with all its points.
     """
     axes = [f"{key}={_values(key, values)}" for key, values in (over or {}).items()]
     assigned = assignments(overrides)
-    place = None if out is None else Path(out)
-    brought = Brought(federation, trainer)
+    target = None if out is None else Path(out)
+    supplied = CallerObjects(federation, trainer)
     if isinstance(experiment, Mapping):
-        whole = text(brought.filled(experiment))
-        folder, points = _deltafl.sweep_plan(None, whole, assigned, axes, place)
+        whole = text(supplied.filled(experiment))
+        folder, points = _deltafl.sweep_plan(None, whole, assigned, axes, target)
     else:
-        folder, points = _deltafl.sweep_plan(Path(experiment), None, assigned, axes, place)
+        folder, points = _deltafl.sweep_plan(Path(experiment), None, assigned, axes, target)
     for _, toml, run, standing in points:
         if standing != "finished":
-            how = How(Path(run), standing == "begun", brought.threads(threads), kernel, compute)
-            trained(toml, how, brought, progress=progress)
+            options = TrainOptions(
+                Path(run), standing == "begun", supplied.threads(threads), kernel, compute
+            )
+            train_experiment(toml, options, supplied, progress=progress)
     return Sweep(folder, federation=federation, trainer=trainer)
 
 
 def _values(key: str, values: Sequence[Any]) -> str:
     if isinstance(values, (str, bytes)) or not len(values):
-        raise InvalidInput(f"the values of {key} are a list, not {values!r}")
+        raise InvalidInput(f"the values of {key} must be a non-empty list, got {values!r}")
     return ",".join(json.dumps(plain(value), ensure_ascii=False) for value in values)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of values."""
+    """One combination of values in a sweep."""
 
-    #: The value of each key.
+    #: The value of each swept key.
     settings: dict[str, Any]
-    #: "missing", "begun" or "finished".
+    #: The state of the run: "missing", "begun" or "finished".
     standing: str
     #: The run folder.
     path: Path
-    _brought: Brought
+    _supplied: CallerObjects
 
     @property
     def run(self) -> Run:
-        """Its run."""
-        return Run(self.path, federation=self._brought.federation, trainer=self._brought.trainer)
+        """The run of this point."""
+        return Run(self.path, federation=self._supplied.federation, trainer=self._supplied.trainer)
 
 
 class Sweep:
-    """The folder of a sweep: ``Sweep("sweeps/quickstart")`` opens any, whoever trained it."""
+    """The results of a sweep, read from its folder: ``Sweep("sweeps/quickstart")``.
+
+    It opens any sweep, including those of the command ``deltafl sweep run``. Iteration yields the
+    points.
+
+    Args:
+        folder: The folder of the sweep.
+        federation: The data of the runs, if they were trained on a federation in memory.
+        trainer: The trainer of the runs, if they were trained with one.
+    """
 
     def __init__(
         self,
@@ -94,20 +117,28 @@ class Sweep:
     ) -> None:
         self.path = Path(folder)
         found = _deltafl.sweep_open(self.path)[1]
-        brought = Brought(federation, trainer)
-        #: Every combination; the last key turns fastest.
+        supplied = CallerObjects(federation, trainer)
+        #: All combinations. The value of the last key changes fastest.
         self.points = [
-            Point(json.loads(settings), standing, Path(run), brought)
+            Point(json.loads(settings), standing, Path(run), supplied)
             for settings, _, run, standing in found
         ]
 
     def results(self) -> list[dict[str, Any]]:
-        """Settings and figures of every point: what ``deltafl sweep list --json`` prints."""
+        """Returns the settings and metrics of every point, like ``deltafl sweep list --json``."""
         results: list[dict[str, Any]] = json.loads(_deltafl.sweep_results(self.path)[1])
         return results
 
     def report(self, out: str | PathLike[str] | None = None, *, figures: bool = True) -> Report:
-        """Writes tables, figures and one page of all finished points, into the folder or ``out``. Without figures it is quicker."""
+        """Writes one report of all finished points: tables, figures and one interactive page.
+
+        Args:
+            out: The folder of the report. The default is the folder of the sweep.
+            figures: Whether to draw the figures as files. False is faster.
+
+        Returns:
+            The report that was written.
+        """
         runs = [point.path for point in self if point.standing == "finished"]
         return Report(Path(_deltafl.report(runs, self.path if out is None else Path(out), figures)))
 

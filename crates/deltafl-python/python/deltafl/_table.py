@@ -1,4 +1,4 @@
-"""Tables that polars, pandas and pyarrow read without a copy."""
+"""Tables that polars, pandas and pyarrow can read without a copy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ __all__ = ["Table"]
 
 
 class Table:
-    """A table by the Arrow PyCapsule interface: ``polars.DataFrame(table)``, ``pyarrow.table(table)``, or the methods.
+    """A table that implements the Arrow PyCapsule interface.
 
-    The columns stay where the Rust code has them.
+    Pass it to ``polars.DataFrame`` or ``pyarrow.table``, or use the methods below. The columns
+    remain in the memory of the Rust code and are not copied.
     """
 
     def __init__(self, inner: _deltafl.Table) -> None:
@@ -30,19 +31,19 @@ class Table:
         return len(self._inner)
 
     def to_polars(self) -> Any:
-        """As a ``polars.DataFrame``."""
+        """Returns the table as a ``polars.DataFrame``. Requires polars."""
         import polars  # type: ignore[import-not-found, unused-ignore]
 
         return polars.DataFrame(self)
 
     def to_arrow(self) -> Any:
-        """As a ``pyarrow.Table``."""
+        """Returns the table as a ``pyarrow.Table``. Requires pyarrow."""
         import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         return pyarrow.table(self)
 
     def to_pandas(self) -> Any:
-        """As a ``pandas.DataFrame``."""
+        """Returns the table as a ``pandas.DataFrame``. Requires pandas and pyarrow."""
         return self.to_arrow().to_pandas()
 
     def __repr__(self) -> str:

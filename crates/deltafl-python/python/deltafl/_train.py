@@ -1,4 +1,4 @@
-"""``train``: a federation, a model and algorithms, without a file."""
+"""Training of a model on a federation in memory, without an experiment file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from . import _deltafl
 from ._algorithms import Algorithm
-from ._experiment import Brought, text
+from ._experiment import CallerObjects, text
 from ._federation import Federation
-from ._run import How, Run, trained
+from ._run import Run, TrainOptions, train_experiment
 from ._trainer import Trainer
 from .errors import InvalidInput
 from .models import Model
@@ -26,21 +26,21 @@ __all__ = ["SGD", "initial", "train"]
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    """What a device does in a round: epochs or steps of stochastic gradient descent."""
+    """The local update of a device in a round: epochs or steps of stochastic gradient descent."""
 
-    #: γ₀.
+    #: The initial learning rate γ₀.
     lr: float
-    #: Examples per step.
+    #: The number of examples per step.
     batch: int
-    #: Passes over the device's examples; 1 when steps are not given.
+    #: The number of passes over the device's examples. The default is 1 if ``steps`` is None.
     epochs: int | None = None
-    #: Steps on batches drawn with replacement, instead of epochs.
+    #: The number of steps, on batches drawn with replacement. An alternative to ``epochs``.
     steps: int | None = None
-    #: c and t₀ of γ_t = γ₀·c^⌊t/t₀⌋.
+    #: The pair (c, t₀) of the decay γ_t = γ₀·c^⌊t/t₀⌋. None keeps the learning rate constant.
     decay: tuple[float, int] | None = None
 
     def section(self) -> dict[str, Any]:
-        """The section ``[local]`` of an experiment."""
+        """Returns the ``[local]`` section of an experiment file as a dict."""
         epochs = 1 if self.epochs is None and self.steps is None else self.epochs
         decay = None if self.decay is None else {"factor": self.decay[0], "every": self.decay[1]}
         return {
@@ -76,16 +76,40 @@ def train(
     compute: str = "cpu",
     progress: bool | None = None,
 ) -> Run:
-    """Trains a model per level of every algorithm on a federation; they share cohorts and random numbers.
+    """Trains one model per level of every algorithm. All models share cohorts and random numbers.
 
-    ``model`` is one of ``deltafl.models``, or a :class:`Trainer` of your own, such as ``deltafl.torch.Module``. The keywords
-    are keys of an experiment file (``deltafl help experiment``). The run folder is ``out``, or ``runs/NAME``; without a name
-    it is called by the time. ``threads`` is one per core for our own models and 1 for a trainer, unless it is given.
+    The keywords without a description below are keys of an experiment file. The command
+    ``deltafl help experiment`` describes them.
+
+    Args:
+        federation: The devices and their examples.
+        model: A model of ``deltafl.models``, or a :class:`Trainer`, such as
+            ``deltafl.torch.Module``.
+        algorithms: One algorithm or several.
+        rounds: The number of rounds.
+        cohort: The number of devices per round.
+        local: The local update of a device.
+        seeds: The seeds. The experiment is trained once for each.
+        name: The name of the run. The default contains the current time.
+        out: The run folder. The default is ``runs/NAME``.
+        resume: Continues an interrupted run. Requires ``out`` or ``name``.
+        threads: The number of threads. The default is 1 for a trainer, otherwise one per core.
+        kernel: The name of the kernels. The default is the fastest that the CPU supports.
+        compute: The device to compute on: "cpu", "cuda", "cuda:N" or "auto".
+        progress: Whether to show the progress. The default shows it in terminals and notebooks.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        InvalidInput: An argument is invalid.
+        Interrupted: The user pressed Ctrl-C. The run stops after the current round and is saved.
+        TrainerError: The trainer raised an exception. The run can be resumed.
     """
     if resume and out is None and name is None:
-        raise InvalidInput("resume=True needs the folder (out=) or the name (name=) of the run to go on with")
+        raise InvalidInput("resume=True requires the folder (out=) or the name (name=) of the run")
     name = name or datetime.now(timezone.utc).strftime("train-%Y%m%d-%H%M%S-%f")
-    brought = Brought(federation, model if isinstance(model, Trainer) else None)
+    supplied = CallerObjects(federation, model if isinstance(model, Trainer) else None)
     sections = [algorithms] if isinstance(algorithms, Algorithm) else list(algorithms)
     experiment = {
         "name": name,
@@ -106,19 +130,27 @@ def train(
         "availability": availability,
         "algorithm": sections,
     }
-    _, toml = _deltafl.experiment_of_json(text(brought.filled(experiment)), [])
-    how = How(
+    _, toml = _deltafl.experiment_of_json(text(supplied.filled(experiment)), [])
+    options = TrainOptions(
         out=Path("runs") / name if out is None else Path(out),
         resume=resume,
-        threads=brought.threads(threads),
+        threads=supplied.threads(threads),
         kernel=kernel,
         compute=compute,
     )
-    return trained(toml, how, brought, progress=progress)
+    return train_experiment(toml, options, supplied, progress=progress)
 
 
 def initial(model: Model, federation: Federation, *, seed: int = 1) -> dict[str, NDArray[np.float32]]:
-    """w₀ of a model by name, in PyTorch's layouts: where every run with this seed starts."""
+    """Returns the initial parameters w₀ of a built-in model by name, in the layouts of PyTorch.
+
+    Every run with the same model, data and seed starts from these parameters.
+
+    Args:
+        model: A model of ``deltafl.models``.
+        federation: The data, which sets the sizes of the model.
+        seed: The seed of the run.
+    """
     experiment = {
         "name": "initial",
         "rounds": 1,

@@ -1,4 +1,4 @@
-"""Trainers of your own, in the round loop."""
+"""Models that the caller implements in Python."""
 
 from __future__ import annotations
 
@@ -19,44 +19,49 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Local:
-    """The local update of one device in one round. Everything random comes from here: two runs agree to the bit."""
+    """The parameters of the local update of one device in one round.
 
-    #: γ_t.
+    Take all random numbers from this object. Two runs then compute bitwise equal parameters.
+    """
+
+    #: The learning rate γ_t.
     learning_rate: float
-    #: Examples per step.
+    #: The number of examples per step.
     batch: int
     #: λ of the penalty (λ/2)‖w‖².
     l2: float
-    #: μ of the term (μ/2)‖w − w_t‖² that holds a device near w_t.
+    #: μ of the proximal term (μ/2)‖w − w_t‖².
     proximal: float
-    #: A number for this device, round and seed.
+    #: A seed derived from the device, the round and the seed of the run.
     seed: int
     _order: Array
     _period: int
 
     def batches(self) -> Iterator[Array]:
-        """The indices of the examples of every step, as the package's own SGD takes them."""
+        """Yields the indices of the examples of every step, in the order of the built-in SGD."""
         for start in range(0, len(self._order), max(self._period, 1)):
             epoch = self._order[start : start + self._period]
             for first in range(0, len(epoch), self.batch):
                 yield epoch[first : first + self.batch]
 
     def rng(self) -> np.random.Generator:
-        """Random numbers for this device, round and seed."""
+        """Returns a random number generator that is seeded with :attr:`seed`."""
         return np.random.Generator(np.random.PCG64(self.seed))
 
 
 class Trainer(abc.ABC):
-    """What a device does from w: its loss and its local update, over numpy arrays.
+    """The base class of models implemented in Python: the loss and the local update of a device.
 
-    The round loop, secure aggregation, private quantiles, checkpoints and the report stay ours; JAX, scikit-learn's
-    ``partial_fit`` or anything else goes in here. ``params`` is always a vector of float32 that is yours to change.
-    An exception ends the run as a :class:`TrainerError` that names the device; the run can be resumed. An update that is
-    not finite is left out of the sum and counted, as on every device.
+    A trainer may use JAX, the ``partial_fit`` of scikit-learn or any other library. The package
+    provides the round loop, secure aggregation, private quantiles, checkpoints and the report.
+
+    The argument ``params`` of the methods is a float32 vector that the method may modify. An
+    exception in a method ends the run with a :class:`TrainerError` that names the device. The run
+    can be resumed. Updates that are not finite are excluded from the sum and counted.
 
     >>> import numpy as np
     >>> class Mean(Trainer):
-    ...     "Predicts one number for everybody."
+    ...     "Predicts the same number for all examples."
     ...     task = "regression"
     ...     num_params = 1
     ...     def init(self, rng):
@@ -70,40 +75,65 @@ class Trainer(abc.ABC):
     ...         return params
     """
 
-    #: What is predicted: "classes", "binary", "next-symbol" or "regression"; it settles the metrics.
+    #: The kind of prediction: "classes", "binary", "next-symbol" or "regression". It determines the
+    #: metrics.
     task: str = "classes"
-    #: λ of the penalty (λ/2)‖w‖², handed to :meth:`update`.
+    #: λ of the penalty (λ/2)‖w‖². :meth:`update` receives it as ``local.l2``.
     l2: float = 0.0
 
     @property
     @abc.abstractmethod
     def num_params(self) -> int:
-        """Length of w."""
+        """The number of parameters, the length of w."""
 
     @abc.abstractmethod
     def init(self, rng: np.random.Generator) -> Array:
-        """w₀, from random numbers of the run's seed."""
+        """Returns the initial parameters w₀.
+
+        Args:
+            rng: A generator that depends on the seed of the run.
+        """
 
     @abc.abstractmethod
     def loss(self, params: Array, inputs: Array, targets: Array) -> tuple[float, Array]:
-        """The sum of the losses of some examples (256 of a device at most), and what is predicted for each: a class, or a
-        real number."""
+        """Returns the sum of the losses of some examples, and the prediction for each example.
+
+        Args:
+            params: The parameters w.
+            inputs: The inputs of at most 256 examples of a device.
+            targets: The targets of these examples.
+
+        Returns:
+            The sum of the losses, and an array of predictions: classes, or real numbers for a
+            regression.
+        """
 
     @abc.abstractmethod
     def update(self, params: Array, inputs: Array, targets: Array, local: Local) -> Array:
-        """w_k: what a device makes of w in a round."""
+        """Returns w_k, the parameters after the local update of a device.
+
+        Args:
+            params: The parameters w_t at the beginning of the round.
+            inputs: The inputs of all examples of the device.
+            targets: The targets of all examples of the device.
+            local: The parameters of the local update.
+        """
 
     def worker(self) -> Trainer:
-        """A trainer for one thread of several; this one, unless it keeps something that threads must not share."""
+        """Returns a trainer for one of several threads.
+
+        The default returns this object. Override it if the trainer has state that threads must not
+        share.
+        """
         return self
 
     def arrays(self, params: Array) -> dict[str, Array]:
-        """w by name, for :meth:`Track.arrays`."""
+        """Returns the parameters by name, for :meth:`Track.arrays`."""
         return {"params": params}
 
 
 class Bridge:
-    """What the Rust code calls: a trainer whose answers are checked."""
+    """An adapter through which the Rust code calls a trainer. It checks the return values."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -111,23 +141,24 @@ class Bridge:
         self.task = str(trainer.task)
 
     def worker(self) -> Bridge:
-        """For one thread."""
+        """Returns an adapter for one thread."""
         return Bridge(self._trainer.worker())
 
     def init(self, seed: int) -> Array:
-        """w₀."""
+        """Returns the initial parameters w₀."""
         start = self._trainer.init(np.random.Generator(np.random.PCG64(seed)))
         return self._vector("init", start)
 
     def score(self, params: Array, inputs: Array, targets: Array) -> tuple[float, list[float]]:
-        """The sum of the losses, and the sums of the task's metrics."""
+        """Returns the sum of the losses, and the sums that determine the metrics of the task."""
         answer = self._trainer.loss(params, inputs, targets)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise InvalidInput("loss must return (sum of the losses, predictions)")
         loss, predicted = float(answer[0]), np.asarray(answer[1])
         if predicted.shape != targets.shape:
             raise InvalidInput(
-                f"loss must predict as many as there are targets: {targets.shape}, got {predicted.shape}"
+                f"loss must return one prediction per target: expected shape {targets.shape}, "
+                f"got {predicted.shape}"
             )
         if self.task != "regression":
             return loss, [float((predicted != targets).sum()), 0.0, 0.0, 0.0]
@@ -143,15 +174,15 @@ class Bridge:
         targets: Array,
         local: tuple[Array, int, int, float, float, float, int],
     ) -> Array:
-        """w_k."""
+        """Returns w_k, the parameters after the local update."""
         order, period, batch, learning_rate, l2, proximal, seed = local
         plan = Local(learning_rate, batch, l2, proximal, seed, order, period)
         return self._vector("update", self._trainer.update(params, inputs, targets, plan))
 
-    def _vector(self, what: str, answer: Any) -> Array:
+    def _vector(self, method: str, answer: Any) -> Array:
         vector = np.ascontiguousarray(answer, dtype=np.float32)
         if vector.shape != (self.num_params,):
             raise InvalidInput(
-                f"{what} must return a vector of {self.num_params} params, got shape {vector.shape}"
+                f"{method} must return a vector of {self.num_params} params, got shape {vector.shape}"
             )
         return vector

@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions with the messages of the command."""
+"""The exceptions of the package. Their messages are those of the command ``deltafl``."""
 
 from __future__ import annotations
 
@@ -8,34 +8,41 @@ __all__ = ["Busy", "Error", "Interrupted", "InvalidInput", "TrainerError"]
 
 
 class Error(Exception):
-    """Something failed: a full disk, a damaged run folder."""
+    """The base class of all errors. Raised itself for failures such as a full disk."""
 
 
 class InvalidInput(Error, ValueError):
-    """Something that was given is wrong: an experiment, an array, a level θ."""
+    """An argument is invalid: an experiment, an array, a level θ."""
 
 
 class Busy(Error):
-    """Another process trains in the run folder."""
+    """Another process is training in the run folder."""
 
 
 class TrainerError(Error):
-    """A trainer raised an exception, which is the cause of this one; the message names the device.
+    """A trainer raised an exception, which is the ``__cause__`` of this one.
 
-    The run folder holds the last checkpoint: the same call with ``resume=True`` goes on from it.
+    The message names the device. The run folder contains the last checkpoint. The same call with
+    ``resume=True`` continues from it.
     """
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: the run ended after its round and was saved.
+    """The user pressed Ctrl-C. The run stopped after the current round and was saved.
 
-    Call again with ``resume=True`` to go on.
+    The same call with ``resume=True`` continues the run.
+
+    Attributes:
+        folder: The run folder.
+        seed: The seed that was being trained.
+        rounds: The number of finished rounds of that seed.
+        planned: The number of rounds in the experiment.
     """
 
     def __init__(self, folder: Path, seed: int, rounds: int, planned: int) -> None:
         super().__init__(
-            f"stopped after round {rounds} of {planned} of seed {seed}; nothing is lost: "
-            f"call again with resume=True to go on in {folder}"
+            f"stopped after round {rounds} of {planned} of seed {seed}; the run is saved: "
+            f"call again with resume=True to continue in {folder}"
         )
         self.folder = folder
         self.seed = seed

@@ -1,4 +1,4 @@
-"""Δ-FL as a strategy of Flower.
+"""Δ-FL as a strategy for Flower.
 
 .. code-block:: python
 
@@ -11,12 +11,17 @@
         strategy.models["theta=0.5"]                 # the arrays of a level
 
     @client_app.query()
-    def query(message, context):                     # F_k(w): a forward pass over the client's examples
+    def query(message, context):                     # F_k(w): the mean loss over the examples
         return answer(message, loss=mean_loss, examples=len(dataset))
 
-In a round the strategy draws a cohort as Flower's ``FedAvg`` does, asks it for its losses with ``query`` messages, finds the
-threshold η = Q(θ) and lets the clients train whose loss is η or more. The new model is their weighted mean. θ is the mass that
-is kept: θ = 1 asks for no losses and is FedAvg.
+A round has the following steps:
+
+1. The strategy samples a cohort, like Flower's ``FedAvg``.
+2. It requests the losses of the cohort with ``query`` messages.
+3. It computes the threshold η = Q(θ).
+4. The clients with a loss of at least η train. The new model is the weighted mean of their models.
+
+θ is the mass that is kept. θ = 1 is FedAvg and requests no losses.
 """
 
 from __future__ import annotations
@@ -36,31 +41,38 @@ from .errors import InvalidInput
 
 try:
     from flwr.supercore import log
-except ImportError:  # pragma: no cover - where other versions have it
+except ImportError:  # pragma: no cover - the location in other versions
     from flwr.common.logger import log
 
 __all__ = ["DeltaFL", "answer", "is_in_tail", "level"]
 
-#: Losses within this of η, relatively, are η: two sums of the same losses may differ in their last digit.
+#: Losses whose relative distance to η is below this are equal to η. Two sums of the same losses may
+#: differ in their last digit.
 _ROUNDING = 1e-12
 
 
 def level(theta: float) -> str:
-    """What the model of a level is called: ``theta=0.5``."""
+    """Returns the name of the model of a level: ``theta=0.5``."""
     return f"theta={theta:g}"
 
 
 def answer(message: Message, *, loss: float, examples: int) -> Message:
-    """The answer of a client to a ``query`` of :class:`DeltaFL`: its mean loss at the arrays of the message.
+    """Returns the reply of a client to a ``query`` message of :class:`DeltaFL`.
 
-    With ``quantile="open"`` the loss itself is answered, with ``"histogram"`` the examples of the client in the bin of its loss.
+    With ``quantile="open"`` the reply contains the loss. With ``"histogram"`` it contains a
+    histogram with the client's number of examples in the bin of its loss.
+
+    Args:
+        message: The query.
+        loss: The mean loss of the client at the arrays of the message.
+        examples: The number of examples of the client.
     """
     config = next(iter(message.content.config_records.values()))
     if config.get("deltafl-ask") != "histogram":
         metrics = MetricRecord({"loss": float(loss), "num-examples": int(examples)})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
     edges = np.asarray(cast("list[float]", config["deltafl-edges"]))
-    # A bin for what lies below the first edge, and one for what lies above the last.
+    # The first bin is below the first edge, and the last bin is above the last edge.
     counts = np.zeros(len(edges) + 1)
     if np.isfinite(loss):
         counts[int(np.searchsorted(edges, loss, side="right"))] = examples
@@ -69,10 +81,15 @@ def answer(message: Message, *, loss: float, examples: int) -> Message:
 
 
 def is_in_tail(message: Message, *, loss: float) -> bool:
-    """Whether a client that was asked to train belongs to the tail.
+    """Returns True if a client that received a ``train`` message belongs to the tail.
 
-    With ``quantile="open"`` nobody else is asked; with ``"histogram"`` the client decides by η, which the message holds. One
-    outside of the tail answers with the arrays as they came and ``num-examples`` 0.
+    With ``quantile="open"`` only clients of the tail receive the message. With ``"histogram"`` the
+    client compares its loss with η, which the message contains. A client outside the tail must
+    reply with the received arrays and ``num-examples`` 0.
+
+    Args:
+        message: The ``train`` message.
+        loss: The mean loss of the client at the arrays of the message.
     """
     config = next(iter(message.content.config_records.values()))
     eta = config.get("deltafl-eta")
@@ -80,15 +97,24 @@ def is_in_tail(message: Message, *, loss: float) -> bool:
 
 
 class DeltaFL(FedAvg):
-    """A model per conformity level θ, trained by the clients that the model serves worst.
+    """A strategy that trains one model per conformity level θ on the clients with large losses.
 
-    ``theta`` is a level or several; each has a model in :attr:`models`, by :func:`level`, and the first is the one that
-    Flower's ``Result`` holds. Several levels share cohorts. Other keywords are those of ``FedAvg``.
+    All levels share the cohorts. :attr:`models` contains the model of each level under the name
+    that :func:`level` returns. Flower's ``Result`` contains the model of the first level.
 
-    ``quantile="open"`` asks for losses, one per client. ``"histogram"`` asks for histograms of them, ``passes`` times with
-    ``bins`` bins, each pass inside the bin that holds the quantile, and needs their sum only: it discloses no more than
-    sums where an aggregation that hides the summands adds them up. Flower's own transport shows the server every reply;
-    the deployed server of Δ-FL does not.
+    With ``quantile="open"`` each client reports its loss. With ``"histogram"`` each client reports
+    a histogram, and the strategy uses only the sum of the histograms. Each pass refines the bin
+    that contains the quantile. The histograms hide individual losses only if a secure aggregation
+    computes the sum. Flower's own transport shows every reply to the server. The deployed server
+    of Δ-FL does not.
+
+    Args:
+        theta: One level in (0, 1], or several different levels.
+        quantile: The method that finds the threshold η: "open" or "histogram".
+        bins: The number of bins of a histogram.
+        passes: The number of histograms per round.
+        timeout: The time limit for the replies to a query, in seconds.
+        **fedavg: The keywords of Flower's ``FedAvg``.
     """
 
     def __init__(
@@ -104,22 +130,22 @@ class DeltaFL(FedAvg):
         super().__init__(**fedavg)
         levels = [theta] if isinstance(theta, (int, float)) else list(theta)
         if not levels or len(set(levels)) != len(levels):
-            raise InvalidInput("theta is a level in (0, 1], or several that differ")
+            raise InvalidInput("theta must be one level in (0, 1], or several different levels")
         for value in levels:
             superquantile([0.0], value)
         if quantile not in ("open", "histogram"):
-            raise InvalidInput('quantile is "open" or "histogram"')
+            raise InvalidInput('quantile must be "open" or "histogram"')
         if bins < 2 or passes < 1:
-            raise InvalidInput("a histogram has 2 bins or more, and 1 pass or more")
+            raise InvalidInput("a histogram requires at least 2 bins and at least 1 pass")
         self.levels = {level(value): float(value) for value in levels}
-        #: The arrays of every level, by its name.
+        #: The arrays of every level, by the name of the level.
         self.models: dict[str, ArrayRecord] = {}
-        #: η of every level and round where one was found.
+        #: η by the name of the level and by round. Rounds in which no η was found are missing.
         self.etas: dict[str, dict[int, float]] = {name: {} for name in self.levels}
         self._private, self._bins, self._passes, self._timeout = quantile == "histogram", bins, passes, timeout
 
     def summary(self) -> None:
-        """Logs what the strategy is."""
+        """Logs the parameters of the strategy."""
         super().summary()
         log(INFO, "\t└──> Δ-FL: %s (%s)", ", ".join(self.levels), "histogram" if self._private else "open")
 
@@ -130,7 +156,7 @@ class DeltaFL(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Asks the cohort for its losses, and the tail of every level for its updates."""
+        """Requests the losses of the cohort, and returns the ``train`` messages of every level."""
         if not self.models:
             self.models = dict.fromkeys(self.levels, arrays)
         self.models[self._first] = arrays
@@ -151,9 +177,12 @@ class DeltaFL(FedAvg):
     def _tails(
         self, server_round: int, nodes: list[int], grid: Grid
     ) -> dict[str, tuple[list[int], float | None]]:
-        """Who trains for each level, and η where the clients decide it."""
+        """Returns the nodes that receive a ``train`` message for each level.
+
+        The second value is η if the clients decide whether they belong to the tail, otherwise None.
+        """
         tails: dict[str, tuple[list[int], float | None]] = {}
-        known: dict[int, dict[int, tuple[float, float]]] = {}
+        losses_by_model: dict[int, dict[int, tuple[float, float]]] = {}
         for name, theta in self.levels.items():
             if theta == 1.0:
                 tails[name] = (nodes, None)
@@ -163,12 +192,12 @@ class DeltaFL(FedAvg):
                 eta = self._histogram_eta(server_round, name, theta, nodes, grid)
                 tails[name] = (nodes, eta)
             else:
-                # Levels that stand at the same arrays share the losses.
-                if id(model) not in known:
-                    known[id(model)] = self._losses(server_round, name, nodes, grid)
-                losses = known[id(model)]
+                # Levels with the same arrays share the losses.
+                if id(model) not in losses_by_model:
+                    losses_by_model[id(model)] = self._losses(server_round, name, nodes, grid)
+                losses = losses_by_model[id(model)]
                 if not losses:
-                    log(INFO, "%s: no client answered with a loss; the round moves nothing", name)
+                    log(INFO, "%s: no client reported a loss; the model does not change", name)
                     continue
                 values, weights = zip(*losses.values())
                 eta = quantile(values, theta, weights)
@@ -182,7 +211,7 @@ class DeltaFL(FedAvg):
     def _ask(
         self, name: str, nodes: list[int], grid: Grid, ask: dict[str, Any]
     ) -> dict[int, MetricRecord]:
-        """The metrics with which the clients answer a query."""
+        """Sends a query to the nodes and returns the metrics of the replies."""
         record = RecordDict(
             {self.arrayrecord_key: self.models[name], self.configrecord_key: ConfigRecord(ask)}
         )
@@ -193,21 +222,21 @@ class DeltaFL(FedAvg):
                 log(INFO, "query: node %d failed: %s", reply.metadata.src_node_id, reply.error.reason)
                 continue
             answers[reply.metadata.src_node_id] = next(iter(reply.content.metric_records.values()))
-        # In the order of the cohort: sums do not depend on who was faster.
+        # In the order of the cohort, so that sums do not depend on the order of the replies.
         return {node: answers[node] for node in nodes if node in answers}
 
     def _losses(
         self, server_round: int, name: str, nodes: list[int], grid: Grid
     ) -> dict[int, tuple[float, float]]:
-        """Loss and weight of every client that has a finite one."""
+        """Returns the loss and the weight of every client with a finite loss."""
         ask = {"server-round": server_round, "deltafl-ask": "loss"}
         answers = self._ask(name, nodes, grid, ask)
         losses: dict[int, tuple[float, float]] = {}
         for node, metrics in answers.items():
             if "loss" not in metrics or self.weighted_by_key not in metrics:
                 raise InvalidInput(
-                    f'node {node} answered the query without "loss" and "{self.weighted_by_key}": '
-                    "answer it with deltafl.flower.answer"
+                    f'node {node} replied to the query without "loss" or "{self.weighted_by_key}": '
+                    "create the reply with deltafl.flower.answer"
                 )
             loss, weight = _number(metrics["loss"]), _number(metrics[self.weighted_by_key])
             if np.isfinite(loss) and weight > 0:
@@ -217,7 +246,10 @@ class DeltaFL(FedAvg):
     def _histogram_eta(
         self, server_round: int, name: str, theta: float, nodes: list[int], grid: Grid
     ) -> float | None:
-        """η from sums of histograms: the lower edge of the bin that holds the quantile, a bin inside a bin."""
+        """Returns η from sums of histograms: the lower edge of the bin that contains the quantile.
+
+        Each pass divides the bin of the previous pass.
+        """
         edges = np.geomspace(1e-6, 1e3, self._bins)
         above, eta = 0.0, None
         for _ in range(self._passes):
@@ -228,12 +260,12 @@ class DeltaFL(FedAvg):
             total = np.sum([np.asarray(metrics["histogram"]) for metrics in answers.values()], axis=0)
             if not total.sum():
                 return None
-            # The mass from each bin on; the last bin from which θ of it lies.
+            # The mass in each bin and all higher bins, and the highest bin with at least θ of it.
             from_bin = total[::-1].cumsum()[::-1]
             wanted = theta * from_bin[0]
             at = int(np.flatnonzero(from_bin >= wanted * (1 - _ROUNDING))[-1])
             if at == 0:
-                # Below the first edge nothing is told apart: everybody counts.
+                # Losses below the first edge are not distinguished: all clients belong to the tail.
                 return 0.0
             eta, above = float(edges[at - 1]), from_bin[at]
             upper = edges[at] if at < len(edges) else edges[-1] * 1e3
@@ -244,7 +276,7 @@ class DeltaFL(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The weighted mean of every level's tail."""
+        """Computes the weighted mean of the models of every level's tail."""
         metrics = MetricRecord()
         for name, of_level in _by_level(replies).items():
             valid, _ = self._check_and_log_replies(of_level, is_train=True)
@@ -253,8 +285,8 @@ class DeltaFL(FedAvg):
             if not contents:
                 continue
             self.models[name] = self._mean(contents)
-            told = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
-            for key, value in told.items():
+            aggregated = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+            for key, value in aggregated.items():
                 metrics[self._named(name, key)] = value
             metrics[self._named(name, "tail")] = len(contents)
         return self.models.get(self._first), metrics
@@ -277,7 +309,7 @@ class DeltaFL(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The same clients evaluate every level."""
+        """Returns the ``evaluate`` messages. The same clients evaluate every level."""
         drawn = super().configure_evaluate(server_round, arrays, config, grid)
         nodes = [message.metadata.dst_node_id for message in drawn]
         messages: list[Message] = []
@@ -289,15 +321,19 @@ class DeltaFL(FedAvg):
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Of every level the weighted mean of each metric, and its median, 90th percentile and superquantile over clients."""
+        """Aggregates the metrics of every level over the clients.
+
+        The result contains the weighted mean, the median and the 90th percentile of each metric,
+        and the superquantile of the loss.
+        """
         metrics = MetricRecord()
         for name, of_level in _by_level(replies).items():
             valid, _ = self._check_and_log_replies(of_level, is_train=False)
             if not valid:
                 continue
             contents = [message.content for message in valid]
-            told = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
-            for key, value in told.items():
+            aggregated = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
+            for key, value in aggregated.items():
                 metrics[self._named(name, key)] = value
                 if isinstance(value, list):
                     continue
@@ -312,7 +348,7 @@ class DeltaFL(FedAvg):
         return metrics if len(metrics) else None
 
     def _named(self, name: str, key: str) -> str:
-        """A metric of a level; the name of the level stands before it where there are several."""
+        """Returns the key of a metric. With several levels it starts with the name of the level."""
         return key if len(self.levels) == 1 else f"{name}/{key}"
 
 
@@ -325,7 +361,7 @@ def _number(value: Any) -> float:
 
 
 def _by_level(replies: Iterable[Message]) -> dict[str, list[Message]]:
-    """The replies of every level, each in the order of the nodes."""
+    """Groups the replies by level, and sorts each group by node."""
     levels: dict[str, list[Message]] = {}
     for reply in replies:
         levels.setdefault(reply.metadata.group_id, []).append(reply)

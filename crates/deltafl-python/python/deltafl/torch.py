@@ -1,4 +1,4 @@
-"""PyTorch: modules as trainers of the round loop, and the superquantile with a gradient."""
+"""PyTorch support: a trainer for modules, and a differentiable superquantile."""
 
 from __future__ import annotations
 
@@ -19,30 +19,40 @@ from .errors import InvalidInput
 
 __all__ = ["Module", "superquantile"]
 
-#: From the output of the module and the targets of a batch to the mean loss.
+#: Maps the output of the module and the targets of a batch to the mean loss.
 Loss = Callable[[Any, Any], Any]
-#: From the parameters and the local update to an optimiser.
+#: Maps the parameters and the local update to an optimiser.
 Optimizer = Callable[[list[Any], Local], torch.optim.Optimizer]
 
 
 class Module(Trainer):
-    """Trains any ``torch.nn.Module`` as the local update of a device.
+    """A trainer for any ``torch.nn.Module``.
 
-    ``loss(output, target)`` is the mean loss of a batch, by default the cross-entropy. ``shape`` is the shape of one input
-    (``(1, 28, 28)``); without it a batch is a matrix. A step is plain SGD with the learning rate of the run, its l2 and the
-    proximal term of the algorithm; ``optimizer=lambda params, local: torch.optim.Adam(params, lr=local.learning_rate)``
-    makes another one for every device and round, and then l2 and the proximal term are added to the gradient.
+    **Parameters.** w contains the parameters in the order of ``named_parameters``, followed by the
+    averaged buffers. Parameters that do not require a gradient are treated as buffers.
 
-    **w** is the parameters in the order of ``named_parameters``, and behind them the buffers: with ``buffers="average"``
-    floating-point buffers (the running mean and variance of a batch norm) travel and are averaged as parameters are, without
-    l2 and proximal term; with ``"fixed"`` they stay what the module was given with. Buffers of whole numbers (batches
-    counted) always stay. Parameters that require no gradient are buffers.
+    **Buffers.** With ``buffers="average"`` the floating-point buffers, such as the running mean of
+    a batch norm, are averaged like parameters, but without l2 and proximal term. With ``"fixed"``
+    they keep the values of ``net``. Integer buffers, such as batch counters, are always fixed.
 
-    **Start.** ``init="keep"`` starts every seed at the parameters that the module has now; ``"reset"`` calls
-    ``reset_parameters`` of every layer, with torch seeded from the seed of the run.
+    **Random numbers**, for example of a dropout layer, are seeded with the device, the round and
+    the seed of the run. Two runs on one machine compute bitwise equal parameters if the kernels
+    are deterministic.
 
-    **Random numbers** of a dropout come from a seed of device, round and run: two runs on one machine agree to the bit,
-    given deterministic kernels. ``device`` is the CPU or a GPU: a GPU where there is one, unless it is named.
+    Args:
+        net: The module. The trainer copies it.
+        loss: A function ``loss(output, target)`` that returns the mean loss of a batch. The default
+            depends on the task; for classes it is the cross-entropy.
+        shape: The shape of one input, such as ``(1, 28, 28)``. Without it a batch is a matrix.
+        task: The kind of prediction, which determines the metrics.
+        l2: λ of the penalty (λ/2)‖w‖².
+        buffers: The treatment of floating-point buffers: "average" or "fixed".
+        init: "keep" starts every seed from the current parameters of ``net``. "reset" calls
+            ``reset_parameters`` of every layer, with torch seeded with the seed of the run.
+        optimizer: A function that returns the optimiser of a device for one round, such as
+            ``lambda params, local: torch.optim.Adam(params, lr=local.learning_rate)``. The
+            gradient includes l2 and the proximal term. The default is plain SGD.
+        device: The torch device. The default is a GPU if one is available, otherwise the CPU.
     """
 
     def __init__(
@@ -59,7 +69,7 @@ class Module(Trainer):
         device: str | torch.device | None = None,
     ) -> None:
         if buffers not in ("average", "fixed") or init not in ("keep", "reset"):
-            raise InvalidInput('buffers is "average" or "fixed", init is "keep" or "reset"')
+            raise InvalidInput('buffers must be "average" or "fixed", init must be "keep" or "reset"')
         self.task, self.l2 = task, l2
         self._loss, self._is_default = loss or _default_loss(task), loss is None
         self._shape, self._optimizer, self._init = shape, optimizer, init
@@ -79,7 +89,7 @@ class Module(Trainer):
         }
         self._tensors = {name: self._find(name) for name in [*self._trained, *self._carried]}
         self._num_params = sum(value.numel() for value in self._tensors.values())
-        #: Whether an update draws random numbers; None before the first.
+        #: Whether an update draws random numbers. None before the first update.
         self._draws: bool | None = None
 
     def _find(self, name: str) -> Any:
@@ -88,13 +98,13 @@ class Module(Trainer):
 
     @property
     def num_params(self) -> int:
-        """Length of w."""
+        """The number of parameters, the length of w."""
         return self._num_params
 
     def init(self, rng: np.random.Generator) -> NDArray[Any]:
-        """w₀."""
+        """Returns the initial parameters w₀."""
         if self._init == "reset":
-            with _TURNS.alone(), _seeded(int(rng.integers(2**63))):
+            with _RNG_LOCK.exclusive(), _seeded(int(rng.integers(2**63))):
                 for layer in self._net.modules():
                     reset = getattr(layer, "reset_parameters", None)
                     if callable(reset):
@@ -102,7 +112,7 @@ class Module(Trainer):
         return self._store()
 
     def worker(self) -> Module:
-        """A copy of the module, for one thread."""
+        """Returns a trainer with its own copy of the module, for one thread."""
         return Module._copied(self)
 
     @classmethod
@@ -135,13 +145,13 @@ class Module(Trainer):
     def loss(
         self, params: NDArray[Any], inputs: NDArray[Any], targets: NDArray[Any]
     ) -> tuple[float, NDArray[Any]]:
-        """The sum of the losses, and the predictions."""
+        """Returns the sum of the losses, and the predictions."""
         self._load(params)
         self._net.eval()
         wanted = self._targets(targets)
         output = self._net(self._batch(inputs))
         if self._is_default:
-            # In double precision, so that devices whose losses are equal (all of them, at w = 0) are told to be.
+            # Double precision, so that equal losses compare as equal. At w = 0 all losses are equal.
             exact = wanted.double() if wanted.is_floating_point() else wanted
             total = float(self._loss(output.double(), exact)) * len(targets)
         else:
@@ -159,17 +169,18 @@ class Module(Trainer):
     def update(
         self, params: NDArray[Any], inputs: NDArray[Any], targets: NDArray[Any], local: Local
     ) -> NDArray[Any]:
-        """Epochs or steps of SGD."""
+        """Returns w_k after the steps of SGD or of the optimiser."""
         if self._draws is False:
-            # Threads share torch's random numbers. A module that draws none runs beside others; should it draw after all, the
-            # update is made again where nobody else draws.
-            with _TURNS.beside_others():
+            # Threads share the random number generator of torch. A module that draws no random
+            # numbers runs concurrently with others. If it does draw some, the update is repeated
+            # with exclusive access.
+            with _RNG_LOCK.shared():
                 before = _random_state()
                 updated = self._updated(params, inputs, targets, local)
                 self._draws = _random_state() != before
             if not self._draws:
                 return updated
-        with _TURNS.alone(), _seeded(local.seed):
+        with _RNG_LOCK.exclusive(), _seeded(local.seed):
             before = _random_state()
             updated = self._updated(params, inputs, targets, local)
             self._draws = bool(self._draws) or _random_state() != before
@@ -204,8 +215,8 @@ class Module(Trainer):
         if local.l2:
             torch._foreach_add_(gradient, weights, alpha=local.l2)
         if centre is not None:
-            away = torch._foreach_sub(weights, centre)
-            torch._foreach_add_(gradient, away, alpha=local.proximal)
+            distance = torch._foreach_sub(weights, centre)
+            torch._foreach_add_(gradient, distance, alpha=local.proximal)
         if optimizer is None:
             torch._foreach_add_(weights, gradient, alpha=-local.learning_rate)
             return
@@ -214,7 +225,7 @@ class Module(Trainer):
         optimizer.step()
 
     def arrays(self, params: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """The state of the module, by name."""
+        """Returns the state dict of the module as numpy arrays."""
         self._load(np.array(params, dtype=np.float32))
         return {
             name: np.array(value.detach().cpu().numpy())
@@ -232,43 +243,47 @@ def _default_loss(task: str) -> Loss:
     return torch.nn.functional.cross_entropy
 
 
-class _Turns:
-    """Who may use the random numbers of the process: one that draws them alone, or any number that draw none."""
+class _RngLock:
+    """A readers-writer lock for the global random number generators of the process.
+
+    An update that draws random numbers takes it exclusively. Any number of updates that draw none
+    share it. Waiting exclusive users have priority.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._beside, self._waiting, self._alone = 0, 0, False
+        self._sharing, self._waiting, self._exclusive = 0, 0, False
 
     @contextmanager
-    def beside_others(self) -> Iterator[None]:
+    def shared(self) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._alone and not self._waiting)
-            self._beside += 1
+            self._changed.wait_for(lambda: not self._exclusive and not self._waiting)
+            self._sharing += 1
         try:
             yield
         finally:
             with self._changed:
-                self._beside -= 1
+                self._sharing -= 1
                 self._changed.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         with self._changed:
             self._waiting += 1
             try:
-                self._changed.wait_for(lambda: not self._alone and not self._beside)
+                self._changed.wait_for(lambda: not self._exclusive and not self._sharing)
             finally:
                 self._waiting -= 1
-            self._alone = True
+            self._exclusive = True
         try:
             yield
         finally:
             with self._changed:
-                self._alone = False
+                self._exclusive = False
                 self._changed.notify_all()
 
 
-_TURNS = _Turns()
+_RNG_LOCK = _RngLock()
 
 
 def _random_state() -> tuple[object, ...]:
@@ -277,7 +292,7 @@ def _random_state() -> tuple[object, ...]:
 
 
 class _seeded:
-    """Torch's and Python's global random numbers seeded inside, and as they were outside."""
+    """Seeds the global random number generators of torch and Python, and restores them on exit."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed % 2**63
@@ -297,7 +312,7 @@ class _seeded:
 
 
 class _Superquantile(torch.autograd.Function):
-    """S(θ) or its smoothing: its gradient by the losses is a mixture of the devices."""
+    """S(θ) or its smoothing. The gradient by the losses is a mixture of the devices."""
 
     @staticmethod
     def forward(ctx: Any, losses: Any, theta: float, nu: float, weights: Any) -> Any:
@@ -319,9 +334,17 @@ class _Superquantile(torch.autograd.Function):
 
 
 def superquantile(losses: Any, theta: float, nu: float = 0.0, weights: Any | None = None) -> Any:
-    """The superquantile of a tensor of losses, to be minimised: ``superquantile(losses, 0.1).backward()``.
+    """Returns the superquantile of a tensor of losses, with a gradient.
 
-    With ν = 0 its gradient is the worst-case mixture, a subgradient where losses tie; with ν > 0 it is smoothed and
-    differentiable everywhere. θ = 1 is the mean.
+    Use it as an objective: ``superquantile(losses, 0.1).backward()``.
+
+    With ν = 0 the gradient is the worst-case mixture, which is a subgradient if losses are equal.
+    With ν > 0 the function is smoothed and differentiable everywhere.
+
+    Args:
+        losses: The losses of the devices.
+        theta: The mass to keep, in (0, 1]. 1 is the mean.
+        nu: The amount of smoothing ν.
+        weights: The weights of the devices. The default is equal weights.
     """
     return _Superquantile.apply(losses, theta, nu, weights)  # type: ignore[no-untyped-call]

@@ -1,9 +1,8 @@
-//! Random deviations of the server: messages that are left out, repeated, reordered, put in place of others,
-//! or different for each device. However it goes, shares of both kinds of one device never meet.
+//! Random deviations of the server: messages that are omitted, repeated, reordered, replaced, or
+//! different for each device. The server must never obtain t shares of both secrets of one device.
 //!
-//! Each run starts from a clone of honest devices after one of three stages, so that most runs cost no key
-//! set-up, and drives them to the end through messages that are mostly plausible: what is absurd ends a run
-//! early and finds nothing.
+//! Each run starts from a clone of honest devices after one of three stages, so that most runs need
+//! no key set-up. Most messages are plausible, because implausible ones end a run early.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,25 +13,25 @@ use prost::bytes::Bytes;
 use rand_core::{Rng, SeedableRng};
 
 use super::{CONTEXT, LEN, Loot, SESSION, Scene, ZERO, truth};
-use crate::device::{Adversary, Device, Enrolment, Policy};
-use crate::graph::{Colluding, GraphRule};
-use crate::identity::{DeviceId, Identity, Roster};
-use crate::mask::Suite;
+use crate::device::{AdversaryModel, DevicePolicy, DeviceRound, Participant};
+use crate::graph::{CollusionBound, GraphRule};
+use crate::identity::{DeviceId, KeyRoster, SigningIdentity};
+use crate::mask::MaskSuite;
 use crate::message::{DeviceBody, DeviceSet, KeyBundle, SecretKind, ServerBody, ServerMessage};
 use crate::params::{RoundId, RoundParams};
 use crate::ring::Ring;
-use crate::transcript::{Digest, Transcript};
+use crate::transcript::{RoundTranscript, Sha256Digest};
 
 const N: u32 = 5;
 const ROUND: RoundId = RoundId { session: SESSION, round: 1 };
 
-/// Devices on their way, and what each was shown.
+/// Devices in progress, and the messages that each has received.
 #[derive(Clone)]
 struct Play {
-    header: Digest,
+    header: Sha256Digest,
     threshold: usize,
-    devices: BTreeMap<DeviceId, Device>,
-    identities: BTreeMap<DeviceId, Arc<Identity>>,
+    devices: BTreeMap<DeviceId, DeviceRound>,
+    identities: BTreeMap<DeviceId, Arc<SigningIdentity>>,
     bundles: BTreeMap<DeviceId, KeyBundle>,
     boxes: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
     shown_keys: BTreeMap<DeviceId, BTreeMap<DeviceId, KeyBundle>>,
@@ -59,30 +58,42 @@ fn shuffled(rng: &mut ChaCha20Rng) -> Vec<DeviceId> {
     order
 }
 
-/// All devices, less a few at random.
+/// Returns all devices except a few at random.
 fn subset(rng: &mut ChaCha20Rng, of: &DeviceSet) -> DeviceSet {
     of.iter().filter(|_| !one_in(rng, 5)).collect()
 }
 
 impl Play {
-    /// Devices that have advertised their keys.
-    fn joined(rule: GraphRule, adversary: Adversary) -> Self {
+    /// Creates devices that have advertised their keys.
+    fn joined(rule: GraphRule, adversary: AdversaryModel) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(3);
-        let identities: BTreeMap<DeviceId, Arc<Identity>> =
-            ids().into_iter().map(|id| (id, Arc::new(Identity::generate(id, &mut rng)))).collect();
-        let mut roster = Roster::new();
+        let identities: BTreeMap<DeviceId, Arc<SigningIdentity>> =
+            ids().into_iter().map(|id| (id, Arc::new(SigningIdentity::generate(id, &mut rng)))).collect();
+        let mut roster = KeyRoster::new();
         for (&id, identity) in &identities {
             roster.add(id, &identity.public()).expect("distinct");
         }
         let roster = Arc::new(roster);
-        let params =
-            RoundParams { id: ROUND, suite: Suite::default(), cohort: N, graph: rule, slots: 1, draw: None };
-        let policy =
-            Policy { min_members: 2, adversary, max_len: LEN, patience: Duration::MAX, max_left_out: None };
+        let params = RoundParams {
+            id: ROUND,
+            suite: MaskSuite::default(),
+            cohort: N,
+            graph: rule,
+            slots: 1,
+            draw: None,
+        };
+        let policy = DevicePolicy {
+            min_members: 2,
+            adversary,
+            max_len: LEN,
+            patience: Duration::MAX,
+            max_left_out: None,
+        };
         let (mut devices, mut bundles) = (BTreeMap::new(), BTreeMap::new());
         for (&id, identity) in &identities {
-            let mut enrolment = Enrolment::new(Arc::clone(identity), Arc::clone(&roster), SESSION, policy);
-            let mut device = enrolment.join(&params, ZERO, &mut rng).expect("within the policy");
+            let mut participant =
+                Participant::new(Arc::clone(identity), Arc::clone(&roster), SESSION, policy);
+            let mut device = participant.join(&params, ZERO, &mut rng).expect("within the policy");
             let Some(DeviceBody::Advertise(bundle)) = device.poll_transmit().map(|message| message.body)
             else {
                 panic!("a device advertises first");
@@ -136,7 +147,7 @@ impl Play {
             if !honest && one_in(rng, 3) {
                 let victim = pick(rng, &ids());
                 match boxes.remove(&victim) {
-                    // In the name of another.
+                    // In the name of another device.
                     Some(sealed) if one_in(rng, 2) => drop(boxes.insert(pick(rng, &ids()), sealed)),
                     _ => {}
                 }
@@ -164,7 +175,7 @@ impl Play {
         }
     }
 
-    /// Different survivors for different devices, signatures of all sorts, and what shares that yields.
+    /// Shows different survivors to different devices with various signatures, and collects shares.
     fn unmask(&mut self, rng: &mut ChaCha20Rng, colluding: &BTreeSet<DeviceId>) -> Loot {
         let mut loot = Loot { threshold: self.threshold, ..Loot::default() };
         for &spy in colluding {
@@ -220,26 +231,26 @@ impl Play {
         loot
     }
 
-    /// A colluding device signs whatever another was shown.
+    /// A colluding device signs any view.
     fn forge(&self, spy: DeviceId, shown_to: DeviceId, view: &DeviceSet) -> [u8; 64] {
         let all: DeviceSet = ids().into_iter().collect();
         let keys = self.shown_keys.get(&shown_to).unwrap_or(&self.bundles);
         let active = self.shown_active.get(&shown_to).unwrap_or(&all);
-        let transcript = Transcript::new(&self.header, keys).with_slot(&Scene::spec(), active, view);
+        let transcript = RoundTranscript::new(&self.header, keys).with_slot(&Scene::spec(), active, view);
         self.identities[&spy].sign(&transcript.attestation())
     }
 }
 
-/// Runs that answered with shares, and runs that opened somebody.
+/// The numbers of runs that revealed shares and that opened a device.
 #[derive(Debug, Default)]
 struct Tally {
     answered: usize,
     opened: usize,
 }
 
-/// Of every 25 runs one deviates from the keys on, four from the opening of the slot, the others from the
-/// survivors.
-fn play(runs: u32, rule: GraphRule, adversary: Adversary) -> Tally {
+/// Of every 25 runs, one deviates from the keys on, four from the opening of the slot, and the
+/// others from the survivors.
+fn play(runs: u32, rule: GraphRule, adversary: AdversaryModel) -> Tally {
     let mut rng = ChaCha20Rng::seed_from_u64(77);
     let joined = Play::joined(rule, adversary);
     let mut shared = joined.clone();
@@ -275,19 +286,19 @@ fn play(runs: u32, rule: GraphRule, adversary: Adversary) -> Tally {
 }
 
 #[test]
-fn ten_thousand_random_deviations_never_gather_both_secrets_of_a_device() {
-    let gamma = Colluding::Devices(1);
+fn ten_thousand_random_deviations_never_reveal_both_secrets_of_a_device() {
+    let gamma = CollusionBound::Devices(1);
     let delta = crate::graph::Permille::default();
-    let tally = play(10_000, GraphRule::Active { gamma, delta }, Adversary::Active { gamma });
+    let tally = play(10_000, GraphRule::Active { gamma, delta }, AdversaryModel::Active { gamma });
     assert_eq!(tally.opened, 0);
-    assert!(tally.answered > 1000, "the deviations must not all be absurd: {tally:?}");
+    assert!(tally.answered > 1000, "most deviations must be plausible: {tally:?}");
 }
 
 #[test]
-fn the_same_deviations_open_devices_when_the_threshold_is_no_majority() {
-    // What the check on the threshold is for: with t = 2 of five, a split view is all it takes.
-    let gamma = Colluding::Devices(1);
-    let curious = Adversary::HonestButCurious { gamma, delta: crate::graph::Permille::default() };
+fn the_same_deviations_open_devices_if_the_threshold_is_no_majority() {
+    // The reason for the check of the threshold: with t = 2 of five, a split view suffices.
+    let gamma = CollusionBound::Devices(1);
+    let curious = AdversaryModel::HonestButCurious { gamma, delta: crate::graph::Permille::default() };
     let tally = play(500, GraphRule::Full { threshold: 2 }, curious);
     assert!(tally.opened > 50, "{tally:?}");
 }

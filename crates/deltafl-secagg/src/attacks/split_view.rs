@@ -1,5 +1,6 @@
-//! The split view: some devices are told that the victim dropped out, the others that it survived. With t
-//! shares of its mask key from the ones and t of its seed from the others, the server reads its input.
+//! The split-view attack: the server tells some devices that the victim dropped out, and others
+//! that it survived. With t shares of its deposit key and t of its seed, the server recovers its
+//! input.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +12,8 @@ use crate::graph::{Graph, GraphRule};
 use crate::identity::DeviceId;
 use crate::message::DeviceSet;
 
-/// Who is told what: the `left` devices before the victim in the ring, that it dropped out; the others, itself
-/// included, that it survived.
+/// Returns the view of each device: the `left` devices before the victim in the ring see it as
+/// dropped out, the others and the victim itself see it as surviving.
 fn views(graph: &Graph, members: &DeviceSet, victim: DeviceId, left: usize) -> BTreeMap<DeviceId, DeviceSet> {
     let without: DeviceSet = members.iter().filter(|&id| id != victim).collect();
     let ring = ring_from(graph, victim);
@@ -22,21 +23,22 @@ fn views(graph: &Graph, members: &DeviceSet, victim: DeviceId, left: usize) -> B
     ring.iter().enumerate().map(told).collect()
 }
 
-/// Carries the attack out; whether the victim's input came out.
+/// Performs the attack and returns true if the server recovers the victim's input.
 fn attack(scene: &Scene, victim: DeviceId, left: usize, colluding: &BTreeSet<DeviceId>) -> bool {
     let views = views(&scene.graph, &scene.members(), victim, left);
     let loot = scene.play(&views, colluding);
     let predicted = Outcome::predict(&scene.graph, victim, left, colluding);
     let opened = scene.read(victim, &loot);
-    assert_eq!(opened.is_some(), predicted.opens(&scene.graph), "what the count says, the devices do");
+    assert_eq!(opened.is_some(), predicted.opens(&scene.graph), "the devices behave as predicted");
     if let Some(input) = opened {
-        assert_eq!(input, truth(victim), "the masks come off");
+        assert_eq!(input, truth(victim), "the masks are removed correctly");
         return true;
     }
     false
 }
 
-/// The attack counted out: who finds t signatures on its view, and what shares of the victim that yields.
+/// The predicted outcome: the devices that find t signatures on their view, and the resulting
+/// shares.
 struct Outcome {
     deposit_key: usize,
     seed: usize,
@@ -51,7 +53,7 @@ impl Outcome {
         let circle = |id: DeviceId| graph.neighbours(id).into_iter().chain([id]);
         let answers = |id: DeviceId| {
             let same = |near: &DeviceId| colluding.contains(near) || told_dropped(*near) == told_dropped(id);
-            // The victim itself is no survivor in the view in which it dropped out.
+            // In the view in which the victim dropped out, it is not a survivor.
             let signs = |near: &DeviceId| same(near) && !(told_dropped(id) && *near == victim);
             circle(id).filter(signs).count() >= graph.threshold()
         };
@@ -72,13 +74,14 @@ impl Outcome {
     }
 }
 
-/// Cuts worth trying: in the middle, and where the left side has just enough.
+/// Returns promising cuts: in the middle, and the smallest sufficient left side.
 fn cuts(graph: &Graph) -> [usize; 2] {
     let n = graph.ring().len();
     [n / 2, graph.threshold().min(n - 1)]
 }
 
-/// As many devices as the rule allows for, spread by a seeded generator; never the victim.
+/// Returns as many accomplices as the rule tolerates, spread by a seeded generator, without the
+/// victim.
 fn accomplices(n: u32, count: usize, victim: DeviceId, seed: u64) -> BTreeSet<DeviceId> {
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     let mut chosen = BTreeSet::new();
@@ -91,7 +94,7 @@ fn accomplices(n: u32, count: usize, victim: DeviceId, seed: u64) -> BTreeSet<De
     chosen
 }
 
-/// Whether any cut opens one of these victims, alone and with 5 % accomplices.
+/// Returns true if any cut opens one of these victims, without accomplices or with 5 %.
 fn any_opens(scene: &Scene, victims: impl Iterator<Item = u32>) -> bool {
     let n = scene.members().len() as u32;
     let mut opened = false;
@@ -106,8 +109,8 @@ fn any_opens(scene: &Scene, victims: impl Iterator<Item = u32>) -> bool {
 }
 
 #[test]
-fn honest_but_curious_parameters_fall_to_a_split_view_without_an_accomplice() {
-    // The parameters of deployed rounds before the server was taken to lie.
+fn a_split_view_breaks_honest_but_curious_parameters_without_accomplices() {
+    // Parameters that assume an honest-but-curious server.
     for (n, shape) in [(50, (14, 3)), (100, (22, 6))] {
         let scene = Scene::new(n, curious(50, 200));
         assert_eq!((scene.graph.degree(), scene.graph.threshold()), shape);
@@ -118,7 +121,7 @@ fn honest_but_curious_parameters_fall_to_a_split_view_without_an_accomplice() {
 }
 
 #[test]
-fn a_split_view_opens_nobody_of_ten_and_of_thirty() {
+fn a_split_view_opens_no_device_of_ten_and_of_thirty() {
     for n in [10, 30] {
         let scene = Scene::new(n, GraphRule::default());
         assert!(!any_opens(&scene, 0..n), "{n}");
@@ -126,29 +129,30 @@ fn a_split_view_opens_nobody_of_ten_and_of_thirty() {
 }
 
 #[test]
-fn a_split_view_opens_nobody_of_a_sample_of_fifty_and_of_a_hundred() {
+fn a_split_view_opens_no_sampled_device_of_fifty_and_of_a_hundred() {
     assert!(!any_opens(&Scene::new(50, GraphRule::default()), (0..50).step_by(17)));
     assert!(!any_opens(&Scene::new(100, GraphRule::default()), [41].into_iter()));
 }
 
-/// Minutes: real devices on the largest graphs, one victim each.
+/// Takes minutes: real devices on the largest graphs, one victim each.
 #[test]
-#[ignore = "takes minutes; the count is tried on every victim in a test that takes a second"]
-fn a_split_view_opens_nobody_of_a_sample_of_two_hundred_five_hundred_and_a_thousand() {
+#[ignore = "takes minutes; another test predicts the outcome for every victim in a second"]
+fn a_split_view_opens_no_sampled_device_of_200_500_and_1000() {
     for n in [200, 500, 1000] {
         assert!(!any_opens(&Scene::new(n, GraphRule::default()), [n / 3].into_iter()), "{n}");
     }
 }
 
 #[test]
-fn counted_out_a_split_view_opens_no_victim_of_ten_to_a_thousand_with_accomplices() {
+fn predicted_split_views_open_no_victim_of_10_to_1000_with_accomplices() {
     for n in [10u32, 30, 50, 100, 200, 500, 1000] {
         let members: Vec<DeviceId> = (0..n).map(DeviceId).collect();
         let graph = Graph::new(GraphRule::default(), n, &members, &[n as u8; 32]);
         assert_eq!(graph.is_full(), n <= 300);
         let colluding = accomplices(n, n as usize / 20, DeviceId(u32::MAX), 11);
         for &victim in members.iter().filter(|id| !colluding.contains(id)) {
-            // However the circle is split: each honest holder gives one share, each colluding one two.
+            // For every split of the circle: each honest holder reveals one share, each colluding
+            // holder two.
             let spies = graph.neighbours(victim).iter().filter(|id| colluding.contains(id)).count();
             assert!(graph.degree() + 1 + spies < 2 * graph.threshold(), "device {victim} of {n}");
             if n <= 200 || victim.0 % 25 == 0 {
@@ -160,7 +164,7 @@ fn counted_out_a_split_view_opens_no_victim_of_ten_to_a_thousand_with_accomplice
 }
 
 #[test]
-fn counted_out_a_split_view_opens_victims_where_the_condition_is_missing() {
+fn predicted_split_views_open_victims_if_the_condition_is_violated() {
     for n in [50u32, 100, 200, 500, 1000] {
         let members: Vec<DeviceId> = (0..n).map(DeviceId).collect();
         let graph = Graph::new(curious(50, 200), n, &members, &[n as u8; 32]);

@@ -1,4 +1,4 @@
-//! Why a device leaves a round.
+//! The reasons for which a device aborts a round.
 
 use thiserror::Error;
 
@@ -7,103 +7,103 @@ use crate::identity::DeviceId;
 use crate::params::RoundId;
 use crate::ring::Ring;
 
-/// What the server did that an honest server does not do, or that the device's policy does not allow.
+/// A deviation of the server from the protocol, or a violation of the device's policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Abort {
-    /// A message of another round, replayed or confused.
-    #[error("a message of round {} of another time or session", .0.round)]
+    /// The message belongs to a different round or session.
+    #[error("the message belongs to round {} of a different time or session", .0.round)]
     WrongRound(RoundId),
-    /// A message that this phase does not expect, such as a second set of survivors.
-    #[error("a message that does not belong in this phase")]
+    /// The message is not expected in this phase, for example a second set of survivors.
+    #[error("the message does not belong to this phase")]
     Unexpected,
-    /// A device that is not on the roster, not a member, or not a neighbour.
-    #[error("device {0} does not belong here")]
+    /// The device is not on the roster, not a member, or not a neighbour.
+    #[error("device {0} is not a valid member or neighbour")]
     UnknownDevice(DeviceId),
-    /// A device that had dropped out is said to be back.
-    #[error("device {0} had dropped out and cannot return")]
+    /// A device that had dropped out is listed again.
+    #[error("device {0} has dropped out and cannot return")]
     Returned(DeviceId),
-    /// This device is not in the set, so it has nothing to say.
-    #[error("this device was left out")]
+    /// The set does not contain this device.
+    #[error("the set does not contain this device")]
     LeftOut,
-    /// A set smaller than the threshold or the policy allows.
+    /// The set is smaller than the threshold or the policy allows.
     #[error("{have} devices are fewer than the {need} required")]
     TooFew {
         /// The devices in the set.
         have: usize,
-        /// The fewest allowed.
+        /// The smallest allowed number.
         need: usize,
     },
-    /// More devices than were invited.
+    /// The set is larger than the cohort.
     #[error("{have} devices are more than the cohort of {cohort}")]
     TooMany {
         /// The devices in the set.
         have: usize,
-        /// The cohort.
+        /// The size of the cohort.
         cohort: usize,
     },
-    /// More of the drawn were left out than the policy allows, or nothing tells how many.
-    #[error("the members are not those that were drawn: {0:?}")]
+    /// More drawn devices were left out than the policy allows, or their number is unknown.
+    #[error("the members are not the drawn devices: {0:?}")]
     NotDrawn(Option<LeftOut>),
-    /// Keys of this device that it did not send.
-    #[error("the server substituted this device's keys")]
+    /// The server listed keys for this device that the device did not send.
+    #[error("the server replaced this device's keys")]
     OwnKeys,
-    /// A signature that does not hold: forged keys, or a device that was shown another transcript.
-    #[error("the signature of device {0} does not hold")]
+    /// The signature is invalid: the keys are forged, or the device saw a different transcript.
+    #[error("the signature of device {0} is invalid")]
     BadSignature(DeviceId),
-    /// A public key of small order.
-    #[error("the public key of device {0} is unsound")]
+    /// The public key has small order.
+    #[error("the public key of device {0} is invalid")]
     BadKey(DeviceId),
-    /// A revealed value or a key that does not match its commitment.
-    #[error("device {0} is not bound by what was committed")]
+    /// A revealed value or key does not match its commitment.
+    #[error("a value of device {0} does not match its commitment")]
     BadCommitment(DeviceId),
-    /// A member that draws the graph did not reveal its part, or the server holds it back.
-    #[error("the part of device {0} in the graph's randomness is missing")]
+    /// A member that determines the graph did not reveal its nonce, or the server withholds it.
+    #[error("the graph nonce of device {0} is missing")]
     Withheld(DeviceId),
-    /// Keys that are missing, although the graph makes the device a neighbour.
+    /// The keys of a neighbour are missing.
     #[error("the keys of neighbour {0} are missing")]
     MissingKeys(DeviceId),
-    /// A neighbour is said to be active, but its shares never came.
+    /// A neighbour is listed as active, but its shares are missing.
     #[error("the shares of neighbour {0} are missing")]
     MissingShares(DeviceId),
-    /// A slot out of turn.
-    #[error("slot {got} in place of slot {expected}")]
+    /// The slot is out of order.
+    #[error("expected slot {expected}, got slot {got}")]
     WrongSlot {
-        /// The slot whose turn it is.
+        /// The expected slot.
         expected: u32,
-        /// The slot asked for.
+        /// The received slot.
         got: u32,
     },
-    /// A vector longer than the policy allows.
-    #[error("{len} coordinates are over the limit of {limit}")]
+    /// The vector is longer than the policy allows.
+    #[error("{len} coordinates exceed the limit of {limit}")]
     TooLong {
-        /// The coordinates asked for.
+        /// The requested number of coordinates.
         len: u32,
-        /// The most allowed.
+        /// The largest allowed number.
         limit: u32,
     },
-    /// The server has been silent for longer than the policy's patience.
+    /// The server has been silent for longer than [`DevicePolicy::patience`](super::DevicePolicy).
     #[error("the server has been silent for too long")]
     ServerSilent,
 }
 
-/// Why an input was not taken.
+/// An error from [`DeviceRound::submit`](super::DeviceRound::submit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SubmitError {
     /// No slot is open.
     #[error("no slot is open")]
     NotAsked,
-    /// The input has another shape than the slot. The device still waits for it.
-    #[error("an input of {got_len} coordinates in {got_ring:?} in place of {len} in {ring:?}")]
+    /// The input does not match the slot. The device still waits for the input.
+    #[error("expected {len} coordinates in {ring:?}, got {got_len} in {got_ring:?}")]
     Shape {
         /// The ring of the slot.
         ring: Ring,
-        /// The coordinates of the slot.
+        /// The number of coordinates of the slot.
         len: u32,
         /// The ring of the input.
         got_ring: Ring,
-        /// The coordinates of the input.
+        /// The number of coordinates of the input.
         got_len: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! From the invitation to knowing one's neighbours: advertise keys and, on a sparse graph, commit and reveal.
+//! The first phases: advertise keys and, on a sparse graph, commit and reveal.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,33 @@ use chacha20::ChaCha20Rng;
 use rand_core::{CryptoRng, Rng, SeedableRng};
 
 use super::abort::Abort;
-use super::enrolment::Me;
 use super::member::Member;
+use super::participant::LocalDevice;
 use super::sharing::Sharing;
 use crate::graph::{self, Graph};
 use crate::identity::DeviceId;
 use crate::keys::{AgreementKeys, Secret, deposit_commitment, nonce_commitment, same, seed_commitment};
 use crate::message::{DeviceBody, DeviceSet, KeyBundle, Reveal};
-use crate::transcript::{Digest, Transcript};
+use crate::transcript::{RoundTranscript, Sha256Digest};
 
-/// Everything that the device keeps to itself in a round.
+/// The device's secrets of a round.
 pub(super) struct Secrets {
-    /// Agrees with neighbours.
+    /// The key pairs for key agreement with neighbours.
     pub(super) agreement: AgreementKeys,
     /// One pair of secrets per slot.
     pub(super) slots: Vec<SlotSecrets>,
-    /// What is encapsulated and the coefficients of the secret sharing come from here.
+    /// The generator for encapsulation and for the coefficients of the secret sharing.
     pub(super) stream: ChaCha20Rng,
-    /// The part of the graph's randomness.
+    /// The device's contribution to the graph's randomness.
     nonce: [u8; 32],
 }
 
-/// The two secrets of a slot, of which the server gets to know one at most.
+/// The two secrets of a slot. The server learns at most one of them.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct SlotSecrets {
-    /// k_u, under which the keys of its pairwise masks are left with the server.
+    /// k_u: the key under which the keys of the pairwise masks are deposited with the server.
     pub(super) deposit: Secret,
-    /// b_u, which makes the device's own mask.
+    /// b_u: the seed of the device's self mask.
     pub(super) seed: Secret,
 }
 
@@ -48,7 +48,7 @@ impl Secrets {
         Self { agreement, slots, stream, nonce }
     }
 
-    fn bundle(&self, me: &Me) -> KeyBundle {
+    fn bundle(&self, me: &LocalDevice) -> KeyBundle {
         let slots = (0u32..).zip(&self.slots).map(|(slot, secrets)| {
             let deposit = deposit_commitment(&me.header, me.id(), slot, &secrets.deposit.0);
             (deposit, seed_commitment(&me.header, me.id(), slot, &secrets.seed.0))
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// Keys are advertised; the members are not known yet.
+/// Keys are advertised. The members are unknown.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Joined {
@@ -91,16 +91,16 @@ pub(super) struct Joined {
 }
 
 impl Joined {
-    pub(super) fn new(me: &Me, rng: &mut impl CryptoRng) -> (Self, DeviceBody) {
+    pub(super) fn new(me: &LocalDevice, rng: &mut impl CryptoRng) -> (Self, DeviceBody) {
         let secrets = Secrets::draw(me.params.slots, rng);
         let bundle = secrets.bundle(me);
         (Self { secrets, bundle: bundle.clone() }, DeviceBody::Advertise(bundle))
     }
 
-    /// On a full graph, the keys of all members settle everything.
+    /// On a full graph, the keys of all members determine everything else.
     pub(super) fn on_keys(
         self,
-        me: &Me,
+        me: &LocalDevice,
         mut keys: BTreeMap<DeviceId, KeyBundle>,
     ) -> Result<(Sharing, DeviceBody), Abort> {
         if me.is_committed() {
@@ -108,7 +108,7 @@ impl Joined {
         }
         let members: DeviceSet = keys.keys().copied().collect();
         check_members(me, &members)?;
-        let transcript = Transcript::new(&me.header, &keys);
+        let transcript = RoundTranscript::new(&me.header, &keys);
         if keys.remove(&me.id()).as_ref() != Some(&self.bundle) {
             return Err(Abort::OwnKeys);
         }
@@ -118,11 +118,11 @@ impl Joined {
         Sharing::new(me, member, &self.bundle, self.secrets)
     }
 
-    /// Where the graph is drawn, everybody is bound before anybody reveals.
+    /// On a drawn graph, all members commit before any member reveals.
     pub(super) fn on_commitments(
         self,
-        me: &Me,
-        commitments: BTreeMap<DeviceId, Digest>,
+        me: &LocalDevice,
+        commitments: BTreeMap<DeviceId, Sha256Digest>,
     ) -> Result<(Revealed, DeviceBody), Abort> {
         if !me.is_committed() {
             return Err(Abort::Unexpected);
@@ -138,21 +138,22 @@ impl Joined {
     }
 }
 
-/// The part of the randomness is revealed; the graph is not known yet.
+/// The nonce is revealed. The graph is unknown.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Revealed {
     secrets: Secrets,
     bundle: KeyBundle,
-    commitments: BTreeMap<DeviceId, Digest>,
-    list: Digest,
+    commitments: BTreeMap<DeviceId, Sha256Digest>,
+    list: Sha256Digest,
 }
 
 impl Revealed {
-    /// The graph follows from the list of members, which all that draw it have signed, and their nonces.
+    /// Computes the graph from the signed list of members and the nonces of those that determine
+    /// it.
     pub(super) fn on_reveals(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         reveals: &BTreeMap<DeviceId, Reveal>,
     ) -> Result<Placed, Abort> {
         let rule = me.params.graph;
@@ -177,40 +178,40 @@ impl Revealed {
         check_members(me, &members)?;
         let seed = graph::seed(&self.list, reveals);
         let graph = Graph::new(rule, me.params.cohort, members.as_slice(), &seed);
-        let transcript = Transcript::new(&seed, &self.commitments);
+        let transcript = RoundTranscript::new(&seed, &self.commitments);
         let Self { secrets, bundle, commitments, .. } = self;
         Ok(Placed { secrets, bundle, commitments, members, graph, transcript })
     }
 }
 
 impl Revealed {
-    /// The number of members whose nonces make the graph.
-    pub(super) fn drawers(&self, me: &Me) -> usize {
+    /// Returns the number of members whose nonces determine the graph.
+    pub(super) fn drawers(&self, me: &LocalDevice) -> usize {
         me.params.graph.drawers(me.params.cohort, &self.commitments).len()
     }
 }
 
-/// The neighbours are known; their keys are not.
+/// The neighbours are known. Their keys are unknown.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Placed {
     secrets: Secrets,
     bundle: KeyBundle,
-    commitments: BTreeMap<DeviceId, Digest>,
+    commitments: BTreeMap<DeviceId, Sha256Digest>,
     members: DeviceSet,
     graph: Graph,
-    transcript: Transcript,
+    transcript: RoundTranscript,
 }
 
 impl Placed {
-    /// The number of neighbours.
+    /// Returns the number of neighbours.
     pub(super) fn degree(&self) -> usize {
         self.graph.degree()
     }
 
     pub(super) fn on_keys(
         self,
-        me: &Me,
+        me: &LocalDevice,
         keys: BTreeMap<DeviceId, KeyBundle>,
     ) -> Result<(Sharing, DeviceBody), Abort> {
         let neighbours: DeviceSet = self.graph.neighbours(me.id()).into_iter().collect();
@@ -231,8 +232,8 @@ impl Placed {
     }
 }
 
-/// Whether these can be the members of the round: known, enough, not too many, and this device among them.
-fn check_members(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
+/// Checks the members of the round: on the roster, enough, not too many, including this device.
+fn check_members(me: &LocalDevice, members: &DeviceSet) -> Result<(), Abort> {
     let (have, cohort) = (members.len(), me.params.cohort as usize);
     if have > cohort {
         return Err(Abort::TooMany { have, cohort });
@@ -249,8 +250,8 @@ fn check_members(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
     check_draw(me, members)
 }
 
-/// Whether no more of the drawn were left out than the policy allows.
-fn check_draw(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
+/// Checks that at most the allowed share of drawn devices was left out.
+fn check_draw(me: &LocalDevice, members: &DeviceSet) -> Result<(), Abort> {
     match (me.policy.max_left_out, me.left_out(members)) {
         (None, _) => Ok(()),
         (Some(share), Some(left_out)) if left_out.is_within(share) => Ok(()),
@@ -258,7 +259,7 @@ fn check_draw(me: &Me, members: &DeviceSet) -> Result<(), Abort> {
     }
 }
 
-fn check_bundles(me: &Me, keys: &BTreeMap<DeviceId, KeyBundle>) -> Result<(), Abort> {
+fn check_bundles(me: &LocalDevice, keys: &BTreeMap<DeviceId, KeyBundle>) -> Result<(), Abort> {
     if let Some((&id, _)) = keys.iter().find(|(_, bundle)| bundle.slots() != me.params.slots) {
         return Err(Abort::BadSignature(id));
     }

@@ -1,13 +1,13 @@
-//! What a device knows once it knows its neighbours.
+//! A device's view of the round after it knows its neighbours.
 
 use std::collections::BTreeMap;
 
 use super::abort::Abort;
-use super::enrolment::Me;
+use super::participant::LocalDevice;
 use crate::graph::Graph;
 use crate::identity::DeviceId;
 use crate::message::{DeviceSet, KeyBundle};
-use crate::transcript::Transcript;
+use crate::transcript::RoundTranscript;
 
 /// A member's view of the round.
 #[derive(Debug)]
@@ -16,44 +16,50 @@ pub(super) struct Member {
     id: DeviceId,
     /// All members of the round.
     pub(super) members: DeviceSet,
-    /// The neighbours and their keys, without this device.
+    /// The neighbours and their keys, excluding this device.
     pub(super) neighbours: BTreeMap<DeviceId, KeyBundle>,
-    /// t.
+    /// t: the threshold.
     pub(super) threshold: usize,
-    /// The fewest members that a sum may have.
+    /// The smallest number of members in a sum.
     least: usize,
-    /// What this device was shown so far.
-    pub(super) transcript: Transcript,
+    /// The transcript of this device.
+    pub(super) transcript: RoundTranscript,
 }
 
 impl Member {
-    /// `keys` hold at least those of the neighbours.
+    /// Creates the view. `keys` must contain at least the keys of the neighbours.
     pub(super) fn new(
         id: DeviceId,
         graph: &Graph,
         members: DeviceSet,
         keys: BTreeMap<DeviceId, KeyBundle>,
-        transcript: Transcript,
+        transcript: RoundTranscript,
     ) -> Self {
         Self { id, members, neighbours: keys, threshold: graph.threshold(), least: graph.least(), transcript }
     }
 
-    /// Whether every pair of members is joined.
+    /// Returns true if every pair of members is connected.
     pub(super) fn is_full(&self) -> bool {
         self.neighbours.len() + 1 == self.members.len()
     }
 
-    /// The neighbours and this device, in increasing order: the holders of shares of its secrets.
+    /// Returns the device and its neighbours in increasing order: the holders of shares of its
+    /// secrets.
     pub(super) fn circle(&self) -> impl Iterator<Item = DeviceId> + '_ {
         let below = self.neighbours.range(..self.id).map(|(&id, _)| id);
         let above = self.neighbours.range(self.id..).map(|(&id, _)| id);
         below.chain([self.id]).chain(above)
     }
 
-    /// Whether the server may say that the devices in `set` are there, when those in `allowed` were before:
-    /// nobody returns, this device is among them, no more than a share δ is missing, and enough are left in
-    /// its circle.
-    pub(super) fn check_set(&self, me: &Me, set: &DeviceSet, allowed: &DeviceSet) -> Result<(), Abort> {
+    /// Checks a set of devices that the server announces, given the previous set `allowed`: no
+    /// device returns, this device is included, at most a share δ is missing, and its circle is
+    /// large enough.
+    pub(super) fn check_set(
+        &self,
+        me: &LocalDevice,
+        set: &DeviceSet,
+        allowed: &DeviceSet,
+    ) -> Result<(), Abort> {
         if let Some(id) = set.first_outside(allowed) {
             let known = self.members.contains(id);
             return Err(if known { Abort::Returned(id) } else { Abort::UnknownDevice(id) });

@@ -1,5 +1,5 @@
-//! Share keys: agree with each neighbour, split each secret among the circle, seal the shares, and leave with
-//! the server what it needs should this device drop out.
+//! Secret sharing: agrees on keys with each neighbour, splits each secret among the circle, seals
+//! the shares, and deposits the keys that the server needs if this device drops out.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,30 @@ use prost::bytes::{BufMut, Bytes, BytesMut};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::abort::Abort;
-use super::enrolment::Me;
 use super::joining::{Secrets, SlotSecrets};
 use super::member::Member;
+use super::participant::LocalDevice;
 use super::slot::Idle;
-use crate::field::Element;
+use crate::field::FieldElement;
 use crate::identity::DeviceId;
 use crate::keys::{
-    AgreementKeys, CIPHERTEXT_LEN, Deposit, Half, Pair, PairKey, PairSecret, Party, Place, Secret,
+    AgreementKeys, AgreementPair, AgreementParty, CIPHERTEXT_LEN, Deposit, PairKey, PairSecret, PairSlot,
+    PartialAgreement, Secret,
 };
 use crate::message::wire::BOX_SLOT_LEN;
 use crate::message::{DeviceBody, DeviceSet, KeyBundle};
-use crate::shamir::{SHARE_LEN, Share, split};
+use crate::shamir::{SHARE_LEN, SecretShare, split};
 
-/// The shares of both secrets of one device in one slot. At most one of them ever leaves this device.
+/// The shares of both secrets of one device in one slot. The device reveals at most one of them.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct SharePair {
-    pub(super) deposit_key: Share,
-    pub(super) seed: Share,
+    pub(super) deposit_key: SecretShare,
+    pub(super) seed: SecretShare,
 }
 
-/// What a device holds for one slot: its own seed, what it has in common with each neighbour, and shares of the
-/// secrets of its circle.
+/// The device's data for one slot: its seed, its key with each neighbour, and shares of the secrets
+/// of its circle.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct SlotHoldings {
     pub(super) seed: Secret,
@@ -43,38 +44,39 @@ impl std::fmt::Debug for SlotHoldings {
     }
 }
 
-/// The shares for one neighbour, slot after slot, before they are sealed.
+/// The unsealed shares for one neighbour, for all slots.
 type Letter = Zeroizing<Vec<u8>>;
 
-/// The device's shares are out; those of the neighbours are not in yet.
+/// The device has sent its shares and waits for those of its neighbours.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Sharing {
     member: Member,
-    own: Party,
+    own: AgreementParty,
     agreement: AgreementKeys,
-    halves: BTreeMap<DeviceId, Half>,
-    /// Slot after slot, like the holdings.
+    halves: BTreeMap<DeviceId, PartialAgreement>,
+    /// One entry per slot.
     deposit_keys: Vec<Secret>,
     slots: Vec<SlotHoldings>,
-    /// By the neighbour whose box opened, what goes to the server about the two; `None` where it did not.
+    /// The deposits by neighbour, or `None` if the neighbour's box did not open.
     opened: BTreeMap<DeviceId, Option<Bytes>>,
 }
 
 impl Sharing {
     pub(super) fn new(
-        me: &Me,
+        me: &LocalDevice,
         member: Member,
         own: &KeyBundle,
         mut secrets: Secrets,
     ) -> Result<(Self, DeviceBody), Abort> {
-        let own = Party { id: me.id(), keys: own.digest() };
+        let own = AgreementParty { id: me.id(), keys: own.digest() };
         let halves = agree(&member, &mut secrets)?;
         let circle: Vec<DeviceId> = member.circle().collect();
         if circle.len() < member.threshold {
             return Err(Abort::TooFew { have: circle.len(), need: member.threshold });
         }
-        // Of their full length from the start: a vector that grows leaves copies of its contents behind.
+        // Allocate the full length at once: a growing vector would leave copies of secrets in
+        // memory.
         let count = secrets.slots.len();
         let letter = || Letter::new(Vec::with_capacity(count * BOX_SLOT_LEN));
         let mut letters: BTreeMap<DeviceId, Letter> = halves.keys().map(|&id| (id, letter())).collect();
@@ -97,8 +99,8 @@ impl Sharing {
         Ok((sharing, body))
     }
 
-    /// What this device encapsulates to a neighbour, and the box with its shares.
-    fn seal(&self, me: &Me, to: DeviceId, letter: &Letter) -> Bytes {
+    /// Returns the ciphertext for a neighbour and the sealed box with its shares.
+    fn seal(&self, me: &LocalDevice, to: DeviceId, letter: &Letter) -> Bytes {
         let half = &self.halves[&to];
         let sealed = half.share_box(&self.pair(me, to)).seal(letter);
         let mut bytes = BytesMut::with_capacity(CIPHERTEXT_LEN + sealed.len());
@@ -107,16 +109,16 @@ impl Sharing {
         bytes.freeze()
     }
 
-    fn pair<'a>(&self, me: &'a Me, peer: DeviceId) -> Pair<'a> {
+    fn pair<'a>(&self, me: &'a LocalDevice, peer: DeviceId) -> AgreementPair<'a> {
         let keys = self.member.neighbours[&peer].digest();
-        Pair { params: &me.header, own: self.own, peer: Party { id: peer, keys } }
+        AgreementPair { params: &me.header, own: self.own, peer: AgreementParty { id: peer, keys } }
     }
 
-    /// Opens some of the boxes. Each such message brings boxes that were not there yet, so there are no more of them than
-    /// neighbours.
+    /// Opens some of the boxes. Each such message must contain new boxes, so there are at most as
+    /// many messages as neighbours.
     pub(super) fn on_early_shares(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         boxes: &BTreeMap<DeviceId, Bytes>,
     ) -> Result<Self, Abort> {
         if boxes.is_empty() {
@@ -126,12 +128,12 @@ impl Sharing {
         Ok(self)
     }
 
-    /// Opens the boxes of the neighbours that got this far, says whose did not open, and leaves the keys that it
-    /// has with the others with the server. A device without a share of a liar's secrets says so and stays: the
-    /// server has to leave one of the two out before anybody masks.
+    /// Opens the remaining boxes, reports the boxes that did not open, and deposits the keys shared
+    /// with the other neighbours. A device that lacks a share of a misbehaving neighbour reports it
+    /// and stays. The server must leave one of the two out before any device masks.
     pub(super) fn on_shares(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         boxes: &BTreeMap<DeviceId, Bytes>,
     ) -> Result<(Idle, DeviceBody), Abort> {
         self.open_all(me, boxes)?;
@@ -150,8 +152,8 @@ impl Sharing {
         Ok((Idle::new(self.member, self.slots), DeviceBody::Confirm { complaints, deposits }))
     }
 
-    /// Opens these boxes, of neighbours whose boxes were not there yet.
-    fn open_all(&mut self, me: &Me, boxes: &BTreeMap<DeviceId, Bytes>) -> Result<(), Abort> {
+    /// Opens boxes of neighbours whose boxes have not arrived before.
+    fn open_all(&mut self, me: &LocalDevice, boxes: &BTreeMap<DeviceId, Bytes>) -> Result<(), Abort> {
         for (&from, sealed) in boxes {
             if !self.halves.contains_key(&from) {
                 return Err(Abort::UnknownDevice(from));
@@ -166,20 +168,27 @@ impl Sharing {
         Ok(())
     }
 
-    /// What this device and a neighbour have in common, and the shares in its box; `None` when it does not open.
-    fn open(&self, me: &Me, from: DeviceId, sealed: &[u8]) -> Option<(PairSecret, Vec<SharePair>)> {
+    /// Returns the pair's secret and the shares in the neighbour's box, or `None` if it does not
+    /// open.
+    fn open(&self, me: &LocalDevice, from: DeviceId, sealed: &[u8]) -> Option<(PairSecret, Vec<SharePair>)> {
         let (ciphertext, sealed) = sealed.split_first_chunk::<CIPHERTEXT_LEN>()?;
         let whole = self.agreement.finish(&self.pair(me, from), self.halves.get(&from)?, ciphertext);
         let letter = whole.share_box.open(sealed)?;
         Some((whole.secret, self.read(&letter)?))
     }
 
-    /// Keeps what came of a neighbour's box; the deposits for the server, slot after slot.
-    fn hold(&mut self, me: &Me, from: DeviceId, secret: &PairSecret, shares: Vec<SharePair>) -> Bytes {
+    /// Stores the contents of a neighbour's box. Returns the deposits for the server, one per slot.
+    fn hold(
+        &mut self,
+        me: &LocalDevice,
+        from: DeviceId,
+        secret: &PairSecret,
+        shares: Vec<SharePair>,
+    ) -> Bytes {
         let mut deposits = BytesMut::with_capacity(self.slots.len() * Deposit::LEN);
         let slots = self.slots.iter_mut().zip(&self.deposit_keys).zip(shares);
         for (slot, ((holdings, key), pair)) in (0u32..).zip(slots) {
-            let place = Place { params: &me.header, slot, pair: (me.id(), from) };
+            let place = PairSlot { params: &me.header, slot, pair: (me.id(), from) };
             let pair_key = secret.in_slot(&place);
             deposits.put_slice(&pair_key.deposit(&place, key).to_bytes());
             holdings.pairs.insert(from, pair_key);
@@ -188,12 +197,12 @@ impl Sharing {
         deposits.freeze()
     }
 
-    /// The shares in a letter, slot after slot; `None` when it does not hold them.
+    /// Decodes the shares of all slots, or returns `None` if they are malformed.
     fn read(&self, letter: &Letter) -> Option<Vec<SharePair>> {
         if letter.len() != self.slots.len() * BOX_SLOT_LEN {
             return None;
         }
-        // Of its full length from the start, as a letter is.
+        // Allocate the full length at once, for the same reason as above.
         let mut shares = Vec::with_capacity(self.slots.len());
         for bytes in letter.chunks_exact(BOX_SLOT_LEN) {
             shares.push(SharePair::read(bytes)?);
@@ -201,14 +210,14 @@ impl Sharing {
         Some(shares)
     }
 
-    /// The number of neighbours.
+    /// Returns the number of neighbours.
     pub(super) fn degree(&self) -> usize {
         self.member.neighbours.len()
     }
 }
 
-/// This device's half of the agreement with each neighbour.
-fn agree(member: &Member, secrets: &mut Secrets) -> Result<BTreeMap<DeviceId, Half>, Abort> {
+/// Starts the key agreement with each neighbour.
+fn agree(member: &Member, secrets: &mut Secrets) -> Result<BTreeMap<DeviceId, PartialAgreement>, Abort> {
     let Secrets { agreement, stream, .. } = secrets;
     let mut begin = |(&id, bundle): (&DeviceId, &KeyBundle)| {
         let half = agreement.begin(bundle.agreement_key(), stream);
@@ -223,9 +232,10 @@ fn split_slot(
     slot: &SlotSecrets,
     secrets: &mut Secrets,
 ) -> Vec<(DeviceId, SharePair)> {
-    let points: Vec<Element> = circle.iter().map(|id| id.point()).collect();
+    let points: Vec<FieldElement> = circle.iter().map(|id| id.point()).collect();
     let mut split = |secret: &[u8; 32]| {
-        split(secret, &points, threshold, &mut secrets.stream).expect("the circle has t distinct points")
+        split(secret, &points, threshold, &mut secrets.stream)
+            .expect("the circle has at least t distinct points")
     };
     let (deposit_keys, seeds) = (split(&slot.deposit.0), split(&slot.seed.0));
     let pairs = deposit_keys.into_iter().zip(seeds);
@@ -241,7 +251,7 @@ impl SharePair {
 
     fn read(bytes: &[u8]) -> Option<Self> {
         let (deposit_key, seed) = bytes.split_at_checked(SHARE_LEN)?;
-        let share = |bytes: &[u8]| Share::from_bytes(bytes.try_into().ok()?);
+        let share = |bytes: &[u8]| SecretShare::from_bytes(bytes.try_into().ok()?);
         Some(Self { deposit_key: share(deposit_key)?, seed: share(seed)? })
     }
 }

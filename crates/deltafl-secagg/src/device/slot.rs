@@ -1,4 +1,4 @@
-//! One slot: mask the input, sign what was shown, give one share per neighbour away.
+//! One slot: mask the input, sign the transcript, reveal one share per neighbour.
 
 use std::collections::BTreeMap;
 
@@ -6,29 +6,29 @@ use prost::bytes::Bytes;
 
 use super::SlotRequest;
 use super::abort::{Abort, SubmitError};
-use super::enrolment::Me;
 use super::member::Member;
+use super::participant::LocalDevice;
 use super::sharing::SlotHoldings;
 use crate::identity::{DeviceId, SIGNATURE_LEN, Signed};
 use crate::keys::{mask_sign, self_mask_key};
-use crate::mask::{self, MaskKey, Sign};
+use crate::mask::{self, MaskKey, MaskSign};
 use crate::message::{DeviceBody, DeviceSet, SecretKind};
 use crate::params::SlotSpec;
 use crate::ring::RingVector;
-use crate::shamir::Share;
+use crate::shamir::SecretShare;
 
 /// Signatures by device.
 type Signatures = BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>;
 
-/// Between slots.
+/// The device waits for the next slot.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Idle {
     member: Member,
-    /// The devices that may still be there.
+    /// The devices that may still be active.
     allowed: DeviceSet,
     next: u32,
-    /// The holdings of the slots to come, the next one last.
+    /// The data of the remaining slots, the next slot last.
     holdings: Vec<SlotHoldings>,
 }
 
@@ -40,7 +40,7 @@ impl Idle {
 
     pub(super) fn on_open_slot(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         request: SlotRequest,
         active: DeviceSet,
     ) -> Result<Asked, Abort> {
@@ -50,7 +50,7 @@ impl Idle {
             return Err(Abort::TooLong { len: request.len, limit: me.policy.max_len });
         }
         self.member.check_set(me, &active, &self.allowed)?;
-        // Whoever this device has no shares of, it has no mask in common with either.
+        // Without shares of a device, this device has no common mask with it either.
         let here = |id: &DeviceId| active.contains(*id);
         if let Some(id) = self.member.circle().filter(here).find(|id| !holdings.shares.contains_key(id)) {
             return Err(Abort::MissingShares(id));
@@ -59,7 +59,7 @@ impl Idle {
     }
 }
 
-/// A slot is open; the program has not handed in the input yet.
+/// A slot is open. The application has not submitted the input.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Asked {
@@ -70,7 +70,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Whether the input has the shape that was asked for.
+    /// Checks that the input has the requested ring and length.
     pub(super) fn check(&self, input: &RingVector) -> Result<(), SubmitError> {
         let SlotRequest { ring, len, .. } = self.request;
         if input.ring() == ring && input.len() == len as usize {
@@ -79,8 +79,13 @@ impl Asked {
         Err(SubmitError::Shape { ring, len, got_ring: input.ring(), got_len: input.len() })
     }
 
-    /// y_u = x_u + PRG(b_u) + Σ_{v active, u<v} PRG(s_uv) − Σ_{v active, v<u} PRG(s_uv)
-    pub(super) fn submit(self, me: &Me, context: &[u8], mut input: RingVector) -> (Masked, DeviceBody) {
+    /// Computes y_u = x_u + PRG(b_u) + Σ_{v active, u<v} PRG(s_uv) − Σ_{v active, v<u} PRG(s_uv).
+    pub(super) fn submit(
+        self,
+        me: &LocalDevice,
+        context: &[u8],
+        mut input: RingVector,
+    ) -> (Masked, DeviceBody) {
         let SlotRequest { slot, ring, len, .. } = self.request;
         let spec = SlotSpec::new(slot, ring, len, context);
         mask::apply(&mut input, me.params.suite, &self.masks(me, &spec));
@@ -89,11 +94,11 @@ impl Asked {
         (Masked { rest: self.rest, holdings: self.holdings, spec, active: self.active }, body)
     }
 
-    fn masks(&self, me: &Me, spec: &SlotSpec) -> Vec<(Sign, MaskKey)> {
+    fn masks(&self, me: &LocalDevice, spec: &SlotSpec) -> Vec<(MaskSign, MaskKey)> {
         let SlotHoldings { seed, pairs, .. } = &self.holdings;
-        // Of its full length from the start: a vector that grows leaves copies of its keys behind.
+        // Allocate the full length at once: a growing vector would leave copies of keys in memory.
         let mut masks = Vec::with_capacity(1 + pairs.len());
-        masks.push((Sign::Plus, self_mask_key(&seed.0, &me.header, spec, me.id())));
+        masks.push((MaskSign::Plus, self_mask_key(&seed.0, &me.header, spec, me.id())));
         for (&peer, pair_key) in pairs.iter().filter(|(id, _)| self.active.contains(**id)) {
             masks.push((mask_sign(me.id(), peer), pair_key.mask_key(&me.header, spec, (me.id(), peer))));
         }
@@ -101,7 +106,7 @@ impl Asked {
     }
 }
 
-/// The masked input is out.
+/// The masked input has been sent.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Masked {
@@ -115,7 +120,7 @@ impl Masked {
     /// Signs the transcript up to these survivors, once.
     pub(super) fn on_survivors(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         slot: u32,
         survivors: DeviceSet,
     ) -> Result<(Attested, DeviceBody), Abort> {
@@ -133,14 +138,14 @@ impl Masked {
 
 #[cfg(test)]
 impl Masked {
-    /// What a colluding device tells the server: both shares of a device of its circle.
-    pub(super) fn spill(&self, owner: DeviceId) -> Option<(Share, Share)> {
+    /// Returns the shares that a colluding device leaks: both shares of a device of its circle.
+    pub(super) fn spill(&self, owner: DeviceId) -> Option<(SecretShare, SecretShare)> {
         let pair = self.holdings.shares.get(&owner)?;
         Some((pair.deposit_key.clone(), pair.seed.clone()))
     }
 }
 
-/// The signature is out; those of the neighbours are not in yet.
+/// The signature has been sent. The device waits for its neighbours' signatures.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Attested {
@@ -149,20 +154,20 @@ pub(super) struct Attested {
     spec: SlotSpec,
     active: DeviceSet,
     survivors: DeviceSet,
-    /// What every device that was shown the same signed with its input.
+    /// Returns the message that every device with the same view signed with its input.
     masked: Vec<u8>,
 }
 
 impl Attested {
-    /// The device and its neighbours.
+    /// Returns the size of the circle: the device and its neighbours.
     pub(super) fn circle_len(&self) -> usize {
         self.rest.member.neighbours.len() + 1
     }
 
-    /// With t signatures on what this device saw, gives away one share per device of its circle.
+    /// Given t signatures on this device's transcript, reveals one share per device of its circle.
     pub(super) fn on_attestations(
         mut self,
-        me: &Me,
+        me: &LocalDevice,
         slot: u32,
         signatures: &Signatures,
         masked: &Signatures,
@@ -176,11 +181,17 @@ impl Attested {
         Ok((self.rest, DeviceBody::Unmask { slot, shares }))
     }
 
-    /// On a sparse graph, gives away shares of the seeds of neighbours only that masked between the same
-    /// devices: else the server could tell devices on both sides of a cut that the other side is gone, have
-    /// them mask without it, and open each side with the help of the other. A neighbour that attested has said
-    /// so with that; of the others, what they signed with their inputs is checked.
-    fn check_masked(&self, me: &Me, attested: &Signatures, masked: &Signatures) -> Result<(), Abort> {
+    /// On a sparse graph, the device reveals shares of a neighbour's seed only if that neighbour
+    /// masked with the same active devices. Otherwise the server could tell both sides of a cut
+    /// that the other side dropped out, and open each side with the help of the other. An
+    /// attestation proves the same view. For the remaining neighbours, the signature sent with the
+    /// input is verified.
+    fn check_masked(
+        &self,
+        me: &LocalDevice,
+        attested: &Signatures,
+        masked: &Signatures,
+    ) -> Result<(), Abort> {
         let member = &self.rest.member;
         let neighbours = if member.is_full() { None } else { Some(member.neighbours.keys()) };
         let silent = |id: &&DeviceId| self.survivors.contains(**id) && !attested.contains_key(id);
@@ -192,7 +203,7 @@ impl Attested {
         me.check_signatures(signed.collect::<Result<Vec<_>, Abort>>()?)
     }
 
-    fn check_signatures(&self, me: &Me, signatures: &Signatures) -> Result<(), Abort> {
+    fn check_signatures(&self, me: &LocalDevice, signatures: &Signatures) -> Result<(), Abort> {
         let (have, need) = (signatures.len(), self.rest.member.threshold);
         if have < need {
             return Err(Abort::TooFew { have, need });
@@ -212,9 +223,9 @@ impl Attested {
         }))
     }
 
-    /// The seed's share of a survivor, the deposit key's of a device that dropped out; the other one is wiped
-    /// with the rest of the slot, so that it can never be given away.
-    fn shares(&mut self) -> BTreeMap<DeviceId, (SecretKind, Share)> {
+    /// Reveals the seed share of a survivor or the deposit-key share of a drop-out. The other share
+    /// is wiped with the slot, so that it can never be revealed.
+    fn shares(&mut self) -> BTreeMap<DeviceId, (SecretKind, SecretShare)> {
         let held = std::mem::take(&mut self.holdings.shares);
         let active = held.into_iter().filter(|(id, _)| self.active.contains(*id));
         let chosen = active.map(|(id, pair)| {

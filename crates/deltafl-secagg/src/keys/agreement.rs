@@ -1,17 +1,19 @@
-//! What two devices agree on: X25519 (RFC 7748) and ML-KEM-768 (FIPS 203) together.
+//! Key agreement between two devices: X25519 (RFC 7748) and ML-KEM-768 (FIPS 203) combined.
 //!
 //! Each device encapsulates to the other, in the message that carries its box:
 //!
 //! ```text
 //! dh               = X25519(a, B) = X25519(b, A)
-//! (c_ab, k_ab)     = ML-KEM-768.Encaps(key of b),  and the other way round (c_ba, k_ba)
-//! key of box a → b = HKDF-SHA-256(k_ab ‖ dh;         "share" ‖ H(params ‖ a ‖ keys of a ‖ b ‖ keys of b ‖ c_ab))
-//! pair secret      = HKDF-SHA-256(k_lh ‖ k_hl ‖ dh;  "pair"  ‖ H(params ‖ l ‖ keys of l ‖ c_lh ‖ h ‖ keys of h ‖ c_hl))
+//! (c_ab, k_ab)     = ML-KEM-768.Encaps(key of b),  and (c_ba, k_ba) in the other direction
+//! key of box a → b = HKDF-SHA-256(k_ab ‖ dh;
+//!                      "share" ‖ H(params ‖ a ‖ keys of a ‖ b ‖ keys of b ‖ c_ab))
+//! pair secret      = HKDF-SHA-256(k_lh ‖ k_hl ‖ dh;
+//!                      "pair" ‖ H(params ‖ l ‖ keys of l ‖ c_lh ‖ h ‖ keys of h ‖ c_hl))
 //! ```
 //!
-//! with l the smaller id and h the larger. "Keys" is all that a device signed for the round. Either of the two
-//! primitives keeps both results secret. That a box comes from its sender rests on dh: both X25519 keys are
-//! signed, and anybody can encapsulate.
+//! Here l is the smaller id and h the larger. "Keys" is everything that a device signed for the
+//! round. Each of the two primitives alone keeps both results secret. The authenticity of a box
+//! depends on dh: both X25519 keys are signed, whereas every party can encapsulate.
 
 use ml_kem::{
     Decapsulate, DecapsulationKey, Encapsulate, EncapsulationKey, KeyExport, MlKem768, array::Array,
@@ -24,58 +26,58 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 use super::small_order::is_small_order;
 use super::{PairSecret, ShareBox, expand};
 use crate::identity::DeviceId;
-use crate::transcript::{Digest, Hasher};
+use crate::transcript::{Hasher, Sha256Digest};
 
-/// Bytes of the public keys that others agree with: X25519, then ML-KEM-768.
+/// The length in bytes of the public agreement keys: X25519, then ML-KEM-768.
 pub(crate) const AGREEMENT_KEY_LEN: usize = X25519_LEN + 1184;
-/// Bytes of what one device encapsulates to another.
+/// The length in bytes of an ML-KEM-768 ciphertext.
 pub(crate) const CIPHERTEXT_LEN: usize = 1088;
 const X25519_LEN: usize = 32;
 
-/// Public keys with which nothing can be agreed: X25519 of small order, or no key of ML-KEM.
+/// A public key that cannot be used: X25519 of small order, or an invalid ML-KEM key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("nothing can be agreed with a public key")]
+#[error("the public key is invalid for key agreement")]
 pub(crate) struct BadKey;
 
-/// The key pairs of a device with which it agrees with its neighbours, for one round.
+/// A device's key pairs for key agreement in one round.
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct AgreementKeys {
     dh: StaticSecret,
     kem: DecapsulationKey<MlKem768>,
 }
 
-/// A device in an agreement: its id and the digest of all that it signed for the round.
+/// A device in an agreement: its id and the digest of everything that it signed for the round.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Party {
+pub(crate) struct AgreementParty {
     pub(crate) id: DeviceId,
-    pub(crate) keys: Digest,
+    pub(crate) keys: Sha256Digest,
 }
 
-/// The pair that agrees, and the round in which it does.
+/// The two devices of an agreement, and the digest of the round's parameters.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pair<'a> {
-    pub(crate) params: &'a Digest,
-    pub(crate) own: Party,
-    pub(crate) peer: Party,
+pub(crate) struct AgreementPair<'a> {
+    pub(crate) params: &'a Sha256Digest,
+    pub(crate) own: AgreementParty,
+    pub(crate) peer: AgreementParty,
 }
 
-/// This device's half of an agreement: what it encapsulated to the other.
+/// This device's half of an agreement: the secret that it encapsulated to its peer.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[cfg_attr(test, derive(Clone))]
-pub(crate) struct Half {
+pub(crate) struct PartialAgreement {
     dh: [u8; 32],
     sent: [u8; 32],
     #[zeroize(skip)]
     ciphertext: [u8; CIPHERTEXT_LEN],
 }
 
-/// What a neighbour's ciphertext gives: the box that came with it and, once it opened, the pair's secret.
-pub(crate) struct Whole {
+/// The result of an agreement: the box that came with the peer's ciphertext, and the pair's secret.
+pub(crate) struct CompletedAgreement {
     pub(crate) share_box: ShareBox,
     pub(crate) secret: PairSecret,
 }
 
-/// Whether anything can be agreed with the owner of these public keys.
+/// Returns true if the public keys can be used for key agreement.
 pub(crate) fn are_sound(public: &[u8; AGREEMENT_KEY_LEN]) -> bool {
     let (dh, kem) = split(public);
     !is_small_order(&dh) && kem_key(kem).is_ok()
@@ -112,20 +114,27 @@ impl AgreementKeys {
         &self,
         public: &[u8; AGREEMENT_KEY_LEN],
         rng: &mut impl CryptoRng,
-    ) -> Result<Half, BadKey> {
+    ) -> Result<PartialAgreement, BadKey> {
         let (dh, kem) = split(public);
         let shared = self.dh.diffie_hellman(&PublicKey::from(dh));
         if !shared.was_contributory() {
             return Err(BadKey);
         }
         let (ciphertext, mut sent) = kem_key(kem)?.encapsulate_with_rng(rng);
-        let half = Half { dh: shared.to_bytes(), sent: sent.into(), ciphertext: ciphertext.into() };
+        let half =
+            PartialAgreement { dh: shared.to_bytes(), sent: sent.into(), ciphertext: ciphertext.into() };
         sent.zeroize();
         Ok(half)
     }
 
-    /// Decapsulates what the other end sent. A ciphertext that was changed gives other keys, and no error.
-    pub(crate) fn finish(&self, pair: &Pair<'_>, half: &Half, ciphertext: &[u8; CIPHERTEXT_LEN]) -> Whole {
+    /// Decapsulates the peer's ciphertext. A modified ciphertext yields different keys, not an
+    /// error.
+    pub(crate) fn finish(
+        &self,
+        pair: &AgreementPair<'_>,
+        half: &PartialAgreement,
+        ciphertext: &[u8; CIPHERTEXT_LEN],
+    ) -> CompletedAgreement {
         let mut received = self.kem.decapsulate(&(*ciphertext).into());
         let received_key = Zeroizing::new(<[u8; 32]>::from(received));
         received.zeroize();
@@ -143,25 +152,25 @@ impl AgreementKeys {
             .part(high.2)
             .finish();
         let secret = PairSecret(expand(&[low.1, high.1, &half.dh], &[b"pair", &context]));
-        Whole { share_box, secret }
+        CompletedAgreement { share_box, secret }
     }
 }
 
-impl Half {
-    /// What goes to the other end.
+impl PartialAgreement {
+    /// Returns the ciphertext for the peer.
     pub(crate) fn ciphertext(&self) -> &[u8; CIPHERTEXT_LEN] {
         &self.ciphertext
     }
 
-    /// The box for what this device sends to the other end.
-    pub(crate) fn share_box(&self, pair: &Pair<'_>) -> ShareBox {
+    /// Returns the box for messages from this device to its peer.
+    pub(crate) fn share_box(&self, pair: &AgreementPair<'_>) -> ShareBox {
         share_box(pair.params, (pair.own, pair.peer), &self.sent, &self.dh, &self.ciphertext)
     }
 }
 
 fn share_box(
-    params: &Digest,
-    (from, to): (Party, Party),
+    params: &Sha256Digest,
+    (from, to): (AgreementParty, AgreementParty),
     encapsulated: &[u8; 32],
     dh: &[u8; 32],
     ciphertext: &[u8; CIPHERTEXT_LEN],
@@ -184,9 +193,9 @@ impl std::fmt::Debug for AgreementKeys {
     }
 }
 
-impl std::fmt::Debug for Half {
+impl std::fmt::Debug for PartialAgreement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Half(..)")
+        f.write_str("PartialAgreement(..)")
     }
 }
 
@@ -196,38 +205,38 @@ mod tests {
     use chacha20::ChaCha20Rng;
     use rand_core::SeedableRng;
 
-    const PARAMS: Digest = [9; 32];
+    const PARAMS: Sha256Digest = [9; 32];
 
     struct End {
-        party: Party,
+        party: AgreementParty,
         keys: AgreementKeys,
-        half: Half,
+        half: PartialAgreement,
     }
 
-    /// Two ends that have encapsulated to each other.
+    /// Two devices that have encapsulated to each other.
     fn ends() -> (End, End) {
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let (a, b) = (AgreementKeys::generate(&mut rng), AgreementKeys::generate(&mut rng));
         let (half_a, half_b) = (a.begin(&b.public(), &mut rng), b.begin(&a.public(), &mut rng));
-        let party = |id: u32| Party { id: DeviceId(id), keys: [id as u8; 32] };
-        let end = |id, keys, half: Result<Half, BadKey>| End {
+        let party = |id: u32| AgreementParty { id: DeviceId(id), keys: [id as u8; 32] };
+        let end = |id, keys, half: Result<PartialAgreement, BadKey>| End {
             party: party(id),
             keys,
-            half: half.expect("sound keys"),
+            half: half.expect("valid keys"),
         };
         (end(1, a, half_a), end(2, b, half_b))
     }
 
-    fn pair<'a>(params: &'a Digest, own: &End, peer: &End) -> Pair<'a> {
-        Pair { params, own: own.party, peer: peer.party }
+    fn pair<'a>(params: &'a Sha256Digest, own: &End, peer: &End) -> AgreementPair<'a> {
+        AgreementPair { params, own: own.party, peer: peer.party }
     }
 
-    fn whole(own: &End, peer: &End) -> Whole {
+    fn whole(own: &End, peer: &End) -> CompletedAgreement {
         own.keys.finish(&pair(&PARAMS, own, peer), &own.half, peer.half.ciphertext())
     }
 
     #[test]
-    fn both_ends_open_each_others_boxes_and_have_one_secret() {
+    fn both_devices_open_each_others_boxes_and_share_one_secret() {
         let (a, b) = ends();
         let (at_a, at_b) = (whole(&a, &b), whole(&b, &a));
         assert_eq!(at_a.secret.0, at_b.secret.0);
@@ -237,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn another_round_key_or_ciphertext_gives_another_box_and_another_secret() {
+    fn boxes_and_secrets_depend_on_round_keys_and_ciphertexts() {
         let (a, b) = ends();
         let sealed = a.half.share_box(&pair(&PARAMS, &a, &b)).seal(b"shares");
         let honest = whole(&b, &a).secret.0;
@@ -257,12 +266,13 @@ mod tests {
         }
     }
 
-    /// Each part of the input is needed: whoever lacks X25519 or one of the two encapsulated keys has nothing.
+    /// Every input is necessary: without X25519 or one of the encapsulated keys, the secret
+    /// differs.
     #[test]
     fn the_secret_rests_on_x25519_and_on_both_encapsulated_keys() {
         let (a, b) = ends();
         let honest = whole(&b, &a).secret.0;
-        let with = |change: fn(&mut Half)| {
+        let with = |change: fn(&mut PartialAgreement)| {
             let mut half = b.half.clone();
             change(&mut half);
             b.keys.finish(&pair(&PARAMS, &b, &a), &half, a.half.ciphertext()).secret.0
@@ -277,13 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_agree_on_nothing_are_refused() {
+    fn invalid_agreement_keys_are_rejected() {
         let (a, b) = ends();
         let sound = b.keys.public();
         assert!(are_sound(&sound));
         let mut small = sound;
         small[..32].fill(0);
-        // A coefficient of ML-KEM is below 3329; twelve ones are not.
+        // A coefficient of ML-KEM is below 3329. Twelve one bits are not.
         let mut large = sound;
         large[32..].fill(0xff);
         for bad in [small, large] {

@@ -1,7 +1,7 @@
-//! X25519 keys with which nothing can be agreed.
+//! X25519 public keys of small order.
 
-/// The u-coordinates of small order on the curve and on its twist, canonical or not (RFC 7748, section 6.1):
-/// whatever secret they meet, the result is zero.
+/// The u-coordinates of small order on the curve and on its twist, canonical or not (RFC 7748,
+/// section 6.1). Their Diffie–Hellman result is zero for every secret.
 const SMALL_ORDER: [[u8; 32]; 7] = [
     small(0, 0, 0),
     small(1, 0, 0),
@@ -20,7 +20,7 @@ const SMALL_ORDER: [[u8; 32]; 7] = [
     small(0xee, 0xff, 0x7f),
 ];
 
-/// A number with this first byte, this byte in the middle and this last one.
+/// Returns a number with this first byte, these middle bytes and this last byte.
 const fn small(first: u8, middle: u8, last: u8) -> [u8; 32] {
     let mut bytes = [middle; 32];
     bytes[0] = first;
@@ -28,7 +28,7 @@ const fn small(first: u8, middle: u8, last: u8) -> [u8; 32] {
     bytes
 }
 
-/// Whether nothing can be agreed with the owner of a public key. The top bit of a coordinate is not read.
+/// Returns true if the public key has small order. The top bit of a coordinate is ignored.
 pub(super) fn is_small_order(public: &[u8; 32]) -> bool {
     let mut read = *public;
     read[31] &= 0x7f;
@@ -40,13 +40,13 @@ mod tests {
     use super::*;
     use x25519_dalek::{PublicKey, StaticSecret};
 
-    /// Whether the secret that comes of a key depends on ours.
+    /// Returns true if the shared secret depends on the local secret.
     fn agrees(public: [u8; 32]) -> bool {
         StaticSecret::from([7; 32]).diffie_hellman(&PublicKey::from(public)).was_contributory()
     }
 
     #[test]
-    fn the_list_of_small_order_keys_is_the_list_of_those_that_agree_on_nothing() {
+    fn exactly_the_keys_of_small_order_give_a_constant_secret() {
         for public in SMALL_ORDER {
             let mut with_top_bit = public;
             with_top_bit[31] |= 0x80;
@@ -55,7 +55,7 @@ mod tests {
                 assert!(!agrees(public), "{public:02x?}");
             }
         }
-        // Their neighbours are sound, and so is an honest key.
+        // The adjacent values and honest keys are valid.
         for first in [2, 3, 0xeb, 0xef] {
             let middle = if first > 3 { 0xff } else { 0 };
             let public = small(first, middle, middle & 0x7f);

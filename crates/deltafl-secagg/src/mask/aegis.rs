@@ -1,18 +1,19 @@
-//! AEGIS-128X4 as a stream cipher (RFC 10032: the encryption of zeros), on the AES round of the `aes` crate: its
-//! instructions where the processor has them, constant-time software elsewhere.
+//! AEGIS-128X4 as a stream cipher (RFC 10032: the encryption of zeros).
 //!
-//! A lane has eight blocks of state. A step hands out two blocks of each lane and takes one AES round for each block of
-//! state: four rounds for 16 bytes, where AES-128 takes ten.
+//! It uses the AES round of the `aes` crate: AES instructions if the processor has them,
+//! constant-time software otherwise. A lane has eight blocks of state. A step outputs two blocks
+//! per lane and computes one AES round per block of state. This is four rounds per 16 bytes, where
+//! AES-128 takes ten.
 
 use aes::Block;
 use aes::hazmat::{Block8, cipher_round_par};
 use zeroize::Zeroize;
 
-/// Lanes that run side by side.
+/// The number of parallel lanes.
 pub(super) const LANES: usize = 4;
-/// Steps of the initialisation.
+/// The number of initialisation steps.
 pub(super) const INITIAL_STEPS: usize = 10;
-/// Bytes of a step: the first blocks of all lanes, then the second ones.
+/// Bytes per step: the first blocks of all lanes, then the second blocks.
 const STEP: usize = 2 * LANES * 16;
 /// The constants C0 and C1 of the initialisation.
 const C: [[u8; 16]; 2] = [
@@ -20,14 +21,14 @@ const C: [[u8; 16]; 2] = [
     [0xdb, 0x3d, 0x18, 0x55, 0x6d, 0xc2, 0x2f, 0xf1, 0x20, 0x11, 0x31, 0x42, 0x73, 0xb5, 0x28, 0xdd],
 ];
 
-/// The state of each lane before the first step of the initialisation.
+/// Returns the state of each lane before the first initialisation step.
 pub(super) fn start([key, nonce]: &[[u8; 16]; 2]) -> [[u8; 16]; 8] {
     let both = xor(key, nonce);
     let [key_c0, key_c1] = C.map(|constant| xor(key, &constant));
     [both, C[1], C[0], C[1], both, key_c0, key_c1, key_c0]
 }
 
-/// What tells a lane from the others: its number, and that of the last one.
+/// Returns the constant that distinguishes a lane: its number and the number of the last lane.
 pub(super) fn context(lane: usize) -> [u8; 16] {
     let mut context = [0; 16];
     context[..2].copy_from_slice(&[lane as u8, LANES as u8 - 1]);
@@ -38,13 +39,13 @@ fn xor(a: &[u8; 16], b: &[u8; 16]) -> [u8; 16] {
     std::array::from_fn(|i| a[i] ^ b[i])
 }
 
-/// The stream of a key at its current step. The state is wiped when dropped.
+/// The stream of a key at its current step. The state is wiped on drop.
 pub(super) struct AegisStream {
     lanes: [Block8; LANES],
 }
 
 impl AegisStream {
-    /// The stream of a key and a nonce from its first byte.
+    /// Creates the stream of a key and a nonce.
     pub(super) fn new(key_and_nonce: &[[u8; 16]; 2]) -> Self {
         let [key, nonce] = key_and_nonce;
         let mut first = start(key_and_nonce);
@@ -63,7 +64,7 @@ impl AegisStream {
 
     /// Writes the next bytes of the stream.
     ///
-    /// The stream goes on at a whole step of 128 bytes, so all calls but the last are for whole steps.
+    /// All calls but the last must be for whole steps of 128 bytes.
     pub(super) fn write(&mut self, bytes: &mut [u8]) {
         let mut out = [0; STEP];
         for chunk in bytes.chunks_mut(STEP) {
@@ -82,8 +83,8 @@ impl AegisStream {
     }
 }
 
-/// One step of a lane, which takes in two blocks: each block of state becomes the AES round of the one before it, under
-/// itself as the key.
+/// Performs one step of a lane with two input blocks. Each block of state becomes the AES round of
+/// the previous block, with itself as the round key.
 fn step(lane: &mut Block8, first: &[u8; 16], second: &[u8; 16]) {
     let mut keys = *lane;
     for (place, taken) in [(0, first), (4, second)] {
@@ -109,8 +110,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_initial_state_is_that_of_the_rfc() {
-        // RFC 10032, AEGIS-128X4: V[i, lane] after the initialisation, the first and the last lane.
+    fn the_initial_state_matches_the_rfc() {
+        // RFC 10032, AEGIS-128X4: V[i, lane] after the initialisation, for the first and the last
+        // lane.
         let key = std::array::from_fn(|i| i as u8);
         let stream = AegisStream::new(&[key, key.map(|byte| byte + 16)]);
         let expected: [[u128; 8]; 2] = [

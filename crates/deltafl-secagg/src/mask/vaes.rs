@@ -1,11 +1,11 @@
-//! Streams added straight into a vector, with VAES and AVX-512.
+//! Key streams that are added directly to a vector, with VAES and AVX-512.
 //!
-//! The `aes` crate has a VAES path too, but a stream then passes through memory between its rounds and again on its way
-//! into the vector. Here it goes from the key to the sum without leaving the register file. The streams of the crate stay
-//! as the reference; the tests hold the two together, and machines without these instructions use the crate.
+//! The `aes` crate has a VAES backend too, but it writes the stream to memory before the stream is
+//! added. Here the stream stays in registers. The portable streams remain as the reference, and
+//! tests compare both. Machines without these instructions use the portable streams.
 
-// The only unsafe code of the crate: calls into functions compiled for these instructions, and unaligned
-// loads and stores of whole registers.
+// The only unsafe code of the crate: calls of functions compiled for these instructions, and
+// unaligned loads and stores of whole registers.
 #![allow(unsafe_code)]
 
 mod aegis;
@@ -21,7 +21,34 @@ use std::arch::x86_64::{
 
 use zeroize::Zeroize;
 
-use super::Word;
+use super::{MaskSign, Word};
+
+/// A key stream whose state stays in registers.
+///
+/// # Safety
+///
+/// A value may exist only if [`supported`] returns true.
+pub(super) unsafe trait RegisterStream {
+    /// Adds the next bytes of the stream to `words`, or subtracts them if `PLUS` is false.
+    ///
+    /// # Safety
+    ///
+    /// The processor must have the instructions that [`supported`] checks.
+    unsafe fn run<W: Word, const PLUS: bool>(&mut self, words: &mut [W]);
+
+    /// Adds the next bytes of the stream to `words`, or subtracts them.
+    ///
+    /// All calls but the last must be for whole steps of the stream.
+    fn apply<W: Word>(&mut self, words: &mut [W], sign: MaskSign) {
+        // SAFETY: a stream exists only if the processor has the instructions.
+        unsafe {
+            match sign {
+                MaskSign::Plus => self.run::<W, true>(words),
+                MaskSign::Minus => self.run::<W, false>(words),
+            }
+        }
+    }
+}
 
 /// Bytes in a register.
 const REGISTER: usize = 64;
@@ -34,13 +61,13 @@ fn supported() -> bool {
         && is_x86_feature_detected!("avx512bw")
 }
 
-/// Adds a register of the stream to at most a register of words, or subtracts it.
+/// Adds one register of the stream to at most one register of words, or subtracts it.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn combine<W: Word, const BYTES: usize, const PLUS: bool>(words: &mut [W], stream: __m512i) {
+fn combine<W: Word, const PLUS: bool>(words: &mut [W], stream: __m512i) {
     if words.len() * W::BYTES < REGISTER {
         let mut bytes = [0u8; REGISTER];
-        // SAFETY: the array has the 64 bytes of a register, and unaligned stores need no alignment.
+        // SAFETY: the array has the 64 bytes of a register. Unaligned stores need no alignment.
         unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), stream) };
         if PLUS {
             W::add_le_bytes(words, &bytes);
@@ -51,15 +78,15 @@ fn combine<W: Word, const BYTES: usize, const PLUS: bool>(words: &mut [W], strea
         return;
     }
     let address = words.as_mut_ptr().cast::<__m512i>();
-    // SAFETY: `words` has at least the 64 bytes of a register, all of which are plain integers, and unaligned
+    // SAFETY: `words` has at least the 64 bytes of a register, which are plain integers. Unaligned
     // loads need no alignment.
     let old = unsafe { _mm512_loadu_si512(address) };
-    let new = match (BYTES, PLUS) {
+    let new = match (W::BYTES, PLUS) {
         (4, true) => _mm512_add_epi32(old, stream),
         (4, false) => _mm512_sub_epi32(old, stream),
         (_, true) => _mm512_add_epi64(old, stream),
         (_, false) => _mm512_sub_epi64(old, stream),
     };
-    // SAFETY: as for the load.
+    // SAFETY: same as for the load.
     unsafe { _mm512_storeu_si512(address, new) };
 }

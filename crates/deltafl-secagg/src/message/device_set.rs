@@ -1,67 +1,67 @@
-//! A set of devices, sorted.
+//! A sorted set of devices.
 
 use thiserror::Error;
 
 use crate::identity::DeviceId;
 
-/// A set of devices: strictly increasing ids, so that it has one form only and no duplicates.
+/// A set of devices with strictly increasing ids, so that each set has one encoding.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceSet(Vec<DeviceId>);
 
-/// A list of ids that is not strictly increasing.
+/// The ids of a list are not strictly increasing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("device {0} is out of order or there twice")]
-pub struct NotASet(pub DeviceId);
+#[error("device {0} is repeated or out of order")]
+pub struct UnsortedDevices(pub DeviceId);
 
 impl DeviceSet {
-    /// The ids in increasing order.
+    /// Returns the ids in increasing order.
     pub fn as_slice(&self) -> &[DeviceId] {
         &self.0
     }
 
-    /// The number of devices.
+    /// Returns the number of devices.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the device is in the set. O(log n).
+    /// Returns true if the device is in the set. O(log n).
     pub fn contains(&self, id: DeviceId) -> bool {
         self.0.binary_search(&id).is_ok()
     }
 
-    /// The devices in increasing order.
+    /// Returns an iterator over the devices in increasing order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = DeviceId> + '_ {
         self.0.iter().copied()
     }
 
-    /// The ids in increasing order, without the set.
+    /// Converts the set into a vector of ids in increasing order.
     pub fn into_vec(self) -> Vec<DeviceId> {
         self.0
     }
 
-    /// The first device that is not in `other`; `None` for a subset.
+    /// Returns the first device that is not in `other`, or `None` for a subset.
     pub fn first_outside(&self, other: &Self) -> Option<DeviceId> {
         self.iter().find(|&id| !other.contains(id))
     }
 }
 
 impl TryFrom<Vec<DeviceId>> for DeviceSet {
-    type Error = NotASet;
+    type Error = UnsortedDevices;
 
-    fn try_from(ids: Vec<DeviceId>) -> Result<Self, NotASet> {
+    fn try_from(ids: Vec<DeviceId>) -> Result<Self, UnsortedDevices> {
         match ids.windows(2).find(|pair| pair[0] >= pair[1]) {
-            Some(pair) => Err(NotASet(pair[1])),
+            Some(pair) => Err(UnsortedDevices(pair[1])),
             None => Ok(Self(ids)),
         }
     }
 }
 
-/// Sorts and drops duplicates.
+/// Sorts the ids and removes duplicates.
 impl FromIterator<DeviceId> for DeviceSet {
     fn from_iter<I: IntoIterator<Item = DeviceId>>(ids: I) -> Self {
         let mut ids: Vec<DeviceId> = ids.into_iter().collect();
@@ -80,14 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_with_a_duplicate_or_out_of_order_is_no_set() {
+    fn repeated_and_unsorted_ids_are_rejected() {
         assert!(DeviceSet::try_from(ids(&[1, 2, 5])).is_ok());
-        assert_eq!(DeviceSet::try_from(ids(&[1, 2, 2])), Err(NotASet(DeviceId(2))));
-        assert_eq!(DeviceSet::try_from(ids(&[2, 1])), Err(NotASet(DeviceId(1))));
+        assert_eq!(DeviceSet::try_from(ids(&[1, 2, 2])), Err(UnsortedDevices(DeviceId(2))));
+        assert_eq!(DeviceSet::try_from(ids(&[2, 1])), Err(UnsortedDevices(DeviceId(1))));
     }
 
     #[test]
-    fn the_first_stranger_is_found() {
+    fn first_outside_returns_the_first_device_of_the_difference() {
         let all: DeviceSet = ids(&[4, 1, 2]).into_iter().collect();
         let some: DeviceSet = ids(&[1, 3]).into_iter().collect();
         assert_eq!(some.first_outside(&all), Some(DeviceId(3)));

@@ -1,44 +1,44 @@
-//! The end of the set-up: whose boxes did not open, and what each device leaves with the server.
+//! The end of the key set-up: complaints about boxes, and the devices' deposits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::bytes::Bytes;
 
-use super::setup::{Setup, expected};
+use super::outcome::{Misbehaviour, PhaseName, RefusedMessage, RoundFailure};
+use super::setup::{KeySetup, expected};
 use super::slot::Idle;
-use super::verdict::{Lie, PhaseName, RefusedMessage, Verdict};
-use super::{Phase, Round, ServerEvent, Step};
+use super::{Phase, PhaseTransition, RoundContext, ServerEvent};
 use crate::identity::DeviceId;
 use crate::keys::Deposit;
 use crate::message::DeviceSet;
 use crate::message::wire::deposit_len;
 
-/// By the device that left them, then by the neighbour they are about.
+/// Deposits by the depositing device, then by the neighbour.
 pub(super) type Deposits = BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>;
 
-/// Waiting to hear whose boxes did not open.
+/// Waits for complaints and deposits.
 #[derive(Debug, Clone)]
 pub(super) struct Confirming {
-    setup: Setup,
+    setup: KeySetup,
     sharers: DeviceSet,
-    /// By the device that complains.
+    /// Complaints by the complaining device.
     complaints: BTreeMap<DeviceId, DeviceSet>,
 }
 
 impl Confirming {
-    pub(super) fn new(setup: Setup, sharers: DeviceSet) -> Self {
+    pub(super) fn new(setup: KeySetup, sharers: DeviceSet) -> Self {
         Self { setup, sharers, complaints: BTreeMap::new() }
     }
 
     pub(super) fn take(
         &mut self,
-        round: &Round,
+        round: &RoundContext,
         from: DeviceId,
         complaints: DeviceSet,
         deposits: BTreeMap<DeviceId, Bytes>,
     ) -> Result<(), RefusedMessage> {
         expected(from, self.sharers.contains(from), self.complaints.contains_key(&from))?;
-        // Of every neighbour that sealed a box, either a complaint or deposits.
+        // Each neighbour that sealed a box gets either a complaint or deposits.
         let sealed = self.setup.graph.neighbours(from).into_iter().filter(|&id| self.sharers.contains(id));
         let (accused, opened): (Vec<_>, Vec<_>) = sealed.partition(|&id| complaints.contains(id));
         let whole = deposits.values().all(|left| left.len() == deposit_len(round.params.slots));
@@ -58,14 +58,17 @@ impl Confirming {
         self.setup.graph.degree()
     }
 
-    /// With at most c liars, a device in more than c disputes lied: it is left out. Of any other pair that did not
-    /// come to agree one lied, and both are left out: they could not take each other's masks off. Nobody is left
-    /// out for the sake of two, so this costs c honest devices at most.
-    pub(super) fn finish(mut self, round: &Round) -> Result<Step, Verdict> {
+    /// With at most c misbehaving devices, a device in more than c disputes misbehaved and is left
+    /// out. In any other dispute one of two devices misbehaved. Both are left out, because the
+    /// masks between them could not be removed. Every dispute involves a misbehaving device, so at
+    /// most c honest devices are lost.
+    pub(super) fn finish(mut self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let disputes = self.disputes();
         let caught = liars(&disputes, self.setup.graph.liars());
-        let mut events: Vec<ServerEvent> =
-            caught.iter().map(|(&device, &lie)| ServerEvent::Caught { device, lie }).collect();
+        let mut events: Vec<ServerEvent> = caught
+            .iter()
+            .map(|(&device, &misbehaviour)| ServerEvent::Caught { device, misbehaviour })
+            .collect();
         let mut out: BTreeSet<DeviceId> = caught.keys().copied().collect();
         for &Dispute { owner, holder, .. } in &disputes {
             if !out.contains(&owner) && !out.contains(&holder) {
@@ -79,10 +82,10 @@ impl Confirming {
         self.setup.deposits.retain(|&id, _| here.contains(id));
         let idle = Idle::new(self.setup, 0, here);
         events.push(idle.ready());
-        Ok(Step { phase: Phase::Idle(idle), messages: Vec::new(), events })
+        Ok(PhaseTransition { phase: Phase::Idle(idle), messages: Vec::new(), events })
     }
 
-    /// The pairs of which one lied, once each.
+    /// Returns the pairs in which one device misbehaved, each pair once.
     fn disputes(&self) -> Vec<Dispute> {
         let mut disputes = Vec::new();
         for (&holder, deposits) in &self.setup.deposits {
@@ -103,33 +106,33 @@ impl Confirming {
     }
 }
 
-/// Two devices of which one lied.
+/// Two devices of which one misbehaved.
 #[derive(Debug, Clone, Copy)]
 struct Dispute {
     owner: DeviceId,
     holder: DeviceId,
-    /// About a box of the owner that did not open, and not about what the two committed to.
+    /// True if a box of the owner did not open, false if the deposits of the two devices disagree.
     sealed: bool,
 }
 
-/// Whether two devices committed to the same key in every slot.
+/// Returns true if two devices committed to the same key in every slot.
 fn agree(ours: &[u8], theirs: &[u8]) -> bool {
-    let commitment = |left: &[u8], slot| Deposit::of_slot(left, slot).map(|deposit| deposit.commitment);
+    let commitment = |left: &[u8], slot| Deposit::for_slot(left, slot).map(|deposit| deposit.commitment);
     let slots = (ours.len() / Deposit::LEN) as u32;
     (0..slots).all(|slot| commitment(ours, slot) == commitment(theirs, slot))
 }
 
-/// The devices in more than `most` disputes, by what most of those are about.
-fn liars(disputes: &[Dispute], most: usize) -> BTreeMap<DeviceId, Lie> {
-    let mut counts: BTreeMap<DeviceId, BTreeMap<Lie, usize>> = BTreeMap::new();
+/// Returns the devices in more than `most` disputes, with the most frequent kind of dispute.
+fn liars(disputes: &[Dispute], most: usize) -> BTreeMap<DeviceId, Misbehaviour> {
+    let mut counts: BTreeMap<DeviceId, BTreeMap<Misbehaviour, usize>> = BTreeMap::new();
     for dispute in disputes {
         let (owners, holders) = if dispute.sealed {
-            (Lie::SealedBoxes, Lie::Accusations)
+            (Misbehaviour::SealedBoxes, Misbehaviour::Accusations)
         } else {
-            (Lie::Deposits, Lie::Deposits)
+            (Misbehaviour::Deposits, Misbehaviour::Deposits)
         };
-        for (device, lie) in [(dispute.owner, owners), (dispute.holder, holders)] {
-            *counts.entry(device).or_default().entry(lie).or_default() += 1;
+        for (device, misbehaviour) in [(dispute.owner, owners), (dispute.holder, holders)] {
+            *counts.entry(device).or_default().entry(misbehaviour).or_default() += 1;
         }
     }
     let caught = counts.into_iter().filter(|(_, lies)| lies.values().sum::<usize>() > most);

@@ -1,20 +1,20 @@
-//! Key set-up: advertise keys, settle the graph, carry sealed shares.
+//! Key set-up: collect keys, determine the graph, forward sealed shares.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::bytes::Bytes;
 
 use super::confirm::{Confirming, Deposits};
-use super::verdict::{PhaseName, RefusedMessage, Verdict};
-use super::{Phase, Round, Step};
+use super::outcome::{PhaseName, RefusedMessage, RoundFailure};
+use super::{Phase, PhaseTransition, RoundContext};
 use crate::graph::{self, Graph};
 use crate::identity::DeviceId;
 use crate::keys::{nonce_commitment, same};
 use crate::message::wire::box_len;
 use crate::message::{DeviceSet, KeyBundle, Reveal, ServerBody};
-use crate::transcript::{Digest, Transcript};
+use crate::transcript::{RoundTranscript, Sha256Digest};
 
-/// Waiting for the keys of the cohort.
+/// Waits for the keys of the cohort.
 #[derive(Debug, Clone)]
 pub(super) struct Advertising {
     invited: DeviceSet,
@@ -28,7 +28,7 @@ impl Advertising {
 
     pub(super) fn take(
         &mut self,
-        round: &Round,
+        round: &RoundContext,
         from: DeviceId,
         bundle: KeyBundle,
     ) -> Result<(), RefusedMessage> {
@@ -39,7 +39,7 @@ impl Advertising {
         if !bundle.verifies(&round.roster, &round.header, from) {
             return Err(RefusedMessage::BadSignature(from));
         }
-        // Its neighbours could neither seal for it nor mask with it: it is this device that stays away.
+        // Neighbours could neither seal boxes for this device nor mask with it, so it is left out.
         if !bundle.has_sound_keys() {
             return Err(RefusedMessage::BadKey(from));
         }
@@ -51,34 +51,34 @@ impl Advertising {
         self.keys.len() == self.invited.len()
     }
 
-    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    pub(super) fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let members: DeviceSet = self.keys.keys().copied().collect();
         round.enough(PhaseName::Advertise, members.len(), round.least())?;
         if round.params.graph.is_committed(round.params.cohort) {
             let revealing = Revealing::new(round, self.keys);
             let messages = vec![(members, ServerBody::Commitments(revealing.commitments.clone()))];
-            return Ok(Step { phase: Phase::Revealing(revealing), messages, events: Vec::new() });
+            return Ok(PhaseTransition { phase: Phase::Revealing(revealing), messages, events: Vec::new() });
         }
         let graph = Graph::new(round.params.graph, round.params.cohort, members.as_slice(), &[0; 32]);
         round.enough(PhaseName::Advertise, members.len(), graph.threshold())?;
         let messages = vec![(members, ServerBody::Keys(self.keys.clone()))];
-        let transcript = Transcript::new(&round.header, &self.keys);
-        let setup = Setup { keys: self.keys, graph, transcript, deposits: BTreeMap::new() };
-        Ok(Step { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
+        let transcript = RoundTranscript::new(&round.header, &self.keys);
+        let setup = KeySetup { keys: self.keys, graph, transcript, deposits: BTreeMap::new() };
+        Ok(PhaseTransition { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
     }
 }
 
-/// Waiting for the parts of the graph's randomness.
+/// Waits for the nonces of the graph.
 #[derive(Debug, Clone)]
 pub(super) struct Revealing {
     keys: BTreeMap<DeviceId, KeyBundle>,
-    commitments: BTreeMap<DeviceId, Digest>,
-    list: Digest,
+    commitments: BTreeMap<DeviceId, Sha256Digest>,
+    list: Sha256Digest,
     reveals: BTreeMap<DeviceId, Reveal>,
 }
 
 impl Revealing {
-    fn new(round: &Round, keys: BTreeMap<DeviceId, KeyBundle>) -> Self {
+    fn new(round: &RoundContext, keys: BTreeMap<DeviceId, KeyBundle>) -> Self {
         let commitments = keys.iter().map(|(&id, bundle)| (id, bundle.nonce_commitment())).collect();
         let list = graph::member_list(&round.header, &commitments);
         Self { keys, commitments, list, reveals: BTreeMap::new() }
@@ -86,7 +86,7 @@ impl Revealing {
 
     pub(super) fn take(
         &mut self,
-        round: &Round,
+        round: &RoundContext,
         from: DeviceId,
         reveal: Reveal,
     ) -> Result<(), RefusedMessage> {
@@ -106,15 +106,16 @@ impl Revealing {
         self.reveals.len() == self.keys.len()
     }
 
-    /// Those that draw the graph must have revealed; another member that has not keeps its place.
-    pub(super) fn finish(mut self, round: &Round) -> Result<Step, Verdict> {
+    /// The members that determine the graph must have revealed. Other members that have not keep
+    /// their position.
+    pub(super) fn finish(mut self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let rule = round.params.graph;
         let drawers = rule.drawers(round.params.cohort, &self.commitments);
         if rule.forgives_silence() {
             self.keys.retain(|id, _| self.reveals.contains_key(id));
             self.commitments.retain(|id, _| self.reveals.contains_key(id));
         } else if let Some(device) = drawers.iter().find(|id| !self.reveals.contains_key(id)) {
-            return Err(Verdict::Withheld { device });
+            return Err(RoundFailure::Withheld { device });
         }
         self.reveals.retain(|&id, _| drawers.contains(id));
         let members: DeviceSet = self.keys.keys().copied().collect();
@@ -127,53 +128,53 @@ impl Revealing {
             neighbours.map(|peer| (peer, self.keys[&peer].clone())).collect()
         };
         let keys = members.iter().map(|id| (DeviceSet::from_iter([id]), ServerBody::Keys(keys_for(id))));
-        let transcript = Transcript::new(&seed, &self.commitments);
+        let transcript = RoundTranscript::new(&seed, &self.commitments);
         let messages =
             [(members.clone(), ServerBody::Reveals(self.reveals))].into_iter().chain(keys).collect();
-        let setup = Setup { keys: self.keys, graph, transcript, deposits: BTreeMap::new() };
-        Ok(Step { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
+        let setup = KeySetup { keys: self.keys, graph, transcript, deposits: BTreeMap::new() };
+        Ok(PhaseTransition { phase: Phase::Sharing(Sharing::new(setup)), messages, events: Vec::new() })
     }
 }
 
-/// What the server knows once the graph is settled.
+/// The server's data after the graph is determined.
 #[derive(Debug, Clone)]
-pub(super) struct Setup {
+pub(super) struct KeySetup {
     pub(super) keys: BTreeMap<DeviceId, KeyBundle>,
     pub(super) graph: Graph,
-    pub(super) transcript: Transcript,
-    /// What each device left about each neighbour.
+    pub(super) transcript: RoundTranscript,
+    /// The deposits of each device about each neighbour.
     pub(super) deposits: Deposits,
 }
 
-impl Setup {
-    /// The neighbours of a device and itself.
+impl KeySetup {
+    /// Returns a device and its neighbours.
     pub(super) fn circle(&self, id: DeviceId) -> DeviceSet {
         self.graph.neighbours(id).into_iter().chain([id]).collect()
     }
 }
 
-/// Bytes of boxes that wait until all are there. What is longer goes on in four parts: the boxes of a cohort of 500
-/// take 114 MB.
+/// The size in bytes up to which all boxes are forwarded together. Larger sets are forwarded in
+/// four parts: the boxes of a cohort of 500 devices take 114 MB.
 const WAITING: usize = 4 << 20;
 
-/// Waiting for sealed shares.
+/// Waits for sealed shares.
 #[derive(Debug, Clone)]
 pub(super) struct Sharing {
-    setup: Setup,
-    /// The devices whose boxes came.
+    setup: KeySetup,
+    /// The devices whose boxes have arrived.
     sharers: BTreeSet<DeviceId>,
-    /// The boxes that did not go on yet, by sender, then by recipient.
+    /// The boxes that have not been forwarded, by sender, then by recipient.
     boxes: BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
 }
 
 impl Sharing {
-    fn new(setup: Setup) -> Self {
+    fn new(setup: KeySetup) -> Self {
         Self { setup, sharers: BTreeSet::new(), boxes: BTreeMap::new() }
     }
 
     pub(super) fn take(
         &mut self,
-        round: &Round,
+        round: &RoundContext,
         from: DeviceId,
         boxes: BTreeMap<DeviceId, Bytes>,
     ) -> Result<(), RefusedMessage> {
@@ -192,9 +193,9 @@ impl Sharing {
         self.sharers.len() == self.setup.keys.len()
     }
 
-    /// What goes on before all boxes are there. It goes to all members: those that have not shared yet get it behind the
-    /// keys, and open it when they have.
-    pub(super) fn forward(&mut self, round: &Round) -> Vec<(DeviceSet, ServerBody)> {
+    /// Returns the boxes to forward before all have arrived. They go to all members: a member that
+    /// has not shared yet receives them after the keys and opens them later.
+    pub(super) fn forward(&mut self, round: &RoundContext) -> Vec<(DeviceSet, ServerBody)> {
         let members = self.setup.keys.len();
         let each = self.degree() * box_len(round.params.slots);
         if self.boxes.len() * each < WAITING.max(members * each / 4) {
@@ -206,7 +207,7 @@ impl Sharing {
         recipients.map(|(to, boxes)| (DeviceSet::from_iter([to]), ServerBody::EarlyShares(boxes))).collect()
     }
 
-    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    pub(super) fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let Self { setup, sharers, boxes } = self;
         let sharers: DeviceSet = sharers.into_iter().collect();
         let need = setup.graph.least().max(round.min_members);
@@ -214,7 +215,7 @@ impl Sharing {
         let rest = |to: DeviceId| ServerBody::Shares(boxes_for(&setup.graph, &boxes, to));
         let messages = sharers.iter().map(|to| (DeviceSet::from_iter([to]), rest(to))).collect();
         let confirming = Confirming::new(setup, sharers);
-        Ok(Step { phase: Phase::Confirming(confirming), messages, events: Vec::new() })
+        Ok(PhaseTransition { phase: Phase::Confirming(confirming), messages, events: Vec::new() })
     }
 
     pub(super) fn degree(&self) -> usize {
@@ -222,7 +223,7 @@ impl Sharing {
     }
 }
 
-/// Of these boxes, by sender, those that are for a device.
+/// Returns the boxes for one device, by sender.
 fn boxes_for(
     graph: &Graph,
     boxes: &BTreeMap<DeviceId, BTreeMap<DeviceId, Bytes>>,
@@ -232,7 +233,7 @@ fn boxes_for(
     from.filter_map(|from| Some((from, boxes.get(&from)?.get(&to)?.clone()))).collect()
 }
 
-/// Whether an answer of this device is due.
+/// Checks that an answer of this device is expected.
 pub(super) fn expected(from: DeviceId, here: bool, answered: bool) -> Result<(), RefusedMessage> {
     match (here, answered) {
         (false, _) => Err(RefusedMessage::UnknownDevice(from)),

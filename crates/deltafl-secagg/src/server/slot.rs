@@ -1,29 +1,30 @@
-//! One slot: add the masked inputs as they arrive, have the survivors attested, take the masks off.
+//! One slot: add masked inputs as they arrive, collect attestations of the survivors, remove the
+//! masks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::bytes::Bytes;
 
-use super::setup::{Setup, expected};
+use super::outcome::{PhaseName, RefusedMessage, RoundFailure};
+use super::setup::{KeySetup, expected};
 use super::unmask::unmask;
-use super::verdict::{PhaseName, RefusedMessage, Verdict};
-use super::{Phase, Round, ServerEvent, SlotSum, Step};
+use super::{Phase, PhaseTransition, RoundContext, ServerEvent, SlotSum};
 use crate::identity::{DeviceId, SIGNATURE_LEN};
 use crate::message::{DeviceSet, SecretKind, ServerBody};
 use crate::params::SlotSpec;
 use crate::ring::RingVector;
-use crate::shamir::Share;
+use crate::shamir::SecretShare;
 
-/// Between slots.
+/// Waits for the application to open the next slot.
 #[derive(Debug, Clone)]
 pub(super) struct Idle {
-    setup: Setup,
+    setup: KeySetup,
     next: u32,
     active: DeviceSet,
 }
 
 impl Idle {
-    pub(super) fn new(setup: Setup, next: u32, active: DeviceSet) -> Self {
+    pub(super) fn new(setup: KeySetup, next: u32, active: DeviceSet) -> Self {
         Self { setup, next, active }
     }
 
@@ -35,7 +36,7 @@ impl Idle {
         ServerEvent::Ready { slot: self.next, active: self.active.clone() }
     }
 
-    pub(super) fn open(self, round: &Round, spec: SlotSpec) -> Result<Step, Verdict> {
+    pub(super) fn open(self, round: &RoundContext, spec: SlotSpec) -> Result<PhaseTransition, RoundFailure> {
         let need = self.setup.graph.least().max(round.min_members);
         round.enough(PhaseName::MaskedInput(spec.slot), self.active.len(), need)?;
         let SlotSpec { slot, ring, len, .. } = spec;
@@ -44,14 +45,14 @@ impl Idle {
         let sum = RingVector::zeros(ring, len as usize);
         let collecting = Collecting { slot, sum, received: BTreeMap::new() };
         let messages = vec![(self.active, open)];
-        Ok(Step { phase: Phase::Collecting(collecting), messages, events: Vec::new() })
+        Ok(PhaseTransition { phase: Phase::Collecting(collecting), messages, events: Vec::new() })
     }
 }
 
-/// What the server knows about an open slot.
+/// The server's data about an open slot.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
-    pub(super) setup: Setup,
+    pub(super) setup: KeySetup,
     pub(super) spec: SlotSpec,
     pub(super) active: DeviceSet,
 }
@@ -65,19 +66,19 @@ impl Slot {
     }
 }
 
-/// Waiting for masked inputs. Each is added as it arrives: memory is that of one vector.
+/// Waits for masked inputs. Each input is added on arrival, so memory for one vector suffices.
 #[derive(Debug, Clone)]
 pub(super) struct Collecting {
     slot: Slot,
     sum: RingVector,
-    /// By the devices whose inputs are in, what they signed with them.
+    /// The input signatures by device.
     received: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
 }
 
 impl Collecting {
     pub(super) fn take(
         &mut self,
-        round: &Round,
+        round: &RoundContext,
         from: DeviceId,
         slot: u32,
         input: &Bytes,
@@ -104,7 +105,7 @@ impl Collecting {
         self.received.len() == self.slot.active.len()
     }
 
-    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    pub(super) fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let Self { mut slot, sum, received } = self;
         let survivors: DeviceSet = received.keys().copied().collect();
         let need = slot.setup.graph.least().max(round.min_members);
@@ -113,17 +114,17 @@ impl Collecting {
         let body = ServerBody::Survivors { slot: slot.spec.slot, survivors: survivors.clone() };
         let messages = vec![(survivors.clone(), body)];
         let attesting = Attesting { slot, sum, survivors, masked: received, signatures: BTreeMap::new() };
-        Ok(Step { phase: Phase::Attesting(attesting), messages, events: Vec::new() })
+        Ok(PhaseTransition { phase: Phase::Attesting(attesting), messages, events: Vec::new() })
     }
 }
 
-/// Waiting for signatures on the transcript.
+/// Waits for signatures on the transcript.
 #[derive(Debug, Clone)]
 pub(super) struct Attesting {
     slot: Slot,
     sum: RingVector,
     survivors: DeviceSet,
-    /// What the survivors signed with their inputs.
+    /// The signatures that the survivors sent with their inputs.
     masked: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
     signatures: BTreeMap<DeviceId, [u8; SIGNATURE_LEN]>,
 }
@@ -131,7 +132,7 @@ pub(super) struct Attesting {
 impl Attesting {
     pub(super) fn take(
         &mut self,
-        round: &Round,
+        round: &RoundContext,
         from: DeviceId,
         slot: u32,
         signature: [u8; SIGNATURE_LEN],
@@ -149,7 +150,7 @@ impl Attesting {
         self.signatures.len() == self.survivors.len()
     }
 
-    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    pub(super) fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let Self { slot, sum, survivors, masked, signatures } = self;
         let signers: DeviceSet = signatures.keys().copied().collect();
         let need = slot.setup.graph.threshold();
@@ -157,12 +158,13 @@ impl Attesting {
         let messages = attestations(&slot, &signers, signatures, masked);
         let unmasking =
             Unmasking { slot, sum, survivors, signers, shares: BTreeMap::new(), answered: BTreeSet::new() };
-        Ok(Step { phase: Phase::Unmasking(unmasking), messages, events: Vec::new() })
+        Ok(PhaseTransition { phase: Phase::Unmasking(unmasking), messages, events: Vec::new() })
     }
 }
 
-/// To each signer the signatures that it wants to see. On a full graph t attestations, one message for all; on a
-/// sparse one those of its circle, and what the survivors there that did not attest signed with their inputs.
+/// Returns the signatures that each signer must verify. On a full graph: t attestations in one
+/// message for all. On a sparse graph: those of its circle, and the input signatures of survivors
+/// in it that did not attest.
 fn attestations(
     slot: &Slot,
     signers: &DeviceSet,
@@ -188,15 +190,15 @@ fn attestations(
     signers.iter().map(near).collect()
 }
 
-/// Waiting for shares.
+/// Waits for shares.
 #[derive(Debug, Clone)]
 pub(super) struct Unmasking {
     slot: Slot,
     sum: RingVector,
     survivors: DeviceSet,
     signers: DeviceSet,
-    /// By the device whose secret they are of, with the devices that sent them in increasing order.
-    shares: BTreeMap<DeviceId, BTreeMap<DeviceId, Share>>,
+    /// The shares by owner of the secret, then by holder in increasing order.
+    shares: BTreeMap<DeviceId, BTreeMap<DeviceId, SecretShare>>,
     answered: BTreeSet<DeviceId>,
 }
 
@@ -205,7 +207,7 @@ impl Unmasking {
         &mut self,
         from: DeviceId,
         slot: u32,
-        shares: BTreeMap<DeviceId, (SecretKind, Share)>,
+        shares: BTreeMap<DeviceId, (SecretKind, SecretShare)>,
     ) -> Result<(), RefusedMessage> {
         self.slot.check(slot)?;
         expected(from, self.signers.contains(from), self.answered.contains(&from))?;
@@ -221,7 +223,7 @@ impl Unmasking {
         Ok(())
     }
 
-    /// The secret of an active device that the server may learn.
+    /// Returns the kind of secret that the server may learn of an active device.
     fn kind(&self, id: DeviceId) -> SecretKind {
         if self.survivors.contains(id) { SecretKind::Seed } else { SecretKind::DepositKey }
     }
@@ -234,17 +236,17 @@ impl Unmasking {
         self.slot.setup.graph.degree()
     }
 
-    pub(super) fn finish(self, round: &Round) -> Result<Step, Verdict> {
+    pub(super) fn finish(self, round: &RoundContext) -> Result<PhaseTransition, RoundFailure> {
         let Self { slot, mut sum, survivors, shares, answered, .. } = self;
         let number = slot.spec.slot;
         round.enough(PhaseName::Unmask(number), answered.len(), slot.setup.graph.threshold())?;
         let mut events = unmask(round, &slot, &survivors, &shares, &mut sum)?;
         events.push(ServerEvent::Sum(SlotSum { slot: number, sum, survivors }));
         if number + 1 == round.params.slots {
-            return Ok(Step { phase: Phase::Over, messages: Vec::new(), events });
+            return Ok(PhaseTransition { phase: Phase::Over, messages: Vec::new(), events });
         }
         let idle = Idle::new(slot.setup, number + 1, answered.into_iter().collect());
         events.push(idle.ready());
-        Ok(Step { phase: Phase::Idle(idle), messages: Vec::new(), events })
+        Ok(PhaseTransition { phase: Phase::Idle(idle), messages: Vec::new(), events })
     }
 }

@@ -1,59 +1,61 @@
-//! False shares are found: shares of one secret are a Reed–Solomon code word.
+//! Detection and correction of false shares, as errors in a Reed–Solomon code.
 //!
-//! m shares at points x_1 … x_m lie on a polynomial f of degree below t. If at most (m−t)/2 of them are false,
-//! f is still the only one that close (Reed and Solomon 1960), and Gao's algorithm (2003) finds it in O(m²).
-//! Most words have no errors, which one product per share tells: f is orthogonal to the dual code,
+//! m shares at points x_1 … x_m are values of a polynomial f of degree below t. If at most (m−t)/2
+//! of them are false, f is the only polynomial that close (Reed and Solomon 1960). Gao's algorithm
+//! (2003) finds it in O(m²). Most words contain no errors. A test with one product per share
+//! detects this case, because f is orthogonal to the dual code:
 //!
 //! ```text
 //! Σ_i v_i h(x_i) f(x_i) = 0      v_i = 1 / Π_{j≠i} (x_i − x_j),  h of degree below m−t
 //! ```
 //!
-//! for h(X) = Σ_j α^j X^j and an α that was not known when the shares were made, and for shares with errors
-//! only if α is one of fewer than m−t roots: a chance below 2⁻⁵⁰. The five limbs of a share are tested as one,
-//! Σ_l β^l share_l.
+//! The test uses h(X) = Σ_j α^j X^j with an α that was unknown when the shares were created. Shares
+//! with errors pass only if α is one of fewer than m−t roots, with probability below 2⁻⁵⁰. The five
+//! limbs of a share are tested together as Σ_l β^l share_l.
 
-use super::{Interpolation, ShamirError, Share, inverses};
-use crate::field::Element;
-use crate::transcript::Digest;
+use super::{Interpolation, SecretShare, ShamirError, inverses};
+use crate::field::FieldElement;
+use crate::transcript::Sha256Digest;
 
-/// α and β, from a hash of the shares.
+/// The random coefficients α and β, derived from a hash of the shares.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Challenge {
-    alpha: Element,
-    beta: Element,
+    alpha: FieldElement,
+    beta: FieldElement,
 }
 
 impl Challenge {
-    /// The challenge of a digest that covers all shares.
-    pub(crate) fn new(digest: &Digest) -> Self {
+    /// Derives the challenge from a digest that covers all shares.
+    pub(crate) fn new(digest: &Sha256Digest) -> Self {
         let element = |at: usize| {
             let word = u64::from_le_bytes(digest[at..at + 8].try_into().expect("eight bytes"));
-            // Of 2⁶¹ values one is folded onto another, which no chance here notices.
-            Element::new(word >> 3).unwrap_or(Element::ONE)
+            // One of the 2⁶¹ values maps onto another, which is negligible here.
+            FieldElement::new(word >> 3).unwrap_or(FieldElement::ONE)
         };
         Self { alpha: element(0), beta: element(8) }
     }
 
-    /// The limbs of a share as one element.
-    fn combine(self, share: &Share) -> Element {
-        share.0.iter().rev().fold(Element::ZERO, |sum, &limb| sum * self.beta + limb)
+    /// Combines the limbs of a share into one element.
+    fn combine(self, share: &SecretShare) -> FieldElement {
+        share.0.iter().rev().fold(FieldElement::ZERO, |sum, &limb| sum * self.beta + limb)
     }
 }
 
-/// Tests and corrects shares at a fixed set of points.
+/// Checks and corrects shares at a fixed set of points.
 pub(crate) struct Checker {
-    points: Vec<Element>,
+    points: Vec<FieldElement>,
     threshold: usize,
     challenge: Challenge,
-    /// v_i h(x_i).
-    weights: Vec<Element>,
+    /// The values v_i h(x_i).
+    weights: Vec<FieldElement>,
     first: Interpolation,
 }
 
 impl Checker {
-    /// For shares at these points, at least `threshold` of them. O(m²).
+    /// Creates a checker for shares at these points, of which there must be at least `threshold`.
+    /// O(m²).
     pub(crate) fn new(
-        points: Vec<Element>,
+        points: Vec<FieldElement>,
         threshold: usize,
         challenge: Challenge,
     ) -> Result<Self, ShamirError> {
@@ -61,17 +63,18 @@ impl Checker {
         let first = Interpolation::new(first.to_vec())?;
         let checks = points.len() - threshold;
         let dual = dual_weights(&points).ok_or(ShamirError::Points)?;
-        let h =
-            |x: Element| (0..checks).fold(Element::ZERO, |sum, _| sum * challenge.alpha * x + Element::ONE);
+        let h = |x: FieldElement| {
+            (0..checks).fold(FieldElement::ZERO, |sum, _| sum * challenge.alpha * x + FieldElement::ONE)
+        };
         let weights = points.iter().zip(dual).map(|(&x, v)| v * h(x)).collect();
         Ok(Self { points, threshold, challenge, weights, first })
     }
 
-    /// Which of the shares are false; `None` when more are than can be told apart.
-    pub(crate) fn errors<'a>(&self, shares: impl IntoIterator<Item = &'a Share>) -> Option<Vec<usize>> {
-        let word: Vec<Element> = shares.into_iter().map(|share| self.challenge.combine(share)).collect();
+    /// Returns the false shares, or `None` if there are too many to identify.
+    pub(crate) fn errors<'a>(&self, shares: impl IntoIterator<Item = &'a SecretShare>) -> Option<Vec<usize>> {
+        let word: Vec<FieldElement> = shares.into_iter().map(|share| self.challenge.combine(share)).collect();
         let products = word.iter().zip(&self.weights).map(|(&y, &weight)| y * weight);
-        if products.fold(Element::ZERO, |sum, product| sum + product) == Element::ZERO {
+        if products.fold(FieldElement::ZERO, |sum, product| sum + product) == FieldElement::ZERO {
             return Some(Vec::new());
         }
         let f = decode(&self.points, &word, self.threshold)?;
@@ -80,12 +83,13 @@ impl Checker {
         (2 * errors.len() <= word.len() - self.threshold).then_some(errors)
     }
 
-    /// The interpolation at the first `threshold` points.
+    /// Returns the interpolation at the first `threshold` points.
     pub(crate) fn first(&self) -> &Interpolation {
         &self.first
     }
 
-    /// The interpolation at the first `threshold` points that are not in `errors`, and which these are.
+    /// Returns the interpolation at the first `threshold` points that are not in `errors`, and
+    /// those points.
     pub(crate) fn without(&self, errors: &[usize]) -> Result<(Vec<usize>, Interpolation), ShamirError> {
         let good: Vec<usize> =
             (0..self.points.len()).filter(|i| !errors.contains(i)).take(self.threshold).collect();
@@ -94,25 +98,26 @@ impl Checker {
     }
 }
 
-/// 1 / Π_{j≠i} (x_i − x_j) for each i; `None` when two points are the same.
-fn dual_weights(points: &[Element]) -> Option<Vec<Element>> {
+/// Returns 1 / Π_{j≠i} (x_i − x_j) for each i, or `None` if two points are equal.
+fn dual_weights(points: &[FieldElement]) -> Option<Vec<FieldElement>> {
     let product = |i: usize| {
         let others = points.iter().enumerate().filter(|(j, _)| *j != i);
-        others.fold(Element::ONE, |product, (_, &other)| product * (points[i] - other))
+        others.fold(FieldElement::ONE, |product, (_, &other)| product * (points[i] - other))
     };
     inverses(&(0..points.len()).map(product).collect::<Vec<_>>())
 }
 
-/// A polynomial, the constant first, without leading zeros.
-type Polynomial = Vec<Element>;
+/// A polynomial with the constant term first and without leading zeros.
+type Polynomial = Vec<FieldElement>;
 
-/// The polynomial of degree below t that differs from the word in at most (m−t)/2 places (Gao 2003).
-fn decode(points: &[Element], word: &[Element], threshold: usize) -> Option<Polynomial> {
+/// Returns the polynomial of degree below t that differs from the word in at most (m−t)/2 positions
+/// (Gao 2003).
+fn decode(points: &[FieldElement], word: &[FieldElement], threshold: usize) -> Option<Polynomial> {
     let m = points.len();
-    let vanishing = points.iter().fold(vec![Element::ONE], |product, &x| times_linear(&product, x));
+    let vanishing = points.iter().fold(vec![FieldElement::ONE], |product, &x| times_linear(&product, x));
     let (mut previous, mut rest) = (vanishing.clone(), interpolate(points, word, &vanishing)?);
-    let (mut before, mut cofactor): (Polynomial, Polynomial) = (Vec::new(), vec![Element::ONE]);
-    // Until the degree of the remainder is below (m+t)/2.
+    let (mut before, mut cofactor): (Polynomial, Polynomial) = (Vec::new(), vec![FieldElement::ONE]);
+    // Stop when the degree of the remainder is below (m+t)/2.
     while 2 * rest.len() >= m + threshold + 2 {
         let (quotient, remainder) = divide(&previous, &rest)?;
         let next = subtract(&before, &multiply(&quotient, &cofactor));
@@ -123,13 +128,13 @@ fn decode(points: &[Element], word: &[Element], threshold: usize) -> Option<Poly
     (remainder.is_empty() && f.len() <= threshold).then_some(f)
 }
 
-/// The polynomial of degree below m through all points of the word.
-fn interpolate(points: &[Element], word: &[Element], vanishing: &Polynomial) -> Option<Polynomial> {
+/// Returns the polynomial of degree below m through all points of the word.
+fn interpolate(points: &[FieldElement], word: &[FieldElement], vanishing: &Polynomial) -> Option<Polynomial> {
     let weights = dual_weights(points)?;
-    let mut sum = vec![Element::ZERO; points.len()];
+    let mut sum = vec![FieldElement::ZERO; points.len()];
     for ((&x, &y), weight) in points.iter().zip(word).zip(weights) {
         // vanishing / (X − x), highest power first, by Horner's rule.
-        let (scale, mut coefficient) = (y * weight, Element::ZERO);
+        let (scale, mut coefficient) = (y * weight, FieldElement::ZERO);
         for power in (0..points.len()).rev() {
             coefficient = coefficient * x + vanishing[power + 1];
             sum[power] = sum[power] + coefficient * scale;
@@ -138,13 +143,13 @@ fn interpolate(points: &[Element], word: &[Element], vanishing: &Polynomial) -> 
     Some(trimmed(sum))
 }
 
-fn evaluate(polynomial: &Polynomial, x: Element) -> Element {
-    polynomial.iter().rev().fold(Element::ZERO, |sum, &coefficient| sum * x + coefficient)
+fn evaluate(polynomial: &Polynomial, x: FieldElement) -> FieldElement {
+    polynomial.iter().rev().fold(FieldElement::ZERO, |sum, &coefficient| sum * x + coefficient)
 }
 
-/// p · (X − x).
-fn times_linear(polynomial: &Polynomial, x: Element) -> Polynomial {
-    let mut product = vec![Element::ZERO; polynomial.len() + 1];
+/// Returns p · (X − x).
+fn times_linear(polynomial: &Polynomial, x: FieldElement) -> Polynomial {
+    let mut product = vec![FieldElement::ZERO; polynomial.len() + 1];
     for (power, &coefficient) in polynomial.iter().enumerate() {
         product[power + 1] = product[power + 1] + coefficient;
         product[power] = product[power] - coefficient * x;
@@ -153,7 +158,7 @@ fn times_linear(polynomial: &Polynomial, x: Element) -> Polynomial {
 }
 
 fn multiply(a: &Polynomial, b: &Polynomial) -> Polynomial {
-    let mut product = vec![Element::ZERO; (a.len() + b.len()).saturating_sub(1)];
+    let mut product = vec![FieldElement::ZERO; (a.len() + b.len()).saturating_sub(1)];
     for (i, &x) in a.iter().enumerate() {
         for (j, &y) in b.iter().enumerate() {
             product[i + j] = product[i + j] + x * y;
@@ -164,18 +169,18 @@ fn multiply(a: &Polynomial, b: &Polynomial) -> Polynomial {
 
 fn subtract(a: &Polynomial, b: &Polynomial) -> Polynomial {
     let mut difference = a.clone();
-    difference.resize(a.len().max(b.len()), Element::ZERO);
+    difference.resize(a.len().max(b.len()), FieldElement::ZERO);
     for (sum, &y) in difference.iter_mut().zip(b) {
         *sum = *sum - y;
     }
     trimmed(difference)
 }
 
-/// Quotient and remainder; `None` for a divisor of zero.
+/// Returns quotient and remainder, or `None` if the divisor is zero.
 fn divide(a: &Polynomial, b: &Polynomial) -> Option<(Polynomial, Polynomial)> {
     let lead = b.last()?.inverse()?;
     let mut rest = a.clone();
-    let mut quotient = vec![Element::ZERO; (a.len() + 1).saturating_sub(b.len())];
+    let mut quotient = vec![FieldElement::ZERO; (a.len() + 1).saturating_sub(b.len())];
     for shift in (0..quotient.len()).rev() {
         let factor = rest[shift + b.len() - 1] * lead;
         quotient[shift] = factor;
@@ -187,7 +192,7 @@ fn divide(a: &Polynomial, b: &Polynomial) -> Option<(Polynomial, Polynomial)> {
 }
 
 fn trimmed(mut polynomial: Polynomial) -> Polynomial {
-    while polynomial.last() == Some(&Element::ZERO) {
+    while polynomial.last() == Some(&FieldElement::ZERO) {
         polynomial.pop();
     }
     polynomial
@@ -203,22 +208,22 @@ mod tests {
 
     const SECRET: [u8; 32] = [9; 32];
 
-    fn shares(m: u32, threshold: usize, seed: u64) -> (Vec<Element>, Vec<Share>) {
-        let points: Vec<Element> = (1..=m).map(|x| Element::from(x * x)).collect();
+    fn shares(m: u32, threshold: usize, seed: u64) -> (Vec<FieldElement>, Vec<SecretShare>) {
+        let points: Vec<FieldElement> = (1..=m).map(|x| FieldElement::from(x * x)).collect();
         let shares = split(&SECRET, &points, threshold, &mut ChaCha20Rng::seed_from_u64(seed)).unwrap();
         (points, shares)
     }
 
-    fn falsify(share: &mut Share, rng: &mut ChaCha20Rng) {
+    fn falsify(share: &mut SecretShare, rng: &mut ChaCha20Rng) {
         let limb = rng.next_u32() as usize % LIMBS;
-        share.0[limb] = share.0[limb] + Element::from(1 + rng.next_u32() / 2);
+        share.0[limb] = share.0[limb] + FieldElement::from(1 + rng.next_u32() / 2);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
 
         #[test]
-        fn false_shares_are_found_up_to_half_of_those_to_spare(
+        fn up_to_half_as_many_false_shares_as_spare_shares_are_found(
             m in 1u32..40, pick: prop::sample::Index, few: prop::sample::Index, seed: u64,
         ) {
             let threshold = pick.index(m as usize) + 1;
@@ -238,8 +243,8 @@ mod tests {
         }
 
         #[test]
-        fn more_false_shares_than_can_be_told_apart_blame_nobody_wrongly(m in 3u32..20, seed: u64) {
-            // One more than half of the spare ones, at random: no polynomial is close enough.
+        fn too_many_false_shares_blame_no_honest_device(m in 3u32..20, seed: u64) {
+            // One false share more than half of the spare shares: no polynomial is close enough.
             let threshold = m as usize / 2;
             let (points, mut shares) = shares(m, threshold, seed);
             let count = (m as usize - threshold) / 2 + 1;
@@ -253,10 +258,13 @@ mod tests {
     #[test]
     fn division_has_a_remainder_of_lower_degree() {
         let polynomial =
-            |values: &[u32]| values.iter().map(|&value| Element::from(value)).collect::<Vec<_>>();
+            |values: &[u32]| values.iter().map(|&value| FieldElement::from(value)).collect::<Vec<_>>();
         // X³ + 2X + 5 = (X + 1)(X² − X + 3) + 2.
         let (quotient, remainder) = divide(&polynomial(&[5, 2, 0, 1]), &polynomial(&[1, 1])).unwrap();
-        assert_eq!(quotient, vec![Element::from(3), Element::ZERO - Element::ONE, Element::ONE]);
+        assert_eq!(
+            quotient,
+            vec![FieldElement::from(3), FieldElement::ZERO - FieldElement::ONE, FieldElement::ONE]
+        );
         assert_eq!(remainder, polynomial(&[2]));
         assert!(divide(&polynomial(&[1]), &Vec::new()).is_none());
     }

@@ -1,10 +1,10 @@
-//! What a round costs on the network.
+//! The network traffic of a round.
 
 use std::collections::BTreeMap;
 
 use crate::identity::DeviceId;
 
-/// Messages and bytes of one device.
+/// The messages and bytes of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceTraffic {
     /// Messages to the server.
@@ -17,22 +17,22 @@ pub struct DeviceTraffic {
     pub bytes_received: u64,
 }
 
-/// Messages and bytes of a round, by device.
+/// The messages and bytes of a round by device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Traffic(BTreeMap<DeviceId, DeviceTraffic>);
+pub struct RoundTraffic(BTreeMap<DeviceId, DeviceTraffic>);
 
-impl Traffic {
-    /// By device, in increasing order of ids.
+impl RoundTraffic {
+    /// Returns the traffic of each device in increasing order of ids.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceId, DeviceTraffic)> + '_ {
         self.0.iter().map(|(&id, &traffic)| (id, traffic))
     }
 
-    /// Of one device.
-    pub fn of(&self, id: DeviceId) -> DeviceTraffic {
+    /// Returns the traffic of one device.
+    pub fn device(&self, id: DeviceId) -> DeviceTraffic {
         self.0.get(&id).copied().unwrap_or_default()
     }
 
-    /// Of all devices together.
+    /// Returns the total traffic of all devices.
     pub fn total(&self) -> DeviceTraffic {
         self.0.values().fold(DeviceTraffic::default(), |total, device| DeviceTraffic {
             messages_sent: total.messages_sent + device.messages_sent,

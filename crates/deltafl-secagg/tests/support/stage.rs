@@ -1,40 +1,40 @@
-//! A stage for malicious servers: honest devices, and a script that says anything to them.
+//! Honest devices and a script that sends them arbitrary messages, for tests of malicious servers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chacha20::ChaCha20Rng;
-use deltafl_secagg::device::{Abort, Adversary, Device, DeviceEvent, Enrolment, Policy};
+use deltafl_secagg::device::{Abort, AdversaryModel, DeviceEvent, DevicePolicy, DeviceRound, Participant};
 use deltafl_secagg::graph::{GraphRule, Permille};
-use deltafl_secagg::identity::{DeviceId, Identity, Roster};
-use deltafl_secagg::mask::Suite;
+use deltafl_secagg::identity::{DeviceId, KeyRoster, SigningIdentity};
+use deltafl_secagg::mask::MaskSuite;
 use deltafl_secagg::message::{DeviceBody, DeviceMessage, DeviceSet, KeyBundle, ServerBody, ServerMessage};
 use deltafl_secagg::params::{RoundId, RoundParams};
 use deltafl_secagg::ring::{Ring, RingVector};
 use rand_core::SeedableRng;
 
-/// Coordinates of the inputs.
+/// The number of coordinates of the inputs.
 pub(crate) const LEN: u32 = 4;
 
-/// Honest devices on a full graph, with keys advertised.
+/// Honest devices on a full graph that have advertised their keys.
 pub(crate) struct Stage {
     pub(crate) round: RoundId,
-    pub(crate) devices: BTreeMap<DeviceId, Device>,
+    pub(crate) devices: BTreeMap<DeviceId, DeviceRound>,
     pub(crate) keys: BTreeMap<DeviceId, KeyBundle>,
     pub(crate) boxes: BTreeMap<DeviceId, BTreeMap<DeviceId, prost::bytes::Bytes>>,
     pub(crate) inputs: BTreeMap<DeviceId, Vec<u8>>,
-    pub(crate) roster: Arc<Roster>,
+    pub(crate) roster: Arc<KeyRoster>,
 }
 
 pub(crate) fn set(ids: impl IntoIterator<Item = u32>) -> DeviceSet {
     ids.into_iter().map(DeviceId).collect()
 }
 
-pub(crate) fn policy() -> Policy {
-    Policy {
+pub(crate) fn policy() -> DevicePolicy {
+    DevicePolicy {
         min_members: 3,
-        adversary: Adversary::Active { gamma: Permille::default().into() },
+        adversary: AdversaryModel::Active { gamma: Permille::default().into() },
         max_len: 1000,
         patience: Duration::from_secs(60),
         max_left_out: None,
@@ -42,22 +42,22 @@ pub(crate) fn policy() -> Policy {
 }
 
 impl Stage {
-    /// Devices 0 … n−1 with threshold t; device n is on the roster and was not invited.
+    /// Creates devices 0 … n−1 with threshold t. Device n is on the roster but not invited.
     pub(crate) fn new(n: u32, threshold: u32) -> Self {
         Self::with(n, GraphRule::Full { threshold }, policy(), 1)
     }
 
-    pub(crate) fn with(n: u32, graph: GraphRule, policy: Policy, round: u64) -> Self {
+    pub(crate) fn with(n: u32, graph: GraphRule, policy: DevicePolicy, round: u64) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(42 + round);
         // The identities outlive the round.
-        let identity = |i: u32| Identity::from_secret(DeviceId(i), &[i as u8 + 1; 32]);
-        let mut roster = Roster::new();
+        let identity = |i: u32| SigningIdentity::from_secret(DeviceId(i), &[i as u8 + 1; 32]);
+        let mut roster = KeyRoster::new();
         for i in 0..=n {
             roster.add(DeviceId(i), &identity(i).public()).expect("distinct devices");
         }
         let roster = Arc::new(roster);
         let id = RoundId { session: [9; 16], round };
-        let params = RoundParams { id, suite: Suite::default(), cohort: n, graph, slots: 2, draw: None };
+        let params = RoundParams { id, suite: MaskSuite::default(), cohort: n, graph, slots: 2, draw: None };
         let mut stage = Self {
             round: id,
             devices: BTreeMap::new(),
@@ -67,11 +67,12 @@ impl Stage {
             roster: Arc::clone(&roster),
         };
         for i in 0..n {
-            let mut enrolment = Enrolment::new(Arc::new(identity(i)), Arc::clone(&roster), [9; 16], policy);
+            let mut participant =
+                Participant::new(Arc::new(identity(i)), Arc::clone(&roster), [9; 16], policy);
             let mut device =
-                enrolment.join(&params, Duration::ZERO, &mut rng).expect("a round within the policy");
+                participant.join(&params, Duration::ZERO, &mut rng).expect("a round within the policy");
             let Some(DeviceMessage { body: DeviceBody::Advertise(keys), .. }) = device.poll_transmit() else {
-                panic!("a device advertises first");
+                panic!("expected keys");
             };
             stage.keys.insert(DeviceId(i), keys);
             stage.devices.insert(DeviceId(i), device);
@@ -79,7 +80,7 @@ impl Stage {
         stage
     }
 
-    /// All devices hold each other's shares.
+    /// Advances to the point at which all devices hold each other's shares.
     pub(crate) fn shared(n: u32, threshold: u32) -> Self {
         let mut stage = Self::new(n, threshold);
         stage.share();
@@ -90,7 +91,8 @@ impl Stage {
         stage
     }
 
-    /// All devices have handed in the input of slot 0 under the same context.
+    /// Advances to the point at which all devices have submitted the input of slot 0 in the same
+    /// context.
     pub(crate) fn masked(n: u32, threshold: u32) -> Self {
         let mut stage = Self::shared(n, threshold);
         for id in stage.ids() {
@@ -103,12 +105,12 @@ impl Stage {
         self.devices.keys().copied().collect()
     }
 
-    /// Shows all keys to all devices and gathers the boxes.
+    /// Sends all keys to all devices and collects the boxes.
     pub(crate) fn share(&mut self) {
         for id in self.ids() {
             let keys = ServerBody::Keys(self.keys.clone());
             let Some(DeviceBody::Shares(boxes)) = self.tell(id, keys).expect("honest so far").pop() else {
-                panic!("a device shares when it knows the keys");
+                panic!("expected shares");
             };
             self.boxes.insert(id, boxes);
         }
@@ -119,12 +121,12 @@ impl Stage {
         from.map(|(&from, boxes)| (from, boxes[&to].clone())).collect()
     }
 
-    /// Says something to a device, in this round.
+    /// Sends a message of this round to a device.
     pub(crate) fn tell(&mut self, to: DeviceId, body: ServerBody) -> Result<Vec<DeviceBody>, Abort> {
         self.tell_in(self.round, to, body)
     }
 
-    /// Says something to a device, in any round.
+    /// Sends a message of any round to a device.
     pub(crate) fn tell_in(
         &mut self,
         round: RoundId,
@@ -135,7 +137,7 @@ impl Stage {
         let answer = device.handle(Duration::ZERO, ServerMessage { round, body });
         let said = std::iter::from_fn(|| device.poll_transmit()).map(|message| message.body).collect();
         if let Err(abort) = answer {
-            assert!(Vec::is_empty(&said), "a device that aborts says nothing more");
+            assert!(Vec::is_empty(&said), "a device that aborted sends nothing");
             let last = std::iter::from_fn(|| device.poll_event()).last();
             assert_eq!(last, Some(DeviceEvent::Aborted(abort)));
             return Err(abort);
@@ -143,7 +145,7 @@ impl Stage {
         Ok(said)
     }
 
-    /// Opens a slot for a device, which hands in its id in every coordinate.
+    /// Opens a slot for a device, which submits its id in every coordinate.
     pub(crate) fn ask(
         &mut self,
         to: DeviceId,
@@ -154,31 +156,31 @@ impl Stage {
         self.tell(to, ServerBody::OpenSlot { slot, ring: Ring::Z32, len: LEN, active })?;
         let device = self.devices.get_mut(&to).expect("on stage");
         let input = RingVector::Z32(vec![to.0; LEN as usize]);
-        device.submit(context, input).expect("the shape that was asked for");
+        device.submit(context, input).expect("the requested shape");
         let Some(DeviceMessage { body: DeviceBody::MaskedInput { input, .. }, .. }) = device.poll_transmit()
         else {
-            panic!("a device sends the input that was handed in");
+            panic!("expected the submitted input");
         };
         self.inputs.insert(to, input.to_vec());
         Ok(())
     }
 
-    /// The signature of a device on these survivors.
+    /// Returns a device's signature on these survivors.
     pub(crate) fn attest(&mut self, to: DeviceId, survivors: DeviceSet) -> Result<[u8; 64], Abort> {
         match self.tell(to, ServerBody::Survivors { slot: 0, survivors })?.pop() {
             Some(DeviceBody::Attest { signature, .. }) => Ok(signature),
-            other => panic!("{other:?} in place of a signature"),
+            other => panic!("expected a signature, got {other:?}"),
         }
     }
 
-    /// The signatures of all devices on these survivors.
+    /// Returns the signatures of all devices on these survivors.
     pub(crate) fn attest_all(&mut self, survivors: &DeviceSet) -> BTreeMap<DeviceId, [u8; 64]> {
         let signed =
             survivors.iter().map(|id| (id, self.attest(id, survivors.clone()).expect("honest so far")));
         signed.collect()
     }
 
-    /// Shows signatures to a device and asks for its shares.
+    /// Sends signatures to a device and returns its shares.
     pub(crate) fn unmask(
         &mut self,
         to: DeviceId,

@@ -1,8 +1,9 @@
-"""Recomputes the sums of a recorded round from its messages alone.
+"""Recomputes the sums of a recorded round from its messages.
 
-Usage: `python3 check.py round.json`. It follows proto/secagg.proto and the module pages, shares no code with the crate
-and needs nothing but the standard library. What it does is what the server does after the last message of a slot: put
-secrets together from shares, check them against the commitments, derive the masks, take them off.
+Usage: `python3 check.py round.json`. It follows proto/secagg.proto and the module documentation, shares
+no code with the crate and needs only the standard library. It repeats the server's work after the last
+message of a slot: recover secrets from shares, check them against the commitments, derive the masks and
+remove them.
 """
 
 import hashlib
@@ -12,12 +13,12 @@ import struct
 import sys
 
 PRIME = 2**61 - 1
-# X25519 and ML-KEM-768 keys, and the commitment to the nonce.
+# The length of the X25519 and ML-KEM-768 keys and of the commitment to the nonce.
 KEYS_LEN = 32 + 1184 + 32
 PROTOCOL = b"deltafl-secagg/2/"
 
 
-# Protobuf: varints and length-delimited fields are all there is.
+# Protobuf: only varints and length-delimited fields occur.
 
 def varint(data, at):
     value, shift = 0, 0
@@ -52,7 +53,7 @@ def records(data):
     return {device: flat[i * each:(i + 1) * each] for i, device in enumerate(who)}
 
 
-# Hashes: the purpose first, every part of variable length behind its length.
+# Hashes: the purpose first, and every part of variable length after its length.
 
 def number(value):
     return struct.pack("<Q", value)
@@ -78,7 +79,7 @@ def slot_digest(slot, ring, length, context):
     return digest(b"slot-spec", number(slot), number(ring), number(length), part(context))
 
 
-# Secrets: Lagrange at zero in five limbs.
+# Secrets: Lagrange interpolation at zero, in five limbs.
 
 def recover(shares):
     limbs = [0] * 5
@@ -104,7 +105,7 @@ def mask_key(secret, purpose, params, slot, a, b):
     return hkdf(secret, purpose + params + slot + struct.pack("<II", min(a, b), max(a, b)))
 
 
-# AES-128, FIPS 197, from the field of 256 elements up.
+# AES-128, FIPS 197, starting from the field of 256 elements.
 
 def times(a, b):
     product = 0
@@ -171,7 +172,8 @@ def aes_stream(key, length):
     return b"".join(blocks)[:length]
 
 
-# AEGIS-128X4 as a stream cipher, RFC 10032: the encryption of zeros. Key and nonce are the halves of a mask's key.
+# AEGIS-128X4 as a stream cipher, RFC 10032, the encryption of zeros. Key and nonce are halves of
+# a mask key.
 
 def aegis_step(state, first, second):
     keys = list(state)
@@ -236,7 +238,7 @@ def words(data, ring):
 
 
 class Round:
-    """What the server has in hand when all messages are in."""
+    """The data that the server has after all messages."""
 
     def __init__(self, messages):
         self.keys, self.deposits, self.inputs, self.active, self.shares = {}, {}, {}, {}, {}
@@ -325,7 +327,7 @@ def main(file):
         inputs = [published["inputs"][f"{slot}/{device}"] for device in survivors]
         plain = [sum(column) % 2**ring for column in zip(*inputs)]
         assert total == plain, f"plain sum of slot {slot}"
-        print(f"slot {slot}: the sum of {len(survivors)} devices is right")
+        print(f"slot {slot}: the sum of {len(survivors)} devices is correct")
 
 
 if __name__ == "__main__":

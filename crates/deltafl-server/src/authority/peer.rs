@@ -25,7 +25,7 @@ impl Peer {
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, NotADevice> {
         let name = only_name(certificate).ok_or(NotADevice)?;
         let (device, federation) = split(&name).ok_or(NotADevice)?;
-        Ok(Self { federation, device, fingerprint: Fingerprint::of(certificate) })
+        Ok(Self { federation, device, fingerprint: Fingerprint::for_certificate(certificate) })
     }
 }
 

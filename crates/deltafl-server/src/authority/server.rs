@@ -96,6 +96,6 @@ impl ServerIdentity {
 
 impl fmt::Debug for ServerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ServerIdentity({})", Fingerprint::of(&self.certificate))
+        write!(f, "ServerIdentity({})", Fingerprint::for_certificate(&self.certificate))
     }
 }

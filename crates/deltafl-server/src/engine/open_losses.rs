@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use deltafl::exchange::{Drawn, Round};
+use deltafl::exchange::{CohortMember, Round};
 use deltafl::params::Params;
 use deltafl::superquantile::DeviceLoss;
 use deltafl_wire::proto::from_server;
-use deltafl_wire::{blob_of, proto};
+use deltafl_wire::{params_blob, proto};
 use tokio::time::Instant;
 
 use super::Remote;
@@ -18,17 +18,15 @@ impl Remote {
     pub(super) fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<DeviceLoss>> {
         self.asked += 1;
         self.line.hub.blobs.keep_params(tracks.iter().copied());
-        let params = tracks.iter().map(|params| blob_of(params).to_wire()).collect();
+        let params = tracks.iter().map(|params| params_blob(params).to_wire()).collect();
         let question =
             Outbound::shared(from_server::Body::LossQuestion(proto::LossQuestion { id: self.asked, params }));
-        let mut awaited: HashMap<Address, Drawn> = HashMap::new();
-        for drawn in round.cohort.iter().filter(|drawn| !drawn.dropped) {
-            if let Some(address) = self.line.hub.address(drawn.device.0)
-                && self.line.hub.send(address, &question)
-            {
-                awaited.insert(address, *drawn);
-            }
-        }
+        let reached = round.cohort.iter().filter(|drawn| !drawn.dropped);
+        let reached = reached.filter_map(|drawn| Some((self.line.hub.address(drawn.device.0)?, *drawn)));
+        let mut awaited: HashMap<Address, CohortMember> = reached.collect();
+        // Before the question is sent: the end of a session is announced for devices that are engaged.
+        let _engaged = self.line.hub.engage(awaited.keys().copied());
+        awaited.retain(|address, _| self.line.hub.send(*address, &question));
         self.line.hub.status.send_modify(|status| {
             status.turn_to((round.seed, round.index), Purpose::Losses);
             status.enter("tell losses", awaited.len());
@@ -36,9 +34,9 @@ impl Remote {
         let told = self.hear_losses(awaited, tracks.len());
         self.line.hub.status.send_modify(Status::rest);
         let of_track = |track: usize| {
-            let of_device = |drawn: &Drawn| {
+            let of_device = |drawn: &CohortMember| {
                 let losses = told.get(&drawn.device.0)?;
-                let weight = round.terms.weights.of(losses.examples) as f64;
+                let weight = round.terms.weights.weight(losses.examples) as f64;
                 DeviceLoss::new(losses.losses[track], weight).ok()
             };
             round.cohort.iter().filter_map(of_device).collect()
@@ -48,7 +46,7 @@ impl Remote {
 
     fn hear_losses(
         &mut self,
-        mut awaited: HashMap<Address, Drawn>,
+        mut awaited: HashMap<Address, CohortMember>,
         tracks: usize,
     ) -> HashMap<u32, proto::Losses> {
         let deadline = Instant::now() + self.rules.deadlines.input;

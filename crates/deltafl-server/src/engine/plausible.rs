@@ -2,10 +2,10 @@
 //!
 //! Nobody sees an answer, but an answer that was made up shows in the sum: more devices in the tail than answered, weight
 //! without devices, entries that no device may hand in, parameters that are no longer numbers. Such a sum moves nothing: the
-//! round is given up and begun anew. A poisoner that stays within these bounds is not found here (docs/threat-model.md).
+//! round is given up and begun anew. A poisoner that stays within these bounds is not found here (docs/src/explanation/threat-model.md).
 
 use deltafl::evaluation::Measure;
-use deltafl::exchange::Sum;
+use deltafl::exchange::CohortSum;
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::superquantile::private::QuantileQuery;
@@ -13,7 +13,7 @@ use deltafl::terms::Clip;
 
 /// The most examples of a device that a sum is believed to hold.
 const MOST_EXAMPLES: f64 = 4_294_967_296.0;
-/// Units of a weight, and of an entry of an update (docs/api.md).
+/// Units of a weight, and of an entry of an update (docs/src/reference/api.md).
 const WEIGHT_UNIT: f64 = 65_536.0;
 const UPDATE_UNIT: f64 = 16_777_216.0;
 
@@ -83,7 +83,7 @@ impl Step {
 }
 
 /// Checks the sum of the answers to a query; `cohort` devices were asked.
-pub(super) fn check(query: &Query, sum: &Sum, cohort: usize, step: Step) -> Result<(), Implausible> {
+pub(super) fn check(query: &Query, sum: &CohortSum, cohort: usize, step: Step) -> Result<(), Implausible> {
     match &query.ask {
         Ask::Update { .. } => check_update(&query.params, sum, cohort, step),
         Ask::Quantile(QuantileQuery::Histogram(_)) => {
@@ -98,7 +98,7 @@ pub(super) fn check(query: &Query, sum: &Sum, cohort: usize, step: Step) -> Resu
 }
 
 /// Each device puts 1 into one place of each measure.
-fn check_evaluation(measures: &[Measure], sum: &Sum) -> Result<(), Implausible> {
+fn check_evaluation(measures: &[Measure], sum: &CohortSum) -> Result<(), Implausible> {
     let mut start = 0;
     for measure in measures {
         let mut devices = 0u64;
@@ -111,7 +111,7 @@ fn check_evaluation(measures: &[Measure], sum: &Sum) -> Result<(), Implausible> 
     Ok(())
 }
 
-fn check_update(params: &Params, sum: &Sum, cohort: usize, step: Step) -> Result<(), Implausible> {
+fn check_update(params: &Params, sum: &CohortSum, cohort: usize, step: Step) -> Result<(), Implausible> {
     // What comes back beside w is bounded as w is; how far w may move is another matter.
     let (update, footer) = sum.values.split_at(sum.values.len().saturating_sub(3));
     let [weight, tail, refused] = footer else { return Err(Implausible::Entry { entry: update.len() }) };
@@ -173,7 +173,7 @@ mod tests {
             correction: None,
         };
         let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
-        let sum = Sum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
+        let sum = CohortSum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
         check(&query, &sum, COHORT, step)
     }
 
@@ -250,7 +250,7 @@ mod tests {
         let checked = |entries: &[(usize, u64)]| {
             let mut values = vec![0; query.answer_len()];
             entries.iter().for_each(|&(entry, devices)| values[entry] = devices);
-            let sum = Sum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
+            let sum = CohortSum { values, answered: 8, traffic: Traffic::default(), remembered: Vec::new() };
             check(&query, &sum, COHORT, Step { most: None, clip: None })
         };
         let loss = measures[0].places();
@@ -268,7 +268,7 @@ mod tests {
         let params = Params::from(vec![0.0]);
         let bins = QuantileQuery::Histogram(Bins::new(0.0, 1.0, 2).unwrap());
         let query = Query::new(params, Ask::Quantile(bins));
-        let sum = |values: Vec<u64>| Sum {
+        let sum = |values: Vec<u64>| CohortSum {
             values,
             answered: 8,
             traffic: Traffic::default(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use deltafl_secagg::graph::Permille;
-use deltafl_wire::guard::Guard;
+use deltafl_wire::threat::ThreatAssumptions;
 
 use crate::round::Deadlines;
 
@@ -17,7 +17,7 @@ pub struct Rules {
     /// The fewest devices in a sum.
     pub quorum: usize,
     /// Against whom rounds protect their devices.
-    pub guard: Guard,
+    pub guard: ThreatAssumptions,
     /// δ, the share that may drop out, in thousandths.
     pub dropping: Permille,
     /// How long devices may take.
@@ -42,7 +42,7 @@ impl Rules {
             cohort,
             present: cohort,
             quorum: cohort.div_ceil(2).max(2),
-            guard: Guard::default(),
+            guard: ThreatAssumptions::default(),
             dropping: Permille::new(200).expect("at most one half"),
             deadlines: Deadlines::default(),
             pause: Duration::from_secs(1),

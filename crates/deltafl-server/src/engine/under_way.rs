@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use deltafl::exchange::Sum;
+use deltafl::exchange::CohortSum;
 use tokio::runtime::Handle;
 
 use crate::store::{Fence, Lease, Slot, SlotKey, Store, StoreError};
@@ -34,7 +34,12 @@ impl RoundJournal {
         runtime.block_on(self.store.keep_asked(&self.fence, key, slot))
     }
 
-    pub(super) fn summed(&self, runtime: &Handle, key: SlotKey, sums: &[Sum]) -> Result<(), StoreError> {
+    pub(super) fn summed(
+        &self,
+        runtime: &Handle,
+        key: SlotKey,
+        sums: &[CohortSum],
+    ) -> Result<(), StoreError> {
         runtime.block_on(self.store.keep_sums(&self.fence, key, sums))
     }
 }
@@ -63,7 +68,7 @@ pub(super) struct UnderWay {
 #[derive(Debug)]
 struct Left {
     cohort: BTreeSet<u32>,
-    sums: VecDeque<(blake3::Hash, Vec<Sum>)>,
+    sums: VecDeque<(blake3::Hash, Vec<CohortSum>)>,
 }
 
 impl UnderWay {
@@ -126,7 +131,7 @@ impl UnderWay {
         &mut self,
         cohort: &BTreeSet<u32>,
         question: &blake3::Hash,
-    ) -> Result<Option<Vec<Sum>>, BegunOtherwise> {
+    ) -> Result<Option<Vec<CohortSum>>, BegunOtherwise> {
         let Some(left) = &mut self.left else { return Ok(None) };
         let next = left.sums.pop_front().filter(|(known, _)| known == question && left.cohort == *cohort);
         if left.sums.is_empty() || next.is_none() {
@@ -155,8 +160,8 @@ mod tests {
         blake3::hash(&[n])
     }
 
-    fn sums(n: u64) -> Vec<Sum> {
-        vec![Sum { values: vec![n], answered: 3, traffic: Traffic::default(), remembered: Vec::new() }]
+    fn sums(n: u64) -> Vec<CohortSum> {
+        vec![CohortSum { values: vec![n], answered: 3, traffic: Traffic::default(), remembered: Vec::new() }]
     }
 
     fn slot(n: u8, cohort: [u32; 3], summed: bool) -> Slot {

@@ -7,9 +7,36 @@ use deltafl::exchange::{ExchangeError, Reachable};
 use tokio::time::Instant;
 
 use super::Remote;
+use crate::hub::Hub;
 
 /// How often a server that waits looks whether it is to stop.
 pub(super) const GLANCE: Duration = Duration::from_millis(200);
+
+/// How often the round loop logs that it waits for devices.
+const LOG_EVERY: Duration = Duration::from_secs(30);
+
+/// Logs how many devices are connected, ready and wanted while the round loop waits for them.
+pub(super) struct WaitingLog {
+    wanted: usize,
+    next: Instant,
+}
+
+impl WaitingLog {
+    pub(super) fn new(wanted: usize) -> Self {
+        Self { wanted, next: Instant::now() + LOG_EVERY / 3 }
+    }
+
+    /// Logs if the last entry is old enough.
+    pub(super) fn note(&mut self, hub: &Hub) {
+        if Instant::now() < self.next {
+            return;
+        }
+        self.next = Instant::now() + LOG_EVERY;
+        let (connected, ready) = hub.presence();
+        let sessions = hub.sessions().summary();
+        tracing::info!(connected, ready, wanted = self.wanted, sessions, "waiting for devices");
+    }
+}
 
 impl Remote {
     /// Waits for the cohort with which a server before this one began the round. Returns whether enough of it are there to go
@@ -20,7 +47,7 @@ impl Remote {
             return Ok(false);
         }
         let there = |ready: &[bool]| cohort.iter().filter(|&&place| is_ready(ready, place)).count();
-        let ready = self.wait_until(|ready| there(ready) == cohort.len())?;
+        let ready = self.wait_until(cohort.len(), |ready| there(ready) == cohort.len())?;
         Ok(there(&ready) >= self.rules.quorum)
     }
 
@@ -38,7 +65,7 @@ impl Remote {
         let wanted = self.rules.present.max(self.rules.cohort).min(enrolled);
         let mut ready = Vec::new();
         if enrolled >= self.rules.quorum {
-            ready = both(&self.wait_until(|ready| count(&both(ready)) >= wanted)?);
+            ready = both(&self.wait_until(wanted, |ready| count(&both(ready)) >= wanted)?);
         }
         if count(&ready) < self.rules.quorum {
             tracing::warn!(enrolled, ready = count(&ready), "too few devices were not asked in this round");
@@ -48,15 +75,21 @@ impl Remote {
         Ok(Reachable::Some(self.drawn(ready)))
     }
 
-    /// Waits until `enough` holds of those who are ready, [`Rules::come_back`] at most. Returns who is ready then.
-    fn wait_until(&mut self, enough: impl Fn(&[bool]) -> bool) -> Result<Vec<bool>, ExchangeError> {
-        let deadline = Instant::now() + self.rules.come_back;
+    /// Waits until `enough` holds of the devices that are ready, [`Rules::come_back`] at most. Returns which devices are
+    /// ready then. `wanted` is the number of devices for the log.
+    fn wait_until(
+        &mut self,
+        wanted: usize,
+        enough: impl Fn(&[bool]) -> bool,
+    ) -> Result<Vec<bool>, ExchangeError> {
+        let (deadline, mut log) = (Instant::now() + self.rules.come_back, WaitingLog::new(wanted));
         loop {
             self.check_stop()?;
             let now = Instant::now();
             if self.line.wait_until(&enough, deadline.min(now + GLANCE)) || now >= deadline {
                 return Ok(self.line.hub.ready());
             }
+            log.note(&self.line.hub);
         }
     }
 }

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::header;
 use axum::response::IntoResponse;
-use deltafl_secagg::identity::{DeviceId, Roster};
+use deltafl_secagg::identity::{DeviceId, KeyRoster};
 use deltafl_wire::enrolment::{EnrolAnswer, EnrolRequest};
 use deltafl_wire::identity::{DeviceRequest, Fingerprint, Token, from_bytes_hex, to_pem};
 
@@ -33,7 +33,7 @@ pub(super) async fn enrol(
     let Json(request) = request.map_err(|_| Problem::Bad("not an enrolment request"))?;
     let token: Token = request.token.parse().map_err(|_| Problem::Bad("not a token"))?;
     let tls_key = from_bytes_hex(&request.tls_key).ok_or(Problem::Bad("not a TLS key"))?;
-    if Roster::new().add(DeviceId(0), &request.signing_key).is_err() {
+    if KeyRoster::new().add(DeviceId(0), &request.signing_key).is_err() {
         return Err(Problem::Bad("not a sound Ed25519 key"));
     }
     let asked = DeviceRequest { name: request.name, tls_key, signing_key: request.signing_key };
@@ -45,7 +45,7 @@ pub(super) async fn enrol(
         name: asked.name,
         number: None,
         signing_key: asked.signing_key,
-        fingerprint: Fingerprint::of(&certified.certificate),
+        fingerprint: Fingerprint::for_certificate(&certified.certificate),
     };
     // The certificate leaves the server only if the token holds.
     certified.number = state.store.redeem(&state.federation, &token.hash(), &device).await?;

@@ -17,6 +17,7 @@ use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
@@ -64,7 +65,8 @@ impl Connections {
     }
 }
 
-/// Serves until `shutdown` is done; then lets running requests finish.
+/// Serves until `shutdown` is done. Then it closes the socket, lets running requests finish, and cuts the connections that
+/// take longer than the patience.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
@@ -82,10 +84,13 @@ pub async fn serve(
         closing,
     });
     let room = Arc::new(Semaphore::new(limits.connections));
+    // Dropping it ends the connections that are left.
+    let mut serving = JoinSet::new();
     tokio::pin!(shutdown);
     loop {
         let accepted = tokio::select! {
             () = &mut shutdown => break,
+            Some(_) = serving.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
         let (stream, address) = match accepted {
@@ -100,16 +105,17 @@ pub async fn serve(
         // Beyond the bound, connections are closed at once rather than kept waiting.
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
         let connections = Arc::clone(&connections);
-        tokio::spawn(async move {
+        serving.spawn(async move {
             let _permit = permit;
             if let Err(error) = accept(&connections, stream, address).await {
                 tracing::debug!(%error, "a connection ended");
             }
         });
     }
+    drop(listener);
     close.send_replace(true);
-    let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
-    let _ = timeout(limits.patience, room.acquire_many(all)).await;
+    let _ = timeout(limits.patience, async { while serving.join_next().await.is_some() {} }).await;
+    serving.shutdown().await;
     Ok(())
 }
 

@@ -26,7 +26,7 @@ struct Shelves {
 impl Blobs {
     /// Keeps a roster in place of the one before.
     pub(crate) fn keep_roster(&self, bytes: Bytes) -> BlobId {
-        let id = BlobId::of(&bytes);
+        let id = BlobId::for_bytes(&bytes);
         self.shelves().roster = Some((id.hash, bytes));
         id
     }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use deltafl_wire::proto::{FromServer, from_server};
-use deltafl_wire::{Parts, parts_of};
+use deltafl_wire::{Fragments, fragments_from};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tonic::Status;
@@ -33,7 +33,7 @@ impl Outbound {
 pub(crate) struct Outgoing {
     outbox: mpsc::Receiver<Outbound>,
     /// What is left of a long message that is going out.
-    parts: Option<Parts>,
+    parts: Option<Fragments>,
 }
 
 impl Outgoing {
@@ -47,7 +47,7 @@ impl Stream for Outgoing {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            if let Some(part) = self.parts.as_mut().and_then(Parts::next) {
+            if let Some(part) = self.parts.as_mut().and_then(Fragments::next) {
                 return Poll::Ready(Some(Ok(FromServer { body: Some(from_server::Body::Part(part)) })));
             }
             self.parts = None; // with the list of its pieces
@@ -56,7 +56,7 @@ impl Stream for Outgoing {
                 Some(Outbound::Message(message)) => {
                     return Poll::Ready(Some(Ok(Arc::unwrap_or_clone(message))));
                 }
-                Some(Outbound::Long(pieces)) => self.parts = Some(parts_of(pieces.to_vec())),
+                Some(Outbound::Long(pieces)) => self.parts = Some(fragments_from(pieces.to_vec())),
             }
         }
     }

@@ -5,14 +5,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use deltafl_wire::proto::{FromDevice, Hello, Part, from_device, from_server};
-use deltafl_wire::{Assembly, PART, PartError, VERSION};
+use deltafl_wire::{FRAGMENT, FragmentError, Reassembly, VERSION};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout_at;
 use tonic::{Status, Streaming};
 
 use super::{
-    Address, CloseSignal, ConnectedDevice, ConnectedDevices, Event, HELLO_WINDOW, Hellos, Hub, Limits,
-    MAX_HELLOS, OUTBOX, Outbound, Outgoing, What,
+    Address, ConnectedDevice, ConnectedDevices, Event, HELLO_WINDOW, Hellos, Hub, Known, Limits, MAX_HELLOS,
+    OUTBOX, Outbound, Outgoing, Progress, SharedSession, What,
 };
 use crate::refusal::Refusal;
 
@@ -24,7 +24,7 @@ const SMALL: usize = 64 << 10;
 pub(crate) struct Session {
     hub: Arc<Hub>,
     address: Address,
-    close_signal: Arc<CloseSignal>,
+    shared: Arc<SharedSession>,
 }
 
 /// How a session ended.
@@ -37,8 +37,9 @@ pub(crate) enum SessionEnd {
 }
 
 impl Hub {
-    /// Opens the session of a device. `certified` is the name in its certificate, where there is one: nobody else's name is believed.
-    /// An earlier session of the same device ends: it lost that connection and the server has not noticed yet.
+    /// Opens the session of a device. `certified` is the name in its certificate, if there is one: no other name is
+    /// accepted. An earlier session of the same device ends: the device lost that connection and the server has not
+    /// noticed yet. A server that is shutting down opens no session, because nothing would end it.
     pub(crate) fn open_session(
         self: &Arc<Self>,
         hello: &Hello,
@@ -51,6 +52,9 @@ impl Hub {
             return Err(Refusal::Impostor);
         }
         let mut connected = self.connected();
+        if connected.is_closed {
+            return Err(Refusal::Closing);
+        }
         let known = Arc::clone(&connected.known);
         let device = known.roster.index(&hello.device).ok_or(Refusal::Unknown)?;
         if known.roster.entries()[device as usize].revoked {
@@ -62,20 +66,20 @@ impl Hub {
         let (outbox, waiting) = mpsc::channel(OUTBOX);
         let welcome = from_server::Body::Welcome(self.introduction().welcome(device, &known));
         let _ = outbox.try_send(Outbound::shared(welcome)); // an empty outbox takes it
-        let (session, close_signal) = (connected.next_session, Arc::<CloseSignal>::default());
+        let (session, shared) = (connected.next_session, Arc::<SharedSession>::default());
         connected.next_session += 1;
         let peer = ConnectedDevice {
             session,
             outbox,
-            close_signal: Arc::clone(&close_signal),
-            ready: false,
+            shared: Arc::clone(&shared),
+            progress: Progress::new(self.limits.ready_allowance(known.id.len)),
             expected: false,
         };
         if let Some(before) = connected.devices.insert(device, peer) {
-            connected.ready -= usize::from(before.ready);
-            before.close_signal.close_session();
+            connected.ready -= usize::from(before.progress.is_ready());
+            before.shared.close_session();
         }
-        let session = Session { hub: Arc::clone(self), address: Address { device, session }, close_signal };
+        let session = Session { hub: Arc::clone(self), address: Address { device, session }, shared };
         Ok((session, Outgoing::new(waiting)))
     }
 }
@@ -96,7 +100,7 @@ impl ConnectedDevices {
 /// A message of a device that is coming in.
 #[derive(Default)]
 struct Incoming {
-    assembly: Assembly,
+    assembly: Reassembly,
     /// Room among the messages that are coming in.
     room: Option<OwnedSemaphorePermit>,
     /// When all of it must be there.
@@ -122,26 +126,35 @@ impl Session {
     }
 
     /// Reads the messages of the device until it leaves or the server ends the session.
-    pub(crate) async fn listen(self, mut stream: Streaming<FromDevice>) -> SessionEnd {
+    pub(crate) async fn listen(&self, stream: Streaming<FromDevice>) -> SessionEnd {
+        tokio::select! {
+            () = self.shared.closed.notified() => {}
+            () = self.read(stream) => {}
+        }
+        self.remove();
+        if self.shared.disconnects.load(Ordering::Relaxed) { SessionEnd::Expelled } else { SessionEnd::Left }
+    }
+
+    /// Tells the round loop that the session has ended, if the device was in a round.
+    pub(crate) async fn announce_end(self) {
+        if self.shared.in_round.load(Ordering::Relaxed) {
+            self.tell(What::Gone).await;
+        }
+    }
+
+    async fn read(&self, mut stream: Streaming<FromDevice>) {
         let mut incoming = Incoming::default();
         loop {
-            let due = incoming.due(self.hub.limits.patience);
-            let next = async {
-                match due {
-                    Some(due) => timeout_at(due.into(), stream.message()).await.map_err(|_| Refusal::Stalled),
-                    None => Ok(stream.message().await),
-                }
-            };
-            let message = tokio::select! {
-                () = self.close_signal.notify.notified() => break,
-                message = next => message,
+            let message = match incoming.due(self.hub.limits.patience) {
+                Some(due) => timeout_at(due.into(), stream.message()).await.map_err(|_| Refusal::Stalled),
+                None => Ok(stream.message().await),
             };
             let heard = match message {
                 Ok(Ok(Some(message))) => self.hear(message, &mut incoming).await,
-                Ok(Ok(None)) => break,
+                Ok(Ok(None)) => return,
                 Ok(Err(status)) => match refusal_of(&status) {
                     Some(refusal) => Err(refusal),
-                    None => break,
+                    None => return,
                 },
                 Err(stalled) => Err(stalled),
             };
@@ -150,17 +163,9 @@ impl Session {
                 Ok(Some(what)) => self.tell(what).await,
                 Err(refusal) => {
                     self.hub.refusals.count(refusal);
-                    self.close_signal.close_connection();
-                    break;
+                    return self.shared.close_connection();
                 }
             }
-        }
-        self.remove();
-        self.tell(What::Gone).await;
-        if self.close_signal.disconnects.load(Ordering::Relaxed) {
-            SessionEnd::Expelled
-        } else {
-            SessionEnd::Left
         }
     }
 
@@ -172,8 +177,9 @@ impl Session {
                 None
             }
             from_device::Body::Decline(_) => {
-                self.set_ready(&[]);
-                Some(What::Gone)
+                self.set_declined();
+                // The round loop drops events between rounds, and reads none after the last one.
+                self.shared.in_round.load(Ordering::Relaxed).then_some(What::Gone)
             }
             from_device::Body::Losses(losses) => Some(What::Losses(losses)),
             from_device::Body::Part(part) => self.take_part(part, incoming).await?,
@@ -190,7 +196,7 @@ impl Session {
             incoming.unwanted = incoming.unwanted.saturating_sub(part.data.len().max(1));
             return Ok(None);
         }
-        if !incoming.assembly.is_partial() && total > PART {
+        if !incoming.assembly.is_partial() && total > FRAGMENT {
             if !self.take_expected() {
                 self.hub.refusals.count(Refusal::Late);
                 incoming.unwanted = total.saturating_sub(part.data.len());
@@ -204,7 +210,7 @@ impl Session {
                 incoming.deadline = None;
                 Ok(Some(What::Message { bytes, _room: incoming.room.take() }))
             }
-            Err(PartError::TooLong { .. }) => Err(Refusal::TooLong),
+            Err(FragmentError::TooLong { .. }) => Err(Refusal::TooLong),
             Err(_) => Err(Refusal::Malformed),
         }
     }
@@ -212,9 +218,7 @@ impl Session {
     /// Whether a message of this device is awaited; it counts as come from now on.
     fn take_expected(&self) -> bool {
         let mut connected = self.hub.connected();
-        let Address { device, session } = self.address;
-        let peer = connected.devices.get_mut(&device).filter(|peer| peer.session == session);
-        peer.is_some_and(|peer| std::mem::take(&mut peer.expected))
+        connected.peer_mut(self.address).is_some_and(|peer| std::mem::take(&mut peer.expected))
     }
 
     /// Waits until a long message fits among those that are coming in; meanwhile the device is not read from, and HTTP/2
@@ -228,17 +232,28 @@ impl Session {
         incoming.deadline = Some(Instant::now() + patience + time);
     }
 
-    /// Notes whether the device can be drawn: it can if it holds the roster in force.
+    /// Notes that the device can be drawn, if it holds the roster in force.
     fn set_ready(&self, roster: &[u8]) {
+        self.update(|progress, known| {
+            let is_newest = known.hash().as_bytes() == roster;
+            if is_newest { progress.set_ready() } else { progress.set_outdated() }
+        });
+    }
+
+    /// Notes that the device cannot be drawn until it is ready again.
+    fn set_declined(&self) {
+        self.update(|progress, _| progress.set_declined());
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Progress, &Known)) {
         let mut connected = self.hub.connected();
-        let ready = connected.known.hash().as_bytes() == roster;
-        let Address { device, session } = self.address;
-        let Some(peer) = connected.devices.get_mut(&device).filter(|peer| peer.session == session) else {
-            return;
-        };
-        let before = std::mem::replace(&mut peer.ready, ready);
-        connected.ready = connected.ready + usize::from(ready) - usize::from(before);
-        if ready {
+        let known = Arc::clone(&connected.known);
+        let Some(peer) = connected.peer_mut(self.address) else { return };
+        let before = peer.progress.is_ready();
+        change(&mut peer.progress, &known);
+        let now = peer.progress.is_ready();
+        connected.ready = connected.ready + usize::from(now) - usize::from(before);
+        if now {
             self.hub.arrivals.notify_waiters();
         }
     }
@@ -248,12 +263,12 @@ impl Session {
         if connected.peer(self.address).is_some()
             && let Some(peer) = connected.devices.remove(&self.address.device)
         {
-            connected.ready -= usize::from(peer.ready);
+            connected.ready -= usize::from(peer.progress.is_ready());
         }
     }
 
     async fn tell(&self, what: What) {
-        // Nobody listens any more when the server shuts down.
+        // The channel is closed when the server shuts down.
         let _ = self.hub.events.send(Event { from: self.address, what }).await;
     }
 }

@@ -1,7 +1,8 @@
 //! What the service knows about the connection of a request.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Waker};
 
 /// The other end of a connection.
@@ -14,17 +15,17 @@ pub(crate) struct Caller {
 
 /// What the service knows of the connection.
 #[derive(Debug, Default)]
-struct ConnectionState {
+pub(super) struct ConnectionState {
     /// The device that it said it is, by its place on the roster.
     device: OnceLock<u32>,
     disconnected: AtomicBool,
-    /// Whoever reads from the connection, to be woken when the caller is disconnected.
+    /// The task that reads from the connection, to be woken when the caller is disconnected.
     reader: Mutex<Option<Waker>>,
 }
 
 impl Caller {
-    pub(super) fn new(certified: Option<Arc<str>>) -> Self {
-        Self { certified, state: Arc::default() }
+    pub(super) fn new(certified: Option<Arc<str>>, state: Arc<ConnectionState>) -> Self {
+        Self { certified, state }
     }
 
     /// The name in its certificate, where there is one.
@@ -45,22 +46,37 @@ impl Caller {
 
     /// Breaks the connection off, with every call on it.
     pub(crate) fn disconnect(&self) {
-        self.state.disconnected.store(true, Ordering::Release);
+        self.state.disconnect();
+    }
+
+    /// Whether the connection is broken off. The task that asks is woken when it is.
+    pub(super) fn is_disconnected(&self, context: &Context<'_>) -> bool {
+        let mut reader = self.state.reader();
+        if !reader.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+            *reader = Some(context.waker().clone());
+        }
+        self.state.is_broken_off()
+    }
+
+    /// Fails once the connection is broken off.
+    pub(super) fn check_connected(&self) -> io::Result<()> {
+        if self.state.is_broken_off() { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+    }
+}
+
+impl ConnectionState {
+    pub(super) fn disconnect(&self) {
+        self.disconnected.store(true, Ordering::Release);
         if let Some(reader) = self.reader().take() {
             reader.wake();
         }
     }
 
-    /// Whether the connection is broken off; the reader who asks is woken when it is.
-    pub(super) fn is_disconnected(&self, context: &Context<'_>) -> bool {
-        let mut reader = self.reader();
-        if !reader.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
-            *reader = Some(context.waker().clone());
-        }
-        self.state.disconnected.load(Ordering::Acquire)
+    pub(super) fn is_broken_off(&self) -> bool {
+        self.disconnected.load(Ordering::Acquire)
     }
 
-    fn reader(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
-        self.state.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reader(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,11 +13,12 @@ use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use super::{Caller, CountedConnection, PendingConnection};
+use super::{Caller, CountedConnection, OpenConnection, PendingConnection};
 use crate::refusal::{Refusal, Refusals};
 
-/// An accepted connection. It breaks off when the device has not said who it is in time: half a request, sent a byte a
-/// minute, holds nothing. It breaks off, too, when the service dismisses the device.
+/// An accepted connection. It breaks off if the device does not identify itself in time, so that half a
+/// request, sent a byte a minute, holds nothing. It also breaks off if the service expels the device and
+/// when the server cuts all connections.
 pub(crate) struct Connection {
     stream: MaybeTls<TlsStream<TcpStream>>,
     caller: Caller,
@@ -26,6 +27,8 @@ pub(crate) struct Connection {
     refusals: Arc<Refusals>,
     _counted: Option<CountedConnection>,
     _permit: OwnedSemaphorePermit,
+    /// Dropped last: the connection counts as open until its socket is closed.
+    _open: OpenConnection,
 }
 
 impl Connection {
@@ -34,10 +37,11 @@ impl Connection {
         counted: Option<CountedConnection>,
         pending: PendingConnection,
     ) -> Self {
-        let caller = Caller::new(counted.as_ref().map(|counted| counted.name.clone()));
-        let identify_by = Some(Box::pin(sleep(pending.patience)));
-        let PendingConnection { refusals, permit, .. } = pending;
-        Self { stream, caller, identify_by, refusals, _counted: counted, _permit: permit }
+        let PendingConnection { patience, refusals, permit, open, .. } = pending;
+        let certified = counted.as_ref().map(|counted| counted.name.clone());
+        let caller = Caller::new(certified, Arc::clone(&open.state));
+        let identify_by = Some(Box::pin(sleep(patience)));
+        Self { stream, caller, identify_by, refusals, _counted: counted, _permit: permit, _open: open }
     }
 
     /// Whether the device has been silent about itself for too long.
@@ -76,12 +80,15 @@ impl AsyncRead for Connection {
     }
 }
 
+/// Writes fail, too, once the connection is broken off: HTTP/2 does not read while it waits for a peer that
+/// does not take what it is sent.
 impl AsyncWrite for Connection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.caller.check_connected()?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -90,6 +97,7 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.caller.check_connected()?;
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
@@ -98,10 +106,12 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.caller.check_connected()?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.caller.check_connected()?;
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

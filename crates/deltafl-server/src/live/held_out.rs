@@ -7,12 +7,14 @@ use serde::Serialize;
 use crate::store::CommittedRound;
 
 /// What the cohort of a round told of the metric that tables report, under each track.
-pub(super) fn primary(lines: &[RoundLine]) -> Vec<Vec<HeldOutFigures>> {
-    let of_line = |line: &RoundLine| {
-        let told = line.record.evaluations.iter();
-        told.filter_map(|told| HeldOutFigures::of(told).into_iter().next()).collect()
-    };
-    lines.iter().map(of_line).collect()
+pub(super) fn primary(lines: &[RoundLine], tracks: usize) -> Vec<Vec<HeldOutFigures>> {
+    super::per_track(lines, tracks, |record| {
+        record
+            .evaluations
+            .iter()
+            .filter_map(|told| HeldOutFigures::from_evaluation(told).into_iter().next())
+            .collect()
+    })
 }
 
 /// A committed round, for anybody who asks.
@@ -27,7 +29,8 @@ pub(crate) struct PublicRound {
 impl PublicRound {
     /// The round without the histograms that its cohort told.
     pub(super) fn of(mut round: CommittedRound) -> Self {
-        let held_out = primary(&round.lines);
+        let tracks = round.lines.iter().map(|line| line.record.track + 1).max().unwrap_or(0);
+        let held_out = primary(&round.lines, tracks);
         round.lines.iter_mut().for_each(|line| line.record.evaluations.clear());
         Self { round, held_out }
     }

@@ -1,11 +1,11 @@
 "use strict";
-// The page listens; whenever the server says something new, it draws.
+// The live page of a server. It subscribes to the server's events and redraws on every update.
 const at = (id) => document.getElementById(id);
 const COLOURS = 6;
 const SHOWN = 300;
 const colour = (i) => `var(--c${i % COLOURS})`;
-// What a phase is for has a colour; its phases have shades of it.
-const PURPOSES = { keys: ["set up keys", 5], losses: ["losses", 4], updates: ["updates", 0] };
+// The label and the colour of each purpose. The phases of a purpose have shades of its colour.
+const PURPOSES = { keys: ["key set-up", 5], losses: ["losses", 4], updates: ["updates", 0] };
 const SHADES = [1, 0.7, 0.45];
 const label = (track) => track.name;
 const state = { about: null, public: false, now: null, rounds: [], open: new Set(), percentile: 50 };
@@ -13,7 +13,7 @@ const state = { about: null, public: false, now: null, rounds: [], open: new Set
 const number = (value, digits = 0) =>
   value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
-/** An element with text and classes; numbers and names never become markup. */
+/** Creates an element with a class and a text. The text is never parsed as markup. */
 function made(tag, className, text) {
   const element = document.createElement(tag);
   if (className) element.className = className;
@@ -32,9 +32,9 @@ function drawNow() {
   at("progress").max = about.rounds;
   at("progress").value = now.committed;
   const chip = at("role");
-  chip.textContent = { leading: "training", standby: "standing by", finished: "finished" }[now.role];
+  chip.textContent = { leading: "training", standby: "standby", finished: "finished" }[now.role];
   chip.className = `chip ${now.role}`;
-  const waiting = now.role === "finished" ? "All rounds are done." : "Between rounds.";
+  const waiting = now.role === "finished" ? "All rounds are finished." : "Waiting for the next round.";
   at("phase").textContent = now.phase
     ? `Round ${number(now.round + 1)}, ${PURPOSES[now.purpose][0]}: ${now.phase}, ${number(now.answered)} of ${number(now.asked)} devices have answered.`
     : waiting;
@@ -50,28 +50,28 @@ function drawNow() {
 
 const seconds = (time) => (time < 0.1 ? `${number(1000 * time)} ms` : `${number(time, time < 10 ? 2 : 0)} s`);
 
-/** Numbers as a person writes them: three digits that count. */
+/** Formats a number with three significant digits. */
 const short = (value) => String(Number(value.toPrecision(3)));
 
-/** Where a percentile lies: exactly, or between two bounds. */
-function told({ lower, upper }) {
-  if (lower === null && upper === null) return "not known";
+/** Formats a percentile that is known exactly or between two bounds. */
+function rangeText({ lower, upper }) {
+  if (lower === null && upper === null) return "unknown";
   if (lower === null) return `below ${short(upper)}`;
-  if (upper === null) return `${short(lower)} or more`;
+  if (upper === null) return `at least ${short(lower)}`;
   return short(lower) === short(upper) ? short(lower) : `${short(lower)}–${short(upper)}`;
 }
 
-/** The ends of a percentile as numbers; one that is not known is the other. */
+/** Returns the bounds of a percentile. An unknown bound is replaced by the other one. */
 const ends = ({ lower, upper }) => (lower === null && upper === null ? null : [lower ?? upper, upper ?? lower]);
 
-/** A percentile of a track's losses in a round, if it is known. */
+/** Returns a percentile of a track's losses in a round, or null if it is unknown. */
 function percentile(round, track, percent) {
   const known = round.losses[track];
   const found = known ? known.percentiles.find(([p]) => p === percent) : undefined;
   return found ? found[1] : null;
 }
 
-/** The last round in which a track's losses are known. */
+/** Returns the last round in which a track's losses are known. */
 const latest = (track) => state.rounds.findLast((round) => round.losses[track]);
 
 function svgNode(name, attributes, text) {
@@ -81,17 +81,17 @@ function svgNode(name, attributes, text) {
   return node;
 }
 
-/** Lines over rounds, a path per track through what is known: pairs of bounds, or numbers. */
-function chart(id, values, what) {
+/** Draws one line per track over the rounds. The values are numbers, pairs of bounds, or null. */
+function chart(id, values, description) {
   const rounds = state.rounds;
   const pair = (value) => (typeof value === "number" ? [value, value] : value ?? null);
   const known = rounds.flatMap((round) => values(round).map(pair).filter((value) => value !== null)).flat();
   const box = at(id);
   if (known.length === 0) {
-    box.replaceChildren(made("p", "note", "Nothing to show yet."));
+    box.replaceChildren(made("p", "note", "No data yet."));
     return;
   }
-  // As wide as its place, so that its letters are as large on a phone as on a desk.
+  // As wide as its container, so that the text has the same size on all screens.
   const [width, height, left, bottom] = [Math.max(280, box.clientWidth), 240, 56, 24];
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const span = high - low || Math.abs(high) || 1;
@@ -99,7 +99,7 @@ function chart(id, values, what) {
   const last = Math.max(rounds[rounds.length - 1].round, first + 1);
   const x = (round) => left + ((round - first) / (last - first)) * (width - left - 8);
   const y = (value) => 8 + (1 - (value - low) / span) * (height - bottom - 16);
-  const svg = svgNode("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": what });
+  const svg = svgNode("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": description });
   const add = (name, attributes, text) => svg.appendChild(svgNode(name, attributes, text));
   for (const share of [0, 0.5, 1]) {
     const value = low + share * span;
@@ -137,19 +137,19 @@ function mark(name, background) {
   return item;
 }
 
-/** The tracks that a chart has lines of. */
+/** Draws the legend of the tracks that have a line in a chart. */
 function legend(id, values) {
   const drawn = (i) => state.rounds.some((round) => (values(round)[i] ?? null) !== null);
   const marks = state.about.tracks.map((track, i) => (drawn(i) ? [mark(label(track), colour(i))] : []));
   at(id).replaceChildren(...marks.flat());
 }
 
-/** The percentiles of every level, where they were last asked for, on one scale. */
+/** Draws the latest known percentiles of every level on one scale. */
 function drawSpread() {
   const tracks = state.about.tracks.map((track, i) => ({ track, i, round: latest(i) })).filter(({ round }) => round);
   const all = tracks.flatMap(({ i, round }) => round.losses[i].percentiles.map(([, bounds]) => ends(bounds)).filter(Boolean)).flat();
   if (all.length === 0) {
-    at("spread").replaceChildren(made("p", "note", "No cohort has been asked for its losses yet."));
+    at("spread").replaceChildren(made("p", "note", "No cohort has reported its losses yet."));
     return;
   }
   const [low, high] = [Math.min(...all), Math.max(...all)];
@@ -158,12 +158,12 @@ function drawSpread() {
     const row = made("div", "level");
     const name = made("span", "", label(track));
     const of = (percent) => percentile(round, i, percent);
-    const median = told(of(50));
+    const median = rangeText(of(50));
     const value = made("span", "value", `median ${median}`);
-    const what = `${label(track)}, round ${round.round + 1}, ${round.losses[i].devices} devices: ` +
-      [10, 25, 50, 75, 90].map((p) => `p${p} ${told(of(p))}`).join(", ");
-    const svg = svgNode("svg", { role: "img", "aria-label": what });
-    svg.append(svgNode("title", {}, what));
+    const description = `${label(track)}, round ${round.round + 1}, ${round.losses[i].devices} devices: ` +
+      [10, 25, 50, 75, 90].map((p) => `p${p} ${rangeText(of(p))}`).join(", ");
+    const svg = svgNode("svg", { role: "img", "aria-label": description });
+    svg.append(svgNode("title", {}, description));
     const bar = (from, to, top, height, opacity) => {
       const [a, b] = [ends(of(from)), ends(of(to))];
       if (!a || !b) return;
@@ -186,20 +186,20 @@ function drawSpread() {
   at("spread").replaceChildren(...rows, axis);
 }
 
-// Why a round moves nothing.
+// The reasons why a round does not change the model.
 const CAUSES = { "empty-tail": "the tail was empty", refused: "no update was finite", "no-sum": "too few devices answered" };
 
-/** How many of the rounds that are shown moved nothing, and why: a line per level. */
+/** Lists the number of rounds that did not change the model and the reasons, one line per level. */
 function drawIdle() {
   const lines = state.about.tracks.flatMap((track, i) => {
     const idle = state.rounds.map((round) => round.idle[i]).filter((cause) => cause !== null);
     if (idle.length === 0) return [];
     const why = Object.entries(CAUSES)
-      .map(([cause, words]) => [words, idle.filter((known) => known === cause).length])
+      .map(([cause, text]) => [text, idle.filter((known) => known === cause).length])
       .filter(([, count]) => count > 0)
-      .map(([words, count]) => `${words} in ${number(count)}`);
+      .map(([text, count]) => `${text} in ${number(count)}`);
     const most = 2 * idle.length > state.rounds.length;
-    return [made("li", most ? "dropped" : "", `${label(track)}: ${number(idle.length)} of the last ${number(state.rounds.length)} rounds moved nothing: ${why.join(", ")}.`)];
+    return [made("li", most ? "dropped" : "", `${label(track)}: ${number(idle.length)} of the last ${number(state.rounds.length)} rounds did not change the model: ${why.join(", ")}.`)];
   });
   at("idle").replaceChildren(...lines);
 }
@@ -214,7 +214,7 @@ function drawTimeline() {
     box.addEventListener("toggle", () => (box.open ? state.open.add(key) : state.open.delete(key)));
     const row = made("summary", "row");
     const bar = made("div", "bar");
-    // What lies between the phases is the server's own work.
+    // The time between the phases is work of the server.
     const whole = Math.max(round.seconds, round.phases.reduce((sum, phase) => sum + phase.seconds, 0));
     const scale = (100 * round.seconds) / longest / (whole || 1);
     bar.append(...shaded(round.phases).map(([phase, shade]) => part(phase, shade, scale)));
@@ -232,7 +232,7 @@ function drawTimeline() {
   at("phase-legend").replaceChildren(...Object.values(PURPOSES).map(([name, i]) => mark(name, colour(i))), between);
 }
 
-/** Phases with their shades: the first of a purpose has the full colour. */
+/** Returns the phases with their shades. The first phase of a purpose has the full colour. */
 function shaded(phases) {
   let shade = -1;
   return phases.map((phase, i) => {
@@ -255,14 +255,14 @@ function part(phase, shade, scale) {
 }
 
 function phaseTable(round) {
-  if (round.phases.length === 0) return made("p", "note", "The phases of this round were not kept.");
+  if (round.phases.length === 0) return made("p", "note", "The phases of this round were not recorded.");
   const table = made("table");
   const head = made("tr");
   head.append(...["phase", "time", "answered", "dropped out"].map((name) => made("th", "", name)));
   table.append(head, ...shaded(round.phases).map(([phase, shade]) => {
     const row = made("tr");
     const name = made("td");
-    name.append(paint(made("i"), phase, shade), phase.name + (phase.failed ? " (begun anew)" : ""));
+    name.append(paint(made("i"), phase, shade), phase.name + (phase.failed ? " (restarted)" : ""));
     const gone = phase.asked - phase.answered;
     row.append(
       name,
@@ -282,11 +282,11 @@ function drawLosses() {
       const bounds = percentile(round, i, state.percentile);
       return bounds ? ends(bounds) : null;
     }),
-    `percentile ${state.percentile} of the losses by round, a line per level`,
+    `percentile ${state.percentile} of the losses by round, one line per level`,
   );
 }
 
-/** How models serve the examples that the cohorts hold out: the 90th percentile of the metric, between its bounds. */
+/** Draws the 90th percentile of the metric on held-out examples, between its bounds. */
 function drawError() {
   const last = (round, i) => (round.held_out[i] ?? []).at(-1);
   const newest = state.rounds.flatMap((round) => state.about.tracks.map((_, i) => last(round, i)).filter(Boolean)).at(-1);
@@ -294,8 +294,8 @@ function drawError() {
   if (!newest) return;
   const values = (round) => state.about.tracks.map((_, i) => (last(round, i) ? ends(last(round, i).p90) : null));
   at("error-note").textContent =
-    `The 90th percentile of the ${newest.measure} over a cohort, from secure sums of histograms, as wide as its bins leave it uncertain. These examples never train, and no device's ${newest.measure} is known.`;
-  chart("error", values, `90th percentile of the ${newest.measure} on examples that devices hold out, a line per level`);
+    `The 90th percentile of the ${newest.measure} over a cohort, computed from secure sums of histograms. The width of a line is the uncertainty due to the bins. These examples are not used for training. The server does not learn the ${newest.measure} of a device.`;
+  chart("error", values, `90th percentile of the ${newest.measure} on held-out examples, one line per level`);
   legend("error-legend", values);
 }
 
@@ -303,15 +303,15 @@ function drawRounds() {
   drawSpread();
   drawLosses();
   drawError();
-  chart("eta", (round) => round.eta, "threshold η by round, a line per level");
+  chart("eta", (round) => round.eta, "threshold η by round, one line per level");
   legend("legend", (round) => round.eta);
   legend("losses-legend", (round) => round.losses);
-  chart("loss", (round) => round.loss, "mean loss by round, a line per level");
+  chart("loss", (round) => round.loss, "mean loss by round, one line per level");
   drawIdle();
   drawTimeline();
 }
 
-/** A choice of percentile for the chart. */
+/** Draws the buttons that select the percentile of the chart. */
 function drawChoices() {
   for (const [percent, name] of [[10, "10th percentile"], [50, "median"], [90, "90th percentile"]]) {
     const choice = made("label");
@@ -326,23 +326,25 @@ function drawChoices() {
   }
 }
 
-/** Which level a device would get: the nearest, and the lower of two. */
+/** Shows the level that a device would receive: the nearest, and the lower one of two equally near. */
 function drawKnob() {
   const theta = Number(at("knob").value);
   at("level").textContent = theta.toFixed(2);
   const levels = [...new Set(state.about.tracks.map((track) => track.theta))].sort((a, b) => a - b);
   const nearest = levels.reduce((best, level) => (Math.abs(level - theta) < Math.abs(best - theta) ? level : best));
   const track = state.about.tracks.findIndex((candidate) => candidate.theta === nearest);
-  const last = state.rounds[state.rounds.length - 1];
-  let text = `${label(state.about.tracks[track])}: for every mixture of devices of conformity ${nearest} or more.`;
-  if (last) text += ` In the last round ${number(last.tail[track])} of ${number(last.cohort)} devices trained it.`;
+  // Tracks may take turns: the last round in which this one trained.
+  const last = state.rounds.findLast((round) => (round.tail[track] ?? null) !== null);
+  let text = `${label(state.about.tracks[track])}: for every mixture of devices with conformity ${nearest} or higher.`;
+  if (last) text += ` In its last round ${number(last.tail[track])} of ${number(last.cohort)} devices trained this model.`;
   const known = latest(track);
   if (known) {
-    const of = (percent) => told(percentile(known, track, percent));
-    text += ` Among ${number(known.losses[track].devices)} devices the median loss was ${of(50)}, the 90th percentile ${of(90)}.`;
+    const of = (percent) => rangeText(percentile(known, track, percent));
+    text += ` Over ${number(known.losses[track].devices)} devices the median loss was ${of(50)} and the 90th percentile was ${of(90)}.`;
   }
   at("choice").textContent = text;
-  // As it stands, where `deltafl enrol device` wrote its folder; whoever may pull without one needs none.
+  // The command works in the folder in which `deltafl enrol device` wrote the identity. A public
+  // server requires no identity.
   const who = state.public ? `--federation ${state.about.federation}` : "--identity identity";
   at("command").textContent =
     `deltafl model pull --theta ${theta.toFixed(2)} --server ${location.origin} ${who} --out model.safetensors`;
@@ -352,13 +354,13 @@ function drawAll() {
   const { about } = state;
   document.title = `${about.federation} · Δ-FL`;
   at("federation").textContent = about.federation;
-  const mode = about.open ? "open mode: devices tell their losses" : "private mode: the server sees sums only";
+  const mode = about.open ? "open mode: devices report their losses" : "private mode: the server learns only sums";
   at("about").textContent = `${about.experiment} · ${about.model} · cohorts of ${number(about.cohort)} · ${mode}`;
   at("eta-note").textContent =
-    "η admits a device to the tail: the (1−θ)-quantile of the cohort's losses, which the server learns from sums of histograms.";
+    "Devices with a loss of at least η belong to the tail. η is the (1−θ)-quantile of the cohort's losses. In private mode the server computes it from sums of histograms.";
   at("losses-note").textContent = about.open
-    ? "From the losses that devices told: from the 10th to the 90th percentile, weighted by examples."
-    : "From secure sums of histograms: from the 10th to the 90th percentile, weighted by examples, each as wide as its bin leaves it uncertain. No device's loss is known.";
+    ? "The 10th to the 90th percentile of the reported losses, weighted by examples."
+    : "The 10th to the 90th percentile of the losses, weighted by examples, computed from secure sums of histograms. The width of a percentile is the uncertainty due to the bins. The server does not learn the loss of a device.";
   at("loss-section").hidden = !about.open;
   drawNow();
   drawRounds();
@@ -366,7 +368,7 @@ function drawAll() {
   document.documentElement.dataset.drawn = "true";
 }
 
-/** The rounds of the run under way: another seed starts from the beginning. */
+/** Returns the rounds of the current seed. */
 const ofRun = (rounds) => rounds.filter((round) => round.seed === rounds[rounds.length - 1].seed);
 
 function listen(path) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use deltafl::algorithm::TrackLabel;
-use deltafl::memory::Memory;
+use deltafl::memory::AlgorithmState;
 use deltafl::model::ModelSpec;
 use deltafl::selection::ETA;
 use deltafl::training::{State, TrackState};
@@ -78,8 +78,8 @@ impl TrackAbout {
         self.numbers.get(ETA).copied().map(f64::from_bits)
     }
 
-    fn memory(&self) -> Memory {
-        let mut memory = Memory::default();
+    fn memory(&self) -> AlgorithmState {
+        let mut memory = AlgorithmState::default();
         self.numbers.iter().for_each(|(name, &bits)| memory.set_number(name, f64::from_bits(bits)));
         memory
     }

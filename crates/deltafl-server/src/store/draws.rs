@@ -1,6 +1,6 @@
 //! What a federation draws its cohorts by.
 
-use deltafl_secagg::draw::Chain;
+use deltafl_secagg::draw::DrawChain;
 use deltafl_wire::identity::{FederationName, from_hex, hex};
 use zeroize::Zeroizing;
 
@@ -21,7 +21,7 @@ impl Store {
     }
 
     /// The chain of a federation; `None` where its servers choose the cohorts.
-    pub async fn chain(&self, federation: &FederationName) -> Result<Option<Chain>, StoreError> {
+    pub async fn chain(&self, federation: &FederationName) -> Result<Option<DrawChain>, StoreError> {
         patiently!(self, self.try_chain(federation))
     }
 
@@ -34,12 +34,12 @@ impl Store {
         Ok(())
     }
 
-    async fn try_chain(&self, federation: &FederationName) -> Result<Option<Chain>, StoreError> {
+    async fn try_chain(&self, federation: &FederationName) -> Result<Option<DrawChain>, StoreError> {
         let secret: Option<String> = sqlx::query_scalar("SELECT secret FROM draws WHERE federation = $1")
             .bind(federation.as_str())
             .fetch_optional(self.database().pool())
             .await?;
         let damaged = || StoreError::Damaged { what: "secret of the draws" };
-        secret.map(|secret| from_hex(&secret).map(Chain::new).ok_or_else(damaged)).transpose()
+        secret.map(|secret| from_hex(&secret).map(DrawChain::new).ok_or_else(damaged)).transpose()
     }
 }

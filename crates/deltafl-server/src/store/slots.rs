@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use deltafl::exchange::{Sum, Traffic};
+use deltafl::exchange::{CohortSum, Traffic};
 use deltafl_wire::identity::FederationName;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
@@ -31,7 +31,7 @@ pub struct Slot {
     /// The devices that the question was sent to.
     pub asked: BTreeSet<u32>,
     /// A sum per query, once they are known.
-    pub sums: Option<Vec<Sum>>,
+    pub sums: Option<Vec<CohortSum>>,
 }
 
 /// A question by its seed, its round and its number in that round.
@@ -52,7 +52,7 @@ impl Store {
     }
 
     /// Stores the sums of a question that was asked.
-    pub async fn keep_sums(&self, fence: &Fence, key: SlotKey, sums: &[Sum]) -> Result<(), StoreError> {
+    pub async fn keep_sums(&self, fence: &Fence, key: SlotKey, sums: &[CohortSum]) -> Result<(), StoreError> {
         let blob = self.put_blob(&Bytes::from(to_bytes(sums))).await?;
         patiently!(self, self.try_keep_sums(fence, key, &blob))
     }
@@ -183,7 +183,7 @@ impl Store {
 }
 
 /// A version, then for each sum: answered, the four numbers of its traffic, how many values, the values; little-endian.
-fn to_bytes(sums: &[Sum]) -> Vec<u8> {
+fn to_bytes(sums: &[CohortSum]) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     for sum in sums {
         let Traffic { sums, messages, bytes_up, bytes_down } = sum.traffic;
@@ -193,7 +193,7 @@ fn to_bytes(sums: &[Sum]) -> Vec<u8> {
     bytes
 }
 
-fn from_bytes(bytes: &[u8]) -> Option<Vec<Sum>> {
+fn from_bytes(bytes: &[u8]) -> Option<Vec<CohortSum>> {
     let (&VERSION, mut rest) = bytes.split_first()? else { return None };
     let mut sums = Vec::new();
     while !rest.is_empty() {
@@ -210,7 +210,7 @@ fn from_bytes(bytes: &[u8]) -> Option<Vec<Sum>> {
         rest = &rest[values.len()..];
         let values =
             values.chunks_exact(8).filter_map(|value| Some(u64::from_le_bytes(value.try_into().ok()?)));
-        sums.push(Sum { values: values.collect(), answered, traffic, remembered: Vec::new() });
+        sums.push(CohortSum { values: values.collect(), answered, traffic, remembered: Vec::new() });
     }
     Some(sums)
 }
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn sums_come_back_and_cut_or_longer_bytes_do_not() {
         let traffic = Traffic { sums: 1, messages: 20, bytes_up: 300, bytes_down: 4000 };
-        let sum = |values: Vec<u64>| Sum { values, answered: 9, traffic, remembered: Vec::new() };
+        let sum = |values: Vec<u64>| CohortSum { values, answered: 9, traffic, remembered: Vec::new() };
         let sums = vec![sum(vec![1, u64::MAX, 3]), sum(vec![]), sum(vec![7])];
         let bytes = to_bytes(&sums);
         assert_eq!(from_bytes(&bytes), Some(sums));

@@ -23,11 +23,13 @@ use tonic::Code;
 use tonic::transport::Channel;
 use tower::{Service as _, ServiceExt as _};
 
-use super::fleet::TestFederation;
+use super::fleet::{TestFederation, start_host};
+use super::watchdog;
 use super::{EXPERIMENT, Line, client, host, still_serves};
 
 #[tokio::test]
 async fn a_server_that_stops_says_so_to_its_devices() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let host = host(&test).await;
     let mut line = Line::hello(host.address(), test.federation.id(test.devices()[0])).await.unwrap();
@@ -39,6 +41,7 @@ async fn a_server_that_stops_says_so_to_its_devices() {
 
 #[tokio::test]
 async fn without_certificates_only_this_machine_is_served() {
+    let _limit = watchdog::start();
     let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));
     let bound = Listener::bind(anywhere, Protection::Loopback, ConnectionLimits::default()).await;
     assert!(matches!(bound.err(), Some(ListenError::NotLoopback(_))));
@@ -46,6 +49,7 @@ async fn without_certificates_only_this_machine_is_served() {
 
 #[tokio::test]
 async fn strangers_and_revoked_devices_are_refused() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let host = host(&test).await;
     let stranger = Line::hello(host.address(), "nobody").await.err().unwrap();
@@ -65,6 +69,7 @@ async fn strangers_and_revoked_devices_are_refused() {
 
 #[tokio::test]
 async fn whoever_does_not_say_hello_is_refused() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let host = host(&test).await;
     let part = from_device::Body::Part(Part { total: 1, data: Bytes::from_static(b"x") });
@@ -88,6 +93,7 @@ async fn identified(host: &Host, device: &str) -> (FederationClient<Channel>, Li
 
 #[tokio::test]
 async fn strange_requests_for_the_newest_params_are_refused() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let host = host(&test).await;
     let asked = client(host.address()).await.newest(NewestRequest { held: Vec::new() }).await;
@@ -106,11 +112,12 @@ async fn strange_requests_for_the_newest_params_are_refused() {
 
 #[tokio::test]
 async fn a_device_that_asks_for_the_newest_params_again_and_again_delays_nobody() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     // At this rate a second turn would be a matter of hours.
     let limits = Limits { newest_rate: 1, ..Limits::default() };
-    let host = Host::start(Setup { limits, ..test.setup() }, &test.roster(&[])).await.unwrap();
-    let state = State::new(1, 1, &Sgd::new(&*test.model));
+    let host = start_host(Setup { limits, ..test.setup() }, &test.roster(&[])).await;
+    let state = test.experiment.plan().start(1, &Sgd::new(&*test.model));
     host.set_newest(&state);
     let (mut device, _line) = identified(&host, test.federation.id(test.devices()[0])).await;
     for _ in 0..100 {
@@ -129,6 +136,7 @@ fn told_hash(state: &State) -> Bytes {
 
 #[tokio::test]
 async fn messages_without_measure_are_refused() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let host = host(&test).await;
     let name = test.federation.id(test.devices()[0]);
@@ -180,6 +188,7 @@ fn frame(len: u32) -> Bytes {
 
 #[tokio::test]
 async fn of_a_message_of_ten_gigabytes_next_to_nothing_is_taken() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let host = host(&test).await;
     let name = test.federation.id(test.devices()[0]);
@@ -193,6 +202,7 @@ async fn of_a_message_of_ten_gigabytes_next_to_nothing_is_taken() {
 
 #[tokio::test]
 async fn a_connection_that_dawdles_is_cut_off() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let host = host(&test).await;
     for begun in ["", "PRI * HT"] {
@@ -213,6 +223,7 @@ async fn a_connection_that_dawdles_is_cut_off() {
 
 #[tokio::test]
 async fn a_device_that_connects_again_and_again_is_told_to_wait() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let host = host(&test).await;
     let name = test.federation.id(test.devices()[0]);

@@ -21,6 +21,7 @@ use tonic::Code;
 use super::EXPERIMENT;
 use super::certified::Certified;
 use super::fleet::TestFederation;
+use super::watchdog;
 
 /// Connects as TLS does, or not; a device of `fleet` under this name.
 async fn certified_hello(server: &Server, device: &str) -> Result<(), SessionError> {
@@ -29,6 +30,7 @@ async fn certified_hello(server: &Server, device: &str) -> Result<(), SessionErr
 
 #[tokio::test]
 async fn certificates_decide_who_gets_in() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let certified = Certified::new(&test, "home");
     let host = certified.host(test.setup()).await;
@@ -58,6 +60,7 @@ async fn certificates_decide_who_gets_in() {
 
 #[tokio::test]
 async fn a_certificate_that_has_expired_is_refused() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let certified = Certified::new(&test, "home");
     let anna = &certified.fleet.devices[0];
@@ -71,6 +74,7 @@ async fn a_certificate_that_has_expired_is_refused() {
 
 #[tokio::test]
 async fn a_device_that_is_revoked_loses_the_connection_that_it_has() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let certified = Certified::new(&test, "home");
     let host = certified.host(test.setup()).await;
@@ -113,6 +117,7 @@ async fn trickle(mut stream: impl AsyncRead + AsyncWrite + Unpin, bytes: &[u8]) 
 
 #[tokio::test]
 async fn a_slow_loris_is_cut_off_within_the_handshake_and_after_it() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let certified = Certified::new(&test, "home");
     let patience = Duration::from_millis(300);
@@ -140,6 +145,7 @@ async fn a_slow_loris_is_cut_off_within_the_handshake_and_after_it() {
 
 #[tokio::test]
 async fn one_device_cannot_take_all_connections() {
+    let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let certified = Certified::new(&test, "home");
     let host = certified.host(test.setup()).await;

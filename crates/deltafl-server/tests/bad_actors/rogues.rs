@@ -8,14 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use chacha20::ChaCha20Rng;
 use deltafl::data::FederationIndex;
-use deltafl::exchange::{Drawn, Exchange as _, ExchangeError, Round, TrainIndex};
+use deltafl::exchange::{CohortMember, Exchange as _, ExchangeError, Round, TrainIndex};
 use deltafl::params::Params;
 use deltafl::question::{Ask, Query};
 use deltafl::selection::Weighting;
 use deltafl::terms::Terms;
-use deltafl_secagg::device::{Adversary, DeviceEvent, Enrolment, Policy};
+use deltafl_secagg::device::{AdversaryModel, DeviceEvent, DevicePolicy, Participant};
 use deltafl_secagg::graph::Permille;
-use deltafl_secagg::identity::{DeviceId, Identity};
+use deltafl_secagg::identity::{DeviceId, SigningIdentity};
 use deltafl_secagg::message::ServerBody;
 use deltafl_secagg::message::wire::{decode_server, encode_device};
 use deltafl_secagg::ring::RingVector;
@@ -25,10 +25,11 @@ use deltafl_server::refusal::Refusal;
 use deltafl_server::serve::{CONCURRENT, Host, Limits, Setup};
 use deltafl_wire::proto::{FromDevice, Part, Ready, from_device, from_server};
 use deltafl_wire::roster::{Roster, SignedRoster, session_under};
-use deltafl_wire::{Assembly, PART, parts};
+use deltafl_wire::{FRAGMENT, Reassembly, fragments};
 use rand_core::SeedableRng as _;
 
-use super::fleet::{Records, TestFederation, never, options};
+use super::fleet::{Records, TestFederation, never, options, start_host};
+use super::watchdog;
 use super::{EXPERIMENT, Line};
 
 /// What a rogue does that is otherwise as good as any device.
@@ -52,7 +53,7 @@ impl Rogue {
         index: u32,
     ) {
         let (mut line, mut enrolment) = enrolled(address, test, device, index).await;
-        let (mut assembly, mut protocol, mut bound) = (Assembly::default(), None, Vec::new());
+        let (mut assembly, mut protocol, mut bound) = (Reassembly::default(), None, Vec::new());
         while let Ok(Some(message)) = line.incoming.message().await {
             let part = match message.body {
                 Some(from_server::Body::Part(part)) => part,
@@ -85,7 +86,7 @@ impl Rogue {
                     return drip(&line, &bytes).await;
                 }
                 let times = if self == Self::Repeats { 2 } else { 1 };
-                for part in (0..times).flat_map(|_| parts(bytes.clone())) {
+                for part in (0..times).flat_map(|_| fragments(bytes.clone())) {
                     line.say(from_device::Body::Part(part)).await;
                 }
             }
@@ -99,9 +100,9 @@ async fn enrolled(
     test: &TestFederation,
     device: FederationIndex,
     index: u32,
-) -> (Line, Enrolment) {
+) -> (Line, Participant) {
     let credentials = test.credentials(device);
-    let identity = Arc::new(Identity::from_secret(DeviceId(index), &credentials.signing));
+    let identity = Arc::new(SigningIdentity::from_secret(DeviceId(index), &credentials.signing));
     let SignedRoster { bytes, .. } = test.roster(&[]);
     let hash = blake3::hash(&bytes);
     let keys = Roster::decode(bytes.clone()).unwrap().keys(&hash, &[0; 64]).unwrap();
@@ -109,15 +110,21 @@ async fn enrolled(
     let from_server::Body::Welcome(welcome) = line.next().await else { panic!("a welcome comes first") };
     let session = session_under(&welcome.session.as_ref().try_into().unwrap(), &hash);
     let share = Permille::new(50).unwrap();
-    let adversary = Adversary::HonestButCurious { gamma: share.into(), delta: share };
-    let policy =
-        Policy { min_members: 2, adversary, max_len: u32::MAX, patience: Duration::MAX, max_left_out: None };
+    let adversary = AdversaryModel::HonestButCurious { gamma: share.into(), delta: share };
+    let policy = DevicePolicy {
+        min_members: 2,
+        adversary,
+        max_len: u32::MAX,
+        patience: Duration::MAX,
+        max_left_out: None,
+    };
     line.say(from_device::Body::Ready(Ready { roster: Bytes::copy_from_slice(hash.as_bytes()) })).await;
-    (line, Enrolment::new(identity, Arc::new(keys), session, policy))
+    (line, Participant::new(identity, Arc::new(keys), session, policy))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_said_twice_is_refused_and_the_round_goes_on() {
+    let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(EXPERIMENT));
     let mut host = test.host().await;
     let address = host.address();
@@ -163,13 +170,13 @@ fn sum_of(
     index: u64,
     devices: Range<u32>,
 ) -> Result<u64, ExchangeError> {
-    let drawn = |device| Drawn { device: TrainIndex(device), times: 1, dropped: false };
-    let cohort: Vec<Drawn> = devices.map(drawn).collect();
+    let drawn = |device| CohortMember { device: TrainIndex(device), times: 1, dropped: false };
+    let cohort: Vec<CohortMember> = devices.map(drawn).collect();
     let round = Round { seed: 1, index, cohort: &cohort, terms: Terms::PRIVATE, own: &[] };
     // Another w in every round, as in a run: a device answers once at one w.
     let params = Params::from(vec![index as f32; test.model.num_params()]);
     let whole = test.experiment.plan();
-    let plan = whole.local.plan(index, &whole.tracks[0]);
+    let plan = whole.local().plan(index, &whole.tracks()[0]);
     let query = Query::new(params, Ask::Update { weighting: Weighting::everyone(), plan });
     engine.secure_sum(&round, &[query]).map(|sums| sums[0].answered)
 }
@@ -183,7 +190,7 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
     let patience = Duration::from_millis(500);
     let limits =
         Limits { incoming_bytes: 2 * answer + 4096, patience, min_rate: 1 << 20, ..Limits::default() };
-    let mut host = Host::start(Setup { limits, ..test.setup() }, &test.roster(&[])).await.unwrap();
+    let mut host = start_host(Setup { limits, ..test.setup() }, &test.roster(&[])).await;
     let address = host.address();
     let second = Duration::from_secs(1);
     let deadlines = Deadlines { setup: 5 * second, input: 15 * second, unmask: 5 * second };
@@ -205,13 +212,14 @@ async fn sum_with_two(conduct_of: Rogue) -> (Result<u64, ExchangeError>, Host) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_awaited() {
+    let _limit = watchdog::start();
     let test = Arc::new(TestFederation::new(&EXPERIMENT.replace("devices = 20", "devices = 48")));
     let devices = test.devices();
     let (honest, rogues) = devices.split_at(devices.len() - CONCURRENT);
     // Room for no more than a round needs, and nobody is cut off for being slow: what is held is held for good.
     let limits =
         Limits { incoming_bytes: 0, patience: Duration::from_secs(3600), min_rate: 1, ..Limits::default() };
-    let mut host = Host::start(Setup { limits, ..test.setup() }, &test.roster(&[])).await.unwrap();
+    let mut host = start_host(Setup { limits, ..test.setup() }, &test.roster(&[])).await;
     let address = host.address();
     let deadline = Duration::from_secs(5);
     let deadlines = Deadlines { setup: deadline, input: deadline, unmask: deadline };
@@ -235,7 +243,7 @@ async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_await
     // As many devices as the round has room for begin an answer that nobody asked for, and leave it at that.
     let total = 8 * (test.model.num_params() + 3) as u32;
     for line in &lines {
-        line.say(from_device::Body::Part(Part { total, data: Bytes::from(vec![0; PART]) })).await;
+        line.say(from_device::Body::Part(Part { total, data: Bytes::from(vec![0; FRAGMENT]) })).await;
     }
     let second = tokio::task::spawn_blocking(move || sum_of(&test, &mut engine, 1, asked));
     assert_eq!(second.await.unwrap().unwrap(), honest.len() as u64);
@@ -246,6 +254,7 @@ async fn long_messages_that_nobody_awaits_take_no_room_from_those_that_are_await
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_come_a_byte_at_a_time_do_not_keep_the_others_from_their_sum() {
+    let _limit = watchdog::start();
     let (summed, host) = sum_with_two(Rogue::Dawdles).await;
     assert_eq!(summed.unwrap(), 6);
     assert_eq!(host.refused(Refusal::Stalled), 2);
@@ -254,6 +263,7 @@ async fn answers_that_come_a_byte_at_a_time_do_not_keep_the_others_from_their_su
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sum_that_no_honest_devices_make_is_thrown_away() {
+    let _limit = watchdog::start();
     let (summed, host) = sum_with_two(Rogue::Lies).await;
     let refused = format!("{:?}", summed.unwrap_err());
     assert!(refused.contains("Implausible(Devices"), "{refused}");
@@ -266,6 +276,6 @@ fn engine_first_drawn(test: &TestFederation) -> TrainIndex {
     use deltafl::cohort::Draw;
     use deltafl::exchange::Reachable;
     let draw = Draw { seed: 1, round: 0, attempt: 0 };
-    let cohort = test.experiment.plan().sampling.cohort(test.devices().len(), draw, &Reachable::Everyone);
+    let cohort = test.experiment.plan().sampling().cohort(test.devices().len(), draw, &Reachable::Everyone);
     cohort[0].device
 }

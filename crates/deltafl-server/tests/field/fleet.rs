@@ -1,19 +1,20 @@
 //! A small federation with its server and its devices in one process, over real sockets.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use deltafl::compute::Threads;
 use deltafl::data::{Federation, FederationIndex, Split};
-use deltafl::exchange::{Direct, Exchange, SplitEvaluation};
+use deltafl::exchange::{Exchange, Simulation};
 use deltafl::kernel::Isa;
 use deltafl::model::Model;
-use deltafl::superquantile::LossDistribution;
 use deltafl::trainer::{LocalTrainer, Sgd};
-use deltafl::training::{Observer, ObserverError, RoundRecord, State, Survey, TrainingError, train};
+use deltafl::training::{
+    Event, Observer, ObserverError, RoundRecord, State, TrainOptions, TrainingError, train_with,
+};
 use deltafl_data::experiment::{Experiment, SplitSection};
 use deltafl_device::fault::Misconduct;
 use deltafl_device::swarm::{SimulatedDevice, Swarm, SwarmOptions};
@@ -22,7 +23,9 @@ use deltafl_server::engine::Rules;
 use deltafl_server::listener::{ConnectionLimits, Protection};
 use deltafl_server::serve::{Host, Introduction, Limits, Setup};
 use deltafl_wire::loopback;
-use deltafl_wire::roster::{Edition, SignedRoster};
+use deltafl_wire::roster::{RosterVersion, SignedRoster};
+
+use crate::watchdog;
 
 /// A federation and its model.
 pub struct TestFederation {
@@ -34,6 +37,9 @@ pub struct TestFederation {
 impl TestFederation {
     pub fn new(experiment: &str) -> Self {
         let experiment = Experiment::parse(experiment).unwrap();
+        // As `deltafl serve` does.
+        let schedule = experiment.deployed_schedule();
+        let experiment = experiment.with_schedule(schedule);
         let federation = experiment.data().load().unwrap();
         let model = experiment.model().spec().build(&federation, Isa::detect()).unwrap();
         Self { experiment, federation: Arc::new(federation), model: Arc::from(model) }
@@ -56,7 +62,7 @@ impl TestFederation {
     pub fn roster(&self, revoked: &[FederationIndex]) -> SignedRoster {
         let devices = self.devices();
         let names = devices.iter().map(|&k| self.federation.id(k));
-        let edition = Edition { version: 1 + revoked.len() as u64, expires: u64::MAX };
+        let edition = RosterVersion { version: 1 + revoked.len() as u64, expires: u64::MAX };
         loopback::roster(edition, names, |name| revoked.iter().any(|&k| self.federation.id(k) == name))
             .unwrap()
     }
@@ -81,7 +87,7 @@ impl TestFederation {
     }
 
     pub async fn host(&self) -> Host {
-        Host::start(self.setup(), &self.roster(&[])).await.unwrap()
+        start_host(self.setup(), &self.roster(&[])).await
     }
 
     pub fn rules(&self) -> Rules {
@@ -117,8 +123,9 @@ impl TestFederation {
     /// Trains in this process, from w₀ to the end.
     pub fn simulate(&self, diary: &mut Records) -> State {
         let trainer = Sgd::new(&*self.model);
-        let compute = Threads::new(&trainer, &self.federation, 2).unwrap();
-        self.train(&mut Direct::new(compute, &self.federation).unwrap(), diary).unwrap()
+        let threads = NonZeroUsize::new(2);
+        self.train(&mut Simulation::with_threads(&trainer, &self.federation, threads).unwrap(), diary)
+            .unwrap()
     }
 
     /// Trains over an exchange from w₀ to the end.
@@ -130,17 +137,18 @@ impl TestFederation {
         let mut plan = self.experiment.plan();
         // As `deltafl serve` does.
         if matches!(self.experiment.data().split, Some(SplitSection::Within(_))) {
-            plan.held_out = Some(self.model.task());
+            plan = plan.into_builder().held_out(self.model.task()).build().unwrap();
         }
         let seed = *self.experiment.seeds().iter().next().unwrap();
-        let mut state = State::new(seed, plan.tracks.len(), &Sgd::new(&*self.model));
-        train(exchange, &plan, &mut state, diary).map(|_| state)
+        let mut state = plan.start(seed, &Sgd::new(&*self.model));
+        let options = TrainOptions { checkpoint_every_round: true, ..TrainOptions::default() };
+        train_with(exchange, &plan, &mut state, options, diary).map(|_| state)
     }
 }
 
 pub fn options() -> SwarmOptions {
     SwarmOptions {
-        consent: Consent { open: true, min_cohort: 3, ..Consent::default() },
+        consent: Consent { open: true, min_cohort: 3, reproducible: true, ..Consent::default() },
         misconduct: Misconduct::default(),
         seed: 1,
         threads: 2,
@@ -157,7 +165,7 @@ fn rand_session() -> [u8; 16] {
     [NEXT.fetch_add(1, Ordering::Relaxed); 16]
 }
 
-/// What a run told.
+/// The events of a run.
 #[derive(Default)]
 pub struct Records {
     pub records: Vec<RoundRecord>,
@@ -166,32 +174,23 @@ pub struct Records {
 }
 
 impl Observer for Records {
-    fn round(&mut self, records: &[RoundRecord]) -> Result<ControlFlow<()>, ObserverError> {
-        self.records.extend_from_slice(records);
+    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+        match event {
+            Event::RoundFinished { records } => self.records.extend_from_slice(records),
+            Event::Evaluated { .. } => self.evaluations += 1,
+            Event::Checkpoint { state } => self.states.push(state.clone()),
+            _ => {}
+        }
         Ok(ControlFlow::Continue(()))
     }
+}
 
-    fn evaluation(&mut self, _: u64, _: &[SplitEvaluation]) -> Result<(), ObserverError> {
-        self.evaluations += 1;
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, state: &State) -> Result<(), ObserverError> {
-        self.states.push(state.clone());
-        Ok(())
-    }
-
-    fn every_round(&self) -> bool {
-        true
-    }
-
-    fn survey(&self, _: u64) -> Survey {
-        Survey::None
-    }
-
-    fn losses(&mut self, _: u64, _: &[Option<LossDistribution>]) -> Result<(), ObserverError> {
-        Ok(())
-    }
+/// Starts a server whose sessions are shown when a test exceeds its time limit.
+pub async fn start_host(setup: Setup, roster: &SignedRoster) -> Host {
+    let host = Host::start(setup, roster).await.unwrap();
+    let monitor = host.session_monitor();
+    watchdog::report(move || monitor.sessions().map(|sessions| sessions.to_string()));
+    host
 }
 
 /// A flag that nobody raises.

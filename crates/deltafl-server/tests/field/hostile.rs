@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use deltafl_wire::proto::{
 use deltafl_wire::roster::{Roster, SignedRoster};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::{Stream, StreamExt as _, once, pending};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
@@ -36,8 +38,20 @@ pub struct Hostile {
     heard: mpsc::UnboundedReceiver<Heard>,
 }
 
+/// A message for which a device waits in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withheld {
+    Nothing,
+    Welcome,
+    /// The second half of every blob.
+    Blobs,
+    /// The list of the newest params.
+    Newest,
+}
+
 /// What the server shows next.
 struct Script {
+    withheld: Mutex<Withheld>,
     experiment: proto::Experiment,
     shown: Mutex<SignedRoster>,
     blobs: Mutex<HashMap<blake3::Hash, Bytes>>,
@@ -51,6 +65,7 @@ impl Hostile {
     pub async fn start(experiment: proto::Experiment, roster: SignedRoster) -> Self {
         let (sender, heard) = mpsc::unbounded_channel();
         let script = Arc::new(Script {
+            withheld: Mutex::new(Withheld::Nothing),
             experiment,
             shown: Mutex::new(roster),
             blobs: Mutex::default(),
@@ -77,6 +92,11 @@ impl Hostile {
         *self.script.shown.lock().unwrap() = roster;
         let message = FromServer { body: Some(from_server::Body::Roster(wire)) };
         self.script.outbox.lock().unwrap().as_ref().unwrap().send(Ok(message)).unwrap();
+    }
+
+    /// Withholds messages from now on.
+    pub fn withhold(&self, withheld: Withheld) {
+        *self.script.withheld.lock().unwrap() = withheld;
     }
 
     /// Says that these are the newest params.
@@ -106,8 +126,12 @@ impl Hostile {
 }
 
 impl Script {
+    fn withholds(&self, message: Withheld) -> bool {
+        *self.withheld.lock().unwrap() == message
+    }
+
     fn wire(&self, roster: &SignedRoster) -> proto::Roster {
-        let BlobId { hash, len } = BlobId::of(&roster.bytes);
+        let BlobId { hash, len } = BlobId::for_bytes(&roster.bytes);
         self.blobs.lock().unwrap().insert(hash, roster.bytes.clone());
         let hash = Bytes::copy_from_slice(hash.as_bytes());
         let signature = Bytes::copy_from_slice(&roster.signature);
@@ -120,7 +144,7 @@ struct Service(Arc<Script>);
 #[tonic::async_trait]
 impl Federation for Service {
     type AttendStream = UnboundedReceiverStream<Result<FromServer, Status>>;
-    type FetchStream = tokio_stream::Once<Result<Chunk, Status>>;
+    type FetchStream = Pin<Box<dyn Stream<Item = Result<Chunk, Status>> + Send>>;
 
     async fn attend(
         &self,
@@ -144,7 +168,9 @@ impl Federation for Service {
         };
         let (outbox, outgoing) = mpsc::unbounded_channel();
         let welcome = FromServer { body: Some(from_server::Body::Welcome(welcome)) };
-        outbox.send(Ok(welcome)).unwrap();
+        if !script.withholds(Withheld::Welcome) {
+            outbox.send(Ok(welcome)).unwrap();
+        }
         *script.outbox.lock().unwrap() = Some(outbox);
         let _ = script.heard.send(Heard::Greeted(roster.edition().version));
         tokio::spawn(async move {
@@ -161,10 +187,17 @@ impl Federation for Service {
         let _ = self.0.heard.send(Heard::Fetched(hash));
         let data = self.0.blobs.lock().unwrap().get(&hash).cloned();
         let data = data.ok_or_else(|| Status::not_found("no such blob"))?;
-        Ok(Response::new(tokio_stream::once(Ok(Chunk { data }))))
+        if self.0.withholds(Withheld::Blobs) {
+            let half = Chunk { data: data.slice(..data.len() / 2) };
+            return Ok(Response::new(Box::pin(once(Ok(half)).chain(pending()))));
+        }
+        Ok(Response::new(Box::pin(once(Ok(Chunk { data })))))
     }
 
     async fn newest(&self, _: Request<NewestRequest>) -> Result<Response<NewestParams>, Status> {
+        if self.0.withholds(Withheld::Newest) {
+            std::future::pending::<()>().await;
+        }
         let newest = self.0.newest.lock().unwrap().clone();
         let missing = newest.ok_or_else(|| Status::unimplemented("an older server"))?;
         Ok(Response::new(NewestParams { missing }))

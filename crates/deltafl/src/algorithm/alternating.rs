@@ -108,12 +108,12 @@ pub struct Alternated {
     /// ‖∇ F̄_θ,ν(w, η)‖, over w and η.
     pub gradient_norm: f64,
     /// One entry per round.
-    pub rounds: Vec<Round>,
+    pub rounds: Vec<AlternatingRound>,
 }
 
 /// One round of Algorithm 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Round {
+pub struct AlternatingRound {
     /// η_t.
     pub eta: f64,
     /// F_θ,ν(w_t) = F̄_θ,ν(w_t, η_t), before the w-step.
@@ -138,7 +138,12 @@ impl Alternating {
             let objective = self.nu.objective(self.theta, eta, &losses);
             let step = descent.run(w, eta, self.inexactness.at(t));
             w = step.w;
-            rounds.push(Round { eta, objective, certificate: step.certificate, steps: step.steps });
+            rounds.push(AlternatingRound {
+                eta,
+                objective,
+                certificate: step.certificate,
+                steps: step.steps,
+            });
         }
         let losses = device_losses(problem, &w)?;
         let eta = self.eta_step(problem, &losses);

@@ -1,7 +1,7 @@
 //! Δ-FL: the devices in the upper θ-tail of the losses take part (Algorithms 2 and 3).
 
-use super::{Algorithm, Parts};
-use crate::memory::Memory;
+use super::{Algorithm, AlgorithmParts};
+use crate::memory::AlgorithmState;
 use crate::options::{
     Interval, InvalidOption, OptionDefault, OptionKind, OptionSpec, OptionValue, OptionValues,
 };
@@ -140,8 +140,8 @@ impl Tail {
     }
 
     /// Δ-FL with this tail.
-    pub fn into_parts(self) -> Parts {
-        Parts { selection: Box::new(self), theta: self.theta, ..Parts::default() }
+    pub fn into_parts(self) -> AlgorithmParts {
+        AlgorithmParts { selection: Box::new(self), theta: self.theta, ..AlgorithmParts::default() }
     }
 
     /// η from the losses of the cohort; `None` without devices.
@@ -152,7 +152,7 @@ impl Tail {
         }
     }
 
-    fn range(memory: &Memory) -> LossRange {
+    fn range(memory: &AlgorithmState) -> LossRange {
         let [lower, upper] = RANGE.map(|end| memory.number(end));
         lower.zip(upper).and_then(|(lower, upper)| LossRange::new(lower, upper).ok()).unwrap_or_default()
     }
@@ -178,7 +178,7 @@ fn least_equal(eta: f64, losses: &[DeviceLoss]) -> f64 {
 }
 
 impl Selection for Tail {
-    fn needs(&self, round: u64, memory: &Memory) -> Needs {
+    fn needs(&self, round: u64, memory: &AlgorithmState) -> Needs {
         let in_force = memory.number(ETA).is_some() && memory.number(STALE).is_none();
         match self.quantile {
             _ if in_force && !round.is_multiple_of(self.eta_every) => Needs::Nothing,
@@ -189,7 +189,7 @@ impl Selection for Tail {
         }
     }
 
-    fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut Memory) {
+    fn learn(&self, round: u64, learned: Learned<'_>, memory: &mut AlgorithmState) {
         let eta = match learned {
             Learned::Nothing => return,
             Learned::Losses(losses) => self.open_eta(losses),
@@ -213,7 +213,7 @@ impl Selection for Tail {
         }
     }
 
-    fn weighting(&self, memory: &Memory) -> Weighting {
+    fn weighting(&self, memory: &AlgorithmState) -> Weighting {
         match (memory.number(ETA), self.nu) {
             // No loss was finite: nobody can be compared, everyone tries.
             (None, _) => Weighting::everyone(),
@@ -224,7 +224,7 @@ impl Selection for Tail {
 
     /// The server never knows the weight of a whole cohort. In the round in which η is found, θ of it is kept; what a
     /// device keeps on average in that round is the measure for the rounds after it.
-    fn observe(&self, summed: &SummedTail, memory: &mut Memory) {
+    fn observe(&self, summed: &SummedTail, memory: &mut AlgorithmState) {
         let Some(found) = memory.number(ETA_ROUND) else { return };
         if self.eta_every == 1 || self.eta_rule == EtaRule::Fixed || summed.answered == 0 {
             return;
@@ -249,8 +249,8 @@ mod tests {
         SummedTail { round, answered: 10, tail_weight }
     }
 
-    fn learned(tail: &Tail, round: u64, losses: &[DeviceLoss]) -> Memory {
-        let mut memory = Memory::default();
+    fn learned(tail: &Tail, round: u64, losses: &[DeviceLoss]) -> AlgorithmState {
+        let mut memory = AlgorithmState::default();
         tail.learn(round, Learned::Losses(losses), &mut memory);
         memory
     }

@@ -1,6 +1,6 @@
 //! FedAvg: every device of the cohort takes part (McMahan et al., 2017). Δ-FL at θ = 1, without looking at the losses.
 
-use super::{Algorithm, Parts};
+use super::{Algorithm, AlgorithmParts};
 use crate::selection::EVERYONE;
 
 /// Federated averaging: the parts that every other algorithm changes one of.
@@ -9,7 +9,7 @@ pub static FED_AVG: Algorithm = Algorithm {
     title: "FedAvg",
     about: "federated averaging: every device of the cohort counts with its examples",
     options: &[],
-    build: |_| Ok(Parts::default()),
+    build: |_| Ok(AlgorithmParts::default()),
     weightings: &[&EVERYONE],
     corrections: &[],
 };

@@ -7,7 +7,7 @@
 //! Every device of the cohort counts, and the server averages as FedAvg does: the local step is all that differs. μ = 0 is
 //! FedAvg, bit for bit.
 
-use super::{Algorithm, Parts};
+use super::{Algorithm, AlgorithmParts};
 use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};
 
 /// FedProx.
@@ -24,7 +24,7 @@ pub static FED_PROX: Algorithm = Algorithm {
         about: "weight of the proximal term (μ/2)‖w − w_t‖² in the local loss",
         example: OptionValue::Real(0.01),
     }],
-    build: |options| Ok(Parts { proximal: options.real("mu")? as f32, ..Parts::default() }),
+    build: |options| Ok(AlgorithmParts { proximal: options.real("mu")? as f32, ..AlgorithmParts::default() }),
     weightings: &[],
     corrections: &[],
 };

@@ -10,13 +10,13 @@
 //! c_k stays with its device: in its memory, on its own disk in a deployment. Means are weighted as the devices are, and are
 //! the paper's with `weights = "uniform"`.
 
-use super::{Algorithm, Parts};
-use crate::memory::Memory;
+use super::{Algorithm, AlgorithmParts};
+use crate::memory::AlgorithmState;
 use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::params::{Params, UpdateSum};
 use crate::selection::EVERYONE;
-use crate::server_step::{Applied, ServerStep};
-use crate::trainer::{Correction, Trained};
+use crate::server_step::{ServerStep, ServerStepInput};
+use crate::trainer::{Correction, LocalResult};
 
 /// SCAFFOLD.
 pub static SCAFFOLD: Algorithm = Algorithm {
@@ -34,7 +34,7 @@ pub static SCAFFOLD: Algorithm = Algorithm {
     }],
     build: |options| {
         let server = Box::new(Control { rate: options.real("global_rate")? });
-        Ok(Parts { correction: Some(&CONTROL_VARIATE), server, ..Parts::default() })
+        Ok(AlgorithmParts { correction: Some(&CONTROL_VARIATE), server, ..AlgorithmParts::default() })
     },
     weightings: &[&EVERYONE],
     corrections: &[&CONTROL_VARIATE],
@@ -57,8 +57,8 @@ pub static CONTROL_VARIATE: Correction = Correction {
 };
 
 /// c_k⁺, and what it differs by from c_k.
-fn finish(trained: &Trained<'_>, own: &mut Memory, changes: &mut [f32]) {
-    let Trained { params, local, sent, steps, learning_rate } = *trained;
+fn finish(trained: &LocalResult<'_>, own: &mut AlgorithmState, changes: &mut [f32]) {
+    let LocalResult { params, local, sent, steps, learning_rate } = *trained;
     let per_step = 1.0 / (steps as f64 * f64::from(learning_rate));
     let moved = params.iter().zip(local).map(|(&from, &to)| (f64::from(from) - f64::from(to)) * per_step);
     for ((change, moved), &control) in changes.iter_mut().zip(moved).zip(sent[0].as_slice()) {
@@ -78,7 +78,12 @@ struct Control {
 }
 
 impl ServerStep for Control {
-    fn apply(&self, at: &Applied<'_>, sum: &UpdateSum, memory: &mut Memory) -> Option<Params> {
+    fn apply(
+        &self,
+        at: &ServerStepInput<'_>,
+        sum: &UpdateSum,
+        memory: &mut AlgorithmState,
+    ) -> Option<Params> {
         let params = at.params.as_slice();
         let mut mean = sum.mean()?;
         let moved: Vec<f32> = params
@@ -104,12 +109,17 @@ mod tests {
     #[test]
     fn a_device_keeps_its_control_and_tells_the_change() {
         let sent = [Params::from(vec![0.5, -1.0])];
-        let mut own = Memory::default();
+        let mut own = AlgorithmState::default();
         let mut drift = [0.0; 2];
         (CONTROL_VARIATE.drift)(&sent, &own, &mut drift);
         assert_eq!(drift, [0.5, -1.0], "a new device has no control of its own");
-        let trained =
-            Trained { params: &[1.0, 1.0], local: &[0.0, 1.5], sent: &sent, steps: 4, learning_rate: 0.125 };
+        let trained = LocalResult {
+            params: &[1.0, 1.0],
+            local: &[0.0, 1.5],
+            sent: &sent,
+            steps: 4,
+            learning_rate: 0.125,
+        };
         let mut changes = [0.0; 2];
         (CONTROL_VARIATE.finish)(&trained, &mut own, &mut changes);
         // (w_t − w_k) / (K γ) is (2, −1); less c that is (1.5, 0).
@@ -130,8 +140,9 @@ mod tests {
             code.add_parts(&[(&[local], params.as_slice()), (&[change], &[0.0])], 1.0, &mut sum).unwrap();
         }
         let sum = UpdateSum::new(sum, 2).unwrap();
-        let mut memory = Memory::default();
-        let moved = Control { rate: 0.5 }.apply(&Applied { params: &params, devices: 10 }, &sum, &mut memory);
+        let mut memory = AlgorithmState::default();
+        let moved =
+            Control { rate: 0.5 }.apply(&ServerStepInput { params: &params, devices: 10 }, &sum, &mut memory);
         assert_eq!(moved.unwrap().as_slice(), [2.0]);
         // The mean change is 2, of 2 devices in 10.
         assert_eq!(memory.vector(CONTROL).unwrap().as_slice(), [0.4]);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Algorithm, FED_AVG, Parts, Tail};
+use super::{Algorithm, AlgorithmParts, FED_AVG, Tail};
 use crate::options::{InvalidOption, OptionValues};
 use crate::selection::Selection;
 use crate::server_step::ServerStep;
@@ -44,21 +44,25 @@ impl std::fmt::Display for TrackLabel {
 
 impl Track {
     /// A track of these parts.
-    pub fn new(name: &str, algorithm: &Algorithm, parts: Parts, l2: f32) -> Self {
-        let Parts { selection, proximal, correction, server, theta } = parts;
+    pub fn new(name: &str, algorithm: &Algorithm, parts: AlgorithmParts, l2: f32) -> Self {
+        let AlgorithmParts { selection, proximal, correction, server, theta } = parts;
         let label = TrackLabel { name: name.to_owned(), algorithm: algorithm.kind.to_owned(), theta };
         Self { label, selection, server, l2, proximal, correction }
     }
 
     /// A track of an algorithm with these options.
-    pub fn of(algorithm: &Algorithm, options: &OptionValues, l2: f32) -> Result<Self, InvalidOption> {
+    pub fn from_options(
+        algorithm: &Algorithm,
+        options: &OptionValues,
+        l2: f32,
+    ) -> Result<Self, InvalidOption> {
         let name = track_names(&[(algorithm, options, l2)]).remove(0);
         Ok(Self::new(&name, algorithm, (algorithm.build)(options)?, l2))
     }
 
     /// FedAvg without a penalty.
     pub fn fed_avg() -> Self {
-        Self::new(FED_AVG.title, &FED_AVG, Parts::default(), 0.0)
+        Self::new(FED_AVG.title, &FED_AVG, AlgorithmParts::default(), 0.0)
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +16,7 @@ use crate::data::{Federation, FederationIndex};
 use crate::device::{add_update, stream_key, update_stream};
 use crate::kernel;
 use crate::model::Score;
-use crate::params::{Params, UpdateCode, add_wrapping};
+use crate::params::{Params, add_wrapping};
 use crate::question::RoundKey;
 use crate::task::Task;
 use crate::trainer::{LocalTask, LocalTrainer, TrainerError, Worker};
@@ -29,14 +30,21 @@ pub struct Threads<'a> {
 }
 
 impl<'a> Threads<'a> {
-    /// `threads` threads that compute the devices of a federation; 0 means one per core.
+    /// Starts threads that compute the devices of a federation; `None` is one thread per core.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the threads cannot be started.
     pub fn new(
         trainer: &'a dyn LocalTrainer,
         federation: &'a Federation,
-        threads: usize,
+        threads: Option<NonZeroUsize>,
     ) -> Result<Self, ComputeError> {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|source| {
-            ComputeError::Unavailable { place: format!("{threads} threads"), source: source.into() }
+        // In rayon, 0 threads are one per core.
+        let count = threads.map_or(0, NonZeroUsize::get);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build().map_err(|source| {
+            let place = threads.map_or("one thread per core".to_owned(), |count| format!("{count} threads"));
+            ComputeError::Unavailable { place, source: source.into() }
         })?;
         let workers = (0..pool.current_num_threads()).map(|_| Mutex::new(trainer.worker())).collect();
         Ok(Self { federation, task: trainer.task(), pool, workers })
@@ -140,27 +148,20 @@ impl Compute for Threads<'_> {
         let code = key.code();
         let lens: Vec<usize> = sums.iter().map(Vec::len).collect();
         // A thread has memory only for the sums that it adds to.
-        let none = || Own { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
-        let update = |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, thread: &mut Own| {
-            let UpdateTask { device, params, sent, own, plan, weight, sum } = tasks[t];
-            at.set(device);
-            thread.sums[sum].resize(lens[sum], 0);
-            if weight.is_nan() {
-                UpdateCode::refuse(&mut thread.sums[sum]);
-                return Ok(());
-            }
-            let mut stream = update_stream(key, stream_key(self.federation.id(device)));
-            let examples = self.federation.examples(device);
-            let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
-            let mut memory = own.cloned().unwrap_or_default();
-            let answer = worker.update(&task, &mut memory, &mut stream)?;
-            // A refused update is counted inside the sum: the server learns how many, not who.
-            let added = add_update(&code, &task, answer, weight, &mut thread.sums[sum])?;
-            if added && !(own.is_none() && memory.is_empty()) {
-                thread.remembered.push((t, memory));
-            }
-            Ok(())
-        };
+        let none = || ThreadSums { sums: vec![Vec::new(); lens.len()], remembered: Vec::new() };
+        let update =
+            |t: usize, at: &Cell<FederationIndex>, worker: &mut dyn Worker, thread: &mut ThreadSums| {
+                let UpdateTask { device, params, sent, own, plan, weight, sum } = tasks[t];
+                at.set(device);
+                thread.sums[sum].resize(lens[sum], 0);
+                let mut stream = update_stream(key, stream_key(self.federation.id(device)));
+                let examples = self.federation.examples(device);
+                let task = LocalTask { params: params.as_slice(), sent, examples: &examples, plan };
+                let sum = &mut thread.sums[sum];
+                let memory = add_update(&code, &task, weight, own, &mut stream, worker, sum)?;
+                thread.remembered.extend(memory.map(|memory| (t, memory)));
+                Ok(())
+            };
         let mut remembered = Vec::new();
         for own in self.share(tasks.len(), none, update)? {
             remembered.extend(own.remembered);
@@ -174,7 +175,7 @@ impl Compute for Threads<'_> {
 }
 
 /// What a thread adds up, and what its devices remember.
-struct Own {
+struct ThreadSums {
     sums: Vec<Vec<u64>>,
     remembered: Remembered,
 }

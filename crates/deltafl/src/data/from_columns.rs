@@ -1,8 +1,8 @@
 //! A federation made of columns that lie somewhere already.
 
 use super::{
-    DeviceSplit, DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Source, Split, TargetColumn,
-    TargetKind, TextColumn, WordVectors,
+    DeviceSplit, DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Provenance, Split,
+    TargetColumn, TargetKind, TextColumn, WordVectors,
 };
 
 /// All that a federation is made of.
@@ -31,7 +31,7 @@ pub struct Columns {
     /// The symbols of the alphabet, in the order of their codes.
     pub symbols: Option<String>,
     /// Where the examples came from.
-    pub source: Option<Source>,
+    pub source: Option<Provenance>,
     /// How the devices were split.
     pub device_split: Option<DeviceSplit>,
     /// BLAKE3 of the contents, in hexadecimal; [`Federation::verify`] compares it.

@@ -17,6 +17,10 @@ pub trait Peers {
     /// How many there are.
     fn size(&self) -> usize;
 
+    /// Runs the part of the computation that belongs to this process. An implementation may measure
+    /// its duration.
+    fn compute<T>(&mut self, part: impl FnOnce() -> T) -> T;
+
     /// The parts of all processes, one after the other; `lengths` says how long each is.
     fn gather(&mut self, part: Vec<Score>, lengths: &[usize]) -> Result<Vec<Score>, ExchangeError>;
 
@@ -42,6 +46,10 @@ impl Peers for Alone {
         1
     }
 
+    fn compute<T>(&mut self, part: impl FnOnce() -> T) -> T {
+        part()
+    }
+
     fn gather(&mut self, part: Vec<Score>, _: &[usize]) -> Result<Vec<Score>, ExchangeError> {
         Ok(part)
     }
@@ -53,7 +61,7 @@ impl Peers for Alone {
 
 /// What one process has computed so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct WorkDone {
     /// Local updates.
     pub updates: u64,
     /// Examples evaluated or trained on.

@@ -1,12 +1,12 @@
 //! How the fields of a question are written and read.
 
-use super::{Ask, MAX_BATCH, MAX_MEASURES, MalformedQuestion, Query, malformed};
+use super::{Ask, MAX_BATCH, MAX_MEASURES, MAX_TRACKS, MalformedQuestion, Query, malformed};
 use crate::algorithm;
 use crate::evaluation::Measure;
 use crate::params::ParamsId;
 use crate::selection::Weighting;
 use crate::superquantile::private::{Bins, QuantileQuery};
-use crate::terms::{Clip, Terms, Weights};
+use crate::terms::{Clip, Terms, TrackSchedule, Weights};
 use crate::trainer::{Correction, LocalPlan, Work};
 
 pub(super) struct Writer(pub(super) Vec<u8>);
@@ -104,21 +104,22 @@ impl<'a> Reader<'a> {
 
     pub(super) fn terms(&mut self) -> Result<Terms, MalformedQuestion> {
         let weights = Weights::ALL.get(usize::from(self.u8("weights")?));
-        let apart = match self.u8("apart")? {
-            0 => false,
-            1 => true,
-            _ => return Err(malformed("apart")),
-        };
+        let schedule = TrackSchedule::ALL.get(usize::from(self.u8("schedule")?));
+        let tracks = self.u32("tracks")?;
         let weights = *weights.ok_or(malformed("weights"))?;
+        let schedule = *schedule.ok_or(malformed("schedule"))?;
+        if !(1..=MAX_TRACKS).contains(&tracks) {
+            return Err(malformed("tracks"));
+        }
         let clip = self.f64("clip")?;
         // One encoding: −0 is not it.
         let none = clip.to_bits() == 0;
         let clip = if none { None } else { Some(Clip::try_from(clip).map_err(|_| malformed("clip"))?) };
-        Ok(Terms { weights, apart, clip })
+        Ok(Terms { weights, schedule, tracks, clip })
     }
 
     pub(super) fn query(&mut self) -> Result<Query<ParamsId>, MalformedQuestion> {
-        let params = self.params()?;
+        let (track, params) = (self.u32("track")?, self.params()?);
         let ask = match self.u8("query")? {
             0 => {
                 let (lower, upper) = (self.f64("histogram")?, self.f64("histogram")?);
@@ -144,7 +145,7 @@ impl<'a> Reader<'a> {
         if sent.iter().any(|sent| sent.len != params.len) {
             return Err(malformed("sent"));
         }
-        Ok(Query { params, sent, ask })
+        Ok(Query { track, params, sent, ask })
     }
 
     fn params(&mut self) -> Result<ParamsId, MalformedQuestion> {

@@ -8,7 +8,7 @@
 //! name: it travels in a question by it, and a device finds it in the table of algorithms. What it keeps in the device's
 //! memory never leaves the device; what the server learns is the sum of the changes to the vectors that it sent.
 
-use crate::memory::Memory;
+use crate::memory::AlgorithmState;
 use crate::params::Params;
 
 /// How an algorithm corrects the local steps.
@@ -20,9 +20,9 @@ pub struct Correction {
     /// device answers with a change to each of them.
     pub sent: &'static [&'static str],
     /// Writes the drift, from what was sent and what the device remembers.
-    pub drift: fn(sent: &[Params], own: &Memory, drift: &mut [f32]),
+    pub drift: fn(sent: &[Params], own: &AlgorithmState, drift: &mut [f32]),
     /// Lets the device remember its update, and writes the change to each vector sent, one behind the other.
-    pub finish: fn(trained: &Trained<'_>, own: &mut Memory, changes: &mut [f32]),
+    pub finish: fn(trained: &LocalResult<'_>, own: &mut AlgorithmState, changes: &mut [f32]),
 }
 
 /// Corrections are what they are called: there is one of each name.
@@ -34,7 +34,7 @@ impl PartialEq for Correction {
 
 /// A local update that has been made.
 #[derive(Clone, Copy, Debug)]
-pub struct Trained<'a> {
+pub struct LocalResult<'a> {
     /// w_t.
     pub params: &'a [f32],
     /// w_k.

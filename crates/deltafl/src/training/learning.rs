@@ -1,8 +1,8 @@
 //! The first half of a round: what each selection must learn of the losses (Algorithm 2, lines 3–5; Algorithm 3,
 //! line 5).
 
-use super::held_out::HeldOut;
-use super::{Plan, State, Survey, TrainingError};
+use super::held_out::HeldOutQueries;
+use super::{LossReporting, Plan, State, TrainingError};
 use crate::exchange::{Exchange, Round, Traffic};
 use crate::params::Params;
 use crate::question::{Ask, Query};
@@ -12,7 +12,7 @@ use crate::superquantile::{Conformity, DeviceLoss, Histogram, LossDistribution};
 
 /// What the questions of a round left behind for the record.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Note {
+pub(super) struct LossPhase {
     pub(super) loss: Option<f64>,
     pub(super) answered: u64,
     pub(super) traffic: Traffic,
@@ -22,7 +22,7 @@ pub(super) struct Note {
     histograms: Vec<Histogram>,
 }
 
-impl Note {
+impl LossPhase {
     /// How the losses lay, where they were asked for.
     pub(super) fn distribution(self) -> Option<LossDistribution> {
         self.known.or_else(|| LossDistribution::private(self.histograms))
@@ -35,27 +35,29 @@ pub(super) fn learn(
     plan: &Plan,
     state: &mut State,
     round: &Round<'_>,
-    survey: Survey,
-    held_out: &mut HeldOut,
-) -> Result<Vec<Note>, TrainingError> {
-    let mut notes = vec![Note::default(); plan.tracks.len()];
+    reporting: LossReporting,
+    held_out: &mut HeldOutQueries,
+) -> Result<Vec<LossPhase>, TrainingError> {
+    let mut phases = vec![LossPhase::default(); plan.tracks.len()];
     let (mut open, mut searches, mut idle) = (Vec::new(), Vec::new(), Vec::new());
-    for (i, (track, at)) in plan.tracks.iter().zip(&state.tracks).enumerate() {
-        match track.selection.needs(round.index, &at.memory) {
+    let turn = round.terms.turn(round.index);
+    for i in round.terms.tracks_of_round(round.index) {
+        let (track, at) = (&plan.tracks[i], &state.tracks[i]);
+        match track.selection.needs(turn, &at.memory) {
             Needs::Nothing => idle.push(i),
             Needs::Losses => open.push(i),
             Needs::Quantile(search) => searches.push((i, search)),
         }
     }
     let (seeking, searching) = (open.len(), searches.len());
-    match survey {
+    match reporting {
         // Where devices tell their losses, they tell them under every model.
-        Survey::All if seeking > 0 => open.extend(idle),
-        Survey::All => {
+        LossReporting::All if seeking > 0 => open.extend(idle),
+        LossReporting::All => {
             let range = searches.first().map_or_else(LossRange::default, |(_, search)| search.range());
-            searches.extend(idle.into_iter().map(|i| (i, survey_of(&range))));
+            searches.extend(idle.into_iter().map(|i| (i, median_search(&range))));
         }
-        Survey::None | Survey::Known => {}
+        LossReporting::None | LossReporting::Known | LossReporting::AllWhenEvaluated => {}
     }
     if !open.is_empty() {
         let params: Vec<&Params> = open.iter().map(|&i| &state.tracks[i].params).collect();
@@ -63,23 +65,24 @@ pub(super) fn learn(
         for (place, (&i, losses)) in open.iter().zip(&losses).enumerate() {
             if place < seeking {
                 let memory = &mut state.tracks[i].memory;
-                plan.tracks[i].selection.learn(round.index, Learned::Losses(losses), memory);
+                plan.tracks[i].selection.learn(turn, Learned::Losses(losses), memory);
             }
-            notes[i].loss = mean_loss(losses);
-            notes[i].known = (survey != Survey::None).then(|| LossDistribution::open(losses)).flatten();
+            phases[i].loss = mean_loss(losses);
+            phases[i].known =
+                (reporting != LossReporting::None).then(|| LossDistribution::open(losses)).flatten();
         }
     }
-    let mut asked = Asked { searches: &mut searches, notes: &mut notes, survey, held_out };
+    let mut asked = Asked { searches: &mut searches, phases: &mut phases, reporting, held_out };
     search_privately(exchange, state, round, &mut asked)?;
     for (i, search) in searches.iter().take(searching) {
         let memory = &mut state.tracks[*i].memory;
-        plan.tracks[*i].selection.learn(round.index, Learned::Quantile(search), memory);
+        plan.tracks[*i].selection.learn(turn, Learned::Quantile(search), memory);
     }
-    Ok(notes)
+    Ok(phases)
 }
 
 /// Asks for the histograms of a track that needs none: around its median, and nothing comes of them but knowledge.
-fn survey_of(range: &LossRange) -> Search {
+fn median_search(range: &LossRange) -> Search {
     let half = Conformity::try_from(0.5).expect("one half is a level");
     Search::new(PrivateQuantile::TwoLevel, half, None, range)
 }
@@ -88,9 +91,9 @@ fn survey_of(range: &LossRange) -> Search {
 struct Asked<'a> {
     /// The track of each search.
     searches: &'a mut [(usize, Search)],
-    notes: &'a mut [Note],
-    survey: Survey,
-    held_out: &'a mut HeldOut,
+    phases: &'a mut [LossPhase],
+    reporting: LossReporting,
+    held_out: &'a mut HeldOutQueries,
 }
 
 /// Runs the private quantiles of all tracks side by side: one secure sum serves one step of each.
@@ -98,7 +101,7 @@ fn search_privately(
     exchange: &mut dyn Exchange,
     state: &State,
     round: &Round<'_>,
-    Asked { searches, notes, survey, held_out }: &mut Asked<'_>,
+    Asked { searches, phases, reporting, held_out }: &mut Asked<'_>,
 ) -> Result<(), TrainingError> {
     loop {
         let mut asking = Vec::new();
@@ -107,7 +110,7 @@ fn search_privately(
             if let Some(query) = search.query() {
                 asking.push(s);
                 let params = state.tracks[*i].params.clone();
-                queries.push(Query::new(params, Ask::Quantile(query)));
+                queries.push(Query::new(params, Ask::Quantile(query)).of_track(*i));
             }
         }
         if queries.is_empty() {
@@ -115,9 +118,11 @@ fn search_privately(
         }
         for (s, sum) in asking.into_iter().zip(held_out.with(exchange, round, queries)?) {
             let (i, search) = &mut searches[s];
-            notes[*i].traffic += sum.traffic;
-            if let (Some(QuantileQuery::Histogram(bins)), true) = (search.query(), *survey != Survey::None) {
-                notes[*i].histograms.push(Histogram::new(bins, sum.answered, &sum.values));
+            phases[*i].traffic += sum.traffic;
+            if let (Some(QuantileQuery::Histogram(bins)), true) =
+                (search.query(), *reporting != LossReporting::None)
+            {
+                phases[*i].histograms.push(Histogram::new(bins, sum.answered, &sum.values));
             }
             search
                 .take(&sum.values)

@@ -1,1 +1,1 @@
-"""Δ-FL on handwriting, in Flower."""
+"""A Flower app that trains Δ-FL on handwriting."""

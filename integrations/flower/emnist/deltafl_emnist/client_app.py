@@ -1,4 +1,4 @@
-"""A client: a writer."""
+"""The client app. Each client is one writer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from deltafl.flower import answer, is_in_tail
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from .task import build, examples, figures, train, writers
+from .task import build, examples, measure, train, writers
 
 torch.set_num_threads(1)
 app = ClientApp()
@@ -23,17 +23,17 @@ def _loaded(message: Message, context: Context, split: str):  # type: ignore[no-
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """The loss of the writer, a forward pass."""
+    """Reports the loss of the writer."""
     net, inputs, targets, _ = _loaded(message, context, "train")
-    loss, _ = figures(net, inputs, targets)
+    loss, _ = measure(net, inputs, targets)
     return answer(message, loss=loss, examples=len(targets))
 
 
 @app.train()
 def update(message: Message, context: Context) -> Message:
-    """The local update."""
+    """Computes the local update, if the writer belongs to the tail."""
     net, inputs, targets, partition = _loaded(message, context, "train")
-    loss, error = figures(net, inputs, targets)
+    loss, error = measure(net, inputs, targets)
     kept = is_in_tail(message, loss=loss)
     if kept:
         seed = [int(context.run_config["seed"]), int(message.content["config"]["server-round"]), partition]
@@ -47,8 +47,8 @@ def update(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Loss and error of a writer that did not train."""
+    """Reports the loss and the error of a test writer."""
     net, inputs, targets, _ = _loaded(message, context, "test")
-    loss, error = figures(net, inputs, targets)
+    loss, error = measure(net, inputs, targets)
     metrics = MetricRecord({"loss": loss, "error": error, "num-examples": len(targets)})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)

@@ -1,9 +1,10 @@
-"""The app with every client in this process: Flower's strategies and messages without its transport.
+"""Runs the app with all clients in one process.
 
 python -m deltafl_emnist.local KEY=VALUE …
 
-The keys are those of ``[tool.flwr.app.config]``. A client per train writer; a round costs what its clients compute, so that
-hundreds of rounds fit into minutes. Clients answer one after the other in the order of their nodes.
+The keys are those of ``[tool.flwr.app.config]``. The program uses Flower's strategies and messages
+without its transport, so that hundreds of rounds take minutes. Each training writer is one client.
+The clients reply one after another in the order of their nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 
 class Grid:
-    """Clients of an app, each with the partition of its node."""
+    """The clients of an app, each with the partition of its node."""
 
     def __init__(self, app: ClientApp, config: dict[str, Any], clients: int) -> None:
         self._app = app
@@ -32,38 +33,39 @@ class Grid:
         }
 
     def get_node_ids(self) -> list[int]:
-        """The nodes of the clients."""
+        """Returns the nodes of the clients."""
         return list(self._contexts)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """The answers of the clients."""
+        """Returns the replies of the clients."""
         return [self._app(message, self._contexts[message.metadata.dst_node_id]) for message in messages]
 
 
 def identify() -> None:
-    """Tells Flower who this process is; a SuperLink tells the processes that it starts."""
+    """Sets the task identity of this process, which a SuperLink sets for its processes."""
     for name in ("_task_id", "_run_id", "_node_id"):
         setattr(TaskIdentity, name, 1)
 
 
-def overridden(config: dict[str, Any], words: list[str]) -> dict[str, Any]:
-    """The configuration with the values of KEY=VALUE, each of the type that its key has."""
+def overridden(config: dict[str, Any], arguments: list[str]) -> dict[str, Any]:
+    """Returns the configuration with the values of KEY=VALUE, converted to the type of their key."""
     config = dict(config)
-    for word in words:
-        key, _, value = word.partition("=")
+    for argument in arguments:
+        key, _, value = argument.partition("=")
         if key not in config:
-            raise SystemExit(f"there is no key {key!r}: the keys are {', '.join(config)}")
+            raise SystemExit(f"unknown key {key!r}: the keys are {', '.join(config)}")
         try:
             config[key] = type(config[key])(value)
         except ValueError:
-            raise SystemExit(f"{key} is {type(config[key]).__name__}, and {value!r} is none") from None
+            kind = type(config[key]).__name__
+            raise SystemExit(f"{key} must be of type {kind}, got {value!r}") from None
     return config
 
 
 def main() -> None:
-    """Runs the server of the app on the clients."""
+    """Runs the server of the app with the clients."""
     identify()
-    # They make messages, so they come after the identity.
+    # These modules create messages, which requires the identity.
     from .client_app import app as client
     from .server_app import app as server
     from .task import writers

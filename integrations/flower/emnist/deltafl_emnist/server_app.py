@@ -1,4 +1,4 @@
-"""The server."""
+"""The server app."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Trains a model per level."""
+    """Trains one model per level."""
     config = context.run_config
-    # Flower draws cohorts from the module random.
+    # Flower samples cohorts with the module random.
     random.seed(int(config["seed"]))
     net = build(config, writers(config).classes)
     shares = {

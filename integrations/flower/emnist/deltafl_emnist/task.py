@@ -1,4 +1,4 @@
-"""Writers, models, and what a client does with them."""
+"""The data, the models, and the training and evaluation of a client."""
 
 from __future__ import annotations
 
@@ -42,40 +42,40 @@ class ConvNet(nn.Module):
 
 @lru_cache(maxsize=1)
 def federation(data: str, writers: int, seed: int) -> dfl.Federation:
-    """The writers of a folder, or writers that are made up; once in a process."""
+    """Returns the writers of a folder, or synthetic writers. Cached in each process."""
     if data:
         return dfl.Federation.open(data)
     return dfl.Federation.synthetic("glyphs", devices=writers, seed=seed)
 
 
 def writers(config: Mapping[str, Any]) -> dfl.Federation:
-    """The federation of a run."""
+    """Returns the federation of a run."""
     return federation(str(config["data"]), int(config["writers"]), int(config["seed"]))
 
 
 def examples(config: Mapping[str, Any], split: str, partition: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images and classes of the writer of a client."""
+    """Returns the images and classes of the writer of a client."""
     return _tensors(writers(config), split, partition)
 
 
 @lru_cache(maxsize=512)
 def _tensors(fed: dfl.Federation, split: str, partition: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A process that plays several clients, round after round, reads each of them once."""
+    """Returns the tensors of a client. Cached, because a process may simulate several clients."""
     ids = fed.split(split)
     inputs, targets = fed[ids[partition % len(ids)]]
-    # (x − mean)/mean of white paper would need the other writers; 0 is ink and 1 is paper here.
+    # 0 is ink and 1 is paper. The paper's (x − mean)/mean would require data of other writers.
     return torch.from_numpy(inputs - np.float32(1.0)), torch.from_numpy(targets)
 
 
 def build(config: Mapping[str, Any], classes: int) -> nn.Module:
-    """The model of a run, at w₀."""
+    """Returns the model of a run with its initial parameters w₀."""
     torch.manual_seed(int(config["seed"]))
     return {"linear": Linear, "conv-net": ConvNet}[str(config["model"])](classes)
 
 
 @torch.no_grad()
-def figures(net: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, float]:
-    """Mean loss and error."""
+def measure(net: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, float]:
+    """Returns the mean loss and the error."""
     net.eval()
     outputs = net(inputs)
     loss = functional.cross_entropy(outputs, targets)
@@ -85,7 +85,7 @@ def figures(net: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> tupl
 def train(
     net: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, config: Mapping[str, Any], seed: int
 ) -> None:
-    """Epochs of SGD; the order of the examples depends on the seed alone."""
+    """Trains with epochs of SGD. The order of the examples depends only on the seed."""
     rng = np.random.default_rng(seed)
     net.train()
     optimizer = torch.optim.SGD(net.parameters(), lr=float(config["learning-rate"]))

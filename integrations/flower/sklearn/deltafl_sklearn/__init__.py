@@ -1,1 +1,1 @@
-"""Δ-FL with scikit-learn, in Flower."""
+"""A Flower app that trains Δ-FL with scikit-learn."""

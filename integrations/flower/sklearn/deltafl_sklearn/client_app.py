@@ -1,4 +1,7 @@
-"""A client: a device of the federation synthetic(α, β), whose labels follow a model of its own."""
+"""The client app. Each client is a device of the federation synthetic(α, β).
+
+The labels of each device follow a different model.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ app = ClientApp()
 
 @lru_cache(maxsize=1)
 def federation(seed: int) -> dfl.Federation:
-    """Devices that differ; once in a process."""
+    """Returns the heterogeneous devices. Cached in each process."""
     return dfl.Federation.synthetic("logistic", devices=20, train=1.0, seed=seed)
 
 
@@ -37,8 +40,8 @@ def _model(message: Message, context: Context, classes: int) -> SGDClassifier:
     return model
 
 
-def _figures(model: SGDClassifier, inputs: Any, targets: Any) -> tuple[float, float]:
-    """Mean log loss and error of one-against-the-rest."""
+def _measure(model: SGDClassifier, inputs: Any, targets: Any) -> tuple[float, float]:
+    """Returns the mean log loss and the error of the one-versus-rest classifier."""
     margins = inputs @ model.coef_.T + model.intercept_
     signs = np.where(model.classes_[None, :] == targets[:, None], 1.0, -1.0)
     loss = np.logaddexp(0.0, -signs * margins).sum(axis=1).mean()
@@ -47,25 +50,25 @@ def _figures(model: SGDClassifier, inputs: Any, targets: Any) -> tuple[float, fl
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """The loss of the device."""
+    """Reports the loss of the device."""
     inputs, targets, classes = _device(context)
-    loss, _ = _figures(_model(message, context, classes), inputs, targets)
+    loss, _ = _measure(_model(message, context, classes), inputs, targets)
     return answer(message, loss=loss, examples=len(targets))
 
 
 @app.train()
 def update(message: Message, context: Context) -> Message:
-    """A pass of ``partial_fit`` from the arrays of the message."""
+    """Runs ``partial_fit`` once from the arrays of the message, if the device is in the tail."""
     inputs, targets, classes = _device(context)
     model = _model(message, context, classes)
-    loss, error = _figures(model, inputs, targets)
+    loss, error = _measure(model, inputs, targets)
     kept = is_in_tail(message, loss=loss)
     if kept:
         fitted = SGDClassifier(
             loss="log_loss", alpha=0.0, learning_rate="constant", eta0=float(context.run_config["learning-rate"]),
             random_state=int(message.content["config"]["server-round"]),
         )
-        # The first call makes the arrays, the second starts from those of the message.
+        # The first call creates the arrays. The second starts from the arrays of the message.
         fitted.partial_fit(inputs[:1], targets[:1], classes=np.arange(classes))
         fitted.coef_[:], fitted.intercept_[:] = model.coef_, model.intercept_
         fitted.partial_fit(inputs, targets)
@@ -77,8 +80,8 @@ def update(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Loss and error of the device."""
+    """Reports the loss and the error of the device."""
     inputs, targets, classes = _device(context)
-    loss, error = _figures(_model(message, context, classes), inputs, targets)
+    loss, error = _measure(_model(message, context, classes), inputs, targets)
     metrics = MetricRecord({"loss": loss, "error": error, "num-examples": len(targets)})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)

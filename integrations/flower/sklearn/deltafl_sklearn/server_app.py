@@ -1,4 +1,4 @@
-"""The server."""
+"""The server app."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Trains a model per level."""
+    """Trains one model per level."""
     config = context.run_config
     random.seed(int(config["seed"]))
     fed = federation(int(config["seed"]))

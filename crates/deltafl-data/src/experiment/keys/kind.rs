@@ -5,10 +5,10 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 
 use deltafl::cohort::Probability;
 use deltafl::data::Normalise;
-use deltafl::data::synthetic::{Share, Variance};
+use deltafl::data::synthetic::{Fraction, Variance};
 use deltafl::number::{NonNegative, Positive};
 use deltafl::options::{Interval, OptionKind};
-use deltafl::terms::{Clip, Weights};
+use deltafl::terms::{Clip, TrackSchedule, Weights};
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
 
@@ -96,8 +96,8 @@ key_types! {
     KeyKind::Whole(1) => NonZeroU32, NonZeroU64, NonZeroUsize;
     KeyKind::Real(Interval::POSITIVE) => Positive, Clip;
     KeyKind::Real(Interval::NON_NEGATIVE) => NonNegative, Variance;
-    KeyKind::Real(Interval::UNIT) => Probability, Share;
-    variants::<Self>() => Normalise, SecureAggregation, Weights;
+    KeyKind::Real(Interval::UNIT) => Probability, Fraction;
+    variants::<Self>() => Normalise, SecureAggregation, TrackSchedule, Weights;
 }
 
 impl<T: KeyType> KeyType for Option<T> {

@@ -1,63 +1,93 @@
 //! The notes of a ledger, in bytes.
 //!
 //! ```text
-//! header · note …                                            40 bytes each, little-endian
-//! note     kind u32 · name 16 bytes · u64 · u64 · the first 4 bytes of the BLAKE3 of these, by which a note is known that
-//!          a kill cut short
-//!   kind 1   an answer: hash of the claim · seed · round
-//!   kind 2   losses were told: hash of w · how often by now · 0
-//!   kind 3   rounds are closed: zeros · seed · the first that is open
+//! header · note …                                            80 bytes each, little-endian
+//! note     kind u32 · authority 16 bytes · run u64 · round u64 · what is noted, 40 bytes
+//!          · the first 4 bytes of the BLAKE3 of these, by which a note is recognised that a kill cut short
+//!   kind 1   answers: tracks u32 · track u32 · 1 where w is known u8 · steps of the search u32 · updated u8 · evaluated u8
+//!            · hash of w 16 bytes · zeros
+//!   kind 2   rounds before this one are closed: zeros
 //! ```
 
-/// Names are cut to 128 bits. Two that are equal by accident make a device refuse a question.
+use super::RoundAnswers;
+
+/// Hashes are cut to 128 bits. Two that are equal by accident make a device refuse a question.
 const NAME: usize = 16;
-pub(super) const NOTE: usize = 4 + NAME + 8 + 8 + 4;
-/// Stands where a note does, so that a file of something else is not taken for a ledger.
-pub(super) const HEADER: [u8; NOTE] = *b"deltafl ledger of a device, version 2\n\0\0";
+pub(super) const NOTE: usize = 80;
+/// Where the check begins.
+const CHECK: usize = NOTE - 4;
+/// As long as a note, so that a file of something else is not taken for a ledger.
+pub(super) const HEADER: [u8; NOTE] =
+    *b"deltafl ledger of a device, version 3: one answer per round of a run           \n";
 
 pub(super) type Name = [u8; NAME];
 
 /// A note.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Note {
-    Answer { name: Name, seed: u64, round: u64 },
-    Told { params: Name, times: u32 },
-    Open { seed: u64, round: u64 },
+    Answered { authority: Name, run: u64, round: u64, answers: RoundAnswers },
+    Open { authority: Name, run: u64, round: u64 },
 }
 
 impl Note {
     pub(super) fn to_bytes(self) -> [u8; NOTE] {
-        let (kind, name, a, b) = match self {
-            Self::Answer { name, seed, round } => (1u32, name, seed, round),
-            Self::Told { params, times } => (2, params, times.into(), 0),
-            Self::Open { seed, round } => (3, [0; NAME], seed, round),
+        let (kind, authority, run, round) = match self {
+            Self::Answered { authority, run, round, .. } => (1u32, authority, run, round),
+            Self::Open { authority, run, round } => (2, authority, run, round),
         };
+        let mut bytes = Vec::with_capacity(NOTE);
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(authority);
+        bytes.extend(run.to_le_bytes());
+        bytes.extend(round.to_le_bytes());
+        if let Self::Answered { answers, .. } = self {
+            let RoundAnswers { divided_among, track, params, search_steps, updated, evaluated } = answers;
+            bytes.extend(divided_among.to_le_bytes());
+            bytes.extend(track.to_le_bytes());
+            bytes.push(params.is_some().into());
+            bytes.extend(search_steps.to_le_bytes());
+            bytes.extend([updated, evaluated].map(u8::from));
+            bytes.extend(params.unwrap_or_default());
+        }
+        bytes.resize(CHECK, 0);
+        let check = blake3::hash(&bytes);
         let mut note = [0; NOTE];
-        note[..4].copy_from_slice(&kind.to_le_bytes());
-        note[4..20].copy_from_slice(&name);
-        note[20..28].copy_from_slice(&a.to_le_bytes());
-        note[28..36].copy_from_slice(&b.to_le_bytes());
-        let check = blake3::hash(&note[..36]);
-        note[36..].copy_from_slice(&check.as_bytes()[..4]);
+        note[..CHECK].copy_from_slice(&bytes);
+        note[CHECK..].copy_from_slice(&check.as_bytes()[..4]);
         note
     }
 
     /// The note of these bytes, if it is whole.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
-        let name: Name = bytes.get(4..20)?.try_into().ok()?;
-        let number = |from: usize| Some(u64::from_le_bytes(bytes.get(from..from + 8)?.try_into().ok()?));
-        let (a, b) = (number(20)?, number(28)?);
-        let note = match u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?) {
-            1 => Self::Answer { name, seed: a, round: b },
-            2 => Self::Told { params: name, times: a.try_into().ok()? },
-            3 => Self::Open { seed: a, round: b },
+        let mut rest = bytes;
+        let kind = u32::from_le_bytes(take(&mut rest)?);
+        let authority: Name = take(&mut rest)?;
+        let (run, round) = (u64::from_le_bytes(take(&mut rest)?), u64::from_le_bytes(take(&mut rest)?));
+        let note = match kind {
+            1 => {
+                let divided_among = u32::from_le_bytes(take(&mut rest)?);
+                let track = u32::from_le_bytes(take(&mut rest)?);
+                let [is_known] = take(&mut rest)?;
+                let search_steps = u32::from_le_bytes(take(&mut rest)?);
+                let [updated, evaluated] = take(&mut rest)?.map(|byte: u8| byte == 1);
+                let params = (is_known == 1).then_some(take(&mut rest)?);
+                let answers = RoundAnswers { divided_among, track, params, search_steps, updated, evaluated };
+                Self::Answered { authority, run, round, answers }
+            }
+            2 => Self::Open { authority, run, round },
             _ => return None,
         };
         (note.to_bytes() == bytes).then_some(note)
     }
 }
 
-/// The name of what has this hash.
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, behind) = bytes.split_first_chunk::<N>()?;
+    *bytes = behind;
+    Some(*taken)
+}
+
+/// The start of a hash.
 pub(super) fn cut(hash: &blake3::Hash) -> Name {
     let mut name = [0; NAME];
     name.copy_from_slice(&hash.as_bytes()[..NAME]);

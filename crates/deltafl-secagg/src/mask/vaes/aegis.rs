@@ -1,4 +1,5 @@
-//! AEGIS-128X4: a register holds one block of state of each of the four lanes, and all eight stay in registers over a tile.
+//! AEGIS-128X4: a register holds one block of state of each of the four lanes. All eight registers
+//! of state stay in registers during a tile.
 
 use std::arch::x86_64::{
     __m512i, _mm512_aesenc_epi128, _mm512_and_si512, _mm512_loadu_si512, _mm512_setzero_si512,
@@ -7,9 +8,9 @@ use std::arch::x86_64::{
 
 use zeroize::Zeroize;
 
+use super::super::Word;
 use super::super::aegis::{INITIAL_STEPS, LANES, context, start};
-use super::super::{Sign, Word};
-use super::{REGISTER, combine, supported};
+use super::{REGISTER, RegisterStream, combine, supported};
 
 /// The truth table of a ⊕ b ⊕ c.
 const XOR: i32 = 0x96;
@@ -20,41 +21,30 @@ pub(in crate::mask) struct VaesAegis {
 }
 
 impl VaesAegis {
-    /// The stream of a key and a nonce from its first byte, where the processor has the instructions.
+    /// Creates the stream of a key and a nonce. Returns `None` if the processor lacks the
+    /// instructions.
     pub(in crate::mask) fn new(key_and_nonce: &[[u8; 16]; 2]) -> Option<Self> {
-        // SAFETY: the instructions that `initial` is compiled for have just been found.
+        // SAFETY: `supported` has confirmed the instructions that `initial` is compiled for.
         supported().then(|| Self { state: unsafe { initial(key_and_nonce) } })
     }
+}
 
-    /// Adds the next bytes of the stream to `words`, or subtracts them.
-    ///
-    /// The stream goes on at a whole step of 128 bytes, so all calls but the last are for whole steps.
-    pub(in crate::mask) fn apply<W: Word>(&mut self, words: &mut [W], sign: Sign) {
-        // SAFETY: a stream exists only where `new` has found the instructions that these are compiled for.
-        unsafe {
-            match (W::BYTES, sign) {
-                (4, Sign::Plus) => self.run::<W, 4, true>(words),
-                (4, Sign::Minus) => self.run::<W, 4, false>(words),
-                (_, Sign::Plus) => self.run::<W, 8, true>(words),
-                (_, Sign::Minus) => self.run::<W, 8, false>(words),
-            }
-        }
-    }
-
+// SAFETY: `new` returns a stream only if `supported` returns true.
+unsafe impl RegisterStream for VaesAegis {
     #[target_feature(enable = "vaes,avx512f,avx512bw")]
-    fn run<W: Word, const BYTES: usize, const PLUS: bool>(&mut self, words: &mut [W]) {
+    unsafe fn run<W: Word, const PLUS: bool>(&mut self, words: &mut [W]) {
         let mut state = self.state;
-        let mut whole = words.chunks_exact_mut(2 * REGISTER / BYTES);
+        let mut whole = words.chunks_exact_mut(2 * REGISTER / W::BYTES);
         for chunk in &mut whole {
-            let (first, second) = chunk.split_at_mut(REGISTER / BYTES);
+            let (first, second) = chunk.split_at_mut(REGISTER / W::BYTES);
             let stream = output(&state);
             state = step(&state, state[0], state[4]);
-            combine::<W, BYTES, PLUS>(first, stream[0]);
-            combine::<W, BYTES, PLUS>(second, stream[1]);
+            combine::<W, PLUS>(first, stream[0]);
+            combine::<W, PLUS>(second, stream[1]);
         }
         let rest = whole.into_remainder();
-        for (register, stream) in rest.chunks_mut(REGISTER / BYTES).zip(output(&state)) {
-            combine::<W, BYTES, PLUS>(register, stream);
+        for (register, stream) in rest.chunks_mut(REGISTER / W::BYTES).zip(output(&state)) {
+            combine::<W, PLUS>(register, stream);
         }
         self.state = state;
     }
@@ -66,7 +56,7 @@ impl Drop for VaesAegis {
     }
 }
 
-/// The two registers that a state hands out.
+/// Returns the two output registers of a state.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn output(s: &[__m512i; 8]) -> [__m512i; 2] {
@@ -76,8 +66,9 @@ fn output(s: &[__m512i; 8]) -> [__m512i; 2] {
     ]
 }
 
-/// The state after a step: each block becomes the AES round of the one before it, under itself as the key. `first` and
-/// `fifth` are the keys of those two blocks, which take in what the step takes in.
+/// Returns the state after a step. Each block becomes the AES round of the previous block, with
+/// itself as the round key. `first` and `fifth` are the round keys of those blocks, which include
+/// the input.
 #[inline]
 #[target_feature(enable = "vaes,avx512f")]
 fn step(s: &[__m512i; 8], first: __m512i, fifth: __m512i) -> [__m512i; 8] {
@@ -93,7 +84,7 @@ fn step(s: &[__m512i; 8], first: __m512i, fifth: __m512i) -> [__m512i; 8] {
     ]
 }
 
-/// The state of a key and a nonce after the initialisation.
+/// Returns the state of a key and a nonce after the initialisation.
 #[target_feature(enable = "vaes,avx512f")]
 fn initial(key_and_nonce: &[[u8; 16]; 2]) -> [__m512i; 8] {
     let mut first = start(key_and_nonce);
@@ -113,10 +104,10 @@ fn initial(key_and_nonce: &[[u8; 16]; 2]) -> [__m512i; 8] {
     state
 }
 
-/// A block of each lane in a register.
+/// Loads one block per lane into a register.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn lanes(blocks: [[u8; 16]; LANES]) -> __m512i {
-    // SAFETY: four blocks have the 64 bytes of a register, and unaligned loads need no alignment.
+    // SAFETY: four blocks have the 64 bytes of a register. Unaligned loads need no alignment.
     unsafe { _mm512_loadu_si512(blocks.as_ptr().cast()) }
 }

@@ -1,4 +1,4 @@
-//! AES-128 in counter mode: eight registers of four blocks each in flight.
+//! AES-128 in counter mode: eight registers of four blocks each are processed in parallel.
 
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_aeskeygenassist_si128, _mm_loadu_si128, _mm_setzero_si128, _mm_shuffle_epi32,
@@ -8,12 +8,12 @@ use std::arch::x86_64::{
 
 use zeroize::Zeroize;
 
-use super::super::{Sign, Word};
-use super::{REGISTER, combine, supported};
+use super::super::Word;
+use super::{REGISTER, RegisterStream, combine, supported};
 
 /// Blocks in a register.
 const BLOCKS: u64 = 4;
-/// Registers in flight: with the eleven round keys they leave some of the thirty-two free.
+/// Registers processed in parallel. Together with eleven round keys they fit in 32 registers.
 const WIDTH: usize = 8;
 
 /// The stream of a key at its current block.
@@ -23,42 +23,31 @@ pub(in crate::mask) struct VaesCtr {
 }
 
 impl VaesCtr {
-    /// The stream of this key from block zero, where the processor has the instructions.
+    /// Creates the stream of this key from block zero. Returns `None` if the processor lacks the
+    /// instructions.
     pub(in crate::mask) fn new(key: &[u8; 16]) -> Option<Self> {
-        // SAFETY: the instructions that `expand_key` is compiled for have just been found.
+        // SAFETY: `supported` has confirmed the instructions that `expand_key` is compiled for.
         supported().then(|| Self { round_keys: unsafe { expand_key(key) }, block: 0 })
     }
+}
 
-    /// Adds the next bytes of the stream to `words`, or subtracts them.
-    ///
-    /// The stream goes on at a whole block of 16 bytes, so all calls but the last are for whole blocks.
-    pub(in crate::mask) fn apply<W: Word>(&mut self, words: &mut [W], sign: Sign) {
-        // SAFETY: a stream exists only where `new` has found the instructions that these are compiled for.
-        unsafe {
-            match (W::BYTES, sign) {
-                (4, Sign::Plus) => self.run::<W, 4, true>(words),
-                (4, Sign::Minus) => self.run::<W, 4, false>(words),
-                (_, Sign::Plus) => self.run::<W, 8, true>(words),
-                (_, Sign::Minus) => self.run::<W, 8, false>(words),
-            }
-        }
-    }
-
+// SAFETY: `new` returns a stream only if `supported` returns true.
+unsafe impl RegisterStream for VaesCtr {
     #[target_feature(enable = "aes,vaes,avx512f,avx512bw")]
-    fn run<W: Word, const BYTES: usize, const PLUS: bool>(&mut self, words: &mut [W]) {
+    unsafe fn run<W: Word, const PLUS: bool>(&mut self, words: &mut [W]) {
         let keys = self.round_keys.map(|key| _mm512_broadcast_i32x4(key));
-        let mut wide = words.chunks_exact_mut(WIDTH * REGISTER / BYTES);
+        let mut wide = words.chunks_exact_mut(WIDTH * REGISTER / W::BYTES);
         for chunk in &mut wide {
             let streams = encrypt::<WIDTH>(&keys, self.block);
             self.block += BLOCKS * WIDTH as u64;
-            for (register, stream) in chunk.chunks_exact_mut(REGISTER / BYTES).zip(streams) {
-                combine::<W, BYTES, PLUS>(register, stream);
+            for (register, stream) in chunk.chunks_exact_mut(REGISTER / W::BYTES).zip(streams) {
+                combine::<W, PLUS>(register, stream);
             }
         }
-        for register in wide.into_remainder().chunks_mut(REGISTER / BYTES) {
+        for register in wide.into_remainder().chunks_mut(REGISTER / W::BYTES) {
             let [stream] = encrypt::<1>(&keys, self.block);
-            self.block += (register.len() * BYTES).div_ceil(16) as u64;
-            combine::<W, BYTES, PLUS>(register, stream);
+            self.block += (register.len() * W::BYTES).div_ceil(16) as u64;
+            combine::<W, PLUS>(register, stream);
         }
     }
 }
@@ -69,7 +58,7 @@ impl Drop for VaesCtr {
     }
 }
 
-/// The blocks from `first` on: counters, big-endian in the last eight bytes, through ten rounds.
+/// Encrypts the counters from `first` on, big-endian in the last eight bytes.
 #[inline]
 #[target_feature(enable = "vaes,avx512f,avx512bw")]
 fn encrypt<const N: usize>(keys: &[__m512i; 11], first: u64) -> [__m512i; N] {
@@ -87,7 +76,7 @@ fn encrypt<const N: usize>(keys: &[__m512i; 11], first: u64) -> [__m512i; N] {
     blocks.map(|block| _mm512_aesenclast_epi128(block, keys[10]))
 }
 
-/// `value` in the counter half of each block.
+/// Returns `value` in the counter half of each block.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn counters(value: u64) -> __m512i {
@@ -95,19 +84,18 @@ fn counters(value: u64) -> __m512i {
     _mm512_set_epi64(value, 0, value, 0, value, 0, value, 0)
 }
 
-/// The order of bytes that turns the counter half of each block around and leaves the other half, which is
-/// zero.
+/// Returns the byte order that reverses the counter half of each block. The other half is zero.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn byte_swap() -> __m512i {
     counters(u64::from_le_bytes([15, 14, 13, 12, 11, 10, 9, 8]))
 }
 
-/// The eleven round keys of AES-128 (FIPS 197, section 5.2).
+/// Returns the eleven round keys of AES-128 (FIPS 197, section 5.2).
 #[target_feature(enable = "aes")]
 fn expand_key(key: &[u8; 16]) -> [__m128i; 11] {
     let mut keys = [_mm_setzero_si128(); 11];
-    // SAFETY: the key has the 16 bytes of a register, and unaligned loads need no alignment.
+    // SAFETY: the key has the 16 bytes of a register. Unaligned loads need no alignment.
     keys[0] = unsafe { _mm_loadu_si128(key.as_ptr().cast()) };
     keys[1] = next_key::<0x01>(keys[0]);
     keys[2] = next_key::<0x02>(keys[1]);
@@ -122,7 +110,8 @@ fn expand_key(key: &[u8; 16]) -> [__m128i; 11] {
     keys
 }
 
-/// One step of the key schedule: word i becomes the sum of words 0 … i and of the substituted last word.
+/// Computes one step of the key schedule: word i becomes the XOR of words 0 … i and of the
+/// substituted last word.
 #[inline]
 #[target_feature(enable = "aes")]
 fn next_key<const CONSTANT: i32>(key: __m128i) -> __m128i {

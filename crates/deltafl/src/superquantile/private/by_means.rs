@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Taking the mean about μ changes nothing in real numbers and bounds each term by α_k in a fixed point.
-//! As published, the iteration stalls on a data point, where β_k blows up and points at its device; the
-//! floor f, one hundredth of the range of losses, heals both (specification, section 9).
+//! As published, the iteration stalls on a data point, where β_k diverges and identifies its device. The
+//! floor f, one hundredth of the range of losses, prevents both (docs/src/explanation/paper-choices.md).
 //!
 //! G does not rise with μ, and with the floor it tells where the quantile q is:
 //!

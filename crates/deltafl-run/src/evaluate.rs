@@ -1,0 +1,386 @@
+//! Evaluation of the models of a run on other devices.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use deltafl::algorithm::TrackLabel;
+use deltafl::data::{DeviceSplit, Federation, InputKind, InvalidSplit, Normalise, Split, TargetKind};
+use deltafl::exchange::{Exchange as _, ExchangeError, Simulation, SplitEvaluation};
+use deltafl::kernel::Isa;
+use deltafl::metrics::{Figures, FiguresOverSeeds};
+use deltafl::params::Params;
+use deltafl::task::Task;
+use deltafl::trainer::Sgd;
+use deltafl::training::State;
+use deltafl_data::OpenError;
+use deltafl_data::experiment::{Experiment, LoadError};
+use deltafl_data::run_folder::{self, Classes, IdleRounds, RunFolderError, Summary, TrackSummary};
+
+use crate::by_class::{self, ByClassError};
+use crate::error::{ErrorKind, Excerpt, Explain, FileError, FolderError};
+use crate::session::{RunError, build_model};
+
+/// The reason why the models of a run cannot be evaluated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EvaluateError {
+    /// The run folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The run has no model for a level.
+    #[error("the run has no model for θ = {theta}")]
+    NoLevel {
+        /// The requested level.
+        theta: f64,
+        /// The levels of the run.
+        levels: Vec<String>,
+    },
+    /// The federation cannot be opened.
+    #[error("cannot open the federation {path}")]
+    Open {
+        /// The folder.
+        path: PathBuf,
+        /// The error of the folder.
+        source: OpenError,
+    },
+    /// The devices cannot be put into one split.
+    #[error(transparent)]
+    Split(#[from] InvalidSplit),
+    /// Inputs, classes, features or words of the federation differ from those of the run's data.
+    #[error("{path} is not like the data of the run")]
+    Unlike {
+        /// The federation folder.
+        path: PathBuf,
+        /// The difference.
+        difference: DataDifference,
+    },
+    /// The data of the run, which contains the constants of the normalisation, cannot be read.
+    #[error("the data of the run cannot be read, and it contains the constants of the normalisation")]
+    Normalisation(#[source] LoadError),
+    /// The run has no checkpoint.
+    #[error("{path} holds no checkpoint yet")]
+    NoCheckpoint {
+        /// The run folder.
+        path: PathBuf,
+    },
+    /// The model cannot be built.
+    #[error(transparent)]
+    Model(#[from] RunError),
+    /// The number of params of the run differs from that of the model.
+    #[error("{path} does not fit the models of the run: its examples have another shape, or other classes")]
+    OtherParams {
+        /// The federation folder.
+        path: PathBuf,
+    },
+    /// The devices cannot be evaluated.
+    #[error("{path} cannot be evaluated")]
+    Setup {
+        /// The federation folder.
+        path: PathBuf,
+        /// The error of the exchange.
+        source: ExchangeError,
+    },
+    /// An evaluation failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// The classes cannot be evaluated.
+    #[error(transparent)]
+    Classes(#[from] ByClassError),
+}
+
+/// A difference between two federations, with a description of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DataDifference {
+    /// Inputs or targets.
+    Kind {
+        /// Those of the run.
+        run: String,
+        /// Those of the federation.
+        federation: String,
+    },
+    /// The names of the classes.
+    Classes {
+        /// Those of the run.
+        run: String,
+        /// Those of the federation.
+        federation: String,
+    },
+    /// The feature columns.
+    Columns {
+        /// Those of the run.
+        run: String,
+        /// Those of the federation.
+        federation: String,
+    },
+    /// The vocabulary.
+    Words,
+}
+
+impl From<RunFolderError> for EvaluateError {
+    fn from(error: RunFolderError) -> Self {
+        Self::Folder(error.into())
+    }
+}
+
+impl Explain for EvaluateError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Folder(error) => error.kind(),
+            Self::Model(error) => error.kind(),
+            Self::Split(_) | Self::Exchange(_) | Self::Classes(_) => ErrorKind::Failure,
+            _ => ErrorKind::InvalidInput,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        Some(match self {
+            Self::Folder(error) => return error.help(),
+            Self::Model(error) => return error.help(),
+            Self::NoLevel { levels, .. } => format!("its levels are {}", levels.join(", ")),
+            Self::Unlike { difference, .. } => match difference {
+                DataDifference::Kind { run, federation } => {
+                    format!("the run was trained on {run}; this is {federation}")
+                }
+                DataDifference::Classes { run, federation } => {
+                    format!("the classes of the run are {run}; these are {federation}")
+                }
+                DataDifference::Columns { run, federation } => format!(
+                    "the columns of the run are {run}; these are {federation}. They must be the same in the same order, \
+                     with the same words in those of words"
+                ),
+                DataDifference::Words => {
+                    "it has another vocabulary: import it with the same word vectors".to_owned()
+                }
+            },
+            _ => return None,
+        })
+    }
+
+    fn excerpt(&self) -> Option<Excerpt<'_>> {
+        None
+    }
+}
+
+/// How to evaluate the models of a run.
+#[derive(Clone, Debug)]
+pub struct EvaluateOptions {
+    /// The levels whose models are evaluated; all if empty.
+    pub levels: Vec<f64>,
+    /// Number of threads; one per core if `None`.
+    pub threads: Option<NonZeroUsize>,
+    /// The instruction set of the kernels.
+    pub kernel: Isa,
+}
+
+impl Default for EvaluateOptions {
+    fn default() -> Self {
+        Self { levels: Vec::new(), threads: None, kernel: Isa::detect() }
+    }
+}
+
+/// The models of a run on the devices of a federation.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ModelEvaluation {
+    /// The results of each track.
+    pub summary: Summary,
+    /// The error of each class, if classes have names.
+    pub classes: Option<Classes>,
+    /// Number of devices.
+    pub devices: usize,
+    tracks: Vec<TrackLabel>,
+    seeds: Vec<u64>,
+    evaluations: Vec<SplitEvaluation>,
+}
+
+/// Evaluates the models of a run on every device of a federation, regardless of its split.
+///
+/// # Errors
+///
+/// Fails if the run or the federation cannot be read, if they do not fit each other, or if an
+/// evaluation fails.
+pub fn evaluate(
+    run: &Path,
+    data: &Path,
+    options: &EvaluateOptions,
+) -> Result<ModelEvaluation, EvaluateError> {
+    let experiment = run_folder::read_experiment(run)?;
+    let tracks = chosen(&experiment, &options.levels)?;
+    let federation = federation(&experiment, data)?;
+    let states = states(run, &experiment)?;
+    let model = build_model(&experiment, &federation, options.kernel)?;
+    if states.iter().flat_map(|state| &state.tracks).any(|track| track.params.len() != model.num_params()) {
+        return Err(EvaluateError::OtherParams { path: data.to_owned() });
+    }
+    let trainer = Sgd::new(&*model);
+    let refused = |source| EvaluateError::Setup { path: data.to_owned(), source };
+    let mut exchange = Simulation::with_threads(&trainer, &federation, options.threads).map_err(refused)?;
+    let mut evaluations = Vec::new();
+    let mut seeds: Vec<Vec<&Params>> = Vec::new();
+    for state in &states {
+        let params: Vec<&Params> = tracks.iter().map(|(t, _)| &state.tracks[*t].params).collect();
+        let evaluated = exchange.evaluate(Split::Train, &params)?;
+        // The exchange treats all devices as train devices. For the models they are new.
+        evaluations.extend(evaluated.map(|evaluated| SplitEvaluation { split: Split::Test, ..evaluated }));
+        seeds.push(params);
+    }
+    let classes = by_class::evaluate(&trainer, &federation, &seeds, options.threads)?;
+    Ok(ModelEvaluation {
+        summary: summary(data, &experiment, &tracks, &states, &evaluations),
+        classes: classes.map(|classes| Classes { split: Split::Test, ..classes }),
+        devices: federation.len(),
+        tracks: tracks.into_iter().map(|(_, label)| label).collect(),
+        seeds: states.iter().map(|state| state.seed).collect(),
+        evaluations,
+    })
+}
+
+/// Returns the tracks to evaluate, with their indices.
+fn chosen(experiment: &Experiment, levels: &[f64]) -> Result<Vec<(usize, TrackLabel)>, EvaluateError> {
+    let labels = experiment.labels().into_iter().enumerate();
+    let at = |label: &TrackLabel, theta: f64| label.theta.get().total_cmp(&theta).is_eq();
+    let all: Vec<(usize, TrackLabel)> = labels.collect();
+    if let Some(unknown) = levels.iter().find(|&&theta| all.iter().all(|(_, label)| !at(label, theta))) {
+        let levels = all.iter().map(|(_, label)| label.theta.to_string()).collect();
+        return Err(EvaluateError::NoLevel { theta: *unknown, levels });
+    }
+    let wanted = |label: &TrackLabel| levels.is_empty() || levels.iter().any(|&theta| at(label, theta));
+    Ok(all.into_iter().filter(|(_, label)| wanted(label)).collect())
+}
+
+/// Loads the federation with all its devices in one split and the preparation of the run's data.
+fn federation(experiment: &Experiment, path: &Path) -> Result<Federation, EvaluateError> {
+    let opened =
+        deltafl_data::open(path).map_err(|source| EvaluateError::Open { path: path.to_owned(), source })?;
+    let all = DeviceSplit { train: 1.0, validation: 0.0, ..DeviceSplit::default() };
+    let federation = opened.split_devices(&all)?;
+    let trained = experiment.data().load();
+    let needed = experiment.data().normalise != Normalise::None;
+    let unlike = |difference| Err(EvaluateError::Unlike { path: path.to_owned(), difference });
+    match trained {
+        Ok(trained) if trained.kind() != federation.kind() || trained.classes() != federation.classes() => {
+            let about =
+                |data: &Federation| format!("{}, {}", describe_input(data.kind()), describe_targets(data));
+            unlike(DataDifference::Kind { run: about(&trained), federation: about(&federation) })
+        }
+        // Class numbers and feature positions are comparable only if their names are equal.
+        Ok(trained) if trained.class_names() != federation.class_names() => {
+            let names = |data: &Federation| data.class_names().join(", ");
+            unlike(DataDifference::Classes { run: names(&trained), federation: names(&federation) })
+        }
+        Ok(trained) if trained.feature_columns() != federation.feature_columns() => {
+            let names = |data: &Federation| {
+                let columns = data.feature_columns().iter().map(|column| column.name.as_str());
+                columns.collect::<Vec<_>>().join(", ")
+            };
+            unlike(DataDifference::Columns { run: names(&trained), federation: names(&federation) })
+        }
+        Ok(trained) if trained.words() != federation.words() => unlike(DataDifference::Words),
+        Ok(trained) if needed => Ok(federation.normalised_as(&trained)),
+        Err(e) if needed => Err(EvaluateError::Normalisation(e)),
+        _ => Ok(federation),
+    }
+}
+
+/// Describes the targets of a federation in a few words.
+pub fn describe_targets(federation: &Federation) -> String {
+    match federation.targets() {
+        TargetKind::Classes(classes) => format!("{classes} classes"),
+        TargetKind::Values => "numbers to predict".to_owned(),
+    }
+}
+
+/// Describes the input of an example in a few words.
+pub fn describe_input(kind: InputKind) -> String {
+    match kind {
+        InputKind::Bytes { dim } => format!("{dim} grey levels"),
+        InputKind::Dense { dim } => format!("{dim} features"),
+        InputKind::Tokens { len, vocabulary } => format!("{len} words of {vocabulary}"),
+        InputKind::Windows { len, alphabet } => format!("windows of {len} symbols of {alphabet}"),
+    }
+}
+
+/// Returns the last state of each seed that has one.
+fn states(run: &Path, experiment: &Experiment) -> Result<Vec<State>, EvaluateError> {
+    let mut states = Vec::new();
+    for &seed in experiment.seeds() {
+        states.extend(run_folder::read_checkpoint(run, seed)?);
+    }
+    if states.is_empty() {
+        return Err(EvaluateError::NoCheckpoint { path: run.to_owned() });
+    }
+    Ok(states)
+}
+
+/// Returns the summary of the evaluations, in the format of a run's summary.
+fn summary(
+    data: &Path,
+    experiment: &Experiment,
+    tracks: &[(usize, TrackLabel)],
+    states: &[State],
+    evaluations: &[SplitEvaluation],
+) -> Summary {
+    let of_track = |(i, (_, label)): (usize, &(usize, TrackLabel))| {
+        let figures: Vec<Figures> =
+            evaluations.iter().filter_map(|evaluation| Figures::of_track(evaluation, i)).collect();
+        TrackSummary {
+            name: label.name.clone(),
+            algorithm: label.algorithm.clone(),
+            theta: label.theta,
+            test: FiguresOverSeeds::new(&figures),
+            test_sample: None,
+            validation: None,
+            train_loss: None,
+            train_loss_sample: None,
+            objective: None,
+            seeds: states.len(),
+            rounds: states.iter().map(|state| state.round).min().unwrap_or(0),
+            idle_rounds: IdleRounds::default(),
+            held_out: Vec::new(),
+        }
+    };
+    Summary {
+        name: experiment.name().to_owned(),
+        dataset: data.file_name().unwrap_or(data.as_os_str()).to_string_lossy().into_owned(),
+        model: experiment.model().spec().name().to_owned(),
+        task: evaluations.first().map_or(Task::Classes, |evaluation| evaluation.task),
+        reported: Split::Test,
+        tracks: tracks.iter().enumerate().map(of_track).collect(),
+    }
+}
+
+impl ModelEvaluation {
+    /// Writes a CSV file with a row per seed, track and device.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be written.
+    pub fn write_devices(&self, path: &Path) -> Result<(), FileError> {
+        let rows = self.device_rows().map_err(|e| FileError::write(path)(e.into()))?;
+        crate::error::write_file(path, rows)
+    }
+
+    fn device_rows(&self) -> Result<Vec<u8>, csv::Error> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let metrics = self.summary.task.metrics();
+        let names = ["seed", "track", "device", "examples", "loss"].into_iter();
+        writer.write_record(names.chain(metrics.iter().map(|metric| metric.name)))?;
+        for (seed, evaluation) in self.seeds.iter().zip(&self.evaluations) {
+            for (label, devices) in self.tracks.iter().zip(&evaluation.tracks) {
+                for (device, figures) in evaluation.devices.iter().zip(devices) {
+                    let about = [
+                        seed.to_string(),
+                        label.to_string(),
+                        device.id.clone(),
+                        device.examples.to_string(),
+                        figures.loss.to_string(),
+                    ];
+                    let metrics = figures.metrics[..metrics.len()].iter().map(f64::to_string);
+                    writer.write_record(about.into_iter().chain(metrics))?;
+                }
+            }
+        }
+        Ok(writer.into_inner().map_err(csv::IntoInnerError::into_error)?)
+    }
+}

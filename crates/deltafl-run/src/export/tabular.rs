@@ -1,0 +1,257 @@
+//! A run as three tables:
+//!
+//! - a row per (seed, track, round);
+//! - a row per (seed, track, evaluation, split) with the values of the paper's tables and the
+//!   objective F_θ;
+//! - a row per device and evaluation.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
+use deltafl::data::Split;
+use deltafl::exchange::SplitEvaluation;
+use deltafl::metrics::{Figures, objective};
+use deltafl::superquantile::Conformity;
+use deltafl::task::Task;
+use deltafl_data::run_folder::{self, EvaluationFile, RoundLine};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+
+use super::ExportError;
+use crate::error::FileError;
+use crate::report::tracks::{TrackInfo, tracks};
+
+/// A column of a batch of rows.
+enum Column {
+    Text(Vec<String>),
+    Whole(Vec<u64>),
+    Real(Vec<Option<f64>>),
+}
+
+/// Named columns of equal length.
+type Rows = Vec<(&'static str, Column)>;
+
+/// Writes a table from batches of rows.
+type WriteTable<'a> =
+    &'a dyn Fn(&Path, &mut dyn Iterator<Item = Result<Rows, ExportError>>) -> Result<(), ExportError>;
+
+/// Writes rounds.csv, evaluations.csv and devices.csv.
+pub(super) fn write_csv(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
+    write(run, out, "csv", |path, tables| {
+        let failed = |e: csv::Error| FileError::write(path)(e.into());
+        let mut writer = csv::Writer::from_path(path).map_err(failed)?;
+        for (i, rows) in tables.enumerate() {
+            let rows = rows?;
+            if i == 0 {
+                writer.write_record(rows.iter().map(|(name, _)| name)).map_err(failed)?;
+            }
+            for row in 0..length(&rows) {
+                writer.write_record(rows.iter().map(|(_, column)| cell(column, row))).map_err(failed)?;
+            }
+        }
+        Ok(writer.flush().map_err(FileError::write(path))?)
+    })
+}
+
+/// Writes rounds.parquet, evaluations.parquet and devices.parquet.
+pub(super) fn write_parquet(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
+    write(run, out, "parquet", |path, tables| {
+        let failed = |source| ExportError::Parquet { path: path.to_owned(), source };
+        let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
+        let mut writer = None;
+        for rows in tables {
+            let batch = record_batch(rows?).map_err(failed)?;
+            let writer = match &mut writer {
+                Some(writer) => writer,
+                None => {
+                    let file = File::create(path).map_err(FileError::write(path))?;
+                    let made = ArrowWriter::try_new(file, batch.schema(), Some(properties.clone()));
+                    writer.insert(made.map_err(failed)?)
+                }
+            };
+            writer.write(&batch).map_err(failed)?;
+        }
+        if let Some(writer) = writer {
+            writer.close().map_err(failed)?;
+        }
+        Ok(())
+    })
+}
+
+/// Writes the tables. The device table is written one evaluation at a time, because it may be
+/// large.
+fn write(
+    run: &Path,
+    out: &Path,
+    extension: &str,
+    table: impl Fn(&Path, &mut dyn Iterator<Item = Result<Rows, ExportError>>) -> Result<(), ExportError>,
+) -> Result<Vec<PathBuf>, ExportError> {
+    let experiment = run_folder::read_experiment(run)?;
+    let tracks = tracks(&experiment);
+    let files = run_folder::evaluations(run)?;
+    let lines = run_folder::read_rounds(run)?;
+    let rounds = out.join(format!("rounds.{extension}"));
+    let evaluations = out.join(format!("evaluations.{extension}"));
+    let devices = out.join(format!("devices.{extension}"));
+    let mut of_rounds = std::iter::once(Ok(round_rows(&lines, &tracks)));
+    table(&rounds, &mut of_rounds)?;
+    write_each(&evaluations, &files, &|e| evaluation_rows(&tracks, e), &table)?;
+    write_each(&devices, &files, &|e| device_rows(&tracks, e), &table)?;
+    Ok(vec![rounds, evaluations, devices])
+}
+
+/// One evaluation of a run.
+struct Evaluated {
+    seed: u64,
+    round: u64,
+    splits: Vec<SplitEvaluation>,
+}
+
+/// Writes a table with one batch of rows per evaluation.
+fn write_each(
+    path: &Path,
+    files: &[EvaluationFile],
+    rows: &dyn Fn(&Evaluated) -> Rows,
+    table: WriteTable<'_>,
+) -> Result<(), ExportError> {
+    // A run without evaluations also has a table, with a header only.
+    let none = files.is_empty().then(|| Ok(rows(&Evaluated { seed: 0, round: 0, splits: Vec::new() })));
+    let read = |file: &EvaluationFile| {
+        let splits = file.read()?;
+        Ok(rows(&Evaluated { seed: file.seed, round: file.round, splits }))
+    };
+    let mut all = none.into_iter().chain(files.iter().map(read));
+    table(path, &mut all)
+}
+
+/// Returns the values of the tables, and F_θ of the train devices.
+fn evaluation_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
+    let rows: Vec<(&TrackInfo, Split, Figures, Option<f64>)> = tracks
+        .iter()
+        .enumerate()
+        .flat_map(|(t, track)| {
+            let splits = evaluated.splits.iter().filter(move |split| t < split.tracks.len());
+            splits.filter_map(move |split| {
+                let theta = Conformity::try_from(track.theta).ok();
+                let objective = theta.and_then(|theta| objective(split, t, theta));
+                Some((track, split.split, Figures::of_track(split, t)?, objective))
+            })
+        })
+        .collect();
+    let real =
+        |value: &dyn Fn(&Figures) -> f64| Column::Real(rows.iter().map(|row| Some(value(&row.2))).collect());
+    let measure = |split: Split| if split == Split::Train { "loss" } else { "error" };
+    vec![
+        ("seed", Column::Whole(vec![evaluated.seed; rows.len()])),
+        ("track", Column::Text(rows.iter().map(|row| row.0.label.clone()).collect())),
+        ("algorithm", Column::Text(rows.iter().map(|row| row.0.algorithm.clone()).collect())),
+        ("theta", Column::Real(rows.iter().map(|row| Some(row.0.theta)).collect())),
+        ("round", Column::Whole(vec![evaluated.round; rows.len()])),
+        ("split", Column::Text(rows.iter().map(|row| row.1.name().to_owned()).collect())),
+        ("measure", Column::Text(rows.iter().map(|row| measure(row.1).to_owned()).collect())),
+        ("mean", real(&|figures| figures.mean)),
+        ("p20", real(&|figures| figures.percentiles[0])),
+        ("p50", real(&|figures| figures.percentiles[1])),
+        ("p60", real(&|figures| figures.percentiles[2])),
+        ("p80", real(&|figures| figures.percentiles[3])),
+        ("p90", real(&|figures| figures.percentiles[4])),
+        ("p95", real(&|figures| figures.percentiles[5])),
+        ("objective", Column::Real(rows.iter().map(|row| row.3).collect())),
+    ]
+}
+
+fn round_rows(lines: &[RoundLine], tracks: &[TrackInfo]) -> Rows {
+    let whole = |value: fn(&RoundLine) -> u64| Column::Whole(lines.iter().map(value).collect());
+    let real = |value: fn(&RoundLine) -> Option<f64>| Column::Real(lines.iter().map(value).collect());
+    let of_track = |value: fn(&TrackInfo) -> String| {
+        let text = |line: &RoundLine| tracks.get(line.record.track).map_or_else(String::new, value);
+        Column::Text(lines.iter().map(text).collect())
+    };
+    let theta = |line: &RoundLine| tracks.get(line.record.track).map(|track| track.theta);
+    vec![
+        ("seed", whole(|line| line.record.seed)),
+        ("track", of_track(|track| track.label.clone())),
+        ("algorithm", of_track(|track| track.algorithm.clone())),
+        ("theta", Column::Real(lines.iter().map(theta).collect())),
+        ("round", whole(|line| line.record.round)),
+        ("eta", real(|line| line.record.eta)),
+        ("eta_age", real(|line| line.record.eta_age.map(|age| age as f64))),
+        ("loss", real(|line| line.record.loss)),
+        ("cohort", whole(|line| line.record.cohort)),
+        ("dropped", whole(|line| line.record.dropped)),
+        ("tail", whole(|line| line.record.tail)),
+        ("tail_weight", real(|line| Some(line.record.tail_weight))),
+        ("refused", whole(|line| line.record.refused)),
+        ("secure_sums", whole(|line| line.record.sums)),
+        ("messages", whole(|line| line.record.messages)),
+        ("bytes_up", whole(|line| line.record.bytes_up)),
+        ("bytes_down", whole(|line| line.record.bytes_down)),
+        ("seconds", real(|line| Some(line.seconds))),
+    ]
+}
+
+fn device_rows(tracks: &[TrackInfo], evaluated: &Evaluated) -> Rows {
+    let Evaluated { seed, round, splits } = evaluated;
+    let rows = || {
+        tracks.iter().enumerate().flat_map(move |(t, track)| {
+            splits.iter().filter(move |split| t < split.tracks.len()).flat_map(move |split| {
+                let devices = split.devices.iter().zip(&split.tracks[t]);
+                devices.map(move |(device, evaluation)| (track, split.split, device, evaluation))
+            })
+        })
+    };
+    let count = rows().count();
+    let task = splits.first().map_or(Task::Classes, |split| split.task);
+    let mut columns: Rows = vec![
+        ("seed", Column::Whole(vec![*seed; count])),
+        ("track", Column::Text(rows().map(|row| row.0.label.clone()).collect())),
+        ("algorithm", Column::Text(rows().map(|row| row.0.algorithm.clone()).collect())),
+        ("theta", Column::Real(rows().map(|row| Some(row.0.theta)).collect())),
+        ("round", Column::Whole(vec![*round; count])),
+        ("split", Column::Text(rows().map(|row| row.1.name().to_owned()).collect())),
+        ("device", Column::Text(rows().map(|row| row.2.id.clone()).collect())),
+        ("examples", Column::Whole(rows().map(|row| row.2.examples).collect())),
+        ("loss", Column::Real(rows().map(|row| Some(row.3.loss)).collect())),
+    ];
+    for (i, metric) in task.metrics().iter().enumerate() {
+        columns.push((metric.name, Column::Real(rows().map(|row| Some(row.3.metrics[i])).collect())));
+    }
+    columns
+}
+
+fn length(rows: &Rows) -> usize {
+    rows.first().map_or(0, |(_, column)| match column {
+        Column::Text(values) => values.len(),
+        Column::Whole(values) => values.len(),
+        Column::Real(values) => values.len(),
+    })
+}
+
+/// Formats a CSV cell. A missing value is an empty cell.
+fn cell(column: &Column, row: usize) -> String {
+    match column {
+        Column::Text(values) => values[row].clone(),
+        Column::Whole(values) => values[row].to_string(),
+        Column::Real(values) => values[row].map_or_else(String::new, |value| value.to_string()),
+    }
+}
+
+fn record_batch(rows: Rows) -> Result<RecordBatch, ParquetError> {
+    let array = |column: Column| -> ArrayRef {
+        match column {
+            Column::Text(values) => Arc::new(StringArray::from(values)),
+            Column::Whole(values) => Arc::new(UInt64Array::from(values)),
+            Column::Real(values) => Arc::new(Float64Array::from(values)),
+        }
+    };
+    // The schema must not depend on whether a batch contains empty cells.
+    let columns = rows.into_iter().map(|(name, column)| {
+        let nullable = matches!(column, Column::Real(_));
+        (name, array(column), nullable)
+    });
+    Ok(RecordBatch::try_from_iter_with_nullable(columns)?)
+}

@@ -1,0 +1,60 @@
+//! The application of Δ-FL: one run from an experiment to its folder, sweeps, tuning, evaluation,
+//! comparison and reports.
+//!
+//! Front ends such as the command `deltafl` and the Python package call this crate. It prints
+//! nothing, reads no terminal and handles no signal. Progress goes to a [`Listener`], which can
+//! also stop a run. Every operation has a typed error; [`Explain`] adds the fix and the place in a
+//! file.
+//!
+//! ```no_run
+//! use deltafl_run::{Ended, RunOptions, experiment_file, session};
+//! # fn example(listener: &dyn deltafl_run::Listener) -> Result<(), Box<dyn std::error::Error>> {
+//! let experiment = experiment_file::read("experiments/quickstart.toml".as_ref(), &["rounds=5".to_owned()])?;
+//! let options = RunOptions::new("runs/quickstart".as_ref(), listener);
+//! if let Ended::Finished(summary) = session::run(experiment, &options)? {
+//!     print!("{}", deltafl_run::text_table::render(&summary));
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`experiment_file`] | experiment files with overrides |
+//! | [`session`] | a run: its seeds, its folder, its end |
+//! | [`backend`] | the CPU or a GPU |
+//! | `cluster` | a run on MPI ranks (feature `mpi`) |
+//! | [`sweep`], [`tune`], [`paper`] | many runs |
+//! | [`evaluate`], [`by_class`] | models of a run on other devices, and class by class |
+//! | [`compare`], [`runs`], [`run_list`], [`run_names`] | several runs |
+//! | [`report`], [`export`], [`illustration`] | files for readers and for other programs |
+//! | [`text_table`], [`idle_rounds`] | figures as plain text |
+
+pub mod backend;
+pub mod by_class;
+#[cfg(feature = "mpi")]
+pub mod cluster;
+pub mod compare;
+mod drawing;
+pub mod error;
+pub mod evaluate;
+pub mod experiment_file;
+pub mod export;
+pub mod idle_rounds;
+pub mod illustration;
+pub mod listener;
+pub mod paper;
+pub mod report;
+pub mod run_list;
+pub mod run_names;
+pub mod runs;
+pub mod session;
+pub mod sweep;
+pub mod text_table;
+pub mod tune;
+
+pub use backend::{Backend, BackendRequest, Machine};
+pub use drawing::DrawingError;
+pub use error::{ErrorKind, Excerpt, Explain, FileError, FolderError};
+pub use listener::{Listener, SeedEvaluation};
+pub use session::{Ended, RunError, RunOptions, Start, Stopped};

@@ -1,0 +1,127 @@
+//! Reports generated from run folders: tables, figures and one self-contained page.
+//!
+//! This module reads no clock and draws no random numbers. Two reports of one run are identical to
+//! the byte.
+
+use std::path::{Path, PathBuf};
+
+use deltafl_data::experiment::Experiment;
+
+mod cohorts;
+mod figures;
+mod headline;
+mod measure;
+mod page;
+mod results;
+mod spread;
+mod tables;
+pub mod tracks;
+
+pub use results::ResultsError;
+
+use crate::drawing::DrawingError;
+use crate::error::{ErrorKind, Excerpt, Explain, FileError, create_folder, write_file};
+use crate::run_names;
+use results::RunResults;
+
+/// The reason why a report cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// A run cannot be read.
+    #[error("could not read the run in {path}")]
+    Run {
+        /// The run folder.
+        path: PathBuf,
+        /// The error of its results.
+        source: ResultsError,
+    },
+    /// A file cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A figure cannot be drawn.
+    #[error(transparent)]
+    Drawing(#[from] DrawingError),
+}
+
+impl Explain for ReportError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Run { source: ResultsError::Folder(error), .. } => error.kind(),
+            Self::File(error) => error.kind(),
+            Self::Run { .. } | Self::Drawing(_) => ErrorKind::Failure,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::Run { source: ResultsError::Folder(error), .. } => error.help(),
+            Self::File(error) => error.help(),
+            Self::Run { .. } | Self::Drawing(_) => None,
+        }
+    }
+
+    fn excerpt(&self) -> Option<Excerpt<'_>> {
+        None
+    }
+}
+
+/// Whether a report has figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReportFigures {
+    /// As SVG and PNG files.
+    #[default]
+    Drawn,
+    /// No figures, only tables and page, which is faster.
+    Omitted,
+}
+
+/// The files of a report.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct ReportPaths {
+    /// The page.
+    pub page: PathBuf,
+    /// Tables as Markdown, LaTeX and CSV.
+    pub tables: Vec<PathBuf>,
+    /// Figures as SVG and PNG.
+    pub figures: Vec<PathBuf>,
+}
+
+/// Writes `report.html`, `tables.*` and, unless omitted, `figures/` into `out`.
+///
+/// # Errors
+///
+/// Fails if a run cannot be read, or if a file cannot be drawn or written.
+pub fn write_report(runs: &[&Path], out: &Path, figures: ReportFigures) -> Result<ReportPaths, ReportError> {
+    let folders = runs;
+    let read = |run: &&Path| {
+        RunResults::read(run).map_err(|source| ReportError::Run { path: run.to_path_buf(), source })
+    };
+    let mut runs = runs.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let named: Vec<(&Path, &Experiment)> =
+        folders.iter().copied().zip(runs.iter().map(|run| &run.experiment)).collect();
+    let names = run_names::distinct(&named);
+    runs.iter_mut().zip(names).for_each(|(run, name)| run.name = name);
+    let tables = tables::tables(&runs);
+    let write = |name: &str, contents: &[u8]| -> Result<PathBuf, FileError> {
+        let path = out.join(name);
+        write_file(&path, contents)?;
+        Ok(path)
+    };
+    create_folder(out)?;
+    let table_files = vec![
+        write("tables.md", (tables::markdown(&tables) + &tables::idle_rounds(&runs)).as_bytes())?,
+        write("tables.tex", tables::latex(&tables).as_bytes())?,
+        write("tables.csv", &tables::csv(&runs).map_err(FileError::write(&out.join("tables.csv")))?)?,
+    ];
+    let mut figure_files = Vec::new();
+    if figures == ReportFigures::Drawn {
+        create_folder(&out.join("figures"))?;
+        for figure in figures::figures(&runs)? {
+            figure_files.push(write(&format!("figures/{}.svg", figure.name), figure.svg.as_bytes())?);
+            figure_files.push(write(&format!("figures/{}.png", figure.name), &figure.png)?);
+        }
+    }
+    let page = write("report.html", page::page(&runs, &tables).as_bytes())?;
+    Ok(ReportPaths { page, tables: table_files, figures: figure_files })
+}

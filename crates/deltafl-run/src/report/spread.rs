@@ -1,0 +1,117 @@
+//! The distribution of devices under one model, as in the paper's histograms. Each device is first
+//! averaged over the seeds.
+//!
+//! Weights are those of the tables: test devices count equally, train devices by their examples.
+//! The mean and the percentile drawn over the bars are therefore those of the bars.
+
+use deltafl::metrics::Figures;
+
+use super::figures::bins::Bins;
+use super::measure::TAIL;
+use super::results::{Distribution, Measured};
+
+/// The values of the devices under one model, averaged over seeds.
+pub(super) struct Spread {
+    /// A value per device, and its contribution to the height of its bar.
+    devices: Vec<(f64, f64)>,
+    /// Mean and percentiles of these values, with the weights of the bars.
+    pub(super) figures: Figures,
+}
+
+impl Spread {
+    /// Creates the distribution of a track in a frame.
+    pub(super) fn new(measured: &Measured, frame: usize, track: usize) -> Self {
+        if measured.devices.is_empty() {
+            return Self::of_cohorts(measured, &measured.frames[frame][track]);
+        }
+        let values = measured.frames[frame][track].device_means();
+        let examples = || measured.devices.iter().map(|device| device.examples);
+        let figures = measured.measure.figures_of(values.iter().copied().zip(examples()));
+        let total: u64 = examples().sum();
+        let height = |examples: u64| {
+            if measured.measure.weighted() { 100.0 * examples as f64 / total as f64 } else { 1.0 }
+        };
+        // NaN counts as the worst value.
+        let worst = measured.measure.cost(f64::INFINITY);
+        let values = values.into_iter().map(|value| if value.is_nan() { worst } else { value });
+        let devices = values.zip(examples().map(height)).collect();
+        Self { devices, figures: figures.expect("a measure in a report is of devices with examples") }
+    }
+
+    /// Creates the distribution of cohorts of anonymous devices, which cannot be averaged over the
+    /// seeds. It combines a cohort of every seed, in which each device has its share of a bar.
+    fn of_cohorts(measured: &Measured, distribution: &Distribution) -> Self {
+        let values = || distribution.values.iter().map(|&value| f64::from(value));
+        let height = 1.0 / distribution.figures.len().max(1) as f64;
+        let figures = measured.measure.figures_of(values().map(|value| (value, 1)));
+        let figures = figures.expect("a cohort in a report has devices");
+        Self { devices: values().map(|value| (value, height)).collect(), figures }
+    }
+
+    /// Returns the value of each device.
+    pub(super) fn values(&self) -> impl Iterator<Item = f64> {
+        self.devices.iter().map(|device| device.0)
+    }
+
+    /// Returns the height of each bar: devices, or their share of the examples in per cent.
+    pub(super) fn heights(&self, bins: &Bins) -> Vec<f64> {
+        bins.heights(self.devices.iter().copied())
+    }
+
+    /// Returns the tail percentile: the 90th if lower is better.
+    pub(super) fn tail(&self) -> f64 {
+        self.figures.percentiles[TAIL]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::measure::Measure;
+    use deltafl::data::Split;
+    use deltafl::exchange::EvaluatedDevice;
+    use deltafl::task::Task;
+
+    fn test_error() -> Measure {
+        Measure::metrics(Split::Test, Task::Classes).next().unwrap()
+    }
+
+    /// Returns two devices with 1 and 3 examples, for two seeds.
+    fn measured(measure: Measure) -> Measured {
+        let device = |id: &str, examples| EvaluatedDevice { id: id.into(), examples };
+        let figures = Figures::unweighted(&[0.0]).unwrap();
+        let distribution = Distribution {
+            figures: vec![figures; 2],
+            values: vec![0.0, 0.5, 1.0, 0.5],
+            ..Distribution::default()
+        };
+        Measured {
+            measure,
+            devices: [device("a", 1), device("b", 3)].into_iter().collect(),
+            population: None,
+            frames: vec![vec![distribution]],
+        }
+    }
+
+    #[test]
+    fn a_device_is_averaged_over_seeds_before_it_is_counted() {
+        let spread = Spread::new(&measured(test_error()), 0, 0);
+        let bins = Bins { from: 0.0, step: 0.25, count: 4, open: [false; 2] };
+        // Pooled seeds would show bars at 0, 0.5 and 1.
+        assert_eq!(spread.heights(&bins), [0.0, 0.0, 2.0, 0.0]);
+        assert!((spread.tail() - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn train_devices_have_the_same_weights_in_bars_and_percentiles() {
+        let mut measured = measured(Measure::train_loss(Task::Classes));
+        measured.frames[0][0].values = vec![2.0, 0.5, 4.0, 0.5];
+        let spread = Spread::new(&measured, 0, 0);
+        assert_eq!(
+            spread.heights(&Bins { from: 0.0, step: 1.0, count: 4, open: [false; 2] }),
+            [75.0, 0.0, 0.0, 25.0]
+        );
+        assert!((spread.figures.mean - 1.125).abs() < 1e-12);
+        assert!((spread.tail() - 3.0).abs() < 1e-12 && (spread.figures.percentiles[2] - 0.5).abs() < 1e-12);
+    }
+}

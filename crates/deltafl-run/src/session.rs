@@ -1,0 +1,408 @@
+//! A run from an experiment to its folder. All training commands use this module.
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use deltafl::algorithm::TrackLabel;
+use deltafl::compute::{Compute, ComputeError};
+use deltafl::data::{Federation, Split};
+use deltafl::exchange::{Exchange, ExchangeError, Simulation};
+use deltafl::kernel::Isa;
+use deltafl::model::{Model, ModelMismatch};
+use deltafl::params::Params;
+use deltafl::trainer::{LocalTrainer, Sgd};
+use deltafl::training::{Event, Observer, ObserverError, State, TrainingError};
+use deltafl_cuda::GpuError;
+use deltafl_data::experiment::{Experiment, LoadError, Population, Resolved, SecureAggregation};
+use deltafl_data::run_folder::{CheckpointError, RunFolder, RunFolderError, Summary};
+use serde::Serialize;
+
+use crate::backend::{Backend, BackendRequest, Machine};
+use crate::by_class::{self, ByClassError};
+use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
+use crate::listener::{Listener, SeedEvaluation};
+
+mod local;
+mod seeds;
+
+use local::LocalRun;
+pub use seeds::Seeds;
+
+/// The reason why a run fails.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The data of the experiment cannot be loaded.
+    #[error("the data of the experiment cannot be used")]
+    Data(#[from] LoadError),
+    /// The model cannot be built for the data.
+    #[error("the model does not fit the data")]
+    Model(#[from] ModelMismatch),
+    /// The devices cannot compute, or there are none.
+    #[error("the experiment cannot be trained")]
+    Setup(#[source] ExchangeError),
+    /// The GPU that the run requires cannot be used.
+    #[error("--compute cuda:{ordinal} cannot be used")]
+    Gpu {
+        /// The number of the GPU.
+        ordinal: usize,
+        /// The error of the GPU.
+        source: GpuError,
+    },
+    /// The GPU has too little memory for the seeds.
+    #[error("the seeds do not fit on the GPU")]
+    GpuMemory(#[source] GpuError),
+    /// The run folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// A round failed.
+    #[error(transparent)]
+    Training(#[from] TrainingError),
+    /// The classes cannot be evaluated.
+    #[error(transparent)]
+    Classes(#[from] ByClassError),
+    /// The state of rank 0 cannot be sent to the other ranks.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A rank of an MPI job cannot take part, or the ranks disagree.
+    #[error("{problem}")]
+    Ranks {
+        /// The problem.
+        problem: String,
+    },
+    /// A rank of an MPI job cannot take part.
+    #[error("{rank} cannot take part")]
+    Rank {
+        /// The rank, with its host.
+        rank: String,
+        /// The error on the rank.
+        source: Box<Self>,
+    },
+}
+
+impl RunError {
+    /// Converts an error of the backend before training.
+    pub(crate) fn compute(error: ComputeError) -> Self {
+        Self::Setup(error.into())
+    }
+}
+
+impl From<RunFolderError> for RunError {
+    fn from(error: RunFolderError) -> Self {
+        Self::Folder(error.into())
+    }
+}
+
+impl Explain for RunError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Data(_)
+            | Self::Model(_)
+            | Self::Setup(_)
+            | Self::Gpu { .. }
+            | Self::GpuMemory(_)
+            | Self::Ranks { .. } => ErrorKind::InvalidInput,
+            Self::Folder(error) => error.kind(),
+            Self::Training(_) | Self::Classes(_) | Self::Checkpoint(_) => ErrorKind::Failure,
+            Self::Rank { source, .. } => source.kind(),
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::Gpu { .. } => Some(
+                "train with --compute cpu, or auto for a GPU if one can be used; a run continues on the backend on \
+                 which it was begun"
+                    .to_owned(),
+            ),
+            Self::Folder(error) => error.help(),
+            Self::Rank { source, .. } => source.help(),
+            _ => None,
+        }
+    }
+
+    fn excerpt(&self) -> Option<Excerpt<'_>> {
+        None
+    }
+}
+
+/// How to run an experiment.
+pub struct RunOptions<'a> {
+    /// The run folder.
+    pub out: &'a Path,
+    /// The accepted contents of the folder.
+    pub start: Start,
+    /// The parts of the machine to use.
+    pub machine: Machine,
+    /// The program that displays progress.
+    pub listener: &'a dyn Listener,
+}
+
+impl<'a> RunOptions<'a> {
+    /// Creates the options of a new run in `out` that uses the whole machine.
+    pub fn new(out: &'a Path, listener: &'a dyn Listener) -> Self {
+        Self { out, start: Start::New, machine: Machine::default(), listener }
+    }
+}
+
+/// The accepted contents of a run folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// No run yet.
+    New,
+    /// The run to continue.
+    Resume,
+    /// Either of the two.
+    Any,
+}
+
+/// How a run ended.
+#[non_exhaustive]
+pub enum Ended {
+    /// All seeds are done.
+    Finished(Summary),
+    /// The listener's flag was set. The folder contains a state to resume from.
+    Interrupted(Stopped),
+    /// Not rank 0 of an MPI job: this process reports nothing.
+    Followed,
+}
+
+/// The point at which a run was stopped.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stopped {
+    /// The run folder.
+    pub folder: PathBuf,
+    /// The seed that was being trained.
+    pub seed: u64,
+    /// The number of its rounds that are done.
+    pub rounds: u64,
+    /// Rounds planned for each seed.
+    pub rounds_planned: u64,
+    /// Seeds finished before it.
+    pub seeds_finished: Vec<u64>,
+    /// All seeds of the experiment.
+    pub seeds_planned: Vec<u64>,
+}
+
+impl Stopped {
+    /// Creates the value for a seed that was interrupted.
+    pub(crate) fn at(folder: &Path, experiment: &Experiment, state: &State) -> Self {
+        let seeds = experiment.seeds();
+        Self {
+            folder: folder.to_owned(),
+            seed: state.seed,
+            rounds: state.round,
+            rounds_planned: experiment.rounds(),
+            seeds_finished: seeds.iter().copied().take_while(|&seed| seed != state.seed).collect(),
+            seeds_planned: seeds.to_vec(),
+        }
+    }
+}
+
+/// Trains all seeds of an experiment into its run folder.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or a round fails.
+pub fn run(experiment: Experiment, options: &RunOptions<'_>) -> Result<Ended, RunError> {
+    let federation = load(&experiment)?;
+    run_on(experiment, &federation, options)
+}
+
+/// Loads the data of an experiment.
+///
+/// # Errors
+///
+/// Fails if the data cannot be read or prepared.
+pub fn load(experiment: &Experiment) -> Result<Federation, RunError> {
+    Ok(experiment.data().load()?)
+}
+
+/// Prepares a federation in memory according to the experiment: split, normalised, sampled.
+///
+/// # Errors
+///
+/// Fails if the federation cannot be prepared according to the experiment.
+pub fn prepare(experiment: &Experiment, federation: Federation) -> Result<Federation, RunError> {
+    Ok(experiment.data().prepare(federation)?)
+}
+
+/// Builds the model of an experiment.
+///
+/// # Errors
+///
+/// Fails if the model does not fit the data.
+pub fn build_model(
+    experiment: &Experiment,
+    federation: &Federation,
+    kernel: Isa,
+) -> Result<Box<dyn Model>, RunError> {
+    Ok(experiment.model().spec().build(federation, kernel)?)
+}
+
+/// Creates the exchange of an experiment in this process.
+pub(crate) fn exchange<'a>(
+    experiment: &Experiment,
+    compute: Box<dyn Compute + Send + 'a>,
+    federation: &'a Federation,
+) -> Result<Box<dyn Exchange + Send + 'a>, RunError> {
+    let simulation = Simulation::with_compute(compute, federation).map_err(RunError::Setup)?;
+    Ok(match experiment.secagg() {
+        SecureAggregation::Plain => Box::new(simulation),
+        SecureAggregation::Real => Box::new(simulation.masked(experiment.availability().drop_out.get())),
+    })
+}
+
+/// Trains all seeds of an experiment on its data. Several experiments may share the data.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or a round fails.
+pub fn run_on(
+    experiment: Experiment,
+    federation: &Federation,
+    options: &RunOptions<'_>,
+) -> Result<Ended, RunError> {
+    let Machine { threads, kernel, compute } = options.machine;
+    let model = build_model(&experiment, federation, kernel)?;
+    let trainer = Sgd::new(&*model);
+    let request = BackendRequest::for_run(options.out, compute);
+    let backend = Backend::open(request, &experiment, federation, &trainer, threads)?;
+    options.listener.note(&backend.description());
+    train(experiment, federation, &trainer, backend, options)
+}
+
+/// Trains all seeds of an experiment with the caller's trainer, on the CPU.
+///
+/// # Errors
+///
+/// Fails if the experiment cannot be trained, the run folder cannot be used, or the trainer fails.
+pub fn run_trainer(
+    experiment: Experiment,
+    federation: &Federation,
+    trainer: &dyn LocalTrainer,
+    options: &RunOptions<'_>,
+) -> Result<Ended, RunError> {
+    let backend = Backend::cpu(federation, trainer, options.machine.threads)?;
+    train(experiment, federation, trainer, backend, options)
+}
+
+fn train(
+    experiment: Experiment,
+    federation: &Federation,
+    trainer: &dyn LocalTrainer,
+    backend: Backend<'_>,
+    options: &RunOptions<'_>,
+) -> Result<Ended, RunError> {
+    let experiment = experiment.with_resolved(Some(Resolved {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        data_hash: federation.hash().to_owned(),
+        kernel: options.machine.kernel,
+        compute: backend.recorded(),
+        params: trainer.num_params(),
+        population: Population::if_sampled(federation),
+    }));
+    // An untrainable experiment is detected before the run folder is created.
+    let exchanges = local::exchanges(&experiment, federation, backend, options.listener)?;
+    let folder = open(&experiment, options)?;
+    warn_before(&experiment, federation, options.listener);
+    LocalRun::new(&experiment, federation, trainer, folder, options)?.train(exchanges)
+}
+
+/// Evaluates each class after the last round, if classes have names, and writes the results.
+pub(crate) fn write_classes(
+    folder: &RunFolder,
+    experiment: &Experiment,
+    trainer: &dyn LocalTrainer,
+    federation: &Federation,
+    threads: Option<NonZeroUsize>,
+) -> Result<(), RunError> {
+    let mut states = Vec::new();
+    for &seed in experiment.seeds() {
+        states.extend(folder.state(seed, trainer.num_params())?);
+    }
+    let seeds: Vec<Vec<&Params>> =
+        states.iter().map(|state| state.tracks.iter().map(|track| &track.params).collect()).collect();
+    match by_class::evaluate(trainer, federation, &seeds, threads)? {
+        Some(classes) => Ok(folder.classes(&classes)?),
+        None => Ok(()),
+    }
+}
+
+/// Writes the results of the round loop into the run folder and forwards them. Ends the loop if a
+/// flag is set.
+pub(crate) struct Recorder<'a> {
+    pub(crate) folder: &'a Mutex<RunFolder>,
+    pub(crate) listener: &'a dyn Listener,
+    pub(crate) labels: &'a [TrackLabel],
+    pub(crate) seed: u64,
+    /// Set when another seed failed.
+    pub(crate) failed: &'a AtomicBool,
+    pub(crate) lap: Instant,
+}
+
+impl Recorder<'_> {
+    fn folder(&self) -> MutexGuard<'_, RunFolder> {
+        self.folder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Recorder<'_> {
+    fn handle(&mut self, event: Event<'_>) -> Result<ControlFlow<()>, ObserverError> {
+        let mut stop = false;
+        match event {
+            Event::RoundFinished { records } => {
+                self.folder().append(records, self.lap.elapsed().as_secs_f64())?;
+                self.listener.round(records);
+                stop = [self.listener.stop(), self.failed].iter().any(|stop| stop.load(Ordering::Relaxed));
+            }
+            Event::Evaluated { round, splits } => {
+                self.folder().evaluation(self.seed, round, splits)?;
+                let (seed, labels) = (self.seed, self.labels);
+                self.listener.evaluation(&SeedEvaluation { seed, round, labels, splits });
+            }
+            Event::Checkpoint { state } => self.folder().checkpoint(state)?,
+            _ => {}
+        }
+        self.lap = Instant::now();
+        Ok(if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+}
+
+pub(crate) fn open(experiment: &Experiment, options: &RunOptions<'_>) -> Result<RunFolder, RunError> {
+    let create = || RunFolder::create(options.out, experiment);
+    let resume = || RunFolder::resume(options.out, experiment);
+    let folder = match options.start {
+        Start::New => create(),
+        Start::Resume => resume(),
+        Start::Any => create().or_else(|error| match error {
+            RunFolderError::Exists { .. } => resume(),
+            error => Err(error),
+        }),
+    };
+    Ok(folder?)
+}
+
+/// Warns about settings that are easily misread.
+pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, listener: &dyn Listener) {
+    thin_tail_warnings(experiment).iter().for_each(|warning| listener.warn(warning));
+    let (cohort, devices) = (experiment.cohort(), federation.split(Split::Train).len());
+    if cohort > devices && !experiment.with_replacement() {
+        listener.warn(&format!(
+            "the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
+        ));
+    }
+}
+
+/// Returns a warning for each track that keeps fewer than ten devices per round.
+pub fn thin_tail_warnings(experiment: &Experiment) -> Vec<String> {
+    let warning = |label: TrackLabel| {
+        let devices = label.theta.get() * experiment.cohort() as f64;
+        format!("{label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little")
+    };
+    experiment.thin_tails().into_iter().map(warning).collect()
+}

@@ -1,0 +1,422 @@
+//! A server that asks about models that differ in the last binary place of one parameter, so that nothing which recognises a
+//! model by its bits notices that it is asked the same thing twice.
+//!
+//! Each attack runs against the real server engine and real devices. With the defences of a device switched off it reads single
+//! devices. With the default consent of a device it reads nothing.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "field/fleet.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod fleet;
+#[path = "field/watchdog.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod watchdog;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deltafl::device::{Member, UpdateRandomness, stream_key};
+use deltafl::evaluation::Measure;
+use deltafl::exchange::{CohortMember, CohortSum, Exchange as _, Round, TrainIndex};
+use deltafl::memory::AlgorithmState;
+use deltafl::params::Params;
+use deltafl::question::{Ask, Query};
+use deltafl::selection::Weighting;
+use deltafl::superquantile::private::{Bins, QuantileQuery};
+use deltafl::terms::{Terms, TrackSchedule};
+use deltafl::trainer::{LocalPlan, Work};
+use deltafl_device::{BlobCache, Consent, Data, Defences, Device, Server, Trust, Workers};
+use deltafl_server::engine::Remote;
+use deltafl_server::serve::{Host, Setup};
+use fleet::{TestFederation, never, options};
+use tokio::task::JoinHandle;
+
+/// Forty devices that train, with examples that they hold out.
+const EXPERIMENT: &str = r#"
+    name = "nearly-equal"
+    rounds = 2
+    cohort = 40
+    data = { source = { kind = "logistic", devices = 40, seed = 3 }, split = { within = { train = 0.7 } } }
+    model = { kind = "linear" }
+    local = { steps = 1, batch = 1, learning_rate = 0.1 }
+    algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5, quantile = "histogram" }]
+"#;
+
+const DEVICES: u32 = 40;
+
+/// One step on one example: the update of a device is the gradient of that example.
+const PLAN: LocalPlan = LocalPlan {
+    work: Work::Steps(1),
+    batch: 1,
+    learning_rate: 0.1,
+    l2: 0.0,
+    proximal: 0.0,
+    correction: None,
+};
+
+/// What devices agree to: their default, or nothing of the defences against these attacks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Owners {
+    Default,
+    Undefended,
+}
+
+/// A server that asks whatever it likes, and its devices.
+struct Attack {
+    test: TestFederation,
+    host: Option<Host>,
+    engine: Option<Remote>,
+    devices: Vec<JoinHandle<()>>,
+}
+
+/// One question of the server.
+#[derive(Clone)]
+struct Asked {
+    seed: u64,
+    round: u64,
+    terms: Terms,
+    /// The cohort is every device but these.
+    without: Vec<u32>,
+    queries: Vec<Query>,
+}
+
+impl Asked {
+    fn new(round: u64, queries: Vec<Query>) -> Self {
+        Self { seed: 1, round, terms: Terms::PRIVATE, without: Vec::new(), queries }
+    }
+
+    fn without(self, device: u32) -> Self {
+        Self { without: vec![device], ..self }
+    }
+}
+
+impl Attack {
+    async fn start(owners: Owners) -> Self {
+        Self::start_with(owners, Consent::default()).await
+    }
+
+    async fn start_with(owners: Owners, consent: Consent) -> Self {
+        let test = TestFederation::new(EXPERIMENT);
+        assert_eq!(test.devices().len(), DEVICES as usize);
+        let mut host = test.host().await;
+        let engine = host.engine(test.rules(), never());
+        let (workers, cache) = (Arc::new(Workers::new(2)), Arc::<BlobCache>::default());
+        let undefended = owners == Owners::Undefended;
+        let consent = Consent { reproducible: undefended, ..consent };
+        let defences = Defences { once_per_round: !undefended, one_track_per_device: !undefended };
+        let device = |k| {
+            let server = Server { address: host.address().to_string(), trust: Trust::Loopback };
+            let device = Device::connect(server, test.credentials(k), consent.clone())
+                .sharing(Arc::clone(&workers), Arc::clone(&cache))
+                .with_backoff(options().backoff)
+                .with_defences(defences);
+            let (trainer, data) = (test.trainer(), Data::of(Arc::clone(&test.federation), k));
+            tokio::spawn(async move { device.serve(trainer, data).await.unwrap() })
+        };
+        let devices = test.devices().into_iter().map(device).collect();
+        Self { test, host: Some(host), engine, devices }
+    }
+
+    /// Ends the server and starts another one at the same address: another session, which knows nothing of the first.
+    async fn begin_another_session(&mut self) {
+        let host = self.host.take().unwrap();
+        let address = host.address();
+        self.engine = None;
+        host.shut_down().await;
+        let setup = Setup { address, ..self.test.setup() };
+        let mut host = Host::start(setup, &self.test.roster(&[])).await.unwrap();
+        self.engine = host.engine(self.test.rules(), never());
+        self.host = Some(host);
+    }
+
+    /// The sums of a question; `None` where the devices do not answer.
+    async fn ask(&mut self, asked: Asked) -> Option<Vec<CohortSum>> {
+        self.ask_in_run(0, asked).await
+    }
+
+    async fn ask_in_run(&mut self, run: u64, asked: Asked) -> Option<Vec<CohortSum>> {
+        // An honest engine would not ask anybody twice: this one does not ask it whom to ask.
+        while self.host.as_ref().unwrap().presence().1 < DEVICES as usize {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let mut engine = self.engine.take().unwrap();
+        let summed = tokio::task::spawn_blocking(move || {
+            let cohort: Vec<CohortMember> = (0..DEVICES)
+                .filter(|device| !asked.without.contains(device))
+                .map(|device| CohortMember { device: TrainIndex(device), times: 1, dropped: false })
+                .collect();
+            let Asked { seed, round: index, terms, queries, .. } = asked;
+            engine.set_run(run);
+            let sums = engine.secure_sum(&Round { seed, index, cohort: &cohort, terms, own: &[] }, &queries);
+            (engine, sums.ok())
+        });
+        let (engine, sums) = summed.await.unwrap();
+        self.engine = Some(engine);
+        sums
+    }
+
+    /// Each device's loss at w and its update from there in a reproducible round, as only the device should know them.
+    fn secrets(&self, w: &Params) -> Vec<(f64, Vec<u64>)> {
+        let (trainer, federation) = (self.test.trainer(), &self.test.federation);
+        let mut worker = trainer.worker();
+        let key = Round {
+            seed: 1,
+            index: 0,
+            cohort: &[CohortMember { device: TrainIndex(0), times: 1, dropped: false }; DEVICES as usize],
+            terms: Terms::PRIVATE,
+            own: &[],
+        }
+        .key();
+        let of_device = |k| {
+            let member = Member {
+                examples: federation.examples(k),
+                key: stream_key(federation.id(k)),
+                randomness: UpdateRandomness::Reproducible,
+                held_out: None,
+            };
+            let query = update(w.clone(), Weighting::everyone());
+            let mut sum = vec![0; query.answer_len()];
+            let loss = member.loss(w, &mut *worker).unwrap();
+            member
+                .answer(&key, &query, Some(loss), &mut *worker, &mut AlgorithmState::default(), &mut sum)
+                .unwrap();
+            (loss, sum)
+        };
+        self.test.devices().into_iter().map(of_device).collect()
+    }
+
+    fn model(&self) -> Params {
+        let entries = (0..self.test.model.num_params()).map(|i| 0.01 * ((i * 7) % 11) as f32);
+        Params::from(entries.collect::<Vec<f32>>())
+    }
+
+    /// Asks something in another round, so that the next question is asked under new keys, of another cohort.
+    async fn let_the_keys_go(&mut self) {
+        let asked = Asked::new(1000, vec![update(self.model(), Weighting::everyone())]);
+        self.ask(asked).await.unwrap();
+    }
+
+    async fn stop(mut self) {
+        self.host.take().unwrap().shut_down().await;
+        self.devices.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// The same model, but for the last places of one parameter.
+fn moved(w: &Params, units: u32) -> Params {
+    let mut entries = w.as_slice().to_vec();
+    entries[1] = f32::from_bits(entries[1].to_bits() + units);
+    entries.into()
+}
+
+fn update(params: Params, weighting: Weighting) -> Query {
+    Query::new(params, Ask::Update { weighting, plan: PLAN })
+}
+
+fn difference(one: &[u64], other: &[u64]) -> Vec<u64> {
+    one.iter().zip(other).map(|(one, other)| one.wrapping_sub(*other)).collect()
+}
+
+/// Thresholds that lie between two losses each, from the lowest.
+fn thresholds(secrets: &[(f64, Vec<u64>)], count: usize) -> Vec<f64> {
+    let mut losses: Vec<f64> = secrets.iter().map(|(loss, _)| *loss).collect();
+    losses.sort_by(f64::total_cmp);
+    losses.windows(2).map(|pair| pair[0].midpoint(pair[1])).take(count).collect()
+}
+
+/// A query for each of these thresholds, at a model that differs from the next one in the last place of one parameter.
+fn one_query_per_threshold(w: &Params, etas: &[f64], track: impl Fn(usize) -> usize) -> Vec<Query> {
+    let query =
+        |(i, &eta): (usize, &f64)| update(moved(w, i as u32), Weighting::tail(eta)).of_track(track(i));
+    etas.iter().enumerate().map(query).collect()
+}
+
+/// The updates of single devices that the differences of consecutive sums are.
+fn devices_read(sums: &[CohortSum], secrets: &[(f64, Vec<u64>)]) -> usize {
+    let differences = sums.windows(2).map(|pair| difference(&pair[0].values, &pair[1].values));
+    differences.filter(|read| secrets.iter().any(|(_, secret)| is_close(read, secret))).count()
+}
+
+/// Whether two answers are equal up to what a unit in the last place of one parameter changes in a cohort of updates: a few
+/// units of 2⁻²⁴.
+fn is_close(one: &[u64], other: &[u64]) -> bool {
+    let apart = |(&one, &other): (&u64, &u64)| (one.wrapping_sub(other) as i64).unsigned_abs();
+    one.iter().zip(other).map(apart).all(|apart| apart <= 64)
+}
+
+const THRESHOLDS: usize = 36;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_thresholds_in_one_question_take_an_undefended_cohort_apart() {
+    let _limit = watchdog::start();
+    let mut attack = Attack::start(Owners::Undefended).await;
+    let w = attack.model();
+    let secrets = attack.secrets(&w);
+    let etas = thresholds(&secrets, THRESHOLDS);
+    let terms = Terms { schedule: TrackSchedule::Together, tracks: THRESHOLDS as u32, ..Terms::PRIVATE };
+    let asked = Asked { terms, ..Asked::new(0, one_query_per_threshold(&w, &etas, |i| i)) };
+    let sums = attack.ask(asked).await.unwrap();
+    let read = devices_read(&sums, &secrets);
+    assert!(read >= 30, "{read} of {DEVICES} updates were read");
+    attack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_thresholds_in_one_question_read_nothing_of_devices_with_default_consent() {
+    let _limit = watchdog::start();
+    let mut attack = Attack::start(Owners::Default).await;
+    let w = attack.model();
+    let secrets = attack.secrets(&w);
+    let etas = thresholds(&secrets, THRESHOLDS);
+    let of = |schedule, tracks| Terms { schedule, tracks, ..Terms::PRIVATE };
+    let many = THRESHOLDS as u32;
+    // Whatever the server calls them: tracks of one question, one track over and over, tracks that divide the cohort.
+    let same = |_| 0;
+    let each = |i: usize| i;
+    let thirds = |i: usize| i % 3;
+    let lies: [(Terms, &dyn Fn(usize) -> usize); 6] = [
+        (of(TrackSchedule::Together, many), &each),
+        (of(TrackSchedule::Together, 1), &same),
+        (of(TrackSchedule::InTurn, many), &each),
+        (of(TrackSchedule::InTurn, 1), &same),
+        (of(TrackSchedule::Apart, many), &each),
+        (of(TrackSchedule::Apart, 3), &thirds),
+    ];
+    for (round, (terms, track)) in (0..).zip(lies) {
+        let queries = one_query_per_threshold(&w, &etas, track);
+        let answered = attack.ask(Asked { terms, ..Asked::new(round, queries) }).await;
+        assert!(answered.is_none(), "{terms:?}");
+    }
+    // Three tracks that divide the cohort are answered, and no device is in two sums.
+    let everyone = |track: usize| update(moved(&w, track as u32), Weighting::everyone()).of_track(track);
+    let asked = Asked::new(10, (0..3).map(everyone).collect());
+    let sums = attack.ask(Asked { terms: of(TrackSchedule::Apart, 3), ..asked }).await.unwrap();
+    let devices: u64 = sums.iter().map(|sum| sum.values[sum.values.len() - 2]).sum();
+    assert_eq!(devices, u64::from(DEVICES));
+    assert_eq!(devices_read(&sums, &secrets), 0);
+    attack.stop().await;
+}
+
+/// Asks the cohort for updates, and again without its last device at a model that differs in the last place.
+async fn ask_again_without_one(owners: Owners) -> Option<bool> {
+    let mut attack = Attack::start(owners).await;
+    let w = attack.model();
+    let whole = Asked::new(0, vec![update(w.clone(), Weighting::everyone())]);
+    let first = attack.ask(whole).await.unwrap();
+    assert_eq!(first[0].answered, u64::from(DEVICES));
+    attack.let_the_keys_go().await;
+    let again = Asked::new(0, vec![update(moved(&w, 1), Weighting::everyone())]).without(DEVICES - 1);
+    let second = attack.ask(again).await;
+    let (_, victim) = attack.secrets(&w).pop().unwrap();
+    let read = second.map(|second| is_close(&difference(&first[0].values, &second[0].values), &victim));
+    attack.stop().await;
+    read
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_asked_again_at_a_nearly_equal_model_without_one_device_gets_no_answer() {
+    let _limit = watchdog::start();
+    assert_eq!(ask_again_without_one(Owners::Undefended).await, Some(true), "the difference is one device");
+    assert_eq!(ask_again_without_one(Owners::Default).await, None);
+}
+
+/// The same in another session, with another seed and in a run of this number.
+async fn ask_again_under_another_name(owners: Owners, run: u64) -> Option<u64> {
+    let mut attack = Attack::start(owners).await;
+    let w = attack.model();
+    let whole = Asked::new(0, vec![update(w.clone(), Weighting::everyone())]);
+    attack.ask(whole).await.unwrap();
+    attack.begin_another_session().await;
+    let again = Asked::new(0, vec![update(moved(&w, 1), Weighting::everyone())]).without(DEVICES - 1);
+    let second = attack.ask_in_run(run, Asked { seed: 2, ..again }).await;
+    attack.stop().await;
+    second.map(|second| second[0].answered)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_session_seed_or_run_gets_no_second_answer_to_a_round() {
+    let _limit = watchdog::start();
+    let others = Some(u64::from(DEVICES) - 1);
+    assert_eq!(ask_again_under_another_name(Owners::Undefended, 1).await, others);
+    assert_eq!(ask_again_under_another_name(Owners::Default, 0).await, None, "the seed is no new run");
+    assert_eq!(ask_again_under_another_name(Owners::Default, 1).await, None, "the authority signed one run");
+}
+
+/// Asks the cohort about the examples that it holds out, and again without its last device at a nearly equal model: how many
+/// devices are in each sum.
+async fn evaluate_again_without_one(owners: Owners) -> [u64; 2] {
+    let mut attack = Attack::start(owners).await;
+    let w = attack.model();
+    let measures = Measure::of_task(attack.test.model.task());
+    let evaluation = |w: Params| vec![Query::new(w, Ask::Evaluation(measures.clone()))];
+    let first = attack.ask(Asked::new(0, evaluation(w.clone()))).await.unwrap();
+    attack.let_the_keys_go().await;
+    let again = Asked::new(0, evaluation(moved(&w, 1))).without(DEVICES - 1);
+    let second = attack.ask(again).await.unwrap();
+    assert_eq!(second[0].answered, u64::from(DEVICES) - 1, "all others take part in the sum");
+    attack.stop().await;
+    // Each device adds one to a place of each measure.
+    [first, second].map(|sums| sums[0].values[..measures[0].places()].iter().sum())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn evaluations_at_nearly_equal_models_do_not_tell_the_bins_of_one_device() {
+    let _limit = watchdog::start();
+    let [whole, others] = evaluate_again_without_one(Owners::Undefended).await;
+    assert_eq!((whole, others), (u64::from(DEVICES), u64::from(DEVICES) - 1));
+    let [whole, others] = evaluate_again_without_one(Owners::Default).await;
+    assert_eq!((whole, others), (u64::from(DEVICES), 0), "nobody adds to the second sum");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_search_for_a_quantile_stays_at_one_model_and_ends_with_the_update() {
+    let _limit = watchdog::start();
+    let mut attack = Attack::start(Owners::Default).await;
+    let w = attack.model();
+    let bins = |upper| Ask::Quantile(QuantileQuery::Histogram(Bins::new(0.0, upper, 64).unwrap()));
+    let losses = |w: Params, upper| Asked::new(0, vec![Query::new(w, bins(upper))]);
+    assert!(attack.ask(losses(w.clone(), 8.0)).await.is_some());
+    assert!(attack.ask(losses(moved(&w, 1), 8.0)).await.is_none(), "another w");
+    assert!(attack.ask(losses(w.clone(), 0.125)).await.is_some(), "the second level");
+    let elsewhere = Asked::new(0, vec![update(moved(&w, 1), Weighting::tail(0.5))]);
+    assert!(attack.ask(elsewhere).await.is_none(), "an update at another w");
+    assert!(attack.ask(Asked::new(0, vec![update(w.clone(), Weighting::tail(0.5))])).await.is_some());
+    assert!(attack.ask(losses(w, 4.0)).await.is_none(), "no more losses after the update");
+    attack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_of_a_device_are_its_own_so_that_two_sums_differ_by_more_than_the_missing_device() {
+    let _limit = watchdog::start();
+    let mut sums = Vec::new();
+    for owners in [Owners::Undefended, Owners::Default] {
+        let mut attack = Attack::start(owners).await;
+        let w = attack.model();
+        let query = || vec![update(w.clone(), Weighting::everyone())];
+        let sum = attack.ask(Asked::new(0, query())).await.unwrap().remove(0);
+        let expected =
+            attack.secrets(&w).into_iter().fold(vec![0u64; sum.values.len()], |mut total, (_, one)| {
+                total.iter_mut().zip(one).for_each(|(total, one)| *total = total.wrapping_add(one));
+                total
+            });
+        sums.push(sum.values == expected);
+        attack.stop().await;
+    }
+    assert_eq!(sums, [true, false], "the server computes what reproducible devices add, and no others");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_lets_rounds_pass_between_two_answers_where_its_owner_insists() {
+    let _limit = watchdog::start();
+    let consent = Consent { rounds_between: 2, ..Consent::default() };
+    let mut attack = Attack::start_with(Owners::Default, consent).await;
+    let w = attack.model();
+    let mut answers = Vec::new();
+    for round in [0, 1, 2, 3, 4] {
+        let asked = Asked::new(round, vec![update(w.clone(), Weighting::everyone())]);
+        answers.push(attack.ask(asked).await.is_some());
+    }
+    assert_eq!(answers, [true, false, false, true, false]);
+    attack.stop().await;
+}

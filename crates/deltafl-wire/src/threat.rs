@@ -1,0 +1,129 @@
+//! Threat assumptions: the protection that servers offer and devices require.
+
+use deltafl_secagg::device::AdversaryModel;
+use deltafl_secagg::graph::{CollusionBound, GraphRule, Permille};
+
+/// The assumed behaviour of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Adversary {
+    /// The server deviates from the protocol arbitrarily.
+    #[default]
+    Active,
+    /// The server follows the protocol and inspects everything that it receives.
+    Curious,
+}
+
+/// The assumptions under which a round protects its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreatAssumptions {
+    /// The assumed behaviour of the server.
+    pub adversary: Adversary,
+    /// γ: the share of a cohort that may collude with the server, in thousandths.
+    pub gamma: Permille,
+    /// The minimum number of colluding devices to assume, for any cohort size.
+    pub accomplices: u32,
+}
+
+/// An active server that colludes with 5 % of a cohort, and with at least one device.
+impl Default for ThreatAssumptions {
+    fn default() -> Self {
+        Self { adversary: Adversary::Active, gamma: Permille::new(50).unwrap_or_default(), accomplices: 1 }
+    }
+}
+
+impl ThreatAssumptions {
+    /// Returns c, the number of devices of a cohort that may collude.
+    pub fn colluding(&self, cohort: u32) -> u32 {
+        let share = (u64::from(cohort) * u64::from(self.gamma.get())).div_ceil(1000);
+        u32::try_from(share).unwrap_or(u32::MAX).max(self.accomplices)
+    }
+
+    /// Returns the graph that a server offers to a cohort of which a share δ may drop out.
+    pub fn graph(&self, cohort: u32, delta: Permille) -> GraphRule {
+        let gamma = CollusionBound::Devices(self.colluding(cohort));
+        match self.adversary {
+            Adversary::Active => GraphRule::Active { gamma, delta },
+            Adversary::Curious => GraphRule::HonestButCurious { gamma, delta },
+        }
+    }
+
+    /// Returns whether this graph meets the assumptions of a device.
+    pub fn accepts(&self, graph: GraphRule, cohort: u32) -> bool {
+        let needed = self.colluding(cohort) as usize;
+        match (self.adversary, graph) {
+            (_, GraphRule::Active { gamma, .. }) => gamma.devices_in(cohort) >= needed,
+            (Adversary::Active, GraphRule::Full { threshold }) => threshold >= self.threshold(cohort),
+            (Adversary::Active, GraphRule::HonestButCurious { .. }) => false,
+            (Adversary::Curious, GraphRule::Full { threshold }) => threshold as usize > needed,
+            (Adversary::Curious, GraphRule::HonestButCurious { gamma, .. }) => {
+                gamma.devices_in(cohort) >= needed
+            }
+            // A rule that this version does not know.
+            _ => false,
+        }
+    }
+
+    /// Returns the requirement that a device passes to secure aggregation.
+    pub fn required(&self) -> AdversaryModel {
+        let gamma = self.gamma.into();
+        match self.adversary {
+            Adversary::Active => AdversaryModel::Active { gamma },
+            Adversary::Curious => {
+                AdversaryModel::HonestButCurious { gamma, delta: Permille::new(50).unwrap_or_default() }
+            }
+        }
+    }
+
+    /// Returns the smallest t > (n + c)/2.
+    ///
+    /// A split view needs 2t shares of two kinds, and only n + c exist.
+    fn threshold(&self, cohort: u32) -> u32 {
+        (cohort.saturating_add(self.colluding(cohort))) / 2 + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(adversary: Adversary, gamma: u16, accomplices: u32) -> ThreatAssumptions {
+        ThreatAssumptions { adversary, gamma: Permille::new(gamma).unwrap(), accomplices }
+    }
+
+    #[test]
+    fn a_device_accepts_what_a_server_of_the_same_guard_offers_and_nothing_weaker() {
+        let delta = Permille::new(200).unwrap();
+        for cohort in [2, 3, 8, 30, 50, 100, 500, 1000] {
+            for adversary in [Adversary::Active, Adversary::Curious] {
+                let guard = guard(adversary, 50, 1);
+                assert!(guard.accepts(guard.graph(cohort, delta), cohort), "{adversary:?} {cohort}");
+            }
+            let careful = guard(Adversary::Active, 50, 1);
+            let curious = guard(Adversary::Curious, 50, 1).graph(cohort, delta);
+            assert!(
+                !careful.accepts(curious, cohort),
+                "a server that may lie must not choose a sparse graph"
+            );
+        }
+    }
+
+    #[test]
+    fn accomplices_count_however_small_the_cohort() {
+        let of = |accomplices| guard(Adversary::Active, 50, accomplices);
+        assert_eq!([20, 100].map(|cohort| of(3).colluding(cohort)), [3, 5]);
+        let delta = Permille::new(200).unwrap();
+        assert_eq!(of(3).graph(20, delta), GraphRule::Active { gamma: CollusionBound::Devices(3), delta });
+        assert!(!of(4).accepts(of(1).graph(20, delta), 20));
+    }
+
+    #[test]
+    fn a_full_graph_is_accepted_only_where_two_sets_of_t_shares_cannot_be_had() {
+        for cohort in 2..400 {
+            let guard = guard(Adversary::Active, 100, 2);
+            let least = (2..=cohort + 3).find(|&t| guard.accepts(GraphRule::Full { threshold: t }, cohort));
+            let least = least.unwrap();
+            assert!(2 * least > cohort + guard.colluding(cohort), "{cohort}: {least}");
+            assert!(2 * (least - 1) <= cohort + guard.colluding(cohort), "{cohort}: {least}");
+        }
+    }
+}
