@@ -83,7 +83,9 @@ impl Diagnostic for BadInput {
 /// An error of the application that miette can render.
 #[derive(Debug)]
 pub(crate) struct Explained {
-    error: Box<dyn Explain>,
+    error: Box<dyn std::error::Error + Send + Sync>,
+    is_invalid_input: bool,
+    help: Option<String>,
     place: Option<Box<Place>>,
 }
 
@@ -94,7 +96,18 @@ pub(crate) fn explained(error: impl Explain) -> Report {
         let label = LabeledSpan::new_with_span(Some(excerpt.problem.to_owned()), excerpt.span.clone());
         Box::new(Place { source: source.with_language("toml"), label })
     });
-    Explained { error: Box::new(error), place }.into()
+    let (is_invalid_input, help) = (error.kind() == ErrorKind::InvalidInput, error.help());
+    Explained { error: Box::new(error), is_invalid_input, help, place }.into()
+}
+
+/// A report of an error, with its fix.
+#[cfg(feature = "net")]
+pub(crate) fn reported(
+    error: impl std::error::Error + Send + Sync + 'static,
+    is_invalid_input: bool,
+    help: Option<String>,
+) -> Report {
+    Explained { error: Box::new(error), is_invalid_input, help, place: None }.into()
 }
 
 /// Creates a report of an error of a run folder.
@@ -116,7 +129,7 @@ impl std::error::Error for Explained {
 
 impl Diagnostic for Explained {
     fn help<'a>(&'a self) -> Option<Box<dyn std::fmt::Display + 'a>> {
-        self.error.help().map(|help| Box::new(help) as _)
+        self.help.as_ref().map(|help| Box::new(help) as _)
     }
 
     fn source_code(&self) -> Option<&dyn SourceCode> {
@@ -171,7 +184,7 @@ pub(crate) fn same_command() -> String {
 
 /// Returns the exit code for an error.
 pub(crate) fn exit_code(report: &Report) -> u8 {
-    let invalid = |explained: &Explained| explained.error.kind() == ErrorKind::InvalidInput;
+    let invalid = |explained: &Explained| explained.is_invalid_input;
     if report.downcast_ref::<BadInput>().is_some() || report.downcast_ref().is_some_and(invalid) {
         2
     } else if report.downcast_ref::<Interrupted>().is_some() {

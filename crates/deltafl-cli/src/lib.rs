@@ -18,8 +18,6 @@ mod device;
 #[cfg(feature = "net")]
 mod doctor;
 #[cfg(feature = "net")]
-pub mod embed;
-#[cfg(feature = "net")]
 mod enrol;
 mod error;
 mod evaluate;

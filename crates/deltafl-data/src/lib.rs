@@ -48,6 +48,7 @@ mod mapped;
 mod open;
 mod partition;
 pub mod run_folder;
+pub mod seeds;
 mod state_dict;
 mod tensor_file;
 mod writer;

@@ -11,26 +11,26 @@ use super::Data;
 /// F_k(w) in the current round.
 pub(super) type Losses = LossCache<ParamsId, f64>;
 
-/// An answer, and what it is bound to.
+/// An answer and the round to which it is bound.
 pub(super) struct Answer {
     pub(super) values: Vec<u64>,
     pub(super) context: Vec<u8>,
 }
 
-/// Everything that a device needs to answer a question.
+/// Everything a device needs to answer a question.
 pub(super) struct Task<'a> {
     pub(super) data: &'a Data,
-    /// What its trainer predicts.
+    /// The prediction task of its trainer.
     pub(super) task: deltafl::task::Task,
-    /// Where the random numbers of its updates come from.
+    /// The source of the random numbers of its updates.
     pub(super) randomness: UpdateRandomness,
 }
 
-/// Which queries of a question a device answers.
+/// The queries of a question that a device answers.
 pub(super) struct Answering {
-    /// The track whose queries it answers; `None` stands for every track.
+    /// The track whose queries it answers, or every track if `None`.
     pub(super) track: Option<u32>,
-    /// The queries of the track to which it adds nothing all the same.
+    /// The queries of the track to which the device contributes zeros.
     pub(super) silent: Vec<usize>,
 }
 
@@ -56,7 +56,7 @@ impl Task<'_> {
         Ok(Answer { values, context: question.digest().as_bytes().to_vec() })
     }
 
-    /// F_k at each of the params.
+    /// Returns F_k at each of the params.
     pub(super) fn losses(
         &self,
         params: &[Params],

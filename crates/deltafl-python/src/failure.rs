@@ -22,12 +22,7 @@ pub(crate) fn folder_exception(py: Python<'_>, error: RunFolderError) -> PyErr {
 /// Returns the message of an error in several lines: its causes, the location in a file, and the
 /// fix.
 pub(crate) fn message(error: &dyn Explain) -> String {
-    let mut lines = vec![error.to_string()];
-    let mut below = error.source();
-    while let Some(source) = below {
-        lines.push(source.to_string());
-        below = source.source();
-    }
+    let mut lines = causes(error);
     if let Some(excerpt) = error.excerpt() {
         let (line, column) = excerpt.line_and_column();
         lines.push(format!("{}:{line}:{column}", excerpt.path.display()));
@@ -38,21 +33,19 @@ pub(crate) fn message(error: &dyn Explain) -> String {
     lines.join("\n")
 }
 
+/// Returns the messages of an error and of its causes.
+pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
+    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect()
+}
+
 /// Returns the exception for an invalid argument.
 pub(crate) fn invalid(py: Python<'_>, problem: impl std::fmt::Display) -> PyErr {
     raised(py, "InvalidInput", &problem.to_string())
 }
 
 /// Formats an error with its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(source) = below {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        below = source.source();
-    }
-    text
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    causes(error).join(": ")
 }
 
 /// Creates an exception of `deltafl.errors` by name.

@@ -32,9 +32,8 @@ mod table;
 mod trainer;
 mod writer;
 
-/// The Rust code of the package `deltafl`.
-#[pymodule]
-fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
+/// Adds the classes and functions of the package `deltafl` to its extension module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<federation::Federation>()?;
     module.add_class::<listener::Stop>()?;
@@ -42,7 +41,6 @@ fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::FederationWriter>()?;
     module.add_function(wrap_pyfunction!(algorithms::algorithms, module)?)?;
     module.add_function(wrap_pyfunction!(algorithms::models, module)?)?;
-    module.add_function(wrap_pyfunction!(command, module)?)?;
     module.add_function(wrap_pyfunction!(deployed::serve, module)?)?;
     module.add_function(wrap_pyfunction!(deployed::take_part, module)?)?;
     module.add_function(wrap_pyfunction!(run::experiment_of_file, module)?)?;
@@ -67,10 +65,4 @@ fn _deltafl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sweep::sweep_plan, module)?)?;
     module.add_function(wrap_pyfunction!(sweep::sweep_results, module)?)?;
     Ok(())
-}
-
-/// Runs the command `deltafl` with these arguments, its name first. Returns its exit code.
-#[pyfunction]
-fn command(py: Python<'_>, words: Vec<std::ffi::OsString>) -> u8 {
-    py.detach(|| deltafl_cli::command(words))
 }

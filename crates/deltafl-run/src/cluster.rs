@@ -9,12 +9,12 @@ use deltafl::trainer::Sgd;
 use deltafl::training::train;
 use deltafl_data::experiment::{Experiment, Population, Resolved, SecureAggregation};
 use deltafl_data::run_folder::{RunFolder, checkpoint_bytes, state_of_checkpoint};
+use deltafl_data::seeds::Seeds;
 use deltafl_mpi::World;
 
 use crate::backend::{Backend, BackendRequest};
 use crate::session::{
-    Ended, Recorder, RunError, RunOptions, Seeds, Stopped, build_model, load, open, warn_before,
-    write_classes,
+    Ended, Recorder, RunError, RunOptions, Stopped, build_model, load, open, warn_before, write_classes,
 };
 
 pub use deltafl_mpi::launched;

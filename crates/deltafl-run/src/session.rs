@@ -27,10 +27,8 @@ use crate::error::{ErrorKind, Excerpt, Explain, FolderError};
 use crate::listener::{Listener, SeedEvaluation};
 
 mod local;
-mod seeds;
 
 use local::LocalRun;
-pub use seeds::Seeds;
 
 /// The reason why a run fails.
 #[derive(Debug, thiserror::Error)]

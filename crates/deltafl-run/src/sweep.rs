@@ -73,6 +73,14 @@ pub enum SweepError {
         /// The reason.
         source: InvalidName,
     },
+    /// The values of a point cannot be part of its name.
+    #[error("the point {name:?}: {source}")]
+    Name {
+        /// The name.
+        name: String,
+        /// The reason.
+        source: InvalidName,
+    },
     /// A file or folder cannot be used.
     #[error(transparent)]
     File(#[from] FileError),

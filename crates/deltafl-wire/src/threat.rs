@@ -2,9 +2,11 @@
 
 use deltafl_secagg::device::AdversaryModel;
 use deltafl_secagg::graph::{CollusionBound, GraphRule, Permille};
+use serde::Deserialize;
 
 /// The assumed behaviour of the server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Adversary {
     /// The server deviates from the protocol arbitrarily.
     #[default]
@@ -29,6 +31,55 @@ impl Default for ThreatAssumptions {
     fn default() -> Self {
         Self { adversary: Adversary::Active, gamma: Permille::new(50).unwrap_or_default(), accomplices: 1 }
     }
+}
+
+/// [`ThreatAssumptions`] as options of a server and of a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ThreatOptions {
+    /// The assumed behaviour of the server.
+    pub adversary: Adversary,
+    /// The share of a cohort that may collude with it.
+    pub gamma: f64,
+    /// Devices of a cohort that may collude with it, however small the cohort is.
+    pub accomplices: u32,
+}
+
+impl Default for ThreatOptions {
+    fn default() -> Self {
+        let ThreatAssumptions { adversary, gamma, accomplices } = ThreatAssumptions::default();
+        Self { adversary, gamma: f64::from(gamma.get()) / 1000.0, accomplices }
+    }
+}
+
+impl ThreatOptions {
+    /// Returns the assumptions, with γ rounded up to thousandths.
+    pub fn assumptions(&self) -> Result<ThreatAssumptions, InvalidShare> {
+        let gamma = permille("gamma", self.gamma, f64::ceil)?;
+        Ok(ThreatAssumptions { adversary: self.adversary, gamma, accomplices: self.accomplices })
+    }
+}
+
+/// A share that is out of range.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("--{option} {value} is not in 0..={most}")]
+pub struct InvalidShare {
+    /// The name of the option.
+    pub option: &'static str,
+    /// The value.
+    pub value: f64,
+    /// The largest that is valid.
+    pub most: f64,
+}
+
+/// Converts the option `option`, a share of at most one half, to thousandths.
+pub fn permille(
+    option: &'static str,
+    value: f64,
+    round: impl Fn(f64) -> f64,
+) -> Result<Permille, InvalidShare> {
+    let thousandths = round(1000.0 * value);
+    let share = (0.0..=500.0).contains(&thousandths).then(|| Permille::new(thousandths as u16)).flatten();
+    share.ok_or(InvalidShare { option, value, most: 0.5 })
 }
 
 impl ThreatAssumptions {

@@ -1,6 +1,6 @@
-//! The cohort S_t of a round (Algorithm 2, line 2), and the devices that are away or vanish.
+//! The cohort S_t of a round (Algorithm 2, line 2), and devices that are unavailable or drop out.
 //!
-//! Drawing m devices of N costs O(m), whatever N is.
+//! Drawing m of N devices costs O(m), independent of N.
 
 use std::collections::HashMap;
 use std::f64::consts::TAU;
@@ -11,31 +11,30 @@ use serde::{Deserialize, Serialize};
 use crate::exchange::{CohortMember, Reachable, TrainIndex};
 use crate::stream::{Purpose, Stream};
 
-/// How a cohort is drawn.
+/// The parameters of drawing a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
-    /// m.
+    /// m: the size of the cohort.
     pub cohort_size: usize,
-    /// m independent draws, as the paper writes it, instead of m distinct devices.
+    /// Whether to make m independent draws, as in the paper, instead of drawing m distinct devices.
     pub with_replacement: bool,
-    /// Who can be reached, and who vanishes.
+    /// The devices that are available, and those that drop out.
     pub availability: Availability,
 }
 
-/// Devices that cannot be reached, or vanish in the middle of a round.
+/// Devices that are unavailable or drop out during a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Availability {
-    /// Probability that a drawn device vanishes before it answers.
+    /// The probability that a drawn device drops out before it answers.
     pub drop_out: Probability,
-    /// Devices that come and go with the hours.
+    /// Availability that depends on the time of day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diurnal: Option<Diurnal>,
 }
 
-/// A day of `period` rounds. Device k can be reached with a probability between `low` (its noon) and 1 (its
-/// midnight, when it is idle and charging); its time zone is drawn once.
-///
+/// A day of `period` rounds. Device k is available with a probability between `low` (at its noon)
+/// and 1 (at its midnight, when it is idle and charging). Its time zone is drawn once.
 /// ```text
 /// P(k reachable in round t) = low + (1 − low)·(1 + cos 2π(t/period − zone_k))/2
 /// ```
@@ -44,7 +43,7 @@ pub struct Availability {
 pub struct Diurnal {
     /// Rounds per day.
     pub period: NonZeroU32,
-    /// Probability at the worst hour.
+    /// The probability at the worst hour.
     pub low: Probability,
 }
 
@@ -54,17 +53,17 @@ pub struct Diurnal {
 pub struct Probability(f64);
 
 impl Probability {
-    /// The number.
+    /// Returns the number.
     pub fn get(self) -> f64 {
         self.0
     }
 }
 
-/// A number that is no probability.
+/// A number that is not a probability.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("expected a number in [0, 1], got {got}")]
 pub struct InvalidProbability {
-    /// The number offered.
+    /// The rejected number.
     pub got: f64,
 }
 
@@ -84,7 +83,7 @@ impl From<Probability> for f64 {
 
 impl Diurnal {
     fn reachable(&self, seed: u64, round: u64, device: u32) -> bool {
-        // The zone does not depend on the round: round u64::MAX is never trained.
+        // The zone does not depend on the round. Round u64::MAX is never trained.
         let zone = Stream::new(seed, Purpose::Availability, u64::MAX, u64::from(device)).unit();
         let hour = round as f64 / f64::from(self.period.get()) - zone;
         let low = self.low.get();
@@ -93,19 +92,20 @@ impl Diurnal {
     }
 }
 
-/// Which cohort of a run is drawn.
+/// Identifies a cohort of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw {
     /// The seed of the run.
     pub seed: u64,
-    /// t.
+    /// t: the round.
     pub round: u64,
-    /// How often the round has been begun before: a round that too many devices left is begun with another cohort.
+    /// The number of previous attempts. A round that too many devices left is repeated with another
+    /// cohort.
     pub attempt: u64,
 }
 
 impl Sampling {
-    /// S_t: up to m of `devices` devices, fewer when fewer can be reached.
+    /// Draws S_t: up to m of `devices` devices, or fewer if fewer are available.
     ///
     /// Who cannot be reached is passed over in an order that does not depend on it: a cohort whose every device can be
     /// reached is the one that is drawn when everybody can.
@@ -118,7 +118,7 @@ impl Sampling {
         let reachable = |&device: &u32| present.contains(TrainIndex(device)) && awake(device);
         let mut stream = Stream::new(seed, Purpose::Cohort, round, attempt);
         if self.with_replacement {
-            // Redrawing is bounded: with nobody reachable the cohort is empty, not endless.
+            // The number of draws is bounded: if no device is available, the cohort is empty.
             let draws = (0..100 * self.cohort_size).map(|_| stream.below(devices as u64) as u32);
             self.counted(draws.filter(reachable).take(self.cohort_size), seed, round)
         } else {
@@ -148,8 +148,7 @@ impl Sampling {
     }
 }
 
-/// A uniform permutation of `0..devices`, one element at a time: Fisher–Yates on an array that exists only
-/// where it was touched.
+/// A uniform permutation of `0..devices`, one element at a time: Fisher–Yates on a sparse array.
 struct Permutation {
     stream: Stream,
     devices: u64,

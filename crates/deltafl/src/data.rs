@@ -1,8 +1,9 @@
 //! Federations: devices and their examples.
 //!
-//! The examples of all devices lie in a few flat columns, sorted by device; a device is an offset and a
-//! number of examples. A [`Column`] is a vector in memory or a mapped file alike, and a million devices cost an index and
-//! not a heap. Folders, importers and run folders are the crate `deltafl-data`.
+//! The examples of all devices are stored in a few flat columns, sorted by device. A device is an
+//! offset and a number of examples. A [`Column`] is a vector in memory or a mapped file, so that a
+//! million devices need an index and no heap. The crate `deltafl-data` contains folders, importers
+//! and run folders.
 //!
 //! ```text
 //! devices   id      split   offset  examples   inputs  [ x x x x x x x x x … ]
@@ -48,18 +49,18 @@ pub(crate) use targets::DeviceTargets;
 pub use targets::{FeatureColumn, StoredTargets, TargetBuffer, TargetColumn, TargetKind};
 pub use verify::Unverified;
 
-/// A device, by its place in the table of its federation.
+/// A device, as its index in the table of its federation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FederationIndex(pub u32);
 
 impl FederationIndex {
-    /// Where it stands in a list of all devices.
+    /// Returns its position in a list of all devices.
     pub fn place(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Which part of the population a device belongs to.
+/// The part of the population that a device belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
@@ -73,7 +74,7 @@ pub enum Split {
 }
 
 impl Split {
-    /// Its name in files.
+    /// Returns its name in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -82,7 +83,7 @@ impl Split {
         }
     }
 
-    /// The split of this name.
+    /// Returns the split of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Train, Self::Test, Self::Validation].into_iter().find(|split| split.name() == name)
     }
@@ -92,7 +93,7 @@ impl Split {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum InputKind {
-    /// `dim` grey levels in 0–255; a model sees value / 255.
+    /// `dim` grey levels in 0–255. A model receives value / 255.
     Bytes {
         /// Features per example.
         dim: usize,
@@ -102,14 +103,15 @@ pub enum InputKind {
         /// Features per example.
         dim: usize,
     },
-    /// `len` words of a vocabulary; word 0 is padding and everything unknown.
+    /// `len` words of a vocabulary. Word 0 represents padding and unknown words.
     Tokens {
         /// Words per example.
         len: usize,
         /// Number of words, padding included.
         vocabulary: usize,
     },
-    /// Windows of `len` symbols over the device's text, stride 1; the label is the symbol that follows.
+    /// Windows of `len` symbols over the device's text, with stride 1. The label is the next
+    /// symbol.
     Windows {
         /// Symbols per example.
         len: usize,
@@ -127,24 +129,24 @@ pub enum InputColumn {
     Dense(Column<f32>),
     /// Words.
     Tokens(Column<u32>),
-    /// The texts of the devices, one after the other, a symbol per byte.
+    /// The texts of the devices, contiguously, a symbol per byte.
     Text(Column<u8>),
 }
 
-/// The devices, sorted as their examples are.
+/// The devices, in the order of their examples.
 #[derive(Clone, Debug)]
 pub struct DeviceTable {
     /// Their identities.
     pub ids: TextColumn,
     /// Their splits, as numbers of [`Split`].
     pub split: Column<u8>,
-    /// First example of the device; for windows, first symbol of its text.
+    /// The first example of the device, or the first symbol of its text for windows.
     pub offset: Column<u64>,
     /// n_k, the number of examples.
     pub examples: Column<u64>,
 }
 
-/// Frozen word vectors, a row per word; row 0 is zero.
+/// Frozen word vectors, a row per word. Row 0 is zero.
 #[derive(Clone, Debug)]
 pub struct WordVectors {
     /// Entries per word.
@@ -162,11 +164,11 @@ pub struct Federation {
     pub(crate) devices: DeviceTable,
     pub(crate) inputs: InputColumn,
     pub(crate) targets: TargetColumn,
-    /// The names of the classes, where they have any.
+    /// The names of the classes, if they have any.
     pub(crate) class_names: Vec<String>,
-    /// What the features were made of, where it is known.
+    /// The source columns of the features, if known.
     pub(crate) feature_columns: Vec<FeatureColumn>,
-    /// The words of the vocabulary; word 0 is empty.
+    /// The words of the vocabulary. Word 0 is empty.
     pub(crate) words: Option<TextColumn>,
     pub(crate) vectors: Option<WordVectors>,
     /// The symbols of the alphabet, in the order of their codes.
@@ -174,7 +176,7 @@ pub struct Federation {
     pub(crate) affine: Option<Affine>,
     pub(crate) source: Option<Provenance>,
     pub(crate) device_split: Option<DeviceSplit>,
-    /// At most so many devices of each split are evaluated.
+    /// The largest number of evaluated devices per split.
     pub(crate) evaluation_sample: Option<NonZeroUsize>,
     /// BLAKE3 of the contents, in hexadecimal.
     pub(crate) hash: String,
@@ -200,57 +202,57 @@ pub(crate) enum DeviceInputs<'a> {
 }
 
 impl Federation {
-    /// What it is called.
+    /// Returns the name of the federation.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The kind and shape of an input.
+    /// Returns the kind and shape of an input.
     pub fn kind(&self) -> InputKind {
         self.kind
     }
 
-    /// What is to be predicted.
+    /// Returns the kind of target.
     pub fn targets(&self) -> TargetKind {
         self.target
     }
 
-    /// Number of classes; labels lie in `0..classes`. 0 where targets are real numbers.
+    /// Returns the number of classes. Labels are in `0..classes`. It is 0 for real-valued targets.
     pub fn classes(&self) -> usize {
         self.target.classes()
     }
 
-    /// The names of the classes, in the order of their numbers; empty where they have none.
+    /// Returns the names of the classes in the order of their numbers, or an empty list.
     pub fn class_names(&self) -> &[String] {
         &self.class_names
     }
 
-    /// The name of a class: as the data has it, or its number.
+    /// Returns the name of a class, or its number if it has no name.
     pub fn class_name(&self, class: u32) -> String {
         self.class_names.get(class as usize).cloned().unwrap_or_else(|| class.to_string())
     }
 
-    /// The columns that the features were made of, where they are known.
+    /// Returns the source columns of the features, if known.
     pub fn feature_columns(&self) -> &[FeatureColumn] {
         &self.feature_columns
     }
 
-    /// BLAKE3 of the contents, in hexadecimal.
+    /// Returns BLAKE3 of the contents, in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// The frozen word vectors of a federation of words.
+    /// Returns the frozen word vectors of a federation of words.
     pub fn vectors(&self) -> Option<&WordVectors> {
         self.vectors.as_ref()
     }
 
-    /// The words of the vocabulary, if they are known; word 0 is empty.
+    /// Returns the words of the vocabulary, if known. Word 0 is empty.
     pub fn words(&self) -> Option<&TextColumn> {
         self.words.as_ref()
     }
 
-    /// The symbols of the alphabet in the order of their codes, if they are known.
+    /// Returns the symbols of the alphabet in the order of their codes, if known.
     pub fn symbols(&self) -> Option<&str> {
         self.symbols.as_deref()
     }
@@ -260,36 +262,36 @@ impl Federation {
         self.source.as_ref()
     }
 
-    /// How its devices were split, if they were.
+    /// Returns how its devices were split, if they were.
     pub fn device_split(&self) -> Option<&DeviceSplit> {
         self.device_split.as_ref()
     }
 
-    /// Number of devices of all splits.
+    /// Returns the number of devices of all splits.
     pub fn len(&self) -> usize {
         self.devices.examples.len()
     }
 
-    /// Whether there is no device.
+    /// Returns true if there are no devices.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All devices, in the order of the table.
+    /// Returns all devices in the order of the table.
     pub fn devices(
         &self,
     ) -> impl DoubleEndedIterator<Item = FederationIndex> + ExactSizeIterator + Clone + use<> {
         (0..self.len() as u32).map(FederationIndex)
     }
 
-    /// The devices of a split, in the order of the table.
+    /// Returns the devices of a split in the order of the table.
     pub fn split(&self, split: Split) -> Vec<FederationIndex> {
         let (wanted, splits) = (split as u8, &self.devices.split[..]);
         self.devices().filter(|&k| splits[k.place()] == wanted).collect()
     }
 
-    /// By index, where the examples lie that each train device holds out: a device of its identity in the test split, as
-    /// [`Federation::split_within`] makes one.
+    /// Returns, by index, the device with the held-out examples of each train device: the device of
+    /// the same identity in the test split, as created by [`Federation::split_within`].
     ///
     /// ```
     /// use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, Split};
@@ -310,12 +312,12 @@ impl Federation {
         self.devices().map(of_device).collect()
     }
 
-    /// The identity of a device.
+    /// Returns the identity of a device.
     pub fn id(&self, device: FederationIndex) -> &str {
         self.devices.ids.value(device.place())
     }
 
-    /// Which split a device belongs to.
+    /// Returns the split of a device.
     pub fn split_of(&self, device: FederationIndex) -> Split {
         match self.devices.split[device.place()] {
             0 => Split::Train,
@@ -324,12 +326,12 @@ impl Federation {
         }
     }
 
-    /// n_k, the number of examples of a device: its weight α_k, unnormalised.
+    /// Returns n_k, the number of examples of a device: its weight α_k, unnormalised.
     pub fn example_count(&self, device: FederationIndex) -> u64 {
         self.devices.examples[device.place()]
     }
 
-    /// Asks for the row of a device in the table to be brought near, without waiting for it.
+    /// Prefetches the row of a device in the table.
     pub(crate) fn prefetch_row(&self, device: FederationIndex) {
         let k = device.place();
         prefetch(self.devices.ids.offset(k));
@@ -337,7 +339,7 @@ impl Federation {
         prefetch(&self.devices.examples[k..][..1]);
     }
 
-    /// Asks for the name and the examples of a device to be brought near, without waiting for them.
+    /// Prefetches the name and the examples of a device.
     pub(crate) fn prefetch(&self, device: FederationIndex) {
         prefetch(self.devices.ids.value_bytes(device.place()));
         let examples = self.examples(device);
@@ -355,7 +357,7 @@ impl Federation {
         }
     }
 
-    /// The examples of a device, in O(1).
+    /// Returns the examples of a device, in O(1).
     pub fn examples(&self, device: FederationIndex) -> Examples<'_> {
         let start = self.devices.offset[device.place()] as usize;
         let len = self.devices.examples[device.place()] as usize;
@@ -387,7 +389,7 @@ impl Federation {
 }
 
 impl Examples<'_> {
-    /// Reads a byte of every page, so that a mapped file is in memory by the time the device trains.
+    /// Reads a byte of every page, so that a mapped file is in memory before the device trains.
     pub fn touch(&self) {
         const PAGE: usize = 4096;
         fn read<T: Copy>(values: &[T]) {
@@ -410,21 +412,21 @@ impl Examples<'_> {
         }
     }
 
-    /// Number of examples.
+    /// Returns the number of examples.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no example.
+    /// Returns true if there are no examples.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The class of example `i`, below the number of classes; 0 where targets are real numbers.
+    /// Returns the class of example `i`, below the number of classes, or 0 for real-valued targets.
     ///
-    /// Labels are checked when a federation is made, not when it is mapped. In a file that was changed since, a
-    /// label out of range reads as the highest class, so that no model indexes outside its memory;
-    /// [`Federation::verify`] finds such files.
+    /// Labels are checked when a federation is created, not when it is mapped. If a file was
+    /// changed afterwards, a label out of range is read as the highest class, so that no model
+    /// indexes outside its memory. [`Federation::verify`] detects such files.
     pub fn label(&self, i: usize) -> u32 {
         let label = match (self.targets, self.inputs) {
             (DeviceTargets::Few(labels), _) => u32::from(labels[i]),
@@ -435,7 +437,7 @@ impl Examples<'_> {
         label.min(self.classes.saturating_sub(1) as u32)
     }
 
-    /// The real number of example `i`; its class where targets are classes.
+    /// Returns the real-valued target of example `i`, or its class.
     pub fn value(&self, i: usize) -> f32 {
         match self.targets {
             DeviceTargets::Values(values) => values[i],

@@ -1,7 +1,7 @@
-//! The illustration of the paper: a mixture of three Gaussians in the plane (figure 3), in numbers.
+//! The illustration of the paper: a mixture of three Gaussians in the plane (figure 3).
 //!
-//! Device k draws ξ from a Gaussian with mean μ_k and identity covariance, the weights are equal, and the
-//! task is to estimate the mean, f(w; ξ) = ‖ξ − w‖². Then
+//! Device k draws ξ from a Gaussian with mean μ_k and identity covariance, the weights are equal,
+//! and the task is to estimate the mean, f(w; ξ) = ‖ξ − w‖². Then
 //!
 //! ```text
 //! F_k(w)    = ‖w − μ_k‖² + 2
@@ -10,12 +10,12 @@
 //! w_{2/3}   = (μ_1 + μ_3)/2, the midpoint of the longest side
 //! ```
 //!
-//! The last line needs an angle at μ_2 of 90° or more. At θ = 2/3 the objective is the largest of
-//! ‖w − m_ij‖² + ‖μ_i − μ_j‖²/4 + 2 over the midpoints m_ij of the sides, and at the midpoint of the longest
-//! side the others are no larger only if the squares of their sides sum to no more than its square. The
-//! triangle here is scalene and obtuse.
+//! The last line requires an angle at μ_2 of at least 90°. At θ = 2/3 the objective is the maximum
+//! of ‖w − m_ij‖² + ‖μ_i − μ_j‖²/4 + 2 over the midpoints m_ij of the sides. At the midpoint of the
+//! longest side the other terms are no larger only if the squares of the other sides sum to at most
+//! its square. The triangle here is scalene and obtuse.
 //!
-//! Both models come out of Algorithm 1; nothing here knows the answer.
+//! Algorithm 1 computes both models without using this solution.
 
 mod gaussians;
 mod sampling;
@@ -35,19 +35,19 @@ pub type Point = [f64; 2];
 /// The means μ_k: a scalene triangle with an obtuse angle at the second.
 pub const MEANS: [Point; 3] = [[0.0, 0.0], [1.2, 1.4], [4.0, 0.5]];
 
-/// The simplex is cut into so many steps along each side.
+/// The number of steps along each side of the simplex.
 const GRID: u32 = 64;
 
-/// Mixtures drawn from P_θ.
+/// The number of mixtures drawn from P_θ.
 const SAMPLES: usize = 10_000;
 
-/// The smoothing ν of Algorithm 1; the losses are between 2 and 20.
+/// The smoothing ν of Algorithm 1. The losses are between 2 and 20.
 const NU: f64 = 1e-4;
 
-/// Bars of the histogram.
+/// The number of bars of the histogram.
 const BARS: usize = 40;
 
-/// Everything the three panels of the figure show.
+/// The data of the three panels of the figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Illustration {
     /// The conformity level θ of the second model.
@@ -58,13 +58,14 @@ pub struct Illustration {
     pub w_full: Point,
     /// w_θ, the model of Δ-FL.
     pub w_theta: Point,
-    /// The worst loss of either model over P_θ, exactly: max over π ∈ P_θ of F(w; p_π) = F_θ(w) (eq. 1, Property 2).
+    /// The worst loss of either model over P_θ: max over π ∈ P_θ of F(w; p_π) = F_θ(w) (eq. 1,
+    /// Property 2).
     pub worst: WorstLoss,
     /// The losses of both models over a grid on the simplex of all mixtures.
     pub simplex: Vec<MixtureLoss>,
     /// Their losses for mixtures drawn uniformly from P_θ.
     pub samples: Vec<MixtureLoss>,
-    /// The losses of the samples, counted.
+    /// The histogram of the losses of the samples.
     pub histogram: LossHistogram,
 }
 
@@ -84,14 +85,14 @@ pub struct MixtureLoss {
 pub struct WorstLoss {
     /// F_θ(w_1).
     pub full: f64,
-    /// F_θ(w_θ), the least that any w has.
+    /// F_θ(w_θ), the minimum over all w.
     pub theta: f64,
 }
 
 /// The losses of both models over the same bars.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossHistogram {
-    /// The edges of the bars, one more than bars.
+    /// The edges of the bars, one more than there are bars.
     pub edges: Vec<f64>,
     /// Samples per bar under w_1.
     pub full: Vec<u32>,
@@ -100,7 +101,7 @@ pub struct LossHistogram {
 }
 
 impl Illustration {
-    /// The illustration at a conformity level; `seed` chooses the mixtures drawn from P_θ.
+    /// Computes the illustration at a conformity level. `seed` selects the mixtures drawn from P_θ.
     pub fn new(theta: Conformity, seed: u64) -> Self {
         let gaussians = Gaussians::new(MEANS);
         let (w_full, w_theta) = (fitted(&gaussians, Conformity::FULL), fitted(&gaussians, theta));
@@ -127,7 +128,7 @@ impl Illustration {
     }
 }
 
-/// w_θ by Algorithm 1, from the first mean.
+/// Computes w_θ by Algorithm 1, starting at the first mean.
 fn fitted(gaussians: &Gaussians, theta: Conformity) -> Point {
     let settings = Alternating {
         theta,
@@ -191,7 +192,7 @@ mod tests {
         let theta = Conformity::try_from(0.3).unwrap();
         let near_a_corner = |pi: [f64; 3]| pi.iter().any(|share| *share > 0.5);
         let corners = (0..20_000).filter(|_| near_a_corner(sampling::from_p_theta(theta, &mut rng))).count();
-        // Three triangles of a quarter of the area each; five standard deviations are 306.
+        // Three triangles of a quarter of the area each. Five standard deviations are 306.
         assert!(corners.abs_diff(15_000) < 306, "{corners}");
     }
 
@@ -220,7 +221,7 @@ mod tests {
             let w = fitted(&gaussians, theta);
             let losses: Vec<_> =
                 gaussians.losses(&w).into_iter().map(|loss| DeviceLoss::new(loss, 1.0).unwrap()).collect();
-            // The mixture is one of P_θ, and no w serves it better than its mean does.
+            // The mixture is in P_θ, and no w has a smaller loss on it than its mean.
             let pi: [f64; 3] = nu.mixture(theta, &losses).unwrap().shares().try_into().unwrap();
             let mean = [0, 1].map(|axis| (0..3).map(|k| pi[k] * MEANS[k][axis]).sum());
             let gap = superquantile(theta, &losses).unwrap() - gaussians.mixture_loss(mean, pi);
@@ -232,8 +233,8 @@ mod tests {
     fn the_worst_loss_is_that_of_the_paper_and_no_sample_exceeds_it() {
         let illustration = two_thirds();
         let WorstLoss { full, theta } = illustration.worst;
-        // At θ = 2/3 the worst mixture halves between the two devices of larger loss: (5.4056 + 7.1556)/2 for w_1,
-        // and ‖μ_1 − μ_3‖²/4 + 2 for the midpoint.
+        // At θ = 2/3 the worst mixture is half of each device with the larger losses: (5.4056 +
+        // 7.1556)/2 for w_1, and ‖μ_1 − μ_3‖²/4 + 2 for the midpoint.
         assert!((full - 6.280_555_555).abs() < 1e-3 && (theta - 6.0625).abs() < 1e-3, "{full} {theta}");
         let largest = |loss: fn(&MixtureLoss) -> f64| {
             illustration.samples.iter().map(loss).fold(f64::NEG_INFINITY, f64::max)

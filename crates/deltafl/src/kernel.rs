@@ -1,11 +1,12 @@
-//! The arithmetic of the models: a plain reference per operation, and the choice of a fast one.
+//! The arithmetic of the models: a plain reference per operation, and fast versions per instruction
+//! set.
 //!
-//! An instruction set is chosen once, when a model is made, and every operation of that model then runs in
-//! the version for it. The default build is fast on any machine: nothing depends on `target-cpu`.
+//! The instruction set is selected once, when a model is created, and used for every operation of
+//! that model. The default build is fast on any machine and does not depend on `target-cpu`.
 //!
-//! On one instruction set the bits of a result depend on the inputs alone. Between instruction sets the
-//! bits may differ (sums are split differently, and a fused multiply-add rounds once): pin one to compare
-//! runs of different machines.
+//! On one instruction set, the bits of a result depend only on the inputs. Between instruction sets
+//! the bits may differ, because sums are split differently and a fused multiply-add rounds once.
+//! Pin one instruction set to compare runs of different machines.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,7 +40,7 @@ pub use aligned::Aligned;
 pub use denormals::{FlushDenormals, flush_denormals};
 pub(crate) use prefetch::prefetch;
 
-/// An instruction set that the kernels are written for.
+/// An instruction set with kernels.
 ///
 /// ```
 /// use deltafl::kernel::Isa;
@@ -49,9 +50,9 @@ pub(crate) use prefetch::prefetch;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isa {
-    /// Plain loops, for reading and for checking the others.
+    /// Plain loops, as a reference for the others.
     Reference,
-    /// Vectors that the compiler lowers to whatever the target has (NEON on ARM, SSE2 on old x86).
+    /// Vectors that the compiler lowers to the target (NEON on ARM, SSE2 on old x86).
     Portable,
     /// x86-64 with AVX2 and FMA.
     Avx2,
@@ -59,11 +60,11 @@ pub enum Isa {
     Avx512,
 }
 
-/// The instruction set is not one of this CPU.
+/// This CPU does not support the instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this CPU has no {isa}; its best kernel is {}", Isa::detect())]
 pub struct UnavailableIsa {
-    /// What was asked for.
+    /// The requested instruction set.
     pub isa: Isa,
 }
 
@@ -71,25 +72,25 @@ pub struct UnavailableIsa {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no kernel is called {name:?}; choose reference, portable, avx2 or avx512")]
 pub struct UnknownIsa {
-    /// What was written.
+    /// The name that was parsed.
     pub name: String,
 }
 
 impl Isa {
-    /// Every instruction set, slowest first.
+    /// All instruction sets, slowest first.
     pub const ALL: [Self; 4] = [Self::Reference, Self::Portable, Self::Avx2, Self::Avx512];
 
-    /// The fastest one that this CPU has.
+    /// Returns the fastest instruction set that this CPU supports.
     pub fn detect() -> Self {
         Self::available().last().unwrap_or(Self::Reference)
     }
 
-    /// Those that this CPU has, slowest first.
+    /// Returns the instruction sets that this CPU supports, slowest first.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|isa| isa.is_available())
     }
 
-    /// Whether this CPU has it.
+    /// Returns true if this CPU supports the instruction set.
     pub fn is_available(self) -> bool {
         match self {
             Self::Reference | Self::Portable => true,
@@ -108,12 +109,12 @@ impl Isa {
         }
     }
 
-    /// Itself, when this CPU has it.
+    /// Returns itself if this CPU supports it.
     pub fn require(self) -> Result<Self, UnavailableIsa> {
         if self.is_available() { Ok(self) } else { Err(UnavailableIsa { isa: self }) }
     }
 
-    /// Its name, as on the command line.
+    /// Returns its name, as on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reference => "reference",
@@ -141,12 +142,13 @@ impl FromStr for Isa {
     }
 }
 
-/// C ← A·B for square matrices of `side` a multiple of 32: A and C row by row, B in panels of 32 columns.
+/// Computes C ← A·B for square matrices of `side`, a multiple of 32: A and C row by row, B in
+/// panels of 32 columns.
 ///
-/// The product that the models are made of, large: its rate is the practical peak of a machine.
+/// The models consist of such products. The rate of a large one is the practical peak of a machine.
 ///
 /// # Panics
-/// When this CPU lacks the instruction set, or a matrix has not `side²` entries.
+/// If this CPU does not support the instruction set, or a matrix does not have `side²` entries.
 pub fn square_product(isa: Isa, side: usize, a: &[f32], b: &[f32], c: &mut [f32]) {
     let shape = product::Shape { m: side, n: side, k: side };
     let a = product::Entries { values: a, row: side, column: 1 };
@@ -154,19 +156,20 @@ pub fn square_product(isa: Isa, side: usize, a: &[f32], b: &[f32], c: &mut [f32]
     product::product(Granted::new(isa), shape, a, b, layouts[0], c, layouts[1], 0.0);
 }
 
-/// An instruction set that this CPU is known to have: the licence to call its kernels.
+/// Proof that this CPU supports an instruction set, required to call its kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Granted(Isa);
 
 impl Granted {
     /// # Panics
-    /// When this CPU lacks it: an experiment is checked with [`Isa::require`] before any model is made.
+    /// If this CPU does not support it. [`Isa::require`] checks an experiment before any model is
+    /// created.
     pub(crate) fn new(isa: Isa) -> Self {
         assert!(isa.is_available(), "a model was made for {isa}, which this CPU lacks");
         Self(isa)
     }
 
-    /// The fastest one, for what gives the same bits on all of them.
+    /// Returns the fastest one, for operations with the same bits on all instruction sets.
     pub(crate) fn best() -> Self {
         Self(Isa::detect())
     }

@@ -1,8 +1,9 @@
-//! What a track, and what a device, keeps between rounds: named numbers and named vectors.
+//! The memory of a track or of a device between rounds: named numbers and named vectors.
 //!
-//! An η in force, the range of the losses, Adam's moments: whatever a [`Selection`](crate::selection::Selection) or a
-//! [`ServerStep`](crate::server_step::ServerStep) needs again in the next round stands here under a name. A checkpoint
-//! writes it by name, so that a run that is killed, resumed, spread over ranks or deployed goes on with the same bits.
+//! It contains the state that a [`Selection`](crate::selection::Selection) or a
+//! [`ServerStep`](crate::server_step::ServerStep) needs in the next round. Examples are the current
+//! η, the range of the losses and Adam's moments. A checkpoint contains it by name. A run that is
+//! killed, resumed, distributed over ranks or deployed thus continues with the same bits.
 //!
 //! A device has a [`AlgorithmState`] of its own per track: a control variate, a personal model. In a simulation they are part of the
 //! state ([`DeviceMemories`]); in a deployment each lies on its device's disk, and no server sees it.
@@ -47,52 +48,53 @@ impl AlgorithmState {
         self.numbers.get(name).copied()
     }
 
-    /// Remembers a number under this name.
+    /// Stores a number under this name.
     pub fn set_number(&mut self, name: &str, number: f64) {
         self.numbers.insert(name.to_owned(), number);
     }
 
-    /// The vector of this name.
+    /// Returns the vector with this name.
     pub fn vector(&self, name: &str) -> Option<&Params> {
         self.vectors.get(name)
     }
 
-    /// Remembers a vector under this name.
+    /// Stores a vector under this name.
     pub fn set_vector(&mut self, name: &str, vector: Params) {
         self.vectors.insert(name.to_owned(), vector);
     }
 
-    /// Forgets the number or vector of this name.
+    /// Removes the number or vector with this name.
     pub fn forget(&mut self, name: &str) {
         self.numbers.remove(name);
         self.vectors.remove(name);
     }
 
-    /// Whether there is nothing in it.
+    /// Returns `true` if the memory is empty.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty() && self.vectors.is_empty()
     }
 
-    /// All numbers, by name.
+    /// Returns all numbers by name.
     pub fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
         self.numbers.iter().map(|(name, number)| (name.as_str(), *number))
     }
 
-    /// All vectors, by name.
+    /// Returns all vectors by name.
     pub fn vectors(&self) -> impl Iterator<Item = (&str, &Params)> {
         self.vectors.iter().map(|(name, vector)| (name.as_str(), vector))
     }
 }
 
-/// The longest name in a memory.
+/// The maximum length of a name in a memory.
 const MAX_NAME: usize = 255;
 
-/// Bytes that are not a memory.
+/// The error for bytes that are not a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the memory of a device, or damaged")]
 pub struct MalformedMemory;
 
-/// The bytes of a memory, for a device's own disk and between processes: equal memories, equal bytes.
+/// The encoding of a memory, for a device's disk and between processes. Equal memories have equal
+/// bytes.
 ///
 /// ```text
 /// numbers u32 · (name: length u8, bytes · f64) … · vectors u32 · (name · entries u64 · f32 …) …      little-endian
@@ -101,7 +103,7 @@ impl AlgorithmState {
     /// Its bytes.
     ///
     /// # Panics
-    /// When a name is longer than 255 bytes: names are constants of the code.
+    /// Panics if a name is longer than 255 bytes. Names are constants in the code.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let name = |name: &str, bytes: &mut Vec<u8>| {
@@ -161,7 +163,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// What the devices of a simulated track remember, by their place among the devices that train.
+/// The memories of the devices of a simulated track, by training index.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceMemories(BTreeMap<TrainIndex, Arc<AlgorithmState>>);
 
@@ -180,7 +182,7 @@ impl DeviceMemories {
         }
     }
 
-    /// Whether no device remembers anything.
+    /// Returns `true` if no device has a memory.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,7 +1,7 @@
 //! The figures of the paper's tables.
 //!
-//! Train devices: the loss, weighted by α_k, and the objective F_θ. Test devices, and train devices held out for
-//! validation: the first metric of the task (the misclassification error of classes), every device alike.
+//! Train devices: the loss weighted by α_k, and the objective F_θ. Test and validation devices: the
+//! first metric of the task (for classes the misclassification error), with equal weights.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,12 +21,13 @@ pub const PERCENTILES: [u8; 6] = [20, 50, 60, 80, 90, 95];
 pub struct Figures {
     /// The mean.
     pub mean: f64,
-    /// At [`PERCENTILES`].
+    /// The values at [`PERCENTILES`].
     pub percentiles: [f64; PERCENTILES.len()],
 }
 
 impl Figures {
-    /// Over devices that count alike; percentiles by linear interpolation. `None` without devices.
+    /// Computes figures over devices with equal weights. Percentiles are interpolated linearly.
+    /// Returns `None` without devices.
     ///
     /// ```
     /// let figures = deltafl::metrics::Figures::unweighted(&[0.1, 0.3, 0.2]).unwrap();
@@ -43,7 +44,8 @@ impl Figures {
         Some(Self { mean, percentiles: PERCENTILES.map(|tau| interpolated(&sorted, f64::from(tau) / 100.0)) })
     }
 
-    /// Over devices of weight α_k; percentiles by the inverse of the distribution function. `None` without devices.
+    /// Computes figures over devices with weights α_k. Percentiles invert the distribution
+    /// function. Returns `None` without devices.
     pub fn weighted(values: &[(f64, u64)]) -> Option<Self> {
         let total: u64 = values.iter().map(|(_, weight)| weight).sum();
         if total == 0 {
@@ -55,8 +57,8 @@ impl Figures {
         Some(Self { mean, percentiles: PERCENTILES.map(|tau| inverse_cdf(&sorted, total, tau)) })
     }
 
-    /// What the tables report of a split: the weighted loss of the train devices, the first metric of the task of
-    /// the others.
+    /// Returns the figures that the tables report for a split: the weighted loss of the train
+    /// devices, and the first metric of the task for the others.
     pub fn of_track(evaluation: &SplitEvaluation, track: usize) -> Option<Self> {
         let devices = &evaluation.tracks[track];
         match evaluation.split {
@@ -70,21 +72,22 @@ impl Figures {
         }
     }
 
-    /// The first metric of the task over the devices of a split, whichever it is, every device alike.
+    /// Returns the first metric of the task over the devices of any split, with equal weights.
     pub fn of_primary(evaluation: &SplitEvaluation, track: usize) -> Option<Self> {
         Self::unweighted(&evaluation.tracks.get(track)?.iter().map(Evaluation::primary).collect::<Vec<_>>())
     }
 
-    /// The percentile τ, one of [`PERCENTILES`].
+    /// Returns the percentile τ, one of [`PERCENTILES`].
     pub fn percentile(&self, tau: u8) -> Option<f64> {
         PERCENTILES.iter().position(|&known| known == tau).map(|i| self.percentiles[i])
     }
 }
 
-/// F_θ(w) of a track: the superquantile at its own θ of the losses of the train devices, weighted by α_k (eq. 1).
+/// Returns F_θ(w) of a track: the superquantile at its θ of the losses of the train devices,
+/// weighted by α_k (eq. 1).
 ///
-/// The losses are those of the data, without a penalty on w. `None` for other splits, without devices, and when a loss
-/// is not finite.
+/// The losses exclude the penalty on w. Returns `None` for other splits, without devices, and if a
+/// loss is not finite.
 pub fn objective(evaluation: &SplitEvaluation, track: usize, theta: Conformity) -> Option<f64> {
     if evaluation.split != Split::Train {
         return None;
@@ -94,17 +97,17 @@ pub fn objective(evaluation: &SplitEvaluation, track: usize, theta: Conformity) 
     superquantile(theta, &losses.collect::<Result<Vec<_>, _>>().ok()?)
 }
 
-/// numpy's default rule: linear between the two nearest ranks.
+/// NumPy's default rule: linear between the two nearest ranks.
 fn interpolated(sorted: &[f64], tau: f64) -> f64 {
     let rank = tau * (sorted.len() - 1) as f64;
     let below = rank.floor() as usize;
     let above = (below + 1).min(sorted.len() - 1);
     let between = rank - rank.floor();
-    // Nothing times an infinite value is no number.
+    // Zero times an infinite value is NaN.
     if between > 0.0 { sorted[below] + between * (sorted[above] - sorted[below]) } else { sorted[below] }
 }
 
-/// The smallest value whose cumulative weight reaches τ %, in exact integers.
+/// Returns the smallest value whose cumulative weight reaches τ %, in exact integers.
 fn inverse_cdf(sorted: &[(f64, u64)], total: u64, tau: u8) -> f64 {
     let wanted = u128::from(total) * u128::from(tau);
     let mut cumulative = 0u128;
@@ -122,12 +125,12 @@ fn inverse_cdf(sorted: &[(f64, u64)], total: u64, tau: u8) -> f64 {
 pub struct OverSeeds {
     /// The mean.
     pub mean: f64,
-    /// The standard deviation of the sample (n − 1); one seed has none.
+    /// The standard deviation of the sample (n − 1), or zero for one seed.
     pub std: Option<f64>,
 }
 
 impl OverSeeds {
-    /// Over one value per seed; `None` without any.
+    /// Computes the spread over one value per seed. Returns `None` without values.
     pub fn new(values: &[f64]) -> Option<Self> {
         if values.is_empty() {
             return None;
@@ -160,7 +163,7 @@ pub struct FiguresOverSeeds {
 }
 
 impl FiguresOverSeeds {
-    /// Over the figures of each seed; `None` without any.
+    /// Computes the figures over all seeds. Returns `None` without seeds.
     pub fn new(seeds: &[Figures]) -> Option<Self> {
         let over =
             |figure: fn(&Figures) -> f64| OverSeeds::new(&seeds.iter().map(figure).collect::<Vec<_>>());

@@ -1,13 +1,13 @@
-//! Random numbers that depend on what they are for, and on nothing else.
+//! Random numbers that depend only on their purpose.
 //!
-//! Every draw comes from a ChaCha8 stream whose 256-bit key *is* the tuple
-//! (seed, purpose, round, device). A device's shuffle in round 7 is therefore the same on one thread
-//! or sixty-four, simulated or deployed, resumed or not: nobody has to hand a generator around.
+//! Every number comes from a ChaCha8 stream whose 256-bit key *is* the tuple (seed, purpose, round,
+//! device). Therefore a device's shuffle in round 7 is the same on one thread or sixty-four,
+//! simulated or deployed, resumed or not. No generator is passed around.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// What a stream is for. The discriminants are part of every result: never renumber them.
+/// The purpose of a stream. The discriminants are part of every result: never renumber them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {
@@ -17,9 +17,9 @@ pub enum Purpose {
     Cohort = 2,
     /// The order of a device's examples in its local update.
     LocalUpdate = 3,
-    /// Whether a device vanishes in a round.
+    /// Whether a device drops out in a round.
     DropOut = 4,
-    /// Whether a device can be reached in a round.
+    /// Whether a device is available in a round.
     Availability = 5,
     /// Synthetic federations.
     Synthesis = 6,
@@ -29,9 +29,9 @@ pub enum Purpose {
     SecureAggregation = 8,
     /// Resamples of the devices, for the interval of a difference.
     Bootstrap = 9,
-    /// What goes wrong with a device that misbehaves on purpose.
+    /// The faults of a device that misbehaves on purpose.
     Faults = 10,
-    /// For which track a device answers, where the tracks divide the cohort.
+    /// The track for which a device answers, if the tracks divide the cohort.
     Apart = 11,
 }
 
@@ -50,7 +50,7 @@ pub enum Purpose {
 pub struct Stream(ChaCha8Rng);
 
 impl Stream {
-    /// The stream of (seed, purpose, round, device).
+    /// Returns the stream of (seed, purpose, round, device).
     pub fn new(seed: u64, purpose: Purpose, round: u64, device: u64) -> Self {
         let mut key = [0; 32];
         for (bytes, part) in key.chunks_exact_mut(8).zip([seed, purpose as u64, round, device]) {
@@ -59,40 +59,41 @@ impl Stream {
         Self(ChaCha8Rng::from_seed(key))
     }
 
-    /// The stream of a secret key.
+    /// Returns the stream of a secret key.
     pub fn from_key(key: [u8; 32]) -> Self {
         Self(ChaCha8Rng::from_seed(key))
     }
 
-    /// 64 uniform bits.
+    /// Returns 64 uniform bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A uniform integer in `0..n`, without bias (Lemire's method). `n` must be positive.
+    /// Returns a uniform integer in `0..n` without bias (Lemire's method). `n` must be positive.
     pub fn below(&mut self, n: u64) -> u64 {
         debug_assert!(n > 0, "no integer lies below 0");
         loop {
             let product = u128::from(self.next_u64()) * u128::from(n);
             let low = product as u64;
-            // What is refused lies below 2^64 mod n < n: the division is hardly ever needed, and costs more than a draw.
+            // Rejected values are below 2^64 mod n < n. The division is rarely needed and costs
+            // more than a draw.
             if low >= n || low >= n.wrapping_neg() % n {
                 return (product >> 64) as u64;
             }
         }
     }
 
-    /// A uniform real in [0, 1) with 53 bits.
+    /// Returns a uniform real number in [0, 1) with 53 bits.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// A uniform real in [low, high).
+    /// Returns a uniform real number in [low, high).
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// A standard normal variable (Marsaglia's polar method).
+    /// Returns a standard normal variable (Marsaglia's polar method).
     pub fn normal(&mut self) -> f64 {
         loop {
             let (u, v) = (self.uniform(-1.0, 1.0), self.uniform(-1.0, 1.0));
@@ -103,7 +104,7 @@ impl Stream {
         }
     }
 
-    /// Shuffles in place (Fisher–Yates).
+    /// Shuffles a slice in place (Fisher–Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i as u64 + 1) as usize);
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_short_way_draws_what_the_division_says() {
-        // A third of the bits is refused at the first of these.
+        // The first of these rejects a third of the draws.
         for n in [3 << 62, u64::MAX, (1 << 40) + 1, 179, 1] {
             let (mut short, mut long) =
                 (Stream::new(1, Purpose::Synthesis, 0, n), Stream::new(1, Purpose::Synthesis, 0, n));

@@ -10,11 +10,11 @@
 //!
 //! θ is the mass of the tail that is *kept*: θ = 1 is the mean, θ → 0 the maximum.
 //!
-//! The weights given here need not sum to one: a device brings its number of examples, and every function
-//! divides by the total where the paper's α_k calls for it. Whole numbers are added exactly.
+//! The weights need not sum to one. The weight of a device is its number of examples, and every
+//! function normalises by the total if the paper's α_k requires it. Integers are added exactly.
 //!
-//! [`mixture`] holds the dual side, the mixtures P_θ; [`smooth`] the smoothing g_ν; [`private`] the
-//! quantile of losses that nobody may see one by one.
+//! [`mixture`] contains the dual, the mixtures P_θ. [`smooth`] contains the smoothing g_ν, and
+//! [`private`] the quantile of losses that are not revealed individually.
 //!
 //! ```
 //! use deltafl::superquantile::{Conformity, DeviceLoss, quantile, superquantile};
@@ -41,11 +41,11 @@ pub use conformity::{Conformity, OutsideUnitInterval};
 pub use device_loss::{DeviceLoss, InvalidDeviceLoss};
 pub use distribution::{Bounds, Histogram, LOSS_PERCENTILES, LossDistribution};
 
-/// The threshold η = Q(θ) that admits a device to the tail (Algorithm 2, line 5): the smallest loss F_j
-/// with P(F > F_j) ≤ θ.
+/// Returns the threshold η = Q(θ) for the tail (Algorithm 2, line 5): the smallest loss F_j with
+/// P(F > F_j) ≤ θ.
 ///
-/// At θ = 1 it is the smallest loss, which admits every device. O(m log m) for m devices. `None` when
-/// there are no devices.
+/// At θ = 1 it is the smallest loss, which admits every device. Takes O(m log m) for m devices.
+/// Returns `None` if there are no devices.
 pub fn quantile(theta: Conformity, losses: &[DeviceLoss]) -> Option<f64> {
     if theta == Conformity::FULL {
         return losses.iter().map(DeviceLoss::loss).min_by(f64::total_cmp);
@@ -63,45 +63,45 @@ pub fn quantile(theta: Conformity, losses: &[DeviceLoss]) -> Option<f64> {
     eta
 }
 
-/// F_θ = S(θ), the mean loss of the worst tail of mass θ (Property 2).
+/// Returns F_θ = S(θ), the mean loss of the worst tail of mass θ (Property 2).
 ///
-/// `None` when there are no devices.
+/// Returns `None` if there are no devices.
 pub fn superquantile(theta: Conformity, losses: &[DeviceLoss]) -> Option<f64> {
     quantile(theta, losses).map(|eta| objective(theta, eta, losses))
 }
 
-/// F̄_θ(η) = η + (1/θ) Σ_k α_k (F_k − η)₊, with the α_k normalised (eq. 2).
+/// Returns F̄_θ(η) = η + (1/θ) Σ_k α_k (F_k − η)₊ with normalised α_k (eq. 2).
 ///
-/// The sum is empty, and the value η, when there are no devices.
+/// Returns η if there are no devices.
 pub fn objective(theta: Conformity, eta: f64, losses: &[DeviceLoss]) -> f64 {
     let excess = sum(losses.iter().map(|d| d.weight() * (d.loss() - eta).max(0.0)));
     eta + ratio(excess, theta.get() * total_weight(losses))
 }
 
-/// The mass θ·Σα of the tail, in the unit of the weights.
+/// Returns the mass θ·Σα of the tail, in the unit of the weights.
 ///
-/// A conformity level such as 0.57 is no binary fraction, so that 0.57 · 100 comes out a hair below 57 and
-/// would turn away the 57th of a hundred equal devices. A product within the rounding of θ and of the
-/// multiplication from a whole number is that number.
+/// A conformity level such as 0.57 is not a binary fraction, so 0.57 · 100 is slightly below 57 and
+/// would exclude the 57th of a hundred equal devices. A product within rounding error of an integer
+/// is rounded to that integer.
 fn kept_mass(theta: Conformity, total: f64) -> f64 {
     let kept = theta.get() * total;
     let whole = kept.round();
     if (kept - whole).abs() <= 2.0 * f64::EPSILON * kept { whole } else { kept }
 }
 
-/// Σ_k α_k before normalisation.
+/// Returns Σ_k α_k before normalisation.
 fn total_weight(losses: &[DeviceLoss]) -> f64 {
     sum(losses.iter().map(DeviceLoss::weight))
 }
 
-/// The devices by falling loss; devices with equal losses keep their order.
+/// Returns the devices by decreasing loss. Devices with equal losses keep their order.
 fn worst_first(losses: &[DeviceLoss]) -> Vec<&DeviceLoss> {
     let mut sorted: Vec<&DeviceLoss> = losses.iter().collect();
     sorted.sort_by(|a, b| b.loss().total_cmp(&a.loss()));
     sorted
 }
 
-/// A compensated sum (Neumaier), whose error does not grow with the number of terms.
+/// A compensated sum (Neumaier) whose error does not grow with the number of terms.
 fn sum(terms: impl Iterator<Item = f64>) -> f64 {
     let mut total = 0.0_f64;
     let mut lost = 0.0;
@@ -110,11 +110,11 @@ fn sum(terms: impl Iterator<Item = f64>) -> f64 {
         lost += if total.abs() >= term.abs() { (total - next) + term } else { (term - next) + total };
         total = next;
     }
-    // An overflow leaves infinities in both parts, whose sum would be no number.
+    // An overflow leaves infinities in both parts, whose sum would be NaN.
     if total.is_finite() { total + lost } else { total }
 }
 
-/// `part / whole`, and 0 of nothing.
+/// Returns `part / whole`, or 0 if `whole` is 0.
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
@@ -133,7 +133,7 @@ pub(crate) mod tests {
         Conformity::try_from(value).unwrap()
     }
 
-    /// Losses with many ties, weights that are whole numbers.
+    /// Losses with many ties, and integer weights.
     pub(crate) fn cohort() -> impl Strategy<Value = Vec<DeviceLoss>> {
         let loss = prop_oneof![(-4..4_i32).prop_map(f64::from), -10.0..10.0];
         let device = (loss, 1..200_u32).prop_map(|(x, n)| DeviceLoss::new(x, f64::from(n)).unwrap());

@@ -83,7 +83,7 @@ fn device_processes_with_normalised_data_reproduce_the_bits_of_the_simulation() 
     workdir.printed("data import csv t.csv --device who --label y --out other");
     let refused = workdir.refusal(&format!("device --insecure --server {address} --data other"));
     assert!(
-        refused.contains("does not fit the federation") && refused.contains("the contract asks for Bytes"),
+        refused.contains("does not fit the federation") && refused.contains("the contract requires Bytes"),
         "{refused}"
     );
 
@@ -186,7 +186,7 @@ fn tables_with_some_of_the_categories_and_classes_train_like_one_table() {
     import("other.csv", &unknown, "other");
     let refused = workdir.refusal(&format!("device --insecure --server {address} --data other"));
     assert!(
-        refused.contains(r#"column "Ward name" has "Oncology", which the contract does not know"#),
+        refused.contains(r#"column "Ward name" has "Oncology", which is not in the contract"#),
         "{refused}"
     );
     let device = |(name, _)| {

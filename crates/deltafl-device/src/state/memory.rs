@@ -1,11 +1,11 @@
-//! What the training of a device keeps from round to round.
+//! The memory of a device's training between rounds.
 //!
 //! ```text
 //! memory/SEED-TRACK    round u64 · length u64, memory before · length u64, memory after · BLAKE3 of all before it
 //! ```
 //!
-//! A computation of a round may begin again after a kill. It then starts from the memory before that round. A later round
-//! starts from the memory after it.
+//! The computation of a round may restart after a crash. It then starts from the memory before that
+//! round. A later round starts from the memory after it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,15 +17,15 @@ use deltafl::question::RoundKey;
 
 use super::{StateError, io_error, replace};
 
-/// The memories of a device, on disk or for as long as the process lives.
+/// The memories of a device, on disk or in RAM.
 #[derive(Debug, Default)]
 pub(super) struct OwnMemory {
     folder: Option<PathBuf>,
-    /// By seed and track, as far as they were asked for.
+    /// The loaded memories by seed and track.
     tracks: HashMap<(u64, u32), Kept>,
 }
 
-/// What was remembered before and after the last round in which it changed.
+/// The memory before and after the last round that changed it.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Kept {
     round: u64,
@@ -34,7 +34,7 @@ struct Kept {
 }
 
 impl OwnMemory {
-    /// The memories in a folder, which is made if it is not there.
+    /// Opens the memories in a folder. Creates the folder if it does not exist.
     pub(super) fn open(path: &Path) -> Result<Self, StateError> {
         fs::create_dir_all(path).map_err(io_error(path))?;
         Ok(Self { folder: Some(path.to_owned()), tracks: HashMap::new() })
@@ -54,7 +54,7 @@ impl OwnMemory {
         Ok(if key.round > kept.round { &kept.after } else { &kept.before }.clone())
     }
 
-    /// Keeps what a round has changed, on disk when this returns.
+    /// Stores the changes of a round. They are on disk when this returns.
     pub(super) fn remember(
         &mut self,
         key: &RoundKey,

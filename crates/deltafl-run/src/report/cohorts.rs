@@ -46,24 +46,39 @@ struct Seed<'a> {
     versions: BTreeMap<u64, Vec<&'a CohortEvaluation>>,
 }
 
+/// The evaluations of each version by track, `None` for tracks without one.
+type Versions<'a> = BTreeMap<u64, Vec<Option<&'a CohortEvaluation>>>;
+
+impl<'a> Seed<'a> {
+    /// Keeps the versions for which every track was evaluated.
+    fn complete((seed, versions): (u64, Versions<'a>)) -> Self {
+        let complete = |(version, told): (u64, Vec<Option<&'a CohortEvaluation>>)| {
+            Some((version, told.into_iter().collect::<Option<_>>()?))
+        };
+        Self { seed, versions: versions.into_iter().filter_map(complete).collect() }
+    }
+}
+
 /// Returns the seeds in training order, with the versions for which every track was evaluated.
+///
+/// Tracks that take turns report a version in different rounds, in any order.
 fn by_seed(lines: &[RoundLine], tracks: usize) -> Vec<Seed<'_>> {
-    let mut seeds: Vec<Seed<'_>> = Vec::new();
+    let mut seeds: Vec<(u64, Versions<'_>)> = Vec::new();
     for record in lines.iter().map(|line| &line.record) {
-        if seeds.iter().all(|known| known.seed != record.seed) {
-            seeds.push(Seed { seed: record.seed, versions: BTreeMap::new() });
+        if seeds.iter().all(|(seed, _)| *seed != record.seed) {
+            seeds.push((record.seed, BTreeMap::new()));
         }
-        let Some(seed) = seeds.iter_mut().find(|known| known.seed == record.seed) else { continue };
+        let Some((_, versions)) = seeds.iter_mut().find(|(seed, _)| *seed == record.seed) else { continue };
         for told in &record.evaluations {
-            let known = seed.versions.entry(told.version).or_default();
+            let known = versions.entry(told.version).or_insert_with(|| vec![None; tracks]);
             // A version is evaluated once: by the last cohort of a run, or by the next cohort if
             // the run was extended.
-            if known.len() == record.track {
-                known.push(told);
+            if let Some(known @ None) = known.get_mut(record.track) {
+                *known = Some(told);
             }
         }
     }
-    seeds.iter_mut().for_each(|seed| seed.versions.retain(|_, told| told.len() == tracks));
+    let mut seeds: Vec<Seed<'_>> = seeds.into_iter().map(Seed::complete).collect();
     seeds.retain(|seed| !seed.versions.is_empty());
     seeds
 }
@@ -182,6 +197,8 @@ mod tests {
             (&[0][..], &[1, 2][..], false)
         );
         assert!(read(&one[..1], 2).is_none(), "only one of two tracks");
+        let reversed: Vec<RoundLine> = lines(1, 4, &[0.4]).into_iter().rev().collect();
+        assert_eq!(read(&reversed, 2).unwrap().rounds, [4], "tracks that take turns report in any order");
         assert!(read(&[], 2).is_none());
     }
 }

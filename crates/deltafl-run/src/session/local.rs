@@ -16,8 +16,9 @@ use deltafl::trainer::LocalTrainer;
 use deltafl::training::{Plan, State, train};
 use deltafl_data::experiment::Experiment;
 use deltafl_data::run_folder::RunFolder;
+use deltafl_data::seeds::Seeds;
 
-use super::{Ended, Recorder, RunError, RunOptions, Seeds, Stopped, exchange, write_classes};
+use super::{Ended, Recorder, RunError, RunOptions, Stopped, exchange, write_classes};
 use crate::backend::Backend;
 use crate::listener::Listener;
 

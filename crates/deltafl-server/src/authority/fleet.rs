@@ -1,4 +1,4 @@
-//! Many devices in one file: what `deltafl swarm` plays.
+//! Many devices in one file, for `deltafl swarm`.
 
 use std::path::Path;
 
@@ -47,7 +47,7 @@ impl Drop for RosterEntry {
 }
 
 impl Fleet {
-    /// Issues `count` devices with the numbers from `first` on, called `device-00000` and so forth.
+    /// Issues `count` devices numbered from `first`, named `device-00000` and so on.
     pub fn issue(authority: &Authority, first: u32, count: u32, days: u32) -> Result<Self, IdentityError> {
         let issue = |number: u32| {
             let name = DeviceName::try_from(format!("device-{number:05}")).expect("letters and digits");
@@ -56,7 +56,7 @@ impl Fleet {
         Ok(Self { devices: (first..first.saturating_add(count)).map(issue).collect::<Result<_, _>>()? })
     }
 
-    /// Writes the devices into a new file for its owner's eyes only.
+    /// Writes the devices to a new file that only its owner can read.
     pub fn write(&self, path: &Path) -> Result<(), IdentityError> {
         let Some(first) = self.devices.first() else {
             return Err(folder::malformed(path, "device"));
@@ -74,11 +74,11 @@ impl Fleet {
             authority_key: first.authority_key(),
             devices: self.devices.iter().map(entry).collect(),
         };
-        let json = Zeroizing::new(serde_json::to_vec(&file).expect("text and numbers are JSON"));
+        let json = Zeroizing::new(serde_json::to_vec(&file).expect("text and numbers serialise to JSON"));
         folder::write_secret(path, &json)
     }
 
-    /// Reads the devices of a file.
+    /// Reads the devices from a file.
     pub fn read(path: &Path) -> Result<Self, IdentityError> {
         let text = folder::read_secret(path)?;
         let refused = || folder::malformed(path, "fleet of devices");

@@ -1,4 +1,4 @@
-//! Open mode: devices that agreed to it tell their losses one by one.
+//! Open mode: devices that agreed to it send their individual losses.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::hub::{Address, Event, Outbound, Purpose, Status, What};
 use crate::refusal::Refusal;
 
 impl Remote {
-    /// F_k(w) of each cohort device that tells, per track, in the order of the cohort.
+    /// Returns F_k(w) of each answering device, per track, in cohort order.
     pub(super) fn open_losses(&mut self, round: &Round<'_>, tracks: &[&Params]) -> Vec<Vec<DeviceLoss>> {
         self.asked += 1;
         self.line.hub.blobs.keep_params(tracks.iter().copied());

@@ -1,4 +1,4 @@
-//! FedAdam: the server takes the mean update for a gradient and steps by Adam (Reddi et al., 2021).
+//! FedAdam: the server uses the mean update as a gradient for an Adam step (Reddi et al., 2021).
 //!
 //! ```text
 //! Δ_t     = Σ α_k (w_k − w_t) / Σ α_k
@@ -7,8 +7,9 @@
 //! w_{t+1} = w_t + η m_t / (√v_t + τ)
 //! ```
 //!
-//! As published there is no correction of the bias of the first rounds; m₀ = 0 and v₀ = τ². The moments are remembered as
-//! `adam.m` and `adam.v`, and so they are in every checkpoint.
+//! As published, there is no bias correction in the first rounds, with m₀ = 0 and v₀ = τ². The
+//! track's memory contains the moments as `adam.m` and `adam.v`, so they are part of every
+//! checkpoint.
 
 use super::{Algorithm, AlgorithmParts};
 use crate::memory::AlgorithmState;
@@ -66,7 +67,7 @@ const fn real(
     }
 }
 
-/// Adam's step, on the server.
+/// The Adam step on the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Adam {
     rate: f64,

@@ -1,11 +1,12 @@
-//! FedProx: a device is held near the model that it was sent (Li et al., 2020).
+//! FedProx: a proximal term limits the distance of a device from the received model (Li et al.,
+//! 2020).
 //!
 //! ```text
 //! w_k = LocalUpdate of  f_k(w) + (μ/2)‖w − w_t‖²
 //! ```
 //!
-//! Every device of the cohort counts, and the server averages as FedAvg does: the local step is all that differs. μ = 0 is
-//! FedAvg, bit for bit.
+//! Every device of the cohort counts, and the server averages as in FedAvg. Only the local step
+//! differs. μ = 0 equals FedAvg to the bit.
 
 use super::{Algorithm, AlgorithmParts};
 use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};

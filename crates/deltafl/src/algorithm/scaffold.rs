@@ -1,4 +1,5 @@
-//! SCAFFOLD: control variates take out what a device's data pulls away from the population (Karimireddy et al., 2020, option II).
+//! SCAFFOLD: control variates correct the drift of a device's data from the population (Karimireddy
+//! et al., 2020, option II).
 //!
 //! ```text
 //! device k:   w ← w − γ (∇f_k(w; ξ) − c_k + c)                       K steps from w_t
@@ -7,8 +8,8 @@
 //!             c ← c + |S_t| / N · mean of (c_k⁺ − c_k)
 //! ```
 //!
-//! c_k stays with its device: in its memory, on its own disk in a deployment. Means are weighted as the devices are, and are
-//! the paper's with `weights = "uniform"`.
+//! c_k stays on its device: in its memory, and in a deployment on its disk. Means use the weights
+//! of the devices, and equal those of the paper with `weights = "uniform"`.
 
 use super::{Algorithm, AlgorithmParts};
 use crate::memory::AlgorithmState;
@@ -40,7 +41,7 @@ pub static SCAFFOLD: Algorithm = Algorithm {
     corrections: &[&CONTROL_VARIATE],
 };
 
-/// The name of c in the track's memory, and of c_k in the device's.
+/// The name of c in the track's memory and of c_k in the device's memory.
 const CONTROL: &str = "control";
 
 /// c − c_k is added to every gradient.
@@ -122,7 +123,7 @@ mod tests {
         };
         let mut changes = [0.0; 2];
         (CONTROL_VARIATE.finish)(&trained, &mut own, &mut changes);
-        // (w_t − w_k) / (K γ) is (2, −1); less c that is (1.5, 0).
+        // (w_t − w_k) / (K γ) is (2, −1). Minus c this is (1.5, 0).
         assert_eq!(changes, [1.5, 0.0]);
         assert_eq!(own.vector(CONTROL).unwrap().as_slice(), [1.5, 0.0]);
         (CONTROL_VARIATE.drift)(&sent, &own, &mut drift);
@@ -144,7 +145,7 @@ mod tests {
         let moved =
             Control { rate: 0.5 }.apply(&ServerStepInput { params: &params, devices: 10 }, &sum, &mut memory);
         assert_eq!(moved.unwrap().as_slice(), [2.0]);
-        // The mean change is 2, of 2 devices in 10.
+        // The mean change is 2, from 2 of 10 devices.
         assert_eq!(memory.vector(CONTROL).unwrap().as_slice(), [0.4]);
     }
 }

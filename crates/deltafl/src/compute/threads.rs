@@ -1,8 +1,8 @@
 //! The CPUs of this process.
 //!
-//! A step of SGD is too small to split, so threads share devices, never a step. Tasks are taken from a common counter,
-//! largest first; sums are integers and a device's loss is a sum of fixed blocks in order, so who computes what leaves no
-//! trace in the bits.
+//! A step of SGD is too small to split, so threads share devices, never a step. Threads take tasks
+//! from a shared counter, largest first. Sums are integers, and a device's loss is a sum of fixed
+//! blocks in a fixed order. The assignment of tasks to threads therefore does not affect the bits.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -21,7 +21,7 @@ use crate::question::RoundKey;
 use crate::task::Task;
 use crate::trainer::{LocalTask, LocalTrainer, TrainerError, Worker};
 
-/// Threads of this process, each with memory to train in.
+/// Threads of this process, each with its own training memory.
 pub struct Threads<'a> {
     federation: &'a Federation,
     task: Task,
@@ -50,8 +50,8 @@ impl<'a> Threads<'a> {
         Ok(Self { federation, task: trainer.task(), pool, workers })
     }
 
-    /// Lets every thread take tasks from `0..tasks` until none is left; returns a state per thread. A task
-    /// notes the device (federation index) that it works on, to be named if it fails.
+    /// Runs the tasks `0..tasks` on all threads, and returns one state per thread. A task records
+    /// its device (federation index), which an error then names.
     fn share<S: Send>(
         &self,
         tasks: usize,
@@ -69,7 +69,7 @@ impl<'a> Threads<'a> {
                 if i >= tasks {
                     return Ok(state);
                 }
-                // What a panic leaves half done is thrown away with the run.
+                // State that a panic leaves incomplete is discarded with the run.
                 let done = catch_unwind(AssertUnwindSafe(|| task(i, &at, &mut **worker, &mut state)));
                 if let Err(problem) = done.unwrap_or_else(|panic| Err(said(&*panic).into())) {
                     next.store(tasks, Ordering::Relaxed);
@@ -78,7 +78,8 @@ impl<'a> Threads<'a> {
                 }
             }
         };
-        // A lone worker needs no thread of its own: waking it would cost more than a small round.
+        // A single worker runs on the calling thread. Waking another would cost more than a small
+        // round.
         match self.workers.len() {
             1 => work(0).map(|state| vec![state]),
             _ => self.pool.broadcast(|thread| work(thread.index())).into_iter().collect(),
@@ -86,11 +87,11 @@ impl<'a> Threads<'a> {
     }
 }
 
-/// The words of a panic.
+/// Returns the panic message.
 fn said(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<&str>().copied();
     let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    said.unwrap_or("a panic without words").to_owned()
+    said.unwrap_or("panic without a message").to_owned()
 }
 
 impl Compute for Threads<'_> {
@@ -102,16 +103,16 @@ impl Compute for Threads<'_> {
         self.task
     }
 
-    /// Brings near all that the devices will need. In a large federation they lie far apart, and each would be waited
-    /// for in turn. What leads to an address is asked for first, for all of them.
+    /// Prefetches the devices' rows. In a large federation they are far apart in memory, and each
+    /// would cause a cache miss. The pointers are prefetched first, for all devices.
     fn prefetch(&mut self, devices: &[FederationIndex]) {
         devices.iter().for_each(|&device| self.federation.prefetch_row(device));
         devices.iter().for_each(|&device| self.federation.prefetch(device));
     }
 
     fn scores(&mut self, blocks: &[Block], params: &[&Params]) -> Result<Vec<Vec<Score>>, ComputeError> {
-        // Task t is block t % blocks at params t / blocks: a thread reloads w rarely. Several blocks per turn when there
-        // are many, so that a turn outweighs loading w.
+        // Task t is block t % blocks at params t / blocks, so that a thread rarely reloads w. With
+        // many blocks a turn takes several, so that its cost exceeds that of loading w.
         let tasks = blocks.len() * params.len();
         let turn = tasks.div_ceil(self.workers.len() * 64).clamp(1, 64);
         let turns: Vec<_> = (0..tasks).step_by(turn).map(|t| t..(t + turn).min(tasks)).collect();

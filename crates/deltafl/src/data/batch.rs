@@ -1,4 +1,4 @@
-//! Mini-batches: examples gathered into contiguous memory, normalised on the way.
+//! Mini-batches: examples gathered into contiguous memory and normalised.
 
 use super::{DeviceInputs, DeviceTargets, Examples};
 use crate::kernel::Aligned;
@@ -17,7 +17,7 @@ pub struct BatchBuffer {
 }
 
 impl BatchBuffer {
-    /// Fills the buffer with the examples of these indices and lends it as a batch.
+    /// Fills the buffer with the examples of these indices and returns it as a batch.
     pub fn gather<'b>(
         &'b mut self,
         examples: &Examples<'_>,
@@ -29,7 +29,8 @@ impl BatchBuffer {
                 self.values.clear();
                 self.values.extend(indices.clone().map(|i| values[i]));
             }
-            // As `label` does, with one look at the kind of targets for the whole batch: small models notice.
+            // As in `label`, but the kind of targets is matched once per batch, which matters for
+            // small models.
             DeviceTargets::Few(labels) => {
                 let highest = examples.classes.saturating_sub(1) as u32;
                 self.labels.clear();
@@ -80,7 +81,7 @@ impl BatchBuffer {
         self.batch()
     }
 
-    /// Memory for so many rows of dense features.
+    /// Returns memory for this many rows of dense features.
     fn rows(&mut self, count: usize, dim: usize) -> &mut [f32] {
         self.is_dense = true;
         self.dense.resize(count * dim);
@@ -95,10 +96,10 @@ impl BatchBuffer {
     }
 }
 
-// What is done per feature stands in functions of its own that are compiled here: `gather` is generic, and a crate that
-// instantiates it may be built without optimisation, as those around this one are in tests.
+// Per-feature work is in separate non-generic functions, so that it is compiled with optimisation.
+// `gather` is generic, and a crate that instantiates it may be built without optimisation.
 
-/// Grey levels as features from 0 to 1.
+/// Converts grey levels to features from 0 to 1.
 #[inline(never)]
 fn unit_interval(row: &[u8], out: &mut [f32]) {
     out.iter_mut().zip(row).for_each(|(o, &v)| *o = f32::from(v) * (1.0 / 255.0));

@@ -38,17 +38,17 @@ enum Column {
 }
 
 impl FederationBuilder {
-    /// An empty federation.
+    /// Creates an empty federation.
     pub fn new(name: &str, kind: InputKind, classes: usize) -> Self {
         Self::with_target(name, kind, TargetKind::Classes(classes))
     }
 
-    /// An empty federation whose targets are real numbers.
+    /// Creates an empty federation with real-valued targets.
     pub fn of_values(name: &str, kind: InputKind) -> Self {
         Self::with_target(name, kind, TargetKind::Values)
     }
 
-    /// An empty federation of these targets.
+    /// Creates an empty federation with this kind of target.
     pub fn with_target(name: &str, kind: InputKind, target: TargetKind) -> Self {
         let inputs = match kind {
             InputKind::Bytes { .. } => Column::Bytes(Vec::new()),
@@ -75,31 +75,35 @@ impl FederationBuilder {
         }
     }
 
-    /// The names of the classes, in the order of their numbers.
+    /// Sets the names of the classes, in the order of their numbers.
     pub fn class_names(&mut self, names: Vec<String>) -> &mut Self {
         self.class_names = names;
         self
     }
 
-    /// The frozen word vectors of the vocabulary.
+    /// Sets the frozen word vectors of the vocabulary.
     pub fn vectors(&mut self, vectors: WordVectors) -> &mut Self {
         self.vectors = Some(vectors);
         self
     }
 
-    /// The words of the vocabulary; word 0 is empty.
+    /// Sets the words of the vocabulary. Word 0 is empty.
     pub fn words(&mut self, words: Vec<String>) -> &mut Self {
         self.words = Some(words);
         self
     }
 
-    /// The symbols of the alphabet, in the order of their codes.
+    /// Sets the symbols of the alphabet, in the order of their codes.
     pub fn symbols(&mut self, symbols: &str) -> &mut Self {
         self.symbols = Some(symbols.to_owned());
         self
     }
 
-    /// Adds a device; the federation is unchanged when it is refused.
+    /// Adds a device.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the device is invalid. The federation is then unchanged.
     pub fn push<'a>(
         &mut self,
         id: &str,
@@ -131,12 +135,12 @@ impl FederationBuilder {
         Ok(())
     }
 
-    /// Whether no device was added yet.
+    /// Returns true if no device has been added.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// The federation.
+    /// Returns the federation.
     pub fn build(self) -> Federation {
         let mut federation = Federation {
             name: self.name,

@@ -1,9 +1,9 @@
-//! What a device must be to join a federation.
+//! Validation of the devices of a federation.
 
 use super::{InputKind, TargetKind};
 use crate::task::Targets;
 
-/// The inputs of one device, of the kind the federation holds.
+/// The inputs of one device, of the kind of the federation.
 #[derive(Clone, Copy, Debug)]
 pub enum DeviceExamples<'a> {
     /// Grey levels, `count × dim`.
@@ -12,27 +12,27 @@ pub enum DeviceExamples<'a> {
     Dense(&'a [f32]),
     /// Words, `count × len`.
     Tokens(&'a [u32]),
-    /// The device's text, a symbol per byte: `count + len` of them, and no labels.
+    /// The device's text, a symbol per byte: `count + len` symbols, and no labels.
     Text(&'a [u8]),
 }
 
-/// Why a device cannot join a federation.
+/// The reason why a device cannot be added to a federation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidDevice {
-    /// No examples.
+    /// The device has no examples.
     #[error("device {id:?} has no examples")]
     Empty {
         /// The device.
         id: String,
     },
-    /// The identity is taken.
+    /// The identity is already used.
     #[error("device {id:?} occurs twice")]
     Duplicate {
         /// The device.
         id: String,
     },
-    /// The inputs do not fit the labels or the kind of the federation.
+    /// The inputs do not match the labels or the kind of the federation.
     #[error("device {id:?} has {got} input values where {expected} were expected")]
     Shape {
         /// The device.
@@ -42,13 +42,13 @@ pub enum InvalidDevice {
         /// Values found.
         got: usize,
     },
-    /// The inputs are of another kind.
+    /// The inputs are of a different kind.
     #[error("device {id:?} has inputs of another kind than the federation")]
     Kind {
         /// The device.
         id: String,
     },
-    /// A label out of range.
+    /// A label is out of range.
     #[error("device {id:?}, example {example}: label {label} is not below the number of classes, {classes}")]
     Label {
         /// The device.
@@ -60,13 +60,13 @@ pub enum InvalidDevice {
         /// Number of classes.
         classes: usize,
     },
-    /// Classes where the federation has real numbers, or the other way round.
+    /// The targets are classes and the federation has real-valued targets, or vice versa.
     #[error("device {id:?} has targets of another kind than the federation")]
     Targets {
         /// The device.
         id: String,
     },
-    /// A number to predict that is not finite.
+    /// A real-valued target is not finite.
     #[error("device {id:?}, example {example}: the number to predict is not finite")]
     Value {
         /// The device.
@@ -74,7 +74,7 @@ pub enum InvalidDevice {
         /// Index of the example.
         example: usize,
     },
-    /// A token or symbol out of range.
+    /// A token or symbol is out of range.
     #[error("device {id:?}, example {example}: token {token} is not below {vocabulary}")]
     Token {
         /// The device.
@@ -86,7 +86,7 @@ pub enum InvalidDevice {
         /// Size of the vocabulary or the alphabet.
         vocabulary: usize,
     },
-    /// A feature that is not finite.
+    /// A feature is not finite.
     #[error("device {id:?}, example {example}: feature {feature} is not finite")]
     NonFinite {
         /// The device.
@@ -98,17 +98,17 @@ pub enum InvalidDevice {
     },
 }
 
-/// What every device of a federation has in common.
+/// The properties shared by all devices of a federation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The kind and shape of an input.
     pub kind: InputKind,
-    /// What is to be predicted.
+    /// The kind of target.
     pub targets: TargetKind,
 }
 
 impl Shape {
-    /// The number of examples, when inputs and targets are what the federation holds.
+    /// Returns the number of examples, if inputs and targets match the federation.
     pub fn count(
         self,
         id: &str,

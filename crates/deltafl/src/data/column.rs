@@ -1,5 +1,5 @@
-//! Columns of numbers and of text that are cheap to clone and lie anywhere: in a vector, or in memory that somebody
-//! lends, such as a mapped file.
+//! Columns of numbers and text that are cheap to clone and may be in a vector or in borrowed
+//! memory, such as a mapped file.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
-/// The numbers that a column can hold: any bit pattern is one of them.
+/// The number types of a column. Every bit pattern is valid.
 pub trait Number: bytemuck::Pod + Send + Sync + PartialEq + fmt::Debug {}
 
 impl Number for u8 {}
@@ -26,19 +26,19 @@ impl Number for f32 {}
 /// assert_eq!((column[1], lent.len()), (2.0, 9));
 /// ```
 pub struct Column<T> {
-    /// Aligned for `T` and a multiple of its size: it was a slice of `T`.
+    /// Aligned for `T`, and a multiple of its size, because it was a slice of `T`.
     bytes: Bytes,
     of: PhantomData<T>,
 }
 
 impl<T: Number> Column<T> {
-    /// The numbers that an owner lends, without a copy.
+    /// Returns a column over an owner's numbers, without a copy.
     pub fn lent(owner: impl AsRef<[T]> + Send + Sync + 'static) -> Self {
         Self { bytes: Bytes::from_owner(Lent { owner, of: PhantomData }), of: PhantomData }
     }
 }
 
-/// An owner of numbers, as an owner of their bytes.
+/// An owner of numbers as an owner of their bytes.
 struct Lent<O, T> {
     owner: O,
     of: PhantomData<T>,
@@ -54,7 +54,7 @@ impl<T: Number> Deref for Column<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // An empty vector of bytes may lie anywhere.
+        // An empty vector of bytes may have any address.
         if self.bytes.is_empty() { &[] } else { bytemuck::cast_slice(&self.bytes) }
     }
 }
@@ -95,24 +95,24 @@ impl<T: Number> fmt::Debug for Column<T> {
     }
 }
 
-/// A column of strings: where each ends, and the bytes of all.
+/// A column of strings: the end of each string, and the bytes of all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TextColumn {
-    /// One more than there are strings, or none; each at least the one before it.
+    /// One more than there are strings, or none. Offsets never decrease.
     offsets: Column<i32>,
     bytes: Column<u8>,
 }
 
-/// A row that is no string in UTF-8, or whose bytes lie outside the column.
+/// A row that is not valid UTF-8, or whose bytes are outside the column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("row {row} is not a string in UTF-8")]
 pub struct InvalidText {
-    /// The first bad row.
+    /// The first invalid row.
     pub row: usize,
 }
 
 impl TextColumn {
-    /// The strings between these offsets, checked: O(bytes).
+    /// Creates a column of the strings between these offsets and checks them. O(bytes).
     pub fn new(offsets: Column<i32>, bytes: Column<u8>) -> Result<Self, InvalidText> {
         let column = Self { offsets, bytes };
         if column.is_valid() { Ok(column) } else { Err(InvalidText { row: column.first_invalid() }) }
@@ -121,7 +121,7 @@ impl TextColumn {
     fn is_valid(&self) -> bool {
         let offsets = &self.offsets[..];
         let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { return true };
-        // Without an early exit the check is a few instructions per row.
+        // Without an early exit, the check takes a few instructions per row.
         let ordered = offsets.windows(2).fold(first >= 0, |ok, pair| ok & (pair[0] <= pair[1]));
         if !ordered || last as usize > self.bytes.len() {
             return false;
@@ -139,34 +139,35 @@ impl TextColumn {
         (0..self.len()).find(|&row| !valid(row)).unwrap_or_default()
     }
 
-    /// Number of strings.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Whether there is no string.
+    /// Returns true if there are no strings.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The string of a row.
+    /// Returns the string of a row.
     pub fn value(&self, row: usize) -> &str {
-        // They were checked when the column was made: only a mapped file that somebody changed since holds others.
+        // They were checked at creation. Only a mapped file that was changed afterwards contains
+        // others.
         std::str::from_utf8(self.value_bytes(row)).unwrap_or_default()
     }
 
-    /// The bytes of a row.
+    /// Returns the bytes of a row.
     pub(crate) fn value_bytes(&self, row: usize) -> &[u8] {
         let (start, end) = (self.offsets[row] as usize, self.offsets[row + 1] as usize);
         self.bytes.get(start..end).unwrap_or_default()
     }
 
-    /// Where the row lies in the column of offsets.
+    /// Returns the range of the row in the column of offsets.
     pub(crate) fn offset(&self, row: usize) -> &[i32] {
         &self.offsets[row..=row]
     }
 
-    /// The strings, in order.
+    /// Returns the strings in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
         (0..self.len()).map(|row| self.value(row))
     }

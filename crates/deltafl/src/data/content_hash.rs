@@ -1,12 +1,12 @@
 //! BLAKE3 of a federation's contents.
 //!
-//! A hash of hashes, one per column, so that a writer that streams the columns and a federation that lies in
-//! memory agree. What devices hold is hashed in their order and not where it lies: a federation from which
-//! devices were dropped has the hash of its compact copy.
+//! A hash of hashes, one per column, so that a streaming writer and a federation in memory agree.
+//! The data of devices is hashed in the order of the devices, independent of its position.
+//! Therefore a federation without some devices has the hash of its compact copy.
 
 use super::{Federation, InputColumn, InputKind, TargetKind, WordVectors};
 
-/// The hash of a federation under way.
+/// An incremental hash of a federation.
 #[derive(Debug, Default)]
 pub struct ContentHash {
     ids: blake3::Hasher,
@@ -25,12 +25,12 @@ impl ContentHash {
         self.count.update(&count.to_le_bytes());
     }
 
-    /// Adds inputs, as they lie in memory.
+    /// Adds inputs in their memory layout.
     pub fn inputs(&mut self, bytes: &[u8]) {
         self.inputs.update(bytes);
     }
 
-    /// Adds targets, as they are stored.
+    /// Adds targets in their stored form.
     pub fn targets(&mut self, bytes: &[u8]) {
         self.labels.update(bytes);
     }
@@ -43,7 +43,7 @@ impl ContentHash {
         self.words.update(bytemuck::cast_slice(vectors));
     }
 
-    /// In hexadecimal.
+    /// Returns the hash in hexadecimal.
     pub fn finish(&self, kind: InputKind, targets: TargetKind) -> String {
         let mut hasher = blake3::Hasher::new();
         let targets = match targets {
@@ -59,7 +59,7 @@ impl ContentHash {
 }
 
 impl Federation {
-    /// BLAKE3 over the kind, the device table and the columns: reads everything.
+    /// Computes BLAKE3 over the kind, the device table and the columns. Reads everything.
     pub(crate) fn content_hash(&self) -> String {
         let mut hash = ContentHash::default();
         for k in self.devices() {
@@ -75,14 +75,14 @@ impl Federation {
         hash.finish(self.kind, self.target)
     }
 
-    /// A word per vector; the empty word where none is known.
+    /// Returns a word per vector, or the empty word if unknown.
     pub fn word_list(&self, vectors: &WordVectors) -> impl Iterator<Item = &str> + Clone {
         let known = |i: usize| self.words.as_ref().filter(|words| i < words.len());
         let rows = vectors.values.len() / vectors.dim.max(1);
         (0..rows).map(move |i| known(i).map_or("", |words| words.value(i)))
     }
 
-    /// The stretches of the columns that the devices cover, in their order, as long as they come.
+    /// Returns the contiguous ranges of the columns that the devices cover, in their order.
     fn runs(&self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for k in 0..self.len() {
@@ -106,7 +106,7 @@ impl Federation {
     }
 }
 
-/// Bytes of the inputs and entries of the labels.
+/// Returns the bytes of the inputs and the entries of the labels.
 struct Run {
     inputs: std::ops::Range<usize>,
     labels: std::ops::Range<usize>,
@@ -119,7 +119,7 @@ impl Run {
 }
 
 impl InputColumn {
-    /// The bytes of the column, as they lie in memory.
+    /// Returns the bytes of the column in memory.
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(values) | Self::Text(values) => values,

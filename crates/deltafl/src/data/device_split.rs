@@ -1,51 +1,52 @@
 //! The split of devices into train, validation and test.
 //!
-//! The paper splits *devices*, not examples: half of them train, the other half is never seen in training. LEAF's
-//! rule keeps a device when it has *more* than so many examples.
+//! The paper splits *devices*, not examples: half of them train, and the other half is never used
+//! in training. LEAF keeps a device if it has *more* than a given number of examples.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Column, DeviceTable, Federation, Split};
 use crate::stream::{Purpose, Stream};
 
-/// How to split the devices of a federation.
+/// The parameters of splitting the devices of a federation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceSplit {
-    /// The fraction of devices that train; rounded down to whole devices.
+    /// The fraction of devices that train, rounded down to whole devices.
     pub train: f64,
-    /// The fraction of the train devices held out for validation; rounded down.
+    /// The fraction of the train devices held out for validation, rounded down.
     pub validation: f64,
     /// The data seed.
     pub seed: u64,
-    /// A device is kept when it has more examples than this.
+    /// A device is kept if it has more examples than this.
     pub min_examples: u64,
-    /// The fraction of these devices that is kept, drawn at random by the data seed; rounded down. The paper keeps half
-    /// of EMNIST's writers.
+    /// The fraction of these devices that is kept, drawn at random with the data seed and rounded
+    /// down. The paper keeps half of EMNIST's writers.
     #[serde(skip_serializing_if = "is_everyone")]
     pub sample: f64,
 }
 
-/// The fraction that leaves nobody out.
+/// The fraction that keeps all devices.
 const EVERYONE: f64 = 1.0;
 
-/// Whether a fraction leaves nobody out: then files and hashes are those of a split without a sample.
+/// Returns true if a fraction keeps all devices. Files and hashes are then those of a split without
+/// a sample.
 fn is_everyone(sample: &f64) -> bool {
     *sample >= EVERYONE
 }
 
 impl Default for DeviceSplit {
-    /// The paper's: half of the devices train.
+    /// The default of the paper: half of the devices train.
     fn default() -> Self {
         Self { train: 0.5, validation: 0.0, seed: 1, min_examples: 0, sample: EVERYONE }
     }
 }
 
-/// Why devices cannot be split so.
+/// An error from splitting devices.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSplit {
-    /// A fraction that is none.
+    /// A fraction is outside its range.
     #[error("the fraction `{name}` must be in [0, 1], got {got}")]
     Fraction {
         /// `train`, `validation` or `sample`.
@@ -53,19 +54,19 @@ pub enum InvalidSplit {
         /// Its value.
         got: f64,
     },
-    /// A device that the federation does not have.
+    /// The federation has no such device.
     #[error("there is no device {id:?} in the federation")]
     Unknown {
         /// Its identity.
         id: String,
     },
-    /// A device in two lists.
+    /// A device is in two lists.
     #[error("device {id:?} is listed twice")]
     Twice {
         /// Its identity.
         id: String,
     },
-    /// A device whose examples are split already.
+    /// The examples of a device are already split.
     #[error(
         "the examples of device {id:?} are split already: it stands in two splits, and cannot be split once more"
     )]
@@ -73,7 +74,7 @@ pub enum InvalidSplit {
         /// Its identity.
         id: String,
     },
-    /// Nobody left.
+    /// No device has enough examples.
     #[error("no device has more than {min_examples} examples; the largest has {largest}")]
     NoDevices {
         /// The bound.
@@ -81,7 +82,7 @@ pub enum InvalidSplit {
         /// Examples of the largest device.
         largest: u64,
     },
-    /// A sample of nobody.
+    /// The sample contains no device.
     #[error("a fraction of {sample} of {devices} devices is less than one device")]
     EmptySample {
         /// The fraction.
@@ -92,10 +93,10 @@ pub enum InvalidSplit {
 }
 
 impl Federation {
-    /// The same federation with its devices split anew; small devices are left out.
+    /// Returns the same federation with its devices split again and without small devices.
     ///
-    /// The examples stay where they are. The hash is derived from that of the federation and the split,
-    /// without reading the examples again.
+    /// The examples are not copied. The hash is derived from those of the federation and of the
+    /// split, without reading the examples.
     ///
     /// ```
     /// use deltafl::data::{DeviceExamples, DeviceSplit, FederationBuilder, InputKind, Split};
@@ -124,7 +125,7 @@ impl Federation {
 }
 
 impl DeviceSplit {
-    /// The devices to keep among those with these numbers of examples, and the split of each.
+    /// Returns the devices to keep, given their numbers of examples, and the split of each.
     pub fn draw(&self, counts: &[u64]) -> Result<(Vec<usize>, Vec<Split>), InvalidSplit> {
         for (name, got) in [("train", self.train), ("validation", self.validation), ("sample", self.sample)] {
             if !(0.0..=1.0).contains(&got) {
@@ -141,7 +142,7 @@ impl DeviceSplit {
         Ok((kept, splits))
     }
 
-    /// The devices of the sample, in their order.
+    /// Returns the devices of the sample in their order.
     fn sampled(&self, mut devices: Vec<usize>) -> Result<Vec<usize>, InvalidSplit> {
         if is_everyone(&self.sample) {
             return Ok(devices);
@@ -150,14 +151,14 @@ impl DeviceSplit {
         if wanted == 0 {
             return Err(InvalidSplit::EmptySample { sample: self.sample, devices: devices.len() });
         }
-        // The split itself draws from the stream of round 0.
+        // The split itself uses the stream of round 0.
         Stream::new(self.seed, Purpose::Split, 1, 0).shuffle(&mut devices);
         devices.truncate(wanted);
         devices.sort_unstable();
         Ok(devices)
     }
 
-    /// The split of each of `n` devices.
+    /// Returns the split of each of `n` devices.
     fn splits(&self, n: usize) -> Vec<Split> {
         let mut order: Vec<usize> = (0..n).collect();
         Stream::new(self.seed, Purpose::Split, 0, 0).shuffle(&mut order);

@@ -1,38 +1,40 @@
-//! A fixed sample of the devices that is evaluated in place of all of them.
+//! A fixed sample of the devices that is evaluated instead of all of them.
 //!
-//! Evaluating every device of a large federation can take longer than training it. The sample is the same in every
-//! evaluation of every run on these devices, so that curves and tracks can be compared; what it leaves open is a standard
-//! error ([`metrics::standard_errors`](crate::metrics::standard_errors)).
+//! Evaluating every device of a large federation can take longer than training it. The sample is
+//! the same in every evaluation of every run on these devices, so that curves and tracks can be
+//! compared. Its uncertainty is reported as a standard error
+//! ([`metrics::standard_errors`](crate::metrics::standard_errors)).
 
 use std::num::NonZeroUsize;
 
 use super::{Federation, FederationIndex, Split};
 use crate::stream::{Purpose, Stream};
 
-/// The seed of the sample: it belongs to no run.
+/// The seed of the sample, independent of any run.
 const SEED: u64 = 1;
 
 impl Federation {
-    /// The same federation, of which at most so many devices of each split are evaluated; all of them for `None`.
+    /// Returns the same federation, with at most this many evaluated devices per split, or all for
+    /// `None`.
     #[must_use]
     pub fn evaluating(mut self, devices: Option<NonZeroUsize>) -> Self {
         self.evaluation_sample = devices;
         self
     }
 
-    /// Whether fewer devices are evaluated than there are.
+    /// Returns true if not all devices are evaluated.
     pub fn evaluates_a_sample(&self) -> bool {
         let splits = [Split::Train, Split::Test, Split::Validation];
         splits.iter().any(|&split| self.evaluated(split).len() < self.split(split).len())
     }
 
-    /// The devices of a split that are evaluated, in their order.
+    /// Returns the evaluated devices of a split in their order.
     pub fn evaluated(&self, split: Split) -> Vec<FederationIndex> {
         let mut devices = self.split(split);
         let Some(most) = self.evaluation_sample.filter(|most| most.get() < devices.len()) else {
             return devices;
         };
-        // The split of the devices draws from the streams of rounds 0 and 1.
+        // The split of the devices uses the streams of rounds 0 and 1.
         Stream::new(SEED, Purpose::Split, 2, split as u64).shuffle(&mut devices);
         devices.truncate(most.get());
         devices.sort_unstable();

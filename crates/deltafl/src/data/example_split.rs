@@ -1,8 +1,8 @@
-//! Splits that users bring: within each device, or device by device as a list says.
+//! Splits within each device, or of devices by a list.
 //!
-//! Within a device, a share of its *examples* trains and the rest is held out, as personal models and LEAF's "by sample"
-//! protocol need it. The device then stands in several splits, with other examples in each, and is evaluated on those
-//! it did not train on.
+//! Within a device, a share of its *examples* trains and the rest is held out, as personal models
+//! and LEAF's "by sample" protocol require. The device is then in several splits with different
+//! examples, and is evaluated on those it did not train on.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +16,7 @@ use super::{
 use crate::device::stream_key;
 use crate::stream::{Purpose, Stream};
 
-/// How to split the examples of each device.
+/// The parameters of splitting the examples of each device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WithinSplit {
@@ -26,12 +26,12 @@ pub struct WithinSplit {
     pub validation: Fraction,
     /// The data seed.
     pub seed: u64,
-    /// A device is kept when it has more examples than this.
+    /// A device is kept if it has more examples than this.
     pub min_examples: u64,
 }
 
 impl Default for WithinSplit {
-    /// LEAF's: nine in ten examples train.
+    /// The default of LEAF: nine of ten examples train.
     fn default() -> Self {
         Self {
             train: const { Fraction::new(0.9).unwrap() },
@@ -42,7 +42,7 @@ impl Default for WithinSplit {
     }
 }
 
-/// Which devices belong to which split; devices that are not listed are left out.
+/// The devices of each split. Devices that are not listed are removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GivenSplit {
@@ -56,9 +56,9 @@ pub struct GivenSplit {
 }
 
 impl Federation {
-    /// The same federation with the examples of each device split: a device stands in each split in which it has
-    /// examples. The examples are copied. Examples are drawn at random; a text is cut instead, its end tests, so that what
-    /// is predicted was not trained on.
+    /// Returns the same federation with the examples of each device split. A device is in each
+    /// split for which it has examples. The examples are copied. Examples are drawn at random, but
+    /// a text is cut and its end is for testing, so that predicted symbols were not trained on.
     ///
     /// ```
     /// use deltafl::data::{DeviceExamples, FederationBuilder, InputKind, Split, WithinSplit};
@@ -87,7 +87,7 @@ impl Federation {
             return Err(InvalidSplit::NoDevices { min_examples: plan.min_examples, largest });
         }
         let split = builder.build();
-        // What does not depend on the split stays: vocabulary, names, origin.
+        // Data independent of the split is kept: vocabulary, names, origin.
         Ok(Self {
             devices: split.devices,
             inputs: split.inputs,
@@ -128,7 +128,7 @@ impl Federation {
         Ok(())
     }
 
-    /// Adds some examples of a device, in their order; those of a text are consecutive.
+    /// Adds some examples of a device in their order. Those of a text are consecutive.
     fn push_picked(
         &self,
         device: FederationIndex,
@@ -162,7 +162,7 @@ impl Federation {
         }
     }
 
-    /// The same federation with the devices of a list in the splits it names; the others are left out.
+    /// Returns the same federation with the listed devices in their splits, without the others.
     pub fn split_given(mut self, plan: &GivenSplit) -> Result<Self, InvalidSplit> {
         let mut wanted: HashMap<&str, Split> = HashMap::new();
         for (split, ids) in
@@ -196,7 +196,7 @@ impl Federation {
         Ok(self)
     }
 
-    /// Whether no device stands in two splits.
+    /// Checks that no device is in two splits.
     pub(super) fn check_ids_are_unique(&self) -> Result<(), InvalidSplit> {
         let mut seen = HashSet::with_capacity(self.len());
         match self.devices().find(|&k| !seen.insert(self.id(k))) {
@@ -212,7 +212,7 @@ mod tests {
     use crate::data::DeviceSplit;
     use crate::task::Targets;
 
-    /// Device k has k + 1 examples with the values 0, 1, …; the label is the parity.
+    /// Device k has k + 1 examples with the values 0, 1, …, and the parity as label.
     fn growing(n: usize) -> Federation {
         let mut builder = FederationBuilder::new("t", InputKind::Bytes { dim: 1 }, 2);
         for k in 0..n {

@@ -1,32 +1,32 @@
-//! A federation made of columns that lie somewhere already.
+//! Federations from existing columns.
 
 use super::{
     DeviceSplit, DeviceTable, FeatureColumn, Federation, InputColumn, InputKind, Provenance, Split,
     TargetColumn, TargetKind, TextColumn, WordVectors,
 };
 
-/// All that a federation is made of.
+/// The parts of a federation.
 #[derive(Clone, Debug)]
 pub struct Columns {
-    /// What it is called.
+    /// The name of the federation.
     pub name: String,
     /// The kind and shape of an input.
     pub kind: InputKind,
-    /// What is to be predicted.
+    /// The kind of target.
     pub target: TargetKind,
     /// The devices.
     pub devices: DeviceTable,
     /// The inputs of all devices.
     pub inputs: InputColumn,
-    /// A target per example.
+    /// One target per example.
     pub targets: TargetColumn,
     /// The names of the classes, if they have any.
     pub class_names: Vec<String>,
-    /// What the features were made of, if it is known.
+    /// The source columns of the features, if known.
     pub feature_columns: Vec<FeatureColumn>,
-    /// The words of the vocabulary; word 0 is empty.
+    /// The words of the vocabulary. Word 0 is empty.
     pub words: Option<TextColumn>,
-    /// Their vectors.
+    /// The vectors of the words.
     pub vectors: Option<WordVectors>,
     /// The symbols of the alphabet, in the order of their codes.
     pub symbols: Option<String>,
@@ -34,18 +34,18 @@ pub struct Columns {
     pub source: Option<Provenance>,
     /// How the devices were split.
     pub device_split: Option<DeviceSplit>,
-    /// BLAKE3 of the contents, in hexadecimal; [`Federation::verify`] compares it.
+    /// BLAKE3 of the contents, in hexadecimal. [`Federation::verify`] compares it.
     pub hash: String,
 }
 
-/// Why columns do not make a federation.
+/// The reason why columns do not form a federation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidColumns {
-    /// The inputs are of another kind, or the columns of the device table differ in length.
+    /// The inputs are of a different kind, or the columns of the device table differ in length.
     #[error("the columns do not fit together")]
     Shape,
-    /// A device whose examples lie elsewhere.
+    /// A device has no examples, examples outside the columns, or no valid split.
     #[error("device {device} points outside the examples, or has none, or has split {split}")]
     Device {
         /// Row of the device.
@@ -56,7 +56,7 @@ pub enum InvalidColumns {
 }
 
 impl Federation {
-    /// The federation of these columns, once its device table is checked: O(devices).
+    /// Creates the federation of these columns and checks its device table. O(devices).
     pub fn from_columns(columns: Columns) -> Result<Self, InvalidColumns> {
         let rows = columns.rows().ok_or(InvalidColumns::Shape)?;
         let table = &columns.devices;
@@ -89,7 +89,8 @@ impl Federation {
 }
 
 impl Columns {
-    /// Examples, or symbols of a text, that the columns hold; `None` when inputs are of another kind.
+    /// Returns the number of examples, or symbols of a text, in the columns. `None` if inputs are
+    /// of a different kind.
     fn rows(&self) -> Option<usize> {
         let inputs = match (&self.inputs, self.kind) {
             (InputColumn::Bytes(values), InputKind::Bytes { dim }) => values.len() / dim.max(1),
@@ -111,7 +112,8 @@ impl Columns {
 }
 
 impl DeviceTable {
-    /// The first device that has no examples, or some outside the `rows` of the examples, or no split.
+    /// Returns the first device without examples, with examples outside `rows`, or without a valid
+    /// split.
     fn first_invalid(&self, kind: InputKind, rows: u64) -> Option<usize> {
         let window = match kind {
             InputKind::Windows { len, .. } => len as u64,
@@ -122,7 +124,7 @@ impl DeviceTable {
             let end = offset[k].saturating_add(count[k]).saturating_add(window);
             (count[k] > 0) & (end <= rows) & (split[k] <= Split::Validation as u8)
         };
-        // Without an early exit the check is a few instructions per device.
+        // Without an early exit, the check takes a few instructions per device.
         let all = (0..count.len()).fold(true, |all, k| all & valid(k));
         if all { None } else { (0..count.len()).find(|&k| !valid(k)) }
     }

@@ -1,18 +1,18 @@
-//! Normalisation of dense features, by constants of the train devices.
+//! Normalisation of dense features by constants of the train devices.
 //!
-//! Constants come from the train devices and are applied to all devices, when a batch is gathered: the
-//! stored examples stay as they are.
+//! The constants are computed from the train devices and applied to all devices when a batch is
+//! gathered. The stored examples do not change.
 
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceInputs, Federation, InputKind, Split};
 use crate::kernel::{Granted, affine};
 
-/// How dense features are normalised.
+/// The normalisation of dense features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Normalise {
-    /// As stored.
+    /// Features as stored.
     #[default]
     None,
     /// x' = (x − mean)/mean, as in the authors' released code.
@@ -30,10 +30,10 @@ pub struct Affine {
 }
 
 impl Affine {
-    /// Applies it to rows of features; `out` has a row for each of the indices.
+    /// Applies it to rows of features. `out` has a row per index.
     pub(crate) fn apply(&self, values: &[f32], mut indices: impl Iterator<Item = usize>, out: &mut [f32]) {
         let dim = self.scale.len();
-        // As many rows at a time as stay in the first cache.
+        // As many rows at a time as fit in the L1 cache.
         let mut rows = [0; 16];
         for out in out.chunks_mut(rows.len() * dim) {
             let rows = &mut rows[..out.len() / dim];
@@ -42,7 +42,7 @@ impl Affine {
         }
     }
 
-    /// Applies it to a row of grey levels; the scale already holds the 1/255.
+    /// Applies it to a row of grey levels. The scale includes 1/255.
     pub(crate) fn apply_bytes(&self, row: &[u8], out: &mut [f32]) {
         affine::bytes(self.kernel, row, &self.scale, &self.shift, out);
     }
@@ -56,8 +56,8 @@ struct Moments {
 }
 
 impl Federation {
-    /// The same federation, its dense features normalised by the moments of the train devices.
-    /// A federation of words or symbols is returned as it is.
+    /// Returns the same federation with dense features normalised by the moments of the train
+    /// devices. A federation of words or symbols is returned unchanged.
     pub fn normalised(mut self, normalise: Normalise) -> Self {
         self.affine = None;
         let unit = match self.kind {
@@ -72,15 +72,17 @@ impl Federation {
         self
     }
 
-    /// The same federation, its dense features normalised by the constants of another of the same kind: those with which a
-    /// model was trained. A federation of another kind is returned as it is.
+    /// Returns the same federation with dense features normalised by the constants of another
+    /// federation of the same kind, for example those of a trained model. A federation of a
+    /// different kind is returned unchanged.
     pub fn normalised_as(mut self, other: &Self) -> Self {
         self.affine = if self.kind == other.kind { other.affine.clone() } else { None };
         self
     }
 
-    /// The same federation, its dense features normalised by constants, x'_j = scale_j · x_j + shift_j; of grey levels the scale
-    /// holds the 1/255. `None` where there is not a pair per feature.
+    /// Returns the same federation with dense features normalised by constants, x'_j = scale_j ·
+    /// x_j + shift_j. For grey levels the scale includes 1/255. Returns `None` if there is not one
+    /// pair per feature.
     pub fn normalised_by(mut self, scale: Vec<f32>, shift: Vec<f32>) -> Option<Self> {
         let (InputKind::Bytes { dim } | InputKind::Dense { dim }) = self.kind else { return None };
         let fits = scale.len() == dim && shift.len() == dim;
@@ -121,7 +123,7 @@ impl Moments {
         }
     }
 
-    /// `unit` turns a stored value into the feature: 1/255 for grey levels.
+    /// `unit` converts a stored value to the feature: 1/255 for grey levels.
     fn affine(&self, normalise: Normalise, unit: f64) -> Affine {
         let count = self.count.max(1.0);
         let (mut scale, mut shift) = (Vec::new(), Vec::new());
@@ -133,7 +135,8 @@ impl Moments {
                 Normalise::MeanRatio => mean,
                 Normalise::Standard => variance.sqrt(),
             };
-            // A constant feature carries nothing: centre it and leave its scale alone (border pixels of EMNIST).
+            // A constant feature has no information: centre it and do not scale it (border pixels
+            // of EMNIST).
             let divisor = if divisor.abs() < 1e-6 { 1.0 } else { divisor };
             scale.push((unit / divisor) as f32);
             shift.push((-mean / divisor) as f32);

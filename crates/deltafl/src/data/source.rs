@@ -1,11 +1,11 @@
-//! Where a federation came from.
+//! The origin of a federation.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a federation came from.
+/// The origin of a federation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
     /// The importer or generator.
@@ -16,17 +16,17 @@ pub struct Provenance {
     /// Preprocessing: each option with its value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
-    /// What was left out, and why.
+    /// The omitted data, and the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
 }
 
-/// Something an importer left out.
+/// Data that an importer omitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
-    /// What and why.
+    /// The kind of data and the reason.
     pub reason: String,
-    /// How many.
+    /// The number.
     pub count: u64,
 }
 
@@ -36,18 +36,18 @@ impl Provenance {
         Self { importer: importer.to_owned(), ..Self::default() }
     }
 
-    /// Notes a file that was read.
+    /// Records a file that was read.
     pub fn file(&mut self, path: &Path) {
         let name = path.file_name().unwrap_or(path.as_os_str());
         self.files.push(name.to_string_lossy().into_owned());
     }
 
-    /// Notes an option of the preprocessing.
+    /// Records an option of the preprocessing.
     pub fn option(&mut self, name: &str, value: impl ToString) {
         self.options.insert(name.to_owned(), value.to_string());
     }
 
-    /// Notes what was left out, if anything.
+    /// Records omitted data, if there is any.
     pub fn dropped(&mut self, reason: &str, count: u64) {
         if count > 0 {
             self.dropped.push(Dropped { reason: reason.to_owned(), count });

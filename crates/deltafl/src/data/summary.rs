@@ -1,22 +1,22 @@
-//! A federation in a few numbers: how many devices, how uneven, how skewed.
+//! Summary statistics of a federation: number, size and skew of its devices.
 
 use serde::Serialize;
 
 use super::{Federation, FederationIndex, InputKind, Provenance, Split, TargetKind};
 
-/// What there is to know about a federation without training on it.
+/// The summary statistics of a federation.
 #[derive(Clone, Debug, Serialize)]
 pub struct FederationSummary {
     /// What it is called.
     pub name: String,
     /// The kind and shape of an input.
     pub input: InputKind,
-    /// Number of classes; 0 where targets are real numbers.
+    /// The number of classes, or 0 for real-valued targets.
     pub classes: usize,
-    /// The names of the classes, where they have any.
+    /// The names of the classes, if they have any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub class_names: Vec<String>,
-    /// The targets, where they are real numbers.
+    /// The distribution of real-valued targets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub targets: Option<Spread>,
     /// Number of devices.
@@ -33,11 +33,12 @@ pub struct FederationSummary {
     pub labels: Vec<u64>,
     /// Classes that occur on a device.
     pub classes_per_device: Spread,
-    /// How far the labels of a device are from those of the federation: ½ Σ_c |p_k(c) − p(c)|, from 0 to 1.
+    /// The distance of the labels of a device from those of the federation: ½ Σ_c |p_k(c) − p(c)|,
+    /// from 0 to 1.
     pub label_skew: Spread,
     /// BLAKE3 of the contents.
     pub hash: String,
-    /// Where it came from.
+    /// The origin of the federation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Provenance>,
 }
@@ -58,7 +59,7 @@ pub struct Splits {
 pub struct Spread {
     /// Smallest.
     pub min: f64,
-    /// Middle; the mean of the two middle ones of an even number.
+    /// The median: the mean of the two middle values for an even number.
     pub median: f64,
     /// Mean.
     pub mean: f64,
@@ -69,9 +70,9 @@ pub struct Spread {
 /// Devices with `from ≤ examples < to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bin {
-    /// Fewest examples.
+    /// The smallest number of examples.
     pub from: u64,
-    /// One more than the most.
+    /// One more than the largest number of examples.
     pub to: u64,
     /// Number of devices.
     pub devices: usize,
@@ -116,7 +117,7 @@ impl FederationSummary {
     }
 }
 
-/// How the targets lie, where they are real numbers.
+/// Returns the distribution of real-valued targets.
 fn values(federation: &Federation) -> Option<Spread> {
     let of_device = |k: FederationIndex| {
         let examples = federation.examples(k);
@@ -126,7 +127,7 @@ fn values(federation: &Federation) -> Option<Spread> {
     valued.then(|| Spread::from_values(federation.devices().flat_map(of_device).collect()))
 }
 
-/// The classes that occur on a device and how often.
+/// Returns the classes that occur on a device, with their counts.
 fn label_counts(federation: &Federation, device: FederationIndex) -> Vec<(usize, u64)> {
     if federation.targets() == TargetKind::Values {
         return Vec::new();
@@ -137,7 +138,7 @@ fn label_counts(federation: &Federation, device: FederationIndex) -> Vec<(usize,
     labels.chunk_by(|a, b| a == b).map(|run| (run[0] as usize, run.len() as u64)).collect()
 }
 
-/// Total variation between the labels of a device and all labels: Σ_c (p_k(c) − p(c))₊.
+/// Returns the total variation between the labels of a device and all labels: Σ_c (p_k(c) − p(c))₊.
 fn skew(mine: &[(usize, u64)], count: u64, all: &[u64], examples: u64) -> f64 {
     let excess =
         |&(class, n): &(usize, u64)| (n as f64 / count as f64 - all[class] as f64 / examples as f64).max(0.0);
@@ -157,7 +158,7 @@ impl Spread {
     }
 }
 
-/// Bins [2^b, 2^{b+1}) from the smallest to the largest device.
+/// Returns bins [2^b, 2^{b+1}) from the smallest to the largest device.
 fn histogram(counts: &[u64]) -> Vec<Bin> {
     let (Some(&min), Some(&max)) = (counts.iter().min(), counts.iter().max()) else { return Vec::new() };
     let bits = min.max(1).ilog2()..=max.max(1).ilog2();

@@ -1,7 +1,8 @@
-//! Synthetic federations, which need no download: everything derives from a seed.
+//! Synthetic federations that need no download. Everything is derived from a seed.
 //!
-//! Each device draws from its own [`Stream`], keyed by the seed and its index, so that a federation has the same
-//! bytes on any number of threads, and its first devices are the same however many follow.
+//! Each device draws from its own [`Stream`], keyed by the seed and its index. Therefore a
+//! federation has the same bytes on any number of threads, and its first devices do not depend on
+//! the number of devices.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +21,7 @@ pub use logistic::Logistic;
 pub use roles::Roles;
 pub use tweets::Tweets;
 
-/// Which synthetic federation, and its options. In TOML: `{ kind = "glyphs", devices = 400 }`.
+/// A synthetic federation and its options. In TOML: `{ kind = "glyphs", devices = 400 }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -39,7 +40,7 @@ impl Spec {
     /// The names of the kinds.
     pub const KINDS: [&str; 4] = ["glyphs", "logistic", "roles", "tweets"];
 
-    /// Draws the federation.
+    /// Generates the federation.
     ///
     /// ```
     /// use deltafl::data::synthetic::Spec;
@@ -58,7 +59,7 @@ impl Spec {
     }
 }
 
-/// Why options of a synthetic federation make no sense.
+/// The reason why options of a synthetic federation are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSyntheticOption {
@@ -68,13 +69,13 @@ pub enum InvalidSyntheticOption {
         /// The number given.
         got: f64,
     },
-    /// Not a variance.
+    /// The number is not a variance.
     #[error("a variance must be finite and not negative, got {got}")]
     Variance {
-        /// The number given.
+        /// The rejected number.
         got: f64,
     },
-    /// Counts out of order.
+    /// The counts are out of order.
     #[error("examples per device need 1 ≤ min ≤ median ≤ max, got {min}, {median}, {max}")]
     Examples {
         /// The smallest count.
@@ -98,12 +99,12 @@ impl Fraction {
     /// One half.
     pub const HALF: Self = Self(0.5);
 
-    /// A share, when it lies in [0, 1].
+    /// Creates a share. Returns `None` unless it is in [0, 1].
     pub const fn new(share: f64) -> Option<Self> {
         if share >= 0.0 && share <= 1.0 { Some(Self(share)) } else { None }
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> f64 {
         self.0
     }
@@ -129,12 +130,12 @@ impl From<Fraction> for f64 {
 pub struct Variance(f64);
 
 impl Variance {
-    /// A variance, when it is finite and not negative.
+    /// Creates a variance. Returns `None` unless it is finite and not negative.
     pub const fn new(variance: f64) -> Option<Self> {
         if variance >= 0.0 && variance < f64::INFINITY { Some(Self(variance)) } else { None }
     }
 
-    /// The square root.
+    /// Returns the square root.
     pub fn deviation(self) -> f64 {
         self.0.sqrt()
     }
@@ -154,7 +155,8 @@ impl From<Variance> for f64 {
     }
 }
 
-/// How many examples the devices have: `min` at least, half of them above `median`, a long tail up to `max`.
+/// The number of examples per device: at least `min`, half of the devices above `median`, and a
+/// long tail up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RawExamplesPerDevice", into = "RawExamplesPerDevice")]
 pub struct ExamplesPerDevice {
@@ -163,7 +165,7 @@ pub struct ExamplesPerDevice {
     max: u32,
 }
 
-/// [`ExamplesPerDevice`] as they are written.
+/// The serialised form of [`ExamplesPerDevice`].
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "ExamplesPerDevice", deny_unknown_fields)]
 struct RawExamplesPerDevice {
@@ -173,12 +175,12 @@ struct RawExamplesPerDevice {
 }
 
 impl ExamplesPerDevice {
-    /// Counts with these figures, when 1 ≤ min ≤ median ≤ max.
+    /// Creates the counts. Returns `None` unless 1 ≤ min ≤ median ≤ max.
     pub const fn new(min: u32, median: u32, max: u32) -> Option<Self> {
         if 1 <= min && min <= median && median <= max { Some(Self { min, median, max }) } else { None }
     }
 
-    /// n = min + (median − min)·exp(σz), cut at max, with z ~ N(0, 1).
+    /// Draws n = min + (median − min)·exp(σz) with z ~ N(0, 1), limited to max.
     fn draw(self, sigma: f64, stream: &mut Stream) -> u32 {
         let above = f64::from(self.median - self.min) * (sigma * stream.normal()).exp();
         self.min.saturating_add(above.round() as u32).min(self.max)

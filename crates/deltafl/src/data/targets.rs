@@ -1,21 +1,21 @@
-//! What is to be predicted of the examples: their classes, or real numbers.
+//! The targets of examples: classes or real numbers.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Column, InputKind};
 use crate::task::Targets;
 
-/// What is to be predicted of an example.
+/// The kind of target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKind {
-    /// One of so many classes.
+    /// A class below this number.
     Classes(usize),
     /// A real number.
     Values,
 }
 
 impl TargetKind {
-    /// Number of classes; 0 for real numbers.
+    /// Returns the number of classes, or 0 for real numbers.
     pub fn classes(self) -> usize {
         match self {
             Self::Classes(classes) => classes,
@@ -33,24 +33,24 @@ pub enum TargetColumn {
     Many(Column<u32>),
     /// Real numbers.
     Values(Column<f32>),
-    /// The symbols that follow in the text.
+    /// The next symbols of the text.
     InText,
 }
 
-/// A column of the table from which features were made.
+/// A column of a table from which features were derived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FeatureColumn {
     /// Its name.
     pub name: String,
-    /// The categories, one feature each that is 1 where the category occurs; empty for a column of numbers, which is one
-    /// feature.
+    /// The categories. Each is a feature that is 1 if the category occurs. Empty for a numeric
+    /// column, which is one feature.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
 }
 
 impl TargetColumn {
-    /// The bytes of some targets, as they lie in memory.
+    /// Returns the bytes of some targets in memory.
     pub(super) fn bytes(&self, range: std::ops::Range<usize>) -> &[u8] {
         match self {
             Self::Few(labels) => bytemuck::cast_slice(&labels[range]),
@@ -70,7 +70,7 @@ pub(crate) enum DeviceTargets<'a> {
     InText,
 }
 
-/// Targets that are being collected, as they are stored.
+/// Targets that are being collected, in their stored form.
 #[derive(Clone, Debug)]
 pub enum TargetBuffer {
     /// Classes below 65,536.
@@ -79,12 +79,12 @@ pub enum TargetBuffer {
     Many(Vec<u32>),
     /// Real numbers.
     Values(Vec<f32>),
-    /// None: they stand in the text.
+    /// None, because the text contains them.
     InText,
 }
 
 impl TargetBuffer {
-    /// No targets yet.
+    /// Creates an empty collection.
     pub fn new(kind: InputKind, target: TargetKind) -> Self {
         match (kind, target) {
             (InputKind::Windows { .. }, _) => Self::InText,
@@ -94,7 +94,7 @@ impl TargetBuffer {
         }
     }
 
-    /// Number of targets.
+    /// Returns the number of targets.
     pub fn len(&self) -> usize {
         match self {
             Self::Few(labels) => labels.len(),
@@ -104,12 +104,12 @@ impl TargetBuffer {
         }
     }
 
-    /// Whether there is none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes of the targets from `first` on, as they are stored.
+    /// Returns the bytes of the targets from `first` on, in their stored form.
     pub fn bytes_from(&self, first: usize) -> &[u8] {
         match self {
             Self::Few(labels) => bytemuck::cast_slice(&labels[first..]),
@@ -122,7 +122,7 @@ impl TargetBuffer {
     /// Appends targets that were checked.
     ///
     /// # Panics
-    /// When they are of another kind: see [`Shape::count`](super::Shape::count).
+    /// If they are of a different kind: see [`Shape::count`](super::Shape::count).
     pub fn extend(&mut self, targets: Targets<'_>) {
         match (self, targets) {
             (Self::Few(column), Targets::Classes(labels)) => column.extend(labels.iter().map(|&y| y as u16)),
@@ -133,7 +133,7 @@ impl TargetBuffer {
         }
     }
 
-    /// The column of these targets.
+    /// Returns the column of these targets.
     pub fn into_column(self) -> TargetColumn {
         match self {
             Self::Few(labels) => TargetColumn::Few(labels.into()),
@@ -147,14 +147,14 @@ impl TargetBuffer {
 /// The targets of one device, copied.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoredTargets {
-    /// A class each; empty for windows, whose classes stand in the text.
+    /// One class per example. Empty for windows, whose classes are in the text.
     Classes(Vec<u32>),
-    /// A real number each.
+    /// One real number per example.
     Values(Vec<f32>),
 }
 
 impl StoredTargets {
-    /// Lends them.
+    /// Borrows the targets.
     pub fn lent(&self) -> Targets<'_> {
         match self {
             Self::Classes(classes) => Targets::Classes(classes),
@@ -162,7 +162,7 @@ impl StoredTargets {
         }
     }
 
-    /// Those of some examples.
+    /// Returns the targets of some examples.
     pub fn picked(&self, examples: &[usize]) -> Self {
         match self {
             Self::Classes(classes) => Self::Classes(examples.iter().map(|&i| classes[i]).collect()),

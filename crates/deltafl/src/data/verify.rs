@@ -1,29 +1,29 @@
-//! Whether the contents of a federation are what they should be.
+//! Verification of the contents of a federation.
 
 use std::collections::HashSet;
 
 use super::check::{DeviceExamples, InvalidDevice, Shape};
 use super::{DeviceInputs, DeviceTargets, Federation, FederationIndex, StoredTargets};
 
-/// Why the contents of a federation are not what they should be.
+/// The reason why the contents of a federation are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unverified {
-    /// A device that could not have been written.
+    /// A device is invalid.
     #[error(transparent)]
     Device(#[from] InvalidDevice),
     /// The contents were changed.
     #[error("the contents have BLAKE3 {got}, the manifest says {expected}")]
     Hash {
-        /// As the manifest says.
+        /// The hash in the manifest.
         expected: String,
-        /// As found.
+        /// The computed hash.
         got: String,
     },
 }
 
 impl Federation {
-    /// Reads everything and checks it as if it were imported again, and its hash.
+    /// Reads everything, checks it as an importer would, and compares the hash.
     pub fn verify(&self) -> Result<(), Unverified> {
         let shape = Shape { kind: self.kind, targets: self.target };
         let mut seen = HashSet::with_capacity(self.len());
@@ -38,7 +38,7 @@ impl Federation {
         if got == self.hash { Ok(()) } else { Err(Unverified::Hash { expected: self.hash.clone(), got }) }
     }
 
-    /// What the columns hold of a device, as it was pushed: its inputs and its targets.
+    /// Returns the inputs and targets of a device as they were added.
     pub fn stored(&self, device: FederationIndex) -> (DeviceExamples<'_>, StoredTargets) {
         let targets = match self.examples(device).targets {
             DeviceTargets::Few(labels) => StoredTargets::Classes(labels.iter().map(|&y| y.into()).collect()),
@@ -49,7 +49,7 @@ impl Federation {
         (self.stored_inputs(device), targets)
     }
 
-    /// The inputs of a device, as they were pushed.
+    /// Returns the inputs of a device as they were added.
     pub fn stored_inputs(&self, device: FederationIndex) -> DeviceExamples<'_> {
         match self.examples(device).inputs {
             DeviceInputs::Bytes { values, .. } => DeviceExamples::Bytes(values),
@@ -61,7 +61,7 @@ impl Federation {
 }
 
 impl DeviceExamples<'_> {
-    /// The inputs as they lie in memory.
+    /// Returns the inputs in their memory layout.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(values) | Self::Text(values) => values,

@@ -1,7 +1,7 @@
-//! The devices of a federation, computed here and at any peers.
+//! The devices of a federation, computed in this process and its peers.
 //!
-//! What does not depend on where devices compute stands here once, above every [`Compute`]: each loss is computed once per
-//! round, equal params share one pass, updates are begun with the largest, and the next cohort is read ahead.
+//! This is the work shared by all [`Compute`] backends. Each loss is computed once per round, equal
+//! params share one pass, the largest updates start first, and the next cohort is prefetched.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use crate::terms::TrackSchedule;
 pub(super) struct Fleet<'a, C, P> {
     compute: C,
     federation: &'a Federation,
-    /// Federation index of each train device.
+    /// The federation index of each training device.
     train: Vec<FederationIndex>,
-    /// n_k of the train devices.
+    /// n_k of the training devices.
     counts: Vec<u64>,
     peers: P,
     /// F_k(w) of the devices of the current cohort, in its order.
@@ -42,20 +42,20 @@ pub(super) struct Fleet<'a, C, P> {
     work_done: WorkDone,
 }
 
-/// An update that a member of the cohort owes.
+/// A pending update of a cohort member.
 #[derive(Clone, Copy)]
 struct PendingUpdate {
     query: usize,
     member: usize,
-    /// α_k·ω_k; NaN where the loss is not a number.
+    /// α_k·ω_k, or NaN if the loss is NaN.
     weight: f64,
-    /// Examples that the device passes over.
+    /// The number of examples that the device processes.
     examples: u64,
 }
 
-/// The answers to some queries, and what the devices remember of them.
+/// The answers to some queries and the resulting memories of the devices.
 pub(super) struct Answers {
-    /// Per query, or per member.
+    /// One per query or per member.
     pub(super) values: Vec<Vec<u64>>,
     memory_updates: Vec<MemoryUpdate>,
 }
@@ -124,7 +124,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         self.compute.prefetch(&devices);
     }
 
-    /// F_k(w) of each member that answers, per params. A device whose loss is not finite is left out.
+    /// Returns F_k(w) of each answering member, per params. Devices with a non-finite loss are
+    /// omitted.
     pub(super) fn losses(
         &mut self,
         round: &Round<'_>,
@@ -141,7 +142,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(params.iter().map(of_params).collect())
     }
 
-    /// For each query, the sum of the answers over the cohort.
+    /// Returns the sum of the answers over the cohort for each query.
     pub(super) fn sum(&mut self, round: &Round<'_>, queries: &[Query]) -> Result<Answers, ExchangeError> {
         self.know_losses(round, asked_losses(queries))?;
         let mut pending = self.pending_updates(round, queries);
@@ -163,7 +164,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         self.meet(round, queries, Answers { values: sums, memory_updates })
     }
 
-    /// The answers of some members to all queries, one behind the other: the inputs of a masked sum.
+    /// Returns the concatenated answers of some members to all queries, which are the inputs of a
+    /// masked sum.
     pub(super) fn answers(
         &mut self,
         round: &Round<'_>,
@@ -191,7 +193,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
                 self.add_evaluation(round, query, told.at(query, place), members[place], values);
             }
         }
-        // Each process holds what it computed, and zeros elsewhere: the sum over all of them puts the parts together.
+        // Each process has the parts that it computed and zeros elsewhere. The sum over all
+        // processes combines the parts.
         let mut whole = parts.concat();
         whole.push(recall::word(&memory_updates));
         let mut whole = self.peers.sum(whole, &mut || false)?;
@@ -202,7 +205,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(Answers { values: whole.chunks(len.max(1)).map(<[u64]>::to_vec).collect(), memory_updates })
     }
 
-    /// Loss and metrics of every device of a split, per params.
+    /// Returns the loss and metrics of every device of a split, per params.
     pub(super) fn evaluate(
         &mut self,
         split: Split,
@@ -250,7 +253,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         self.losses.get(params).map(|losses| losses[member])
     }
 
-    /// Makes sure that F_k(w) of the cohort is known at these params; equal params share one pass.
+    /// Computes F_k(w) of the cohort at these params if it is not cached. Equal params share one
+    /// pass.
     fn know_losses<'p>(
         &mut self,
         round: &Round<'_>,
@@ -280,7 +284,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(())
     }
 
-    /// Loss and figures of devices, at each of the params: forward passes only.
+    /// Computes the loss and metrics of devices at each of the params, with forward passes only.
     fn scores(
         &mut self,
         devices: &[FederationIndex],
@@ -292,7 +296,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         };
         let (owners, blocks): (Vec<usize>, Vec<Block>) =
             devices.iter().enumerate().flat_map(of_device).unzip();
-        // Each process passes over a stretch of the blocks, at all params.
+        // Each process computes a range of the blocks, at all params.
         let cuts = cut(blocks.iter().map(|block| block.examples.len() as u64), self.peers.size());
         let mine = &blocks[cuts[self.peers.rank()].clone()];
         let examples = mine.iter().map(|block| block.examples.len() as u64).sum::<u64>();
@@ -340,7 +344,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         all
     }
 
-    /// The track for which a member answers, where the tracks divide the cohort.
+    /// Returns the track for which a member answers, if the tracks divide the cohort.
     fn assigned_track(&self, round: &Round<'_>, member: usize) -> Option<u32> {
         if round.terms.schedule != TrackSchedule::Apart {
             return None;
@@ -349,13 +353,13 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         round.key().assigned_track(stream_key(self.federation.id(device)))
     }
 
-    /// Whether a member answers a query.
+    /// Returns `true` if a member answers a query.
     fn is_answering(&self, round: &Round<'_>, query: &Query, member: usize) -> bool {
         let answering = !round.cohort[member].dropped;
         answering && self.assigned_track(round, member).is_none_or(|track| track == query.track)
     }
 
-    /// Computes updates, each into the sum that `sum_of` names.
+    /// Computes updates and adds each to the sum given by `sum_of`.
     fn update(
         &mut self,
         round: &Round<'_>,
@@ -398,7 +402,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
     }
 
-    /// What some members score on the examples that they hold out, at the params of each evaluation that is asked for.
+    /// Computes the scores of some members on their held-out examples, at the params of each
+    /// requested evaluation.
     fn held_out_scores(
         &mut self,
         round: &Round<'_>,
@@ -425,7 +430,7 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(HeldOutScores { by_params: params.into_iter().zip(scores.into_iter().map(by_member)).collect() })
     }
 
-    /// Adds what a member tells of the examples that it holds out.
+    /// Adds a member's evaluation on its held-out examples.
     fn add_evaluation(
         &self,
         round: &Round<'_>,
@@ -442,8 +447,8 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         }
     }
 
-    /// The sums over all processes. They travel as one vector; while others still train, the examples of the next cohort
-    /// are read from the disk.
+    /// Computes the sums over all processes. They are sent as one vector. While other processes
+    /// still train, the examples of the next cohort are read from disk.
     fn meet(
         &mut self,
         round: &Round<'_>,
@@ -472,9 +477,9 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
         Ok(Answers { values, memory_updates })
     }
 
-    /// The devices with which this process begins the next round, if that round goes as
-    /// this one did: the losses of a cut of the cohort, or the updates it owns. Nobody, unless this is the long
-    /// sum at the end of a round.
+    /// Returns the devices with which this process probably begins the next round: the losses of a
+    /// range of the cohort, or the updates assigned to it. Returns none unless this is the long sum
+    /// at the end of a round.
     fn expected(&self, round: &Round<'_>, queries: &[Query]) -> Vec<FederationIndex> {
         if !queries.iter().any(|query| matches!(query.ask, Ask::Update { .. })) {
             return Vec::new();
@@ -493,29 +498,29 @@ impl<'a, C: Compute, P: Peers> Fleet<'a, C, P> {
     }
 }
 
-/// What a member scores on the examples that it holds out, with the device that has them.
+/// The score of a member on its held-out examples, with the device that has them.
 type HeldOutScore = Option<(Score, FederationIndex)>;
 
-/// What members score on the examples that they hold out.
+/// The scores of members on their held-out examples.
 #[derive(Default)]
 struct HeldOutScores {
     by_params: Vec<(Params, Vec<HeldOutScore>)>,
 }
 
 impl HeldOutScores {
-    /// Of the member at this place, at the params of a query.
+    /// Returns the score of the member at this position, at the params of a query.
     fn at(&self, query: &Query, place: usize) -> HeldOutScore {
         let (_, members) = self.by_params.iter().find(|(params, _)| params.is_same(&query.params))?;
         members.get(place).copied().flatten()
     }
 }
 
-/// The params at which some queries need losses.
+/// Returns the params at which some queries need losses.
 fn asked_losses(queries: &[Query]) -> impl Iterator<Item = &Params> {
     queries.iter().filter(|query| query.needs_loss()).map(|query| &query.params)
 }
 
-/// Where these params stand among distinct ones, at the end if they are new.
+/// Returns the index of these params among distinct ones. Appends them if they are new.
 fn position_of<'p>(params: &'p Params, distinct: &mut Vec<&'p Params>) -> usize {
     distinct.iter().position(|known| known.is_same(params)).unwrap_or_else(|| {
         distinct.push(params);

@@ -21,7 +21,8 @@ use crate::memory::AlgorithmState;
 use crate::question::{Ask, Query, encode};
 use crate::stream::{Purpose, Stream};
 
-/// Sums under one key set-up: two histograms, one more when the range moves, and the update.
+/// The number of sums under one key set-up: two histograms, one more if the range moves, and the
+/// update.
 pub const SLOTS: u32 = 4;
 
 /// Adds the answers of a fleet up by the protocol. Every peer runs the same protocol on the same
@@ -32,10 +33,10 @@ pub(super) struct MaskedSums {
     setup: Option<Setup>,
 }
 
-/// Keys of the present round.
+/// The keys of the current round.
 struct Setup {
     round: (u64, u64),
-    /// How often keys were set up in it.
+    /// The number of key set-ups in the current round.
     generation: u64,
     cohort: Vec<CohortMember>,
     protocol: SimulatedRound,
@@ -86,11 +87,11 @@ impl MaskedSums {
         Ok(sums)
     }
 
-    /// The protocol with a free slot: that of the present cohort, or a new one.
+    /// Returns a protocol with a free slot, for the current cohort or newly set up.
     fn ready(&mut self, round: &Round<'_>) -> Result<Setup, SimulationError> {
         let key = (round.seed, round.index);
         let generation = match self.setup.take() {
-            // Begun anew, a round has another cohort, which needs keys of its own.
+            // A restarted round has another cohort, which needs its own keys.
             Some(setup) if setup.round == key && setup.cohort == round.cohort => {
                 if setup.slots_left > 0 {
                     return Ok(setup);
@@ -145,8 +146,8 @@ impl MaskedSums {
     }
 }
 
-/// The whole cohort, and where in the protocol the dropped ones vanish: anywhere before they hand in an input. In a
-/// second set-up of the same round they are gone already.
+/// Returns the whole cohort and the protocol step at which each dropped device disappears, before
+/// it submits an input. In a second set-up of the same round these devices are already absent.
 fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<DeviceId>, Vec<DropOut>) {
     let present = round.cohort.iter().filter(|drawn| generation == 0 || !drawn.dropped);
     let devices = present.map(|drawn| DeviceId(drawn.device.0)).collect();
@@ -158,7 +159,7 @@ fn members(round: &Round<'_>, generation: u64, stream: &mut Stream) -> (Vec<Devi
     (devices, drops.collect())
 }
 
-/// What a slot of the protocol came to.
+/// The result of a slot of the protocol.
 struct Slot {
     sum: Vec<u64>,
     traffic: Traffic,
@@ -167,7 +168,7 @@ struct Slot {
 }
 
 impl Setup {
-    /// What the protocol moved since it was last asked.
+    /// Returns the traffic of the protocol since the last call.
     fn new_traffic(&mut self) -> Traffic {
         let total = self.protocol.traffic().total();
         let now = Traffic {
@@ -186,7 +187,8 @@ impl Setup {
     }
 }
 
-/// The inputs of the devices, computed a few at a time: all threads work, and memory stays in bounds.
+/// The inputs of the devices, computed in small groups, which keeps all threads busy and bounds the
+/// memory.
 struct Inputs<'a, 'f, C, P> {
     fleet: &'a mut Fleet<'f, C, P>,
     round: &'a Round<'a>,

@@ -1,9 +1,9 @@
-//! What devices remember of a sum, brought from the process that computed them to all others.
+//! The memories of devices after a sum, sent from the process that computed them to all others.
 
 use super::{ExchangeError, Peers};
 use crate::memory::AlgorithmState;
 
-/// What a member of the cohort remembers of its answer to a query.
+/// The memory of a cohort member after its answer to a query.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MemoryUpdate {
     pub(super) query: usize,
@@ -31,7 +31,7 @@ pub(super) fn meet(
         all[start..start + words.len()].copy_from_slice(&words);
         let all = peers.sum(all, &mut || false)?;
         mine = from_words(&all).ok_or_else(|| ExchangeError::Transport {
-            context: "what devices remember did not come through",
+            context: "failed to exchange the memories of devices",
             source: "malformed words".into(),
         })?;
     }

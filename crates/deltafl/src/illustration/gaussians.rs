@@ -4,7 +4,7 @@ use super::Point;
 use crate::algorithm::alternating::Problem;
 use crate::superquantile::{Conformity, DeviceLoss, superquantile};
 
-/// The trace of the identity covariance: the loss that no w avoids.
+/// The trace of the identity covariance: the smallest possible loss.
 const NOISE: f64 = 2.0;
 
 /// Three Gaussians in the plane, with identity covariance and equal weights.
@@ -18,14 +18,14 @@ impl Gaussians {
         Self { means, weights: [1.0; 3] }
     }
 
-    /// F(w; p_π).
+    /// Returns F(w; p_π).
     pub(super) fn mixture_loss(&self, w: Point, pi: [f64; 3]) -> f64 {
         self.losses(&w).iter().zip(pi).map(|(loss, share)| share * loss).sum()
     }
 }
 
 impl Gaussians {
-    /// F_θ(w) = max over π ∈ P_θ of F(w; p_π).
+    /// Returns F_θ(w) = max over π ∈ P_θ of F(w; p_π).
     pub(super) fn worst_loss(&self, w: Point, theta: Conformity) -> f64 {
         let losses = self.losses(&w).into_iter().zip(self.weights);
         let losses =

@@ -4,17 +4,17 @@ use rand::{Rng, RngExt};
 
 use crate::superquantile::Conformity;
 
-/// The mixtures whose shares are multiples of 1/`steps`.
+/// Returns the mixtures whose shares are multiples of 1/`steps`.
 pub(super) fn grid(steps: u32) -> impl Iterator<Item = [f64; 3]> {
     let share = move |i: u32| f64::from(i) / f64::from(steps);
     (0..=steps).flat_map(move |i| (0..=steps - i).map(move |j| [share(i), share(j), share(steps - i - j)]))
 }
 
-/// A mixture drawn uniformly from P_θ, for equal weights.
+/// Draws a mixture uniformly from P_θ, for equal weights.
 ///
-/// P_θ is the simplex cut by π_k ≤ c = 1/(3θ). From c = 1/2 on it holds a quarter or more of the simplex, and
-/// draws from there are tried until one conforms. Below, the cuts meet and leave the triangle
-/// π = c − (3c − 1)λ for λ on the simplex.
+/// P_θ is the simplex restricted to π_k ≤ c = 1/(3θ). For c ≥ 1/2 it covers at least a quarter of
+/// the simplex, and rejection sampling is used. For smaller c, the constraints leave the triangle π
+/// = c − (3c − 1)λ for λ on the simplex.
 pub(super) fn from_p_theta(theta: Conformity, rng: &mut impl Rng) -> [f64; 3] {
     let most = 1.0 / (3.0 * theta.get());
     if most < 0.5 {
@@ -28,7 +28,8 @@ pub(super) fn from_p_theta(theta: Conformity, rng: &mut impl Rng) -> [f64; 3] {
     }
 }
 
-/// A mixture drawn uniformly from the simplex: the gaps that two uniform points leave in the unit interval.
+/// Draws a mixture uniformly from the simplex: the gaps between two uniform points in the unit
+/// interval.
 fn from_simplex(rng: &mut impl Rng) -> [f64; 3] {
     let (a, b) = (rng.random::<f64>(), rng.random::<f64>());
     let (first, second) = (a.min(b), a.max(b));

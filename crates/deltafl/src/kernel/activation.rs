@@ -1,14 +1,14 @@
 //! exp, the logistic function and tanh, on vectors.
 //!
-//! With x = n·ln 2 + r, |r| ≤ ln 2 / 2, eˣ = 2ⁿ·eʳ and eʳ is a polynomial of degree 6 (Taylor's, economised by
-//! the small interval). ln 2 is taken in two parts, so that r is exact to the last bits.
+//! With x = n·ln 2 + r and |r| ≤ ln 2 / 2, eˣ = 2ⁿ·eʳ, and eʳ is a Taylor polynomial of degree 6.
+//! ln 2 is represented in two parts, so that r is exact to the last bits.
 //!
-//! σ and tanh are flat where x is large, and forgive an error of the exponent: there e^−x = 2ᵗ with t = −x·log₂ e
-//! rounded as it is, and 2ᵗ = 2ⁿ·2ʳ, |r| ≤ ½, with the polynomial of degree 5 that comes nearest to 2ʳ (relative error
-//! 9e-8) among those that are exact at 0.
+//! σ and tanh are flat for large x and tolerate an error of the exponent. There e^−x = 2ᵗ with the
+//! rounded t = −x·log₂ e. 2ᵗ = 2ⁿ·2ʳ with |r| ≤ ½, and 2ʳ is the best polynomial of degree 5
+//! (relative error 9e-8) among those that are exact at 0.
 //!
 //! ```text
-//! e^x      relative error ≤ 3e-7 for −87 ≤ x ≤ 88, which the argument is confined to
+//! e^x      relative error ≤ 3e-7 for −87 ≤ x ≤ 88, to which the argument is clamped
 //! σ(x)     = 1/(1 + e^−x)            absolute error ≤ 2e-7
 //! tanh(x)  = 2σ(2x) − 1              absolute error ≤ 4e-7
 //! ```
@@ -23,7 +23,7 @@ const LN_2_LOW: f32 = -2.121_944_4e-4;
 /// eˣ.
 #[inline(always)]
 pub(crate) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
-    // In this order a NaN passes through both.
+    // In this order both operations propagate NaN.
     let x = S::max(S::splat(-87.0), S::min(S::splat(88.0), x));
     let n = S::round(S::mul(x, S::splat(std::f32::consts::LOG2_E)));
     let r = S::fnma(n, S::splat(LN_2_LOW), S::fnma(n, S::splat(LN_2_HIGH), x));
@@ -34,7 +34,7 @@ pub(crate) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
     S::scale(p, n)
 }
 
-/// The polynomial nearest to (2ʳ − 1)/r for |r| ≤ ½, highest power first.
+/// The best approximation of (2ʳ − 1)/r for |r| ≤ ½, highest power first.
 #[expect(clippy::approx_constant, reason = "the first coefficient comes near ln 2 but is not it")]
 const POWER_OF_TWO: [f32; 5] = [0.001_326_472_7, 0.009_671_513, 0.055_507_336, 0.240_222_42, 0.693_147];
 
@@ -71,7 +71,7 @@ mod tests {
     use crate::kernel::{Granted, Isa};
 
     entry! {
-        /// exp, σ and tanh of x, one after the other.
+        /// exp, σ and tanh of x in sequence.
         fn all_three(x: &[f32], results: &mut [[f32; 16]; 3]) = in_vectors, by_the_library
     }
 

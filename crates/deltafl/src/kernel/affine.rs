@@ -1,4 +1,5 @@
-//! Features on their way into a batch: out_j = scale_j · x_j + shift_j, of floats or of grey levels.
+//! Normalisation of features for a batch: out_j = scale_j · x_j + shift_j, for floats or grey
+//! levels.
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
@@ -6,14 +7,14 @@ use super::dispatch::{entry, plain_entry};
 use super::simd::Simd;
 
 entry! {
-    /// The features of some rows of floats, one after the other. Nothing is fused, so every instruction set gives the same
+    /// Normalises some rows of floats. Nothing is fused, so every instruction set gives the same
     /// bits.
     pub(crate) fn floats(values: &[f32], rows: &[usize], scale: &[f32], shift: &[f32], out: &mut [f32])
         = floats_in_vectors, each_float
 }
 
 plain_entry! {
-    /// The features of a row of grey levels.
+    /// Normalises a row of grey levels.
     pub(crate) fn bytes(row: &[u8], scale: &[f32], shift: &[f32], out: &mut [f32]) = each_byte
 }
 
@@ -28,7 +29,7 @@ fn each_float(values: &[f32], rows: &[usize], scale: &[f32], shift: &[f32], out:
     }
 }
 
-/// A vector of features at a time, over all rows: the scale and the shift stay in registers.
+/// Processes one vector of features over all rows, so that scale and shift stay in registers.
 #[inline(always)]
 unsafe fn floats_in_vectors<S: Simd>(
     _: S,

@@ -1,10 +1,10 @@
-//! Memory that starts on a cache line.
+//! Memory that is aligned to a cache line.
 
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
 
-/// Floats of a cache line.
+/// Floats per cache line.
 const FLOATS: usize = 16;
 
 /// One cache line.
@@ -16,8 +16,8 @@ impl Line {
     const ZERO: Self = Self([0.0; FLOATS]);
 }
 
-/// A vector of floats whose first entry lies on a 64-byte boundary, so that no 64-byte load straddles
-/// two cache lines. Working parameters, scratch and batches live in such memory.
+/// A vector of floats that is aligned to 64 bytes, so that no 64-byte load crosses a cache line. It
+/// is used for working parameters, scratch and batches.
 #[derive(Clone, Debug, Default)]
 pub struct Aligned {
     lines: Vec<Line>,
@@ -25,12 +25,12 @@ pub struct Aligned {
 }
 
 impl Aligned {
-    /// `len` zeros.
+    /// Creates a vector of `len` zeros.
     pub fn zeroed(len: usize) -> Self {
         Self { lines: vec![Line::ZERO; len.div_ceil(FLOATS)], len }
     }
 
-    /// Makes it `len` long; entries that were not there before are unspecified numbers.
+    /// Resizes the vector to `len`. New entries have unspecified values.
     pub fn resize(&mut self, len: usize) {
         let lines = len.div_ceil(FLOATS);
         if lines > self.lines.len() {
@@ -44,7 +44,8 @@ impl Deref for Aligned {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        // SAFETY: `lines` holds at least `len` initialised floats without gaps: a Line is 16 floats, 64 bytes.
+        // SAFETY: `lines` contains at least `len` initialised floats without gaps. A Line is 16
+        // floats, 64 bytes.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 }

@@ -10,7 +10,7 @@ use super::simd::Simd;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx2;
 
-// SAFETY: each method is the intrinsic of its name; the caller vouches for the CPU and the pointers.
+// SAFETY: each method is the intrinsic of its name. The caller guarantees the CPU and the pointers.
 unsafe impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
@@ -40,7 +40,7 @@ unsafe impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn store_first(p: *mut f32, v: __m256, n: usize) {
-        // A masked store is slow on some CPUs even when the mask is full.
+        // A masked store is slow on some CPUs, even with a full mask.
         if n >= 8 { _mm256_storeu_ps(p, v) } else { _mm256_maskstore_ps(p, first(n), v) }
     }
     #[inline(always)]
@@ -113,7 +113,7 @@ unsafe impl Simd for Avx2 {
         for (i, r) in r.iter_mut().enumerate() {
             *r = _mm256_loadu_ps(from.add(i * from_stride));
         }
-        // Pairs, then quads, within 128-bit halves; then the halves change places.
+        // Pairs, then quads, within 128-bit halves. Then the halves are swapped.
         let mut s = r;
         for i in 0..4 {
             s[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);

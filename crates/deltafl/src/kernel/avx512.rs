@@ -10,7 +10,7 @@ use super::simd::Simd;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512;
 
-// SAFETY: each method is the intrinsic of its name; the caller vouches for the CPU and the pointers.
+// SAFETY: each method is the intrinsic of its name. The caller guarantees the CPU and the pointers.
 unsafe impl Simd for Avx512 {
     type V = __m512;
     const LANES: usize = 16;
@@ -80,7 +80,7 @@ unsafe impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn split(t: __m512) -> (__m512, __m512) {
-        // The rest of −∞ is 0, and `scale` takes any n.
+        // The remainder of −∞ is 0, and `scale` accepts any n.
         let r = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(t);
         (_mm512_sub_ps(t, r), r)
     }
@@ -90,7 +90,7 @@ unsafe impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn reciprocal(a: __m512) -> __m512 {
-        // 14 bits, doubled by one step of Newton.
+        // 14 bits, doubled by one Newton step.
         let y = _mm512_rcp14_ps(a);
         _mm512_fmadd_ps(y, _mm512_fnmadd_ps(a, y, _mm512_set1_ps(1.0)), y)
     }
@@ -109,7 +109,7 @@ unsafe impl Simd for Avx512 {
         for (i, r) in r.iter_mut().enumerate() {
             *r = _mm512_loadu_ps(from.add(i * from_stride));
         }
-        // Pairs, then quads, within 128-bit quarters; then the quarters change places.
+        // Pairs, then quads, within 128-bit quarters. Then the quarters are permuted.
         let mut s = r;
         for i in 0..8 {
             s[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);

@@ -4,9 +4,9 @@
 //! image side²  ─conv 5×5, ReLU, max-pool 2→  pooled₁²  ─conv 5×5, ReLU, max-pool 2→  pooled₂²  ─→ classes
 //! ```
 //!
-//! ReLU commutes with the maximum: relu(max(z) + b) is computed once per pooled cell, from four sums that
-//! never leave the registers. With it comes which of the four won, since the gradient goes there only.
-//! Channels are padded to a multiple of 16, with parameters that are and stay zero.
+//! ReLU commutes with the maximum: relu(max(z) + b) is computed once per pooled cell from four sums
+//! in registers. The index of the maximum is stored, because only that position receives the
+//! gradient. Channels are padded to a multiple of 16 with parameters that remain zero.
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
@@ -14,14 +14,14 @@ use super::dispatch::entry;
 use super::product::padded;
 use super::simd::Simd;
 
-/// Side of the filters.
+/// The side of the filters.
 pub(crate) const FILTER: usize = 5;
-/// Entries of a filter.
+/// The entries of a filter.
 pub(crate) const TAPS: usize = FILTER * FILTER;
-/// Channels that lie together in memory.
+/// Channels that are contiguous in memory.
 pub(crate) const BLOCK: usize = 16;
 
-/// Calls a method for the five rows of a filter, as many at once as the registers of `S` hold.
+/// Calls a method for the five rows of a filter, as many at once as the registers of `S` allow.
 macro_rules! over_filter_rows {
     ($simd:ident, $work:ident.$method:ident) => {
         match $simd::TAP_ROWS {
@@ -40,20 +40,20 @@ pub(super) use over_filter_rows;
 /// The sizes of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    /// Side of the image.
+    /// The side of the image.
     pub(crate) side: usize,
     /// Channels of the first convolution, padded.
     pub(crate) first: usize,
     /// Channels of the second convolution, padded.
     pub(crate) second: usize,
-    /// Side of the first pooled map.
+    /// The side of the first pooled map.
     pub(crate) pooled_1: usize,
-    /// Side of the second pooled map.
+    /// The side of the second pooled map.
     pub(crate) pooled_2: usize,
 }
 
 impl Sizes {
-    /// The sizes for images of `side`; `None` when nothing is left to pool.
+    /// Returns the sizes for images of `side`, or `None` if nothing is left to pool.
     pub(crate) fn new(side: usize, channels: [usize; 2]) -> Option<Self> {
         let pooled = |side: usize| side.checked_sub(FILTER - 1).map(|side| side / 2).filter(|&side| side > 0);
         let pooled_1 = pooled(side)?;
@@ -61,48 +61,51 @@ impl Sizes {
         Some(Self { side, first: padded(channels[0]), second: padded(channels[1]), pooled_1, pooled_2 })
     }
 
-    /// Pixels of an image.
+    /// Returns the pixels of an image.
     pub(crate) fn pixels(&self) -> usize {
         self.side * self.side
     }
 
-    /// Floats of the first pooled map: `first / 16` blocks of `pooled_1²` cells of 16 channels.
+    /// Returns the floats of the first pooled map: `first / 16` blocks of `pooled_1²` cells of 16
+    /// channels.
     pub(crate) fn map_1(&self) -> usize {
         self.pooled_1 * self.pooled_1 * self.first
     }
 
-    /// Floats of the second pooled map: `pooled_2²` cells of `second` channels.
+    /// Returns the floats of the second pooled map: `pooled_2²` cells of `second` channels.
     pub(crate) fn map_2(&self) -> usize {
         self.cells_2() * self.second
     }
 
-    /// Cells of the second pooled map.
+    /// Returns the cells of the second pooled map.
     pub(crate) fn cells_2(&self) -> usize {
         self.pooled_2 * self.pooled_2
     }
 
-    /// Floats of the first filters: a row of `first` channels per tap, and a row of biases.
+    /// Returns the floats of the first filters: a row of `first` channels per tap, and a row of
+    /// biases.
     pub(crate) fn filters_1(&self) -> usize {
         (TAPS + 1) * self.first
     }
 
-    /// Floats of the second filters: per channel, per block of 16 input channels, 25 taps.
+    /// Returns the floats of the second filters: per channel, per block of 16 input channels, 25
+    /// taps.
     pub(crate) fn filters_2(&self) -> usize {
         self.second * self.first * TAPS
     }
 
-    /// Where (channel, cell) of the first map lies.
+    /// Returns the position of (channel, cell) in the first map.
     pub(crate) fn at_1(&self, channel: usize, cell: usize) -> usize {
         (channel / BLOCK * self.pooled_1 * self.pooled_1 + cell) * BLOCK + channel % BLOCK
     }
 
-    /// Where an entry of a second filter lies.
+    /// Returns the position of an entry of a second filter.
     pub(crate) fn at_filter_2(&self, channel: usize, input: usize, tap: usize) -> usize {
         ((channel * self.first / BLOCK + input / BLOCK) * TAPS + tap) * BLOCK + input % BLOCK
     }
 }
 
-/// A pooled map: its values, and which of the four positions (0–3, row by row) gave each.
+/// A pooled map: its values, and the position of each maximum (0–3, row by row).
 #[derive(Debug)]
 pub(crate) struct Pooled<'a> {
     pub(crate) values: &'a mut [f32],
@@ -138,7 +141,7 @@ fn first_reference(sizes: Sizes, image: &[f32], filters: &[f32], map: Pooled<'_>
     }
 }
 
-/// relu(max z + b), and the first position of the maximum.
+/// Returns relu(max z + b) and the first position of the maximum.
 pub(crate) fn pool(sums: [f32; 4], bias: f32) -> (f32, f32) {
     let mut winner = 0;
     for q in 1..4 {
@@ -176,7 +179,7 @@ fn gradient_reference(
     }
 }
 
-/// Cell by cell, the four sums of one or two cells and of two vectors of channels at a time.
+/// Processes the four sums of one or two cells and of two vectors of channels at a time.
 #[inline(always)]
 unsafe fn first_in_registers<S: Simd>(_: S, sizes: Sizes, image: &[f32], filters: &[f32], map: Pooled<'_>) {
     assert!(image.len() >= sizes.pixels() && filters.len() >= sizes.filters_1());
@@ -204,7 +207,7 @@ unsafe fn first_in_registers<S: Simd>(_: S, sizes: Sizes, image: &[f32], filters
     }
 }
 
-/// Where a few cells of the first map come from.
+/// The inputs of a few cells of the first map.
 #[derive(Clone, Copy)]
 struct Corner {
     sizes: Sizes,
@@ -268,7 +271,7 @@ pub(crate) unsafe fn pool_vector<S: Simd>(sums: [S::V; 4], bias: S::V) -> (S::V,
     (S::max(S::zero(), S::add(best, bias)), winner)
 }
 
-/// The gradient of a cell, split over the four positions: all of it at the winner.
+/// Distributes the gradient of a cell over its four positions: all of it to the maximum.
 #[inline(always)]
 unsafe fn split_by_winner<S: Simd>(gradient: S::V, winner: S::V) -> [S::V; 4] {
     let bottom = S::where_greater(winner, S::splat(1.5), gradient, S::zero());
@@ -305,7 +308,7 @@ unsafe fn gradient_in_registers<S: Simd>(
     }
 }
 
-/// What the gradient of some first filters is made of.
+/// The inputs of the gradient of some first filters.
 #[derive(Clone, Copy)]
 struct FirstCells {
     sizes: Sizes,
@@ -318,7 +321,7 @@ struct FirstCells {
 }
 
 impl FirstCells {
-    /// The gradient of a cell where ReLU let it through.
+    /// Returns the gradient of a cell if ReLU is active.
     #[inline(always)]
     unsafe fn alive<S: Simd>(self, at: usize) -> S::V {
         S::where_greater(S::load(self.map.add(at)), S::zero(), S::load(self.map_gradient.add(at)), S::zero())
@@ -334,7 +337,7 @@ impl FirstCells {
         S::store(bias, sum);
     }
 
-    /// Adds the gradient of the filter rows from `row`, their sums in registers over all cells.
+    /// Adds the gradient of the filter rows from `row`, with sums in registers over all cells.
     #[inline(always)]
     unsafe fn add_rows<S: Simd, const ROWS: usize>(self, row: usize) {
         let Sizes { side, first, pooled_1, .. } = self.sizes;
@@ -344,8 +347,7 @@ impl FirstCells {
                 let at = self.sizes.at_1(self.channel, y * pooled_1 + x);
                 let parts = split_by_winner::<S>(self.alive::<S>(at), S::load(self.winners.add(at)));
                 let patch = self.image.add((2 * y + row) * side + 2 * x);
-                // Pixel by pixel, each for all the sums it enters: one load serves up to four, and the
-                // sums stay in registers.
+                // Each pixel is loaded once for up to four sums, which stay in registers.
                 for py in 0..ROWS + 1 {
                     for px in 0..FILTER + 1 {
                         let pixel = S::splat(*patch.add(py * side + px));

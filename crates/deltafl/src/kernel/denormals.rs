@@ -1,22 +1,23 @@
-//! Denormal numbers, flushed to zero while a thread trains.
+//! Flushing of denormal numbers to zero while a thread trains.
 //!
-//! A product with operands near 1e-41 takes a hundred times as long as with ordinary ones, and parameters
-//! that decay towards zero do reach that range. Nothing in training is worth the wait.
+//! A product with operands near 1e-41 takes about a hundred times as long as an ordinary one, and
+//! parameters that decay towards zero reach that range.
 
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 
-/// While it lives, this thread treats denormal numbers as zero; afterwards, as it did before.
+/// A guard during whose lifetime this thread treats denormal numbers as zero. Its drop restores the
+/// previous mode.
 #[derive(Debug)]
 #[must_use = "denormals are flushed only while the guard lives"]
 pub struct FlushDenormals {
     before: u32,
-    /// The register belongs to the thread: the guard must not leave it.
+    /// The register belongs to the thread, so the guard must not be sent to another thread.
     _thread: PhantomData<*const ()>,
 }
 
-/// Flushes denormal numbers to zero on this thread (FTZ and DAZ of x86-64; nothing elsewhere).
+/// Flushes denormal numbers to zero on this thread (FTZ and DAZ of x86-64, nothing elsewhere).
 pub fn flush_denormals() -> FlushDenormals {
     let before = control::read();
     control::write(before | control::FLUSH_TO_ZERO | control::DENORMALS_ARE_ZERO);
@@ -29,7 +30,7 @@ impl Drop for FlushDenormals {
     }
 }
 
-/// MXCSR. The intrinsics for it are deprecated in favour of assembly.
+/// The MXCSR register. Its intrinsics are deprecated in favour of assembly.
 #[cfg(target_arch = "x86_64")]
 mod control {
     use std::arch::asm;
@@ -39,14 +40,14 @@ mod control {
 
     pub(super) fn read() -> u32 {
         let mut value = 0u32;
-        // SAFETY: stores the 32-bit register to a valid place.
+        // SAFETY: stores the 32-bit register to a valid address.
         unsafe { asm!("stmxcsr [{}]", in(reg) &mut value, options(nostack, preserves_flags)) };
         value
     }
 
     pub(super) fn write(value: u32) {
-        // SAFETY: `value` is a former value of the register, with at most the two flushing bits set, so that
-        // no exception is unmasked and the rounding mode stays.
+        // SAFETY: `value` is a previous value of the register with at most the two flushing bits
+        // set. No exception is unmasked, and the rounding mode does not change.
         unsafe { asm!("ldmxcsr [{}]", in(reg) &value, options(nostack, preserves_flags)) };
     }
 }

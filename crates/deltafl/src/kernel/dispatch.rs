@@ -1,9 +1,9 @@
-//! One kernel, compiled for each instruction set.
+//! Compilation of one kernel for each instruction set.
 
-/// Declares the entry points of a generic kernel, and a function that picks one.
+/// Declares the entry points of a generic kernel, and a function that dispatches to one of them.
 ///
-/// `fn name(..) = generic or reference;` makes `name(granted, ..)`, which calls `reference(..)` or the generic kernel
-/// inlined into a function with the features of the instruction set.
+/// `fn name(..) = generic or reference;` declares `name(granted, ..)`. It calls `reference(..)`, or
+/// the generic kernel inlined into a function with the features of the instruction set.
 macro_rules! entry {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $generic:path, $reference:path) => {
         $(#[$doc])*
@@ -13,7 +13,7 @@ macro_rules! entry {
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
             #[allow(clippy::too_many_arguments)]
             unsafe fn avx512($($arg: $ty),*) {
-                // SAFETY: this function has the features, and its caller vouches for the rest.
+                // SAFETY: this function has the features, and its caller guarantees the rest.
                 unsafe { $generic($crate::kernel::avx512::Avx512, $($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
@@ -25,9 +25,10 @@ macro_rules! entry {
             }
             match kernel.isa() {
                 $crate::kernel::Isa::Reference => $reference($($arg),*),
-                // SAFETY: arrays need no feature; the kernel checks the lengths of its slices.
+                // SAFETY: arrays need no CPU feature. The kernel checks the lengths of its slices.
                 $crate::kernel::Isa::Portable => unsafe { $generic($crate::kernel::portable::Portable, $($arg),*) },
-                // SAFETY: the instruction set was granted; the kernel checks the lengths of its slices.
+                // SAFETY: the instruction set was granted. The kernel checks the lengths of its
+                // slices.
                 #[cfg(target_arch = "x86_64")]
                 $crate::kernel::Isa::Avx2 => unsafe { avx2($($arg),*) },
                 // SAFETY: as above.
@@ -40,9 +41,10 @@ macro_rules! entry {
     };
 }
 
-/// Declares a plain loop that the compiler turns into vectors of each instruction set.
+/// Declares a plain loop that the compiler vectorises for each instruction set.
 ///
-/// `fn name(..) = loop;` makes `name(granted, ..)`. Nothing is split or fused, so the bits are the same on all of them.
+/// `fn name(..) = loop;` declares `name(granted, ..)`. Nothing is split or fused, so all
+/// instruction sets give the same bits.
 macro_rules! plain_entry {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $plain:path) => {
         $(#[$doc])*

@@ -7,28 +7,31 @@ use super::dispatch::plain_entry;
 /// Below this magnitude [`add_rounded`] is exact.
 pub(crate) const LARGEST: f64 = (1u64 << 51) as f64;
 
-/// Maxima and sums that do not wait for each other.
+/// The number of independent maxima and sums.
 const LANES: usize = 16;
 
-/// 1.5·2^52: added to a number below 2^51, it leaves the nearest integer, ties to even, in the low bits of the sum.
+/// 1.5·2^52. Added to a number below 2^51, it leaves the nearest integer, ties to even, in the low
+/// bits.
 const ROUNDER: f64 = 6_755_399_441_055_744.0;
 
 plain_entry! {
-    /// Raises `largest` to the largest |scale·(new − old)|, or to ∞ where one is not a number.
+    /// Raises `largest` to the largest |scale·(new − old)|, or to ∞ if one is not a number.
     pub(crate) fn raise_to_largest(new: &[f32], old: &[f32], scale: f64, largest: &mut f64) = each_magnitude
 }
 
 plain_entry! {
-    /// Adds scale·(new − old), rounded to integers, ties to even. Every magnitude is below [`LARGEST`].
+    /// Adds scale·(new − old), rounded to integers, ties to even. Every magnitude must be below
+    /// [`LARGEST`].
     pub(crate) fn add_rounded(new: &[f32], old: &[f32], scale: f64, sum: &mut [u64]) = each_rounded
 }
 
 plain_entry! {
-    /// Adds the squares of new − old. Sixteen sums run side by side, in the same order whatever the instruction set.
+    /// Adds the squares of new − old with sixteen parallel sums, in the same order on every
+    /// instruction set.
     pub(crate) fn add_squares(new: &[f32], old: &[f32], squares: &mut f64) = each_square
 }
 
-/// scale·(new − old).
+/// Returns scale·(new − old).
 #[inline(always)]
 pub(crate) fn scaled(new: f32, old: f32, scale: f64) -> f64 {
     (f64::from(new) - f64::from(old)) * scale

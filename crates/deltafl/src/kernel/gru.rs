@@ -1,4 +1,4 @@
-//! A time step of a GRU, forward and back.
+//! A time step of a GRU, forward and backward.
 //!
 //! ```text
 //! r = σ(r̂)   z = σ(ẑ)   n = tanh(x̂ + r∘ĥ)   h' = n + z∘(h − n)
@@ -6,10 +6,10 @@
 //! δz = dh'∘(h − n)∘z(1−z)    δn = dh'∘(1−z)(1−n²)    δr = δn∘ĥ∘r(1−r)    δĥ = δn∘r    dh = dh'∘z + …
 //! ```
 //!
-//! ĥ = W_hn h + b_hn and a part of r̂ and ẑ come from the recurrent product, x̂ = W_in x + b_in and the rest of r̂ and
-//! ẑ from a table with a row per symbol. Forward, the product and the gates are one kernel: the three sums of a unit
-//! become its next state without a way through memory. Back, what is left of dh, through the recurrent product, is a
-//! product again.
+//! ĥ = W_hn h + b_hn and a part of r̂ and ẑ come from the recurrent product. x̂ = W_in x + b_in and
+//! the rest of r̂ and ẑ come from a table with a row per symbol. Forward, the product and the gates
+//! are one kernel: the three sums of a unit become its next state in registers. Backward, the rest
+//! of dh is another recurrent product.
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
@@ -18,17 +18,17 @@ use super::dispatch::entry;
 use super::product::{Layout, Rows};
 use super::simd::Simd;
 
-/// A gate is padded to a multiple of so many units: no vector then holds units of two gates.
+/// The number of units to which a gate is padded, so that no vector contains units of two gates.
 pub(crate) const UNITS: usize = 16;
 
-/// How the rows of a time step lie.
+/// The layout of the rows of a time step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Units {
-    /// Examples.
+    /// The number of examples.
     pub(crate) batch: usize,
     /// Units of a gate, padded to a multiple of [`UNITS`].
     pub(crate) units: usize,
-    /// Floats of a row of gates: r, z and ĥ, one after the other.
+    /// Floats of a row of gates: r, z and ĥ, contiguously.
     pub(crate) gates: usize,
     /// Floats of a row of states.
     pub(crate) states: usize,
@@ -37,18 +37,18 @@ pub(crate) struct Units {
 /// One time step of a batch, a row per example.
 #[derive(Debug)]
 pub(crate) struct Forward<'a> {
-    /// W_hh, transposed, panel by panel; `None` in the first step, where h = 0.
+    /// W_hh, transposed, panel by panel. `None` in the first step, where h = 0.
     pub(crate) recurrent: Option<Recurrent<'a>>,
     pub(crate) before: &'a [f32],
     pub(crate) after: &'a mut [f32],
-    /// What a symbol adds to r̂ and ẑ, and x̂: a row per symbol.
+    /// The contribution of each symbol to r̂, ẑ and x̂: a row per symbol.
     pub(crate) table: &'a [f32],
     /// b_hn.
     pub(crate) bias: &'a [f32],
-    /// The symbol of the first example; that of the next lies `length` further.
+    /// The symbol of the first example. The next example's symbol is `length` entries further.
     pub(crate) symbols: &'a [u32],
     pub(crate) length: usize,
-    /// What the way back needs, if there is one.
+    /// The outputs for the backward pass, if there is one.
     pub(crate) kept: Option<Kept<'a>>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Kept<'a> {
     pub(crate) inner: &'a mut [f32],
 }
 
-/// One time step of a batch, on the way back.
+/// One time step of a batch in the backward pass.
 #[derive(Debug)]
 pub(crate) struct Backward<'a> {
     /// In: r, z, ĥ. Out: δr, δz, δĥ.
@@ -78,7 +78,7 @@ pub(crate) struct Backward<'a> {
     pub(crate) before: &'a [f32],
     /// In: dh'. Out: dh'∘z.
     pub(crate) slope: &'a mut [f32],
-    /// The symbol of the first example; that of the next lies `length` further.
+    /// The symbol of the first example. The next example's symbol is `length` entries further.
     pub(crate) symbols: &'a [u32],
     pub(crate) length: usize,
     /// Out: δr, δz, δn, added to the row of the symbol.
@@ -88,12 +88,12 @@ pub(crate) struct Backward<'a> {
 }
 
 entry! {
-    /// From a state to the next.
+    /// Computes the next state.
     pub(crate) fn forward(rows: Units, step: Forward<'_>) = forward_in_registers, forward_reference
 }
 
 entry! {
-    /// From the slope of the next state to those of the gates.
+    /// Computes the slopes of the gates from the slope of the next state.
     pub(crate) fn backward(rows: Units, step: Backward<'_>) = backward_in_vectors, backward_reference
 }
 
@@ -120,7 +120,7 @@ fn forward_reference(rows: Units, mut step: Forward<'_>) {
 }
 
 impl Recurrent<'_> {
-    /// The entry of h·W_hhᵀ in a column.
+    /// Returns the entry of h·W_hhᵀ in a column.
     fn dot(self, column: usize, h: &[f32]) -> f32 {
         let layout = Layout::panels(self.hidden);
         (0..self.hidden).map(|p| h[p] * self.panels[layout.at(p, column)]).sum()
@@ -149,7 +149,7 @@ fn backward_reference(rows: Units, step: Backward<'_>) {
     }
 }
 
-/// A vector of units at a time: its three columns of the matrix stay near while the examples pass.
+/// Processes one vector of units at a time, so that its three columns of the matrix stay in cache.
 #[inline(always)]
 unsafe fn forward_in_registers<S: Simd>(_: S, rows: Units, step: Forward<'_>) {
     let Units { batch, units, gates, states } = rows;
@@ -192,7 +192,7 @@ struct Tile<'a> {
 }
 
 impl Tile<'_> {
-    /// Writes the sums of three gates for each example.
+    /// Computes the sums of three gates for each example.
     #[inline(always)]
     unsafe fn sum<S: Simd>(self, examples: usize, sums: *mut f32) {
         match examples {
@@ -226,7 +226,7 @@ impl Tile<'_> {
     }
 }
 
-/// From the sums of the gates of example `i` to a vector of its next state.
+/// Computes a vector of the next state from the sums of the gates of example `i`.
 #[inline(always)]
 unsafe fn squash<S: Simd>(rows: Units, step: &mut Forward<'_>, i: usize, u: usize, sums: *const f32) {
     let Units { units, gates, states, .. } = rows;
@@ -247,13 +247,13 @@ unsafe fn squash<S: Simd>(rows: Units, step: &mut Forward<'_>, i: usize, u: usiz
     }
 }
 
-/// The sum of two vectors in memory.
+/// Returns the sum of two vectors in memory.
 #[inline(always)]
 pub(super) unsafe fn sum<S: Simd>(a: *const f32, b: *const f32, lanes: usize) -> S::V {
     S::add(S::load_first(a, lanes), S::load_first(b, lanes))
 }
 
-/// A vector of units at a time, so that the slope of its bias stays in a register.
+/// Processes one vector of units at a time, so that the slope of its bias stays in a register.
 #[inline(always)]
 unsafe fn backward_in_vectors<S: Simd>(_: S, rows: Units, step: Backward<'_>) {
     let Units { batch, units, gates, states } = rows;
@@ -290,7 +290,7 @@ unsafe fn backward_in_vectors<S: Simd>(_: S, rows: Units, step: Backward<'_>) {
     }
 }
 
-/// Every example has a symbol, and every symbol a row in the table.
+/// Checks that every example has a symbol, and every symbol a row in the table.
 fn check_symbols(batch: usize, symbols: &[u32], length: usize, rows: usize) {
     let each = symbols.iter().step_by(length).take(batch);
     assert!(each.len() == batch, "an example has no symbol");
@@ -304,7 +304,8 @@ mod tests {
     use crate::kernel::{Granted, Isa};
     use crate::stream::{Purpose, Stream};
 
-    /// A step forward, kept or not, and back; and all that they wrote.
+    /// Runs a step forward, with and without stored gates, and backward. Returns everything
+    /// written.
     fn run(isa: Isa, rows: Units, hidden: usize, first: bool) -> [Vec<f32>; 6] {
         let Units { batch, units, gates: columns, states } = rows;
         let stream = &mut Stream::new(1, Purpose::Synthesis, 0, units as u64);

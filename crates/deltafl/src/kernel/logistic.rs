@@ -1,4 +1,5 @@
-//! Logits of a single output, their logistic residuals, and the step along the inputs.
+//! Logits of a single output, their logistic residuals, and the step in the direction of the
+//! inputs.
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
@@ -7,7 +8,7 @@ use super::dispatch::entry;
 use super::simd::Simd;
 
 entry! {
-    /// z = x·w of each row of inputs.
+    /// Computes z = x·w of each row of inputs.
     pub(crate) fn logits(inputs: &[f32], params: &[f32], logits: &mut [f32]) = dots, logits_reference
 }
 
@@ -17,7 +18,7 @@ entry! {
 }
 
 entry! {
-    /// params ← decay·params + Σ residual · input.
+    /// Computes params ← decay·params + Σ residual · input.
     pub(crate) fn descend(inputs: &[f32], residuals: &[f32], decay: f32, params: &mut [f32])
         = descend_in_vectors, descend_reference
 }
@@ -67,7 +68,7 @@ unsafe fn residuals_in_vectors<S: Simd>(_: S, logits: &mut [f32], labels: &[u32]
     }
 }
 
-/// A vector of parameters at a time, over all examples.
+/// Processes one vector of parameters at a time over all examples.
 #[inline(always)]
 unsafe fn descend_in_vectors<S: Simd>(
     _: S,

@@ -1,4 +1,4 @@
-//! The gates of an LSTM, unit by unit, forward and back.
+//! The gates of an LSTM, unit by unit, forward and backward.
 //!
 //! ```text
 //! i, f, o = σ(î), σ(f̂), σ(ô)    g = tanh(ĝ)    c' = f∘c + i∘g    h' = o∘tanh(c')
@@ -14,14 +14,14 @@ use super::dispatch::entry;
 use super::gru::sum;
 use super::simd::Simd;
 
-/// How the rows of a time step lie.
+/// The layout of the rows of a time step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Units {
-    /// Examples.
+    /// The number of examples.
     pub(crate) batch: usize,
     /// Units of a gate, padded to a multiple of 8.
     pub(crate) units: usize,
-    /// Floats of a row of gates: i, f, g and o, one after the other.
+    /// Floats of a row of gates: i, f, g and o, contiguously.
     pub(crate) gates: usize,
     /// Floats from one row of h to the next.
     pub(crate) outputs: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Forward<'a> {
     pub(crate) output: &'a mut [f32],
 }
 
-/// One time step of a batch, on the way back.
+/// One time step of a batch in the backward pass.
 #[derive(Debug)]
 pub(crate) struct Backward<'a> {
     /// In: i, f, g, o. Out: δi, δf, δg, δo.
@@ -57,12 +57,12 @@ pub(crate) struct Backward<'a> {
 }
 
 entry! {
-    /// From the sums of the gates to the next state.
+    /// Computes the next state from the sums of the gates.
     pub(crate) fn forward(rows: Units, step: Forward<'_>) = forward_in_vectors, forward_reference
 }
 
 entry! {
-    /// From the slope of the next state to those of the gates.
+    /// Computes the slopes of the gates from the slope of the next state.
     pub(crate) fn backward(rows: Units, step: Backward<'_>) = backward_in_vectors, backward_reference
 }
 

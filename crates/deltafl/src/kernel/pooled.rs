@@ -1,13 +1,13 @@
-//! The backward pass of the second convolution, through the pool.
+//! The backward pass of the second convolution through the pool.
 //!
-//! Of the four positions of a cell the gradient goes to the winner alone, and only where ReLU let the cell
-//! through. Each channel therefore keeps a list of its live cells, with the place in the input where the
-//! winner's 5 × 5 window starts; both gradients visit the lists and nothing else, a quarter of the dense
-//! work or less:
+//! Of the four positions of a cell, only the maximum receives the gradient, and only if ReLU is
+//! active. Therefore each channel has a list of its active cells, with the start of the 5 × 5
+//! window of the maximum in the input. Both gradients visit only the lists, at most a quarter of
+//! the dense work:
 //!
 //! ```text
-//! ∂f/∂input[window of (c, cell)] += g · filter_c         filter_c in registers, cells of c pass
-//! ∂f/∂filter_c                   += g · input[window]    sums in registers, cells of c pass
+//! ∂f/∂input[window of (c, cell)] += g · filter_c        filter_c in registers, loop over cells of c
+//! ∂f/∂filter_c                   += g · input[window]    sums in registers, loop over cells of c
 //! ```
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
@@ -16,17 +16,17 @@ use super::conv::{BLOCK, FILTER, Sizes, TAPS, over_filter_rows};
 use super::dispatch::entry;
 use super::simd::Simd;
 
-/// A live cell of a channel; at the head of a list, the number of live cells.
+/// An active cell of a channel. The head of a list contains the number of active cells.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Live {
-    /// Where the winner's window starts in a block of the first map.
+    /// The start of the window of the maximum in a block of the first map.
     window: u32,
     /// The gradient of the cell.
     gradient: f32,
 }
 
-/// Floats that the lists of one image take.
+/// Returns the floats that the lists of one image take.
 pub(crate) fn lists_len(sizes: &Sizes) -> usize {
     2 * sizes.second * stride(sizes)
 }
@@ -35,9 +35,10 @@ fn stride(sizes: &Sizes) -> usize {
     sizes.cells_2() + 1
 }
 
-/// The lists in a slice of floats.
+/// Interprets a slice of floats as lists.
 fn lists(floats: &[f32]) -> &[Live] {
-    // SAFETY: two floats are as large and as aligned as a `Live`, for which every bit pattern is valid.
+    // SAFETY: two floats have the size and alignment of a `Live`, for which every bit pattern is
+    // valid.
     unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), floats.len() / 2) }
 }
 
@@ -46,7 +47,8 @@ fn lists_mut(floats: &mut [f32]) -> &mut [Live] {
     unsafe { std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), floats.len() / 2) }
 }
 
-/// Lists the live cells of each channel of one image, and adds their gradients to that of the bias.
+/// Lists the active cells of each channel of one image, and adds their gradients to that of the
+/// bias.
 pub(crate) fn list_live(
     sizes: &Sizes,
     map: &[f32],
@@ -62,7 +64,7 @@ pub(crate) fn list_live(
         let (mut live, mut at, mut sum) = (0, channel, *bias);
         for y in 0..pooled_2 {
             for x in 0..pooled_2 {
-                // Written in any case, counted when live: no branch to mispredict.
+                // Written always and counted if active, to avoid a branch.
                 let corner = (2 * (y * pooled_1 + x) * BLOCK) as u32;
                 let (window, gradient) = (corner + shifts[index(winners[at])], map_gradient[at]);
                 list[live + 1] = Live { window, gradient };
@@ -77,19 +79,20 @@ pub(crate) fn list_live(
     }
 }
 
-/// The integer that a small float is, modulo 4: its bits, once 2²³ has moved them to the end.
+/// Returns a small integral float modulo 4: its low bits after 2²³ is added.
 fn index(winner: f32) -> usize {
     (winner + 8_388_608.0).to_bits() as usize & 3
 }
 
 entry! {
-    /// The gradient of the first map of one image.
+    /// Computes the gradient of the first map of one image.
     pub(crate) fn input_gradient(sizes: Sizes, filters: &[f32], live: &[f32], gradient: &mut [f32])
         = input_by_lists, input_reference
 }
 
 entry! {
-    /// filters ← decay·filters + gradient, over the images whose first maps and lists are given.
+    /// Computes filters ← decay·filters + gradient over the images with the given first maps and
+    /// lists.
     pub(crate) fn add_filter_gradient(sizes: Sizes, maps: &[f32], live: &[f32], decay: f32, filters: &mut [f32])
         = filters_by_lists, filters_reference
 }
@@ -126,7 +129,7 @@ fn filters_reference(sizes: Sizes, maps: &[f32], live: &[f32], decay: f32, filte
     }
 }
 
-/// No window leaves its map: what the kernels below rest on.
+/// Checks that no window leaves its map, which the kernels below require.
 fn check(sizes: &Sizes, live: &[f32]) {
     let last = ((sizes.pooled_1 - FILTER) * (sizes.pooled_1 + 1) * BLOCK) as u32;
     for list in lists(live).chunks_exact(stride(sizes)) {
@@ -154,10 +157,10 @@ unsafe fn input_by_lists<S: Simd>(_: S, sizes: Sizes, filters: &[f32], live: &[f
     }
 }
 
-/// A filter, for a vector of input channels, and the live cells whose windows it is spread over.
+/// A filter for a vector of input channels, and the active cells over whose windows it is spread.
 #[derive(Clone, Copy)]
 struct Spread<'a> {
-    /// Floats from one row of the map to the next.
+    /// Floats between rows of the map.
     row: usize,
     map: *mut f32,
     filter: *const f32,
@@ -187,7 +190,7 @@ impl Spread<'_> {
     }
 }
 
-/// Images whose first maps share the nearest cache, a block of 16 channels at a time.
+/// Images whose first maps share the L1 cache, one block of 16 channels at a time.
 const IMAGES: usize = 3;
 
 #[inline(always)]
@@ -216,7 +219,7 @@ unsafe fn filters_by_lists<S: Simd>(
     }
 }
 
-/// A filter, for a vector of input channels, and the images whose windows it gathers.
+/// A filter for a vector of input channels, and the images whose windows it gathers.
 #[derive(Clone, Copy)]
 struct Gather<'a> {
     sizes: Sizes,
@@ -229,7 +232,7 @@ struct Gather<'a> {
 }
 
 impl Gather<'_> {
-    /// filter rows from `first` ← decay · rows + Σ g · windows.
+    /// Computes filter rows from `first` ← decay · rows + Σ g · windows.
     #[inline(always)]
     unsafe fn rows<S: Simd, const ROWS: usize>(self, first: usize) {
         let row = self.sizes.pooled_1 * BLOCK;
@@ -276,7 +279,8 @@ mod tests {
         (0..len).map(|_| stream.uniform(-1.0, 1.0) as f32).collect()
     }
 
-    /// Every convolution kernel once, forward and back, for two images; and all that they wrote.
+    /// Runs every convolution kernel forward and backward for two images. Returns everything
+    /// written.
     fn run(isa: Isa, sizes: Sizes) -> Vec<(&'static str, Vec<f32>)> {
         let kernel = Granted::new(isa);
         let stream = &mut Stream::new(1, Purpose::Synthesis, 0, sizes.side as u64);

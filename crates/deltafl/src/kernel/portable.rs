@@ -1,4 +1,4 @@
-//! Vectors as arrays, which the compiler lowers to whatever the target has.
+//! Vectors as arrays, which the compiler lowers to the target.
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
@@ -9,7 +9,7 @@ use super::simd::Simd;
 #[repr(align(32))]
 pub(crate) struct Eight([f32; 8]);
 
-/// No instruction set in particular.
+/// No specific instruction set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Portable;
 
@@ -23,13 +23,13 @@ fn zip(a: Eight, b: Eight, f: impl Fn(f32, f32) -> f32) -> Eight {
     Eight(std::array::from_fn(|i| f(a.0[i], b.0[i])))
 }
 
-/// a·b + c, fused where the target has an instruction for it: elsewhere it would be a call.
+/// Returns a·b + c, fused if the target has an instruction for it. Otherwise it would be a call.
 #[inline(always)]
 fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, c) } else { a * b + c }
 }
 
-// SAFETY: arrays need no CPU feature; the caller vouches for the pointers.
+// SAFETY: arrays need no CPU feature. The caller guarantees the pointers.
 unsafe impl Simd for Portable {
     type V = Eight;
     const LANES: usize = 8;
@@ -97,7 +97,7 @@ unsafe impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn round(a: Eight) -> Eight {
-        // Adding and taking away 1.5·2²³ leaves no room for a fraction; right for |a| < 2²².
+        // Adding and subtracting 1.5·2²³ rounds to an integer, for |a| < 2²².
         const ROUNDER: f32 = 12_582_912.0;
         map(a, |a| (a + ROUNDER) - ROUNDER)
     }

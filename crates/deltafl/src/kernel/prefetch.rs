@@ -1,13 +1,12 @@
-//! Asking for memory before it is needed.
+//! Prefetching of memory.
 
 /// Bytes per cache line.
 const LINE: usize = 64;
 
-/// How much of a slice is asked for; beyond it, the processor has seen where the reads go.
+/// The prefetched length of a slice. Beyond it, the hardware prefetcher follows the reads.
 const REACH: usize = 4096;
 
-/// Asks for the beginning of a slice to be brought near. It never waits and never faults: a page that is not in
-/// memory stays where it is.
+/// Prefetches the beginning of a slice. It never waits or faults, and loads no pages from disk.
 pub(crate) fn prefetch<T>(values: &[T]) {
     let bytes = size_of_val(values).min(REACH);
     for offset in (0..bytes).step_by(LINE) {
@@ -20,7 +19,7 @@ pub(crate) fn prefetch<T>(values: &[T]) {
 #[allow(unsafe_code)]
 fn prefetch_line(address: *const i8) {
     use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-    // SAFETY: a prefetch is a hint, for any address whatever.
+    // SAFETY: a prefetch is a hint and valid for any address.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(address) };
 }
 

@@ -1,23 +1,23 @@
 //! Matrix products C ← βC + A·B, small and skinny.
 //!
-//! A is read entry by entry and spread over a vector; B and C are read in vectors. A tile of C, up to
-//! 12 rows × 2 vectors, stays in registers while k runs: per step of k two loads of B serve every row,
-//! and one load of A serves both vectors.
+//! A is read entry by entry and broadcast to a vector. B and C are read in vectors. A tile of C, up
+//! to 12 rows × 2 vectors, stays in registers while k runs. Per step of k, two loads of B serve
+//! every row, and one load of A serves both vectors.
 //!
-//! B and C come in *panels* of 32 columns. Parameters are kept with each panel contiguous, so that k runs
-//! through memory in order; activations are kept row by row, which is the same thing with other strides.
+//! B and C are split into *panels* of 32 columns. In parameters each panel is contiguous, so that k
+//! runs through memory in order. Activations are stored row by row, which only changes the strides.
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
 use super::dispatch::entry;
 use super::simd::Simd;
 
-/// Columns of a panel.
+/// The columns of a panel.
 pub(crate) const PANEL: usize = 32;
-/// Columns come in multiples of this.
+/// The number of columns is a multiple of this.
 pub(crate) const COLUMNS: usize = 16;
 
-/// m × k times k × n. `n` is a multiple of [`COLUMNS`].
+/// The shape of m × k times k × n. `n` is a multiple of [`COLUMNS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) m: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Shape {
     pub(crate) k: usize,
 }
 
-/// A matrix read entry by entry: (i, p) lies at `i·row + p·column`.
+/// A matrix read entry by entry: (i, p) is at `i·row + p·column`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entries<'a> {
     pub(crate) values: &'a [f32],
@@ -33,7 +33,7 @@ pub(crate) struct Entries<'a> {
     pub(crate) column: usize,
 }
 
-/// Where a matrix read in vectors lies: (i, j) is at `i·row + (j / 32)·panel + j % 32`.
+/// The layout of a matrix read in vectors: (i, j) is at `i·row + (j / 32)·panel + j % 32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) row: usize,
@@ -51,18 +51,18 @@ impl Layout {
         Self { row: PANEL, panel: rows * PANEL }
     }
 
-    /// Where (i, j) lies.
+    /// Returns the position of (i, j).
     pub(crate) const fn at(self, i: usize, j: usize) -> usize {
         i * self.row + (j / PANEL) * self.panel + j % PANEL
     }
 
-    /// Floats of an m × n matrix, from the first to the last.
+    /// Returns the floats of an m × n matrix, from the first to the last.
     pub(crate) const fn extent(self, m: usize, n: usize) -> usize {
         if m == 0 || n == 0 { 0 } else { self.at(m - 1, n - 1) + 1 }
     }
 }
 
-/// Floats that a matrix of `rows` × `columns` takes panel by panel.
+/// Returns the floats of a matrix of `rows` × `columns`, panel by panel.
 pub(crate) const fn panels_len(rows: usize, columns: usize) -> usize {
     columns.div_ceil(PANEL) * PANEL * rows
 }
@@ -73,14 +73,14 @@ pub(crate) const fn padded(columns: usize) -> usize {
 }
 
 entry! {
-    /// C ← βC + A·B. With β = 0, C is not read.
+    /// Computes C ← βC + A·B. With β = 0, C is not read.
     pub(crate) fn product(
         shape: Shape, a: Entries<'_>, b: &[f32], b_layout: Layout, c: &mut [f32], c_layout: Layout, beta: f32,
     ) = tiled, reference
 }
 
 entry! {
-    /// C ← βC + D + A·B, with D laid out as C is.
+    /// Computes C ← βC + D + A·B, where D has the layout of C.
     pub(crate) fn product_plus(
         shape: Shape, a: Entries<'_>, b: &[f32], b_layout: Layout, c: &mut [f32], c_layout: Layout, beta: f32,
         d: &[f32],
@@ -147,7 +147,8 @@ fn reference(
     }
 }
 
-/// The product tile by tile: panels outside, so that one panel of B stays near while the rows pass.
+/// Computes the product tile by tile. The outer loop is over panels, so that one panel of B stays
+/// in cache.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn tiled<S: Simd>(
@@ -172,7 +173,7 @@ fn check(shape: Shape, a: Entries<'_>, b: &[f32], b_layout: Layout, c: &[f32], c
     assert!(k == 0 || m == 0 || a.values.len() > (m - 1) * a.row + (k - 1) * a.column, "A is too short");
 }
 
-/// The product, on pointers to matrices that hold `shape`.
+/// Computes the product on pointers to matrices of `shape`.
 #[inline(always)]
 pub(crate) unsafe fn multiply<S: Simd>(
     shape: Shape,
@@ -202,7 +203,7 @@ unsafe fn multiply_plus<S: Simd, const PLUS: bool>(
     if m == 0 {
         return;
     }
-    // Blocks of nearly equal height: 16 rows are 8 + 8 and not 12 + 4.
+    // Blocks of nearly equal height: 16 rows are 8 + 8, not 12 + 4.
     let height = m.div_ceil(m.div_ceil(S::ROWS));
     let mut j = 0;
     while j < n {
@@ -243,7 +244,8 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// sums + A·B over `k` columns of these rows, where vector v of row p of B lies at `b[v] + p·b_row`.
+    /// Computes sums + A·B over `k` columns of these rows. Vector v of row p of B is at `b[v] +
+    /// p·b_row`.
     #[inline(always)]
     pub(crate) unsafe fn add_product<S: Simd, const ROWS: usize, const WIDE: usize>(
         self,
@@ -252,7 +254,7 @@ impl Rows {
         b_row: usize,
         mut sums: [[S::V; WIDE]; ROWS],
     ) -> [[S::V; WIDE]; ROWS] {
-        // Row 3j + i is read at pointer j plus 0, 1 or 2 strides: addresses that need no instruction of their own.
+        // Row 3j + i is read at pointer j plus 0, 1 or 2 strides, which needs no extra instruction.
         let mut a = [self.first; 4];
         for (j, a) in a.iter_mut().enumerate() {
             *a = self.first.wrapping_add(3 * j * self.row);
@@ -276,7 +278,7 @@ impl Rows {
     }
 }
 
-/// One tile of C: where its operands lie.
+/// The operands of one tile of C.
 #[derive(Clone, Copy)]
 struct Tile {
     a: Rows,
@@ -312,7 +314,7 @@ impl Tile {
     #[inline(always)]
     unsafe fn fill<S: Simd, const ROWS: usize, const WIDE: usize, const PLUS: bool>(self) {
         let mut sums = [[S::zero(); WIDE]; ROWS];
-        // C comes first: far memory is then on its way while the tile before is still being summed.
+        // Load C first, so that its memory arrives while the previous tile is still summed.
         if PLUS || self.beta != 0.0 {
             let beta = S::splat(self.beta);
             for (i, sums) in sums.iter_mut().enumerate() {
@@ -337,7 +339,8 @@ impl Tile {
 }
 
 entry! {
-    /// Bᵀ panel by panel, `columns × rows`, from B of `rows × columns`; columns of Bᵀ past `rows` are zero.
+    /// Computes Bᵀ panel by panel, `columns × rows`, from B of `rows × columns`. Columns of Bᵀ
+    /// after `rows` are zero.
     pub(crate) fn transposed(rows: usize, columns: usize, from: &[f32], layout: Layout, to: &mut [f32])
         = transposed_blocks, transposed_reference
 }
@@ -351,7 +354,7 @@ fn transposed_reference(rows: usize, columns: usize, from: &[f32], layout: Layou
     }
 }
 
-/// Whole blocks in registers, the rest entry by entry.
+/// Transposes whole blocks in registers, and the rest entry by entry.
 #[inline(always)]
 unsafe fn transposed_blocks<S: Simd>(
     _: S,

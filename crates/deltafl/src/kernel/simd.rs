@@ -1,58 +1,59 @@
-//! Vectors of `f32`: what a kernel needs of an instruction set.
+//! Vectors of `f32`: the operations that a kernel needs from an instruction set.
 //!
-//! A kernel is written once, generic over [`Simd`], and `#[inline(always)]`; an entry point per instruction
-//! set (see `entry!` in `dispatch.rs`) carries the `target_feature` attribute into which all of it is inlined.
+//! A kernel is written once, generic over [`Simd`] and `#[inline(always)]`. An entry point per
+//! instruction set (see `entry!` in `dispatch.rs`) has the `target_feature` attribute, and the
+//! kernel is inlined into it.
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
 use std::fmt::Debug;
 
-/// Vectors of one instruction set.
+/// The vectors of one instruction set.
 ///
 /// # Safety
-/// Every method may be called only where the CPU has the instruction set. Loads and stores touch
-/// [`Simd::LANES`] floats (or as many as they say) at the pointer, of any alignment.
+/// Every method may be called only if the CPU supports the instruction set. Loads and stores access
+/// [`Simd::LANES`] floats, or the stated number, at the pointer, with any alignment.
 pub(crate) unsafe trait Simd: Copy + Debug {
     /// A vector.
     type V: Copy + Debug;
-    /// Floats in a vector.
+    /// Floats per vector.
     const LANES: usize;
-    /// Rows of a product that are held in registers at once, two vectors wide.
+    /// Rows of a product that fit in registers, two vectors wide.
     const ROWS: usize;
-    /// The same, three vectors wide.
+    /// Rows of a product that fit in registers, three vectors wide.
     const ROWS_OF_THREE: usize;
-    /// Rows of a 5 × 5 filter that are held in registers at once.
+    /// Rows of a 5 × 5 filter that fit in registers.
     const TAP_ROWS: usize;
 
     unsafe fn zero() -> Self::V;
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
     unsafe fn store(p: *mut f32, v: Self::V);
-    /// The first `n` floats, the rest of the lanes zero.
+    /// Loads the first `n` floats and sets the other lanes to zero.
     unsafe fn load_first(p: *const f32, n: usize) -> Self::V;
     /// Stores the first `n` lanes.
     unsafe fn store_first(p: *mut f32, v: Self::V, n: usize);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
-    /// a·b + c.
+    /// Returns a·b + c.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// c − a·b.
+    /// Returns c − a·b.
     unsafe fn fnma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// The smaller; b when one of them is NaN.
+    /// Returns the smaller, or b if one of them is NaN.
     unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
-    /// The larger; b when one of them is NaN.
+    /// Returns the larger, or b if one of them is NaN.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
-    /// x where a > b, otherwise y, lane by lane.
+    /// Returns x if a > b, otherwise y, lane by lane.
     unsafe fn where_greater(a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
-    /// The nearest integer.
+    /// Returns the nearest integer.
     unsafe fn round(a: Self::V) -> Self::V;
-    /// An integer n that [`Simd::scale`] takes and r = t − n, |r| ≤ ½, for any t ≤ 126; far below, where 2ᵗ is not a normal
-    /// number, n may stop and r be 0.
+    /// Returns an integer n for [`Simd::scale`] and r = t − n with |r| ≤ ½, for any t ≤ 126. If 2ᵗ
+    /// is not a normal number, n may be clamped and r may be 0.
     unsafe fn split(t: Self::V) -> (Self::V, Self::V);
-    /// a·2ⁿ for integral n with 2ⁿ a normal number, or what [`Simd::split`] gives.
+    /// Returns a·2ⁿ for an integral n if 2ⁿ is a normal number or n comes from [`Simd::split`].
     unsafe fn scale(a: Self::V, n: Self::V) -> Self::V;
-    /// 1/a within 1 ulp or so, for a ∈ [1, 2¹²⁷].
+    /// Returns 1/a within about 1 ulp, for a ∈ [1, 2¹²⁷].
     unsafe fn reciprocal(a: Self::V) -> Self::V;
     unsafe fn sum(a: Self::V) -> f32;
     unsafe fn largest(a: Self::V) -> f32;

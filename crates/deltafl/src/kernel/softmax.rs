@@ -4,8 +4,8 @@
 //! p_c = exp(z_c − max z) / Σ exp(z − max z),     f = log Σ exp(z − max z) − (z_y − max z)
 //! ```
 //!
-//! Subtracting the largest logit keeps both stable for any logits. Rows are padded: what lies past the
-//! last class counts for nothing.
+//! Subtracting the largest logit keeps both stable for any logits. Rows are padded, and entries
+//! after the last class are ignored.
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
@@ -24,18 +24,19 @@ pub(crate) struct Rows {
 }
 
 entry! {
-    /// Replaces each row by scale·(softmax(z) − 1[c = y]), the padding by zeros.
+    /// Replaces each row by scale·(softmax(z) − 1[c = y]), and the padding by zeros.
     pub(crate) fn residuals(rows: Rows, logits: &mut [f32], labels: &[u32], scale: f32)
         = residuals_in_vectors, residuals_reference
 }
 
 entry! {
-    /// Adds up the losses of the rows and the errors: the first largest logit is not the label's.
+    /// Adds the losses of the rows and the errors. An error is a row whose first largest logit is
+    /// not the label.
     fn add_score(rows: Rows, logits: &[f32], labels: &[u32], score: &mut Score)
         = score_in_vectors, score_reference
 }
 
-/// The cross-entropy of the rows, summed, and how many are misclassified.
+/// Returns the summed cross-entropy of the rows and the number of misclassified rows.
 pub(crate) fn score(kernel: Granted, rows: Rows, logits: &[f32], labels: &[u32]) -> Score {
     let mut score = Score::default();
     add_score(kernel, rows, logits, labels, &mut score);
@@ -63,16 +64,16 @@ fn score_reference(rows: Rows, logits: &[f32], labels: &[u32], score: &mut Score
     }
 }
 
-/// Adds a row whose largest logit and Σ exp(z − max) are known.
+/// Adds a row with known largest logit and Σ exp(z − max).
 #[inline(always)]
 fn add(score: &mut Score, z: &[f32], label: usize, max: f32, total: f32) {
     score.loss += f64::from(total).ln() - f64::from(z[label] - max);
-    // Ties go to the first index, as in numpy and PyTorch.
+    // Ties are resolved to the first index, as in NumPy and PyTorch.
     let hit = z[label] >= max && z[..label].iter().all(|&z| z < max);
     score.sums[ERRORS] += f64::from(u8::from(!hit));
 }
 
-/// The rows are as long as they say, and every label is a class.
+/// Checks that the rows are long enough and that every label is a class.
 #[inline(always)]
 fn check(rows: Rows, logits: &[f32], labels: &[u32]) {
     let Rows { classes, stride } = rows;
@@ -118,7 +119,7 @@ unsafe fn score_in_vectors<S: Simd>(_: S, rows: Rows, logits: &[f32], labels: &[
     }
 }
 
-/// The largest of `classes` floats in a padded row.
+/// Returns the largest of `classes` floats in a padded row.
 #[inline(always)]
 unsafe fn largest<S: Simd>(z: *const f32, classes: usize) -> f32 {
     let mut max = S::splat(f32::NEG_INFINITY);
@@ -134,7 +135,7 @@ unsafe fn largest<S: Simd>(z: *const f32, classes: usize) -> f32 {
     S::largest(max)
 }
 
-/// One in the first lanes, zero in the others.
+/// Returns one in the first lanes and zero in the others.
 #[inline(always)]
 unsafe fn ones<S: Simd>(lanes: usize) -> S::V {
     S::load_first([1.0f32; COLUMNS].as_ptr(), lanes)

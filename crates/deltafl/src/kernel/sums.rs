@@ -10,12 +10,12 @@ plain_entry! {
 }
 
 plain_entry! {
-    /// total ← decay·total + gradient.
+    /// Computes total ← decay·total + gradient.
     pub(crate) fn add_decayed(gradient: &[f32], decay: f32, total: &mut [f32]) = decayed
 }
 
 plain_entry! {
-    /// Each row, and `bias` added to it.
+    /// Adds `bias` to each row.
     pub(crate) fn biased(rows: &[f32], bias: &[f32], to: &mut [f32]) = each_biased
 }
 

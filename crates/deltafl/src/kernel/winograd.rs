@@ -1,6 +1,6 @@
 //! The second convolution by Winograd's minimal filtering, F(2×2, 5×5).
 //!
-//! Two outputs of a filter of five taps need six multiplications in place of ten. With the points
+//! Two outputs of a filter with five taps need six multiplications instead of ten. With the points
 //! 0, ±1, ±2, ∞,
 //!
 //! ```text
@@ -14,10 +14,10 @@
 //!      ⎣0  4  0 −5 0 1⎦      ⎣                       1⎦
 //! ```
 //!
-//! Nested in both directions, a 2 × 2 tile, which is exactly a cell of the max-pool, takes 36
-//! multiplications per pair of channels in place of 100. The sum over input channels commutes with the
-//! transforms, so the work is 36 matrix products, one per point. Its rounding error is about four times
-//! that of the direct sum (1e-6 for outputs of order one).
+//! In two dimensions, a 2 × 2 tile is exactly a cell of the max-pool. It takes 36 multiplications
+//! per pair of channels instead of 100. The sum over input channels commutes with the transforms,
+//! so the work consists of 36 matrix products, one per point. The rounding error is about four
+//! times that of the direct sum (1e-6 for outputs of order one).
 
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
@@ -26,24 +26,25 @@ use super::dispatch::entry;
 use super::product::{Entries, Layout, Shape, multiply, panels_len};
 use super::simd::Simd;
 
-/// Points in one direction: 2 + 5 − 1.
+/// Points in one dimension: 2 + 5 − 1.
 const POINTS: usize = 6;
 /// Points of a tile.
 const TILE: usize = POINTS * POINTS;
 
-/// Floats of the transformed filters: a matrix `first × second` per point, panel by panel.
+/// Returns the floats of the transformed filters: a matrix `first × second` per point, panel by
+/// panel.
 pub(crate) fn filters_len(sizes: &Sizes) -> usize {
     TILE * panels_len(sizes.first, sizes.second)
 }
 
-/// Floats of scratch for one image, or for transforming the filters.
+/// Returns the floats of scratch for one image, or for transforming the filters.
 pub(crate) fn scratch_len(sizes: &Sizes) -> usize {
     let columns = 2 * sizes.pooled_2 + FILTER - 1;
     let image = TILE * sizes.cells_2() * (sizes.first + sizes.second) + columns * POINTS * BLOCK;
     image.max(TILE * BLOCK * BLOCK)
 }
 
-/// The second filters: as they are, and transformed.
+/// The second filters, original and transformed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Second<'a> {
     pub(crate) filters: &'a [f32],
@@ -52,7 +53,7 @@ pub(crate) struct Second<'a> {
 }
 
 entry! {
-    /// G g Gᵀ of every filter. The reference does without.
+    /// Computes G g Gᵀ of every filter. The reference does not use it.
     pub(crate) fn transform_filters(sizes: Sizes, filters: &[f32], transformed: &mut [f32], scratch: &mut [f32])
         = transform, leave_untransformed
 }
@@ -87,8 +88,8 @@ fn second_reference(sizes: Sizes, input: &[f32], second: Second<'_>, map: Pooled
     }
 }
 
-/// Transforms `LANES × LANES` filters at a time: vectors run over input channels, and the block is then
-/// transposed, since the products want vectors over output channels.
+/// Transforms `LANES × LANES` filters at a time. Vectors run over input channels, and the block is
+/// then transposed, because the products use vectors over output channels.
 #[inline(always)]
 unsafe fn transform<S: Simd>(
     _: S,
@@ -115,7 +116,8 @@ unsafe fn transform<S: Simd>(
     }
 }
 
-/// G g Gᵀ of one filter for a vector of input channels; a point every `LANES²` floats.
+/// Computes G g Gᵀ of one filter for a vector of input channels, with `LANES²` floats between
+/// points.
 #[inline(always)]
 unsafe fn transform_one<S: Simd>(filter: *const f32, to: *mut f32) {
     let mut half = [[S::zero(); FILTER]; POINTS];
@@ -137,7 +139,7 @@ unsafe fn transform_one<S: Simd>(filter: *const f32, to: *mut f32) {
     }
 }
 
-/// G g.
+/// Returns G g.
 #[inline(always)]
 unsafe fn filter_points<S: Simd>([a, b, c, d, e]: [S::V; FILTER]) -> [S::V; POINTS] {
     let sixth = S::splat(-1.0 / 6.0);
@@ -156,7 +158,7 @@ unsafe fn filter_points<S: Simd>([a, b, c, d, e]: [S::V; FILTER]) -> [S::V; POIN
     ]
 }
 
-/// Bᵀ d.
+/// Returns Bᵀ d.
 #[inline(always)]
 unsafe fn input_points<S: Simd>([a, b, c, d, e, f]: [S::V; POINTS]) -> [S::V; POINTS] {
     let (four, five) = (S::splat(4.0), S::splat(5.0));
@@ -173,7 +175,7 @@ unsafe fn input_points<S: Simd>([a, b, c, d, e, f]: [S::V; POINTS]) -> [S::V; PO
     ]
 }
 
-/// Aᵀ m.
+/// Returns Aᵀ m.
 #[inline(always)]
 unsafe fn outputs<S: Simd>([a, b, c, d, e, f]: [S::V; POINTS]) -> [S::V; 2] {
     let (near, far) = (S::add(b, c), S::add(d, e));
@@ -226,8 +228,8 @@ unsafe fn by_points<S: Simd>(
     }
 }
 
-/// Bᵀ d B of every tile, for a vector of channels. Tiles overlap: the columns of a row of tiles are
-/// transformed once.
+/// Computes Bᵀ d B of every tile for a vector of channels. Tiles overlap, so the columns of a row
+/// of tiles are transformed once.
 #[inline(always)]
 unsafe fn transform_input<S: Simd>(
     sizes: Sizes,
@@ -267,7 +269,7 @@ unsafe fn transform_input<S: Simd>(
     }
 }
 
-/// Aᵀ m A of one tile: the four sums of a pooled cell.
+/// Returns Aᵀ m A of one tile: the four sums of a pooled cell.
 #[inline(always)]
 unsafe fn transform_back<S: Simd>(sums: *const f32, point_stride: usize) -> [S::V; 4] {
     let (mut left, mut right) = ([S::zero(); POINTS], [S::zero(); POINTS]);

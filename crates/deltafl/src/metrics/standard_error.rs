@@ -1,8 +1,8 @@
-//! How far the figures of a sample of the devices may lie from those of all devices.
+//! The standard errors of figures that are computed on a sample of the devices.
 //!
-//! The devices of a sample are drawn without replacement from N, so that errors shrink by √(1 − n/N) and vanish when all
-//! are in it. The error of a mean is the usual one; that of a percentile is half the way between the values at
-//! τ ± √(τ(1 − τ)/n) of the weight (Woodruff's), which asks for no density.
+//! A sample is drawn without replacement from N devices, so errors shrink by √(1 − n/N) and vanish
+//! if the sample contains all of them. The error of a percentile is half the distance between the
+//! values at τ ± √(τ(1 − τ)/n) of the weight (Woodruff), which needs no density.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,12 +10,12 @@ use super::{Figures, PERCENTILES};
 use crate::data::Split;
 use crate::exchange::SplitEvaluation;
 
-/// What a sample of the devices leaves open: standard errors of the figures that are read first.
+/// The standard errors of the main figures of a sample of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampleError {
     /// Devices in the sample.
     pub devices: usize,
-    /// Devices that it stands for.
+    /// Devices in the population.
     pub of: usize,
     /// Standard error of the mean.
     pub mean: f64,
@@ -24,7 +24,7 @@ pub struct SampleError {
 }
 
 impl SampleError {
-    /// Of what [`Figures::of_track`] reports of a split of which there are `of` devices.
+    /// Returns the errors of [`Figures::of_track`] for a split of `of` devices.
     pub fn of_track(evaluation: &SplitEvaluation, track: usize, of: usize) -> Option<Self> {
         let devices = evaluation.tracks.get(track)?.iter().zip(evaluation.devices.iter());
         let values: Vec<(f64, u64)> = match evaluation.split {
@@ -34,35 +34,36 @@ impl SampleError {
         Self::of_values(&values, of)
     }
 
-    /// Of what [`Figures::of_primary`] reports of a split of which there are `of` devices.
+    /// Returns the errors of [`Figures::of_primary`] for a split of `of` devices.
     pub fn of_primary(evaluation: &SplitEvaluation, track: usize, of: usize) -> Option<Self> {
         let devices = evaluation.tracks.get(track)?.iter();
         Self::of_values(&devices.map(|e| (e.primary(), 1)).collect::<Vec<_>>(), of)
     }
 
-    /// Of a sample of weighted values.
+    /// Returns the errors of a sample of weighted values.
     pub fn of_values(values: &[(f64, u64)], of: usize) -> Option<Self> {
         let errors = standard_errors(values, of)?;
         Some(Self { devices: values.len(), of, mean: errors.mean, p90: errors.percentiles[4] })
     }
 
-    /// The same sample under several seeds: the mean of their errors, because the sample is one and the seeds do not
-    /// make it smaller.
+    /// Combines the errors of the same sample under several seeds: their mean, because more seeds
+    /// do not enlarge the sample.
     pub fn over_seeds(seeds: &[Self]) -> Option<Self> {
         let mean = |error: fn(&Self) -> f64| seeds.iter().map(error).sum::<f64>() / seeds.len() as f64;
         Some(Self { mean: mean(|e| e.mean), p90: mean(|e| e.p90), ..*seeds.first()? })
     }
 }
 
-/// The standard error of each figure over a sample of devices, weighted as [`Figures::weighted`] is.
+/// Returns the standard error of each figure over a sample of devices, weighted as in
+/// [`Figures::weighted`].
 ///
-/// `population` is N, the devices that the sample stands for. `None` for fewer than two devices.
+/// `population` is N, the size of the population. Returns `None` for fewer than two devices.
 ///
 /// ```
 /// use deltafl::metrics::standard_errors;
 /// let sample: Vec<(f64, u64)> = (0..100).map(|i| (f64::from(i % 10), 1)).collect();
 /// let all = standard_errors(&sample, 100).unwrap();
-/// assert_eq!(all.mean, 0.0); // nobody was left out
+/// assert_eq!(all.mean, 0.0); // all devices are in the sample
 /// let part = standard_errors(&sample, 1_000_000).unwrap();
 /// assert!((part.mean - 0.287).abs() < 1e-2); // √8.25/√100
 /// ```
@@ -77,7 +78,7 @@ pub fn standard_errors(values: &[(f64, u64)], population: usize) -> Option<Figur
     let squares: f64 = values.iter().map(|(x, weight)| (*weight as f64 * (x - figures.mean)).powi(2)).sum();
     let mean = left_out * (squares * n as f64 / (n as f64 - 1.0)).sqrt() / total;
 
-    // Devices of equal weight that would tell as much as these do.
+    // The number of devices of equal weight with the same information.
     let effective = total.powi(2) / values.iter().map(|(_, weight)| (*weight as f64).powi(2)).sum::<f64>();
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
@@ -89,7 +90,7 @@ pub fn standard_errors(values: &[(f64, u64)], population: usize) -> Option<Figur
     Some(Figures { mean, percentiles: PERCENTILES.map(percentile) })
 }
 
-/// The least value that this share of the weight does not exceed.
+/// Returns the smallest value that this share of the weight does not exceed.
 fn at_share(sorted: &[(f64, u64)], total: f64, share: f64) -> f64 {
     let mut reached = 0.0;
     for &(value, weight) in sorted {
@@ -106,7 +107,8 @@ mod tests {
     use super::*;
     use crate::stream::{Purpose, Stream};
 
-    /// What the figures of many samples of `n` of `all` differ by, beside the mean of the errors that they state.
+    /// Returns the deviation of the figures of many samples of `n` of `all`, and the mean of their
+    /// stated errors.
     fn spread_and_stated(all: &[(f64, u64)], n: usize, figure: fn(&Figures) -> f64) -> (f64, f64) {
         let (mut found, mut stated) = (Vec::new(), 0.0);
         let draws = 400;

@@ -4,12 +4,13 @@
 //! conv 5×5 1→c₁, ReLU, max-pool 2/2, conv 5×5 c₁→c₂, ReLU, max-pool 2/2, full → classes, cross-entropy
 //! ```
 //!
-//! Flat order, as PyTorch's: first filters `c₁ × 5 × 5`, their biases, second filters `c₂ × c₁ × 5 × 5`, their biases,
-//! full layer `classes × (c₂ · pooled₂²)` with the channel outermost in a row, its biases.
+//! Flat order, as in PyTorch: first filters `c₁ × 5 × 5`, their biases, second filters `c₂ × c₁ × 5
+//! × 5`, their biases, full layer `classes × (c₂ · pooled₂²)` with the channel outermost in a row,
+//! its biases.
 //!
-//! A step in three parts: forward, image by image; the gradients that need the parameters (of the second map, of the
-//! first map, and with it of the small first filters); and the descent, which adds the gradients of
-//! the large layers to the parameters without forming them.
+//! A step has three parts. First the forward pass, image by image. Then the gradients that need the
+//! parameters: those of the second map, of the first map, and of the small first filters. Last the
+//! descent, which adds the gradients of the large layers to the parameters without storing them.
 
 use super::full::Full;
 use super::layout::{section, sections_len, split, split_mut, take_sections};
@@ -52,10 +53,11 @@ pub struct ConvNet {
 }
 
 impl ConvNet {
-    /// A network for square images of `side`, with `channels` of the two convolutions.
+    /// Creates a network for square images of `side`, with `channels` of the two convolutions.
     ///
     /// # Panics
-    /// When the image is too small to be pooled twice (a side below 16), or this CPU lacks the instruction set.
+    /// If the image is too small to be pooled twice (a side below 16), or if this CPU does not
+    /// support the instruction set.
     pub fn new(side: usize, channels: [usize; 2], classes: usize, isa: Isa) -> Self {
         let sizes = Sizes::new(side, channels).expect("an image of side 16 or more leaves something to pool");
         let kernel = Granted::new(isa);
@@ -65,24 +67,26 @@ impl ConvNet {
     /// The smallest side of an image.
     pub const SMALLEST_SIDE: usize = 16;
 
-    /// Where the feature of flat order `j` (channel, then cell) lies: cell, then channel.
+    /// Returns the position of feature `j` of the flat order (channel, then cell): cell, then
+    /// channel.
     fn feature_row(&self, j: usize) -> usize {
         j % self.sizes.cells_2() * self.sizes.second + j / self.sizes.cells_2()
     }
 
-    /// Inputs of the full layer in flat order.
+    /// Returns the inputs of the full layer in flat order.
     fn features(&self) -> usize {
         self.channels[1] * self.sizes.cells_2()
     }
 
-    /// Flat parameters: first filters and biases, second filters and biases, full layer and biases.
+    /// The flat parameters: first filters and biases, second filters and biases, full layer and
+    /// biases.
     fn flat_lens(&self) -> [usize; 6] {
         let [first, second] = self.channels;
         let classes = self.full.classes;
         [TAPS * first, first, TAPS * first * second, second, self.features() * classes, classes]
     }
 
-    /// The same in working form; the first filters hold their biases.
+    /// The same in working form. The first filters include their biases.
     fn working_lens(&self) -> [usize; 5] {
         let [full, full_bias] = self.full.working_lens();
         [self.sizes.filters_1(), self.sizes.filters_2(), self.sizes.second, full, full_bias].map(section)
@@ -96,7 +100,7 @@ impl ConvNet {
         Parts::from(split_mut(working, self.working_lens()))
     }
 
-    /// The forward pass of a batch, whose filters have been transformed, as far as the logits.
+    /// Runs the forward pass of a batch up to the logits. The filters must have been transformed.
     fn forward(&self, parts: &Parts<&[f32]>, images: &[f32], memory: &mut Forward<'_>) {
         let (sizes, kernel) = (self.sizes, self.kernel);
         let second =
@@ -118,7 +122,7 @@ impl ConvNet {
         self.full.logits([parts.full, parts.full_bias], memory.map_2, sizes.map_2(), memory.logits);
     }
 
-    /// The gradients that need the parameters, from the residuals that `forward.logits` holds.
+    /// Computes the gradients that need the parameters, from the residuals in `forward.logits`.
     fn backward(
         &self,
         parts: &Parts<&[f32]>,
@@ -149,7 +153,7 @@ impl ConvNet {
         }
     }
 
-    /// The filters of the second convolution, as the forward pass wants them.
+    /// Returns the filters of the second convolution in the layout of the forward pass.
     fn transform(&self, parts: &Parts<&[f32]>, memory: &mut Forward<'_>) {
         let Forward { transformed, scratch, .. } = memory;
         winograd::transform_filters(self.kernel, self.sizes, parts.second, transformed, scratch);
@@ -197,7 +201,7 @@ impl<'a> Forward<'a> {
     }
 }
 
-/// Memory of a backward pass: gradients, and the lists of live cells.
+/// Memory of a backward pass: gradients, and the lists of active cells.
 pub(super) struct Backward<'a> {
     full_transposed: &'a mut [f32],
     map_2: &'a mut [f32],

@@ -9,7 +9,7 @@ use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product
 use crate::kernel::softmax::Rows;
 use crate::kernel::{Granted, sums};
 
-/// A full layer; its parameters are `inputs × classes`, panel by panel, and a row of biases.
+/// A full layer. Its parameters are `inputs × classes`, panel by panel, and a row of biases.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Full {
     pub(super) inputs: usize,
@@ -18,22 +18,22 @@ pub(super) struct Full {
 }
 
 impl Full {
-    /// Rows of logits.
+    /// Returns the layout of the logits.
     pub(super) fn rows(self) -> Rows {
         Rows { classes: self.classes, stride: padded(self.classes) }
     }
 
-    /// Floats of the parameters and of the biases, in working form.
+    /// Returns the floats of the parameters and of the biases, in working form.
     pub(super) fn working_lens(self) -> [usize; 2] {
         [panels_len(self.inputs, self.rows().stride), self.rows().stride].map(section)
     }
 
-    /// Floats of the transposed parameters.
+    /// Returns the floats of the transposed parameters.
     pub(super) fn transposed_len(self) -> usize {
         panels_len(self.rows().stride, padded(self.inputs))
     }
 
-    /// The logits of features, a row of `stride` floats per example.
+    /// Computes the logits of features, a row of `stride` floats per example.
     pub(super) fn logits(self, params: [&[f32]; 2], features: &[f32], stride: usize, logits: &mut [f32]) {
         let [weights, bias] = params;
         let n = self.rows().stride;
@@ -46,7 +46,8 @@ impl Full {
         product(self.kernel, shape, features, weights, layouts[0], logits, layouts[1], 1.0);
     }
 
-    /// The slopes of the features, from the residuals of the logits: rows of `padded(inputs)` floats.
+    /// Computes the slopes of the features from the residuals of the logits: rows of
+    /// `padded(inputs)` floats.
     pub(super) fn slopes(self, weights: &[f32], residuals: &[f32], memory: &mut [f32], slopes: &mut [f32]) {
         let (stride, inputs) = (self.rows().stride, padded(self.inputs));
         transposed(self.kernel, self.inputs, stride, weights, Layout::panels(self.inputs), memory);
@@ -56,7 +57,7 @@ impl Full {
         product(self.kernel, shape, residuals, memory, layouts[0], slopes, layouts[1], 0.0);
     }
 
-    /// params ← decay·params + gradient.
+    /// Computes params ← decay·params + gradient.
     pub(super) fn descend(
         self,
         params: [&mut [f32]; 2],

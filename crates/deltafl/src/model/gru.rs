@@ -1,11 +1,11 @@
 //! The character model of Shakespeare: a GRU over symbols, last state → full layer.
 //!
-//! Flat order, as PyTorch's: embedding `alphabet × dim` (if trained), W_ih `3H × inputs`, W_hh `3H × H`, b_ih, b_hh, full layer
-//! `classes × H`, its biases; gates in the order r, z, n.
+//! Flat order, as in PyTorch: embedding `alphabet × dim` (if trained), W_ih `3H × inputs`, W_hh `3H
+//! × H`, b_ih, b_hh, full layer `classes × H`, its biases. Gates are in the order r, z, n.
 //!
-//! What a symbol adds to the gates, W_ih x + b_ih, is one row of a table with a row per symbol, made once per
-//! batch: with one-hot input the table is W_ih itself, and with an embedding a small product. So the input
-//! costs a look-up forward and the addition of a row back, in both cases.
+//! The contribution of a symbol to the gates, W_ih x + b_ih, is one row of a table, computed once
+//! per batch. With one-hot input the table is W_ih itself, and with an embedding a small product.
+//! In both cases the input costs a look-up forward and the addition of a row backward.
 
 use super::full::Full;
 use super::layout::{Gates, load_transposed, section, sections_len, split, split_mut, store_transposed};
@@ -59,12 +59,12 @@ fn build(request: &ModelRequest<'_>) -> Result<Box<dyn Model>, ModelMismatch> {
     Ok(Box::new(if follows { gru } else { gru.of_classes() }))
 }
 
-/// How a symbol enters.
+/// The encoding of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Embedding {
-    /// As a unit vector (the paper).
+    /// A unit vector (the paper).
     OneHot,
-    /// As a trained vector of so many entries (the authors' released code, with 8).
+    /// A trained vector of this many entries (the authors' released code, with 8).
     Trained(usize),
 }
 
@@ -81,10 +81,10 @@ pub struct Gru {
 }
 
 impl Gru {
-    /// A GRU over windows of `len` symbols.
+    /// Creates a GRU over windows of `len` symbols.
     ///
     /// # Panics
-    /// When this CPU lacks the instruction set.
+    /// If this CPU does not support the instruction set.
     pub fn new(
         len: usize,
         alphabet: usize,
@@ -99,12 +99,12 @@ impl Gru {
         Self { len, alphabet, embedding, gates, full, task: Task::NextSymbol, kernel }
     }
 
-    /// The same network where the classes are not the symbols that follow.
+    /// Returns the same network for classes other than the next symbols.
     pub fn of_classes(self) -> Self {
         Self { task: Task::Classes, ..self }
     }
 
-    /// Inputs of W_ih.
+    /// Returns the inputs of W_ih.
     fn inputs(&self) -> usize {
         match self.embedding {
             Embedding::OneHot => self.alphabet,
@@ -112,7 +112,7 @@ impl Gru {
         }
     }
 
-    /// Entries of the embedding of all symbols.
+    /// Returns the entries of the embedding of all symbols.
     fn embedding_len(&self) -> usize {
         match self.embedding {
             Embedding::OneHot => 0,
@@ -120,13 +120,13 @@ impl Gru {
         }
     }
 
-    /// The rows of a time step.
+    /// Returns the layout of the rows of a time step.
     fn rows(&self, batch: usize) -> Units {
         let (units, gates) = (self.gates.units(), self.gates.columns());
         Units { batch, units, gates, states: padded(self.gates.hidden) }
     }
 
-    /// Embedding, W_ih, W_hh, b_ih, b_hh, full, bias.
+    /// Splits the parameters: embedding, W_ih, W_hh, b_ih, b_hh, full, bias.
     fn flat_lens(&self) -> [usize; 7] {
         let Gates { hidden, .. } = self.gates;
         let (rows, classes) = (self.gates.rows(), self.full.classes);
@@ -149,7 +149,7 @@ impl Gru {
         Parts::from(split_mut(working, self.working_lens()))
     }
 
-    /// The table: W_ih x + b_ih of each symbol, and b_hh of the gates r and z.
+    /// Fills the table: W_ih x + b_ih of each symbol, and b_hh of the gates r and z.
     fn fill_table(&self, parts: &Parts<&[f32]>, memory: &mut Forward<'_>) {
         let (columns, direct) = (self.gates.columns(), 2 * self.gates.units());
         memory.bias.copy_from_slice(&parts.input_bias[..columns]);
@@ -166,7 +166,7 @@ impl Gru {
         }
     }
 
-    /// The forward pass of a batch whose table has been filled, as far as the logits.
+    /// Runs the forward pass of a batch up to the logits. The table must have been filled.
     fn forward(&self, parts: &Parts<&[f32]>, tokens: &[u32], memory: &mut Forward<'_>) {
         let rows = memory.rows;
         memory.states[..rows.batch * rows.states].fill(0.0);
@@ -189,7 +189,8 @@ impl Gru {
         self.full.logits([parts.full, parts.full_bias], last, rows.states, memory.logits);
     }
 
-    /// Back through time, from the residuals that `forward.logits` holds to the slopes of all gates.
+    /// Runs backward through time, from the residuals in `forward.logits` to the slopes of all
+    /// gates.
     fn backward(
         &self,
         parts: &Parts<&[f32]>,
@@ -233,7 +234,8 @@ impl Gru {
         }
     }
 
-    /// b_ih and b_hh have the same slopes at r and z; at n that of b_hh passes the reset gate.
+    /// b_ih and b_hh have the same slopes at r and z. At n, the slope of b_hh passes the reset
+    /// gate.
     fn descend_biases(
         &self,
         input: &mut [f32],
@@ -259,7 +261,7 @@ impl Gru {
         let vectors = Entries { values: backward.embedding, row: 1, column: dim };
         let shape = Shape { m: dim, n: columns, k: self.alphabet };
         product(kernel, shape, vectors, backward.table, rows, input, rows, decay);
-        // The embedding is small, and its rows are not padded: entry by entry.
+        // The embedding is small and its rows are not padded, so it is updated entry by entry.
         let transposed = Layout::panels(columns);
         for (vector, slopes) in embedding.chunks_exact_mut(dim).zip(backward.table.chunks_exact(columns)) {
             for (j, e) in vector.iter_mut().enumerate() {

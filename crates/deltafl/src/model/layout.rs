@@ -1,4 +1,4 @@
-//! Parameters between their flat order and their working form, and scratch memory in sections.
+//! Conversion of parameters between flat order and working form, and sections of scratch memory.
 
 use crate::kernel::product::{Layout, PANEL, padded};
 
@@ -7,19 +7,19 @@ pub(super) const fn section(len: usize) -> usize {
     len.next_multiple_of(16)
 }
 
-/// Takes the next section off some memory: whole cache lines, so that what follows stays aligned.
+/// Splits off the next section in whole cache lines, so that the rest stays aligned.
 pub(super) fn take<'a>(memory: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
     let (taken, rest) = std::mem::take(memory).split_at_mut(section(len));
     *memory = rest;
     &mut taken[..len]
 }
 
-/// Floats of sections of these lengths.
+/// Returns the floats of sections of these lengths.
 pub(super) fn sections_len<const N: usize>(lens: [usize; N]) -> usize {
     lens.map(section).iter().sum()
 }
 
-/// Takes sections of these lengths off some memory.
+/// Splits off sections of these lengths.
 pub(super) fn take_sections<'a, const N: usize>(
     memory: &mut &'a mut [f32],
     lens: [usize; N],
@@ -27,11 +27,11 @@ pub(super) fn take_sections<'a, const N: usize>(
     lens.map(|len| take(memory, len))
 }
 
-/// Writes a matrix kept row by row panel by panel, zeros in the padding.
+/// Writes a row-major matrix panel by panel, with zeros in the padding.
 pub(super) fn to_panels(matrix: &[f32], rows: usize, columns: usize, panels: &mut [f32]) {
     let layout = Layout::panels(rows);
     for (i, row) in matrix.chunks_exact(columns).enumerate() {
-        // Whole panels have a length that the compiler knows.
+        // The compiler knows the length of whole panels.
         let (whole, rest) = row.as_chunks::<PANEL>();
         for (p, part) in whole.iter().enumerate() {
             panels[layout.at(i, p * PANEL)..][..PANEL].copy_from_slice(part);
@@ -59,7 +59,8 @@ pub(super) fn from_panels(panels: &[f32], rows: usize, columns: usize, matrix: &
     }
 }
 
-/// The gates of a recurrent layer: `count` of `hidden` units each, padded to a multiple of `multiple`, side by side.
+/// The gates of a recurrent layer: `count` of `hidden` units each, padded to a multiple of
+/// `multiple`, contiguously.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gates {
     pub(super) count: usize,
@@ -68,22 +69,22 @@ pub(super) struct Gates {
 }
 
 impl Gates {
-    /// Units of a gate, padded.
+    /// Returns the units of a gate, padded.
     pub(super) const fn units(self) -> usize {
         self.hidden.next_multiple_of(self.multiple)
     }
 
-    /// Columns of all gates, padded.
+    /// Returns the columns of all gates, padded.
     pub(super) const fn columns(self) -> usize {
         padded(self.count * self.units())
     }
 
-    /// Rows of the flat matrices.
+    /// Returns the rows of the flat matrices.
     pub(super) const fn rows(self) -> usize {
         self.count * self.hidden
     }
 
-    /// The column of a flat row.
+    /// Returns the column of a flat row.
     fn column(self, row: usize) -> usize {
         row / self.hidden * self.units() + row % self.hidden
     }
@@ -127,7 +128,7 @@ pub(super) fn store_transposed(from: &[f32], inputs: usize, layout: Layout, flat
     }
 }
 
-/// Splits off consecutive parts of the given lengths.
+/// Splits a slice into consecutive parts of the given lengths.
 pub(super) fn split<const N: usize>(mut values: &[f32], lens: [usize; N]) -> [&[f32]; N] {
     lens.map(|len| {
         let (part, rest) = values.split_at(len);
@@ -136,7 +137,7 @@ pub(super) fn split<const N: usize>(mut values: &[f32], lens: [usize; N]) -> [&[
     })
 }
 
-/// The same, mutably.
+/// Splits a mutable slice into consecutive parts of the given lengths.
 pub(super) fn split_mut<const N: usize>(mut values: &mut [f32], lens: [usize; N]) -> [&mut [f32]; N] {
     lens.map(|len| {
         let (part, rest) = std::mem::take(&mut values).split_at_mut(len);

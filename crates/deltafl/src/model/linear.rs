@@ -1,4 +1,5 @@
-//! Softmax regression: softmax(xW), without an intercept as in the paper, or with one; cross-entropy (EMNIST linear).
+//! Softmax regression with cross-entropy (EMNIST linear): softmax(xW), without an intercept as in
+//! the paper, or with one.
 //!
 //! W is `inputs × classes`, row by row. For one example, with p = softmax(xW) and label y,
 //!
@@ -6,8 +7,9 @@
 //! f = log Σ_c exp(z_c) − z_y,     ∂f/∂W_jc = x_j (p_c − 1[c = y])
 //! ```
 //!
-//! The gradient of a batch of b is a matrix of rank b: it is never formed, but added to W as the
-//! product of the inputs with the residuals. An intercept is a row of W behind the others, whose input is 1.
+//! The gradient of a batch of b is a matrix of rank b. It is not stored, but added to W as the
+//! product of the inputs and the residuals. An intercept is an additional last row of W whose input
+//! is 1.
 
 use super::logistic::INTERCEPT;
 use super::{Batch, Model, ModelDefinition, ModelMismatch, ModelRequest, Regression, Score, Step, Tensor};
@@ -19,7 +21,7 @@ use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValu
 use crate::stream::Stream;
 use crate::task::RegressionLoss;
 
-/// The entry of the table, which also serves targets that are real numbers, by [`Regression`].
+/// The entry of the table. It also serves real-valued targets, through [`Regression`].
 pub static LINEAR: ModelDefinition = ModelDefinition {
     kind: "linear",
     about: "softmax regression; linear regression if the targets are real numbers",
@@ -67,25 +69,25 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A model of `inputs` features and `classes` classes, without an intercept.
+    /// Creates a model of `inputs` features and `classes` classes without an intercept.
     ///
     /// # Panics
-    /// When this CPU lacks the instruction set.
+    /// If this CPU does not support the instruction set.
     pub fn new(inputs: usize, classes: usize, isa: Isa) -> Self {
         Self { inputs, classes, intercept: false, kernel: Granted::new(isa) }
     }
 
-    /// The same model with an intercept per class, penalised as the other parameters are.
+    /// Returns the same model with an intercept per class, penalised like the other parameters.
     pub fn with_intercept(self) -> Self {
         Self { intercept: true, ..self }
     }
 
-    /// Floats of the intercepts in working form: a padded row, behind the panels.
+    /// Returns the floats of the intercepts in working form: a padded row after the panels.
     fn intercept_len(&self) -> usize {
         if self.intercept { self.rows().stride } else { 0 }
     }
 
-    /// Floats of the panels.
+    /// Returns the floats of the panels.
     fn panels_len(&self) -> usize {
         panels_len(self.inputs, padded(self.classes))
     }
@@ -94,7 +96,7 @@ impl Linear {
         Rows { classes: self.classes, stride: padded(self.classes) }
     }
 
-    /// Z = XW.
+    /// Computes Z = XW.
     fn logits(&self, working: &[f32], x: &[f32], logits: &mut [f32]) {
         let stride = self.rows().stride;
         let shape = Shape { m: logits.len() / stride, n: stride, k: self.inputs };
@@ -108,7 +110,7 @@ impl Linear {
         product(self.kernel, shape, x, panels, layouts[0], logits, layouts[1], kept);
     }
 
-    /// W ← decay·W + Xᵀ R for residuals R, and the pull where there is one.
+    /// Computes W ← decay·W + Xᵀ R for residuals R, and adds the pull if there is one.
     fn descend(&self, working: &mut [f32], x: &[f32], residuals: &[f32], decay: f32, pull: Option<&[f32]>) {
         let stride = self.rows().stride;
         let shape = Shape { m: self.inputs, n: stride, k: residuals.len() / stride };
@@ -119,7 +121,7 @@ impl Linear {
         let pull = pull.map(|pull| pull.split_at(panels.len()));
         match pull {
             None => product(kernel, shape, x, residuals, layouts[0], panels, layouts[1], decay),
-            // In the same pass over W: another would cost a fifth of the step.
+            // In the same pass over W, because a separate pass would cost a fifth of the step.
             Some((pull, _)) => {
                 product_plus(kernel, shape, x, residuals, layouts[0], panels, layouts[1], decay, pull);
             }

@@ -1,4 +1,5 @@
-//! Binary logistic regression: σ(x·w), without an intercept as in the paper, or with one (Sent140 linear).
+//! Binary logistic regression: σ(x·w), without an intercept as in the paper, or with one (Sent140
+//! linear).
 //!
 //! With the label y ∈ {0, 1} and z = x·w (+ b),
 //!
@@ -45,15 +46,15 @@ pub struct Logistic {
 }
 
 impl Logistic {
-    /// A model of `inputs` features, without an intercept.
+    /// Creates a model of `inputs` features without an intercept.
     ///
     /// # Panics
-    /// When this CPU lacks the instruction set.
+    /// If this CPU does not support the instruction set.
     pub fn new(inputs: usize, isa: Isa) -> Self {
         Self { inputs, intercept: false, kernel: Granted::new(isa) }
     }
 
-    /// The same model with an intercept, which stands behind the other parameters and is penalised as they are.
+    /// Returns the same model with an intercept, the last parameter, penalised like the others.
     pub fn with_intercept(self) -> Self {
         Self { intercept: true, ..self }
     }
@@ -89,7 +90,7 @@ impl Model for Logistic {
         loss
     }
 
-    /// Leaves the logits in `scratch`.
+    /// Writes the logits to `scratch`.
     fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
         let logits = &mut scratch[..batch.len()];
         outputs(self.kernel, self.inputs, working, batch.inputs.dense(), logits);
@@ -110,7 +111,7 @@ impl Model for Logistic {
     }
 }
 
-/// The tensors of a linear model with one output.
+/// Returns the tensors of a linear model with one output.
 pub(super) fn single_output(inputs: usize, intercept: bool) -> Vec<Tensor> {
     let mut tensors = vec![Tensor::new("fc.weight", &[1, inputs])];
     if intercept {
@@ -119,7 +120,7 @@ pub(super) fn single_output(inputs: usize, intercept: bool) -> Vec<Tensor> {
     tensors
 }
 
-/// x·w of each row, and the intercept where there is a parameter more than inputs.
+/// Computes x·w of each row, plus the intercept if there is one more parameter than inputs.
 pub(super) fn outputs(kernel: Granted, inputs: usize, params: &[f32], x: &[f32], outputs: &mut [f32]) {
     let (slopes, intercept) = params.split_at(inputs);
     logistic::logits(kernel, x, slopes, outputs);
@@ -128,7 +129,7 @@ pub(super) fn outputs(kernel: Granted, inputs: usize, params: &[f32], x: &[f32],
     }
 }
 
-/// params ← decay·params + Σ residual · (x, 1).
+/// Computes params ← decay·params + Σ residual · (x, 1).
 pub(super) fn descend(
     kernel: Granted,
     inputs: usize,
@@ -144,7 +145,7 @@ pub(super) fn descend(
     }
 }
 
-/// Loss and errors of logits; a logit of 0 is class 0, the first of the two.
+/// Returns loss and errors of logits. A logit of 0 is class 0, the first of the two.
 pub(super) fn score(logits: &[f32], labels: &[u32]) -> Score {
     let (mut loss, mut errors) = (0.0, 0);
     for (&z, &label) in logits.iter().zip(labels) {
@@ -154,7 +155,7 @@ pub(super) fn score(logits: &[f32], labels: &[u32]) -> Score {
     Score::of_classes(loss, errors)
 }
 
-/// log(1 + exp(z)) − y z, stable for any z.
+/// Returns log(1 + exp(z)) − y z, stable for any z.
 fn logistic_loss(z: f32, y: f32) -> f64 {
     let z = f64::from(z);
     z.max(0.0) + (-z.abs()).exp().ln_1p() - f64::from(y) * z

@@ -1,10 +1,10 @@
 //! The tweet model: frozen word vectors → LSTM, last output → one logit (Sent140 LSTM).
 //!
-//! Flat order, as PyTorch's: W_ih `4H × dim`, W_hh `4H × H`, b_ih, b_hh, full layer `H`, its bias; gates in
-//! the order i, f, g, o. All `len` words are read, padding included, without a mask.
+//! Flat order, as in PyTorch: W_ih `4H × dim`, W_hh `4H × H`, b_ih, b_hh, full layer `H`, its bias.
+//! Gates are in the order i, f, g, o. All `len` words are read, including padding, without a mask.
 //!
-//! W_ih and W_hh lie on top of each other, and x_t and h_t side by side: a time step is one product, and
-//! so is the gradient of both matrices over all time steps.
+//! W_ih and W_hh are stacked, and x_t and h_t are concatenated. Therefore a time step is one
+//! product, and so is the gradient of both matrices over all time steps.
 
 use super::layout::{Gates, section, sections_len, split, split_mut, take_sections};
 use super::logistic;
@@ -48,30 +48,30 @@ pub struct Lstm {
 }
 
 impl Lstm {
-    /// An LSTM of `hidden` units over sequences of `len` words with these vectors.
+    /// Creates an LSTM of `hidden` units over sequences of `len` words with these vectors.
     ///
     /// # Panics
-    /// When this CPU lacks the instruction set.
+    /// If this CPU does not support the instruction set.
     pub fn new(vectors: WordVectors, len: usize, hidden: usize, isa: Isa) -> Self {
         Self { vectors, len, gates: Gates { count: 4, hidden, multiple: 8 }, kernel: Granted::new(isa) }
     }
 
-    /// Rows of the two matrices together.
+    /// Returns the rows of the stacked matrices.
     fn inputs(&self) -> usize {
         self.vectors.dim + self.gates.hidden
     }
 
-    /// Floats of a row (x_t, h_t).
+    /// Returns the floats of a row (x_t, h_t).
     fn width(&self) -> usize {
         self.vectors.dim + self.gates.units()
     }
 
-    /// Floats of a row of cells.
+    /// Returns the floats of a row of cells.
     fn cells(&self) -> usize {
         padded(self.gates.hidden)
     }
 
-    /// W_ih, W_hh, b_ih, b_hh, full, bias.
+    /// Splits the parameters: W_ih, W_hh, b_ih, b_hh, full, bias.
     fn flat_lens(&self) -> [usize; 6] {
         let (rows, hidden) = (self.gates.rows(), self.gates.hidden);
         [rows * self.vectors.dim, rows * hidden, rows, rows, hidden, 1]
@@ -90,12 +90,12 @@ impl Lstm {
         Parts::from(split_mut(working, self.working_lens()))
     }
 
-    /// Where W_hh starts in the stacked matrices.
+    /// Returns the start of W_hh in the stacked matrices.
     fn recurrent<'a>(&self, matrix: &'a [f32]) -> &'a [f32] {
         &matrix[self.vectors.dim * Layout::panels(self.inputs()).row..]
     }
 
-    /// The forward pass of a batch, as far as the logits.
+    /// Runs the forward pass of a batch up to the logits.
     fn forward(&self, parts: &Parts<&[f32]>, tokens: &[u32], memory: &mut Forward<'_>) {
         let (columns, width, cells) = (self.gates.columns(), self.width(), self.cells());
         let (dim, batch, hidden) = (self.vectors.dim, memory.batch, self.gates.hidden);
@@ -136,7 +136,8 @@ impl Lstm {
         }
     }
 
-    /// Back through time, from the residuals that `forward.logits` holds to the slopes of all gates.
+    /// Runs backward through time, from the residuals in `forward.logits` to the slopes of all
+    /// gates.
     fn backward(&self, parts: &Parts<&[f32]>, forward: &mut Forward<'_>, memory: &mut Backward<'_>) {
         let (columns, width, cells) = (self.gates.columns(), self.width(), self.cells());
         let (batch, hidden) = (forward.batch, self.gates.hidden);
@@ -168,7 +169,7 @@ impl Lstm {
     }
 }
 
-/// Parameters in working form; `matrix` is W_ih on top of W_hh.
+/// Parameters in working form. `matrix` is W_ih stacked on W_hh.
 struct Parts<T> {
     matrix: T,
     input_bias: T,
@@ -186,11 +187,11 @@ impl<T> From<[T; 5]> for Parts<T> {
 /// Memory of a forward pass: of all time steps for training, of the last one for evaluation.
 pub(super) struct Forward<'a> {
     batch: usize,
-    /// Whether each time step takes the place of the one before.
+    /// Whether each time step overwrites the previous one.
     rolling: bool,
     /// b_ih + b_hh.
     bias: &'a mut [f32],
-    /// i, f, g, o of each time step; after the backward pass, their slopes.
+    /// i, f, g, o of each time step. After the backward pass, their slopes.
     gates: &'a mut [f32],
     /// (x, h) before each time step, and h after the last.
     inputs: &'a mut [f32],
@@ -202,7 +203,7 @@ pub(super) struct Forward<'a> {
 }
 
 impl<'a> Forward<'a> {
-    /// Sections of a pass that holds so many time steps.
+    /// Returns the sections of a pass with this many stored time steps.
     fn lens(model: &Lstm, batch: usize, steps: usize) -> [usize; 6] {
         let (columns, cells) = (model.gates.columns(), model.cells());
         [
@@ -215,12 +216,12 @@ impl<'a> Forward<'a> {
         ]
     }
 
-    /// A pass that holds one time step at a time.
+    /// Creates a pass that stores one time step at a time.
     fn for_evaluation(model: &Lstm, batch: usize, mut memory: &'a mut [f32]) -> Self {
         Self { rolling: true, ..Self::take(model, batch, 1, &mut memory) }
     }
 
-    /// A pass that can be gone back.
+    /// Creates a pass that supports a backward pass.
     fn for_training(model: &Lstm, batch: usize, memory: &mut &'a mut [f32]) -> Self {
         Self::take(model, batch, model.len, memory)
     }
@@ -231,12 +232,12 @@ impl<'a> Forward<'a> {
         Self { batch, rolling: false, bias, gates, inputs, cells, squashed, logits }
     }
 
-    /// Where time step t is kept.
+    /// Returns the position of time step t.
     fn slot(&self, t: usize) -> usize {
         if self.rolling { 0 } else { t }
     }
 
-    /// In a rolling pass, the outcome of a time step becomes the state before the next.
+    /// In a rolling pass, copies the result of a time step to the state before the next.
     fn carry(&mut self) {
         if self.rolling {
             let half = self.cells.len() / 2;
@@ -295,7 +296,7 @@ impl Network for Lstm {
         let (parts, kernel) = (self.parts_mut(working), self.kernel);
         let (columns, width, batch) = (self.gates.columns(), self.width(), forward.batch);
         let (dim, hidden) = (self.vectors.dim, self.gates.hidden);
-        // The bias has been used: its place takes the slopes.
+        // The bias is no longer needed, so its memory is reused for the slopes.
         forward.bias.fill(0.0);
         sums::add_rows(kernel, forward.gates, forward.bias);
         sums::add_decayed(kernel, forward.bias, decay, parts.input_bias);

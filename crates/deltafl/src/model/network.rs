@@ -1,16 +1,16 @@
-//! What the networks share: a step is a pass forward, a way back and a descent, in memory that is lent.
+//! The shared structure of networks: forward pass, backward pass and descent, in borrowed memory.
 
 use super::layout::{section, take};
 use super::{Batch, Model, Step};
 
-/// A model that is trained by a pass forward and a way back.
+/// A model that is trained by a forward and a backward pass.
 pub(super) trait Network: Model {
-    /// Examples that a pass holds at once: larger batches go part by part.
+    /// The examples of one pass. Larger batches are split.
     const PART: usize;
-    /// What the way back leaves for the descent.
+    /// The results of the backward pass for the descent.
     type Slopes<'a>;
 
-    /// Forward and back, with the slope of every loss multiplied by `scale`.
+    /// Runs forward and backward, with the slope of every loss multiplied by `scale`.
     fn differentiate<'a>(
         &self,
         working: &[f32],
@@ -19,7 +19,8 @@ pub(super) trait Network: Model {
         memory: &'a mut [f32],
     ) -> Self::Slopes<'a>;
 
-    /// working ← decay·working + gradient. No gradient is formed: the batch is added to the parameters.
+    /// Computes working ← decay·working + gradient. The gradient is added to the parameters, not
+    /// stored.
     fn descend(&self, working: &mut [f32], decay: f32, slopes: Self::Slopes<'_>);
 }
 
@@ -60,13 +61,13 @@ pub(super) fn gradient(
     loss / batch.len() as f64
 }
 
-/// Floats of scratch for [`gradient`]; `evaluation` are those of a forward pass alone.
+/// Returns the floats of scratch for [`gradient`]. `evaluation` is the scratch of a forward pass.
 pub(super) fn scratch_len<N: Network>(network: &N, batch: usize, evaluation: usize) -> usize {
     let step = network.step_scratch_len(batch.min(N::PART)).max(evaluation);
     2 * section(network.working_len()) + step
 }
 
-/// The parts of a batch.
+/// Returns the parts of a batch.
 pub(super) fn parts<'a, N: Network>(_: &N, batch: Batch<'a>) -> impl Iterator<Item = Batch<'a>> + use<'a, N> {
     (0..batch.len()).step_by(N::PART).map(move |start| batch.part(start..(start + N::PART).min(batch.len())))
 }

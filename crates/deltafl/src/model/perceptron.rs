@@ -1,12 +1,13 @@
 //! A perceptron with one hidden layer: h = max(0, Vx + a), z = Uh + b, cross-entropy.
 //!
-//! Flat order, as PyTorch's: V `hidden × inputs`, a, U `classes × hidden`, b. With p = softmax(z) and label y,
+//! Flat order, as in PyTorch: V `hidden × inputs`, a, U `classes × hidden`, b. With p = softmax(z)
+//! and label y,
 //!
 //! ```text
 //! ∂f/∂z = p − 1[y],   ∂f/∂U = ∂f/∂z hᵀ,   ∂f/∂h = Uᵀ ∂f/∂z where h > 0,   ∂f/∂V = ∂f/∂h xᵀ
 //! ```
 //!
-//! Example by example, without vectors: the plain reference of what the GPU computes.
+//! Computed example by example without vectors, as the plain reference of the GPU kernels.
 
 use super::{Batch, Model, ModelDefinition, Score, Tensor};
 use crate::options::{OptionDefault, OptionKind, OptionSpec, OptionValue};
@@ -38,7 +39,7 @@ pub struct Perceptron {
     classes: usize,
 }
 
-/// Its parameters, in flat order.
+/// The parameters in flat order.
 struct Parts<'a> {
     first: &'a [f32],
     first_bias: &'a [f32],
@@ -47,7 +48,7 @@ struct Parts<'a> {
 }
 
 impl Perceptron {
-    /// A perceptron of `inputs` features, `hidden` units and `classes` classes.
+    /// Creates a perceptron of `inputs` features, `hidden` units and `classes` classes.
     pub fn new(inputs: usize, hidden: usize, classes: usize) -> Self {
         Self { inputs, hidden, classes }
     }
@@ -59,7 +60,7 @@ impl Perceptron {
         Parts { first, first_bias, second, second_bias }
     }
 
-    /// h and z of an example.
+    /// Computes h and z of an example.
     fn forward(&self, parts: &Parts<'_>, x: &[f32], hidden: &mut [f32], logits: &mut [f32]) {
         affine(parts.first, parts.first_bias, x, hidden);
         hidden.iter_mut().for_each(|h| *h = h.max(0.0));
@@ -67,14 +68,14 @@ impl Perceptron {
     }
 }
 
-/// y = Mx + b.
+/// Computes y = Mx + b.
 fn affine(matrix: &[f32], bias: &[f32], x: &[f32], y: &mut [f32]) {
     for ((y, row), b) in y.iter_mut().zip(matrix.chunks_exact(x.len())).zip(bias) {
         *y = b + row.iter().zip(x).map(|(w, x)| w * x).sum::<f32>();
     }
 }
 
-/// log Σ exp z − z_y, and whether the first largest logit is another class's.
+/// Returns log Σ exp z − z_y, and whether the first largest logit belongs to another class.
 fn score(logits: &[f32], label: usize) -> Score {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let total: f64 = logits.iter().map(|z| f64::from(z - largest).exp()).sum();

@@ -1,4 +1,4 @@
-//! Linear regression: ŷ = x·w, by the squared or the Huber loss.
+//! Linear regression: ŷ = x·w, with the squared or the Huber loss.
 //!
 //! ```text
 //! r = x·w − y,     f = r²/2  (or Huber's),     ∇f = f'(r) x
@@ -20,10 +20,10 @@ pub struct Regression {
 }
 
 impl Regression {
-    /// A model of `inputs` features.
+    /// Creates a model of `inputs` features.
     ///
     /// # Panics
-    /// When this CPU lacks the instruction set.
+    /// If this CPU does not support the instruction set.
     pub fn new(inputs: usize, loss: RegressionLoss, intercept: bool, isa: Isa) -> Self {
         Self { inputs, loss, intercept, kernel: Granted::new(isa) }
     }
@@ -70,7 +70,7 @@ impl Model for Regression {
         loss
     }
 
-    /// Leaves the predictions in `scratch`.
+    /// Writes the predictions to `scratch`.
     fn evaluate(&self, working: &[f32], batch: Batch<'_>, scratch: &mut [f32]) -> Score {
         let predictions = &mut scratch[..batch.len()];
         self.predictions(working, batch.inputs.dense(), predictions);

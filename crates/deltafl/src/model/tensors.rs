@@ -1,8 +1,8 @@
-//! Parameters by name: the tensors of a model, as PyTorch calls and keeps them.
+//! Named parameters: the tensors of a model with the names and layouts of PyTorch.
 //!
-//! A flat vector w is what the round loop moves. Whoever takes a model elsewhere wants tensors: `fc.weight` of shape
-//! `classes × inputs`. A model lists its tensors in the order of w; most lie there as PyTorch keeps them, and the weights of
-//! the linear model lie transposed.
+//! The round loop uses a flat vector w. Other programs need tensors, for example `fc.weight` of
+//! shape `classes × inputs`. A model lists its tensors in the order of w. Most have the layout of
+//! PyTorch, and the weights of the linear model are transposed.
 
 use std::collections::HashMap;
 
@@ -15,30 +15,30 @@ use super::Model;
 pub struct Tensor {
     /// Its name in a state dict.
     pub name: String,
-    /// Its shape there, the last axis running fastest.
+    /// Its shape in a state dict, the last axis running fastest.
     pub shape: Vec<usize>,
-    /// Whether w holds the transpose of this matrix.
+    /// Whether w contains the transpose of this matrix.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_transposed: bool,
 }
 
 impl Tensor {
-    /// A tensor that lies in w as it is.
+    /// Creates a tensor with the same layout in w.
     pub fn new(name: &str, shape: &[usize]) -> Self {
         Self { name: name.to_owned(), shape: shape.to_vec(), is_transposed: false }
     }
 
-    /// A matrix whose transpose lies in w.
+    /// Creates a matrix whose transpose is in w.
     pub fn transposed(name: &str, shape: [usize; 2]) -> Self {
         Self { name: name.to_owned(), shape: shape.to_vec(), is_transposed: true }
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.shape.iter().fold(1, |len: usize, axis| len.saturating_mul(*axis))
     }
 
-    /// Whether it has no entries.
+    /// Returns true if it has no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -55,39 +55,40 @@ pub struct NamedTensor {
     pub values: Vec<f32>,
 }
 
-/// Why tensors are not the parameters of a model.
+/// The reason why tensors are not the parameters of a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidState {
-    /// A tensor is not there.
+    /// A tensor is missing.
     #[error("the tensor {name} is missing")]
     Missing {
         /// Its name.
         name: String,
     },
-    /// A tensor that the model does not have.
+    /// The model has no such tensor.
     #[error("the model has no tensor {name}")]
     Unknown {
         /// Its name.
         name: String,
     },
-    /// A tensor of another shape.
+    /// A tensor has the wrong shape.
     #[error("the tensor {name} has shape {got:?} where the model has {expected:?}")]
     Shape {
         /// Its name.
         name: String,
-        /// As the model has it.
+        /// The shape in the model.
         expected: Vec<usize>,
-        /// As it is.
+        /// The given shape.
         got: Vec<usize>,
     },
 }
 
-/// The parameters of a model by name, in PyTorch's layouts.
+/// Returns the parameters of a model by name, in PyTorch's layouts.
 ///
 /// # Panics
-/// When `params` has not [`Model::num_params`] entries.
+/// If `params` does not have [`Model::num_params`] entries.
 ///
+/// # Examples
 /// ```
 /// use deltafl::kernel::Isa;
 /// use deltafl::model::{Linear, from_state_dict, state_dict};
@@ -102,15 +103,15 @@ pub fn state_dict(model: &dyn Model, params: &[f32]) -> Vec<NamedTensor> {
     named_tensors(&model.tensors(), params)
 }
 
-/// The flat parameters of a model from its tensors, which may come in any order.
+/// Returns the flat parameters of a model from its tensors, in any order.
 pub fn from_state_dict(model: &dyn Model, state: &[NamedTensor]) -> Result<Vec<f32>, InvalidState> {
     flat_params(&model.tensors(), state)
 }
 
-/// Flat parameters by name: each of the tensors with its entries.
+/// Returns flat parameters by name: each tensor with its entries.
 ///
 /// # Panics
-/// When `params` has fewer entries than the tensors.
+/// If `params` has fewer entries than the tensors.
 pub fn named_tensors(tensors: &[Tensor], params: &[f32]) -> Vec<NamedTensor> {
     let mut rest = params;
     let of_tensor = |tensor: &Tensor| {
@@ -125,7 +126,7 @@ pub fn named_tensors(tensors: &[Tensor], params: &[f32]) -> Vec<NamedTensor> {
     tensors.iter().map(of_tensor).collect()
 }
 
-/// Flat parameters from their tensors, which may come in any order.
+/// Returns flat parameters from their tensors, in any order.
 pub fn flat_params(tensors: &[Tensor], state: &[NamedTensor]) -> Result<Vec<f32>, InvalidState> {
     let mut by_name: HashMap<&str, &NamedTensor> =
         state.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
@@ -150,7 +151,7 @@ pub fn flat_params(tensors: &[Tensor], state: &[NamedTensor]) -> Result<Vec<f32>
     }
 }
 
-/// The transpose of a matrix kept row by row.
+/// Transposes a row-major matrix.
 fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     (0..columns).flat_map(|c| (0..rows).map(move |r| values[r * columns + c])).collect()
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// A conformity level θ ∈ (0, 1]: the mass of the tail that is *kept*.
 ///
-/// A model trained at θ serves every mixture of devices whose conformity (Definition 1) is at least θ.
+/// A model trained at θ serves every mixture of devices whose conformity (Definition 1) is at least
+/// θ.
 ///
 /// ```
 /// use deltafl::superquantile::Conformity;
@@ -21,20 +22,20 @@ use serde::{Deserialize, Serialize};
 pub struct Conformity(f64);
 
 impl Conformity {
-    /// θ = 1: the whole population, where Δ-FL is FedAvg.
+    /// θ = 1: the whole population, for which Δ-FL is FedAvg.
     pub const FULL: Self = Self(1.0);
 
-    /// The level as a number.
+    /// Returns the level as a number.
     pub fn get(self) -> f64 {
         self.0
     }
 }
 
-/// A number that is no conformity level.
+/// A number that is not a conformity level.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("conformity level must be in (0, 1], got {got}")]
 pub struct OutsideUnitInterval {
-    /// The number offered.
+    /// The rejected number.
     pub got: f64,
 }
 
@@ -42,7 +43,7 @@ impl TryFrom<f64> for Conformity {
     type Error = OutsideUnitInterval;
 
     fn try_from(level: f64) -> Result<Self, Self::Error> {
-        // Not a number compares false and is refused.
+        // A comparison with NaN is false, so NaN is rejected.
         if level > 0.0 && level <= 1.0 { Ok(Self(level)) } else { Err(OutsideUnitInterval { got: level }) }
     }
 }

@@ -1,9 +1,8 @@
-//! What the filter knows of a device.
+//! The loss and the weight of a device.
 
 /// The loss F_k(w) of a device and its weight α_k, its number of examples.
 ///
-/// Both are finite and the weight is positive, so that nothing behind this type meets a number it cannot
-/// order.
+/// Both are finite and the weight is positive, so that all losses can be ordered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceLoss {
     loss: f64,
@@ -11,7 +10,11 @@ pub struct DeviceLoss {
 }
 
 impl DeviceLoss {
-    /// A loss and a weight, unless one of them makes no sense.
+    /// Creates a device loss.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the loss is not finite or the weight is not positive and finite.
     pub fn new(loss: f64, weight: f64) -> Result<Self, InvalidDeviceLoss> {
         if !loss.is_finite() {
             return Err(InvalidDeviceLoss::NonFiniteLoss { loss });
@@ -22,36 +25,36 @@ impl DeviceLoss {
         Ok(Self { loss, weight })
     }
 
-    /// F_k(w).
+    /// Returns F_k(w).
     pub fn loss(&self) -> f64 {
         self.loss
     }
 
-    /// α_k, not normalised.
+    /// Returns α_k, not normalised.
     pub fn weight(&self) -> f64 {
         self.weight
     }
 
-    /// Whether the threshold admits the device to the tail: F_k ≥ η (Algorithm 2, line 6).
+    /// Returns true if the device is in the tail: F_k ≥ η (Algorithm 2, line 6).
     pub fn in_tail(&self, eta: f64) -> bool {
         self.loss >= eta
     }
 }
 
-/// Why a loss and a weight are not those of a device.
+/// The reason why a loss and a weight are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidDeviceLoss {
     /// The loss is infinite or not a number.
     #[error("the loss of a device must be finite, got {loss}")]
     NonFiniteLoss {
-        /// The loss offered.
+        /// The rejected loss.
         loss: f64,
     },
-    /// The weight is not positive, infinite or not a number.
+    /// The weight is not positive, or infinite, or not a number.
     #[error("the weight of a device must be positive and finite, got {weight}")]
     UnusableWeight {
-        /// The weight offered.
+        /// The rejected weight.
         weight: f64,
     },
 }

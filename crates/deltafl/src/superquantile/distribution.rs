@@ -1,58 +1,60 @@
-//! How the losses of a cohort lie, as far as the search for η tells the server.
+//! The distribution of the losses of a cohort, as far as the search for η reveals it to the server.
 //!
-//! In open mode the server knows every loss, and percentiles are exact. In private mode it knows the histograms that
-//! Algorithm 3 has summed anyway: a percentile is then known to lie in a bin, and no closer. What is kept here says no more
-//! than the search did.
+//! In open mode the server knows every loss, and percentiles are exact. In private mode it knows
+//! the histograms that Algorithm 3 has summed, so that a percentile is known up to a bin. This
+//! module reveals no more than the search.
 
 use serde::{Deserialize, Serialize};
 
 use super::private::Bins;
 use super::{Conformity, DeviceLoss, quantile};
 
-/// The percentiles that are reported.
+/// The reported percentiles.
 pub const LOSS_PERCENTILES: [u8; 5] = [10, 25, 50, 75, 90];
 
 /// The losses F_k(w) of a cohort at one w, weighted by α_k.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "kebab-case")]
 pub enum LossDistribution {
-    /// From losses told one by one.
+    /// From individually reported losses.
     Open {
-        /// Devices that told theirs.
+        /// The number of devices that reported a loss.
         devices: u64,
         /// Each percentile and its value.
         percentiles: Vec<(u8, f64)>,
     },
-    /// From secure sums, in the order in which they were asked for.
+    /// From secure sums, in the order of the requests.
     Private {
-        /// The first is over the whole range of losses, the next inside the bin that holds the quantile.
+        /// The first covers the whole range of losses, the next one the bin that contains the
+        /// quantile.
         histograms: Vec<Histogram>,
     },
 }
 
-/// Where something lies; an end that is not known is `None`.
+/// An interval. An unknown end is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bounds {
-    /// Not below this.
+    /// The lower bound.
     pub lower: Option<f64>,
-    /// Not above this.
+    /// The upper bound.
     pub upper: Option<f64>,
 }
 
 impl LossDistribution {
-    /// From the losses of a cohort; `None` without any.
+    /// Computes the distribution of the losses of a cohort. Returns `None` without losses.
     pub fn open(losses: &[DeviceLoss]) -> Option<Self> {
         let value = |percent| Some((percent, quantile(kept_above(percent), losses)?));
         let percentiles: Option<Vec<_>> = LOSS_PERCENTILES.into_iter().map(value).collect();
         Some(Self::Open { devices: losses.len() as u64, percentiles: percentiles? })
     }
 
-    /// From histograms of a search; `None` without any.
+    /// Computes the distribution from the histograms of a search. Returns `None` without
+    /// histograms.
     pub fn private(histograms: Vec<Histogram>) -> Option<Self> {
         (!histograms.is_empty()).then_some(Self::Private { histograms })
     }
 
-    /// How many devices it is over.
+    /// Returns the number of devices.
     pub fn devices(&self) -> u64 {
         match self {
             Self::Open { devices, .. } => *devices,
@@ -60,7 +62,7 @@ impl LossDistribution {
         }
     }
 
-    /// [`LOSS_PERCENTILES`], each with the bounds that it is known in.
+    /// Returns [`LOSS_PERCENTILES`] with the bounds of each.
     pub fn percentiles(&self) -> Vec<(u8, Bounds)> {
         match self {
             Self::Open { percentiles, .. } => {
@@ -76,13 +78,13 @@ impl LossDistribution {
     }
 }
 
-/// The mass above the p-th percentile: θ of the quantile that it is.
+/// Returns the mass above the p-th percentile: the θ of that quantile.
 fn kept_above(percent: u8) -> Conformity {
     Conformity::try_from(1.0 - f64::from(percent) / 100.0).expect("percentiles reported are below 100")
 }
 
-/// What all histograms together say of a percentile. A device may have left between two of them: those that are not over
-/// the same weight as the first are of another cohort and say nothing here.
+/// Intersects the bounds of all histograms on a percentile. A device may drop out between two
+/// histograms, so those with a different total weight than the first are ignored.
 fn within(histograms: &[Histogram], percent: u8) -> Bounds {
     let whole = histograms.first().map(Histogram::weight);
     let of_all = histograms.iter().filter(|histogram| Some(histogram.weight()) == whole);
@@ -95,37 +97,37 @@ fn within(histograms: &[Histogram], percent: u8) -> Bounds {
     })
 }
 
-/// A secure sum of histograms: how much weight of a cohort lies in which bin.
+/// A secure sum of histograms: the weight of a cohort per bin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
     bins: Bins,
     devices: u64,
-    /// Places that hold anything, and their weights: few of thousands.
+    /// The nonempty places and their weights: few of thousands.
     filled: Vec<(u32, u64)>,
 }
 
 impl Histogram {
-    /// The sum of the answers of so many devices to a question for these bins.
+    /// Creates a histogram from the sum of the answers of this many devices for these bins.
     pub fn new(bins: Bins, devices: u64, sum: &[u64]) -> Self {
         let places = (0..).zip(sum).take(bins.places());
         let filled = places.filter(|&(_, &weight)| weight > 0).map(|(place, &weight)| (place, weight));
         Self { bins, devices, filled: filled.collect() }
     }
 
-    /// Devices whose answers are in it.
+    /// Returns the number of devices in the sum.
     pub fn devices(&self) -> u64 {
         self.devices
     }
 
-    /// The bins that hold anything, with their share of the weight.
+    /// Returns the nonempty bins with their share of the weight.
     pub fn shares(&self) -> impl Iterator<Item = (Bounds, f64)> {
         let whole = self.weight() as f64;
         self.filled.iter().map(move |&(place, weight)| (self.at(place), weight as f64 / whole))
     }
 
-    /// The bin of the (1−θ)-quantile; `None` without devices.
+    /// Returns the bin of the (1−θ)-quantile, or `None` without devices.
     pub fn quantile(&self, theta: Conformity) -> Option<Bounds> {
-        // By the rule of the open quantile: a place is a loss to it.
+        // The rule of the open quantile, applied to places.
         let loss = |&(place, weight): &(u32, u64)| DeviceLoss::new(f64::from(place), weight as f64).ok();
         let places: Vec<DeviceLoss> = self.filled.iter().filter_map(loss).collect();
         quantile(theta, &places).map(|place| self.at(place as u32))
@@ -173,7 +175,7 @@ mod tests {
             let &(_, bounds) = known.iter().find(|(p, _)| *p == percent).unwrap();
             bounds.upper.unwrap() - bounds.lower.unwrap()
         };
-        // 64 bins over [0, 8), then 64 inside the one that holds the median.
+        // 64 bins over [0, 8), then 64 inside the bin that contains the median.
         assert_eq!([width(10), width(50), width(90)], [0.125, 0.125 / 64.0, 0.125]);
     }
 
@@ -212,7 +214,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_open_percentile_lies_in_the_bounds_of_the_private_one(theta in level(), cohort in cohort()) {
-            // Weights as devices send them: whole numbers, one at least.
+            // Weights as devices send them: integers of at least one.
             let whole = |d: &DeviceLoss| DeviceLoss::new(d.loss(), d.weight().round().max(1.0)).unwrap();
             let cohort: Vec<DeviceLoss> = cohort.iter().map(whole).collect();
             let (open, private) = (LossDistribution::open(&cohort).unwrap(), searched(theta, &cohort));

@@ -7,22 +7,26 @@
 //! F_θ       = max over π ∈ P_θ of Σ_k π_k F_k      eq. (1)
 //! ```
 //!
-//! A test device of conformity θ or more draws its data from some p_π with π ∈ P_θ. The maximum over P_θ is
-//! the superquantile (Property 2), attained by [`Mixture::worst_case`].
+//! A test device of conformity at least θ draws its data from a p_π with π ∈ P_θ. The maximum over
+//! P_θ is the superquantile (Property 2), attained by [`Mixture::worst_case`].
 
 use super::{Conformity, DeviceLoss, kept_mass, sum, total_weight};
 
-/// How far a sum may be from one, or a share above its bound, and be taken for rounding.
+/// The tolerance for the sum of shares and for bounds on shares.
 const ROUNDING: f64 = 1e-9;
 
-/// A mixture π of the training devices: shares that are not negative and sum to one.
+/// A mixture π of the training devices: nonnegative shares that sum to one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture {
     shares: Vec<f64>,
 }
 
 impl Mixture {
-    /// The mixture with these shares π_k.
+    /// Creates the mixture with these shares π_k.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a share is outside [0, 1] or the shares do not sum to one.
     pub fn new(shares: Vec<f64>) -> Result<Self, InvalidMixture> {
         if let Some((device, &share)) = shares.iter().enumerate().find(|(_, share)| !is_share(**share)) {
             return Err(InvalidMixture::NotAShare { device, share });
@@ -34,16 +38,18 @@ impl Mixture {
         Ok(Self { shares })
     }
 
-    /// The training distribution p_α of devices with these weights; `None` when there are no devices.
+    /// Returns the training distribution p_α of devices with these weights, or `None` without
+    /// devices.
     pub fn of_training(losses: &[DeviceLoss]) -> Option<Self> {
         let total = total_weight(losses);
         let shares = losses.iter().map(|device| device.weight() / total).collect();
         (!losses.is_empty()).then_some(Self { shares })
     }
 
-    /// A mixture π* ∈ P_θ that attains F_θ: the worst devices at α_k/θ each, until the mass is spent.
+    /// Returns a mixture π* ∈ P_θ that attains F_θ: the worst devices with α_k/θ each, up to a
+    /// total of one.
     ///
-    /// `None` when there are no devices. O(N log N).
+    /// Returns `None` if there are no devices. Takes O(N log N).
     pub fn worst_case(theta: Conformity, losses: &[DeviceLoss]) -> Option<Self> {
         let kept = kept_mass(theta, total_weight(losses));
         let mut order: Vec<usize> = (0..losses.len()).collect();
@@ -59,15 +65,15 @@ impl Mixture {
         (!losses.is_empty()).then_some(Self { shares })
     }
 
-    /// The shares π_k.
+    /// Returns the shares π_k.
     pub fn shares(&self) -> &[f64] {
         &self.shares
     }
 
-    /// conf(p_π) = min_k α_k / π_k, where `training` is α (Definition 1).
+    /// Returns conf(p_π) = min_k α_k / π_k, where `training` is α (Definition 1).
     ///
-    /// `None` when the mixtures are not of the same devices, or π holds a device that training does not:
-    /// nothing conforms then.
+    /// Returns `None` if the mixtures have different devices, or if π contains a device without
+    /// training weight.
     pub fn conformity(&self, training: &Self) -> Option<Conformity> {
         if self.shares.len() != training.shares.len() {
             return None;
@@ -77,12 +83,13 @@ impl Mixture {
         Conformity::try_from(least).ok()
     }
 
-    /// Whether π ∈ P_θ, with an allowance for rounding.
+    /// Returns true if π ∈ P_θ, with a tolerance for rounding.
     pub fn conforms(&self, theta: Conformity, training: &Self) -> bool {
         self.conformity(training).is_some_and(|conformity| conformity.get() >= theta.get() * (1.0 - ROUNDING))
     }
 
-    /// F(w; p_π) = Σ_k π_k F_k, the loss of the mixture, over as many devices as it has.
+    /// Returns F(w; p_π) = Σ_k π_k F_k, the loss of the mixture. `losses` must have as many
+    /// entries.
     pub fn loss(&self, losses: &[DeviceLoss]) -> f64 {
         sum(self.shares.iter().zip(losses).map(|(pi, device)| pi * device.loss()))
     }
@@ -92,7 +99,7 @@ fn is_share(share: f64) -> bool {
     (0.0..=1.0 + ROUNDING).contains(&share)
 }
 
-/// Why numbers are not the shares of a mixture.
+/// The reason why numbers are not the shares of a mixture.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMixture {
@@ -101,7 +108,7 @@ pub enum InvalidMixture {
     NotAShare {
         /// The index of the device.
         device: usize,
-        /// The share offered.
+        /// The rejected share.
         share: f64,
     },
     /// The shares do not sum to one.

@@ -1,9 +1,10 @@
-//! The quantile of losses that nobody may see one by one (Algorithm 3, line 5; appendix).
+//! The quantile of losses that are not revealed individually (Algorithm 3, line 5; appendix).
 //!
-//! The server asks the cohort a [`QuantileQuery`]; each device answers with a short vector of integers that
-//! leaves it only inside a secure sum over Z_2^64; a [`Search`] takes in the sum and says what to ask next,
-//! until η is known. Devices then test F_k ≥ η themselves. Nothing here sends or waits, so several tracks
-//! share one secure sum, and a simulation and a deployed federation run the same code.
+//! The server sends a [`QuantileQuery`] to the cohort. Each device answers with a short vector of
+//! integers that is only revealed as part of a secure sum over Z_2^64. A [`Search`] processes the
+//! sum and returns the next query, until η is known. Devices then test F_k ≥ η themselves. The
+//! module performs no I/O, so that several tracks share one secure sum, and simulation and
+//! deployment run the same code.
 //!
 //! | [`PrivateQuantile`] | secure sums | integers per sum | resolution |
 //! |---|---|---|---|
@@ -12,10 +13,10 @@
 //! | `Bisection` | 12 | 4 | 1/4096 |
 //! | `Mm`, the paper's | about 12 | 3 | 1/40 |
 //!
-//! The range follows the losses from round to round ([`LossRange`]); a quantile that has left it costs one
-//! more sum. η is never above the open [`quantile`](super::quantile) of the devices that answered, and less
-//! than [`Search::resolution`] below: the open tail is kept whole, and kept alone when no other loss lies
-//! that close below its threshold.
+//! The range follows the losses from round to round ([`LossRange`]). A quantile outside the range
+//! costs one more sum. η is never above the open [`quantile`](super::quantile) of the answering
+//! devices, and less than [`Search::resolution`] below it. Therefore the open tail is complete, and
+//! contains no other device if no other loss is that close below its threshold.
 
 mod bins;
 mod by_means;
@@ -32,45 +33,47 @@ use self::descent::Descent;
 use super::smooth::Smoothing;
 use super::{Conformity, DeviceLoss};
 
-/// Which private quantile.
+/// The algorithm of the private quantile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PrivateQuantile {
-    /// A histogram of 64 bins, then one of 64 bins inside the bin that holds the quantile.
+    /// A histogram of 64 bins, then one of 64 bins inside the bin that contains the quantile.
     #[default]
     #[serde(rename = "histogram")]
     TwoLevel,
     /// One histogram of 4096 bins.
     OneShot,
-    /// Twelve halvings of the range.
+    /// Twelve bisections of the range.
     Bisection,
     /// The paper's majorisation-minimisation, an iterated weighted mean.
     Mm,
 }
 
-/// What the devices are asked; each answers with an integer vector that leaves it only inside a sum.
+/// A query to the devices. Each answers with an integer vector that is only revealed as part of a
+/// sum.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QuantileQuery {
-    /// The device's weight, at the place of its loss among the bins; the first place is below all bins, the
-    /// last above.
+    /// The device's weight at the place of its loss among the bins. The first place is below all
+    /// bins, the last above.
     Histogram(Bins),
-    /// β_k (x_k − μ), β_k and α_k of the paper's majorisation-minimisation, with β_k = α_k / |x_k − μ|.
+    /// β_k (x_k − μ), β_k and α_k of the paper's majorisation-minimisation, with β_k = α_k / |x_k −
+    /// μ|.
     ///
-    /// |x_k − μ| counts as `floor` when it is less, and β_k travels as a multiple of 1/`floor`: both sums
-    /// are then bounded by Σ α_k and fit a fixed point of 29 binary places, for up to 10,000 devices of
-    /// weight up to 2²⁰ (a larger weight counts as 2²⁰).
+    /// The distance |x_k − μ| is at least `floor`, and β_k is sent as a multiple of 1/`floor`.
+    /// Therefore both sums are bounded by Σ α_k and fit in fixed point with 29 fractional bits, for
+    /// up to 10,000 devices of weight up to 2²⁰. Larger weights are clamped to 2²⁰.
     MeanStep {
-        /// The current guess μ of the quantile.
+        /// The current estimate μ of the quantile.
         mu: f64,
-        /// The least distance |x_k − μ| told apart from zero.
+        /// The smallest distance |x_k − μ| that is distinguished from zero.
         floor: f64,
     },
 }
 
 #[expect(clippy::len_without_is_empty, reason = "an answer is never empty")]
 impl QuantileQuery {
-    /// The number of integers in an answer.
+    /// Returns the number of integers in an answer.
     pub fn len(&self) -> usize {
         match self {
             Self::Histogram(bins) => bins.places(),
@@ -78,11 +81,11 @@ impl QuantileQuery {
         }
     }
 
-    /// Adds the answer of a device with this loss into `sum`, modulo 2⁶⁴.
+    /// Adds the answer of a device with this loss to `sum`, modulo 2⁶⁴.
     ///
     /// # Panics
     ///
-    /// When `sum` is shorter than [`Self::len`].
+    /// If `sum` is shorter than [`Self::len`].
     pub fn answer(&self, device: DeviceLoss, sum: &mut [u64]) {
         match self {
             Self::Histogram(bins) => {
@@ -100,12 +103,12 @@ impl QuantileQuery {
     }
 }
 
-/// The weight of a device as a whole number, one at least.
+/// Returns the weight of a device as an integer of at least one.
 fn whole_weight(device: DeviceLoss) -> u64 {
     (device.weight().round() as u64).max(1) // the cast saturates
 }
 
-/// A quantile under way.
+/// A search for a quantile.
 ///
 /// ```
 /// use deltafl::superquantile::private::{LossRange, PrivateQuantile, Search};
@@ -116,14 +119,14 @@ fn whole_weight(device: DeviceLoss) -> u64 {
 /// let range = LossRange::default();
 /// let mut search = Search::new(PrivateQuantile::TwoLevel, Conformity::try_from(0.5)?, None, &range);
 /// while let Some(query) = search.query() {
-///     let mut sum = vec![0; query.len()]; // a secure sum, in earnest
+///     let mut sum = vec![0; query.len()]; // in a deployment, a secure sum
 ///     for device in cohort {
 ///         query.answer(device, &mut sum);
 ///     }
 ///     search.take(&sum)?;
 /// }
 /// // The open quantile is 2: P(F > 2) = 0.4 ≤ θ, and P(F > 1) = 0.7 is not.
-/// let eta = search.eta().ok_or("nobody answered")?;
+/// let eta = search.eta().ok_or("no device answered")?;
 /// assert!(eta <= 2.0 && 2.0 - eta < search.resolution());
 /// assert_eq!(search.sums(), 2);
 /// # Ok(())
@@ -143,13 +146,13 @@ enum Method {
     ByMeans(ByMeans),
 }
 
-/// Where a search stands.
+/// The state of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Searching,
     /// No device answered.
     Nobody,
-    /// The quantile lies in [eta, eta + resolution).
+    /// The quantile is in [eta, eta + resolution).
     Found {
         eta: f64,
         resolution: f64,
@@ -157,10 +160,11 @@ enum State {
 }
 
 impl Search {
-    /// A search for the (1−θ)-quantile, expected within `range`.
+    /// Creates a search for the (1−θ)-quantile, expected within `range`.
     ///
-    /// With ν the tail is smoothed, and η is where K(η) = Σ α_k g'_ν(F_k − η) is θ of the weight: histograms of 64 or 4096
-    /// bins tell it, so that bisection looks through two levels of 64, and by means ν is passed over.
+    /// With ν the tail is smoothed, and η is where K(η) = Σ α_k g'_ν(F_k − η) is θ of the weight.
+    /// Histograms of 64 or 4096 bins determine it, so bisection uses two levels of 64 instead, and
+    /// `Mm` ignores ν.
     pub fn new(kind: PrivateQuantile, theta: Conformity, nu: Option<Smoothing>, range: &LossRange) -> Self {
         let method = match (kind, nu) {
             (PrivateQuantile::TwoLevel, _) | (PrivateQuantile::Bisection, Some(_)) => {
@@ -173,7 +177,7 @@ impl Search {
         Self { method, state: State::Searching, range: *range, sums: 0 }
     }
 
-    /// The next question, or `None` when the search has ended.
+    /// Returns the next query, or `None` if the search has ended.
     pub fn query(&self) -> Option<QuantileQuery> {
         (self.state == State::Searching).then(|| match &self.method {
             Method::Descent(descent) => descent.query(),
@@ -181,10 +185,13 @@ impl Search {
         })
     }
 
-    /// Takes in the sum of the answers to the last query.
+    /// Processes the sum of the answers to the last query.
     ///
-    /// A sum of nothing but zeros, when no device answered, ends the search without an `eta`. The search is
-    /// unchanged when the sum is refused.
+    /// A sum of zeros, if no device answered, ends the search without an `eta`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the sum does not match the query. The search is then unchanged.
     pub fn take(&mut self, sum: &[u64]) -> Result<(), RefusedSum> {
         let expected = self.query().ok_or(RefusedSum::NothingAsked)?.len();
         if sum.len() != expected {
@@ -199,7 +206,8 @@ impl Search {
         Ok(())
     }
 
-    /// The threshold η: devices with F_k ≥ η are the tail. `None` while searching, or if nobody answered.
+    /// Returns the threshold η: devices with F_k ≥ η are the tail. Returns `None` during the
+    /// search, and if no device answered.
     pub fn eta(&self) -> Option<f64> {
         match self.state {
             State::Found { eta, .. } => Some(eta),
@@ -207,7 +215,7 @@ impl Search {
         }
     }
 
-    /// How far `eta` may lie below the open quantile; infinite while `eta` is not known.
+    /// Returns how far `eta` may be below the open quantile. Infinite while `eta` is unknown.
     pub fn resolution(&self) -> f64 {
         match self.state {
             State::Found { resolution, .. } => resolution,
@@ -215,7 +223,7 @@ impl Search {
         }
     }
 
-    /// The range to expect the next round's quantile in.
+    /// Returns the range in which the next round's quantile is expected.
     pub fn range(&self) -> LossRange {
         let State::Found { eta, resolution } = self.state else { return self.range };
         let (lower, upper) = match &self.method {
@@ -225,20 +233,20 @@ impl Search {
         self.range.follow(lower, upper)
     }
 
-    /// The number of sums taken in.
+    /// Returns the number of sums processed.
     pub fn sums(&self) -> u32 {
         self.sums
     }
 }
 
-/// Why a sum is not the answer to the last query.
+/// The reason why a sum is not the answer to the last query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefusedSum {
     /// The search has ended.
     #[error("a sum for a quantile search that has ended")]
     NothingAsked,
-    /// The sum has another length than the query's answers.
+    /// The sum has the wrong length.
     #[error("a sum of {got} integers where the query asks for {expected}")]
     WrongLength {
         /// The length of an answer.
@@ -401,7 +409,7 @@ mod tests {
             let query = search.query().unwrap();
             search.take(&sum_of_answers(&query, &everybody)).unwrap(); // in the bin [6, 6.125)
             let query = search.query().unwrap();
-            // Those who had lower losses, or whose losses have risen, now make the quantile.
+            // Devices with lower losses, or whose losses have risen, now determine the quantile.
             let moved: Vec<_> = left.iter().map(|d| DeviceLoss::new(d.loss() * 1.1, 10.0).unwrap()).collect();
             search.take(&sum_of_answers(&query, &moved)).unwrap();
             assert_eq!(search.eta(), Some(expected));

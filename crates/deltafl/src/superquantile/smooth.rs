@@ -1,4 +1,4 @@
-//! The objective made smooth.
+//! The smoothed objective.
 //!
 //! ```text
 //!            ⎧ ν/2                 ρ ≤ 0
@@ -7,8 +7,9 @@
 //! F̄_θ,ν(η) = η + (1/θ) Σ_k α_k g_ν(F_k − η)               eq. (5);  0 ≤ F̄_θ,ν − F̄_θ ≤ ν/(2θ)
 //! ```
 //!
-//! g'_ν(F_k − η) ∈ [0, 1] is the share of a device in the tail, where the filter of Algorithm 2 knows only in
-//! and out. The tail K(η) = Σ α_k g'_ν(F_k − η) falls with η, and η minimises F̄_θ,ν where K(η) = θ.
+//! g'_ν(F_k − η) ∈ [0, 1] is the share of a device in the tail. The filter of Algorithm 2 has only
+//! the values 0 and 1. The tail K(η) = Σ α_k g'_ν(F_k − η) decreases with η, and η minimises F̄_θ,ν
+//! if K(η) = θ.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,12 +22,12 @@ use super::{Conformity, DeviceLoss, kept_mass, ratio, sum, total_weight, worst_f
 pub struct Smoothing(f64);
 
 impl Smoothing {
-    /// ν.
+    /// Returns ν.
     pub fn get(self) -> f64 {
         self.0
     }
 
-    /// g_ν(ρ), the smoothing of (ρ)₊.
+    /// Returns g_ν(ρ), the smoothing of (ρ)₊.
     pub fn plus(self, rho: f64) -> f64 {
         let nu = self.0;
         if rho <= 0.0 {
@@ -38,27 +39,28 @@ impl Smoothing {
         }
     }
 
-    /// g'_ν(ρ), between 0 and 1: the share in the tail of a device whose loss is η + ρ.
+    /// Returns g'_ν(ρ) in [0, 1]: the share in the tail of a device with loss η + ρ.
     pub fn slope(self, rho: f64) -> f64 {
         (rho / self.0).clamp(0.0, 1.0)
     }
 
-    /// F̄_θ,ν(η), with the α_k normalised (eq. 5); η when there are no devices.
+    /// Returns F̄_θ,ν(η) with normalised α_k (eq. 5), or η if there are no devices.
     pub fn objective(self, theta: Conformity, eta: f64, losses: &[DeviceLoss]) -> f64 {
         let excess = sum(losses.iter().map(|d| d.weight() * self.plus(d.loss() - eta)));
         eta + ratio(excess, theta.get() * total_weight(losses))
     }
 
-    /// ∂F̄_θ,ν/∂η = 1 − K(η)/θ.
+    /// Returns ∂F̄_θ,ν/∂η = 1 − K(η)/θ.
     pub fn derivative(self, theta: Conformity, eta: f64, losses: &[DeviceLoss]) -> f64 {
         let tail = sum(losses.iter().map(|d| d.weight() * self.slope(d.loss() - eta)));
         1.0 - ratio(tail, theta.get() * total_weight(losses))
     }
 
-    /// All η that minimise F̄_θ,ν (appendix, the minimisers of the smoothed objective), in O(N log N).
+    /// Returns all η that minimise F̄_θ,ν (appendix, the minimisers of the smoothed objective), in
+    /// O(N log N).
     ///
-    /// `None` when there are no devices. Whole-number weights are compared exactly, so that a flat stretch
-    /// of minimisers is found as such.
+    /// Returns `None` if there are no devices. Integer weights are compared exactly, so that a flat
+    /// interval of minimisers is found.
     pub fn minimisers(self, theta: Conformity, losses: &[DeviceLoss]) -> Option<Minimisers> {
         let least_loss = losses.iter().map(DeviceLoss::loss).min_by(f64::total_cmp)?;
         if theta == Conformity::FULL {
@@ -67,31 +69,32 @@ impl Smoothing {
         Some(Sweep::new(self, &worst_first(losses)).run(theta))
     }
 
-    /// F_θ,ν = min_η F̄_θ,ν(η).
+    /// Returns F_θ,ν = min_η F̄_θ,ν(η).
     pub fn superquantile(self, theta: Conformity, losses: &[DeviceLoss]) -> Option<f64> {
         self.minimisers(theta, losses).map(|minimisers| self.objective(theta, minimisers.eta(), losses))
     }
 
-    /// The mixture π_k ∝ α_k g'_ν(F_k − η) at a minimiser η: a point of P_θ with ∇F_θ,ν(w) = Σ_k π_k ∇F_k(w).
+    /// Returns the mixture π_k ∝ α_k g'_ν(F_k − η) at a minimiser η: a point of P_θ with ∇F_θ,ν(w)
+    /// = Σ_k π_k ∇F_k(w).
     ///
-    /// As F_θ ≥ F(·; p_π), the least loss of this mixture is a lower bound of min F_θ, and a close one where
-    /// the gradient is small. `None` when there are no devices.
+    /// Since F_θ ≥ F(·; p_π), the smallest loss of this mixture is a lower bound of min F_θ. The
+    /// bound is close if the gradient is small. Returns `None` if there are no devices.
     pub fn mixture(self, theta: Conformity, losses: &[DeviceLoss]) -> Option<Mixture> {
         let eta = self.minimisers(theta, losses)?.eta();
         let tail: Vec<f64> = losses.iter().map(|d| d.weight() * self.slope(d.loss() - eta)).collect();
         let total = sum(tail.iter().copied());
-        // A ν lost in the rounding of the losses may leave no share at all.
+        // If ν is lost in the rounding of the losses, no device may have a share.
         Mixture::new(tail.iter().map(|mass| mass / total).collect())
             .ok()
             .or_else(|| Mixture::worst_case(theta, losses))
     }
 }
 
-/// A number that cannot smooth.
+/// A number that is not a valid smoothing parameter.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("smoothing parameter must be positive and finite, got {got}")]
 pub struct InvalidSmoothing {
-    /// The number offered.
+    /// The rejected number.
     pub got: f64,
 }
 
@@ -111,12 +114,13 @@ impl From<Smoothing> for f64 {
 
 /// The closed interval [η₋, η₊] of minimisers.
 ///
-/// At θ = 1 every η that leaves each device wholly in the tail is one: η₋ = −∞ and η₊ = min F_k − ν.
+/// At θ = 1, every η for which all devices are completely in the tail is one: η₋ = −∞ and η₊ = min
+/// F_k − ν.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Minimisers {
-    /// η₋, the least minimiser; −∞ at θ = 1 and finite otherwise.
+    /// η₋, the smallest minimiser: −∞ at θ = 1, otherwise finite.
     pub least: f64,
-    /// η₊, the greatest minimiser; always finite.
+    /// η₊, the largest minimiser, always finite.
     pub greatest: f64,
 }
 
@@ -125,21 +129,23 @@ impl Minimisers {
         Self { least: eta, greatest: eta }
     }
 
-    /// The finite minimiser closest to the quantile of the unsmoothed losses: η₋, or η₊ at θ = 1.
+    /// Returns the finite minimiser closest to the quantile of the unsmoothed losses: η₋, or η₊ at
+    /// θ = 1.
     pub fn eta(&self) -> f64 {
         if self.least.is_finite() { self.least } else { self.greatest }
     }
 }
 
-/// K(η) followed from the greatest loss downwards.
+/// Traverses K(η) from the largest loss downwards.
 ///
-/// Device k enters the tail at η = F_k, its share grows with slope α_k/ν, and it is wholly in at F_k − ν.
-/// Between two of these points K is a line. Where no device is half-way K is flat, and equal to a sum of
-/// weights with no rounding but theirs.
+/// Device k enters the tail at η = F_k, its share grows with slope α_k/ν, and it is completely in
+/// the tail at F_k − ν. Between two of these points K is linear. If no device has a partial share,
+/// K is flat and equals a sum of weights.
 struct Sweep<'a> {
     nu: f64,
     worst_first: &'a [&'a DeviceLoss],
-    /// The first `entered` devices have a share, the first `whole` of them have all of it.
+    /// The first `entered` devices have a share, and the first `whole` of them have their full
+    /// share.
     entered: usize,
     whole: usize,
     entered_weight: f64,
@@ -151,7 +157,7 @@ impl<'a> Sweep<'a> {
         Self { nu: nu.get(), worst_first, entered: 0, whole: 0, entered_weight: 0.0, whole_weight: 0.0 }
     }
 
-    /// Walks down to where K = θ Σ α.
+    /// Moves down to the point where K = θ Σ α.
     fn run(mut self, theta: Conformity) -> Minimisers {
         let kept = kept_mass(theta, sum(self.worst_first.iter().map(|device| device.weight())));
         let mut eta = f64::INFINITY;
@@ -167,7 +173,7 @@ impl<'a> Sweep<'a> {
             tail = self.advance(eta, next, tail);
             eta = next;
             if self.is_flat() && tail >= kept {
-                // Flat at more than θ: the crossing was lost in rounding, and is here.
+                // Flat above θ: the crossing was lost in rounding and is here.
                 let next = self.worst_first.get(self.entered).filter(|_| tail <= kept);
                 return Minimisers { least: next.map_or(eta, |device| device.loss()), greatest: eta };
             }
@@ -175,7 +181,7 @@ impl<'a> Sweep<'a> {
         Minimisers::only(eta)
     }
 
-    /// The next η, downwards, where a device enters or is wholly in.
+    /// Returns the next lower η where a device enters or is completely in the tail.
     fn next_point(&self) -> Option<f64> {
         let enters = self.worst_first.get(self.entered).map(|device| device.loss());
         let fills = self.worst_first.get(self.whole).map(|device| device.loss() - self.nu);
@@ -185,7 +191,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Takes in all devices that enter or are full at `next`, and gives K there.
+    /// Adds all devices that enter or are complete at `next`, and returns K there.
     fn advance(&mut self, eta: f64, next: f64, tail: f64) -> f64 {
         let growing = self.entered_weight - self.whole_weight;
         let grown = if growing > 0.0 { growing * ((eta - next) / self.nu) } else { 0.0 };
@@ -198,13 +204,13 @@ impl<'a> Sweep<'a> {
             self.whole += 1;
             self.whole_weight += device.weight();
         }
-        // What devices wholly in the tail weigh is exact, the rest is rounded. A ν lost in the rounding of
-        // F_k − ν lets a device enter and fill at one point.
+        // The weight of complete devices is exact, and the rest is rounded. If ν is lost in the
+        // rounding of F_k − ν, a device enters and completes at one point.
         let most = most.max(self.whole_weight);
         (tail + grown).clamp(self.whole_weight, most)
     }
 
-    /// The next device to be wholly in the tail, if it has entered.
+    /// Returns the next device to be completely in the tail, if it has entered.
     fn filling(&self) -> Option<&'a DeviceLoss> {
         self.worst_first[..self.entered].get(self.whole).copied()
     }
@@ -247,7 +253,7 @@ mod tests {
         let losses = devices(&[(1.0, 1.0), (1.0, 1.0), (4.0, 2.0)]);
         let flat = Minimisers { least: 1.0, greatest: 3.0 };
         assert_eq!(nu(1.0).minimisers(theta(0.5), &losses), Some(flat));
-        // ν larger than the gap: the shares overlap, and the minimiser is one point.
+        // ν is larger than the gap: the shares overlap, and there is one minimiser.
         let point = nu(6.0).minimisers(theta(0.5), &losses).unwrap();
         assert!((point.least - -0.5).abs() < 1e-12 && (point.greatest - -0.5).abs() < 1e-12, "{point:?}");
     }
@@ -274,7 +280,7 @@ mod tests {
             let Minimisers { least, greatest } = nu.minimisers(theta, &losses).unwrap();
             prop_assert!(least <= greatest);
             let slope = |eta: f64| nu.derivative(theta, eta, &losses);
-            // A rounding of η is magnified by the curvature 1/(νθ).
+            // The curvature 1/(νθ) magnifies a rounding error of η.
             let exact = 1e-14 * (1.0 + greatest.abs()) / (nu.get() * theta.get()) + 1e-12;
             prop_assert!(slope(greatest).abs() <= exact, "{}", slope(greatest));
             prop_assert!(slope(greatest + nu.get()) > 0.0);

@@ -267,7 +267,6 @@ impl PlanBuilder {
             ("devices in a cohort", sampling.cohort_size as u64),
             ("examples in a batch", local.batch as u64),
             ("rounds between two evaluations", *evaluate_every),
-            ("rounds between two decays", local.decay.map_or(1, |decay| decay.every)),
             ("tracks", tracks.len() as u64),
             match local.work {
                 Work::Epochs(epochs) => ("local epochs", epochs.into()),
@@ -277,13 +276,8 @@ impl PlanBuilder {
         if let Some(&(what, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(InvalidPlan::Zero { what });
         }
-        let reals = [
-            ("learning rate", local.learning_rate),
-            ("decay factor", local.decay.map_or(1.0, |decay| decay.factor)),
-        ];
-        let is_positive = |value: f64| value > 0.0 && value.is_finite();
-        if let Some(&(what, got)) = reals.iter().find(|(_, value)| !is_positive(*value)) {
-            return Err(InvalidPlan::NotPositive { what, got });
+        if Positive::try_from(local.learning_rate).is_err() {
+            return Err(InvalidPlan::NotPositive { what: "learning rate", got: local.learning_rate });
         }
         let sends_more = |track: &&Track| track.correction.is_some_and(|kind| !kind.sent.is_empty());
         match tracks.iter().find(sends_more) {

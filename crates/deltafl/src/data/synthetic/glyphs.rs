@@ -1,8 +1,8 @@
 //! `glyphs`: handwriting in the 62 classes of EMNIST, drawn from stroke skeletons.
 //!
-//! A device is a writer. Most writers are alike; a minority is far from them: a model of the mean serves the
-//! many and fails the few, which is what Δ-FL is for. Images are 28 × 28 as in EMNIST: 255 is paper, 0 is ink,
-//! labels 0–9 digits, 10–35 A–Z, 36–61 a–z.
+//! A device is a writer. Most writers are similar, and a minority differs strongly. A model of the
+//! mean serves the majority and fails the minority, which is the use case of Δ-FL. Images are 28 ×
+//! 28 as in EMNIST: 255 is paper, 0 is ink, labels 0–9 are digits, 10–35 are A–Z, 36–61 are a–z.
 
 mod hand;
 mod pen;
@@ -27,7 +27,7 @@ use crate::stream::{Purpose, Stream};
 pub struct Glyphs {
     /// Number of writers.
     pub devices: NonZeroU32,
-    /// What every draw derives from.
+    /// The seed.
     pub seed: u64,
     /// Fraction of the writers that train; the others test.
     pub train: Fraction,
@@ -58,7 +58,7 @@ struct Writer {
 }
 
 impl Glyphs {
-    /// Draws the federation; the same for any number of threads.
+    /// Generates the federation, the same on any number of threads.
     pub fn build(&self) -> Federation {
         let devices = self.devices.get();
         let manners: Vec<Manner> = (0..devices).map(|device| self.manner(device)).collect();
@@ -92,7 +92,7 @@ impl Glyphs {
     }
 }
 
-/// Which symbols a writer writes: half of them digits, as in EMNIST, and each writer some more than others.
+/// Draws the symbols of a writer: half of them digits, as in EMNIST, with frequencies per writer.
 fn labels(count: usize, stream: &mut Stream) -> Vec<u32> {
     let share = |class: usize| if class < 10 { 0.5 / 10.0 } else { 0.5 / 52.0 };
     let symbols = Weighted::new((0..CLASSES).map(|class| share(class) * (0.4 * stream.normal()).exp()));
@@ -108,7 +108,7 @@ mod tests {
         Glyphs { devices: NonZeroU32::new(60).unwrap(), ..Glyphs::default() }
     }
 
-    /// The images of a writer, 1 for paper and 0 for ink, with their labels.
+    /// Draws the images of a writer, 1 for paper and 0 for ink, with their labels.
     fn images(federation: &Federation, device: FederationIndex) -> (Vec<f32>, Vec<u32>) {
         let examples = federation.examples(device);
         let mut buffer = BatchBuffer::default();

@@ -1,4 +1,4 @@
-//! Words of a language that nobody speaks.
+//! The words of a synthetic language.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ const ONSETS: [&str; 20] =
 const NUCLEI: [&str; 9] = ["e", "a", "o", "i", "u", "ea", "ou", "ee", "ai"];
 const CODAS: [&str; 12] = ["", "", "n", "t", "r", "s", "d", "l", "nd", "ng", "st", "m"];
 
-/// `n` words of lower-case letters, all different, the first ones short as the frequent words of a language are.
+/// Draws `n` different words of lower-case letters. The first ones are short, like frequent words.
 pub(super) fn words(n: usize, stream: &mut Stream) -> Vec<String> {
     let mut pick = |parts: &[&'static str]| parts[stream.below(parts.len() as u64) as usize];
     let mut known = HashSet::with_capacity(n);

@@ -1,6 +1,6 @@
 //! `logistic`: the federation known as synthetic(α, β) since the FedProx and LEAF papers.
 //!
-//! Each device k has its own softmax model and its own cloud of inputs:
+//! Each device k has a separate softmax model and a separate distribution of inputs:
 //!
 //! ```text
 //! u_k ~ N(0, α)    W_k ~ N(u_k, 1) entrywise, 10 × 60    b_k ~ N(u_k, 1)
@@ -8,8 +8,9 @@
 //! y = argmax softmax(W_k x + b_k)
 //! ```
 //!
-//! α says how much the models of the devices differ, β how much their inputs do; both are variances. The number
-//! of examples is 50 plus a log-normal variable of σ = 2, as published, cut at `examples.max`.
+//! α controls how much the models of the devices differ, and β how much their inputs differ. Both
+//! are variances. The number of examples is 50 plus a log-normal variable with σ = 2, as published,
+//! limited to `examples.max`.
 
 use std::num::NonZeroU32;
 
@@ -29,7 +30,7 @@ const CLASSES: usize = 10;
 pub struct Logistic {
     /// Number of devices.
     pub devices: NonZeroU32,
-    /// What every draw derives from.
+    /// The seed.
     pub seed: u64,
     /// Fraction of the devices that train; the others test.
     pub train: Fraction,
@@ -55,7 +56,7 @@ impl Default for Logistic {
 }
 
 impl Logistic {
-    /// Draws the federation; the same for any number of threads.
+    /// Generates the federation, the same on any number of threads.
     pub fn build(&self) -> Federation {
         let devices = self.devices.get();
         let splits = assign_splits(self.seed, &vec![(); devices as usize], self.train);
@@ -69,7 +70,7 @@ impl Logistic {
         builder.build()
     }
 
-    /// Features and labels of a device.
+    /// Draws the features and labels of a device.
     fn device(&self, device: u32) -> (Vec<f32>, Vec<u32>) {
         let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(device));
         let count = self.examples.draw(2.0, &mut stream) as usize;
@@ -94,7 +95,7 @@ impl Logistic {
     }
 }
 
-/// argmax(Wx + b), which is that of its softmax.
+/// Returns argmax(Wx + b), which equals that of its softmax.
 fn label(matrix: &[f64], bias: &[f64], x: &[f64]) -> u32 {
     let logit = |row: &[f64], bias: &f64| bias + row.iter().zip(x).map(|(w, x)| w * x).sum::<f64>();
     let logits = matrix.chunks_exact(FEATURES).zip(bias).map(|(row, bias)| logit(row, bias));
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
     use crate::data::BatchBuffer;
 
-    /// The mean of each feature on each device.
+    /// Returns the mean of each feature on each device.
     fn centres(spec: &Logistic) -> Vec<Vec<f64>> {
         let federation = spec.build();
         let mut buffer = BatchBuffer::default();

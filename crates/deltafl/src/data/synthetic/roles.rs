@@ -1,10 +1,11 @@
-//! `roles`: what the roles of a play say, character by character, for the recurrent models.
+//! `roles`: the lines of the roles of a play, character by character, for the recurrent models.
 //!
-//! A language of its own is drawn first: words of syllables, frequent ones short, used after Zipf's law. A role
-//! speaks it with words that it favours, in sentences of its own length. A minority of roles speaks a dialect:
-//! other vowels, and an ending to many words.
+//! A language is drawn first: words of syllables, frequent ones short, with frequencies by Zipf's
+//! law. Each role has preferred words and a typical length of sentences. A minority of roles speaks
+//! a dialect with different vowels and an ending to many words.
 //!
-//! Symbols are those of the paper's Shakespeare: " A–Za–z", 53 of them, 0 for space and everything else.
+//! Symbols are those of the paper's Shakespeare: " A–Za–z", 53 of them, 0 for space and everything
+//! else.
 
 use std::num::NonZeroU32;
 
@@ -33,7 +34,7 @@ const WORDS: usize = 400;
 pub struct Roles {
     /// Number of roles.
     pub devices: NonZeroU32,
-    /// What every draw derives from.
+    /// The seed.
     pub seed: u64,
     /// Fraction of the roles that train; the others test.
     pub train: Fraction,
@@ -56,7 +57,7 @@ impl Default for Roles {
 }
 
 impl Roles {
-    /// Draws the federation; the same for any number of threads.
+    /// Generates the federation, the same on any number of threads.
     pub fn build(&self) -> Federation {
         let devices = self.devices.get();
         let dialect: Vec<bool> = (0..devices).map(|role| odd_rank(self.odd, role).is_some()).collect();
@@ -78,7 +79,7 @@ impl Roles {
         builder.build()
     }
 
-    /// What a role says, a symbol per byte.
+    /// Draws the text of a role, a symbol per byte.
     fn text(&self, role: u32, words: &[String], dialect: bool) -> Vec<u8> {
         let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(role));
         let len = self.examples.draw(1.0, &mut stream) as usize + WINDOW;
@@ -96,7 +97,7 @@ impl Roles {
     }
 }
 
-/// The index of a character.
+/// Returns the index of a character.
 fn symbol(character: u8) -> u8 {
     match character {
         b'A'..=b'Z' => character - b'A' + 1,
@@ -105,7 +106,8 @@ fn symbol(character: u8) -> u8 {
     }
 }
 
-/// Adds a word, capital at the start of a sentence; in dialect when there is a stream for it.
+/// Appends a word, capitalised at the start of a sentence, and in dialect if there is a stream for
+/// it.
 fn push_word(text: &mut String, word: &str, first: bool, dialect: Option<&mut Stream>) {
     let start = text.len();
     match dialect {

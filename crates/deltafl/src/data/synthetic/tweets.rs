@@ -1,9 +1,10 @@
 //! `tweets`: short messages with a polarity, for the models of words.
 //!
-//! A word has a frequency, after Zipf's law, and a mood; its vector shows the mood along one direction among 50,
-//! under noise. A message of label y prefers words of that mood. A user favours some words and complains or
-//! rejoices more than others (label skew). A minority writes mostly in slang: words that others hardly use and
-//! whose mood shows along another direction, which a model of the many does not look at.
+//! A word has a frequency, by Zipf's law, and a mood. Its vector shows the mood along one of 50
+//! directions, with noise. A message of label y prefers words of that mood. A user has preferred
+//! words and a preferred label (label skew). A minority writes mostly slang: words that are rare
+//! elsewhere and whose mood shows along a different direction, which a model of the majority
+//! ignores.
 
 use std::num::NonZeroU32;
 
@@ -16,13 +17,13 @@ use super::{ExamplesPerDevice, Fraction, assign_splits, odd_rank};
 use crate::data::{Column, DeviceExamples, Federation, FederationBuilder, InputKind, WordVectors};
 use crate::stream::{Purpose, Stream};
 
-/// Words per message; shorter ones are padded with word 0.
+/// Words per message. Shorter messages are padded with word 0.
 const LEN: usize = 20;
 
 /// Entries of a word vector.
 const DIM: usize = 50;
 
-/// Words of the common vocabulary; as many again are slang.
+/// Words of the common vocabulary. There are as many slang words.
 const COMMON: usize = 500;
 
 /// A federation of users.
@@ -31,7 +32,7 @@ const COMMON: usize = 500;
 pub struct Tweets {
     /// Number of users.
     pub devices: NonZeroU32,
-    /// What every draw derives from.
+    /// The seed.
     pub seed: u64,
     /// Fraction of the users that train; the others test.
     pub train: Fraction,
@@ -54,7 +55,7 @@ impl Default for Tweets {
     }
 }
 
-/// The words that everybody knows; word 0 is padding.
+/// The common words. Word 0 is padding.
 struct Lexicon {
     words: Vec<String>,
     frequency: Vec<f64>,
@@ -63,7 +64,7 @@ struct Lexicon {
 }
 
 impl Tweets {
-    /// Draws the federation; the same for any number of threads.
+    /// Generates the federation, the same on any number of threads.
     pub fn build(&self) -> Federation {
         let devices = self.devices.get();
         let slang: Vec<bool> = (0..devices).map(|user| odd_rank(self.odd, user).is_some()).collect();
@@ -85,7 +86,7 @@ impl Tweets {
         builder.build()
     }
 
-    /// Words and labels of a user.
+    /// Draws the words and labels of a user.
     fn messages(&self, user: u32, lexicon: &Lexicon, slang: bool) -> (Vec<u32>, Vec<u32>) {
         let mut stream = Stream::new(self.seed, Purpose::Synthesis, 0, u64::from(user));
         let count = self.examples.draw(1.2, &mut stream) as usize;
@@ -137,7 +138,7 @@ impl Lexicon {
                 self.frequency[word] * part * (0.7 * stream.normal()).exp()
             })
             .collect();
-        // How strongly the words of a message follow its mood.
+        // The strength with which the words of a message follow its mood.
         const LEAN: f64 = 0.45;
         [-LEAN, LEAN].map(|lean| {
             Weighted::new(favour.iter().zip(&self.mood).map(|(weight, mood)| weight * (lean * mood).exp()))
@@ -154,7 +155,7 @@ mod tests {
         Tweets { devices: NonZeroU32::new(40).unwrap(), ..Tweets::default() }.build()
     }
 
-    /// Words of a user, padding left out.
+    /// Returns the words of a user without padding.
     fn written(federation: &Federation, user: FederationIndex) -> Vec<u32> {
         let examples = federation.examples(user);
         let mut buffer = BatchBuffer::default();

@@ -5,12 +5,12 @@ use crate::stream::Stream;
 /// A distribution over `0..n`.
 #[derive(Clone, Debug)]
 pub(super) struct Weighted {
-    /// Sum of the weights up to and with each item.
+    /// The cumulative sum of the weights, including each item.
     cumulative: Vec<f64>,
 }
 
 impl Weighted {
-    /// Weights that are finite, not negative and not all zero.
+    /// Creates a distribution. The weights must be finite, not negative and not all zero.
     pub(super) fn new(weights: impl IntoIterator<Item = f64>) -> Self {
         let mut total = 0.0;
         let add = |weight: f64| {
@@ -20,7 +20,7 @@ impl Weighted {
         Self { cumulative: weights.into_iter().map(add).collect() }
     }
 
-    /// An item, in O(log n).
+    /// Draws an item in O(log n).
     pub(super) fn draw(&self, stream: &mut Stream) -> usize {
         let last = self.cumulative.len() - 1;
         let at = stream.uniform(0.0, self.cumulative[last]);
@@ -28,7 +28,7 @@ impl Weighted {
     }
 }
 
-/// Zipf's law for `n` items: the weight of the r-th most frequent is 1/r.
+/// Creates Zipf's law for `n` items: the weight of the r-th most frequent is 1/r.
 pub(super) fn zipf(n: usize) -> impl Iterator<Item = f64> + Clone {
     (1..=n).map(|rank| 1.0 / rank as f64)
 }

@@ -1,4 +1,4 @@
-//! The memory of a step of the GRU, cut from the scratch that is lent.
+//! The memory of a step of the GRU, split from borrowed scratch.
 
 use super::Gru;
 use crate::kernel::gru::{Kept, Units};
@@ -26,17 +26,17 @@ impl<T> From<[T; 7]> for Parts<T> {
 pub(in crate::model) struct Forward<'a> {
     pub(super) rows: Units,
     pub(super) table: &'a mut [f32],
-    /// The bias that all rows of the table share.
+    /// The bias shared by all rows of the table.
     pub(super) bias: &'a mut [f32],
-    /// h before each time step and after the last, for training; else of two steps, in turn.
+    /// h before each time step and after the last, for training. Otherwise two alternating states.
     pub(super) states: &'a mut [f32],
     pub(super) logits: &'a mut [f32],
-    /// What each time step keeps for the way back; after it, `gates` holds their slopes.
+    /// The data of each time step for the backward pass, after which `gates` contains the slopes.
     pub(super) kept: Option<Kept<'a>>,
 }
 
 impl<'a> Forward<'a> {
-    /// Sections of a pass that holds so many states.
+    /// Returns the sections of a pass with this many states.
     pub(super) fn lens(model: &Gru, batch: usize, states: usize) -> [usize; 4] {
         let rows = model.rows(batch);
         let logits = batch * model.full.rows().stride;
@@ -48,13 +48,13 @@ impl<'a> Forward<'a> {
         [model.len * batch * rows.gates, model.len * batch * rows.states]
     }
 
-    /// A pass that keeps nothing.
+    /// Creates a pass that stores nothing.
     pub(super) fn for_evaluation(model: &Gru, batch: usize, mut memory: &'a mut [f32]) -> Self {
         let [table, bias, states, logits] = take_sections(&mut memory, Self::lens(model, batch, 2));
         Self { rows: model.rows(batch), table, bias, states, logits, kept: None }
     }
 
-    /// A pass that can be gone back.
+    /// Creates a pass that supports a backward pass.
     pub(super) fn for_training(model: &Gru, batch: usize, memory: &mut &'a mut [f32]) -> Self {
         let [table, bias, states, logits] = take_sections(memory, Self::lens(model, batch, model.len + 1));
         let [gates, inner] = take_sections(memory, Self::kept_lens(model, batch));
@@ -63,14 +63,14 @@ impl<'a> Forward<'a> {
 }
 
 impl Kept<'_> {
-    /// The part of time step t.
+    /// Returns the part of time step t.
     pub(super) fn at(&mut self, t: usize, rows: Units) -> Kept<'_> {
         let (gates, inner) = (rows.batch * rows.gates, rows.batch * rows.states);
         Kept { gates: &mut self.gates[t * gates..][..gates], inner: &mut self.inner[t * inner..][..inner] }
     }
 }
 
-/// The states before and after time step t, of `len` floats each, where they are kept in turn.
+/// Returns the states before and after time step t, of `len` floats each, if they alternate.
 pub(super) fn around(states: &mut [f32], len: usize, t: usize) -> (&[f32], &mut [f32]) {
     let slots = states.len() / len;
     let (before, after) = (t % slots, (t + 1) % slots);

@@ -1,4 +1,4 @@
-//! Bins of equal width, and the places below and above them.
+//! Bins of equal width, with underflow and overflow.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +17,14 @@ pub struct Bins {
 }
 
 impl Bins {
-    /// The most bins a device can be asked for: what it allocates is not for the server to choose.
+    /// The largest number of bins that a device accepts, so that the server does not control its
+    /// allocations.
     pub const MAX_COUNT: u32 = 1 << 16;
 
-    /// Edges lie within ±`LIMIT`, so that their differences are finite.
+    /// Edges are within ±`LIMIT`, so that their differences are finite.
     pub(super) const LIMIT: f64 = f64::MAX / 4.0;
 
-    /// Bins between two edges.
+    /// Creates bins between two edges.
     pub fn new(lower: f64, upper: f64, count: u32) -> Result<Self, InvalidBins> {
         if !(1..=Self::MAX_COUNT).contains(&count) {
             return Err(InvalidBins::Count { got: count });
@@ -34,24 +35,25 @@ impl Bins {
         Ok(Self { lower, upper, count })
     }
 
-    /// The lower edge of the first bin.
+    /// Returns the lower edge of the first bin.
     pub fn lower(&self) -> f64 {
         self.lower
     }
 
-    /// The upper edge of the last bin.
+    /// Returns the upper edge of the last bin.
     pub fn upper(&self) -> f64 {
         self.upper
     }
 
-    /// The number of places: the bins, underflow and overflow.
+    /// Returns the number of places: the bins, underflow and overflow.
     pub fn places(&self) -> usize {
         self.count as usize + 2
     }
 
-    /// The place of a loss: 0 below the bins, `count + 1` above, and `edge(p−1) ≤ loss < edge(p)` at place p.
+    /// Returns the place of a loss: 0 below the bins, `count + 1` above, and `edge(p−1) ≤ loss <
+    /// edge(p)` at place p.
     pub fn place(&self, loss: f64) -> usize {
-        // A search among the edges themselves, because a division would round a loss over an edge.
+        // A search among the edges themselves, because a division could round a loss over an edge.
         let (mut at_most, mut above) = (0, self.count + 1);
         while at_most < above {
             let middle = at_most.midpoint(above);
@@ -60,7 +62,7 @@ impl Bins {
         at_most as usize
     }
 
-    /// Edge i of 0 ..= count; edges never fall.
+    /// Returns edge i of 0 ..= count. Edges never decrease.
     pub(in super::super) fn edge(&self, i: u32) -> f64 {
         if i >= self.count {
             return self.upper;
@@ -69,29 +71,29 @@ impl Bins {
         (self.lower + (self.upper - self.lower) * share).min(self.upper)
     }
 
-    /// The edges of the bin at a place, none of which is underflow or overflow.
+    /// Returns the edges of the bin at a place, which must be neither underflow nor overflow.
     pub(super) fn edges_at(&self, place: usize) -> (f64, f64) {
         let place = place as u32; // at most MAX_COUNT
         (self.edge(place.saturating_sub(1)), self.edge(place))
     }
 }
 
-/// Why edges and a count are not bins.
+/// The reason why edges and a count are not valid bins.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidBins {
-    /// No bins, or more than a device will allocate.
+    /// The count is zero or larger than a device accepts.
     #[error("a histogram has 1 to {} bins, got {got}", Bins::MAX_COUNT)]
     Count {
-        /// The count offered.
+        /// The rejected count.
         got: u32,
     },
     /// The edges are out of order, not finite, or too large to subtract.
     #[error("the edges of a histogram must be finite and in order, got {lower} and {upper}")]
     Edges {
-        /// The lower edge offered.
+        /// The rejected lower edge.
         lower: f64,
-        /// The upper edge offered.
+        /// The rejected upper edge.
         upper: f64,
     },
 }

@@ -6,57 +6,58 @@
 //! G   = Σ β_k (x_k − μ) + (2τ−1) Σ α_k
 //! ```
 //!
-//! Taking the mean about μ changes nothing in real numbers and bounds each term by α_k in a fixed point.
-//! As published, the iteration stalls on a data point, where β_k diverges and identifies its device. The
-//! floor f, one hundredth of the range of losses, prevents both (docs/src/explanation/paper-choices.md).
+//! The mean relative to μ is mathematically equivalent, and bounds each term by α_k in fixed point.
+//! The published iteration stalls at a data point, where β_k diverges and identifies its device.
+//! The floor f, one hundredth of the range of losses, prevents both
+//! (docs/src/explanation/paper-choices.md).
 //!
-//! G does not rise with μ, and with the floor it tells where the quantile q is:
+//! G does not increase with μ. With the floor, it bounds the quantile q:
 //!
 //! ```text
-//! G(μ) > 0  ⇒  q > μ − f        all x_k ≤ q pull down in full when μ ≥ q + f, so that G ≤ 2 (P(F>q) − θ) ≤ 0
-//! G(μ) ≤ 0  ⇒  q ≤ μ + f        all x_k ≥ q pull up in full when μ < q − f, so that G ≥ 2 (P(F≥q) − θ) > 0
+//! G(μ) > 0  ⇒  q > μ − f        if μ ≥ q + f, all x_k ≤ q count fully: G ≤ 2 (P(F>q) − θ) ≤ 0
+//! G(μ) ≤ 0  ⇒  q ≤ μ + f        if μ < q − f, all x_k ≥ q count fully: G ≥ 2 (P(F≥q) − θ) > 0
 //! ```
 //!
-//! The search ends when the two bounds are close, and not when the steps are short: a short step says little
-//! about the distance that is left. A step shorter than the tolerance, or out of the bounds, is replaced by
-//! one that must move a bound.
+//! The search ends when the two bounds are close, not when the steps are short, because a short
+//! step does not bound the remaining distance. A step that is shorter than the tolerance or
+//! outside the bounds is replaced by a step that moves a bound.
 
 use super::super::{Conformity, DeviceLoss, kept_mass};
 use super::bins::Bins;
 use super::loss_range::LossRange;
 use super::{QuantileQuery, State, whole_weight};
 
-/// Σ β_k (x_k − μ), Σ β_k·floor and Σ α_k.
+/// The three sums: Σ β_k (x_k − μ), Σ β_k·floor and Σ α_k.
 pub(super) const ANSWER_LEN: usize = 3;
 
-/// One in the fixed point of the first two sums.
+/// One in the fixed-point format of the first two sums.
 const ONE: f64 = (1_u64 << 29) as f64;
 
 /// The largest weight: 2²⁰ · 2²⁹ · 10⁴ < 2⁶³.
 const MOST_WEIGHT: u64 = 1 << 20;
 
-/// The floor, as a share of the range.
+/// The floor as a share of the range.
 const FLOOR: f64 = 0.01;
 
-/// How close the bounds must come, as a share of the floor, beyond the 2 floors that they cannot lose.
+/// The required distance of the bounds as a share of the floor, beyond the unavoidable two floors.
 const TOLERANCE: f64 = 0.5;
 
-/// How far most losses lie from the quantile, in harmonic means of |x_k − μ|.
+/// The distance of most losses from the quantile, in harmonic means of |x_k − μ|.
 const SPREADS: f64 = 2.0;
 
-/// A little more than one, for what the fixed point rounds off G.
+/// A little more than one, to allow for the rounding of G in fixed point.
 const ROUNDING: f64 = 1.001;
 
-/// Sums after which the search ends with the bounds it has.
+/// The number of sums after which the search ends with its current bounds.
 const MOST_SUMS: u32 = 256;
 
-/// What a device adds to the sums; the numbers are signed, modulo 2⁶⁴.
+/// Computes a device's contribution to the sums. The numbers are signed, modulo 2⁶⁴.
 pub(super) fn answer(mu: f64, floor: f64, device: DeviceLoss) -> [u64; ANSWER_LEN] {
     let alpha = whole_weight(device).min(MOST_WEIGHT);
     let weight = alpha as f64 * ONE;
     let distance = device.loss() - mu;
     let pull = weight * (distance / floor).clamp(-1.0, 1.0);
-    // Far away β_k is not nothing, or the mean step would have no end.
+    // Far away β_k must not vanish, or the mean step would be unbounded.
     let beta = (weight * (floor / distance.abs()).min(1.0)).max(1.0);
     [pull.round() as i64 as u64, beta.round() as u64, alpha]
 }
@@ -67,9 +68,9 @@ pub(super) struct ByMeans {
     theta: Conformity,
     mu: f64,
     floor: f64,
-    /// The highest μ so far where G > 0.
+    /// The largest μ so far with G > 0.
     rising: Option<f64>,
-    /// The lowest μ so far where G ≤ 0.
+    /// The smallest μ so far with G ≤ 0.
     falling: Option<f64>,
     /// The length of the next step that does not follow the mean.
     stride: f64,
@@ -134,7 +135,7 @@ impl ByMeans {
         *bound = Some(self.mu); // μ never steps over a bound, so that this one is closer
     }
 
-    /// How far the bounds are apart.
+    /// Returns the distance of the bounds.
     fn gap(&self) -> f64 {
         match (self.rising, self.falling) {
             (Some(rising), Some(falling)) => falling - rising,
@@ -142,7 +143,7 @@ impl ByMeans {
         }
     }
 
-    /// Moves μ by a mean step, or by one that is sure to move a bound.
+    /// Moves μ by a mean step, or by a step that moves a bound.
     fn step(&mut self, mean_step: f64) {
         let up = self.falling.is_none_or(|falling| falling > self.mu);
         let stalls = mean_step.abs() < self.stride;
@@ -165,11 +166,11 @@ impl ByMeans {
 
     fn ended(&self) -> State {
         let eta = self.rising.map_or(f64::MIN, |rising| rising - ROUNDING * self.floor);
-        // Devices that left between two sums may have crossed the bounds.
+        // Devices that dropped out between two sums may have reversed the bounds.
         State::Found { eta, resolution: self.gap().max(0.0) + 2.0 * ROUNDING * self.floor }
     }
 
-    /// Between which losses most of the weight lies, judged by the spread about μ.
+    /// Returns the interval of most of the weight, estimated from the spread about μ.
     pub(super) fn occupied(&self) -> (f64, f64) {
         (self.mu - SPREADS * self.spread, self.mu + SPREADS * self.spread)
     }

@@ -1,6 +1,8 @@
-//! A quantile from histograms, each inside the bin of the last that holds the quantile.
+//! A quantile from nested histograms, each inside the bin of the previous one that contains the
+//! quantile.
 //!
-//! One level of 4096 bins, two of 64 and twelve of 2 end in the same bins, and differ in what they send.
+//! One level of 4096 bins, two of 64 and twelve of 2 end in the same bins and differ in
+//! communication.
 
 use super::super::smooth::Smoothing;
 use super::super::{Conformity, DeviceLoss, kept_mass, quantile};
@@ -8,34 +10,34 @@ use super::bins::Bins;
 use super::loss_range::LossRange;
 use super::{QuantileQuery, State};
 
-/// The share of the weight that may lie outside the range that the next round looks in, at either end: an
-/// odd device far away should not cost the others their resolution.
+/// The share of the weight that may be outside the next round's range at either end, so that an
+/// outlier does not reduce the resolution of the others.
 const TRIMMED: f64 = 0.02;
 
-/// How much wider the first look outside the range is than the range.
+/// The factor by which the first search outside the range is wider than the range.
 const WIDENING: f64 = 16.0;
 
 /// A descent through levels of bins.
 #[derive(Clone, Debug)]
 pub(super) struct Descent {
     theta: Conformity,
-    /// ν, where the tail is smoothed.
+    /// ν, if the tail is smoothed.
     nu: Option<Smoothing>,
     bins: Bins,
     levels_left: u32,
     widening: f64,
-    /// Whether an earlier sum put the quantile at or above the bins' lower edge.
+    /// Whether a previous sum placed the quantile at or above the lower edge of the bins.
     lower_known: bool,
-    /// Whether an earlier sum put the quantile below the bins' upper edge.
+    /// Whether a previous sum placed the quantile below the upper edge of the bins.
     upper_known: bool,
     range: LossRange,
-    /// The highest edge known with hardly any weight below, and the lowest with hardly any at or above.
+    /// The largest edge with almost no weight below, and the smallest with almost none at or above.
     few_below: Option<f64>,
     few_above: Option<f64>,
 }
 
 impl Descent {
-    /// A descent over `range` through `levels` levels of `count` bins.
+    /// Creates a descent over `range` through `levels` levels of `count` bins.
     pub(super) fn new(
         theta: Conformity,
         nu: Option<Smoothing>,
@@ -62,10 +64,10 @@ impl Descent {
         QuantileQuery::Histogram(self.bins)
     }
 
-    /// Takes in a histogram.
+    /// Processes a histogram.
     ///
-    /// Devices may leave between two sums, and those that stay may put the quantile elsewhere. The search
-    /// then ends with the edge next to it of the bins that the earlier sum chose.
+    /// Devices may drop out between two sums, and the remaining ones may have a different quantile.
+    /// The search then ends at the nearest edge of the bins that the previous sum selected.
     pub(super) fn take(&mut self, histogram: &[u64]) -> State {
         self.note_tails(histogram);
         if let Some(nu) = self.nu {
@@ -82,10 +84,11 @@ impl Descent {
         }
     }
 
-    /// Takes in a histogram for a smoothed tail: η is where K(η) = θ of the weight.
+    /// Processes a histogram for a smoothed tail: η is where K(η) = θ of the weight.
     ///
-    /// A loss is known to its bin. Put in the middle of it, no loss is off by more than half a bin, and neither is η; the
-    /// next level then looks at the stretch [η, η + ν] in which devices count in part, with a bin to spare on either side.
+    /// A loss is known up to its bin. At the middle of its bin, no loss is off by more than half a
+    /// bin, and neither is η. The next level covers the interval [η, η + ν] in which devices have
+    /// partial shares, with an extra bin on either side.
     fn take_smoothed(&mut self, nu: Smoothing, histogram: &[u64]) -> State {
         let losses = self.losses_of(nu, histogram);
         let total: f64 = losses.iter().map(DeviceLoss::weight).sum();
@@ -108,8 +111,8 @@ impl Descent {
         State::Searching
     }
 
-    /// The losses of a histogram, each in the middle of its bin; those outside are far outside, where they count wholly
-    /// or not at all.
+    /// Returns the losses of a histogram, each in the middle of its bin. Losses outside are placed
+    /// far outside, where they count fully or not at all.
     fn losses_of(&self, nu: Smoothing, histogram: &[u64]) -> Vec<DeviceLoss> {
         let span = self.bins.upper() - self.bins.lower() + 2.0 * nu.get();
         let loss = |place: usize| match place {
@@ -155,8 +158,9 @@ impl Descent {
         State::Searching
     }
 
-    /// The width of the next look outside: 16 times that of the last, then 32 times, then 64 …, so that a
-    /// quantile close by is found in fine bins and no finite loss is more than some forty looks away.
+    /// Returns the width of the next search outside the range: 16 times that of the last, then 32,
+    /// then 64 … Therefore a close quantile is found in fine bins, and any finite loss within about
+    /// forty searches.
     fn widen(&mut self) -> f64 {
         let width = (self.bins.upper() - self.bins.lower()) * self.widening;
         self.widening *= 2.0;
@@ -184,7 +188,7 @@ impl Descent {
         }
     }
 
-    /// Between which losses most of the weight and the quantile lie, as far as the sums have shown.
+    /// Returns the interval that contains most of the weight and the quantile, as far as known.
     pub(super) fn occupied(&self, eta: f64, resolution: f64) -> (f64, f64) {
         let lower = self.few_below.unwrap_or(self.range.lower());
         let upper = self.few_above.unwrap_or(self.range.upper());
@@ -196,7 +200,7 @@ fn found(eta: f64, resolution: f64) -> State {
     State::Found { eta, resolution }
 }
 
-/// The place of the (1−θ)-quantile, by the rule of the open quantile: a place is a loss to it.
+/// Returns the place of the (1−θ)-quantile by the rule of the open quantile, applied to places.
 fn quantile_place(theta: Conformity, histogram: &[u64]) -> Option<usize> {
     let places: Vec<DeviceLoss> = histogram
         .iter()

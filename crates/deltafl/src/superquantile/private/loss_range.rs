@@ -1,13 +1,14 @@
-//! Where the next quantile is looked for.
+//! The range in which the next quantile is expected.
 
 use serde::{Deserialize, Serialize};
 
 use super::bins::Bins;
 
-/// The range in which a quantile of losses is expected; it survives from round to round, in the checkpoint.
+/// The range in which a quantile of losses is expected. It is kept across rounds and in
+/// checkpoints.
 ///
-/// It grows at once to what a round has shown and shrinks by three quarters of the way, so that a lucky
-/// cohort does not cost the next one a sum.
+/// It grows immediately to the observed losses and shrinks by three quarters of the way, so that a
+/// lucky cohort does not cost the next one an extra sum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RawRange")]
 pub struct LossRange {
@@ -23,38 +24,39 @@ impl Default for LossRange {
 }
 
 impl LossRange {
-    /// The narrowest range, in the unit of the losses and as a share of their size: losses that agree by
-    /// chance will part again in the next round.
+    /// The smallest width, absolute and relative to the losses. Losses that agree by chance will
+    /// differ again in the next round.
     const LEAST_SPAN: f64 = 1e-6;
     const LEAST_SHARE: f64 = 0.25;
 
-    /// A range from `lower` to `upper`.
+    /// Creates a range from `lower` to `upper`.
     pub fn new(lower: f64, upper: f64) -> Result<Self, InvalidLossRange> {
         let fits = -Bins::LIMIT <= lower && lower < upper && upper <= Bins::LIMIT;
         if fits { Ok(Self { lower, upper }) } else { Err(InvalidLossRange { lower, upper }) }
     }
 
-    /// The lower end.
+    /// Returns the lower end.
     pub fn lower(&self) -> f64 {
         self.lower
     }
 
-    /// The upper end.
+    /// Returns the upper end.
     pub fn upper(&self) -> f64 {
         self.upper
     }
 
-    /// Its width.
+    /// Returns the width.
     pub(super) fn span(&self) -> f64 {
         self.upper - self.lower
     }
 
-    /// The range for the next round, when most losses of this one lay between `lower` and `upper`.
+    /// Returns the range for the next round, if most losses of this one were between `lower` and
+    /// `upper`.
     pub(super) fn follow(self, lower: f64, upper: f64) -> Self {
         let size = lower.abs().max(upper.abs());
         let span = (upper - lower).max(Self::LEAST_SPAN).max(Self::LEAST_SHARE * size);
         let centre = lower.midpoint(upper);
-        // A margin of half the span on either side, for the drift from round to round.
+        // A margin of half the span on either side, for the drift between rounds.
         let next = Self {
             lower: follow_end(self.lower, centre - span, f64::min),
             upper: follow_end(self.upper, centre + span, f64::max),
@@ -63,7 +65,8 @@ impl LossRange {
     }
 }
 
-/// An end of the range: where it should be, or a quarter of the way back if that is further `outward`.
+/// Returns an end of the range: the target, or a quarter of the way back if that is further
+/// `outward`.
 fn follow_end(end: f64, wanted: f64, outward: fn(f64, f64) -> f64) -> f64 {
     outward(wanted, wanted + (end - wanted) / 4.0).clamp(-Bins::LIMIT, Bins::LIMIT)
 }
@@ -72,9 +75,9 @@ fn follow_end(end: f64, wanted: f64, outward: fn(f64, f64) -> f64) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("a range of losses must be finite and in order, got {lower} to {upper}")]
 pub struct InvalidLossRange {
-    /// The lower end offered.
+    /// The rejected lower end.
     pub lower: f64,
-    /// The upper end offered.
+    /// The rejected upper end.
     pub upper: f64,
 }
 

@@ -1,35 +1,36 @@
-//! A writer's hand: what turns a skeleton into this writer's letter, and this letter into one drawing of it.
+//! A writer's hand: the transformation of a skeleton into a writer's letter, and of a letter into
+//! one drawing.
 //!
 //! ```text
 //! knots ─▶ + the writer's own shape ─▶ + jitter ─▶ curve ─▶ size, slant, turn ─▶ + tremor ─▶ ink
 //!             (fixed per letter)      (per drawing)                              (per drawing)
 //! ```
 //!
-//! Most hands are alike. A minority writes in one of three other manners, as people do who lean their letters
-//! backwards, who turn the paper, or who press down a heavy pen.
+//! Most hands are similar. A minority writes in one of three other styles: letters that lean
+//! backwards, turned paper, or a heavy pen.
 
 use super::pen::{Point, SIDE, Trace};
 use super::strokes::{self, CLASSES, Knot, MAX_KNOTS};
 use crate::stream::Stream;
 
-/// How a writer writes.
+/// The style of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Manner {
-    /// As most do.
+    /// The usual style.
     Usual,
     /// Letters that lean far to the left.
     Backhand,
-    /// The paper lies turned.
+    /// Turned paper.
     Turned,
-    /// A heavy pen, on letters that are smaller and lean to the left.
+    /// A heavy pen, with smaller letters that lean to the left.
     Heavy,
 }
 
 impl Manner {
-    /// The manners of the minority.
+    /// The styles of the minority.
     pub(super) const ODD: [Self; 3] = [Self::Backhand, Self::Turned, Self::Heavy];
 
-    /// What marks the writer's identity; nothing for the usual manner.
+    /// Returns the suffix of the writer's identity, empty for the usual style.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Self::Usual => "",
@@ -45,34 +46,34 @@ impl Manner {
 pub(super) struct Hand {
     /// Tangent of the angle from the vertical; positive leans to the right.
     slant: f32,
-    /// Turn of the whole letter, in radians.
+    /// The rotation of the whole letter, in radians.
     turn: f32,
     /// Height of a capital, in pixels.
     height: f32,
-    /// Width over what the skeleton has.
+    /// The width relative to the skeleton.
     aspect: f32,
     /// Radius of the nib, in pixels.
     pen: f32,
     /// Darkness of the ink, up to 1.
     ink: f32,
-    /// Standard deviation of a knot from drawing to drawing, in hundredths of the height.
+    /// The standard deviation of a knot between drawings, in hundredths of the height.
     jitter: f32,
-    /// Standard deviation of a chord's end, in pixels.
+    /// The standard deviation of a chord's end, in pixels.
     tremor: f32,
-    /// Where the writer puts letters, from the middle of the field, in pixels.
+    /// The writer's offset of letters from the centre, in pixels.
     drift: Point,
-    /// The writer's shape of each class, and its own deviation from the skeleton.
+    /// The writer's shape of each class, and its deviation from the skeleton.
     letters: Vec<Letter>,
 }
 
-/// How a writer writes one class.
+/// A writer's version of one class.
 #[derive(Debug)]
 struct Letter {
     shape: usize,
     offsets: [Point; MAX_KNOTS],
 }
 
-/// Room for one drawing, reused.
+/// Memory for one drawing, reused.
 #[derive(Debug, Default)]
 pub(super) struct Sheet {
     knots: Vec<Knot>,
@@ -80,7 +81,7 @@ pub(super) struct Sheet {
 }
 
 impl Hand {
-    /// A hand of this manner.
+    /// Draws a hand of this style.
     pub(super) fn new(manner: Manner, stream: &mut Stream) -> Self {
         let mut normal = |mean: f32, deviation: f32| mean + deviation * stream.normal() as f32;
         let mut hand = Self {
@@ -110,7 +111,7 @@ impl Hand {
         hand
     }
 
-    /// Draws a symbol of a class as the next one of this hand.
+    /// Draws a symbol of a class with this hand.
     pub(super) fn draw(&self, class: usize, sheet: &mut Sheet, stream: &mut Stream, image: &mut [u8]) {
         let letter = &self.letters[class];
         sheet.trace.clear();
@@ -129,7 +130,7 @@ impl Hand {
         sheet.trace.draw(pen, self.ink, image);
     }
 
-    /// Sizes, slants and turns a trace, and puts it into the middle of the image.
+    /// Scales, slants and rotates a trace, and centres it in the image.
     fn place(&self, trace: &mut Trace, stream: &mut Stream) {
         let mut normal = |deviation: f32| deviation * stream.normal() as f32;
         let (sin, cos) = (self.turn + normal(0.04)).sin_cos();
@@ -144,7 +145,7 @@ impl Hand {
         trace.map(|point| Point { x: point.x + normal(self.tremor), y: point.y + normal(self.tremor) });
 
         let (low, high) = trace.bounds();
-        // As in EMNIST no ink comes near the border: a letter too large for the field is written smaller.
+        // As in EMNIST, no ink is near the border: a letter that is too large is drawn smaller.
         let room = SIDE as f32 - 2.0 * (MARGIN + self.pen);
         let scale = (room / (high.x - low.x).max(high.y - low.y)).min(1.0);
         let middle = Point { x: 0.5 * (low.x + high.x), y: 0.5 * (low.y + high.y) };
@@ -155,11 +156,11 @@ impl Hand {
     }
 }
 
-/// Pixels at the border that stay white.
+/// The number of white pixels at the border.
 const MARGIN: f32 = 2.5;
 
 impl Letter {
-    /// The usual shape with probability `usual`, its knots moved by a deviation `own`.
+    /// Draws the usual shape with probability `usual`, with knots moved by a deviation `own`.
     fn new(class: usize, usual: f64, own: f32, stream: &mut Stream) -> Self {
         let others = strokes::shapes(class).len() as u64 - 1;
         let shape = match others {

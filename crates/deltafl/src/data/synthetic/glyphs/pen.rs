@@ -5,32 +5,32 @@ use super::strokes::Knot;
 /// Pixels per side of an image.
 pub const SIDE: usize = 28;
 
-/// Pieces per span between two knots: chords of about a pixel.
+/// Chords per span between two knots, each of about a pixel.
 const PIECES: usize = 4;
 
-/// A point on the paper, in pixels; y grows downwards.
+/// A point on the paper, in pixels. y grows downwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Point {
     pub(super) x: f32,
     pub(super) y: f32,
 }
 
-/// The curve that the pen follows, as chords.
+/// The curve of the pen as chords.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     points: Vec<Point>,
-    /// Where each stroke ends in `points`.
+    /// The end of each stroke in `points`.
     ends: Vec<usize>,
 }
 
 impl Trace {
-    /// Forgets every stroke.
+    /// Removes all strokes.
     pub(super) fn clear(&mut self) {
         self.points.clear();
         self.ends.clear();
     }
 
-    /// Adds a stroke: a Catmull–Rom curve through the knots, broken at the corners.
+    /// Adds a stroke: a Catmull–Rom curve through the knots, with breaks at the corners.
     pub(super) fn stroke(&mut self, knots: &[Knot], closed: bool) {
         let n = knots.len();
         let corner = |i: usize| knots[i].corner || (!closed && (i == 0 || i + 1 == n));
@@ -54,7 +54,7 @@ impl Trace {
         self.points.iter_mut().for_each(|point| *point = f(*point));
     }
 
-    /// The smallest and the largest coordinates.
+    /// Returns the smallest and the largest coordinates.
     pub(super) fn bounds(&self) -> (Point, Point) {
         let first = self.points.first().copied().unwrap_or_default();
         self.points.iter().fold((first, first), |(low, high), point| {
@@ -76,7 +76,8 @@ impl Trace {
             start = end;
         }
         for (pixel, squared) in image.iter_mut().zip(nearest) {
-            // The nib covers a pixel whose centre lies half a pixel inside its rim, and half of one on it.
+            // The nib covers a pixel whose centre is half a pixel inside its rim, and half of a
+            // pixel on it.
             let cover = (radius + 0.5 - squared.sqrt()).clamp(0.0, 1.0);
             *pixel = (255.0 * (1.0 - ink * cover)).round() as u8;
         }
@@ -84,13 +85,13 @@ impl Trace {
 }
 
 impl Point {
-    /// The point as far on the other side of `self` as `other` is on this one.
+    /// Returns the reflection of `other` at `self`.
     fn mirrored_at(self, other: Self) -> Self {
         Self { x: 2.0 * self.x - other.x, y: 2.0 * self.y - other.y }
     }
 }
 
-/// The point at t ∈ [0, 1] between the second and the third of four knots.
+/// Returns the point at t ∈ [0, 1] between the second and the third of four knots.
 fn catmull_rom(p: [Point; 4], t: f32) -> Point {
     let (t2, t3) = (t * t, t * t * t);
     let weights = [
@@ -141,7 +142,7 @@ mod tests {
         let mut image = [0; SIDE * SIDE];
         trace.draw(1.0, 1.0, &mut image);
         let column = |row: usize| image[row * SIDE + 12];
-        // The line runs along the edge between rows 13 and 14: half a pixel away from both centres.
+        // The line follows the edge between rows 13 and 14, half a pixel from both centres.
         assert_eq!([12, 13, 14, 15].map(column), [255, 0, 0, 255]);
         assert_eq!(image[13 * SIDE], 255);
     }

@@ -1,6 +1,6 @@
-//! The skeletons of the 62 classes of EMNIST: the strokes of a pen, without its hand.
+//! The skeletons of the 62 classes of EMNIST: pen strokes independent of a writer.
 //!
-//! A shape is written as strokes separated by `;`, a stroke as the knots `x,y` it passes through:
+//! A shape is a list of strokes separated by `;`. A stroke is a list of knots `x,y`:
 //!
 //! ```text
 //! y =   0 ┬ capitals, ascenders     "6,3! 62,3! 25,100; 18,50! 58,48"     a crossed 7
@@ -9,8 +9,8 @@
 //!     140 ┴ descenders
 //! ```
 //!
-//! The curve is smooth through a knot unless a `!` makes it a corner. The first shape of a class is the usual
-//! one; a hand may prefer another.
+//! The curve is smooth at a knot unless `!` makes it a corner. The first shape of a class is the
+//! usual one. A hand may prefer another.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ pub const CLASSES: usize = 62;
 /// The symbol of each class, in the order of EMNIST's labels: digits, capitals, small letters.
 pub const SYMBOLS: &str = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// The most knots that a shape has.
+/// The largest number of knots of a shape.
 pub(super) const MAX_KNOTS: usize = 32;
 
 /// One way to write a symbol.
@@ -29,14 +29,14 @@ pub(super) struct Shape {
     pub(super) strokes: Vec<Stroke>,
 }
 
-/// The pen from where it is put down to where it is lifted.
+/// A stroke, from pen down to pen up.
 #[derive(Clone, Debug)]
 pub(super) struct Stroke {
     pub(super) knots: Vec<Knot>,
     pub(super) closed: bool,
 }
 
-/// A point that the pen passes through.
+/// A knot of a stroke.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Knot {
     pub(super) x: f32,
@@ -44,7 +44,7 @@ pub(super) struct Knot {
     pub(super) corner: bool,
 }
 
-/// The shapes of a class.
+/// Returns the shapes of a class.
 pub(super) fn shapes(class: usize) -> &'static [Shape] {
     static TABLE: LazyLock<Vec<Vec<Shape>>> = LazyLock::new(|| {
         SHAPES.iter().map(|shapes| shapes.iter().map(|text| Shape::parse(text)).collect()).collect()
@@ -53,12 +53,12 @@ pub(super) fn shapes(class: usize) -> &'static [Shape] {
 }
 
 impl Shape {
-    /// The shape written in the notation of this file.
+    /// Parses a shape in the notation of this file.
     fn parse(text: &str) -> Self {
         Self { strokes: text.split(';').map(Stroke::parse).collect() }
     }
 
-    /// Number of knots of all strokes.
+    /// Returns the number of knots of all strokes.
     #[cfg(test)]
     fn knots(&self) -> usize {
         self.strokes.iter().map(|stroke| stroke.knots.len()).sum()
@@ -73,7 +73,7 @@ impl Stroke {
         let mut knots = Vec::with_capacity(written.len() * 2);
         for (i, &knot) in written.iter().enumerate() {
             knots.push(knot);
-            // A straight line gets a knot halfway, so that an unsteady hand can bend it.
+            // A straight line gets a knot in the middle, so that an unsteady hand can bend it.
             let ends_run = |j: usize| written[j].corner || j == 0 || j + 1 == written.len();
             if i + 1 < written.len() && ends_run(i) && ends_run(i + 1) {
                 knots.push(knot.halfway(written[i + 1]));

@@ -1,4 +1,5 @@
-//! The seeds of an experiment: one driver for `run`, MPI ranks and `serve`.
+//! The seeds of an experiment: one driver for runs in a process, on MPI ranks and with
+//! deployed devices.
 //!
 //! The caller provides the initial state of each seed and its exchange. One or several workers
 //! process the seeds. Seeds are independent, so the result has the same bits as training one seed
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use deltafl::trainer::LocalTrainer;
 use deltafl::training::{Outcome, State};
-use deltafl_data::experiment::Experiment;
+
+use crate::experiment::Experiment;
 
 /// The seeds of an experiment that are not finished.
 pub struct Seeds {
