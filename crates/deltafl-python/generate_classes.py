@@ -22,12 +22,12 @@ __all__ = {names}
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """One way to train a model; an option that takes a sequence makes a model of each of its values."""
+    """The base class of all algorithms. An option with a sequence of values trains one model per value."""
 
     kind: ClassVar[str]
 
     def section(self) -> dict[str, Any]:
-        """The section ``[[algorithm]]`` of an experiment."""
+        """Returns the ``[[algorithm]]`` section of an experiment file as a dict."""
         given = {{field.name: getattr(self, field.name) for field in fields(self)}}
         listed = {{
             name: list(value) if isinstance(value, tuple) else value for name, value in given.items()

@@ -46,7 +46,7 @@ class Logistic(Model):
 
 @dataclass(frozen=True)
 class ConvNet(Model):
-    """A convolutional network for square images, as used for EMNIST."""
+    """The convolutional network of EMNIST, for square images."""
 
     kind: ClassVar[str] = "conv-net"
     #: λ of the penalty (λ/2)‖w‖².
