@@ -301,12 +301,6 @@ impl Experiment {
         Self(ExperimentFile { tracks, ..self.0 })
     }
 
-    /// With another schedule of tracks.
-    #[must_use]
-    pub fn with_schedule(self, tracks: Option<TrackSchedule>) -> Self {
-        Self(ExperimentFile { tracks, ..self.0 })
-    }
-
     /// With another split of the devices or their examples.
     #[must_use]
     pub fn with_split(mut self, split: Option<SplitSection>) -> Self {

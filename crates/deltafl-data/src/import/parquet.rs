@@ -291,7 +291,7 @@ impl<'b> BatchRows<'b> {
             match feature {
                 FeatureEncoding::Number => append(column, name, i, &mut self.row)?,
                 FeatureEncoding::Words(words) => {
-                    words.push_one_hot(&word(column, name, i)?, &mut self.row)?
+                    words.push_one_hot(&word(column, name, i)?, &mut self.row)?;
                 }
             }
         }
