@@ -2,7 +2,6 @@
 //! derivatives a tape computes, and the tape against central differences. `table` compares every model of
 //! the table with central differences, so that a new model needs no change here.
 #![allow(clippy::unwrap_used)]
-#![allow(clippy::unwrap_used, reason = "a test ends at the first error")]
 
 #[path = "gradients/models.rs"]
 mod models;
