@@ -164,7 +164,7 @@ impl<'a> Backend<'a> {
 
 /// Returns the backend recorded in a run folder, or `None` if it contains no run.
 fn begun_on(folder: &Path) -> Option<ComputedOn> {
-    Some(run_folder::read_experiment(folder).ok()?.resolved?.compute)
+    Some(run_folder::read_experiment(folder).ok()?.resolved()?.compute.clone())
 }
 
 fn opened<'a>(

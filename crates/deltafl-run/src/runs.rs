@@ -116,7 +116,7 @@ fn listed(folder: &Path) -> ListedRun {
 
 fn fill_in(run: &mut ListedRun) -> Result<(), RunFolderError> {
     let experiment = run_folder::read_experiment(&run.path)?;
-    run.name.clone_from(experiment.name());
+    experiment.name().clone_into(&mut run.name);
     run.data = experiment.data().name();
     run.model = experiment.model().spec().name().to_owned();
     run.rounds_planned = experiment.rounds();

@@ -73,14 +73,6 @@ pub enum SweepError {
         /// The reason.
         source: InvalidName,
     },
-    /// The values of a point cannot be part of its name.
-    #[error("the point {name:?}: {source}")]
-    Name {
-        /// The name.
-        name: String,
-        /// The reason.
-        source: InvalidName,
-    },
     /// A file or folder cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
@@ -195,6 +187,7 @@ impl Explain for SweepError {
             Self::EmptyAxis { .. }
             | Self::Twice { .. }
             | Self::Key { .. }
+            | Self::Name { .. }
             | Self::SamePoint { .. }
             | Self::NothingToMerge => return None,
         };

@@ -344,7 +344,7 @@ impl Tuner {
         let rate = format!(
             "# Tuned by `deltafl tune`: learning_rate{} by the train loss of FedAvg after {} rounds",
             if self.grid.decays.is_empty() { "" } else { " and decay" },
-            self.tuned.rounds
+            self.tuned.rounds()
         );
         let l2 = if self.penalties.is_empty() {
             ""

@@ -71,7 +71,7 @@ impl RunStore {
             labels: experiment.labels(),
             model: experiment.model().spec().clone(),
             contract,
-            seeds: experiment.seeds().iter().copied().collect(),
+            seeds: experiment.seeds().to_vec(),
             rounds: experiment.rounds(),
             publish_every: experiment.evaluate_every(),
         }

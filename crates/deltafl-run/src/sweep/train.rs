@@ -192,7 +192,7 @@ impl Crew<'_> {
                 tally.busy += 1;
                 self.listener.busy(name);
             }
-            Err(error) => tally.failures.push((name.clone(), error)),
+            Err(error) => tally.failures.push((name.to_owned(), error)),
         }
     }
 

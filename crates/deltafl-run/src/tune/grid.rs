@@ -90,12 +90,6 @@ fn suffixed(experiment: &Experiment, suffix: &str) -> Experiment {
     experiment.clone().with_name(&name).expect("a name with a suffix is valid")
 }
 
-/// Returns the experiment with a longer name.
-fn suffixed(experiment: &Experiment, suffix: &str) -> Experiment {
-    let name = format!("{}{suffix}", experiment.name());
-    experiment.clone().with_name(&name).expect("a name with a suffix is valid")
-}
-
 /// Returns a FedAvg section for an experiment without one.
 fn fed_avg(experiment: &Experiment) -> AlgorithmSection {
     let l2 = experiment.algorithms().first().and_then(|section| section.l2);
