@@ -9,7 +9,7 @@ mod on_disk;
 
 fuzz_target!(|bytes: &[u8]| {
     on_disk::import(bytes, |path, target| {
-        let own = |devices| idx::Files { images: path.to_owned(), labels: path.to_owned(), devices };
+        let own = |devices| idx::IdxFiles { images: path.to_owned(), labels: path.to_owned(), devices };
         idx::import(&own(Some(path.to_owned())), target).or_else(|_| idx::import(&own(None), target))
     });
 });

@@ -8,6 +8,6 @@ use libfuzzer_sys::fuzz_target;
 mod on_disk;
 
 fuzz_target!(|bytes: &[u8]| {
-    let arrays = npz::Arrays { x: "x".into(), y: "y".into(), device: None };
+    let arrays = npz::NpzArrays { x: "x".into(), y: "y".into(), device: None };
     on_disk::import(bytes, |path, target| npz::import(path, &arrays, Features::Auto, target));
 });

@@ -9,7 +9,7 @@ mod on_disk;
 
 fuzz_target!(|bytes: &[u8]| {
     let columns =
-        table::Columns { device: None, label: "y".into(), features: Vec::new(), ..table::Columns::default() };
+        table::TableColumns { device: None, label: "y".into(), features: Vec::new(), ..table::TableColumns::default() };
     on_disk::import(bytes, |path, target| {
         parquet::import(&[path.to_owned()], &columns, Features::Auto, target)
     });

@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
         let vectors = path.with_file_name("vectors");
         std::fs::write(&vectors, bytes.get(cut + 1..).unwrap_or_default()).expect("a temporary file");
         let features = sent140::TweetFeatures::Tokens;
-        let options = sent140::Options { vectors, features, lowercase: true, columns: None };
+        let options = sent140::TweetOptions { vectors, features, lowercase: true, columns: None };
         sent140::import(&[path.to_owned()], &options, target)
     });
 });

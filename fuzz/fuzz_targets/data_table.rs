@@ -8,11 +8,11 @@ use libfuzzer_sys::fuzz_target;
 mod on_disk;
 
 fuzz_target!(|bytes: &[u8]| {
-    let columns = table::Columns {
+    let columns = table::TableColumns {
         device: Some("d".into()),
         label: "y".into(),
         features: Vec::new(),
-        ..table::Columns::default()
+        ..table::TableColumns::default()
     };
     on_disk::import(bytes, |path, target| {
         table::import(path, table::Dialect::Csv, &columns, Features::Auto, target)

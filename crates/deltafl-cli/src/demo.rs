@@ -39,7 +39,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let experiment = experiment(args.seed)?;
-    let out = args.out.unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
+    let out = args.out.unwrap_or_else(|| PathBuf::from("runs").join(experiment.name()));
     let progress = Progress::unless(args.quiet || args.json);
     let options = RunOptions {
         out: &out,
@@ -71,13 +71,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
 /// Returns the quickstart experiment with three seeds, on a federation drawn from `seed`.
 fn experiment(seed: u64) -> Result<Experiment> {
     let path = Path::new("quickstart.toml");
-    let mut experiment = experiment_file::parse(
+    let experiment = experiment_file::parse(
         path,
         QUICKSTART,
         &[format!("data.source.seed={seed}"), format!("name=demo-{seed}")],
     )
     .map_err(explained)?;
     let seeds: Vec<u64> = (0..SEEDS).map(|i| seed.wrapping_add(i)).collect();
-    experiment.seeds = OneOrMore::try_from(seeds).map_err(|e| bad_input("no seeds").because(e))?;
-    Ok(experiment)
+    let seeds = OneOrMore::try_from(seeds).map_err(|e| bad_input("no seeds").because(e))?;
+    Ok(experiment.with_seeds(seeds))
 }

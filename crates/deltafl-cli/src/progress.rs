@@ -96,7 +96,7 @@ impl Listener for Progress {
     fn begin_side_by_side(&self, experiment: &Experiment, seeds: &[State]) {
         if self.on_terminal() {
             let done = seeds.iter().map(|state| state.round).sum();
-            let bar = shared_bar("seeds", experiment.rounds.get() * seeds.len() as u64, done);
+            let bar = shared_bar("seeds", experiment.rounds() * seeds.len() as u64, done);
             self.replace_bar(Some(Bar::AllSeeds(bar)));
         }
     }
@@ -110,9 +110,8 @@ impl Listener for Progress {
         }
         let style = "{prefix:>12} {bar:30} round {pos}/{len} · {per_sec} · {eta} left · {wide_msg}";
         let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = ProgressBar::new(experiment.rounds.get())
-            .with_style(style.progress_chars("━╸─"))
-            .with_position(done);
+        let bar =
+            ProgressBar::new(experiment.rounds()).with_style(style.progress_chars("━╸─")).with_position(done);
         bar.set_prefix(format!("seed {seed}"));
         bar.reset_eta();
         bar.enable_steady_tick(Duration::from_millis(250));

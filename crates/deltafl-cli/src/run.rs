@@ -99,7 +99,7 @@ impl KernelArgs {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
-    let out = args.out.unwrap_or_else(|| PathBuf::from("runs").join(&experiment.name));
+    let out = args.out.unwrap_or_else(|| PathBuf::from("runs").join(experiment.name()));
     let progress = Progress::new(args.tui, args.quiet || args.json)?;
     let options = RunOptions {
         out: &out,

@@ -63,7 +63,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         "tune in one process; its sweeps can be distributed: deltafl sweep run DIR/rate/sweep.toml",
     )?;
     let experiment = experiment_file::read(&args.experiment, &args.overrides).map_err(explained)?;
-    let out = args.out.unwrap_or_else(|| Path::new("tune").join(&experiment.name));
+    let out = args.out.unwrap_or_else(|| Path::new("tune").join(experiment.name()));
     let sweep = SweepOptions { jobs: NonZeroUsize::new(args.jobs), machine: args.machine.machine() };
     let values = GridValues { rates: args.rates, decays: args.decays, l2: args.l2 };
     let options = TuneOptions { values, seeds: args.seeds, out, sweep };

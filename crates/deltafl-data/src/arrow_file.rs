@@ -1,8 +1,9 @@
-//! Arrow IPC files of one record batch: what a column is, and the files that hold several.
+//! Arrow IPC files of one record batch: the types of columns, and files with several columns.
 //!
-//! pyarrow reads these files as they are. Two things are ours: the body of the one batch is
-//! written as it comes, so that a file larger than memory needs none; and the reader takes nothing on trust,
-//! so that a hostile or truncated file is an error and never a panic.
+//! pyarrow reads these files without conversion. Two properties are specific to this
+//! implementation. The body of the batch is written incrementally, so that a file larger than
+//! memory needs little memory. The reader checks everything, so that a hostile or truncated file is
+//! an error and never a panic.
 //!
 //! ```text
 //! "ARROW1" │ schema message │ batch message │ body: buffers, each at a multiple of 64 bytes │ footer │ "ARROW1"
@@ -17,7 +18,7 @@ pub use read::InvalidArrowFile;
 pub(crate) use read::{ArrowFile, bytes_of};
 pub(crate) use write::ArrowFileWriter;
 
-/// Buffers start at multiples of this, in the file and so in memory.
+/// Buffers start at multiples of this, in the file and therefore in memory.
 const ALIGNMENT: usize = 64;
 
 /// First and last bytes of a file.
@@ -26,27 +27,27 @@ const MAGIC: &[u8; 6] = b"ARROW1";
 /// Precedes the length of a message.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
-/// A column of a file: never null, one record batch.
+/// A column of a file. It has no nulls and is in one record batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
     pub(crate) of: ColumnType,
 }
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColumnType {
     /// Strings with 32-bit offsets.
     Utf8,
     /// A number per row.
-    Number(Number),
-    /// So many numbers per row.
-    List(Number, usize),
+    Number(ArrowNumber),
+    /// A fixed number of numbers per row.
+    List(ArrowNumber, usize),
 }
 
-/// The numbers that columns hold.
+/// The types of numbers in columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Number {
+pub(crate) enum ArrowNumber {
     U8,
     U16,
     U32,
@@ -73,7 +74,7 @@ impl ColumnType {
     }
 }
 
-impl Number {
+impl ArrowNumber {
     fn data_type(self) -> DataType {
         match self {
             Self::U8 => DataType::UInt8,
@@ -107,8 +108,8 @@ mod tests {
 
     const COLUMNS: [Column; 3] = [
         Column::new("id", ColumnType::Utf8),
-        Column::new("x", ColumnType::List(Number::F32, 2)),
-        Column::new("y", ColumnType::Number(Number::U16)),
+        Column::new("x", ColumnType::List(ArrowNumber::F32, 2)),
+        Column::new("y", ColumnType::Number(ArrowNumber::U16)),
     ];
 
     fn file() -> Vec<u8> {
@@ -125,7 +126,7 @@ mod tests {
         std::fs::read(path).unwrap()
     }
 
-    /// A copy that starts where a map could.
+    /// Returns a copy with the alignment of a map.
     fn aligned(bytes: &[u8]) -> Buffer {
         let mut buffer = MutableBuffer::new(bytes.len());
         buffer.extend_from_slice(bytes);

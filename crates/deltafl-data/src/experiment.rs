@@ -1,9 +1,10 @@
-//! Experiments: the TOML file that says what is trained, checked on entry.
+//! Experiments: TOML files that describe a training run, checked when they are parsed.
 //!
-//! Every number has a type that cannot hold a wrong one, so that an error points at the value in the file and
-//! nothing behind has to check again. A file written back has every default in it.
+//! Every number has a type that guarantees its range. An error therefore has the place of the value
+//! in the file, and later code need not check again. A file that is written back contains the
+//! defaults.
 
-use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU64, NonZeroUsize};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +17,7 @@ use deltafl::memory::AlgorithmState;
 use deltafl::options::OptionValues;
 use deltafl::selection::Needs;
 use deltafl::terms::{Clip, Terms, TrackSchedule, Weights};
-use deltafl::trainer::Work;
-use deltafl::training::{self, Decay, Plan};
+use deltafl::training::{Decay, Local, Plan};
 
 mod address;
 mod algorithm;
@@ -31,7 +31,7 @@ mod renamed;
 mod split;
 
 pub use algorithm::AlgorithmSection;
-pub use data::{DataSection, LoadError, Source};
+pub use data::{DataSection, DataSource, LoadError};
 pub use deltafl::number::{NonNegative, OutOfRange, Positive};
 pub use list::OneOrMore;
 pub use model::ModelSection;
@@ -39,111 +39,94 @@ pub use name::{InvalidName, check_name};
 pub use parse::InvalidExperiment;
 pub use split::{InvalidSplitSection, SplitSection};
 
-/// An experiment. It is made by [`Experiment::parse`] alone, so that none is wrong.
+/// An experiment. Only [`Experiment::parse`] creates one, and the `with_…` methods change one, so
+/// that every experiment is valid.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Experiment {
-    /// Its name, and that of its run folder.
-    pub name: String,
-    /// A run each.
-    pub seeds: OneOrMore<u64>,
-    /// T.
-    pub rounds: NonZeroU64,
-    /// m, the devices drawn in a round.
-    pub cohort: NonZeroUsize,
-    /// Draw them with replacement, as the paper writes it.
-    pub with_replacement: bool,
-    /// Rounds between two evaluations of every device.
-    pub evaluate_every: NonZeroU64,
-    /// What a device counts with.
-    pub weights: Weights,
-    /// Which tracks train in a round, and with which devices, where the file says so or η is found in secure sums.
-    #[serde(rename = "tracks", skip_serializing_if = "Option::is_none")]
-    pub schedule: Option<TrackSchedule>,
-    /// How long an update may be.
+#[serde(transparent)]
+pub struct Experiment(ExperimentFile);
+
+/// The keys of an experiment file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExperimentFile {
+    #[serde(deserialize_with = "name::checked")]
+    name: String,
+    #[serde(default = "first_seed")]
+    seeds: OneOrMore<u64>,
+    rounds: NonZeroU64,
+    cohort: NonZeroUsize,
+    #[serde(default)]
+    with_replacement: bool,
+    #[serde(default = "evaluate_every")]
+    evaluate_every: NonZeroU64,
+    /// `None` only while the file is parsed.
+    weights: Option<Weights>,
+    /// The tracks that train in a round, and their devices, if the file contains it or η is found in
+    /// secure sums.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub clip: Option<Clip>,
-    /// Whether sums in a simulation go through the real protocol.
-    pub secagg: SecureAggregation,
-    /// The devices and their examples.
-    pub data: DataSection,
-    /// What they train.
-    pub model: ModelSection,
-    /// How they train.
-    pub local: LocalSection,
-    /// Who is away, and who vanishes.
-    pub availability: Availability,
-    /// How the server combines them; each level of θ is a track.
-    pub algorithm: Vec<AlgorithmSection>,
-    /// What a run folder adds: ignored in a file that is to be run.
+    tracks: Option<TrackSchedule>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub resolved: Option<Resolved>,
+    clip: Option<Clip>,
+    #[serde(default)]
+    secagg: SecureAggregation,
+    data: DataSection,
+    /// Parsed separately, like the algorithms: `kind` determines the keys.
+    #[serde(skip_deserializing)]
+    model: ModelSection,
+    local: Local,
+    #[serde(default)]
+    availability: Availability,
+    #[serde(skip_deserializing)]
+    algorithm: Vec<AlgorithmSection>,
+    /// A file to be run need not contain it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resolved: Option<Resolved>,
 }
 
-/// How a simulation adds up.
+fn first_seed() -> OneOrMore<u64> {
+    OneOrMore::from(1)
+}
+
+fn evaluate_every() -> NonZeroU64 {
+    NonZeroU64::new(Plan::EVALUATE_EVERY).unwrap_or(NonZeroU64::MIN)
+}
+
+/// How a simulation adds up the answers of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SecureAggregation {
-    /// Without masks: the same bits.
+    /// Without masks. The bits are the same.
     #[default]
     Plain,
-    /// By the protocol that the deployed server speaks.
+    /// With the protocol of a deployed server.
     Real,
 }
 
-/// LocalUpdate (Algorithm 2, lines 10–12).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LocalSection {
-    /// Passes over the device's examples.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub epochs: Option<NonZeroU32>,
-    /// n_local, instead of epochs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub steps: Option<NonZeroU32>,
-    /// Examples per step.
-    pub batch: NonZeroUsize,
-    /// γ₀.
-    pub learning_rate: Positive,
-    /// γ_t = γ₀·factor^⌊t/every⌋.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub decay: Option<DecaySection>,
-}
-
-/// How the learning rate decays.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DecaySection {
-    /// c.
-    pub factor: Positive,
-    /// t₀.
-    pub every: NonZeroU64,
-}
-
-/// What a run folder adds to its experiment, so that a run can be told from another.
+/// The values that a run folder adds to its experiment, which distinguish runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resolved {
-    /// Our version.
+    /// The version of Δ-FL.
     pub version: String,
     /// BLAKE3 of the data.
     pub data_hash: String,
-    /// The instruction set of the kernels: bits may differ between two.
+    /// The instruction set of the kernels: bits may differ between two sets.
     pub kernel: Isa,
-    /// Where devices computed; the CPU in a run of before this was recorded.
+    /// The processor of the devices; the CPU for a run that does not record it.
     #[serde(default)]
     pub compute: ComputedOn,
-    /// d.
+    /// The number of parameters.
     pub params: usize,
-    /// The devices of each split, where a sample of them is evaluated.
+    /// The devices of each split, if a sample of them is evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub population: Option<Population>,
 }
 
-/// Where devices computed: bits may differ between two places.
+/// The processor of the devices: bits may differ between two.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum ComputedOn {
-    /// The CPU; [`Resolved::kernel`] says with which instructions.
+    /// The CPU, with the instruction set [`Resolved::kernel`].
     #[default]
     Cpu,
     /// A GPU of this name.
@@ -165,7 +148,7 @@ impl From<ComputedOn> for String {
     }
 }
 
-/// How many devices there are, of which a sample is evaluated.
+/// The number of devices of each split, of which a sample is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Population {
@@ -178,8 +161,9 @@ pub struct Population {
 }
 
 impl Population {
-    /// Of a federation that evaluates a sample; `None` of one that evaluates every device.
-    pub fn of(federation: &Federation) -> Option<Self> {
+    /// Returns the numbers if the federation evaluates a sample; `None` if it evaluates every
+    /// device.
+    pub fn if_sampled(federation: &Federation) -> Option<Self> {
         let count = |split| federation.split(split).len();
         federation.evaluates_a_sample().then(|| Self {
             train: count(Split::Train),
@@ -188,7 +172,7 @@ impl Population {
         })
     }
 
-    /// The devices of a split.
+    /// Returns the number of devices of a split.
     pub fn devices(&self, split: Split) -> usize {
         match split {
             Split::Train => self.train,
@@ -198,25 +182,180 @@ impl Population {
     }
 }
 
-impl LocalSection {
-    /// Epochs or steps: an experiment has one of the two.
-    fn work(&self) -> Work {
-        match (self.epochs, self.steps) {
-            (_, Some(steps)) => Work::Steps(steps.get()),
-            (epochs, None) => Work::Epochs(epochs.map_or(1, NonZeroU32::get)),
+/// The keys of the file.
+impl Experiment {
+    /// Returns the name of the experiment and of its run folder.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Returns the seeds; each is a run.
+    pub fn seeds(&self) -> &[u64] {
+        self.0.seeds.as_slice()
+    }
+
+    /// Returns T, the number of rounds.
+    pub fn rounds(&self) -> u64 {
+        self.0.rounds.get()
+    }
+
+    /// Returns m, the number of devices drawn in a round.
+    pub fn cohort(&self) -> usize {
+        self.0.cohort.get()
+    }
+
+    /// Whether cohorts are drawn with replacement, as the paper writes it.
+    pub fn with_replacement(&self) -> bool {
+        self.0.with_replacement
+    }
+
+    /// Returns the number of rounds between two evaluations of every device.
+    pub fn evaluate_every(&self) -> u64 {
+        self.0.evaluate_every.get()
+    }
+
+    /// Returns the weights of devices.
+    pub fn weights(&self) -> Weights {
+        self.0.weights.unwrap_or_default()
+    }
+
+    /// Returns the schedule of tracks, if the file contains one or η is found in secure sums.
+    pub fn schedule(&self) -> Option<TrackSchedule> {
+        self.0.tracks
+    }
+
+    /// Returns the bound on the length of updates; unbounded if `None`.
+    pub fn clip(&self) -> Option<Clip> {
+        self.0.clip
+    }
+
+    /// Returns whether sums in a simulation go through the real protocol.
+    pub fn secagg(&self) -> SecureAggregation {
+        self.0.secagg
+    }
+
+    /// Returns the section on the devices and their examples.
+    pub fn data(&self) -> &DataSection {
+        &self.0.data
+    }
+
+    /// Returns the section on the model.
+    pub fn model(&self) -> &ModelSection {
+        &self.0.model
+    }
+
+    /// Returns the local update of devices.
+    pub fn local(&self) -> &Local {
+        &self.0.local
+    }
+
+    /// Returns which devices are unavailable and which drop out.
+    pub fn availability(&self) -> &Availability {
+        &self.0.availability
+    }
+
+    /// Returns the sections on the algorithms. Each of their levels is a track.
+    pub fn algorithms(&self) -> &[AlgorithmSection] {
+        &self.0.algorithm
+    }
+
+    /// Returns the values that a run folder adds.
+    pub fn resolved(&self) -> Option<&Resolved> {
+        self.0.resolved.as_ref()
+    }
+}
+
+/// The same experiment with another value of a key.
+impl Experiment {
+    /// With another name.
+    ///
+    /// # Errors
+    /// The text cannot be the name of a folder.
+    pub fn with_name(mut self, name: &str) -> Result<Self, InvalidName> {
+        check_name(name)?;
+        name.clone_into(&mut self.0.name);
+        Ok(self)
+    }
+
+    /// With other seeds.
+    #[must_use]
+    pub fn with_seeds(self, seeds: OneOrMore<u64>) -> Self {
+        Self(ExperimentFile { seeds, ..self.0 })
+    }
+
+    /// With an evaluation after the last round only.
+    #[must_use]
+    pub fn evaluated_at_the_end(self) -> Self {
+        Self(ExperimentFile { evaluate_every: self.0.rounds, ..self.0 })
+    }
+
+    /// With sums through the real protocol, or without.
+    #[must_use]
+    pub fn with_secagg(self, secagg: SecureAggregation) -> Self {
+        Self(ExperimentFile { secagg, ..self.0 })
+    }
+
+    /// With another schedule of tracks.
+    #[must_use]
+    pub fn with_schedule(self, tracks: Option<TrackSchedule>) -> Self {
+        Self(ExperimentFile { tracks, ..self.0 })
+    }
+
+    /// With another split of the devices or their examples.
+    #[must_use]
+    pub fn with_split(mut self, split: Option<SplitSection>) -> Self {
+        self.0.data.split = split;
+        self
+    }
+
+    /// With another learning rate and decay.
+    #[must_use]
+    pub fn with_learning_rate(mut self, learning_rate: Positive, decay: Option<Decay>) -> Self {
+        self.0.local = Local { learning_rate: learning_rate.get(), decay, ..self.0.local };
+        self
+    }
+
+    /// With other algorithms. The weights stay.
+    ///
+    /// # Errors
+    /// There is no algorithm, or one sends more than w and updates are clipped.
+    pub fn with_algorithms(self, algorithm: Vec<AlgorithmSection>) -> Result<Self, InvalidExperiment> {
+        let experiment = Self(ExperimentFile { algorithm, ..self.0 });
+        experiment.check_algorithms()?;
+        Ok(experiment)
+    }
+
+    /// With the values that a run folder adds, or without.
+    #[must_use]
+    pub fn with_resolved(self, resolved: Option<Resolved>) -> Self {
+        Self(ExperimentFile { resolved, ..self.0 })
+    }
+
+    /// Checks the algorithms against the other keys; the caller adds the place in the file.
+    fn check_algorithms(&self) -> Result<(), InvalidExperiment> {
+        if self.0.algorithm.is_empty() {
+            return Err(InvalidExperiment::whole("an experiment trains at least one algorithm"));
+        }
+        match self.tracks().iter().find(|track| track.correction.is_some()) {
+            Some(track) if self.0.clip.is_some() => Err(InvalidExperiment::whole(format!(
+                "{} sends more than w, which a bound on the length of updates does not cover: leave clip out",
+                track.label.algorithm
+            ))),
+            _ => Ok(()),
         }
     }
 }
 
 impl Experiment {
-    /// The tracks, in the order of the file.
+    /// Returns the tracks, in the order of the file.
     pub fn tracks(&self) -> Vec<Track> {
         let points: Vec<(&AlgorithmSection, OptionValues)> = self
+            .0
             .algorithm
             .iter()
             .flat_map(|section| section.points().into_iter().map(move |options| (section, options)))
             .collect();
-        let l2 = |section: &AlgorithmSection| section.l2.unwrap_or(self.model.l2).get() as f32;
+        let l2 = |section: &AlgorithmSection| section.l2.unwrap_or(self.0.model.l2).get() as f32;
         let named: Vec<_> = points.iter().map(|(s, options)| (s.algorithm(), options, l2(s))).collect();
         let names = track_names(&named);
         let track = |((section, options), name): (&(&AlgorithmSection, OptionValues), &String)| {
@@ -226,67 +365,58 @@ impl Experiment {
         points.iter().zip(&names).map(track).collect()
     }
 
-    /// What the tracks are called, in their order.
+    /// Returns the labels of the tracks, in their order.
     pub fn labels(&self) -> Vec<TrackLabel> {
         self.tracks().into_iter().map(|track| track.label).collect()
     }
 
-    /// What the round loop needs.
+    /// Returns the plan for the round loop.
     pub fn plan(&self) -> Plan {
-        let decay = self.local.decay.map(|d| Decay { factor: d.factor.get(), every: d.every.get() });
         let plan = Plan::builder()
-            .rounds(self.rounds.get())
+            .rounds(self.rounds())
             .sampling(Sampling {
-                cohort_size: self.cohort.get(),
-                with_replacement: self.with_replacement,
-                availability: self.availability,
+                cohort_size: self.cohort(),
+                with_replacement: self.with_replacement(),
+                availability: self.0.availability,
             })
-            .local(training::Local {
-                work: self.local.work(),
-                batch: self.local.batch.get(),
-                learning_rate: self.local.learning_rate.get(),
-                decay,
-            })
-            .evaluate_every(self.evaluate_every.get())
+            .local(self.0.local)
+            .evaluate_every(self.evaluate_every())
             .terms(self.terms())
             .tracks(self.tracks());
-        plan.build().expect("an experiment that was read is a valid plan")
+        plan.build().expect("a valid experiment is a valid plan")
     }
 
-    /// Levels that leave too few devices in the tail to hide in: θ·m < 10.
+    /// Returns the levels whose tail has too few devices for privacy: θ·m < 10.
     pub fn thin_tails(&self) -> Vec<TrackLabel> {
-        self.labels()
-            .into_iter()
-            .filter(|label| label.theta.get() * (self.cohort.get() as f64) < 10.0)
-            .collect()
+        self.labels().into_iter().filter(|label| label.theta.get() * (self.cohort() as f64) < 10.0).collect()
     }
 
-    /// Whether the server learns losses one by one, to find η (open mode).
+    /// Whether the server receives individual losses to find η (open mode).
     pub fn is_open(&self) -> bool {
         self.needs(|needs| matches!(needs, Needs::Losses))
     }
 
-    /// Whether the server looks for η in secure sums, and learns no loss (private mode).
+    /// Whether the server finds η in secure sums and receives no loss (private mode).
     pub fn is_private(&self) -> bool {
         self.needs(|needs| matches!(needs, Needs::Quantile(_))) && !self.is_open()
     }
 
-    /// On what terms devices answer.
+    /// Returns the terms on which devices answer.
     pub fn terms(&self) -> Terms {
         let tracks = u32::try_from(self.tracks().len()).unwrap_or(u32::MAX);
-        let schedule = self.schedule.unwrap_or_default();
-        Terms { weights: self.weights, schedule, tracks, clip: self.clip }
+        let schedule = self.0.tracks.unwrap_or_default();
+        Terms { weights: self.weights(), schedule, tracks, clip: self.0.clip }
     }
 
-    /// The schedule of a deployment, in turn where the file does not say; `None` where the file says that tracks train
-    /// together, which devices refuse.
+    /// Returns the schedule of tracks in a deployment; in turn if the file does not contain one. Returns
+    /// `None` if the file requests that tracks train together, which devices reject.
     pub fn deployed_schedule(&self) -> Option<TrackSchedule> {
-        Some(self.schedule.unwrap_or(TrackSchedule::InTurn))
-            .filter(|schedule| *schedule != TrackSchedule::Together)
+        let schedule = self.0.tracks.unwrap_or(TrackSchedule::InTurn);
+        (schedule != TrackSchedule::Together).then_some(schedule)
     }
 
-    /// What a device counts with where the file does not say: as in the paper where the server sees losses or nobody's loss is
-    /// looked at, and nothing of the device where it looks for η in secure sums.
+    /// Returns the default weights. They are those of the paper if the server receives losses or no
+    /// algorithm uses them, and reveal nothing about a device if the server finds η in secure sums.
     fn usual_weights(&self) -> Weights {
         if self.is_private() { Terms::PRIVATE.weights } else { Terms::OPEN.weights }
     }
@@ -295,12 +425,12 @@ impl Experiment {
         self.tracks().iter().any(|track| wanted(&track.selection.needs(0, &AlgorithmState::default())))
     }
 
-    /// The experiment as TOML, with every default written out.
+    /// Returns the experiment as TOML, with every default.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("an experiment has string keys and finite numbers")
     }
 
-    /// The keys in which another experiment differs.
+    /// Returns the keys in which another experiment differs.
     pub fn differences(&self, now: &Self) -> Vec<Difference> {
         let before = flattened(self);
         let now = flattened(now);
@@ -316,7 +446,7 @@ impl Experiment {
     }
 }
 
-/// Dotted keys and their values.
+/// Returns dotted keys and their values.
 fn flattened(experiment: &Experiment) -> std::collections::BTreeMap<String, String> {
     fn walk(key: &str, value: &toml::Value, flat: &mut std::collections::BTreeMap<String, String>) {
         let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };

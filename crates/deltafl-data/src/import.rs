@@ -1,9 +1,10 @@
-//! Importers: data as others keep it, into a federation folder.
+//! Importers: read the formats of other programs and write a federation folder.
 //!
-//! Every importer checks what it reads (labels in range, finite features, no empty device, no identity twice in
-//! a file), notes in the manifest what it left out and why, and on any error leaves nothing behind. Files may be
-//! compressed with gzip, whatever they are called. Rows wait in an unnamed file beside the target until they are
-//! put in the order of their devices: memory holds the ids and a few bytes per example, not the features.
+//! Every importer checks its input: labels are in range, features are finite, no device is empty,
+//! and no identity occurs twice in a file. The manifest lists the omitted parts with the reasons.
+//! An error leaves no file behind. Files may be compressed with gzip; their names do not matter. An
+//! unnamed temporary file contains the rows until they are sorted by device. Memory contains the
+//! identities and a few bytes per example, but not the features.
 
 use std::path::PathBuf;
 
@@ -30,39 +31,39 @@ pub mod sent140;
 pub mod shakespeare;
 mod spool;
 pub mod table;
-mod text_spool;
 mod tokens;
 pub mod word_vectors;
 
-pub use error::{Found, ImportError, Position, Problem};
+pub use error::{FilePosition, FoundItem, ImportError, Problem};
 pub use features::Features;
 pub use tokens::tokens;
 
-/// Where an import goes, and what every importer can be told.
+/// The target of an import, and the options of every importer.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ImportTarget {
     /// The federation folder to write.
     pub out: PathBuf,
-    /// What the federation is called; the importer's name when absent.
+    /// The name of the federation; the name of the importer if `None`.
     pub name: Option<String>,
-    /// Number of classes; one more than the highest label when absent.
+    /// Number of classes; one more than the highest label if `None`.
     pub classes: Option<usize>,
-    /// Which devices to keep and how to split them.
+    /// The devices to keep, and their split.
     pub split: DeviceSplit,
-    /// Whether the targets are real numbers, to be predicted as such.
+    /// Whether the targets are real numbers.
     pub regression: bool,
-    /// Whether LEAF's `train` and `test` folders are kept apart, instead of one device made of both its parts.
+    /// Whether the splits of LEAF's `train` and `test` folders are kept. Otherwise a device
+    /// consists of both its parts.
     pub keep_split: bool,
 }
 
-impl Target {
-    /// Every device, all of them train devices.
+impl ImportTarget {
+    /// Keeps every device; all devices train.
     pub fn new(out: impl Into<PathBuf>) -> Self {
         let split = DeviceSplit { train: 1.0, ..DeviceSplit::default() };
         Self { out: out.into(), name: None, classes: None, split, regression: false, keep_split: false }
     }
 
-    /// The folder in which the target will lie.
+    /// Returns the folder that contains the target.
     fn parent(&self) -> PathBuf {
         match self.out.parent() {
             Some(parent) if parent != std::path::Path::new("") => parent.to_owned(),
@@ -74,7 +75,7 @@ impl Target {
         Heading { name: self.name.clone().unwrap_or_else(|| importer.to_owned()), kind, target }
     }
 
-    /// The devices to keep, with their splits; the others are noted as dropped.
+    /// Returns the devices to keep with their splits. The source lists the others as dropped.
     fn roster(&self, counts: &[u64], source: &mut Provenance) -> Result<Vec<(usize, Split)>, ImportError> {
         let (kept, splits) = self.split.draw(counts)?;
         let bound = self.split.min_examples;
@@ -85,7 +86,7 @@ impl Target {
         Ok(kept.into_iter().zip(splits).collect())
     }
 
-    /// The devices to keep, in the splits that the files name, where they do.
+    /// Returns the devices to keep, in the splits that the files name, if they name any.
     fn given_roster(
         &self,
         counts: &[u64],
@@ -95,7 +96,7 @@ impl Target {
         if splits.iter().all(Option::is_none) {
             return self.roster(counts, source);
         }
-        // Every device trains in the plan, so that only the small ones are left out.
+        // All devices train in this plan, so that it only drops the small ones.
         let all =
             Self { split: DeviceSplit { train: 1.0, validation: 0.0, ..self.split.clone() }, ..self.clone() };
         let kept = all.roster(counts, source)?;
@@ -103,7 +104,7 @@ impl Target {
         Ok(kept.into_iter().map(|(device, _)| (device, splits[device].unwrap_or(Split::Train))).collect())
     }
 
-    /// Notes in the federation where it came from and how it was split, if it was.
+    /// Records the source of the federation, and its split if there is one.
     fn record(&self, writer: &mut FederationWriter, source: Provenance) {
         writer.source(source);
         if self.split != Self::new("").split {
@@ -111,7 +112,7 @@ impl Target {
         }
     }
 
-    /// The number of classes, when every label lies below it.
+    /// Returns the number of classes if every label is below it.
     fn classes(&self, highest_label: u32) -> Result<usize, ImportError> {
         let classes = self.classes.unwrap_or(highest_label as usize + 1);
         match classes {
@@ -121,7 +122,7 @@ impl Target {
     }
 }
 
-/// What an import made.
+/// The result of an import.
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The manifest that was written.
@@ -131,7 +132,7 @@ pub struct Imported {
 }
 
 impl Imported {
-    /// Opens what was made.
+    /// Opens the federation.
     pub fn open(&self) -> Result<Federation, super::OpenError> {
         crate::open(&self.out)
     }

@@ -1,6 +1,6 @@
 //! The files of Δ-FL: federation folders, importers, experiment files and run folders.
 //!
-//! The library `deltafl` computes and reads no file; this crate is what stands between it and a disk.
+//! The library `deltafl` computes and reads no file; this crate reads and writes its files.
 //!
 //! ```
 //! use deltafl::prelude::*;
@@ -16,8 +16,8 @@
 //!     local = { epochs = 1, batch = 10, learning_rate = 0.1 }
 //!     algorithm = [{ kind = "fedavg" }, { kind = "delta-fl", theta = 0.5 }]
 //! "#)?;
-//! let federation = experiment.data.load()?;
-//! let model = experiment.model.spec().build(&federation, Isa::detect())?;
+//! let federation = experiment.data().load()?;
+//! let model = experiment.model().spec().build(&federation, Isa::detect())?;
 //! let trainer = Sgd::new(&*model);
 //! let mut exchange = Simulation::new(&trainer, &federation)?;
 //! let (plan, mut records) = (experiment.plan(), Records::default());
@@ -28,16 +28,16 @@
 //! # }
 //! ```
 //!
-//! | item | holds |
+//! | item | contains |
 //! |---|---|
 //! | [`open`], [`save`], [`FederationWriter`] | federation folders: mapped Arrow files |
 //! | [`import`] | CSV, Parquet, npz, IDX, LEAF and the data sets of the paper, into a federation folder |
 //! | [`partition`](fn@partition) | devices for data that has none |
 //! | [`write_state_dict`], [`read_state_dict`] | params as named tensors that PyTorch loads |
-//! | [`write_tensors`], [`read_tensors`] | any named tensors, with a text beside them |
-//! | [`experiment`], [`run_folder`] | what to run, what it leaves behind |
+//! | [`write_tensors`], [`read_tensors`] | any named tensors, with a text |
+//! | [`experiment`], [`run_folder`] | experiment files, and the folders of their runs |
 
-// Our tests compare floats for the same bits: that is the promise.
+// Tests compare floats bit by bit: results are promised to be the same bits.
 #![cfg_attr(test, allow(clippy::float_cmp))]
 
 mod arrow_file;
@@ -56,7 +56,7 @@ mod writer;
 pub use arrow_file::InvalidArrowFile;
 pub use manifest::{Manifest, TargetFormat};
 pub use open::{OpenError, open};
-pub use partition::{Deal, Partition, PartitionError, partition};
+pub use partition::{Partition, PartitionError, PartitionScheme, partition};
 pub use state_dict::{StateDictError, read_state_dict, write_state_dict};
 pub use tensor_file::{TensorFileError, read_tensors, write_tensors};
 pub use writer::{FederationWriter, Heading, SaveError, save};

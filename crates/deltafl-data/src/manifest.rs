@@ -1,4 +1,4 @@
-//! `federation.toml`: what a federation folder holds and where it came from.
+//! `federation.toml`: the contents of a federation folder and their source.
 
 use std::fs;
 use std::path::Path;
@@ -20,20 +20,20 @@ struct Versioned {
     format: u32,
 }
 
-/// What a federation folder holds.
+/// The contents of a federation folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// The version of the format: 2.
     pub format: u32,
-    /// What the federation is called.
+    /// The name of the federation.
     pub name: String,
-    /// Number of classes; 0 where targets are real numbers.
+    /// Number of classes; 0 if targets are real numbers.
     pub classes: usize,
-    /// How targets are stored.
+    /// The format of the targets.
     #[serde(default, skip_serializing_if = "TargetFormat::is_u16")]
     pub targets: TargetFormat,
-    /// The names of the classes, in the order of their numbers, where they have any.
+    /// The names of the classes, in the order of their numbers, if they have names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub class_names: Vec<String>,
     /// Number of devices.
@@ -50,25 +50,25 @@ pub struct Manifest {
     pub word_dim: Option<usize>,
     /// The kind and shape of an input.
     pub input: InputKind,
-    /// The columns that the features were made of, where they are known.
+    /// The columns from which the features were computed, if they are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<FeatureColumn>,
-    /// How the devices were split.
+    /// The split of the devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<DeviceSplit>,
-    /// Where the examples came from.
+    /// The source of the examples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Provenance>,
 }
 
-/// How the targets of a federation are stored.
+/// The format of the targets of a federation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TargetFormat {
     /// Classes, two bytes each.
     #[default]
     U16,
-    /// Classes, four bytes each: where there are more than 65,536.
+    /// Classes, four bytes each, for more than 65,536 classes.
     U32,
     /// Real numbers.
     F32,
@@ -79,8 +79,8 @@ impl TargetFormat {
         *self == Self::U16
     }
 
-    /// The format for these targets.
-    pub fn of(target: TargetKind) -> Self {
+    /// Returns the format for these targets.
+    pub fn for_targets(target: TargetKind) -> Self {
         match target {
             TargetKind::Values => Self::F32,
             TargetKind::Classes(0..=0x1_0000) => Self::U16,
@@ -90,7 +90,7 @@ impl TargetFormat {
 }
 
 impl Manifest {
-    /// What is to be predicted.
+    /// Returns the kind of targets.
     pub fn target(&self) -> TargetKind {
         match self.targets {
             TargetFormat::F32 => TargetKind::Values,
@@ -104,7 +104,7 @@ impl Manifest {
         let text =
             fs::read_to_string(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
         let invalid = |source| OpenError::Manifest { path: path.clone(), source: Box::new(source) };
-        // The version first: a manifest of another one may have other keys.
+        // The version first: another version may have other keys.
         let Versioned { format } = toml::from_str(&text).map_err(invalid)?;
         if format != FORMAT {
             return Err(OpenError::Format { path, got: format });

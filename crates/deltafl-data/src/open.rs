@@ -1,9 +1,10 @@
-//! A federation folder, opened: mapped, not read.
+//! Opens federation folders: maps the files without reading them.
 //!
-//! Opening checks the metadata and the device table, in O(devices), so that every device's examples lie
-//! inside the columns. The examples themselves are not touched. A class or token out of range can only be in
-//! a file that somebody changed; it is read as the highest valid one (see [`Examples::label`](deltafl::data::Examples::label)), so that
-//! no model indexes outside its memory, and [`Federation::verify`] tells.
+//! Opening checks the metadata and the device table in O(devices), so that every device's examples
+//! are inside the columns. It does not access the examples. Only a file that was changed can
+//! contain a class or token out of range. Such a value is read as the highest valid one (see
+//! [`Examples::label`](deltafl::data::Examples::label)), so that no model indexes outside its
+//! memory. [`Federation::verify`] reports it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use deltafl::data::{
     WordVectors,
 };
 
-use super::arrow_file::{ArrowFile, Column, ColumnType, InvalidArrowFile, Number};
+use super::arrow_file::{ArrowFile, ArrowNumber, Column, ColumnType, InvalidArrowFile};
 use super::manifest::{Manifest, TargetFormat};
 use super::mapped::map;
 use super::writer::MOST_CLASSES;
@@ -22,7 +23,7 @@ pub(crate) const DEVICES: &str = "devices.arrow";
 pub(crate) const EXAMPLES: &str = "examples.arrow";
 pub(crate) const WORDS: &str = "words.arrow";
 
-/// Why a federation folder cannot be opened.
+/// An error that occurs when a federation folder is opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -31,70 +32,71 @@ pub enum OpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A manifest that is none.
+    /// The manifest is invalid.
     #[error("{path}: {source}")]
     Manifest {
         /// The file.
         path: PathBuf,
-        /// What and where.
+        /// The error with its place.
         source: Box<toml::de::Error>,
     },
-    /// A format that we do not know.
-    #[error("{path}: format {got} is not known to this version; it reads format 2: import the data again")]
+    /// The version of the format is unknown.
+    #[error("{path}: unknown format {got}: this version reads format 2; import the data again")]
     Format {
         /// The file.
         path: PathBuf,
         /// Its format.
         got: u32,
     },
-    /// A kind of input that nothing can have.
+    /// A number of the manifest is out of range.
     #[error("{path}: {what} must be at least 1 and at most {most}, got {got}")]
     Shape {
         /// The file.
         path: PathBuf,
-        /// Which number.
+        /// The name of the number.
         what: &'static str,
-        /// Its bound.
+        /// Its upper bound.
         most: usize,
         /// The number.
         got: usize,
     },
-    /// A damaged file.
+    /// A file is damaged.
     #[error("{path}: {source}")]
     Arrow {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in the file.
         source: InvalidArrowFile,
     },
-    /// The device table and the examples do not fit together.
+    /// The device table does not match the examples.
     #[error("{path}: {source}")]
     Columns {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         source: InvalidColumns,
     },
-    /// The files and the manifest do not fit together.
-    #[error("{path}: holds {got} {what}, the manifest says {expected}")]
+    /// A file does not match the manifest.
+    #[error("{path}: contains {got} {what}, but the manifest lists {expected}")]
     Count {
         /// The file.
         path: PathBuf,
         /// Devices or words.
         what: &'static str,
-        /// As the manifest says.
+        /// The number in the manifest.
         expected: u64,
-        /// As found.
+        /// The number in the file.
         got: u64,
     },
 }
 
 /// Opens a federation folder: maps its files and checks the device table.
 ///
-/// O(devices), whatever the number of examples. Nobody may change the files while they are mapped.
+/// Takes O(devices), independently of the number of examples. The files must not change while they
+/// are mapped.
 pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
     let dir = dir.as_ref();
     let manifest = Manifest::read(dir)?;
@@ -131,34 +133,36 @@ pub fn open(dir: impl AsRef<Path>) -> Result<Federation, OpenError> {
 /// The columns of the device table.
 pub(crate) const DEVICE_COLUMNS: [Column; 4] = [
     Column::new("id", ColumnType::Utf8),
-    Column::new("split", ColumnType::Number(Number::U8)),
-    Column::new("offset", ColumnType::Number(Number::U64)),
-    Column::new("examples", ColumnType::Number(Number::U64)),
+    Column::new("split", ColumnType::Number(ArrowNumber::U8)),
+    Column::new("offset", ColumnType::Number(ArrowNumber::U64)),
+    Column::new("examples", ColumnType::Number(ArrowNumber::U64)),
 ];
 
 /// The columns of the examples.
 pub(crate) fn example_columns(kind: InputKind, targets: TargetFormat) -> Vec<Column> {
     let label = match targets {
-        TargetFormat::U16 => Column::new("label", ColumnType::Number(Number::U16)),
-        TargetFormat::U32 => Column::new("label", ColumnType::Number(Number::U32)),
-        TargetFormat::F32 => Column::new("target", ColumnType::Number(Number::F32)),
+        TargetFormat::U16 => Column::new("label", ColumnType::Number(ArrowNumber::U16)),
+        TargetFormat::U32 => Column::new("label", ColumnType::Number(ArrowNumber::U32)),
+        TargetFormat::F32 => Column::new("target", ColumnType::Number(ArrowNumber::F32)),
     };
     match kind {
-        InputKind::Bytes { dim } => vec![Column::new("input", ColumnType::List(Number::U8, dim)), label],
-        InputKind::Dense { dim } => vec![Column::new("input", ColumnType::List(Number::F32, dim)), label],
-        InputKind::Tokens { len, .. } => {
-            vec![Column::new("input", ColumnType::List(Number::U32, len)), label]
+        InputKind::Bytes { dim } => vec![Column::new("input", ColumnType::List(ArrowNumber::U8, dim)), label],
+        InputKind::Dense { dim } => {
+            vec![Column::new("input", ColumnType::List(ArrowNumber::F32, dim)), label]
         }
-        InputKind::Windows { .. } => vec![Column::new("symbol", ColumnType::Number(Number::U8))],
+        InputKind::Tokens { len, .. } => {
+            vec![Column::new("input", ColumnType::List(ArrowNumber::U32, len)), label]
+        }
+        InputKind::Windows { .. } => vec![Column::new("symbol", ColumnType::Number(ArrowNumber::U8))],
     }
 }
 
 /// The columns of the vocabulary.
 pub(crate) fn word_columns(dim: usize) -> [Column; 2] {
-    [Column::new("word", ColumnType::Utf8), Column::new("vector", ColumnType::List(Number::F32, dim))]
+    [Column::new("word", ColumnType::Utf8), Column::new("vector", ColumnType::List(ArrowNumber::F32, dim))]
 }
 
-/// Bounds that the columns and the code rely on: a label has two bytes or four, a symbol is a byte.
+/// Bounds that the columns and the code rely on: a label has two or four bytes, a symbol one.
 fn check_shape(path: &Path, manifest: &Manifest) -> Result<(), OpenError> {
     let bounded = |what, got: usize, most: usize| match got {
         0 => Err(OpenError::Shape { path: path.to_owned(), what, most, got }),

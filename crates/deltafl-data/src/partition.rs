@@ -1,4 +1,4 @@
-//! Devices for data that has none: its examples, dealt out anew.
+//! Assigns the examples of data without devices to new devices.
 //!
 //! ```text
 //! iid         every example goes to a device at random; counts differ by at most one
@@ -15,18 +15,18 @@ use deltafl::stream::{Purpose, Stream};
 
 use super::{FederationWriter, Heading, Manifest, SaveError};
 
-/// How examples are dealt out.
+/// How examples are assigned to devices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
-pub enum Deal {
+pub enum PartitionScheme {
     /// At random.
     Iid,
-    /// So many shards of one label or two per device.
+    /// A fixed number of shards per device, each of one or two labels.
     Shards {
         /// Shards per device.
         per_device: usize,
     },
-    /// In random shares per class.
+    /// Random shares of each class.
     Dirichlet {
         /// Concentration α.
         alpha: f64,
@@ -36,30 +36,31 @@ pub enum Deal {
 /// A partition into devices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Partition {
-    /// Number of devices; those that get no example are left out.
+    /// Number of devices; devices without an example are omitted.
     pub devices: usize,
-    /// How examples are dealt out.
-    pub deal: Deal,
+    /// How examples are assigned.
+    #[serde(rename = "deal")]
+    pub scheme: PartitionScheme,
     /// The data seed.
     pub seed: u64,
 }
 
-/// Why examples cannot be dealt out so.
+/// The reason why examples cannot be assigned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
     /// Windows belong to the text of their device.
-    #[error("windows over a text belong to their device and cannot be dealt out")]
+    #[error("windows over a text belong to their device and cannot be assigned to others")]
     Windows,
-    /// Fewer examples than devices or shards.
-    #[error("{examples} examples cannot be dealt out in {parts} parts")]
+    /// There are fewer examples than devices or shards.
+    #[error("cannot split {examples} examples into {parts} parts")]
     TooFew {
         /// Number of examples.
         examples: usize,
         /// Devices or shards.
         parts: usize,
     },
-    /// A concentration that is none.
+    /// The concentration is out of range.
     #[error("alpha must be positive and finite, got {alpha}")]
     Alpha {
         /// Its value.
@@ -71,18 +72,18 @@ pub enum PartitionError {
 }
 
 impl Partition {
-    /// Which examples each device gets, from the labels of all.
+    /// Returns the examples of each device, given the labels of all examples.
     ///
     /// ```
-    /// use deltafl_data::{Deal, Partition};
-    /// let halves = Partition { devices: 2, deal: Deal::Shards { per_device: 1 }, seed: 1 };
-    /// let mut dealt = halves.deal(&[7, 3, 7, 3]).unwrap();
+    /// use deltafl_data::{Partition, PartitionScheme};
+    /// let halves = Partition { devices: 2, scheme: PartitionScheme::Shards { per_device: 1 }, seed: 1 };
+    /// let mut dealt = halves.assign(&[7, 3, 7, 3]).unwrap();
     /// dealt.sort();
     /// assert_eq!(dealt, [[0, 2], [1, 3]]);
     /// ```
-    pub fn deal(&self, labels: &[u32]) -> Result<Vec<Vec<usize>>, PartitionError> {
-        let parts = match self.deal {
-            Deal::Shards { per_device } => self.devices.saturating_mul(per_device),
+    pub fn assign(&self, labels: &[u32]) -> Result<Vec<Vec<usize>>, PartitionError> {
+        let parts = match self.scheme {
+            PartitionScheme::Shards { per_device } => self.devices.saturating_mul(per_device),
             _ => self.devices,
         };
         if parts == 0 || parts > labels.len() {
@@ -92,13 +93,15 @@ impl Partition {
         let mut stream = Stream::new(self.seed, Purpose::Split, 1, 0);
         let mut order: Vec<usize> = (0..labels.len()).collect();
         stream.shuffle(&mut order);
-        let mut dealt = match self.deal {
-            Deal::Iid => cuts(&order, parts).map(<[usize]>::to_vec).collect(),
-            Deal::Shards { per_device } => deal_shards(labels, order, parts, per_device, &mut stream),
-            Deal::Dirichlet { alpha } if alpha > 0.0 && alpha.is_finite() => {
+        let mut dealt = match self.scheme {
+            PartitionScheme::Iid => cuts(&order, parts).map(<[usize]>::to_vec).collect(),
+            PartitionScheme::Shards { per_device } => {
+                deal_shards(labels, order, parts, per_device, &mut stream)
+            }
+            PartitionScheme::Dirichlet { alpha } if alpha > 0.0 && alpha.is_finite() => {
                 deal_dirichlet(labels, &order, self.devices, alpha, &mut stream)
             }
-            Deal::Dirichlet { alpha } => return Err(PartitionError::Alpha { alpha }),
+            PartitionScheme::Dirichlet { alpha } => return Err(PartitionError::Alpha { alpha }),
         };
         dealt.iter_mut().for_each(|examples| examples.sort_unstable());
         Ok(dealt)
@@ -151,7 +154,8 @@ fn deal_dirichlet(
     dealt
 }
 
-/// A draw of Dirichlet(α, …, α), from logarithms of gamma variables: for small α they underflow.
+/// Draws from Dirichlet(α, …, α). It uses logarithms of gamma variables, which underflow for small
+/// α.
 fn dirichlet(n: usize, alpha: f64, stream: &mut Stream) -> Vec<f64> {
     let logs: Vec<f64> = (0..n).map(|_| log_gamma_variable(alpha, stream)).collect();
     let highest = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -160,7 +164,8 @@ fn dirichlet(n: usize, alpha: f64, stream: &mut Stream) -> Vec<f64> {
     shares.iter().map(|share| share / total).collect()
 }
 
-/// The logarithm of a draw of Gamma(α, 1) (Marsaglia and Tsang 2000; for α < 1, Gamma(α + 1)·U^{1/α}).
+/// Returns the logarithm of a draw from Gamma(α, 1) (Marsaglia and Tsang 2000; for α < 1, Gamma(α +
+/// 1)·U^{1/α}).
 fn log_gamma_variable(alpha: f64, stream: &mut Stream) -> f64 {
     if alpha < 1.0 {
         return log_gamma_variable(alpha + 1.0, stream) + (1.0 - stream.unit()).ln() / alpha;
@@ -176,7 +181,7 @@ fn log_gamma_variable(alpha: f64, stream: &mut Stream) -> f64 {
     }
 }
 
-/// Deals the examples of all devices out to new ones and writes them to a folder.
+/// Assigns the examples of all devices to new devices and writes them to a folder.
 pub fn partition(
     federation: &Federation,
     plan: &Partition,
@@ -185,13 +190,13 @@ pub fn partition(
     if matches!(federation.kind(), InputKind::Windows { .. }) {
         return Err(PartitionError::Windows);
     }
-    // Examples by device: (device, index among its own).
+    // Examples by device: (device, index among its examples).
     let places: Vec<(FederationIndex, usize)> =
         federation.devices().flat_map(|k| (0..federation.examples(k).len()).map(move |i| (k, i))).collect();
     let examples = |k: FederationIndex| federation.examples(k);
-    // Real numbers are dealt as if they were of one class.
+    // Real targets are treated as one class.
     let labels: Vec<u32> = places.iter().map(|&(k, i)| examples(k).label(i)).collect();
-    let dealt = plan.deal(&labels)?;
+    let dealt = plan.assign(&labels)?;
     let heading =
         Heading { name: federation.name().to_owned(), kind: federation.kind(), target: federation.targets() };
     let mut writer = FederationWriter::create(target, heading)?;
@@ -211,13 +216,13 @@ pub fn partition(
 
 fn partition_source(federation: &Federation, plan: &Partition, empty: u64) -> Provenance {
     let mut source = federation.source().cloned().unwrap_or_else(|| Provenance::new("partition"));
-    let deal = match plan.deal {
-        Deal::Iid => "iid".to_owned(),
-        Deal::Shards { per_device } => format!("shards, {per_device} per device"),
-        Deal::Dirichlet { alpha } => format!("dirichlet, alpha {alpha}"),
+    let scheme = match plan.scheme {
+        PartitionScheme::Iid => "iid".to_owned(),
+        PartitionScheme::Shards { per_device } => format!("shards, {per_device} per device"),
+        PartitionScheme::Dirichlet { alpha } => format!("dirichlet, alpha {alpha}"),
     };
-    source.option("partition", format!("{deal}, {} devices, seed {}", plan.devices, plan.seed));
-    source.dropped("devices that were dealt no example", empty);
+    source.option("partition", format!("{scheme}, {} devices, seed {}", plan.devices, plan.seed));
+    source.dropped("devices without an example", empty);
     source
 }
 
@@ -269,8 +274,8 @@ mod tests {
         (0..600).map(|i| i % 6).collect()
     }
 
-    fn dealt(devices: usize, deal: Deal, seed: u64) -> Vec<Vec<usize>> {
-        let dealt = Partition { devices, deal, seed }.deal(&labels()).unwrap();
+    fn dealt(devices: usize, scheme: PartitionScheme, seed: u64) -> Vec<Vec<usize>> {
+        let dealt = Partition { devices, scheme, seed }.assign(&labels()).unwrap();
         let mut all = dealt.concat();
         all.sort_unstable();
         assert_eq!(all, (0..600).collect::<Vec<_>>(), "every example goes to exactly one device");
@@ -286,20 +291,20 @@ mod tests {
 
     #[test]
     fn iid_devices_have_equal_counts_and_all_classes() {
-        let dealt = dealt(7, Deal::Iid, 1);
+        let dealt = dealt(7, PartitionScheme::Iid, 1);
         assert!(dealt.iter().all(|examples| (85..=86).contains(&examples.len()) && classes(examples) == 6));
     }
 
     #[test]
     fn a_shard_holds_one_class_where_it_can() {
-        let dealt = dealt(15, Deal::Shards { per_device: 2 }, 1);
+        let dealt = dealt(15, PartitionScheme::Shards { per_device: 2 }, 1);
         assert!(dealt.iter().all(|examples| examples.len() == 40 && classes(examples) <= 2));
     }
 
     #[test]
     fn dirichlet_skews_more_when_alpha_is_small() {
         let mean_classes = |alpha| {
-            let dealt = dealt(10, Deal::Dirichlet { alpha }, 1);
+            let dealt = dealt(10, PartitionScheme::Dirichlet { alpha }, 1);
             dealt.iter().map(|examples| classes(examples) as f64).sum::<f64>() / 10.0
         };
         let (skewed, even) = (mean_classes(0.05), mean_classes(100.0));
@@ -320,19 +325,20 @@ mod tests {
 
     #[test]
     fn the_seed_decides_who_gets_what() {
-        assert_eq!(dealt(5, Deal::Iid, 1), dealt(5, Deal::Iid, 1));
-        assert_ne!(dealt(5, Deal::Iid, 1), dealt(5, Deal::Iid, 2));
+        assert_eq!(dealt(5, PartitionScheme::Iid, 1), dealt(5, PartitionScheme::Iid, 1));
+        assert_ne!(dealt(5, PartitionScheme::Iid, 1), dealt(5, PartitionScheme::Iid, 2));
     }
 
     #[test]
     fn a_partition_that_cannot_be_is_an_error() {
-        let refused =
-            |devices, deal| Partition { devices, deal, seed: 1 }.deal(&labels()).unwrap_err().to_string();
-        assert_eq!(refused(601, Deal::Iid), "600 examples cannot be dealt out in 601 parts");
-        assert_eq!(refused(0, Deal::Iid), "600 examples cannot be dealt out in 0 parts");
-        let shards = Deal::Shards { per_device: 7 };
-        assert_eq!(refused(100, shards), "600 examples cannot be dealt out in 700 parts");
-        let alpha = Deal::Dirichlet { alpha: -1.0 };
+        let refused = |devices, scheme| {
+            Partition { devices, scheme, seed: 1 }.assign(&labels()).unwrap_err().to_string()
+        };
+        assert_eq!(refused(601, PartitionScheme::Iid), "cannot split 600 examples into 601 parts");
+        assert_eq!(refused(0, PartitionScheme::Iid), "cannot split 600 examples into 0 parts");
+        let shards = PartitionScheme::Shards { per_device: 7 };
+        assert_eq!(refused(100, shards), "cannot split 600 examples into 700 parts");
+        let alpha = PartitionScheme::Dirichlet { alpha: -1.0 };
         assert_eq!(refused(3, alpha), "alpha must be positive and finite, got -1");
     }
 
@@ -343,7 +349,7 @@ mod tests {
         let labels: Vec<u32> = (0..60).map(|i| i % 6).collect();
         builder.push("all", Split::Train, DeviceExamples::Bytes(&values), &labels).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let plan = Partition { devices: 4, deal: Deal::Iid, seed: 1 };
+        let plan = Partition { devices: 4, scheme: PartitionScheme::Iid, seed: 1 };
         partition(&builder.build(), &plan, dir.path().join("f")).unwrap();
         let federation = crate::open(dir.path().join("f")).unwrap();
         assert_eq!(federation.len(), 4);

@@ -7,13 +7,13 @@
 //!   devices/*.parquet      loss and error of each device at each evaluation
 //!   checkpoint/*.safetensors   the last good state of each seed, always whole
 //!   summary.json           the figures of the paper's tables
-//!   classes.json           the error of each class, where labels are words
+//!   classes.json           the error of each class, if labels are words
 //! ```
 //!
-//! It is safe against a kill at any moment. Whole files are written beside their place, synced and renamed;
-//! `rounds.jsonl` only grows, and what stands in it behind the last checkpoint (a torn line, say) is cut when the
-//! run resumes, along with evaluations that the checkpoint does not know of. The rounds in between are
-//! trained again, to the same bits.
+//! The folder is safe against a kill at any moment. Complete files are written under temporary
+//! names, synced and renamed. `rounds.jsonl` is only appended to. When a run resumes, it cuts the
+//! lines after the last checkpoint (for example, an incomplete line) and the later evaluations. The
+//! rounds in between are trained again, with the same bits.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -40,58 +40,58 @@ pub use devices::{DevicesError, EvaluationFile};
 pub use idle::{IdleCause, IdleRounds};
 pub use summary::{HeldOutSummary, Summary, TrackSummary};
 
-/// Why a run folder cannot be written or read.
+/// An error that occurs when a run folder is written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunFolderError {
-    /// The file system said no.
+    /// An operation of the file system failed.
     #[error("{path}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A file stands where a folder belongs.
+    /// The path is a file.
     #[error("{path} is a file, not a folder")]
     NotAFolder {
         /// The file.
         path: PathBuf,
     },
-    /// There is a run already.
+    /// The folder contains a run already.
     #[error("{path} already holds a run")]
     Exists {
         /// The folder.
         path: PathBuf,
     },
-    /// There is no run.
-    #[error("{path} holds no run: there is no experiment.toml in it")]
+    /// The folder contains no run.
+    #[error("{path} holds no run: it has no experiment.toml")]
     Missing {
         /// The folder.
         path: PathBuf,
     },
-    /// A run trains in it, in this process or another.
+    /// A run is training in the folder, in this process or another one.
     #[error("a run is training in {path} already")]
     Locked {
         /// The folder.
         path: PathBuf,
     },
-    /// The experiment is not the one the run was started with.
+    /// The experiment differs from the one with which the run was started.
     #[error("the experiment has changed since the run in {path} was started")]
     Changed {
         /// The folder.
         path: PathBuf,
-        /// What differs.
+        /// The differences.
         differences: Vec<Difference>,
     },
-    /// The run has come further than the experiment asks for.
-    #[error("the run in {path} has done {done} rounds already, and the experiment asks for {rounds}")]
+    /// The run has done more rounds than the experiment requests.
+    #[error("the run in {path} has already done {done} rounds, but the experiment requests {rounds}")]
     Shorter {
         /// The folder.
         path: PathBuf,
-        /// Rounds done, by the seed that has come furthest.
+        /// Rounds done by the most advanced seed.
         done: u64,
-        /// Rounds asked for.
+        /// Rounds requested.
         rounds: u64,
     },
     /// `experiment.toml` or a line of `rounds.jsonl` cannot be read.
@@ -101,7 +101,7 @@ pub enum RunFolderError {
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
     /// A checkpoint cannot be read.
@@ -109,7 +109,7 @@ pub enum RunFolderError {
     Checkpoint {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error in the file.
         source: CheckpointError,
     },
     /// An evaluation cannot be written or read.
@@ -117,7 +117,7 @@ pub enum RunFolderError {
     Devices {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error in the file.
         source: DevicesError,
     },
     /// No seed has been evaluated yet.
@@ -133,16 +133,16 @@ pub enum RunFolderError {
 pub struct Difference {
     /// The key, dotted.
     pub key: String,
-    /// The value the run was started with.
+    /// The value with which the run was started.
     pub before: Option<String>,
     /// The value now.
     pub now: Option<String>,
 }
 
-/// A line of `rounds.jsonl`: the record, and how long the round took.
+/// A line of `rounds.jsonl`: the record, and the duration of the round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundLine {
-    /// What happened.
+    /// The record of the round.
     #[serde(flatten)]
     pub record: RoundRecord,
     /// Seconds that the round took, for all tracks together.
@@ -155,12 +155,12 @@ pub struct RunFolder {
     path: PathBuf,
     tracks: Vec<TrackLabel>,
     rounds: BufWriter<File>,
-    /// Held until the folder is dropped: one process trains at a time.
+    /// Held until the folder is dropped, so that only one process trains at a time.
     _lock: File,
 }
 
 impl RunFolder {
-    /// Starts a run in a folder that holds none.
+    /// Starts a run in a folder without one.
     pub fn create(path: &Path, experiment: &Experiment) -> Result<Self, RunFolderError> {
         if path.join("experiment.toml").exists() {
             return Err(RunFolderError::Exists { path: path.to_owned() });
@@ -177,10 +177,11 @@ impl RunFolder {
         Self::open_locked(path, experiment, lock)
     }
 
-    /// Goes on with a run; what lies behind its checkpoints is cut.
+    /// Resumes a run and cuts everything after its checkpoints.
     ///
-    /// The experiment may ask for another number of rounds than the run was started with, as long as no seed has done more:
-    /// a round does not depend on how many follow it, so the run ends with the bits of one that was that long from the start.
+    /// The experiment may request another number of rounds, as long as no seed has done more. A
+    /// round does not depend on the number of rounds after it. The run therefore ends with the bits
+    /// of a run that had this length from the start.
     pub fn resume(path: &Path, experiment: &Experiment) -> Result<Self, RunFolderError> {
         let before = read_experiment(path)?;
         let mut differences = before.differences(experiment);
@@ -190,10 +191,10 @@ impl RunFolder {
         }
         let lock = lock(path)?;
         let done = |seed| Ok(checkpoint::read(path, seed)?.map_or(0, |state| state.round));
-        let planned = experiment.rounds.get();
-        if before.rounds != experiment.rounds {
+        let planned = experiment.rounds();
+        if before.rounds() != experiment.rounds() {
             let furthest =
-                experiment.seeds.iter().map(|&seed| done(seed)).collect::<Result<Vec<u64>, _>>()?;
+                experiment.seeds().iter().map(|&seed| done(seed)).collect::<Result<Vec<u64>, _>>()?;
             if let Some(done) = furthest.into_iter().max().filter(|&done| done > planned) {
                 return Err(RunFolderError::Shorter { path: path.to_owned(), done, rounds: planned });
             }
@@ -201,7 +202,7 @@ impl RunFolder {
         }
         rounds::cut(&path.join("rounds.jsonl"), done)?;
         // The last round of a shorter run was evaluated because it was the last.
-        let every = experiment.evaluate_every.get();
+        let every = experiment.evaluate_every();
         devices::cut(path, |round| round == planned || round.is_multiple_of(every), done)?;
         Self::open_locked(path, experiment, lock)
     }
@@ -217,12 +218,12 @@ impl RunFolder {
         })
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The last good state of a seed; `None` when it has none.
+    /// Returns the last good state of a seed; `None` if it has none.
     pub fn state(&self, seed: u64, params: usize) -> Result<Option<State>, RunFolderError> {
         let Some(state) = checkpoint::read(&self.path, seed)? else { return Ok(None) };
         let fits = state.tracks.len() == self.tracks.len()
@@ -255,19 +256,19 @@ impl RunFolder {
         devices::write(&self.path, &self.tracks, seed, round, splits)
     }
 
-    /// Replaces the checkpoint of a seed, once all that was observed before is on the disk.
+    /// Replaces the checkpoint of a seed after all earlier records are on disk.
     pub fn checkpoint(&mut self, state: &State) -> Result<(), RunFolderError> {
         let file = self.path.join("rounds.jsonl");
         self.rounds.flush().and_then(|()| self.rounds.get_ref().sync_data()).map_err(io_error(&file))?;
         checkpoint::write(&self.path, state)
     }
 
-    /// Writes how each class fares after the last round.
+    /// Writes the errors of each class after the last round.
     pub fn classes(&self, classes: &Classes) -> Result<(), RunFolderError> {
         classes::write(&self.path, classes)
     }
 
-    /// Brings `rounds.jsonl` into the order of these seeds: side by side they write as they come.
+    /// Sorts `rounds.jsonl` by these seeds: seeds that train side by side write in any order.
     pub fn sort_rounds(&mut self, seeds: &[u64]) -> Result<(), RunFolderError> {
         let file = self.path.join("rounds.jsonl");
         self.rounds.flush().map_err(io_error(&file))?;
@@ -279,7 +280,7 @@ impl RunFolder {
 
     /// Writes `summary.json` from the last evaluation of each seed.
     pub fn summarise(&self) -> Result<Summary, RunFolderError> {
-        let summary = Summary::of(&self.path)?;
+        let summary = Summary::read(&self.path)?;
         let file = self.path.join("summary.json");
         let json = serde_json::to_vec_pretty(&summary).expect("a summary has string keys and finite numbers");
         atomic::write(&file, &json).map_err(io_error(&file))?;
@@ -287,7 +288,7 @@ impl RunFolder {
     }
 }
 
-/// The experiment of a run.
+/// Returns the experiment of a run.
 pub fn read_experiment(path: &Path) -> Result<Experiment, RunFolderError> {
     let file = path.join("experiment.toml");
     if !file.exists() {
@@ -301,33 +302,34 @@ pub fn read_experiment(path: &Path) -> Result<Experiment, RunFolderError> {
     })
 }
 
-/// The lines of `rounds.jsonl`; a torn last line is passed over.
+/// Returns the lines of `rounds.jsonl`; ignores an incomplete last line.
 pub fn read_rounds(path: &Path) -> Result<Vec<RoundLine>, RunFolderError> {
     rounds::read(&path.join("rounds.jsonl"))
 }
 
-/// How each class fares after the last round of a run; `None` where classes have no names.
+/// Returns the errors of each class after the last round of a run; `None` if classes have no names.
 pub fn read_classes(path: &Path) -> Result<Option<Classes>, RunFolderError> {
     classes::read(path)
 }
 
-/// The evaluations of a run, by seed and round.
+/// Returns the evaluations of a run, by seed and round.
 pub fn evaluations(path: &Path) -> Result<Vec<EvaluationFile>, RunFolderError> {
     devices::list(path)
 }
 
-/// The last good state of a seed; `None` when it has none.
+/// Returns the last good state of a seed; `None` if it has none.
 pub fn read_checkpoint(path: &Path, seed: u64) -> Result<Option<State>, RunFolderError> {
     checkpoint::read(path, seed)
 }
 
-/// Whether a process of this machine trains in the folder.
+/// Whether a process on this machine trains in the folder.
 pub fn is_locked(path: &Path) -> bool {
     let lock = File::open(path.join(".lock"));
     lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)))
 }
 
-/// Makes a run one of another number of rounds. Its summary goes first: what has one is finished.
+/// Changes the number of rounds of a run. Its summary is removed first: a run with a summary is
+/// finished.
 fn reopen(path: &Path, experiment: &Experiment) -> Result<(), RunFolderError> {
     let summary = path.join("summary.json");
     match fs::remove_file(&summary) {

@@ -36,9 +36,9 @@ impl Seeds {
     ) -> Result<Self, E> {
         let plan = experiment.plan();
         let mut pending = Vec::new();
-        for &seed in &experiment.seeds {
+        for &seed in experiment.seeds() {
             let state = saved(seed)?.unwrap_or_else(|| plan.start(seed, trainer));
-            if state.round < experiment.rounds.get() {
+            if state.round < experiment.rounds() {
                 pending.push(state);
             }
         }
@@ -85,7 +85,7 @@ impl Seeds {
         // Seeds that were taken and did not stop are finished. The rest was not taken.
         let taken = self.next.load(Ordering::Relaxed).min(self.pending.len());
         let open = |seed: u64| stopped.iter().chain(&self.pending[taken..]).any(|state| state.seed == seed);
-        experiment.seeds.iter().copied().filter(|&seed| !open(seed)).collect()
+        experiment.seeds().iter().copied().filter(|&seed| !open(seed)).collect()
     }
 }
 
@@ -109,8 +109,8 @@ mod tests {
 
     /// Returns seeds of which the second is finished and the third has trained two rounds.
     fn seeds(experiment: &Experiment) -> Seeds {
-        let federation = experiment.data.load().unwrap();
-        let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+        let federation = experiment.data().load().unwrap();
+        let model = experiment.model().spec().build(&federation, Isa::detect()).unwrap();
         let trainer = Sgd::new(&*model);
         let saved = |seed: u64| {
             let at = |round| State { round, ..experiment.plan().start(seed, &trainer) };

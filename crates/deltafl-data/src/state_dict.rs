@@ -1,4 +1,4 @@
-//! Parameters as a safetensors file of named tensors, which `torch.nn.Module.load_state_dict` takes.
+//! Parameters as a safetensors file of named tensors, for `torch.nn.Module.load_state_dict`.
 //!
 //! ```python
 //! from safetensors.torch import load_file
@@ -9,27 +9,29 @@ use deltafl::model::{InvalidState, Model, from_state_dict, state_dict};
 
 use crate::tensor_file::{TensorFileError, read_tensors, write_tensors};
 
-/// Why bytes are not the state dict of a model.
+/// The reason why bytes are not the state dict of a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateDictError {
-    /// Not a file of tensors.
+    /// The bytes are not a file of tensors.
     #[error(transparent)]
     File(#[from] TensorFileError),
-    /// The tensors are those of another model.
+    /// The tensors belong to another model.
     #[error(transparent)]
     Model(#[from] InvalidState),
 }
 
-/// The parameters of a model as a safetensors file of its tensors: equal parameters, equal bytes.
+/// Returns the parameters of a model as a safetensors file of its tensors. Equal parameters give
+/// equal bytes.
 ///
 /// # Panics
-/// When `params` has not [`Model::num_params`] entries.
+/// If `params` does not have [`Model::num_params`] entries.
 pub fn write_state_dict(model: &dyn Model, params: &[f32]) -> Vec<u8> {
-    write_tensors(&state_dict(model, params), None).expect("tensors have names and shapes of their own")
+    write_tensors(&state_dict(model, params), None)
+        .expect("the names of tensors are unique and their shapes match")
 }
 
-/// The flat parameters of a model from a safetensors file of its tensors.
+/// Returns the flat parameters of a model from a safetensors file of its tensors.
 pub fn read_state_dict(model: &dyn Model, bytes: &[u8]) -> Result<Vec<f32>, StateDictError> {
     Ok(from_state_dict(model, &read_tensors(bytes)?.0)?)
 }

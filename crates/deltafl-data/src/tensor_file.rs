@@ -1,7 +1,7 @@
-//! Named tensors in a safetensors file, with one text beside them.
+//! Named tensors in a safetensors file, with an optional text.
 //!
-//! The format keeps no order among its metadata, and equal content must be equal bytes: so there is one key, and what is
-//! to be said stands under it as JSON.
+//! Equal content must give equal bytes, but the format keeps no order of its metadata. Therefore
+//! there is a single key, whose value is the text.
 
 use std::collections::HashMap;
 
@@ -11,27 +11,27 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 /// The metadata key.
 const KEY: &str = "deltafl";
 
-/// Why bytes are not a file of tensors.
+/// The reason why bytes are not a file of tensors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorFileError {
-    /// Not a whole safetensors file.
+    /// The bytes are not a complete safetensors file.
     #[error("not a safetensors file, or damaged")]
     Damaged,
-    /// A tensor of another type.
-    #[error("the tensor {name} does not hold f32")]
+    /// A tensor does not contain `f32`.
+    #[error("the tensor {name} does not contain f32")]
     Type {
         /// Its name.
         name: String,
     },
-    /// Two tensors of one name, or one with more or fewer entries than its shape says.
+    /// Two tensors have the same name, or the number of entries does not match the shape.
     #[error("the tensors cannot be written: two have one name, or one is not of its shape")]
     Inconsistent,
 }
 
-/// The bytes of a file of tensors: equal content, equal bytes.
+/// Returns the bytes of a file of tensors. Equal content gives equal bytes.
 pub fn write_tensors(tensors: &[NamedTensor], text: Option<&str>) -> Result<Vec<u8>, TensorFileError> {
-    // Entry by entry and not byte by byte: without optimisation, as in tests, the difference is many seconds.
+    // Entry by entry, not byte by byte: without optimisation, as in tests, this saves many seconds.
     let bytes = |tensor: &NamedTensor| {
         let mut bytes = vec![0; 4 * tensor.values.len()];
         bytes
@@ -55,7 +55,7 @@ pub fn write_tensors(tensors: &[NamedTensor], text: Option<&str>) -> Result<Vec<
     serialize(views, metadata).map_err(|_| TensorFileError::Inconsistent)
 }
 
-/// The tensors of a file, in no particular order, and the text beside them.
+/// Returns the tensors of a file, in no particular order, and the text.
 pub fn read_tensors(bytes: &[u8]) -> Result<(Vec<NamedTensor>, Option<String>), TensorFileError> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|_| TensorFileError::Damaged)?;
     let text = metadata.metadata().as_ref().and_then(|map| map.get(KEY)).cloned();

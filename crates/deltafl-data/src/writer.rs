@@ -1,8 +1,9 @@
-//! Federation folders, written device by device.
+//! Writes federation folders device by device.
 //!
-//! Inputs go to disk as they come; the device table and the labels wait in memory. Everything is written to a
-//! hidden folder beside the target, synced, and renamed at the end: there is never half a federation, and what
-//! was begun is removed when the writer is dropped.
+//! Inputs are written to disk immediately. The device table and the labels stay in memory until the
+//! end. All files are written to a hidden folder next to the target, synced, and renamed at the
+//! end. An incomplete federation is never visible, and the writer removes the hidden folder when it
+//! is dropped.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -19,37 +20,37 @@ use super::arrow_file::{ArrowFileWriter, bytes_of};
 use super::manifest::{self, Manifest, TargetFormat};
 use super::open::{DEVICE_COLUMNS, DEVICES, EXAMPLES, WORDS, example_columns, word_columns};
 
-/// Most classes of a federation: a model has a parameter or more for each.
+/// Most classes of a federation: a model has at least one parameter for each.
 pub(crate) const MOST_CLASSES: usize = 1 << 24;
 
-/// Why a federation folder cannot be written.
+/// An error that occurs when a federation folder is written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SaveError {
-    /// A file that cannot be written.
+    /// A file cannot be written.
     #[error("{path}: {source}")]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// There is something already.
+    /// The folder exists and is not empty.
     #[error("{path} exists already and is not empty: remove it or choose another folder")]
     Exists {
         /// The folder.
         path: PathBuf,
     },
-    /// A device that is refused.
+    /// A device is invalid.
     #[error(transparent)]
     Device(#[from] InvalidDevice),
-    /// Identities too long for 32-bit offsets.
+    /// The identities are too long for 32-bit offsets.
     #[error("the device ids have more than 2 GiB in all")]
     IdsTooLong,
-    /// Nothing to write.
+    /// There is no device.
     #[error("there is no device")]
     NoDevices,
-    /// More classes or symbols than the columns can hold.
+    /// There are more classes or symbols than the columns can contain.
     #[error("{classes} classes do not fit: at most 16777216, and 256 for windows over a text")]
     Classes {
         /// Number of classes.
@@ -57,14 +58,14 @@ pub enum SaveError {
     },
 }
 
-/// What a federation is, apart from its devices.
+/// The properties of a federation, without its devices.
 #[derive(Clone, Debug)]
 pub struct Heading {
-    /// What it is called.
+    /// The name of the federation.
     pub name: String,
     /// The kind and shape of an input.
     pub kind: InputKind,
-    /// What is to be predicted.
+    /// The kind of targets.
     pub target: TargetKind,
 }
 
@@ -91,7 +92,7 @@ pub struct FederationWriter {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// All ids, one after the other, and where each ends.
+    /// All identities, one after the other, and their ends.
     ids: String,
     id_ends: Vec<i32>,
     split: Vec<u8>,
@@ -100,7 +101,7 @@ struct Table {
 }
 
 impl FederationWriter {
-    /// Begins a federation that will lie in `target`, which must not exist or be an empty folder.
+    /// Starts a federation in `target`, which must not exist or be an empty folder.
     pub fn create(target: impl AsRef<Path>, heading: Heading) -> Result<Self, SaveError> {
         let target = target.as_ref();
         let (classes, windows) =
@@ -111,9 +112,11 @@ impl FederationWriter {
         let targets = TargetBuffer::new(heading.kind, heading.target);
         let partial = Partial::beside(target)?;
         let path = partial.path.join(EXAMPLES);
-        let examples =
-            ArrowFileWriter::create(&path, &example_columns(heading.kind, TargetFormat::of(heading.target)))
-                .map_err(|source| SaveError::Io { path, source })?;
+        let examples = ArrowFileWriter::create(
+            &path,
+            &example_columns(heading.kind, TargetFormat::for_targets(heading.target)),
+        )
+        .map_err(|source| SaveError::Io { path, source })?;
         Ok(Self {
             heading,
             target: target.to_owned(),
@@ -133,37 +136,37 @@ impl FederationWriter {
         })
     }
 
-    /// Where the federation came from.
+    /// Sets the source of the federation.
     pub fn source(&mut self, source: Provenance) -> &mut Self {
         self.source = Some(source);
         self
     }
 
-    /// How its devices were split.
+    /// Sets the split of its devices.
     pub fn device_split(&mut self, split: DeviceSplit) -> &mut Self {
         self.split = Some(split);
         self
     }
 
-    /// The names of the classes, in the order of their numbers.
+    /// Sets the names of the classes, in the order of their numbers.
     pub fn class_names(&mut self, names: Vec<String>) -> &mut Self {
         self.class_names = names;
         self
     }
 
-    /// The columns that the features were made of.
+    /// Sets the columns from which the features were computed.
     pub fn feature_columns(&mut self, columns: Vec<FeatureColumn>) -> &mut Self {
         self.features = columns;
         self
     }
 
-    /// The symbols of the alphabet, for windows.
+    /// Sets the symbols of the alphabet, for windows.
     pub fn symbols(&mut self, symbols: &str) -> &mut Self {
         self.symbols = Some(symbols.to_owned());
         self
     }
 
-    /// The words of the vocabulary and their vectors, for tokens.
+    /// Writes the words of the vocabulary and their vectors, for tokens.
     pub fn words<'a>(
         &mut self,
         words: impl Iterator<Item = &'a str> + Clone,
@@ -186,7 +189,7 @@ impl FederationWriter {
         write().map_err(|source| SaveError::Io { path: path.clone(), source })
     }
 
-    /// Adds a device; the federation is unchanged when it is refused.
+    /// Adds a device. An invalid device leaves the federation unchanged.
     pub fn push<'a>(
         &mut self,
         id: &str,
@@ -216,7 +219,7 @@ impl FederationWriter {
         self.examples.write(bytes).map_err(|source| self.partial.error(EXAMPLES, source))
     }
 
-    /// Completes the folder and gives it its name.
+    /// Completes the folder and renames it to the target.
     pub fn finish(mut self) -> Result<Manifest, SaveError> {
         if self.table.examples.is_empty() {
             return Err(SaveError::NoDevices);
@@ -236,7 +239,7 @@ impl FederationWriter {
             hash: self.hash.finish(self.heading.kind, self.heading.target),
             name: self.heading.name,
             classes: self.heading.target.classes(),
-            targets: TargetFormat::of(self.heading.target),
+            targets: TargetFormat::for_targets(self.heading.target),
             class_names: self.class_names,
             devices: self.table.examples.len() as u64,
             examples: self.table.examples.iter().sum(),
@@ -255,7 +258,7 @@ impl FederationWriter {
     }
 }
 
-/// Writes a federation to a folder: the devices it has, in their order.
+/// Writes a federation with all its devices to a folder.
 pub fn save(federation: &Federation, target: impl AsRef<Path>) -> Result<Manifest, SaveError> {
     let heading =
         Heading { name: federation.name().to_owned(), kind: federation.kind(), target: federation.targets() };
@@ -308,7 +311,7 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The hidden folder of a federation under way, removed unless it gets its name.
+/// The hidden folder of an incomplete federation, which is removed unless it is renamed.
 #[derive(Debug)]
 struct Partial {
     path: PathBuf,
@@ -353,12 +356,13 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // After the rename there is nothing here; before it, what was begun is of no use to anybody.
+        // After the rename the folder no longer exists; before it, an incomplete federation is
+        // useless.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// The folder in which a path lies.
+/// Returns the folder that contains a path.
 fn parent_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
@@ -366,7 +370,7 @@ fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// Makes the entries of a folder last; only Unix can, and needs to.
+/// Syncs the entries of a folder; only Unix can and needs to.
 fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }

@@ -6,23 +6,24 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use deltafl_data::import::{
-    Features, ImportError, Imported, Target, emnist, idx, leaf, npz, parquet, sent140, shakespeare, table,
+    Features, ImportError, ImportTarget, Imported, emnist, idx, leaf, npz, parquet, sent140, shakespeare,
+    table,
 };
 use tempfile::TempDir;
 
 type Outcome = Result<Imported, ImportError>;
 
 /// Imports a file that holds these bytes, and gives the error with the folder's name taken out.
-fn refused(bytes: &[u8], import: impl Fn(&Path, &Target) -> Outcome) -> String {
+fn refused(bytes: &[u8], import: impl Fn(&Path, &ImportTarget) -> Outcome) -> String {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("f");
     fs::write(&path, bytes).unwrap();
     refused_in(&dir, |target| import(&path, target))
 }
 
-fn refused_in(dir: &TempDir, import: impl Fn(&Target) -> Outcome) -> String {
+fn refused_in(dir: &TempDir, import: impl Fn(&ImportTarget) -> Outcome) -> String {
     let before = fs::read_dir(dir.path()).unwrap().count();
-    let error = import(&Target::new(dir.path().join("out"))).unwrap_err();
+    let error = import(&ImportTarget::new(dir.path().join("out"))).unwrap_err();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), before, "something half-made is left: {error}");
     error.to_string().replace(&format!("{}/", dir.path().display()), "")
 }
@@ -89,7 +90,7 @@ fn broken_leaf_shards() {
         ),
         (
             r#"{"users": ["a"], "num_samples": [1000000000], "user_data": {"a": {"x": [[1]], "y": [0]}}}"#,
-            "f: device \"a\" has 1 examples, `num_samples` says 1000000000",
+            "f: device \"a\" has 1 examples, but `num_samples` lists 1000000000",
         ),
         (
             r#"{"user_data": {"a": {"x": [[1]], "y": [0]}}} and more"#,
@@ -117,14 +118,14 @@ fn truncated_gzip_and_endless_nesting() {
 }
 
 fn table_error(text: impl AsRef<[u8]>) -> String {
-    let columns = table::Columns {
+    let columns = table::TableColumns {
         device: Some("user".into()),
         label: "y".into(),
         features: Vec::new(),
-        ..table::Columns::default()
+        ..table::TableColumns::default()
     };
     refused(text.as_ref(), |path, target| {
-        let target = Target { classes: Some(3), ..target.clone() };
+        let target = ImportTarget { classes: Some(3), ..target.clone() };
         table::import(path, table::Dialect::Csv, &columns, Features::Auto, &target)
     })
 }
@@ -172,7 +173,7 @@ fn idx_error(images: &[u8], labels: &[u8], devices: &str) -> String {
         fs::write(dir.path().join(name), bytes).unwrap();
         dir.path().join(name)
     };
-    let files = idx::Files {
+    let files = idx::IdxFiles {
         images: put("images", images),
         labels: put("labels", labels),
         devices: Some(put("devices", devices.as_bytes())),
@@ -237,7 +238,7 @@ fn npz_error(x: &[u8], y: &[u8]) -> String {
 }
 
 fn npz_file_error(bytes: &[u8], x: &str) -> String {
-    let arrays = npz::Arrays { x: x.into(), y: "y".into(), device: None };
+    let arrays = npz::NpzArrays { x: x.into(), y: "y".into(), device: None };
     refused(bytes, |path, target| npz::import(path, &arrays, Features::Auto, target))
 }
 
@@ -280,8 +281,12 @@ fn broken_npz_files() {
 
 #[test]
 fn broken_parquet_files() {
-    let columns =
-        table::Columns { device: None, label: "y".into(), features: Vec::new(), ..table::Columns::default() };
+    let columns = table::TableColumns {
+        device: None,
+        label: "y".into(),
+        features: Vec::new(),
+        ..table::TableColumns::default()
+    };
     for bytes in [
         &b""[..],
         b"PAR1",
@@ -300,7 +305,7 @@ fn tweet_error(tweets: &[u8], vectors: &[u8]) -> String {
     let (file, words) = (dir.path().join("f"), dir.path().join("v"));
     fs::write(&file, tweets).unwrap();
     fs::write(&words, vectors).unwrap();
-    let options = sent140::Options {
+    let options = sent140::TweetOptions {
         vectors: words,
         features: sent140::TweetFeatures::Tokens,
         lowercase: true,

@@ -216,11 +216,11 @@ fn a_damaged_manifest_says_where() {
     };
     assert_eq!(
         with("format = 2", "format = 7"),
-        "DIR/federation.toml: format 7 is not known to this version; it reads format 2: import the data again"
+        "DIR/federation.toml: unknown format 7: this version reads format 2; import the data again"
     );
     assert_eq!(
         with("format = 2", "format = 1\npoints = 3"),
-        "DIR/federation.toml: format 1 is not known to this version; it reads format 2: import the data again",
+        "DIR/federation.toml: unknown format 1: this version reads format 2; import the data again",
         "an earlier version has other keys"
     );
     assert_eq!(
@@ -231,7 +231,10 @@ fn a_damaged_manifest_says_where() {
         with("dim = 3", "dim = 1000000000"),
         "DIR/examples.arrow: column 0 should be \"input\": FixedSizeList(1000000000 x non-null UInt8)"
     );
-    assert_eq!(with("devices = 3", "devices = 4"), "DIR/devices.arrow: holds 3 devices, the manifest says 4");
+    assert_eq!(
+        with("devices = 3", "devices = 4"),
+        "DIR/devices.arrow: contains 3 devices, but the manifest lists 4"
+    );
     assert!(with("classes = 10", "classes = -1").contains("TOML parse error at line 3"));
     assert!(matches!(deltafl_data::open(damage.dir.path()), Err(OpenError::Io { .. })));
 }

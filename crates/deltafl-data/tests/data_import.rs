@@ -10,7 +10,7 @@ use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray, S
 use arrow_schema::{DataType, Field};
 use deltafl::data::{BatchBuffer, Federation, FederationIndex, InputKind};
 use deltafl_data::import::{
-    Features, Imported, Target, emnist, idx, leaf, npz, parquet, sent140, shakespeare, table,
+    Features, ImportTarget, Imported, emnist, idx, leaf, npz, parquet, sent140, shakespeare, table,
 };
 use tempfile::TempDir;
 
@@ -29,8 +29,8 @@ impl Workdir {
         path
     }
 
-    fn target(&self) -> Target {
-        Target::new(self.0.path().join("out"))
+    fn target(&self) -> ImportTarget {
+        ImportTarget::new(self.0.path().join("out"))
     }
 }
 
@@ -100,11 +100,11 @@ fn leaf_texts_become_symbols() {
 fn csv_rows_are_grouped_by_device() {
     let workdir = Workdir::new();
     let csv = "y,x1,user,x2,note\n1,0.5,\"b, c\",2,-\n0,1.5,a,3,-\n2.0,2.5,\"b, c\",4,-\n";
-    let columns = table::Columns {
+    let columns = table::TableColumns {
         device: Some("user".into()),
         label: "y".into(),
         features: vec!["x*".into()],
-        ..table::Columns::default()
+        ..table::TableColumns::default()
     };
     let file = workdir.file("t.csv", csv);
     let imported =
@@ -116,11 +116,11 @@ fn csv_rows_are_grouped_by_device() {
 fn tsv_takes_all_other_columns_and_grey_levels() {
     let workdir = Workdir::new();
     let file = workdir.file("t.tsv", gzip(b"label\tp0\tp1\n3\t0\t255\n1\t51\t102\n"));
-    let columns = table::Columns {
+    let columns = table::TableColumns {
         device: None,
         label: "label".into(),
         features: Vec::new(),
-        ..table::Columns::default()
+        ..table::TableColumns::default()
     };
     let target = workdir.target();
     let imported =
@@ -139,7 +139,7 @@ fn idx_file(dims: &[u32], bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn idx_images_go_to_their_writers() {
     let workdir = Workdir::new();
-    let files = idx::Files {
+    let files = idx::IdxFiles {
         images: workdir.file("i.gz", gzip(&idx_file(&[4, 1, 2], &[0, 51, 102, 153, 204, 255, 1, 1]))),
         labels: workdir.file("l", idx_file(&[4], &[5, 6, 7, 8])),
         devices: Some(workdir.file("d.tsv", "writer\tfirst\tcount\tnote\nlate\t2\t1\tx\nearly\t0\t2\ty\n")),
@@ -180,7 +180,7 @@ fn npz_arrays_are_examples_labels_and_devices() {
         ("y.npy", npy("<i8", "(2,)", &labels)),
         ("who.npy", npy("<U2", "(2,)", &names)),
     ]);
-    let arrays = npz::Arrays { x: "x".into(), y: "y".into(), device: Some("who".into()) };
+    let arrays = npz::NpzArrays { x: "x".into(), y: "y".into(), device: Some("who".into()) };
     let file = workdir.file("d.npz", file);
     let imported = npz::import(&file, &arrays, Features::Auto, &workdir.target()).unwrap();
     assert_eq!(devices(&imported), ["kä: [0.5, -1.0] [1]", "bc: [2.0, 4.0] [0]"]);
@@ -218,11 +218,11 @@ fn parquet_images_go_to_their_writers() {
     let workdir = Workdir::new();
     let file = workdir.file("p.parquet", "");
     parquet_file(&file);
-    let columns = table::Columns {
+    let columns = table::TableColumns {
         device: Some("writer_id".into()),
         label: "character".into(),
         features: vec!["image".into()],
-        ..table::Columns::default()
+        ..table::TableColumns::default()
     };
     let imported = parquet::import(&[file], &columns, Features::Auto, &workdir.target()).unwrap();
     assert_eq!(imported.manifest.input, InputKind::Bytes { dim: 2 });
@@ -279,15 +279,20 @@ fn nists_images_are_matched_shrunk_and_the_first_one_is_there_twice() {
             .collect();
         workdir.file(&format!("{part}.zip"), zipped(&members))
     };
-    let target = Target::new(workdir.0.path().join("from-zip"));
+    let target = ImportTarget::new(workdir.0.path().join("from-zip"));
     let zipped = emnist::import(&archive("by_write"), &archive("by_class"), &target).unwrap();
     assert_eq!(zipped.manifest.hash, federation.hash());
 }
 
 const VECTORS: &str = "good 1 0\nbad -1 0\n! 0 4\nunused 9 9\n";
 
-fn tweet_options(workdir: &Workdir, features: sent140::TweetFeatures) -> sent140::Options {
-    sent140::Options { vectors: workdir.file("v.txt", VECTORS), features, lowercase: true, columns: None }
+fn tweet_options(workdir: &Workdir, features: sent140::TweetFeatures) -> sent140::TweetOptions {
+    sent140::TweetOptions {
+        vectors: workdir.file("v.txt", VECTORS),
+        features,
+        lowercase: true,
+        columns: None,
+    }
 }
 
 /// Latin-1, as Sentiment140 is: 0xe9 is é.
@@ -332,7 +337,7 @@ fn tweets_come_from_tables_and_from_leaf_as_well() {
     options.columns =
         Some(sent140::TweetColumns { device: "to".into(), label: "label".into(), text: "text".into() });
     let tsv = workdir.file("t.tsv", "row\tlabel\tto\ttext\n7\t4\tzoe\tsay \"good\n");
-    let target = Target::new(workdir.0.path().join("second"));
+    let target = ImportTarget::new(workdir.0.path().join("second"));
     let imported = sent140::import(&[tsv], &options, &target).unwrap();
     assert_eq!(devices(&imported), ["zoe: [0.5, 0.0] [1]"]);
 }
@@ -360,11 +365,11 @@ fn shakespeares_roles_become_windows() {
 fn an_import_can_split_and_drop_devices() {
     let workdir = Workdir::new();
     let csv = "user,y,x\na,0,0.1\na,1,0.2\nb,0,0.3\nc,1,0.4\nc,1,0.5\n";
-    let columns = table::Columns {
+    let columns = table::TableColumns {
         device: Some("user".into()),
         label: "y".into(),
         features: Vec::new(),
-        ..table::Columns::default()
+        ..table::TableColumns::default()
     };
     let mut target = workdir.target();
     (target.split.train, target.split.min_examples) = (0.5, 1);

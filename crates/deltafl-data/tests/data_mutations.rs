@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
 use deltafl::stream::{Purpose, Stream};
 use deltafl_data::import::{
-    Features, ImportError, Imported, Target, idx, leaf, npz, parquet, sent140, shakespeare, table,
+    Features, ImportError, ImportTarget, Imported, idx, leaf, npz, parquet, sent140, shakespeare, table,
 };
 use tempfile::TempDir;
 
@@ -45,7 +45,7 @@ fn mutant(good: &[u8], stream: &mut Stream) -> Vec<u8> {
     bytes
 }
 
-fn survives(good: &[u8], import: impl Fn(&Path, &Target) -> Result<Imported, ImportError>) {
+fn survives(good: &[u8], import: impl Fn(&Path, &ImportTarget) -> Result<Imported, ImportError>) {
     let mut accepted = 0;
     for round in 0..=MUTANTS {
         let mut stream = Stream::new(1, Purpose::Synthesis, round, 0);
@@ -53,7 +53,7 @@ fn survives(good: &[u8], import: impl Fn(&Path, &Target) -> Result<Imported, Imp
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("f");
         fs::write(&path, bytes).unwrap();
-        match import(&path, &Target::new(dir.path().join("out"))) {
+        match import(&path, &ImportTarget::new(dir.path().join("out"))) {
             Ok(imported) => {
                 accepted += 1;
                 imported.open().unwrap().verify().unwrap();
@@ -81,11 +81,11 @@ fn leaf_survives() {
 
 #[test]
 fn tables_survive() {
-    let columns = table::Columns {
+    let columns = table::TableColumns {
         device: Some("d".into()),
         label: "y".into(),
         features: Vec::new(),
-        ..table::Columns::default()
+        ..table::TableColumns::default()
     };
     let good = b"d,y,x1,x2\na,0,0.5,1\n\"b, c\",1,2,3\na,2,1e-3,-4\n";
     survives(good, |path, target| table::import(path, table::Dialect::Csv, &columns, Features::Auto, target));
@@ -95,7 +95,7 @@ fn tables_survive() {
 fn idx_survives() {
     let good = [0, 0, 8, 1, 0, 0, 0, 5, 1, 2, 3, 4, 5];
     survives(&good, |path, target| {
-        let files = idx::Files { images: path.to_owned(), labels: path.to_owned(), devices: None };
+        let files = idx::IdxFiles { images: path.to_owned(), labels: path.to_owned(), devices: None };
         idx::import(&files, target)
     });
 }
@@ -116,7 +116,7 @@ fn npz_survives() {
         writer.start_file(name, options).unwrap();
         writer.write_all(&bytes).unwrap();
     }
-    let arrays = npz::Arrays { x: "x".into(), y: "y".into(), device: None };
+    let arrays = npz::NpzArrays { x: "x".into(), y: "y".into(), device: None };
     survives(&writer.finish().unwrap().into_inner(), |path, target| {
         npz::import(path, &arrays, Features::Auto, target)
     });
@@ -133,11 +133,11 @@ fn parquet_survives() {
     let mut writer = ::parquet::arrow::ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
     writer.write(&batch).unwrap();
     let good = writer.into_inner().unwrap();
-    let columns = table::Columns {
+    let columns = table::TableColumns {
         device: Some("d".into()),
         label: "y".into(),
         features: Vec::new(),
-        ..table::Columns::default()
+        ..table::TableColumns::default()
     };
     survives(&good, |path, target| parquet::import(&[path.to_owned()], &columns, Features::Auto, target));
 }
@@ -149,7 +149,7 @@ fn tweets_survive() {
     survives(good, |path, target| {
         let vectors = tempfile::NamedTempFile::new().unwrap();
         fs::write(vectors.path(), "good 1 0\nbad -1 0\n").unwrap();
-        let options = sent140::Options {
+        let options = sent140::TweetOptions {
             vectors: vectors.path().to_owned(),
             features: sent140::TweetFeatures::MeanVector,
             lowercase: true,

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use deltafl::data::{Federation, FederationIndex, InputKind};
-use deltafl_data::import::{Features, Target, idx, leaf, sent140, shakespeare};
+use deltafl_data::import::{Features, ImportTarget, idx, leaf, sent140, shakespeare};
 use tempfile::TempDir;
 
 /// The data folder; without it the test says so and passes.
@@ -21,8 +21,8 @@ fn shared() -> Option<PathBuf> {
     Some(folder)
 }
 
-fn target(dir: &TempDir, min_examples: u64) -> Target {
-    let mut target = Target::new(dir.path().join("federation"));
+fn target(dir: &TempDir, min_examples: u64) -> ImportTarget {
+    let mut target = ImportTarget::new(dir.path().join("federation"));
     target.split.min_examples = min_examples;
     target
 }
@@ -45,8 +45,8 @@ fn shakespeare_gives_the_papers_devices() {
     federation.verify().unwrap();
 }
 
-fn femnist(shared: &std::path::Path) -> idx::Files {
-    idx::Files {
+fn femnist(shared: &std::path::Path) -> idx::IdxFiles {
+    idx::IdxFiles {
         images: shared.join("femnist/femnist-images-idx3-ubyte.gz"),
         labels: shared.join("femnist/femnist-labels-idx1-ubyte.gz"),
         devices: Some(shared.join("femnist/femnist-writers.tsv")),
@@ -90,8 +90,8 @@ fn tweets(
     shared: &std::path::Path,
     features: sent140::TweetFeatures,
     by_addressee: bool,
-) -> sent140::Options {
-    sent140::Options {
+) -> sent140::TweetOptions {
+    sent140::TweetOptions {
         vectors: shared.join("glove/glove.6B.50d.subset.txt.gz"),
         features,
         lowercase: true,

@@ -8,7 +8,7 @@ use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use deltafl::data::{BatchBuffer, FeatureColumn, Federation, FederationIndex, InputKind, Split, TargetKind};
 use deltafl::kernel::Isa;
 use deltafl::model::ModelSpec;
-use deltafl_data::import::{Features, Imported, Target, leaf, npz, parquet, table};
+use deltafl_data::import::{Features, ImportTarget, Imported, leaf, npz, parquet, table};
 use tempfile::TempDir;
 
 /// A folder to work in.
@@ -26,21 +26,21 @@ impl Folder {
         path
     }
 
-    fn target(&self) -> Target {
-        Target::new(self.0.path().join("out"))
+    fn target(&self) -> ImportTarget {
+        ImportTarget::new(self.0.path().join("out"))
     }
 }
 
-fn columns(device: &str, label: &str) -> table::Columns {
-    table::Columns { device: Some(device.into()), label: label.into(), ..table::Columns::default() }
+fn columns(device: &str, label: &str) -> table::TableColumns {
+    table::TableColumns { device: Some(device.into()), label: label.into(), ..table::TableColumns::default() }
 }
 
-fn csv(folder: &Folder, text: impl AsRef<[u8]>, columns: &table::Columns) -> Imported {
+fn csv(folder: &Folder, text: impl AsRef<[u8]>, columns: &table::TableColumns) -> Imported {
     let file = folder.file("t.csv", text);
     table::import(&file, table::Dialect::Csv, columns, Features::Dense, &folder.target()).unwrap()
 }
 
-fn csv_error(text: impl AsRef<[u8]>, columns: &table::Columns) -> String {
+fn csv_error(text: impl AsRef<[u8]>, columns: &table::TableColumns) -> String {
     let folder = Folder::new();
     let file = folder.file("t.csv", text);
     let refused = table::import(&file, table::Dialect::Csv, columns, Features::Dense, &folder.target());
@@ -152,7 +152,7 @@ fn the_index_of_a_data_frame_is_no_feature_and_is_said() {
 
 #[test]
 fn a_column_can_say_who_trains_and_who_tests() {
-    let columns = table::Columns { split: Some("part".into()), ..columns("clinic", "y") };
+    let columns = table::TableColumns { split: Some("part".into()), ..columns("clinic", "y") };
     let text = "clinic,part,age,y\na,train,1,0\na,TEST,2,1\nb,train,3,0\nc,val,4,1\n";
     let federation = opened(&csv(&Folder::new(), text, &columns));
     let ids = |split| federation.split(split).iter().map(|&k| federation.id(k)).collect::<Vec<_>>();
@@ -168,7 +168,7 @@ fn a_column_can_say_who_trains_and_who_tests() {
 fn numbers_to_predict_stay_numbers() {
     let folder = Folder::new();
     let file = folder.file("t.csv", "city,rooms,price\na,3,250.5\na,2,180\nb,5,-1e3\n");
-    let target = Target { regression: true, ..folder.target() };
+    let target = ImportTarget { regression: true, ..folder.target() };
     let imported =
         table::import(&file, table::Dialect::Csv, &columns("city", "price"), Features::Auto, &target);
     let federation = opened(&imported.unwrap());
@@ -184,7 +184,7 @@ fn numbers_to_predict_stay_numbers() {
 #[test]
 fn more_than_65536_classes_survive_the_folder() {
     let rows: String = (0..66_000).map(|i| format!("{i},0.5\n")).collect();
-    let columns = table::Columns { label: "y".into(), ..table::Columns::default() };
+    let columns = table::TableColumns { label: "y".into(), ..table::TableColumns::default() };
     let federation = opened(&csv(&Folder::new(), format!("y,x\n{rows}"), &columns));
     assert_eq!(
         (federation.classes(), federation.examples(FederationIndex(0)).label(65_999)),
@@ -218,13 +218,13 @@ fn parquet_has_words_too_and_names_the_row_of_a_missing_value() {
     };
     let sexes = vec![Some("F"), Some("M"), Some("M")];
     write_parquet(&file, table(sexes.clone(), vec![Some(61.0), Some(48.0), Some(35.0)]));
-    let import = |target: &Target| {
+    let import = |target: &ImportTarget| {
         parquet::import(std::slice::from_ref(&file), &columns("clinic", "outcome"), Features::Dense, target)
     };
     check_patients(&opened(&import(&folder.target()).unwrap()));
 
-    let refused = |target: &Target| import(target).unwrap_err().to_string();
-    let target = Target::new(folder.0.path().join("second"));
+    let refused = |target: &ImportTarget| import(target).unwrap_err().to_string();
+    let target = ImportTarget::new(folder.0.path().join("second"));
     write_parquet(&file, table(sexes, vec![Some(61.0), None, Some(35.0)]));
     assert!(
         refused(&target).contains("row 1: the value of column \"age\" is missing"),
@@ -265,7 +265,7 @@ fn an_array_in_fortran_order_is_the_same_array() {
     let read = |order: &str, x| {
         let folder = Folder::new();
         let file = folder.file("a.npz", npz_file(order, x));
-        let arrays = npz::Arrays { x: "x".into(), y: "y".into(), device: None };
+        let arrays = npz::NpzArrays { x: "x".into(), y: "y".into(), device: None };
         inputs(
             &opened(&npz::import(&file, &arrays, Features::Dense, &folder.target()).unwrap()),
             FederationIndex(0),
@@ -290,7 +290,7 @@ fn leafs_train_and_test_folders_are_kept_apart_on_request_and_it_is_said_when_no
     let options = &together.manifest.source.as_ref().unwrap().options;
     assert_eq!(options["train and test parts"], "put together, device by device");
 
-    let target = Target { keep_split: true, ..Target::new(folder.0.path().join("kept")) };
+    let target = ImportTarget { keep_split: true, ..ImportTarget::new(folder.0.path().join("kept")) };
     let federation = opened(&leaf::import(&paths, Features::Dense, &target).unwrap());
     let in_split =
         |split| federation.split(split).iter().map(|&k| inputs(&federation, k)).collect::<Vec<_>>();

@@ -42,7 +42,7 @@ fn a_model_keeps_its_address_and_its_serialised_form() {
              batch = 10\nlearning_rate = 0.1\n[[algorithm]]\nkind = 'delta-fl'\ntheta = [0.5, 1]\n"
         );
         let experiment = Experiment::parse(&text).unwrap();
-        let spec = experiment.model.spec();
+        let spec = experiment.model().spec();
         assert_eq!(experiment.address(), address, "{model}");
         assert_eq!(serde_json::to_string(spec).unwrap(), json, "{model}");
         let read: ModelSpec = serde_json::from_str(json).unwrap();

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use deltafl_data::experiment::Experiment;
-use deltafl_data::experiment::keys::{Absent, Key, Kind, keys};
+use deltafl_data::experiment::keys::{DefaultValue, Key, KeyKind, keys};
 
 /// An experiment that a value can be put into, for each kind that has the key.
 const BASE: &str = "name = 'x'\nrounds = 4\ncohort = 3\n[data]\nsource = 'd'\n[model]\nkind = 'linear'\n\
@@ -60,7 +60,7 @@ fn with(key: &Key, value: &str) -> Result<Experiment, String> {
 /// A section of an algorithm with the options that it requires.
 fn with_required(kind: &str) -> toml::Value {
     let required = keys().into_iter().filter(|key| {
-        key.table() == "algorithm[]" && key.only == [kind] && !matches!(key.absent, Absent::Value(_))
+        key.table() == "algorithm[]" && key.only == [kind] && !matches!(key.default, DefaultValue::Value(_))
     });
     let options = required.map(|key| format!(", {} = {}", key.name(), key.example));
     parsed(&format!("{{ kind = '{kind}'{} }}", options.collect::<String>()))
@@ -78,24 +78,24 @@ fn every_example_is_accepted() {
 }
 
 /// Values that lie outside what a kind says.
-fn outside(kind: &Kind) -> Vec<String> {
+fn outside(kind: &KeyKind) -> Vec<String> {
     match kind {
-        Kind::Text => vec!["3".to_owned()],
-        Kind::PathOrTable | Kind::Truth => vec!["3".to_owned(), "[]".to_owned()],
-        Kind::Whole(0) => vec!["-1".to_owned(), "0.5".to_owned()],
-        Kind::Whole(least) => vec![(least - 1).to_string(), "0.5".to_owned()],
-        Kind::Real(interval) => {
+        KeyKind::Text => vec!["3".to_owned()],
+        KeyKind::PathOrTable | KeyKind::Truth => vec!["3".to_owned(), "[]".to_owned()],
+        KeyKind::Whole(0) => vec!["-1".to_owned(), "0.5".to_owned()],
+        KeyKind::Whole(least) => vec![(least - 1).to_string(), "0.5".to_owned()],
+        KeyKind::Real(interval) => {
             let below = if interval.open { interval.least } else { interval.least - 0.5 };
             let above = interval.most.is_finite().then_some(interval.most + 0.5);
             let numbers = [Some(below), above, Some(f64::NAN)];
             numbers.into_iter().flatten().map(|number| toml::Value::from(number).to_string()).collect()
         }
-        Kind::Word(_) => vec!["\"nonsense\"".to_owned(), "3".to_owned()],
-        Kind::OneOrMore(kind) => {
+        KeyKind::Word(_) => vec!["\"nonsense\"".to_owned(), "3".to_owned()],
+        KeyKind::OneOrMore(kind) => {
             outside(kind).into_iter().flat_map(|v| [format!("[{v}]"), v]).chain(["[]".to_owned()]).collect()
         }
-        Kind::Texts => vec!["3".to_owned(), "[3]".to_owned()],
-        Kind::List(kind, count) => {
+        KeyKind::Texts => vec!["3".to_owned(), "[3]".to_owned()],
+        KeyKind::List(kind, count) => {
             let inside = vec!["1".to_owned(); count + 1].join(",");
             outside(kind).into_iter().map(|v| format!("[{v},{v}]")).chain([format!("[{inside}]")]).collect()
         }
@@ -114,7 +114,7 @@ fn what_lies_outside_the_range_is_refused() {
 #[test]
 fn every_word_is_accepted() {
     for key in keys() {
-        let Kind::Word(words) = &key.kind else { continue };
+        let KeyKind::Word(words) = &key.kind else { continue };
         for word in words {
             with(&key, &format!("{word:?}")).unwrap_or_else(|e| panic!("{} = {word}: {e}", key.path));
         }
@@ -124,7 +124,7 @@ fn every_word_is_accepted() {
 #[test]
 fn the_defaults_are_those_of_the_types() {
     for key in keys() {
-        let Absent::Value(default) = &key.absent else { continue };
+        let DefaultValue::Value(default) = &key.default else { continue };
         let given = with(&key, default).unwrap_or_else(|e| panic!("{} = {default}: {e}", key.path));
         // The same without the key: set to something else, it would be another experiment.
         let mut absent = key.clone();
@@ -132,7 +132,7 @@ fn the_defaults_are_those_of_the_types() {
         let base = if key.table().is_empty() { with(&absent, "'x'").unwrap() } else { without(&key) };
         // The address of a model depends on whether an option is given, so its values are compared.
         if key.table() == "model" {
-            assert_eq!(given.model, base.model, "{} = {default}", key.path);
+            assert_eq!(given.model(), base.model(), "{} = {default}", key.path);
         } else {
             assert_eq!(given.address(), base.address(), "{} = {default}", key.path);
         }
@@ -167,8 +167,8 @@ fn no_key_of_the_types_is_missing() {
     for (table, only) in tables {
         let unknown = Key {
             path: join(&table, "nonsense"),
-            kind: Kind::Text,
-            absent: Absent::Required,
+            kind: KeyKind::Text,
+            default: DefaultValue::Required,
             symbol: String::new(),
             about: String::new(),
             example: String::new(),

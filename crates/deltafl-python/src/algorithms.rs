@@ -2,7 +2,7 @@
 
 use deltafl::algorithm::{ALGORITHMS, Algorithm};
 use deltafl::model::{MODELS, ModelDefinition};
-use deltafl::options::{DefaultValue, OptionKind, OptionSpec};
+use deltafl::options::{OptionDefault, OptionKind, OptionSpec};
 use pyo3::prelude::*;
 use serde_json::json;
 
@@ -42,9 +42,9 @@ fn option(option: &OptionSpec) -> serde_json::Value {
         OptionKind::WholePair(_) => ("whole-pair", None),
     };
     let (default, unset) = match option.default {
-        DefaultValue::Required => (None, None),
-        DefaultValue::Value(value) => (Some(value), None),
-        DefaultValue::Unset(meaning) => (None, Some(meaning)),
+        OptionDefault::Required => (None, None),
+        OptionDefault::Value(value) => (Some(value), None),
+        OptionDefault::Unset(meaning) => (None, Some(meaning)),
     };
     json!({
         "name": option.name,

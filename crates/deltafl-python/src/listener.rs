@@ -116,8 +116,8 @@ impl Listener for PyListener {
 
     fn begin(&self, experiment: &Experiment, seed: u64, done: u64) {
         self.lap.lock().unwrap_or_else(PoisonError::into_inner).round = done;
-        let seeds: Vec<u64> = experiment.seeds.iter().copied().collect();
-        let rounds = experiment.rounds.get();
+        let seeds: Vec<u64> = experiment.seeds().to_vec();
+        let rounds = experiment.rounds();
         self.tell(|progress| progress.call_method1("begin", (seed, seeds, done, rounds)).map(drop));
     }
 

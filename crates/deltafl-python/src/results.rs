@@ -75,7 +75,7 @@ pub(crate) fn rounds(py: Python<'_>, folder: PathBuf) -> PyResult<Table> {
 /// Returns the results of the last evaluation of each seed, as JSON and as a table.
 #[pyfunction]
 pub(crate) fn summary(py: Python<'_>, folder: PathBuf) -> PyResult<(String, Table)> {
-    let summary = py.detach(|| Summary::of(&folder)).map_err(|e| folder_exception(py, e))?;
+    let summary = py.detach(|| Summary::read(&folder)).map_err(|e| folder_exception(py, e))?;
     let json = serde_json::to_string(&summary).map_err(|e| raised(py, "Error", &e.to_string()))?;
     let tracks = &summary.tracks;
     let text = |of: fn(&run_folder::TrackSummary) -> &str| -> ArrayRef {
@@ -125,7 +125,7 @@ pub(crate) fn summary(py: Python<'_>, folder: PathBuf) -> PyResult<(String, Tabl
 /// Returns the table printed by the command.
 #[pyfunction]
 pub(crate) fn text(py: Python<'_>, folder: PathBuf) -> PyResult<String> {
-    let summary = py.detach(|| Summary::of(&folder)).map_err(|e| folder_exception(py, e))?;
+    let summary = py.detach(|| Summary::read(&folder)).map_err(|e| folder_exception(py, e))?;
     Ok(text_table::render(&summary))
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn experiment_of_file(
     overrides: Vec<String>,
 ) -> PyResult<(String, String)> {
     let experiment = experiment_file::read(&path, &overrides).map_err(|e| exception(py, &e))?;
-    Ok((experiment.name.clone(), experiment.to_toml()))
+    Ok((experiment.name().to_owned(), experiment.to_toml()))
 }
 
 /// Reads an experiment as JSON with overrides. Returns TOML that contains every default.
@@ -40,7 +40,7 @@ pub(crate) fn experiment_of_json(
     let text = toml::to_string(&json).map_err(|e| invalid(py, e))?;
     let experiment =
         experiment_file::parse(Path::new("(dict)"), &text, &overrides).map_err(|e| exception(py, &e))?;
-    Ok((experiment.name.clone(), experiment.to_toml()))
+    Ok((experiment.name().to_owned(), experiment.to_toml()))
 }
 
 /// Returns the experiment of a run as JSON.

@@ -105,7 +105,7 @@ impl<'a> Backend<'a> {
         // GPUs support neither corrections nor clipping. Such an experiment uses the CPU unless a
         // GPU is required.
         let corrected = experiment.plan().tracks().iter().any(|track| track.correction.is_some());
-        let unfit = corrected || experiment.clip.is_some();
+        let unfit = corrected || experiment.clip().is_some();
         let Some(ordinal) = request.gpu.filter(|_| request.required || !unfit) else {
             return Self::cpu(federation, trainer, threads);
         };
@@ -164,7 +164,7 @@ impl<'a> Backend<'a> {
 
 /// Returns the backend recorded in a run folder, or `None` if it contains no run.
 fn begun_on(folder: &Path) -> Option<ComputedOn> {
-    Some(run_folder::read_experiment(folder).ok()?.resolved?.compute)
+    Some(run_folder::read_experiment(folder).ok()?.resolved()?.compute.clone())
 }
 
 fn opened<'a>(
@@ -174,9 +174,9 @@ fn opened<'a>(
     ordinal: usize,
 ) -> Result<Gpu<'a>, GpuError> {
     let device = Device::open(ordinal, kernel_cache())?;
-    let mut gpu = Gpu::new(&device, federation, experiment.model.spec(), params, Use::default())?;
+    let mut gpu = Gpu::new(&device, federation, experiment.model().spec(), params, Use::default())?;
     // Missing kernels are detected before the run folder is created.
-    gpu.prepare(experiment.local.batch.get())?;
+    gpu.prepare(experiment.local().batch)?;
     Ok(gpu)
 }
 

@@ -60,7 +60,7 @@ struct Run {
     folder: Option<RunFolder>,
 }
 
-fn prepare(world: &World, mut experiment: Experiment, options: &RunOptions<'_>) -> Result<Run, RunError> {
+fn prepare(world: &World, experiment: Experiment, options: &RunOptions<'_>) -> Result<Run, RunError> {
     let kernel = world.common_isa(options.machine.kernel);
     let request = common_request(world, options);
     let federation = load(&experiment)?;
@@ -70,14 +70,14 @@ fn prepare(world: &World, mut experiment: Experiment, options: &RunOptions<'_>) 
     let trainer = Sgd::new(&*model);
     let threads = options.machine.threads;
     let compute = Backend::open(request, &experiment, &federation, &trainer, threads)?.recorded();
-    experiment.resolved = Some(Resolved {
+    let experiment = experiment.with_resolved(Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
         kernel,
         compute,
         params: model.num_params(),
-        population: Population::of(&federation),
-    });
+        population: Population::if_sampled(&federation),
+    }));
     let folder = world.is_root().then(|| open(&experiment, options)).transpose()?;
     Ok(Run { experiment, federation, model, request, folder })
 }
@@ -110,8 +110,8 @@ fn on_ranks(world: &World, run: Run, options: &RunOptions<'_>) -> Result<Ended, 
     }
     let compute = backend.into_compute();
     let mut exchange = world.exchange(compute, &federation).map_err(RunError::Setup)?;
-    if experiment.secagg == SecureAggregation::Real {
-        exchange = exchange.masked(experiment.availability.drop_out.get());
+    if experiment.secagg() == SecureAggregation::Real {
+        exchange = exchange.masked(experiment.availability().drop_out.get());
     }
     if world.is_root() {
         warn_before(&experiment, &federation, listener);

@@ -255,8 +255,8 @@ fn federation(experiment: &Experiment, path: &Path) -> Result<Federation, Evalua
         deltafl_data::open(path).map_err(|source| EvaluateError::Open { path: path.to_owned(), source })?;
     let all = DeviceSplit { train: 1.0, validation: 0.0, ..DeviceSplit::default() };
     let federation = opened.split_devices(&all)?;
-    let trained = experiment.data.load();
-    let needed = experiment.data.normalise != Normalise::None;
+    let trained = experiment.data().load();
+    let needed = experiment.data().normalise != Normalise::None;
     let unlike = |difference| Err(EvaluateError::Unlike { path: path.to_owned(), difference });
     match trained {
         Ok(trained) if trained.kind() != federation.kind() || trained.classes() != federation.classes() => {
@@ -304,7 +304,7 @@ pub fn describe_input(kind: InputKind) -> String {
 /// Returns the last state of each seed that has one.
 fn states(run: &Path, experiment: &Experiment) -> Result<Vec<State>, EvaluateError> {
     let mut states = Vec::new();
-    for &seed in &experiment.seeds {
+    for &seed in experiment.seeds() {
         states.extend(run_folder::read_checkpoint(run, seed)?);
     }
     if states.is_empty() {
@@ -341,9 +341,9 @@ fn summary(
         }
     };
     Summary {
-        name: experiment.name.clone(),
+        name: experiment.name().to_owned(),
         dataset: data.file_name().unwrap_or(data.as_os_str()).to_string_lossy().into_owned(),
-        model: experiment.model.spec().name().to_owned(),
+        model: experiment.model().spec().name().to_owned(),
         task: evaluations.first().map_or(Task::Classes, |evaluation| evaluation.task),
         reported: Split::Test,
         tracks: tracks.iter().enumerate().map(of_track).collect(),

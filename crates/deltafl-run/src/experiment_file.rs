@@ -371,7 +371,7 @@ theta = 0.5
             "local.decay.every=2",
         ])
         .unwrap();
-        assert_eq!(experiment.rounds.get(), 7);
+        assert_eq!(experiment.rounds(), 7);
         assert_eq!(experiment.labels().len(), 3);
         let expected = with(&[]).unwrap();
         let keys: Vec<String> = expected.differences(&experiment).into_iter().map(|d| d.key).collect();

@@ -29,12 +29,14 @@ pub fn warnings(summary: &Summary, experiment: &Experiment) -> Vec<String> {
 pub(crate) fn hint(idle: &IdleRounds, experiment: &Experiment, track: &TrackInfo) -> Option<String> {
     Some(match idle.cause_of_most()? {
         IdleCause::Refused => {
-            format!("local.learning_rate = {:?} is probably too large", experiment.local.learning_rate.get())
+            format!("local.learning_rate = {:?} is probably too large", experiment.local().learning_rate)
         }
         IdleCause::EmptyTail if track.eta_every > 1 => {
             format!("η is found every {} rounds (eta_every): find it more often", track.eta_every)
         }
         IdleCause::EmptyTail => "no loss of a cohort reached η".to_owned(),
-        IdleCause::NoSum => format!("availability.drop_out is {:?}", experiment.availability.drop_out.get()),
+        IdleCause::NoSum => {
+            format!("availability.drop_out is {:?}", experiment.availability().drop_out.get())
+        }
     })
 }

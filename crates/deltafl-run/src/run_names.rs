@@ -11,7 +11,7 @@ const KEYS: usize = 3;
 /// Returns a name per run: the name of its experiment. If several runs share it, the settings that
 /// differ are added. If that is not sufficient, the folder name or its path is used.
 pub fn distinct(runs: &[(&Path, &Experiment)]) -> Vec<String> {
-    let own: Vec<&str> = runs.iter().map(|(_, experiment)| experiment.name.as_str()).collect();
+    let own: Vec<&str> = runs.iter().map(|(_, experiment)| experiment.name()).collect();
     let mut names: Vec<String> = own.iter().map(|&name| name.to_owned()).collect();
     let shared: BTreeSet<&str> = own.iter().copied().filter(|name| count(&own, name) > 1).collect();
     for name in shared {

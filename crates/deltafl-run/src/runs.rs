@@ -116,20 +116,20 @@ fn listed(folder: &Path) -> ListedRun {
 
 fn fill_in(run: &mut ListedRun) -> Result<(), RunFolderError> {
     let experiment = run_folder::read_experiment(&run.path)?;
-    run.name.clone_from(&experiment.name);
-    run.data = experiment.data.name();
-    run.model = experiment.model.spec().name().to_owned();
-    run.rounds_planned = experiment.rounds.get();
-    run.seeds_planned = experiment.seeds.iter().len();
+    experiment.name().clone_into(&mut run.name);
+    run.data = experiment.data().name();
+    run.model = experiment.model().spec().name().to_owned();
+    run.rounds_planned = experiment.rounds();
+    run.seeds_planned = experiment.seeds().iter().len();
     let lines = run_folder::read_rounds(&run.path)?;
-    run.idle_rounds = IdleRounds::of(lines.iter().map(|line| &line.record));
+    run.idle_rounds = IdleRounds::count(lines.iter().map(|line| &line.record));
     // Counts trained rounds, even if no device was evaluated.
     let rounds_of = |seed: u64| {
         let of_seed = lines.iter().filter(|line| line.record.seed == seed);
         of_seed.map(|line| line.record.round + 1).max().unwrap_or(0)
     };
-    run.rounds = experiment.seeds.iter().map(|&seed| rounds_of(seed)).min().unwrap_or(0);
-    let summary = Summary::of(&run.path)?;
+    run.rounds = experiment.seeds().iter().map(|&seed| rounds_of(seed)).min().unwrap_or(0);
+    let summary = Summary::read(&run.path)?;
     let infos = tracks(&experiment);
     let metric = summary.task.primary();
     let headline = |track: usize| {

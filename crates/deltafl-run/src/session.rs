@@ -189,12 +189,12 @@ pub struct Stopped {
 impl Stopped {
     /// Creates the value for a seed that was interrupted.
     pub(crate) fn at(folder: &Path, experiment: &Experiment, state: &State) -> Self {
-        let seeds = experiment.seeds.as_slice();
+        let seeds = experiment.seeds();
         Self {
             folder: folder.to_owned(),
             seed: state.seed,
             rounds: state.round,
-            rounds_planned: experiment.rounds.get(),
+            rounds_planned: experiment.rounds(),
             seeds_finished: seeds.iter().copied().take_while(|&seed| seed != state.seed).collect(),
             seeds_planned: seeds.to_vec(),
         }
@@ -217,7 +217,7 @@ pub fn run(experiment: Experiment, options: &RunOptions<'_>) -> Result<Ended, Ru
 ///
 /// Fails if the data cannot be read or prepared.
 pub fn load(experiment: &Experiment) -> Result<Federation, RunError> {
-    Ok(experiment.data.load()?)
+    Ok(experiment.data().load()?)
 }
 
 /// Prepares a federation in memory according to the experiment: split, normalised, sampled.
@@ -226,7 +226,7 @@ pub fn load(experiment: &Experiment) -> Result<Federation, RunError> {
 ///
 /// Fails if the federation cannot be prepared according to the experiment.
 pub fn prepare(experiment: &Experiment, federation: Federation) -> Result<Federation, RunError> {
-    Ok(experiment.data.prepare(federation)?)
+    Ok(experiment.data().prepare(federation)?)
 }
 
 /// Builds the model of an experiment.
@@ -239,7 +239,7 @@ pub fn build_model(
     federation: &Federation,
     kernel: Isa,
 ) -> Result<Box<dyn Model>, RunError> {
-    Ok(experiment.model.spec().build(federation, kernel)?)
+    Ok(experiment.model().spec().build(federation, kernel)?)
 }
 
 /// Creates the exchange of an experiment in this process.
@@ -249,9 +249,9 @@ pub(crate) fn exchange<'a>(
     federation: &'a Federation,
 ) -> Result<Box<dyn Exchange + Send + 'a>, RunError> {
     let simulation = Simulation::with_compute(compute, federation).map_err(RunError::Setup)?;
-    Ok(match experiment.secagg {
+    Ok(match experiment.secagg() {
         SecureAggregation::Plain => Box::new(simulation),
-        SecureAggregation::Real => Box::new(simulation.masked(experiment.availability.drop_out.get())),
+        SecureAggregation::Real => Box::new(simulation.masked(experiment.availability().drop_out.get())),
     })
 }
 
@@ -290,20 +290,20 @@ pub fn run_trainer(
 }
 
 fn train(
-    mut experiment: Experiment,
+    experiment: Experiment,
     federation: &Federation,
     trainer: &dyn LocalTrainer,
     backend: Backend<'_>,
     options: &RunOptions<'_>,
 ) -> Result<Ended, RunError> {
-    experiment.resolved = Some(Resolved {
+    let experiment = experiment.with_resolved(Some(Resolved {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_hash: federation.hash().to_owned(),
         kernel: options.machine.kernel,
         compute: backend.recorded(),
         params: trainer.num_params(),
-        population: Population::of(federation),
-    });
+        population: Population::if_sampled(federation),
+    }));
     // An untrainable experiment is detected before the run folder is created.
     let exchanges = local::exchanges(&experiment, federation, backend, options.listener)?;
     let folder = open(&experiment, options)?;
@@ -320,7 +320,7 @@ pub(crate) fn write_classes(
     threads: Option<NonZeroUsize>,
 ) -> Result<(), RunError> {
     let mut states = Vec::new();
-    for &seed in &experiment.seeds {
+    for &seed in experiment.seeds() {
         states.extend(folder.state(seed, trainer.num_params())?);
     }
     let seeds: Vec<Vec<&Params>> =
@@ -388,8 +388,8 @@ pub(crate) fn open(experiment: &Experiment, options: &RunOptions<'_>) -> Result<
 /// Warns about settings that are easily misread.
 pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, listener: &dyn Listener) {
     thin_tail_warnings(experiment).iter().for_each(|warning| listener.warn(warning));
-    let (cohort, devices) = (experiment.cohort.get(), federation.split(Split::Train).len());
-    if cohort > devices && !experiment.with_replacement {
+    let (cohort, devices) = (experiment.cohort(), federation.split(Split::Train).len());
+    if cohort > devices && !experiment.with_replacement() {
         listener.warn(&format!(
             "the cohort of {cohort} is larger than the federation: every round draws all {devices} train devices"
         ));
@@ -399,7 +399,7 @@ pub(crate) fn warn_before(experiment: &Experiment, federation: &Federation, list
 /// Returns a warning for each track that keeps fewer than ten devices per round.
 pub fn thin_tail_warnings(experiment: &Experiment) -> Vec<String> {
     let warning = |label: TrackLabel| {
-        let devices = label.theta.get() * experiment.cohort.get() as f64;
+        let devices = label.theta.get() * experiment.cohort() as f64;
         format!("{label} keeps about {devices:.0} devices a round; below 10 a tail is noisy and hides little")
     };
     experiment.thin_tails().into_iter().map(warning).collect()

@@ -10,6 +10,8 @@ pub mod train;
 
 use std::path::PathBuf;
 
+use deltafl_data::experiment::InvalidName;
+
 use crate::error::{ErrorKind, Excerpt, Explain, FileError, FolderError};
 use crate::experiment_file::ExperimentFileError;
 use crate::session::RunError;
@@ -62,6 +64,14 @@ pub enum SweepError {
         first: Vec<String>,
         /// The values of the second.
         second: Vec<String>,
+    },
+    /// The values of a point cannot be part of its name.
+    #[error("the point {name:?}: {source}")]
+    Name {
+        /// The name.
+        name: String,
+        /// The reason.
+        source: InvalidName,
     },
     /// A file or folder cannot be used.
     #[error(transparent)]
@@ -177,6 +187,7 @@ impl Explain for SweepError {
             Self::EmptyAxis { .. }
             | Self::Twice { .. }
             | Self::Key { .. }
+            | Self::Name { .. }
             | Self::SamePoint { .. }
             | Self::NothingToMerge => return None,
         };

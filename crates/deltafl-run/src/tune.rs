@@ -7,7 +7,8 @@
 use std::path::PathBuf;
 
 use deltafl::task::{Metric, Task};
-use deltafl_data::experiment::{DecaySection, Experiment, OneOrMore, Positive};
+use deltafl::training::Decay;
+use deltafl_data::experiment::{Experiment, OneOrMore, Positive};
 use deltafl_data::run_folder::{RunFolderError, Summary, TrackSummary};
 use serde::Serialize;
 
@@ -179,8 +180,8 @@ impl Tuner {
     /// # Errors
     ///
     /// Fails if the experiment cannot be tuned, or if a value is out of range.
-    pub fn new(mut experiment: Experiment, options: TuneOptions) -> Result<Self, TuneError> {
-        experiment.resolved = None;
+    pub fn new(experiment: Experiment, options: TuneOptions) -> Result<Self, TuneError> {
+        let experiment = experiment.with_resolved(None);
         let grid = Grid::new(&experiment, options.values.clone())?;
         Ok(Self { options, grid, tuned: experiment, penalties: Vec::new() })
     }
@@ -220,14 +221,16 @@ impl Tuner {
         let png = self.picture("rate", &map)?;
         let out_of_range = |option, value| move |_| TuneError::OutOfRange { option, value };
         let gamma = self.grid.rates[rate];
-        self.tuned.local.learning_rate = Positive::try_from(gamma).map_err(out_of_range("rates", gamma))?;
+        let learning_rate = Positive::try_from(gamma).map_err(out_of_range("rates", gamma))?;
+        let mut chosen = self.tuned.local().decay;
         let of_rate: Vec<Option<f64>> = losses.iter().copied().skip(decay).step_by(columns).collect();
         let mut choices = vec![format!("γ₀ = {gamma}{}", edge(rate, &of_rate, "--rates"))];
-        if let (Some(section), Some(&c)) = (self.tuned.local.decay, self.grid.decays.get(decay)) {
+        if let (Some(decay), Some(&c)) = (chosen, self.grid.decays.get(decay)) {
             let factor = Positive::try_from(c).map_err(out_of_range("decays", c))?;
-            self.tuned.local.decay = (c < 1.0).then_some(DecaySection { factor, ..section });
+            chosen = (c < 1.0).then_some(Decay { factor, ..decay });
             choices.push(format!("c = {c}"));
         }
+        self.tuned = self.tuned.clone().with_learning_rate(learning_rate, chosen);
         Ok(TuneStep { map, png, choices })
     }
 
@@ -282,8 +285,8 @@ impl Tuner {
     pub fn finish(self) -> Result<Chosen, TuneError> {
         let experiment = self.write("tuned.toml", self.file().as_bytes())?;
         Ok(Chosen {
-            learning_rate: self.tuned.local.learning_rate.get(),
-            decay: self.tuned.local.decay.map_or(1.0, |decay| decay.factor.get()),
+            learning_rate: self.tuned.local().learning_rate,
+            decay: self.tuned.local().decay.map_or(1.0, |decay| decay.factor.get()),
             l2: self.penalties,
             experiment,
         })
@@ -293,11 +296,12 @@ impl Tuner {
     fn sweep(
         &self,
         name: &str,
-        mut experiment: Experiment,
+        experiment: Experiment,
         swept: &[String],
     ) -> Result<(SweepFolder, Sweep), TuneError> {
-        let seeds: Vec<u64> = experiment.seeds.iter().copied().take(self.options.seeds.get()).collect();
-        experiment.seeds = OneOrMore::try_from(seeds).expect("an experiment has a seed");
+        let seeds: Vec<u64> = experiment.seeds().iter().copied().take(self.options.seeds.get()).collect();
+        let seeds = OneOrMore::try_from(seeds).expect("an experiment has a seed");
+        let experiment = experiment.with_seeds(seeds);
         let folder = SweepFolder::at(&self.options.out.join(name));
         let sweep = Sweep::new(&folder.description(), &experiment.to_toml(), &[], swept)?;
         Ok((folder, sweep))
@@ -316,7 +320,7 @@ impl Tuner {
             return Err(TuneError::Unfinished { folder: folder.path().to_owned(), tally });
         }
         let summed = |point: Point| {
-            let summary = Summary::of(&folder.point(&point.address))?;
+            let summary = Summary::read(&folder.point(&point.address))?;
             Ok((point, summary))
         };
         sweep.points.into_iter().map(summed).collect()
@@ -340,7 +344,7 @@ impl Tuner {
         let rate = format!(
             "# Tuned by `deltafl tune`: learning_rate{} by the train loss of FedAvg after {} rounds",
             if self.grid.decays.is_empty() { "" } else { " and decay" },
-            self.tuned.rounds
+            self.tuned.rounds()
         );
         let l2 = if self.penalties.is_empty() {
             ""

@@ -69,11 +69,11 @@ impl RunStore {
             federation,
             live,
             labels: experiment.labels(),
-            model: experiment.model.spec().clone(),
+            model: experiment.model().spec().clone(),
             contract,
-            seeds: experiment.seeds.iter().copied().collect(),
-            rounds: experiment.rounds.get(),
-            publish_every: experiment.evaluate_every.get(),
+            seeds: experiment.seeds().to_vec(),
+            rounds: experiment.rounds(),
+            publish_every: experiment.evaluate_every(),
         }
     }
 

@@ -148,7 +148,7 @@ impl Shown {
             eta: per_track(lines, tracks, |record| record.eta),
             loss: per_track(lines, tracks, |record| record.loss),
             tail: per_track(lines, tracks, |record| Some(record.tail)),
-            idle: per_track(lines, tracks, IdleCause::of),
+            idle: per_track(lines, tracks, IdleCause::from_record),
             phases: phases.to_vec(),
             losses: losses.to_vec(),
             held_out: held_out::primary(lines, tracks),

@@ -85,7 +85,7 @@ pub fn contract_of(federation: &Federation, experiment: &Experiment) -> DataCont
 
 /// The split of the devices' own examples that an experiment asks for.
 pub fn split_within(experiment: &Experiment) -> Option<WithinSplit> {
-    match &experiment.data.split {
+    match &experiment.data().split {
         Some(SplitSection::Within(within)) => Some(*within),
         _ => None,
     }
@@ -217,7 +217,7 @@ impl<'a> Server<'a> {
     /// A server for an experiment. Nothing is opened before [`Self::run`].
     pub fn new(
         config: ServerConfig,
-        mut experiment: Experiment,
+        experiment: Experiment,
         model: ServedModel<'a>,
     ) -> Result<Self, ServerError> {
         checks::check(&config, &experiment)?;
@@ -226,17 +226,17 @@ impl<'a> Server<'a> {
             return Err(ServerError::NoDevices);
         }
         // Deployed, sums are always secure.
-        experiment.secagg = SecureAggregation::Real;
-        experiment.schedule = Some(checks::schedule(&experiment)?);
-        experiment.resolved = Some(Resolved {
+        let schedule = checks::schedule(&experiment)?;
+        let experiment = experiment.with_secagg(SecureAggregation::Real).with_schedule(Some(schedule));
+        let experiment = experiment.with_resolved(Some(Resolved {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data_hash: model.data_hash.clone(),
             kernel: config.kernel.unwrap_or_else(Isa::detect),
             compute: ComputedOn::default(),
             params: model.trainer.num_params(),
             population: None, // Devices do not report their number of examples.
-        });
-        let out = config.out.clone().unwrap_or_else(|| Path::new("runs").join(&experiment.name));
+        }));
+        let out = config.out.clone().unwrap_or_else(|| Path::new("runs").join(experiment.name()));
         let plan = experiment.plan();
         // With certificates the devices are those on the roster, which may grow; the data only shows their shape.
         let devices = if certified { usize::MAX } else { model.devices.len() };
@@ -340,7 +340,7 @@ impl<'a> Server<'a> {
         let mut session = [0; 16];
         getrandom::fill(&mut session)?;
         let tracks = seeds.pending().iter().take(1).flat_map(|state| &state.tracks);
-        let model = serde_json::to_string(self.experiment.model.spec()).expect("a model is plain values");
+        let model = serde_json::to_string(self.experiment.model().spec()).expect("a model is plain values");
         Ok(Setup {
             address: self.config.listen,
             protection: deployment.protection()?,
@@ -349,7 +349,7 @@ impl<'a> Server<'a> {
             introduction: Introduction {
                 federation: deployment.federation.to_string(),
                 session,
-                experiment: self.experiment.name.clone(),
+                experiment: self.experiment.name().to_owned(),
                 model,
                 params: self.model.trainer.num_params(),
                 open: self.experiment.is_open(),
@@ -384,7 +384,7 @@ impl<'a> Server<'a> {
 
     /// Number of seeds of the experiment.
     fn seeds(&self) -> u64 {
-        self.experiment.seeds.iter().len() as u64
+        self.experiment.seeds().iter().len() as u64
     }
 
     /// The run of the first seed: the seeds are the last of the runs that the authority has signed.
@@ -404,7 +404,7 @@ impl<'a> Server<'a> {
         let stopped = seeds.work(|state| {
             let (seed, done) = (state.seed, state.round);
             listener.event(&ServerEvent::Begin { experiment: &self.experiment, seed, done });
-            let place = self.experiment.seeds.iter().position(|&known| known == seed).unwrap_or(0);
+            let place = self.experiment.seeds().iter().position(|&known| known == seed).unwrap_or(0);
             engine.set_run(first_run + place as u64);
             engine.resume(state)?;
             match train_with(engine, &self.plan, state, committer.train_options(), &mut committer) {

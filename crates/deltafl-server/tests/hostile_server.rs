@@ -69,8 +69,8 @@ fn later(version: u64) -> RosterVersion {
 
 fn experiment(test: &TestFederation) -> proto::Experiment {
     proto::Experiment {
-        name: test.experiment.name.clone(),
-        model: serde_json::to_string(&test.experiment.model.spec()).unwrap(),
+        name: test.experiment.name().to_owned(),
+        model: serde_json::to_string(&test.experiment.model().spec()).unwrap(),
         params: test.model.num_params() as u64,
         open: false,
         contract: None,

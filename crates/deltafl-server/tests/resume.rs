@@ -117,7 +117,7 @@ fn play_a_server() {
     println!("\nlistening on {}", host.address());
     let about = About {
         federation: federation().to_string(),
-        experiment: test.experiment.name.clone(),
+        experiment: test.experiment.name().to_owned(),
         model: "linear".to_owned(),
         open: false,
         rounds: 4,

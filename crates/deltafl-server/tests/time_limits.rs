@@ -313,8 +313,8 @@ async fn a_server_that_does_not_answer_loses_its_device_which_comes_back() {
     let _limit = watchdog::start();
     let test = TestFederation::new(EXPERIMENT);
     let experiment = proto::Experiment {
-        name: test.experiment.name.clone(),
-        model: serde_json::to_string(&test.experiment.model.spec()).unwrap(),
+        name: test.experiment.name().to_owned(),
+        model: serde_json::to_string(&test.experiment.model().spec()).unwrap(),
         params: test.model.num_params() as u64,
         open: false,
         contract: None,

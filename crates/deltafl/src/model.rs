@@ -242,7 +242,7 @@ pub trait Model: Send + Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::DefaultValue;
+    use crate::options::OptionDefault;
 
     #[test]
     fn models_and_options_have_unique_names_and_no_option_is_required() {
@@ -251,7 +251,7 @@ mod tests {
             for (i, option) in model.options.iter().enumerate() {
                 assert!(model.options[..i].iter().all(|other| other.name != option.name), "{}", option.name);
                 assert!(!["kind", "l2"].contains(&option.name), "{} is taken", option.name);
-                assert_ne!(option.default, DefaultValue::Required, "{} {}", model.kind, option.name);
+                assert_ne!(option.default, OptionDefault::Required, "{} {}", model.kind, option.name);
             }
         }
     }

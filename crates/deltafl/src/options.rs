@@ -140,7 +140,7 @@ impl fmt::Display for OptionKind {
 
 /// The value of an option that is not given.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum DefaultValue {
+pub enum OptionDefault {
     /// The option must be given.
     Required,
     /// This value.
@@ -159,7 +159,7 @@ pub struct OptionSpec {
     /// Its type and range.
     pub kind: OptionKind,
     /// Its value if it is not given.
-    pub default: DefaultValue,
+    pub default: OptionDefault,
     /// Whether a list of values creates one track for each of them. Names of tracks always contain such
     /// an option. They contain other options only if tracks differ in them.
     pub levels: bool,
@@ -174,7 +174,7 @@ impl OptionSpec {
     pub const fn new(
         name: &'static str,
         kind: OptionKind,
-        default: DefaultValue,
+        default: OptionDefault,
         about: &'static str,
         example: OptionValue,
     ) -> Self {
@@ -272,10 +272,10 @@ impl OptionValues {
         }
         let with_default =
             |(spec, value): (&'static OptionSpec, Option<OptionValue>)| match (value, spec.default) {
-                (None, DefaultValue::Required) => {
+                (None, OptionDefault::Required) => {
                     Err(InvalidOption::new(spec.name, format!("{owner} needs it: {}", spec.kind)))
                 }
-                (None, DefaultValue::Value(default)) => Ok((spec, Some(default))),
+                (None, OptionDefault::Value(default)) => Ok((spec, Some(default))),
                 (value, _) => Ok((spec, value)),
             };
         specs.iter().zip(values).map(with_default).collect::<Result<_, _>>().map(Self)

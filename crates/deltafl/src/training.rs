@@ -27,6 +27,7 @@ use crate::superquantile::private::RefusedSum;
 mod event;
 mod held_out;
 mod learning;
+mod local;
 mod plan;
 mod records;
 

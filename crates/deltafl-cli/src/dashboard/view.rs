@@ -70,8 +70,12 @@ impl View {
     /// Notes that a seed of an experiment begins, with `done` rounds trained earlier. `now` is the
     /// time of the drawing thread.
     pub(super) fn begin(&mut self, experiment: &Experiment, seed: u64, done: u64, now: Duration) {
-        let title =
-            format!("{} · {} · {}", experiment.name, experiment.data.name(), experiment.model.spec().name());
+        let title = format!(
+            "{} · {} · {}",
+            experiment.name(),
+            experiment.data().name(),
+            experiment.model().spec().name()
+        );
         if title != self.title {
             *self = Self {
                 title,
@@ -81,10 +85,10 @@ impl View {
             };
         }
         self.seed = seed;
-        self.place = experiment.seeds.iter().position(|&other| other == seed).map_or(1, |at| at + 1);
-        self.seeds = experiment.seeds.iter().len();
-        (self.round, self.rounds) = (done, experiment.rounds.get());
-        self.evaluate_every = experiment.evaluate_every.get();
+        self.place = experiment.seeds().iter().position(|&other| other == seed).map_or(1, |at| at + 1);
+        self.seeds = experiment.seeds().iter().len();
+        (self.round, self.rounds) = (done, experiment.rounds());
+        self.evaluate_every = experiment.evaluate_every();
         let track = |label: String| TrackView { label, ..TrackView::default() };
         self.tracks = tracks(experiment).into_iter().map(|info| track(info.label)).collect();
     }

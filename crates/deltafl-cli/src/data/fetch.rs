@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use deltafl::data::DeviceSplit;
-use deltafl_data::import::{self, ImportError, Imported, Target, sent140};
+use deltafl_data::import::{self, ImportError, ImportTarget, Imported, sent140};
 use miette::{IntoDiagnostic, Result, WrapErr};
 use zip::ZipArchive;
 
@@ -136,9 +136,9 @@ fn pinned(args: &Args) -> Result<Vec<(&str, &str)>> {
 }
 
 fn import(name: DataSet, downloads: &Path, out: &Path) -> Result<Vec<Imported>> {
-    let target = |folder: &str, min_examples| Target {
+    let target = |folder: &str, min_examples| ImportTarget {
         split: DeviceSplit { train: 1.0, min_examples, ..DeviceSplit::default() },
-        ..Target::new(out.join(folder))
+        ..ImportTarget::new(out.join(folder))
     };
     let imported: Result<Vec<Imported>, ImportError> = match name {
         DataSet::Emnist => {
@@ -160,8 +160,12 @@ fn import(name: DataSet, downloads: &Path, out: &Path) -> Result<Vec<Imported>> 
                 ("mean-vector", sent140::TweetFeatures::MeanVector),
             ];
             let one = |(folder, features)| {
-                let options =
-                    sent140::Options { vectors: vectors.clone(), features, lowercase: true, columns: None };
+                let options = sent140::TweetOptions {
+                    vectors: vectors.clone(),
+                    features,
+                    lowercase: true,
+                    columns: None,
+                };
                 sent140::import(
                     std::slice::from_ref(&tweets),
                     &options,

@@ -100,8 +100,8 @@ struct ColumnArgs {
 }
 
 impl ColumnArgs {
-    fn columns(&self) -> table::Columns {
-        table::Columns {
+    fn columns(&self) -> table::TableColumns {
+        table::TableColumns {
             device: self.device.clone(),
             label: self.label.clone(),
             features: self.columns.clone(),
@@ -110,8 +110,8 @@ impl ColumnArgs {
         }
     }
 
-    fn target(&self, target: &TargetArgs) -> import::Target {
-        import::Target { regression: self.regression, ..target.target(0) }
+    fn target(&self, target: &TargetArgs) -> import::ImportTarget {
+        import::ImportTarget { regression: self.regression, ..target.target(0) }
     }
 }
 
@@ -267,7 +267,7 @@ pub(crate) const SHAKESPEARE_MIN_EXAMPLES: u64 = 100;
 pub(crate) fn run(command: ImportCommand) -> Result<()> {
     match command {
         ImportCommand::Leaf(args) => {
-            let target = import::Target { keep_split: args.keep_split, ..args.target.target(0) };
+            let target = import::ImportTarget { keep_split: args.keep_split, ..args.target.target(0) };
             args.target.report(import::leaf::import(&args.sources, args.features.into(), &target))
         }
         ImportCommand::Csv(args) => run_table(&args, table::Dialect::Csv),
@@ -279,12 +279,12 @@ pub(crate) fn run(command: ImportCommand) -> Result<()> {
         }
         ImportCommand::Idx(args) => {
             let files =
-                import::idx::Files { images: args.images, labels: args.labels, devices: args.devices };
+                import::idx::IdxFiles { images: args.images, labels: args.labels, devices: args.devices };
             args.target.report(import::idx::import(&files, &args.target.target(0)))
         }
         ImportCommand::Npz(args) => {
-            let arrays = import::npz::Arrays { x: args.x, y: args.y, device: args.device };
-            let target = import::Target { regression: args.regression, ..args.target.target(0) };
+            let arrays = import::npz::NpzArrays { x: args.x, y: args.y, device: args.device };
+            let target = import::ImportTarget { regression: args.regression, ..args.target.target(0) };
             args.target.report(import::npz::import(&args.source, &arrays, args.features.into(), &target))
         }
         ImportCommand::Emnist(args) => run_emnist(&args),
@@ -322,7 +322,7 @@ fn run_sent140(args: Sent140Args) -> Result<()> {
         label: args.label.clone(),
         text: args.text.clone(),
     });
-    let options = sent140::Options {
+    let options = sent140::TweetOptions {
         vectors: args.vectors,
         features: match args.features {
             TweetFeatureArg::Tokens => sent140::TweetFeatures::Tokens,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use deltafl_data::{Deal, Partition, PartitionError};
+use deltafl_data::{Partition, PartitionError, PartitionScheme};
 use miette::Result;
 
 use super::target::{report, save_error};
@@ -49,12 +49,12 @@ struct DealArgs {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let federation = deltafl_data::open(&args.federation).map_err(|error| bad_input(error.to_string()))?;
-    let deal = match (args.deal.shards, args.deal.dirichlet) {
-        (Some(per_device), _) => Deal::Shards { per_device },
-        (_, Some(alpha)) => Deal::Dirichlet { alpha },
-        _ => Deal::Iid,
+    let scheme = match (args.deal.shards, args.deal.dirichlet) {
+        (Some(per_device), _) => PartitionScheme::Shards { per_device },
+        (_, Some(alpha)) => PartitionScheme::Dirichlet { alpha },
+        _ => PartitionScheme::Iid,
     };
-    let plan = Partition { devices: args.devices, deal, seed: args.seed };
+    let plan = Partition { devices: args.devices, scheme, seed: args.seed };
     let manifest = deltafl_data::partition(&federation, &plan, &args.out).map_err(|error| match error {
         PartitionError::Save(error) => save_error(error),
         error => bad_input(error.to_string()).into(),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use deltafl::data::{DeviceSplit, Split};
-use deltafl_data::import::{ImportError, Imported, Target};
+use deltafl_data::import::{ImportError, ImportTarget, Imported};
 use deltafl_data::{Manifest, SaveError, TargetFormat};
 use miette::{Report, Result};
 
@@ -64,12 +64,12 @@ impl SplitArgs {
 
 impl TargetArgs {
     /// Returns the target. All devices are train devices unless a split was requested.
-    pub(crate) fn target(&self, min_examples: u64) -> Target {
-        Target {
+    pub(crate) fn target(&self, min_examples: u64) -> ImportTarget {
+        ImportTarget {
             name: self.name.clone(),
             classes: self.classes,
             split: self.split.plan(1.0, min_examples),
-            ..Target::new(&self.out)
+            ..ImportTarget::new(&self.out)
         }
     }
 

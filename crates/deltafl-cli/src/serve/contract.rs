@@ -20,7 +20,7 @@ pub(super) fn declared(args: &Args, experiment: &Experiment) -> Result<(Federati
                 "a server needs no examples: it takes --contract FILE, which --print-contract prints where the data is",
             ),
         };
-        let federation = experiment.data.load().map_err(|e| refused.because(e))?;
+        let federation = experiment.data().load().map_err(|e| refused.because(e))?;
         let contract = contract_of(&federation, experiment);
         return Ok((federation, contract));
     };

@@ -1,25 +1,25 @@
-//! Reading an Arrow IPC file that may come from anywhere, without copying it.
+//! Reads Arrow IPC files from untrusted sources, without copying them.
 
 use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 use arrow_ipc::{Block, Field, Footer, Precision, RecordBatch, Type};
 use deltafl::data::{self, TextColumn};
 
-use super::{ALIGNMENT, CONTINUATION, Column, ColumnType, MAGIC, Number};
+use super::{ALIGNMENT, ArrowNumber, CONTINUATION, Column, ColumnType, MAGIC};
 
-/// Why a file is not the Arrow IPC file it should be.
+/// The reason why a file is not the expected Arrow IPC file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidArrowFile {
-    /// The first or last bytes are not Arrow's.
+    /// The first or last bytes are wrong.
     #[error("not an Arrow IPC file, or cut short: `ARROW1` is missing at byte {position}")]
     Magic {
-        /// Where it was expected.
+        /// The expected place.
         position: usize,
     },
-    /// A part lies outside the file.
-    #[error("{what} of {len} bytes at byte {offset} lies outside the file of {file} bytes")]
+    /// A part is outside the file.
+    #[error("{what} of {len} bytes at byte {offset} is outside the file of {file} bytes")]
     OutOfBounds {
-        /// Which part.
+        /// The part.
         what: &'static str,
         /// Its first byte.
         offset: i64,
@@ -28,16 +28,16 @@ pub enum InvalidArrowFile {
         /// Length of the file.
         file: usize,
     },
-    /// Metadata that is no flatbuffer of Arrow's.
+    /// The metadata is not a valid Arrow flatbuffer.
     #[error("the {what} at byte {offset} is damaged")]
     Metadata {
-        /// Which metadata.
+        /// The metadata.
         what: &'static str,
-        /// Where it lies.
+        /// Its place.
         offset: usize,
     },
-    /// Not exactly one batch.
-    #[error("holds {got} record batches; a federation has one per file")]
+    /// There is not exactly one batch.
+    #[error("contains {got} record batches; a federation has one per file")]
     Batches {
         /// Number of batches.
         got: usize,
@@ -45,7 +45,7 @@ pub enum InvalidArrowFile {
     /// A compressed body cannot be mapped.
     #[error("the record batch is compressed and cannot be mapped")]
     Compressed,
-    /// Other columns than expected.
+    /// The columns differ from the expected ones.
     #[error("column {index} should be {expected}")]
     Column {
         /// Index of the column.
@@ -59,7 +59,7 @@ pub enum InvalidArrowFile {
         /// The column.
         column: &'static str,
     },
-    /// A column of another length than the table.
+    /// The length of a column differs from that of the table.
     #[error("column {column:?} has {got} values where {expected} were expected")]
     Length {
         /// The column.
@@ -69,15 +69,15 @@ pub enum InvalidArrowFile {
         /// Values found.
         got: u64,
     },
-    /// A buffer that cannot be used in place.
-    #[error("column {column:?} starts at byte {offset}, which is no multiple of 64")]
+    /// The alignment of a buffer does not allow use in place.
+    #[error("column {column:?} starts at byte {offset}, which is not a multiple of 64")]
     Alignment {
         /// The column.
         column: &'static str,
         /// First byte of the buffer.
         offset: usize,
     },
-    /// Strings that are none.
+    /// A string is invalid.
     #[error("column {column:?}, row {row}: not a string in UTF-8")]
     Utf8 {
         /// The column.
@@ -87,7 +87,7 @@ pub enum InvalidArrowFile {
     },
 }
 
-/// An open file: its rows and the buffers of its columns, checked to lie inside it.
+/// An open file: its rows and the buffers of its columns, which are inside the file.
 #[derive(Debug)]
 pub(crate) struct ArrowFile {
     pub(crate) rows: u64,
@@ -97,7 +97,7 @@ pub(crate) struct ArrowFile {
 }
 
 impl ArrowFile {
-    /// Checks that the file holds one batch of these columns. O(1) in the number of rows.
+    /// Checks that the file contains one batch of these columns. O(1) in the number of rows.
     pub(crate) fn new(file: &Buffer, columns: &[Column]) -> Result<Self, InvalidArrowFile> {
         let (footer_at, footer) = footer(file)?;
         check_schema(&footer, footer_at, columns)?;
@@ -121,12 +121,12 @@ impl ArrowFile {
         Ok(Self { rows, buffers, columns: columns.to_vec() })
     }
 
-    /// The numbers of a column.
+    /// Returns the numbers of a column.
     pub(crate) fn numbers<T: ArrowNativeType + data::Number>(&self, column: usize) -> data::Column<T> {
         data::Column::lent(ScalarBuffer::<T>::from(self.buffers[column][0].clone()))
     }
 
-    /// The strings of a column, checked: O(rows).
+    /// Returns the strings of a column, checked in O(rows).
     pub(crate) fn strings(&self, column: usize) -> Result<TextColumn, InvalidArrowFile> {
         let bytes = data::Column::lent(self.buffers[column][1].clone());
         TextColumn::new(self.numbers(column), bytes)
@@ -134,12 +134,12 @@ impl ArrowFile {
     }
 }
 
-/// The numbers of a column as they lie in memory.
+/// Returns the numbers of a column in memory.
 pub(crate) fn bytes_of<T: ArrowNativeType>(numbers: &[T]) -> &[u8] {
     arrow_buffer::ToByteSlice::to_byte_slice(numbers)
 }
 
-/// The footer and where it lies.
+/// Returns the footer and its place.
 fn footer(file: &Buffer) -> Result<(usize, Footer<'_>), InvalidArrowFile> {
     let trailer = MAGIC.len() + 4;
     if !file.starts_with(MAGIC) {
@@ -165,7 +165,7 @@ fn footer(file: &Buffer) -> Result<(usize, Footer<'_>), InvalidArrowFile> {
     }
 }
 
-/// The metadata of a block, and where its body lies.
+/// Returns the metadata of a block, and the place of its body.
 fn block_parts<'f>(file: &'f Buffer, block: &Block) -> Result<(&'f [u8], usize, usize), InvalidArrowFile> {
     let (offset, metadata, body) = (block.offset(), i64::from(block.metaDataLength()), block.bodyLength());
     let out = |what, offset, len| InvalidArrowFile::OutOfBounds { what, offset, len, file: file.len() };
@@ -182,14 +182,14 @@ fn block_parts<'f>(file: &'f Buffer, block: &Block) -> Result<(&'f [u8], usize, 
     Ok((&file[start.start + prefix..start.end], body_range.start, body_range.len()))
 }
 
-/// `offset .. offset + len` when it lies inside `0 .. total`.
+/// Returns `offset .. offset + len` if it is inside `0 .. total`.
 fn range(total: usize, offset: i64, len: i64) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(offset).ok()?;
     let end = start.checked_add(usize::try_from(len).ok()?)?;
     (end <= total).then_some(start..end)
 }
 
-/// Walks the nodes and buffers of a batch, column by column.
+/// Iterates over the nodes and buffers of a batch, column by column.
 struct BatchParts<'f> {
     file: &'f Buffer,
     body_at: usize,
@@ -215,13 +215,13 @@ impl BatchParts<'_> {
             }
             ColumnType::Utf8 => {
                 let offsets = rows.checked_add(1).ok_or(self.damaged.clone())?;
-                let offsets = self.next_numbers(name, Number::U32, offsets)?;
+                let offsets = self.next_numbers(name, ArrowNumber::U32, offsets)?;
                 Ok(vec![offsets, self.next_buffer(name)?])
             }
         }
     }
 
-    /// The next node has so many values, and no nulls.
+    /// Checks that the next node has this many values and no nulls.
     fn next_node(&mut self, column: &'static str, expected: u64) -> Result<(), InvalidArrowFile> {
         let nodes = self.batch.nodes().unwrap_or_default();
         if self.node >= nodes.len() {
@@ -242,7 +242,7 @@ impl BatchParts<'_> {
     fn next_numbers(
         &mut self,
         column: &'static str,
-        number: Number,
+        number: ArrowNumber,
         expected: u64,
     ) -> Result<Buffer, InvalidArrowFile> {
         let buffer = self.next_buffer(column)?;
@@ -269,7 +269,7 @@ impl BatchParts<'_> {
             })?;
         let offset = self.body_at + inside.start;
         let bytes = self.file.slice_with_length(offset, inside.len());
-        // A map starts at a page; other memory may lie anywhere.
+        // A map starts at a page; other memory may have any alignment.
         if !offset.is_multiple_of(ALIGNMENT) || bytes.as_ptr().align_offset(align_of::<u64>()) != 0 {
             return Err(InvalidArrowFile::Alignment { column, offset });
         }
@@ -307,9 +307,11 @@ fn is_column(field: &Field<'_>, column: &Column) -> bool {
         }
 }
 
-fn is_number(field: &Field<'_>, number: Number) -> bool {
+fn is_number(field: &Field<'_>, number: ArrowNumber) -> bool {
     match number {
-        Number::F32 => field.type_as_floating_point().is_some_and(|f| f.precision() == Precision::SINGLE),
+        ArrowNumber::F32 => {
+            field.type_as_floating_point().is_some_and(|f| f.precision() == Precision::SINGLE)
+        }
         _ => field
             .type_as_int()
             .is_some_and(|int| !int.is_signed() && usize::try_from(int.bitWidth()) == Ok(8 * number.width())),

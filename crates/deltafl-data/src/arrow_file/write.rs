@@ -1,7 +1,8 @@
-//! Writing an Arrow IPC file whose body is longer than memory.
+//! Writes Arrow IPC files whose bodies are larger than memory.
 //!
-//! The message before the body says how long each buffer is, which is known at the end only. Its own length
-//! does not depend on those numbers: it is written twice, first as a placeholder and at last as it is.
+//! The message before the body contains the length of each buffer, which is only known at the end.
+//! The length of the message does not depend on these numbers. Therefore it is written twice: first
+//! as a placeholder, and at the end with the numbers.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -15,20 +16,20 @@ use flatbuffers::{FlatBufferBuilder, UnionWIPOffset, WIPOffset};
 
 use super::{ALIGNMENT, CONTINUATION, Column, ColumnType, MAGIC, schema};
 
-/// A file under way. Buffers are written in the order of the columns: for strings, offsets then bytes; for
-/// numbers, the numbers.
+/// An incomplete file. Buffers are written in the order of the columns: offsets and bytes for
+/// strings, the numbers for numbers.
 #[derive(Debug)]
 pub(crate) struct ArrowFileWriter {
     file: BufWriter<File>,
     columns: Vec<Column>,
-    /// Where the batch message lies, and its length.
+    /// The place of the batch message, and its length.
     batch_at: u64,
     batch_len: usize,
     /// Bytes of the body written so far.
     body: u64,
-    /// Start of the buffer under way, in the body.
+    /// The start of the current buffer in the body.
     start: u64,
-    /// Offset and length of the buffers that are done.
+    /// Offset and length of the complete buffers.
     buffers: Vec<(u64, u64)>,
 }
 
@@ -54,13 +55,13 @@ impl ArrowFileWriter {
         })
     }
 
-    /// Appends to the buffer under way.
+    /// Appends to the current buffer.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.body += bytes.len() as u64;
         self.file.write_all(bytes)
     }
 
-    /// Ends the buffer under way.
+    /// Ends the current buffer.
     pub(crate) fn end_buffer(&mut self) -> io::Result<()> {
         self.buffers.push((self.start, self.body - self.start));
         let padding = padding(self.body as usize);
@@ -70,13 +71,13 @@ impl ArrowFileWriter {
         Ok(())
     }
 
-    /// A whole buffer.
+    /// Writes a complete buffer.
     pub(crate) fn buffer(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write(bytes)?;
         self.end_buffer()
     }
 
-    /// Writes what was left open, and makes the file last.
+    /// Writes the final message and the footer, and syncs the file.
     pub(crate) fn finish(mut self, rows: u64) -> io::Result<()> {
         let batch = batch_message(&self.columns, rows, self.body, &self.buffers);
         assert_eq!(batch.len(), self.batch_len, "the length of the message does not depend on its numbers");
@@ -94,12 +95,12 @@ impl ArrowFileWriter {
     }
 }
 
-/// Bytes from here to the next multiple of the alignment.
+/// Returns the bytes from here to the next multiple of the alignment.
 fn padding(len: usize) -> usize {
     len.next_multiple_of(ALIGNMENT) - len
 }
 
-/// The message with its prefix, padded so that what follows is aligned.
+/// Returns the message with its prefix, padded so that the following bytes are aligned.
 fn encapsulated(builder: &FlatBufferBuilder<'_>) -> Vec<u8> {
     let metadata = builder.finished_data();
     let prefix = CONTINUATION.len() + 4;
@@ -136,7 +137,7 @@ fn schema_message(columns: &[Column]) -> Vec<u8> {
     message(&mut builder, MessageHeader::Schema, schema.as_union_value(), 0)
 }
 
-/// The message of the batch; `written` are the buffers with something in them.
+/// Returns the message of the batch; `written` are the buffers that are not empty.
 fn batch_message(columns: &[Column], rows: u64, body: u64, written: &[(u64, u64)]) -> Vec<u8> {
     let mut written = written.iter().copied();
     let (mut nodes, mut buffers) = (Vec::new(), Vec::new());

@@ -1,17 +1,18 @@
-//! Where an experiment lies among others: its content address, and which of its keys hold lists.
+//! The content address of an experiment, and the keys whose values are lists.
 
-use super::Experiment;
+use super::{Experiment, ExperimentFile};
 use deltafl::algorithm::ALGORITHMS;
 use deltafl::model::MODELS;
 use deltafl::options::OptionKind;
 use deltafl::terms::TrackSchedule;
 
-/// Hexadecimal digits of an address: 64 bits, enough for a billion experiments without two alike.
+/// Hexadecimal digits of an address: 64 bits, enough for a billion experiments without a collision.
 const DIGITS: usize = 16;
 
 impl Experiment {
-    /// The start of BLAKE3 of what is trained: every default written out, without the name and without what a machine
-    /// adds. Two files that train the same have the same address.
+    /// Returns the start of BLAKE3 of the experiment with every default, without its name and the
+    /// values of the machine. Two files that train the same have the same address, except that the
+    /// address of a model depends on whether an option is given.
     ///
     /// ```
     /// # let text = "name = 'a'\nrounds = 3\ncohort = 5\n[data]\nsource = 'd'\n[model]\nkind = 'linear'\n[local]\nepochs = 1\n\
@@ -23,15 +24,15 @@ impl Experiment {
     /// assert_ne!(experiment.address(), read(&text.replace("0.5", "0.25")).address());
     /// ```
     pub fn address(&self) -> String {
-        let usual = self.schedule == Some(TrackSchedule::Together) && !self.is_private();
-        let schedule = self.schedule.filter(|_| !usual);
-        let trained = Self { name: String::new(), schedule, resolved: None, ..self.clone() };
+        let is_default = self.0.tracks == Some(TrackSchedule::Together) && !self.is_private();
+        let tracks = self.0.tracks.filter(|_| !is_default);
+        let trained = Self(ExperimentFile { name: String::new(), tracks, resolved: None, ..self.0.clone() });
         let mut hex = blake3::hash(trained.to_toml().as_bytes()).to_hex().to_string();
         hex.truncate(DIGITS);
         hex
     }
 
-    /// Whether a dotted key, such as `seeds` or `algorithm.0.theta`, itself holds a list.
+    /// Whether the value of a dotted key, such as `seeds` or `algorithm.0.theta`, is a list.
     pub fn takes_list(key: &str) -> bool {
         let mut parts = key.split('.');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -55,7 +56,7 @@ impl Experiment {
 mod tests {
     use super::*;
 
-    /// Every key that an experiment can have.
+    /// An experiment with every kind of key.
     const FULL: &str = r#"
 name = "full"
 seeds = [1, 2]
@@ -92,7 +93,7 @@ l2 = 1e-3
         assert!(lists.iter().all(|key| Experiment::takes_list(key)));
     }
 
-    /// Collects the keys of lists, and checks that no other key claims to take one.
+    /// Collects the keys of lists, and checks that no other key accepts one.
     fn walk(key: &str, value: &toml::Value, lists: &mut Vec<String>) {
         let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
         match value {

@@ -1,19 +1,20 @@
-//! An `[[algorithm]]` section: an algorithm of the table, its options, and the levels at which it trains.
+//! An `[[algorithm]]` section: an algorithm of the table, its options, and its levels.
 
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
 use super::NonNegative;
 use deltafl::algorithm::Algorithm;
-use deltafl::options::{DefaultValue, InvalidOption, OptionSpec, OptionValue, OptionValues};
+use deltafl::options::{InvalidOption, OptionDefault, OptionSpec, OptionValue, OptionValues};
 
-/// An algorithm with its options. An option that makes levels, such as θ, may have several values: a track each.
+/// An algorithm with its options. An option with levels, such as θ, may have several values; each
+/// is a track.
 #[derive(Clone, Debug)]
 pub struct AlgorithmSection {
     algorithm: &'static Algorithm,
     /// The values of each option, in the order of the algorithm's table; empty if it is unset.
     values: Vec<Vec<OptionValue>>,
-    /// λ, instead of that of the model.
+    /// λ, instead of the penalty of the model.
     pub l2: Option<NonNegative>,
 }
 
@@ -24,7 +25,7 @@ impl PartialEq for AlgorithmSection {
 }
 
 impl AlgorithmSection {
-    /// An algorithm with the options given; the others have their defaults.
+    /// Checks the options that are given; the others have their defaults.
     pub fn new(
         algorithm: &'static Algorithm,
         given: &[(&str, Vec<OptionValue>)],
@@ -33,12 +34,12 @@ impl AlgorithmSection {
         let values = |spec: &OptionSpec| match given.iter().find(|(name, _)| *name == spec.name) {
             Some((_, values)) => values.clone(),
             None => match spec.default {
-                DefaultValue::Value(default) => vec![default],
-                DefaultValue::Required | DefaultValue::Unset(_) => Vec::new(),
+                OptionDefault::Value(default) => vec![default],
+                OptionDefault::Required | OptionDefault::Unset(_) => Vec::new(),
             },
         };
         let section = Self { algorithm, values: algorithm.options.iter().map(values).collect(), l2 };
-        // Each value by itself, and each track as a whole: what is wrong is found here and not when it is trained.
+        // Checks each value and each track here, so that no error occurs in training.
         for (name, values) in given {
             for &value in values {
                 let others = section.first_values().filter(|(other, _)| other != name);
@@ -51,18 +52,18 @@ impl AlgorithmSection {
         Ok(section)
     }
 
-    /// The algorithm.
+    /// Returns the algorithm.
     pub fn algorithm(&self) -> &'static Algorithm {
         self.algorithm
     }
 
-    /// The values of an option; none when the algorithm has no such option.
+    /// Returns the values of an option; empty if the algorithm has no such option.
     pub fn values(&self, option: &str) -> &[OptionValue] {
         let at = self.algorithm.options.iter().position(|spec| spec.name == option);
         at.map_or(&[], |at| &self.values[at])
     }
 
-    /// The section with other values of an option.
+    /// Returns the section with other values of an option.
     pub fn with(&self, option: &str, values: Vec<OptionValue>) -> Result<Self, InvalidOption> {
         let mut given: Vec<(&str, Vec<OptionValue>)> = self.given().collect();
         given.retain(|(name, _)| *name != option);
@@ -70,13 +71,13 @@ impl AlgorithmSection {
         Self::new(self.algorithm, &given, self.l2)
     }
 
-    /// The section with another λ; `None` is that of the model.
+    /// Returns the section with another λ; `None` is that of the model.
     #[must_use]
     pub fn with_l2(self, l2: Option<NonNegative>) -> Self {
         Self { l2, ..self }
     }
 
-    /// The options of each track, the last option running fastest.
+    /// Returns the options of each track; the last option varies fastest.
     pub fn points(&self) -> Vec<OptionValues> {
         let mut points: Vec<Vec<(&str, OptionValue)>> = vec![Vec::new()];
         let set = self.algorithm.options.iter().zip(&self.values).filter(|(_, values)| !values.is_empty());

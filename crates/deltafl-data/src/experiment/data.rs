@@ -18,39 +18,39 @@ use super::SplitSection;
 #[serde(deny_unknown_fields)]
 pub struct DataSection {
     /// A federation folder, or a synthetic federation.
-    pub source: Source,
+    pub source: DataSource,
     /// Splits the federation anew; without it devices are split as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitSection>,
-    /// How dense features are normalised.
+    /// The normalisation of dense features.
     #[serde(default)]
     pub normalise: Normalise,
-    /// Evaluates a fixed random sample of so many devices of each split; all devices without it.
+    /// Evaluates a fixed random sample of this many devices of each split; all devices if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluate_sample: Option<NonZeroUsize>,
 }
 
-/// Where the devices come from.
+/// The source of the devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Source {
+pub enum DataSource {
     /// A federation folder.
     Folder(PathBuf),
-    /// Made up, from a seed.
+    /// A synthetic federation, from a seed.
     Synthetic(synthetic::Spec),
-    /// In the memory of a program, under this name: written `"memory:NAME"`.
+    /// A federation in the memory of a program, under this name: written `"memory:NAME"`.
     #[serde(serialize_with = "in_memory")]
     Memory(String),
 }
 
-/// What a name in memory begins with in a file.
+/// The prefix of a name in memory.
 const MEMORY: &str = "memory:";
 
 fn in_memory<S: Serializer>(name: &str, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{MEMORY}{name}"))
 }
 
-/// Why the data of an experiment cannot be used.
+/// An error that occurs when the data of an experiment is loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -59,37 +59,37 @@ pub enum LoadError {
     Open {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the folder.
         source: OpenError,
     },
-    /// The data is in no file.
-    #[error("the federation {name} lies in the memory of the program that trains on it, and nowhere else")]
+    /// The data is only in the memory of another program.
+    #[error("the federation {name} is only in the memory of the program that trains on it")]
     Memory {
         /// Its name.
         name: String,
     },
-    /// Normalisation of what has no numbers.
-    #[error("[data] normalise is for features; the data holds words or symbols: leave it out")]
+    /// Words or symbols cannot be normalised.
+    #[error("[data] normalise is for features; the data contains words or symbols: leave it out")]
     Normalise,
-    /// The devices cannot be split so.
+    /// The devices cannot be split.
     #[error(transparent)]
     Split(#[from] InvalidSplit),
 }
 
 impl DataSection {
-    /// The federation: opened or made up, split and normalised.
+    /// Opens or generates the federation, splits and normalises it.
     pub fn load(&self) -> Result<Federation, LoadError> {
         let federation = match &self.source {
-            Source::Folder(path) => {
+            DataSource::Folder(path) => {
                 crate::open(path).map_err(|source| LoadError::Open { path: path.clone(), source })?
             }
-            Source::Synthetic(spec) => spec.build(),
-            Source::Memory(name) => return Err(LoadError::Memory { name: name.clone() }),
+            DataSource::Synthetic(spec) => spec.build(),
+            DataSource::Memory(name) => return Err(LoadError::Memory { name: name.clone() }),
         };
         self.prepare(federation)
     }
 
-    /// A federation as the section wants it: split, normalised, sampled.
+    /// Splits, normalises and samples a federation.
     pub fn prepare(&self, federation: Federation) -> Result<Federation, LoadError> {
         let federation = match &self.split {
             Some(split) => split.apply(federation)?,
@@ -102,22 +102,22 @@ impl DataSection {
         Ok(federation.normalised(self.normalise).evaluating(self.evaluate_sample))
     }
 
-    /// A short name for tables.
+    /// Returns a short name for tables.
     pub fn name(&self) -> String {
         match &self.source {
-            Source::Folder(path) => path
+            DataSource::Folder(path) => path
                 .file_name()
                 .map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned()),
-            Source::Synthetic(spec) => match toml::Table::try_from(spec) {
+            DataSource::Synthetic(spec) => match toml::Table::try_from(spec) {
                 Ok(table) => table["kind"].as_str().unwrap_or_default().to_owned(),
                 Err(_) => String::new(),
             },
-            Source::Memory(name) => name.clone(),
+            DataSource::Memory(name) => name.clone(),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Source {
+impl<'de> Deserialize<'de> for DataSource {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(SourceVisitor)
     }
@@ -126,20 +126,20 @@ impl<'de> Deserialize<'de> for Source {
 struct SourceVisitor;
 
 impl<'de> Visitor<'de> for SourceVisitor {
-    type Value = Source;
+    type Value = DataSource;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the path of a federation folder, or a table such as { kind = \"glyphs\" }")
     }
 
-    fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<Source, E> {
+    fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<DataSource, E> {
         Ok(match path.strip_prefix(MEMORY) {
-            Some(name) => Source::Memory(name.to_owned()),
-            None => Source::Folder(path.into()),
+            Some(name) => DataSource::Memory(name.to_owned()),
+            None => DataSource::Folder(path.into()),
         })
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Source, A::Error> {
-        synthetic::Spec::deserialize(MapAccessDeserializer::new(map)).map(Source::Synthetic)
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<DataSource, A::Error> {
+        synthetic::Spec::deserialize(MapAccessDeserializer::new(map)).map(DataSource::Synthetic)
     }
 }

@@ -13,12 +13,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub struct OneOrMore<T>(Vec<T>);
 
 impl<T> OneOrMore<T> {
-    /// The values in order.
+    /// Returns the values in order.
     pub fn iter(&self) -> std::slice::Iter<'_, T> {
         self.0.iter()
     }
 
-    /// The values in order.
+    /// Returns the values in order.
     pub fn as_slice(&self) -> &[T] {
         &self.0
     }
@@ -38,7 +38,7 @@ impl<T> TryFrom<Vec<T>> for OneOrMore<T> {
     }
 }
 
-/// A list that must not be empty is.
+/// A list is empty that must not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected at least one value")]
 pub struct EmptyList;
@@ -52,7 +52,7 @@ impl<'a, T> IntoIterator for &'a OneOrMore<T> {
     }
 }
 
-// By hand rather than an untagged enum, whose errors would neither say what is wrong nor where.
+// By hand: the errors of an untagged enum contain neither the reason nor the place.
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMore<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(OneOrMoreVisitor(PhantomData))

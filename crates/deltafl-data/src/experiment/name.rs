@@ -1,13 +1,13 @@
-//! The name of an experiment, which is also that of its folder.
+//! The name of an experiment and of its folder.
 
 use serde::{Deserialize, Deserializer};
 
-/// Why a text is no name.
+/// The reason why a text is not a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a name is also that of a folder: it {0}")]
 pub struct InvalidName(&'static str);
 
-/// Checks that a text can be the name of a folder, here and on other systems, and of a folder inside another.
+/// Checks that a text can be the name of a folder, on this and on other systems.
 ///
 /// ```
 /// use deltafl_data::experiment::check_name;
@@ -28,7 +28,7 @@ pub fn check_name(name: &str) -> Result<(), InvalidName> {
     }
 }
 
-/// A checked name, for serde.
+/// Deserialises a checked name.
 pub(super) fn checked<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let name = String::deserialize(deserializer)?;
     check_name(&name).map_err(serde::de::Error::custom)?;

@@ -1,6 +1,5 @@
-//! From the text of an experiment file to an [`Experiment`]: every error points at its place.
+//! Parses experiment files. Every error has the place in the file.
 
-use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::Range;
 use std::str::FromStr;
 
@@ -8,24 +7,19 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer, ValueDeserializer};
 
-use super::{
-    AlgorithmSection, DataSection, Experiment, LocalSection, ModelSection, NonNegative, OneOrMore, Resolved,
-    SecureAggregation, name, renamed,
-};
+use super::{AlgorithmSection, Experiment, ExperimentFile, ModelSection, NonNegative, renamed};
 use deltafl::algorithm::ALGORITHMS;
-use deltafl::cohort::Availability;
 use deltafl::model::MODELS;
 use deltafl::options::{InvalidOption, OptionSpec, OptionValue, RawValue};
-use deltafl::terms::{Clip, TrackSchedule, Weights};
-use deltafl::training::Plan;
+use deltafl::terms::TrackSchedule;
 
-/// What is wrong with an experiment file, and where.
+/// An error in an experiment file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct InvalidExperiment {
-    /// What is wrong.
+    /// The error.
     pub message: String,
-    /// The bytes of the file that are wrong; `None` when something is missing from the whole.
+    /// The bytes of the file with the error; `None` if a key is missing at the top of the file.
     pub span: Option<Range<usize>>,
 }
 
@@ -34,7 +28,12 @@ impl InvalidExperiment {
         Self { message: message.into(), span: Some(span) }
     }
 
-    /// The line of the file, counted from 1.
+    /// An error without a place.
+    pub(super) fn whole(message: impl Into<String>) -> Self {
+        Self { message: message.into(), span: None }
+    }
+
+    /// Returns the line of the file, counted from 1.
     pub fn line(&self, text: &str) -> usize {
         let start = self.span.as_ref().map_or(0, |span| span.start.min(text.len()));
         1 + text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count()
@@ -47,32 +46,6 @@ impl From<toml::de::Error> for InvalidExperiment {
     }
 }
 
-/// The sections of a file, but for the algorithms.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Sections {
-    #[serde(deserialize_with = "name::checked")]
-    name: String,
-    #[serde(default = "first_seed")]
-    seeds: OneOrMore<u64>,
-    rounds: NonZeroU64,
-    cohort: NonZeroUsize,
-    #[serde(default)]
-    with_replacement: bool,
-    #[serde(default = "evaluate_every")]
-    evaluate_every: NonZeroU64,
-    weights: Option<Weights>,
-    tracks: Option<TrackSchedule>,
-    clip: Option<Clip>,
-    #[serde(default)]
-    secagg: SecureAggregation,
-    data: DataSection,
-    local: LocalSection,
-    #[serde(default)]
-    availability: Availability,
-    resolved: Option<Resolved>,
-}
-
 impl FromStr for Experiment {
     type Err = InvalidExperiment;
 
@@ -82,95 +55,39 @@ impl FromStr for Experiment {
 }
 
 impl Experiment {
-    /// Reads an experiment file.
+    /// Parses an experiment file.
+    ///
+    /// # Errors
+    /// The text is not TOML, a key is unknown or missing, or a value is wrong. The error has the place.
     pub fn parse(text: &str) -> Result<Self, InvalidExperiment> {
         let mut table = DeTable::parse(text)?;
         renamed::refuse_old_keys(table.get_ref())?;
         let whole = table.span();
-        let sections = table.get_mut().remove("algorithm");
-        let model_section = table.get_mut().remove("model");
-        let places = Places::of(table.get_ref());
-        let read = Sections::deserialize(Deserializer::from(table))?;
-        if read.local.epochs.is_some() == read.local.steps.is_some() {
-            let message = match read.local.epochs {
-                Some(_) => "give either epochs or steps, not both",
-                None => "give either epochs or steps",
-            };
-            return Err(InvalidExperiment::new(message, places.at("local", "steps")));
-        }
-        let model = match model_section {
+        let mut remove = |key: &str| table.get_mut().remove(key);
+        let (algorithm_sections, model_section) = (remove("algorithm"), remove("model"));
+        let clip = table.get_ref().get_key_value("clip").map(|(key, _)| key.span());
+        let mut file = ExperimentFile::deserialize(Deserializer::from(table))?;
+        file.model = match model_section {
             Some(section) => model(section)?,
             None => return Err(InvalidExperiment::new("missing field `model`", whole)),
         };
-        let algorithm = match sections {
+        file.algorithm = match algorithm_sections {
             Some(sections) => algorithms(sections)?,
             None => {
                 let message = "there is no [[algorithm]]: an experiment trains at least one";
                 return Err(InvalidExperiment::new(message, whole.end..whole.end));
             }
         };
-        let Sections {
-            name, seeds, rounds, cohort, with_replacement, evaluate_every, weights, secagg, ..
-        } = read;
-        let Sections { tracks, clip, data, local, availability, resolved, .. } = read;
-        let mut experiment = Self {
-            name,
-            seeds,
-            rounds,
-            cohort,
-            with_replacement,
-            evaluate_every,
-            weights: Weights::default(),
-            schedule: tracks,
-            clip,
-            secagg,
-            data,
-            model,
-            local,
-            availability,
-            algorithm,
-            resolved,
-        };
-        experiment.weights = weights.unwrap_or_else(|| experiment.usual_weights());
-        // Where η is found in secure sums, a simulation trains as a deployment does.
-        if experiment.schedule.is_none() && experiment.is_private() {
-            experiment.schedule = Some(TrackSchedule::InTurn);
+        let mut experiment = Self(file);
+        if experiment.0.weights.is_none() {
+            experiment.0.weights = Some(experiment.usual_weights());
         }
-        if clip.is_some()
-            && let Some(track) = experiment.tracks().iter().find(|track| track.correction.is_some())
-        {
-            let message = format!(
-                "{} sends more than w, and a bound on the length of updates says nothing of it: leave clip out",
-                track.label.algorithm
-            );
-            return Err(InvalidExperiment::new(message, places.at("clip", "")));
+        // If η is found in secure sums, a simulation trains as a deployment does.
+        if experiment.0.tracks.is_none() && experiment.is_private() {
+            experiment.0.tracks = Some(TrackSchedule::InTurn);
         }
+        experiment.check_algorithms().map_err(|error| InvalidExperiment { span: clip, ..error })?;
         Ok(experiment)
-    }
-}
-
-/// Where sections and their keys stand.
-struct Places(Vec<(String, Range<usize>, Vec<NamedPlace>)>);
-
-/// A key and where it stands.
-type NamedPlace = (String, Range<usize>);
-
-impl Places {
-    fn of(table: &DeTable<'_>) -> Self {
-        let keys = |value: &DeValue<'_>| -> Vec<(String, Range<usize>)> {
-            let table = value.as_table().into_iter().flat_map(|table| table.iter());
-            table.map(|(key, _)| (key.get_ref().to_string(), key.span())).collect()
-        };
-        let section = |(key, value): (&Spanned<toml::de::DeString<'_>>, &Spanned<DeValue<'_>>)| {
-            (key.get_ref().to_string(), key.span(), keys(value.get_ref()))
-        };
-        Self(table.iter().map(section).collect())
-    }
-
-    /// The key of a section, or the section where it has no such key.
-    fn at(&self, section: &str, key: &str) -> Range<usize> {
-        let Some((_, span, keys)) = self.0.iter().find(|(name, ..)| name == section) else { return 0..0 };
-        keys.iter().find(|(name, _)| name == key).map_or_else(|| span.clone(), |(_, span)| span.clone())
     }
 }
 
@@ -316,17 +233,9 @@ fn written(value: &DeValue<'_>) -> String {
     }
 }
 
-fn first_seed() -> OneOrMore<u64> {
-    OneOrMore::from(1)
-}
-
-fn evaluate_every() -> NonZeroU64 {
-    NonZeroU64::new(Plan::EVALUATE_EVERY).unwrap_or(NonZeroU64::MIN)
-}
-
 #[cfg(test)]
 mod tests {
-    use deltafl::terms::Terms;
+    use deltafl::terms::{Clip, Terms, Weights};
 
     use super::*;
 

@@ -1,17 +1,17 @@
-//! Keys that had another name: whoever writes the old one is told the present one.
+//! Keys that were renamed: the error for an old name contains the new one.
 
 use toml::de::DeTable;
 
 use super::InvalidExperiment;
 
-/// The tables on the way to a key, its old name and its present one.
+/// The tables that contain a key, its old name and its new one.
 const RENAMED: [(&[&str], &str, &str); 3] = [
     (&["data", "split"], "min_points", "min_examples"),
     (&["data", "split", "within"], "min_points", "min_examples"),
     (&["data", "source"], "points", "examples"),
 ];
 
-/// Fails at the first key that has an old name.
+/// Fails at the first key with an old name.
 pub(super) fn refuse_old_keys(file: &DeTable<'_>) -> Result<(), InvalidExperiment> {
     RENAMED.iter().try_for_each(|&(tables, old, new)| {
         let inside = tables.iter().try_fold(file, |table, name| table.get(*name)?.get_ref().as_table());

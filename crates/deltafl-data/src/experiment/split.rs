@@ -1,66 +1,66 @@
-//! `[data.split]`: who trains, who tests, who is held out.
+//! `[data.split]`: the train, test and validation devices or examples.
 //!
 //! ```toml
 //! split = { train = 0.5, validation = 0.1, seed = 1, min_examples = 0 }      # by device
 //! split = { within = { train = 0.8, validation = 0.1, seed = 1 } }         # the examples of each device
-//! split = { given = { train = ["anna", "boris"], test = ["clara"] } }      # as a list says
+//! split = { given = { train = ["anna", "boris"], test = ["clara"] } }      # by lists of devices
 //! ```
 
 use deltafl::data::synthetic::Fraction;
 use deltafl::data::{DeviceSplit, Federation, GivenSplit, InvalidSplit, WithinSplit};
 use serde::{Deserialize, Serialize};
 
-/// How a federation is split anew.
+/// A new split of a federation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "RawSplit", into = "RawSplit")]
+#[serde(try_from = "DeviceSplitKeys", into = "DeviceSplitKeys")]
 pub enum SplitSection {
-    /// Devices: some train, the others are never seen in training.
+    /// Splits devices: test devices are never used in training.
     Devices(DeviceSplit),
-    /// The examples of each device.
+    /// Splits the examples of each device.
     Within(WithinSplit),
-    /// Devices, as a list says.
+    /// Splits devices by lists.
     Given(GivenSplit),
 }
 
-/// The section as it is written.
+/// The keys of the section. Without `within` and `given` they are those of a [`DeviceSplit`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawSplit {
+pub(super) struct DeviceSplitKeys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    train: Option<Fraction>,
+    pub(super) train: Option<Fraction>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    validation: Option<Fraction>,
+    pub(super) validation: Option<Fraction>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    seed: Option<u64>,
+    pub(super) seed: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    min_examples: Option<u64>,
+    pub(super) min_examples: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    sample: Option<Fraction>,
+    pub(super) sample: Option<Fraction>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    within: Option<WithinSplit>,
+    pub(super) within: Option<WithinSplit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    given: Option<GivenSplit>,
+    pub(super) given: Option<GivenSplit>,
 }
 
-/// Why a section cannot be read.
+/// The reason why a section is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSplitSection {
-    /// More than one way to split.
+    /// There is more than one kind of split.
     #[error(
         "a split is by device (train, validation, seed, min_examples, sample), or `within` each device, or `given`: one of them alone"
     )]
     Several,
-    /// More examples than there are.
-    #[error("the shares `train` and `validation` come to more than 1")]
+    /// The shares exceed 1.
+    #[error("the sum of the shares `train` and `validation` is more than 1")]
     Shares,
 }
 
-impl TryFrom<RawSplit> for SplitSection {
+impl TryFrom<DeviceSplitKeys> for SplitSection {
     type Error = InvalidSplitSection;
 
-    fn try_from(raw: RawSplit) -> Result<Self, InvalidSplitSection> {
-        let RawSplit { train, validation, seed, min_examples, sample, within, given } = raw;
+    fn try_from(raw: DeviceSplitKeys) -> Result<Self, InvalidSplitSection> {
+        let DeviceSplitKeys { train, validation, seed, min_examples, sample, within, given } = raw;
         let by_device = train.is_some()
             || validation.is_some()
             || seed.is_some()
@@ -87,7 +87,7 @@ impl TryFrom<RawSplit> for SplitSection {
     }
 }
 
-impl From<SplitSection> for RawSplit {
+impl From<SplitSection> for DeviceSplitKeys {
     fn from(section: SplitSection) -> Self {
         match section {
             SplitSection::Devices(split) => Self {
@@ -95,7 +95,8 @@ impl From<SplitSection> for RawSplit {
                 validation: Fraction::new(split.validation),
                 seed: Some(split.seed),
                 min_examples: Some(split.min_examples),
-                // Everyone is not written: the address is that of a split without a sample.
+                // The default of `sample` is not written: the address is that of a split without a
+                // sample.
                 sample: Fraction::new(split.sample).filter(|sample| sample.get() < 1.0),
                 ..Self::default()
             },
@@ -105,8 +106,15 @@ impl From<SplitSection> for RawSplit {
     }
 }
 
+impl DeviceSplitKeys {
+    /// The default split of the devices.
+    pub(super) fn default_split() -> Self {
+        SplitSection::Devices(DeviceSplit::default()).into()
+    }
+}
+
 impl SplitSection {
-    /// The federation, split so.
+    /// Returns the federation with this split.
     pub fn apply(&self, federation: Federation) -> Result<Federation, InvalidSplit> {
         match self {
             Self::Devices(split) => federation.split_devices(split),

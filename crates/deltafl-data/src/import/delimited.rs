@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
-use super::error::{ImportError, Position, Problem};
+use super::error::{FilePosition, ImportError, Problem};
 use super::input::Input;
 
-/// How the fields of a line are told apart.
+/// The delimiter of the fields of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Commas, with quotes where needed; semicolons where the header has those and no comma, as spreadsheets write them
-    /// in many countries.
+    /// Commas, with quotes if needed; semicolons if the header contains semicolons and no comma, as
+    /// spreadsheets write them in many countries.
     Csv,
     /// Tabs, without quotes.
     Tsv,
@@ -23,13 +23,13 @@ pub(crate) struct Delimited {
     path: PathBuf,
     reader: Reader<Box<dyn Read>>,
     record: ByteRecord,
-    /// Whether lines end in a carriage return and a line feed, of which the parser has seen only the first when a record
-    /// begins.
+    /// Whether lines end in a carriage return and a line feed. At the start of a record the parser
+    /// has only read the first of the two.
     is_crlf: bool,
 }
 
 impl Delimited {
-    /// Opens a file; its first record is a header or not.
+    /// Opens a file with or without a header.
     pub(crate) fn open(path: &Path, dialect: Dialect, has_header: bool) -> Result<Self, ImportError> {
         let mut reader = Input::open(path)?.into_reader();
         let beginning = reader.fill_buf().map_err(|source| ImportError::file(path, source))?;
@@ -50,7 +50,7 @@ impl Delimited {
         Ok(Self { path: path.to_owned(), reader, record: ByteRecord::new(), is_crlf })
     }
 
-    /// The names of the columns.
+    /// Returns the names of the columns.
     pub(crate) fn header(&mut self) -> Result<Vec<String>, ImportError> {
         match self.reader.byte_headers() {
             Ok(header) => Ok(header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()),
@@ -58,7 +58,7 @@ impl Delimited {
         }
     }
 
-    /// Moves to the next record; false after the last.
+    /// Moves to the next record. Returns `false` after the last.
     pub(crate) fn next(&mut self) -> Result<bool, ImportError> {
         match self.reader.read_byte_record(&mut self.record) {
             Ok(more) => Ok(more),
@@ -66,28 +66,28 @@ impl Delimited {
         }
     }
 
-    /// A field of this record; every record has as many fields as the first.
+    /// Returns a field of this record. Every record has as many fields as the first.
     pub(crate) fn field(&self, index: usize) -> &[u8] {
         self.record.get(index).unwrap_or_default()
     }
 
-    /// A field that must be UTF-8.
+    /// Returns a field that must be UTF-8.
     pub(crate) fn text(&self, index: usize) -> Result<&str, ImportError> {
         std::str::from_utf8(self.field(index)).map_err(|_| self.error(Problem::Utf8))
     }
 
-    /// Fields of this record.
+    /// Returns the number of fields of this record.
     pub(crate) fn len(&self) -> usize {
         self.record.len()
     }
 
-    /// An error in this record.
+    /// Returns an error with the place of this record.
     pub(crate) fn error(&self, problem: Problem) -> ImportError {
         let line = self.record.position().map_or(1, |position| self.line(position));
-        ImportError::at(&self.path, Position::Line(line), problem)
+        ImportError::at(&self.path, FilePosition::Line(line), problem)
     }
 
-    /// The line in which a record begins, counted from 1, the header's.
+    /// Returns the line in which a record starts. The header is line 1.
     fn line(&self, position: &csv::Position) -> u64 {
         position.line() + u64::from(self.is_crlf && position.byte() > 0)
     }
@@ -101,11 +101,11 @@ impl Delimited {
             }
             _ => Problem::Utf8,
         };
-        ImportError::at(&self.path, Position::Line(line), problem)
+        ImportError::at(&self.path, FilePosition::Line(line), problem)
     }
 }
 
-/// The index of a column.
+/// Returns the index of a column.
 pub(crate) fn column(path: &Path, header: &[String], name: &str) -> Result<usize, ImportError> {
     header.iter().position(|column| column == name).ok_or_else(|| {
         ImportError::file(path, Problem::NoColumn { name: name.to_owned(), columns: header.to_vec() })

@@ -1,12 +1,13 @@
-//! EMNIST by writer, from NIST Special Database 19 as NIST gives it.
+//! EMNIST by writer, from the original files of NIST Special Database 19.
 //!
 //! ```text
-//! by_write/hsf_0/f0000_14/d0000_14/d0000_14_00000.png      whose hand, but not which character
-//! by_class/4a/hsf_0/hsf_0_00000.png                        which character (0x4a = J), but not whose
+//! by_write/hsf_0/f0000_14/d0000_14/d0000_14_00000.png      the writer, but not the character
+//! by_class/4a/hsf_0/hsf_0_00000.png                        the character (0x4a = J), but not the writer
 //! ```
 //!
-//! Both hold the same images; an image is matched by its bytes. As in LEAF, images become 28×28 and the first one of
-//! each writer is there twice. Trees may be folders or the zip archives of NIST.
+//! Both trees contain the same images, which are matched by their bytes. As in LEAF, images become
+//! 28×28, and the first image of each writer occurs twice. Trees may be folders or the zip archives
+//! of NIST.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -15,8 +16,8 @@ use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
 
-use super::error::{ImportError, Position, Problem};
-use super::{Imported, Target, image};
+use super::error::{FilePosition, ImportError, Problem};
+use super::{ImportTarget, Imported, image};
 use crate::FederationWriter;
 use deltafl::data::{DeviceExamples, InputKind, Provenance, TargetKind};
 
@@ -27,7 +28,7 @@ const SIDE: usize = 28;
 pub const CLASSES: usize = 62;
 
 /// Imports the images of both trees.
-pub fn import(by_write: &Path, by_class: &Path, target: &Target) -> Result<Imported, ImportError> {
+pub fn import(by_write: &Path, by_class: &Path, target: &ImportTarget) -> Result<Imported, ImportError> {
     let classes = classes_by_hash(&mut Tree::open(by_class)?)?;
     let mut tree = Tree::open(by_write)?;
     let writers = writers(&tree);
@@ -39,7 +40,8 @@ pub fn import(by_write: &Path, by_class: &Path, target: &Target) -> Result<Impor
     source.file(by_class);
     source.option("resize", "28×28 Lanczos");
     source.option("first image", "twice, as in LEAF");
-    // Who is kept depends on the images that have a class: count first, decode later.
+    // The selection of writers depends on the number of images with a class, so images are counted
+    // before they are decoded.
     let mut unknown = 0;
     let mut labelled = Vec::with_capacity(writers.len());
     for (writer, files) in writers {
@@ -64,7 +66,7 @@ type Labelled = (String, Vec<(usize, u8)>);
 fn write(
     tree: &mut Tree,
     writers: &[Labelled],
-    target: &Target,
+    target: &ImportTarget,
     mut source: Provenance,
 ) -> Result<Imported, ImportError> {
     let counts: Vec<u64> = writers.iter().map(|(_, images)| images.len() as u64).collect();
@@ -86,7 +88,8 @@ fn write(
     Ok(Imported { manifest: writer.finish()?, out: target.out.clone() })
 }
 
-/// The class of each image of `by_class`, by the hash of its file; the first one where there are two.
+/// Returns the class of each image of `by_class` by the hash of its file; the first class if there
+/// are two.
 fn classes_by_hash(tree: &mut Tree) -> Result<HashMap<blake3::Hash, u8>, ImportError> {
     let mut classes = HashMap::new();
     let labelled: Vec<(usize, u8)> =
@@ -100,7 +103,7 @@ fn classes_by_hash(tree: &mut Tree) -> Result<HashMap<blake3::Hash, u8>, ImportE
     Ok(classes)
 }
 
-/// The class of `…/4a/hsf_0/x.png`: the folder is the ASCII code in hexadecimal.
+/// Returns the class of `…/4a/hsf_0/x.png`: the folder is the ASCII code in hexadecimal.
 fn class_of(name: &str) -> Option<u8> {
     let mut parts = name.rsplit('/').skip(1);
     let part = parts.next()?;
@@ -114,7 +117,8 @@ fn class_of(name: &str) -> Option<u8> {
     }
 }
 
-/// The images of each writer, `…/hsf_0/WRITER/KIND/x.png`, writers and images sorted by name.
+/// Returns the images of each writer, `…/hsf_0/WRITER/KIND/x.png`. Writers and images are sorted by
+/// name.
 fn writers(tree: &Tree) -> Vec<(String, Vec<usize>)> {
     let mut writers: Vec<(String, Vec<usize>)> = Vec::new();
     let mut index = HashMap::new();
@@ -192,6 +196,6 @@ impl Tree {
     }
 
     fn error(&self, file: usize, problem: Problem) -> ImportError {
-        ImportError::at(&self.path, Position::Member(self.names[file].clone()), problem)
+        ImportError::at(&self.path, FilePosition::Member(self.names[file].clone()), problem)
     }
 }

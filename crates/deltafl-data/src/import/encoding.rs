@@ -1,8 +1,9 @@
-//! Columns of words: categories among the features, and names of classes.
+//! Columns of words: categorical features, and names of classes.
 //!
-//! A column whose first value is not a number holds words. A column of words with k different values becomes k features, in
-//! the order of the values: 1 where the value occurs, 0 elsewhere. A label in words becomes a class, numbered in the
-//! order of the words; the classes keep their names.
+//! A column whose first value is not a number contains words. A column of words with k different
+//! values becomes k features in the order of the values: 1 for the value of the example, 0 for the
+//! others. A label in words becomes a class, numbered in the order of the words. The classes keep
+//! their names.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,7 +14,7 @@ use super::error::Problem;
 /// Most different words of a feature column: each is a feature.
 pub(crate) const MOST_CATEGORIES: usize = 1000;
 
-/// The different words of a column, while they are collected.
+/// The different words of a column during collection.
 #[derive(Debug)]
 pub(crate) struct WordSet {
     column: String,
@@ -40,29 +41,29 @@ impl WordSet {
         Ok(())
     }
 
-    pub(crate) fn finish(self) -> Words {
+    pub(crate) fn finish(self) -> ColumnWords {
         let index = self.seen.iter().enumerate().map(|(i, word)| (word.clone(), i as u32)).collect();
-        Words { column: self.column, sorted: self.seen.into_iter().collect(), index }
+        ColumnWords { column: self.column, sorted: self.seen.into_iter().collect(), index }
     }
 }
 
-/// The words of a column, in order.
+/// The words of a column in sorted order.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct ColumnWords {
     column: String,
     pub(crate) sorted: Vec<String>,
     index: HashMap<String, u32>,
 }
 
-impl Words {
-    /// The number of a word.
+impl ColumnWords {
+    /// Returns the index of a word.
     pub(crate) fn number(&self, word: &str) -> Result<u32, Problem> {
-        // The file is read twice: somebody may have changed it in between.
+        // The file is read twice and may have changed in between.
         let missing = || Problem::MissingValue { column: self.column.clone() };
         self.index.get(word.trim()).copied().ok_or_else(missing)
     }
 
-    /// Appends a feature per word: 1 for this one.
+    /// Appends one feature per word: 1 for this word, 0 for the others.
     pub(crate) fn push_one_hot(&self, word: &str, row: &mut Vec<f32>) -> Result<(), Problem> {
         let at = row.len() + self.number(word)? as usize;
         row.resize(row.len() + self.sorted.len(), 0.0);
@@ -71,73 +72,75 @@ impl Words {
     }
 }
 
-/// How a column becomes features.
+/// The conversion of a column to features.
 #[derive(Debug)]
-pub(crate) enum Feature {
+pub(crate) enum FeatureEncoding {
     Number,
-    Words(Words),
+    Words(ColumnWords),
 }
 
-/// How the label is read.
+/// The conversion of the label.
 #[derive(Debug)]
-pub(crate) enum Label {
+pub(crate) enum LabelEncoding {
     /// A class by its number.
     Class,
     /// A class by its name.
-    Words(Words),
+    Words(ColumnWords),
     /// A real number.
     Value,
 }
 
-/// How the columns of a table are read.
+/// The conversion of the columns of a table.
 #[derive(Debug)]
-pub(crate) struct Encoding {
-    pub(crate) features: Vec<(String, Feature)>,
-    pub(crate) label: Label,
+pub(crate) struct TableEncoding {
+    pub(crate) features: Vec<(String, FeatureEncoding)>,
+    pub(crate) label: LabelEncoding,
 }
 
-impl Encoding {
-    /// What the features were made of; nothing where all columns hold numbers.
+impl TableEncoding {
+    /// The columns from which the features are computed; empty if all columns contain numbers.
     pub(crate) fn feature_columns(&self) -> Vec<FeatureColumn> {
-        if self.features.iter().all(|(_, feature)| matches!(feature, Feature::Number)) {
+        if self.features.iter().all(|(_, feature)| matches!(feature, FeatureEncoding::Number)) {
             return Vec::new();
         }
-        let column = |(name, feature): &(String, Feature)| FeatureColumn {
+        let column = |(name, feature): &(String, FeatureEncoding)| FeatureColumn {
             name: name.clone(),
             categories: match feature {
-                Feature::Number => Vec::new(),
-                Feature::Words(words) => words.sorted.clone(),
+                FeatureEncoding::Number => Vec::new(),
+                FeatureEncoding::Words(words) => words.sorted.clone(),
             },
         };
         self.features.iter().map(column).collect()
     }
 
-    /// The names of the classes, where they have any.
+    /// The names of the classes, if they have names.
     pub(crate) fn class_names(&self) -> Vec<String> {
         match &self.label {
-            Label::Words(words) => words.sorted.clone(),
-            Label::Class | Label::Value => Vec::new(),
+            LabelEncoding::Words(words) => words.sorted.clone(),
+            LabelEncoding::Class | LabelEncoding::Value => Vec::new(),
         }
     }
 }
 
-/// The words of the columns that hold some, while they are collected.
+/// The words of the columns that contain words, during collection.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct WordCollection {
     pub(crate) features: Vec<(String, Option<WordSet>)>,
     pub(crate) label: Option<WordSet>,
 }
 
-impl Survey {
-    /// How the columns are read.
-    pub(crate) fn finish(self, regression: bool) -> Encoding {
-        let feature = |set: Option<WordSet>| set.map_or(Feature::Number, |set| Feature::Words(set.finish()));
-        Encoding {
+impl WordCollection {
+    /// Returns the conversion of the columns.
+    pub(crate) fn finish(self, regression: bool) -> TableEncoding {
+        let feature = |set: Option<WordSet>| {
+            set.map_or(FeatureEncoding::Number, |set| FeatureEncoding::Words(set.finish()))
+        };
+        TableEncoding {
             features: self.features.into_iter().map(|(name, set)| (name, feature(set))).collect(),
             label: match self.label {
-                Some(set) => Label::Words(set.finish()),
-                None if regression => Label::Value,
-                None => Label::Class,
+                Some(set) => LabelEncoding::Words(set.finish()),
+                None if regression => LabelEncoding::Value,
+                None => LabelEncoding::Class,
             },
         }
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a file that somebody hands us, and where.
+//! Errors in imported files, with their places.
 
 use std::fmt;
 use std::io;
@@ -7,39 +7,39 @@ use std::path::{Path, PathBuf};
 use crate::SaveError;
 use deltafl::data::InvalidSplit;
 
-/// Why an import failed. Nothing was written.
+/// An error of an import, which has written nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Something is wrong in a file.
+    /// An error in a file.
     #[error("{path}, {at}: {problem}", path = path.display())]
     At {
         /// The file.
         path: PathBuf,
-        /// Where in it (after decompression).
-        at: Position,
-        /// What.
+        /// The place in the file, after decompression.
+        at: FilePosition,
+        /// The error.
         problem: Box<Problem>,
     },
-    /// Something is wrong with a file as a whole.
+    /// An error of a file as a whole.
     #[error("{path}: {problem}", path = path.display())]
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What.
+        /// The error.
         problem: Box<Problem>,
     },
     /// The federation cannot be written.
     #[error(transparent)]
     Save(#[from] SaveError),
-    /// The devices cannot be split as asked.
+    /// The devices cannot be split as requested.
     #[error(transparent)]
     Split(#[from] InvalidSplit),
 }
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Position {
+pub enum FilePosition {
     /// Bytes from the start.
     Byte(u64),
     /// Lines, from 1.
@@ -50,7 +50,7 @@ pub enum Position {
     Member(String),
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Byte(byte) => write!(f, "byte {byte}"),
@@ -61,48 +61,48 @@ impl fmt::Display for Position {
     }
 }
 
-/// What is wrong.
+/// An error in a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It ends too early.
+    /// The file ends too early.
     #[error("the file ends in the middle of {0}")]
     Truncated(&'static str),
-    /// Something else was expected.
+    /// The file contains something else than expected.
     #[error("expected {expected}, found {found}")]
     Expected {
-        /// What.
+        /// The expected item.
         expected: &'static str,
-        /// What is there.
-        found: Found,
+        /// The item in the file.
+        found: FoundItem,
     },
-    /// Not text.
+    /// A text is not UTF-8.
     #[error("not valid UTF-8")]
     Utf8,
-    /// A number that is none.
+    /// A text is not a number.
     #[error("{0:?} is not a number")]
     Number(String),
-    /// A word among numbers.
+    /// A column of numbers contains a word.
     #[error(
         "{text:?} is not a number, and the column {column:?} begins with one: correct it, leave the column out with \
          --columns, or read the whole column as words with --category {column:?}"
     )]
     Word {
-        /// What is there.
+        /// The word.
         text: String,
-        /// Where.
+        /// The column.
         column: String,
     },
-    /// Nothing where a value is needed.
+    /// A required value is missing.
     #[error("the value of column {column:?} is missing: fill it in, or leave the row or the column out")]
     MissingValue {
         /// The column.
         column: String,
     },
-    /// Words without end.
+    /// A column contains too many different words.
     #[error("the column {column:?} has more than {most} different words: leave it out with --columns")]
     Categories {
         /// The column.
@@ -110,30 +110,30 @@ pub enum Problem {
         /// The bound.
         most: usize,
     },
-    /// A device without a name.
+    /// The name of a device is empty.
     #[error("the id of the device is empty")]
     UnnamedDevice,
-    /// A number to predict that is none.
+    /// A real target is not a finite number.
     #[error("the number to predict is not finite")]
     Value,
-    /// A split that is none.
+    /// A split is unknown.
     #[error("{0:?} is none of train, test and validation")]
     Split(String),
-    /// NaN or infinite.
+    /// A feature is NaN or infinite.
     #[error("a feature is not finite")]
     NonFinite,
-    /// Not a grey level.
+    /// A number is not a grey level.
     #[error("{0} is not a whole number from 0 to 255")]
     GreyLevel(f32),
-    /// A label that is none.
+    /// A label is not a class.
     #[error(
         "label {0} is not a whole number from 0 to 16777215; numbers to predict are imported with --regression"
     )]
     Label(String),
-    /// A polarity that is none.
+    /// A polarity is unknown.
     #[error("polarity {0:?} is none of 0 (negative), 2 (neutral), 4 (positive)")]
     Polarity(String),
-    /// A label beyond the number of classes that was asked for.
+    /// A label exceeds the requested number of classes.
     #[error("label {label} is not below the number of classes, {classes}")]
     LabelRange {
         /// The label.
@@ -141,32 +141,32 @@ pub enum Problem {
         /// Number of classes.
         classes: usize,
     },
-    /// A row of another length.
+    /// The number of features of an example differs.
     #[error("an example has {got} features, those before it have {expected}")]
     Dim {
-        /// As before.
+        /// The number of features of earlier examples.
         expected: usize,
-        /// Here.
+        /// The number of features of this example.
         got: usize,
     },
-    /// A row, string or nesting beyond any use.
+    /// A row, string or nesting is too long.
     #[error("{what} longer than {limit}")]
     TooLong {
-        /// Of what.
+        /// The item.
         what: &'static str,
         /// The bound.
         limit: usize,
     },
-    /// A key that is there twice.
+    /// A key occurs twice.
     #[error("the key {0:?} occurs twice")]
     DuplicateKey(String),
-    /// A device that is there twice.
+    /// A device occurs twice.
     #[error("device {0:?} occurs twice in this file")]
     DuplicateDevice(String),
-    /// A device with nothing.
+    /// A device has no examples.
     #[error("device {0:?} has no examples")]
     EmptyDevice(String),
-    /// As many labels as examples are needed.
+    /// The number of labels differs from the number of examples.
     #[error("device {device:?} has {examples} examples and {labels} labels")]
     Lengths {
         /// The device.
@@ -176,17 +176,17 @@ pub enum Problem {
         /// Its labels.
         labels: u64,
     },
-    /// The table of users is wrong.
-    #[error("device {device:?} has {got} examples, `num_samples` says {expected}")]
+    /// The list of users does not match the data.
+    #[error("device {device:?} has {got} examples, but `num_samples` lists {expected}")]
     NumSamples {
         /// The device.
         device: String,
-        /// As declared.
+        /// The declared number.
         expected: u64,
-        /// As found.
+        /// The number found.
         got: u64,
     },
-    /// Listed, but not there.
+    /// A listed item does not exist.
     #[error("{what} {name:?} is missing")]
     Missing {
         /// Key, column, member…
@@ -194,36 +194,36 @@ pub enum Problem {
         /// Its name.
         name: String,
     },
-    /// Not there, with what is.
+    /// A column does not exist.
     #[error("there is no column {name:?}; the columns are {}", columns.join(", "))]
     NoColumn {
         /// Its name.
         name: String,
-        /// Those there are.
+        /// The existing columns.
         columns: Vec<String>,
     },
-    /// Not there, with what is.
+    /// An array does not exist.
     #[error("there is no array {name:?}; the arrays are {}", arrays.join(", "))]
     NoArray {
         /// Its name.
         name: String,
-        /// Those there are.
+        /// The existing arrays.
         arrays: Vec<String>,
     },
-    /// Two files or parts that should have as many.
+    /// Two files or parts have different numbers of items.
     #[error("{what}: expected {expected}, found {got}")]
     Count {
-        /// Of what.
+        /// The items.
         what: &'static str,
         /// Expected.
         expected: u64,
-        /// Found.
+        /// The number found.
         got: u64,
     },
-    /// Contents beyond the end.
+    /// Bytes follow the end of the data.
     #[error("more bytes follow the end of the data")]
     Trailing,
-    /// Examples of two devices.
+    /// Two devices share examples.
     #[error("devices {first:?} and {second:?} share examples")]
     Overlap {
         /// One device.
@@ -231,40 +231,40 @@ pub enum Problem {
         /// The other.
         second: String,
     },
-    /// A type we do not read.
+    /// A type is not supported.
     #[error("{what} has type {found}, which is not supported; {supported} are")]
     Unsupported {
         /// Column, array…
         what: String,
         /// Its type.
         found: String,
-        /// Those we read.
+        /// The supported types.
         supported: &'static str,
     },
-    /// An image that is none.
+    /// An image is invalid.
     #[error("not an image that can be read: {0}")]
     Image(String),
-    /// A Parquet file that is none.
+    /// A Parquet file is invalid.
     #[error("not a Parquet file that can be read: {0}")]
     Parquet(String),
-    /// A zip archive that is none.
+    /// A zip archive is invalid.
     #[error("not a zip archive that can be read: {0}")]
     Zip(String),
-    /// Nothing useful inside.
+    /// The file contains nothing useful.
     #[error("holds {0}")]
     Nothing(&'static str),
 }
 
-/// What was found where something else was expected.
+/// The item in a file instead of the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundItem {
     /// A byte.
     Byte(u8),
     /// The end of the file.
     End,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FoundItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Byte(byte @ 0x20..0x7f) => write!(f, "`{}`", char::from(*byte)),
@@ -275,7 +275,7 @@ impl fmt::Display for Found {
 }
 
 impl ImportError {
-    pub(crate) fn at(path: &Path, at: Position, problem: Problem) -> Self {
+    pub(crate) fn at(path: &Path, at: FilePosition, problem: Problem) -> Self {
         Self::At { path: path.to_owned(), at, problem: Box::new(problem) }
     }
 

@@ -1,11 +1,11 @@
-//! Examples of numeric features, from any importer, on their way to a federation.
+//! Examples of numeric features from any importer, on the way to a federation.
 
 use serde::{Deserialize, Serialize};
 
-use super::encoding::Encoding;
+use super::encoding::TableEncoding;
 use super::error::{ImportError, Problem};
-use super::spool::{Sorted, Spool, as_f32};
-use super::{Imported, Target};
+use super::spool::{SortedRows, Spool, as_f32};
+use super::{ImportTarget, Imported};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
 use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, Provenance, TargetKind};
@@ -13,20 +13,20 @@ use deltafl::data::{DeviceExamples, FeatureColumn, InputKind, Provenance, Target
 /// Most features of an example.
 pub(crate) const MOST_FEATURES: usize = 1 << 24;
 
-/// How features are stored.
+/// The format of features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Features {
-    /// A byte each when all are multiples of 1/255 in [0, 1], as images are; otherwise as real numbers.
+    /// One byte each if all are multiples of 1/255 in [0, 1], as in images; otherwise real numbers.
     #[default]
     Auto,
     /// Real numbers.
     Dense,
-    /// Whole numbers from 0 to 255, a byte each; a model sees value / 255.
+    /// Whole numbers from 0 to 255, one byte each; a model reads value / 255.
     GreyLevels,
 }
 
-/// Rows of features that wait for the end of the input.
+/// Rows of features that are stored until the end of the input.
 pub(crate) struct FeatureSpool {
     pub(crate) spool: Spool,
     dim: Option<usize>,
@@ -40,7 +40,7 @@ pub(crate) struct FeatureSpool {
 }
 
 impl FeatureSpool {
-    pub(crate) fn new(target: &Target, features: Features) -> Result<Self, ImportError> {
+    pub(crate) fn new(target: &ImportTarget, features: Features) -> Result<Self, ImportError> {
         let spool = Spool::new(&target.parent())?;
         Ok(Self {
             spool,
@@ -53,19 +53,19 @@ impl FeatureSpool {
         })
     }
 
-    /// Keeps what the columns of a table were read as.
-    pub(crate) fn set_encoding(&mut self, encoding: &Encoding) {
+    /// Stores the conversion of the columns of a table.
+    pub(crate) fn set_encoding(&mut self, encoding: &TableEncoding) {
         self.class_names = encoding.class_names();
         self.columns = encoding.feature_columns();
     }
 
-    /// Checks the features of an example against those before it.
+    /// Checks the features of an example against those of earlier examples.
     pub(crate) fn check(&mut self, row: &[f32]) -> Result<(), Problem> {
         let expected = *self.dim.get_or_insert(row.len());
         if expected != row.len() || row.is_empty() {
             return Err(Problem::Dim { expected: expected.max(1), got: row.len() });
         }
-        // Without an early exit, many features are checked at once.
+        // Without an early exit, the compiler checks many features at once.
         if !row.iter().fold(true, |all, x| all & x.is_finite()) {
             return Err(Problem::NonFinite);
         }
@@ -83,16 +83,20 @@ impl FeatureSpool {
         Ok(())
     }
 
-    /// Appends an example whose features were checked.
+    /// Appends an example with checked features.
     pub(crate) fn row(&mut self, device: u32, row: &[f32]) -> Result<(), ImportError> {
         self.spool.row(device, bytes_of(row))
     }
 
     /// Writes the federation.
-    pub(crate) fn finish(self, target: &Target, mut source: Provenance) -> Result<Imported, ImportError> {
+    pub(crate) fn finish(
+        self,
+        target: &ImportTarget,
+        mut source: Provenance,
+    ) -> Result<Imported, ImportError> {
         let scale = match self.features {
             Features::GreyLevels => Some(1.0),
-            // Ones and zeros of categories are no image.
+            // Ones and zeros of categories are not an image.
             Features::Auto if self.is_grey && self.columns.is_empty() => Some(255.0),
             _ => None,
         };
@@ -120,7 +124,7 @@ impl FeatureSpool {
 
 fn write_devices(
     writer: &mut FederationWriter,
-    mut sorted: Sorted,
+    mut sorted: SortedRows,
     roster: &[(usize, deltafl::data::Split)],
     scale: Option<f32>,
     valued: bool,
@@ -148,12 +152,12 @@ fn write_devices(
     Ok(())
 }
 
-/// Whether this is k/255 for a whole k in 0–255, to the bit.
+/// Whether this is k/255 for a whole k in 0–255, bit by bit.
 fn is_grey(x: f32) -> bool {
     GREY_LEVELS[usize::from((x * 255.0 + 0.5) as u8)].to_bits() == x.to_bits()
 }
 
-/// k/255, rounded to the nearest `f32`.
+/// Returns k/255, rounded to the nearest `f32`.
 const GREY_LEVELS: [f32; 256] = {
     let mut levels = [0.0; 256];
     let mut k = 0;

@@ -1,25 +1,26 @@
-//! IDX files, as MNIST and EMNIST come: images, labels, and a table of who wrote which.
+//! IDX files, the format of MNIST and EMNIST: images, labels, and a table of the writers.
 //!
 //! ```text
 //! 00 00 08 R   R dimensions, big-endian u32 each   bytes, row by row
 //! ```
 //!
-//! The table is tab-separated with a header: the device, its first image (from 0) and its number of images; further columns are passed
-//! over. Without a table all images belong to one device, for a partitioner to divide.
+//! The table is tab-separated with a header. Its columns are the device, its first image (from 0)
+//! and its number of images; further columns are ignored. Without a table all images belong to one
+//! device, and a partition can divide them.
 
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::error::{Found, ImportError, Position, Problem};
+use super::error::{FilePosition, FoundItem, ImportError, Problem};
 use super::input::Input;
-use super::{Imported, Target};
+use super::{ImportTarget, Imported};
 use crate::FederationWriter;
 use deltafl::data::{DeviceExamples, InputKind, Provenance, TargetKind};
 
 /// The files of an IDX data set.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct IdxFiles {
     /// Images: the first dimension counts them.
     pub images: PathBuf,
     /// Labels, a byte each.
@@ -29,7 +30,7 @@ pub struct Files {
 }
 
 /// Imports images of grey levels.
-pub fn import(files: &Files, target: &Target) -> Result<Imported, ImportError> {
+pub fn import(files: &IdxFiles, target: &ImportTarget) -> Result<Imported, ImportError> {
     let mut source = Provenance::new("idx");
     let labels = read_labels(&files.labels)?;
     let mut images = IdxReader::open(&files.images)?;
@@ -54,7 +55,7 @@ fn write(
     images: &mut IdxReader,
     labels: &[u8],
     ranges: &[DeviceRange],
-    target: &Target,
+    target: &ImportTarget,
     mut source: Provenance,
 ) -> Result<Imported, ImportError> {
     let counts: Vec<u64> = ranges.iter().map(|range| range.count).collect();
@@ -64,7 +65,8 @@ fn write(
     let mut writer =
         FederationWriter::create(&target.out, target.heading("idx", kind, TargetKind::Classes(classes)))?;
     target.record(&mut writer, source);
-    // Devices are written in the order of their images, so that the file is read once from front to back.
+    // Devices are written in the order of their images, so that the file is read once from start to
+    // end.
     let mut in_order = roster;
     in_order.sort_by_key(|&(device, _)| ranges[device].first);
     let (mut pixels, mut device_labels) = (Vec::new(), Vec::new());
@@ -80,7 +82,7 @@ fn write(
     Ok(Imported { manifest: writer.finish()?, out: target.out.clone() })
 }
 
-/// An IDX file of bytes, read from front to back.
+/// An IDX file of bytes that is read sequentially.
 struct IdxReader {
     path: PathBuf,
     reader: Box<dyn Read>,
@@ -98,9 +100,9 @@ impl IdxReader {
         let mut idx = Self { path: path.to_owned(), reader, dims: Vec::new(), item: 1, next: 0, at: 0 };
         let magic = idx.word()?;
         let [0, 0, 8, rank @ 1..=4] = magic else {
-            let found = Found::Byte(magic.into_iter().find(|&byte| byte != 0).unwrap_or_default());
+            let found = FoundItem::Byte(magic.into_iter().find(|&byte| byte != 0).unwrap_or_default());
             let expected = "an IDX file of bytes (00 00 08 and 1 to 4 dimensions)";
-            return Err(ImportError::at(path, Position::Byte(0), Problem::Expected { expected, found }));
+            return Err(ImportError::at(path, FilePosition::Byte(0), Problem::Expected { expected, found }));
         };
         for _ in 0..rank {
             let dim = u32::from_be_bytes(idx.word()?);
@@ -110,7 +112,7 @@ impl IdxReader {
         const LARGEST: u64 = 1 << 24;
         if item == 0 || item > LARGEST {
             let problem = Problem::TooLong { what: "an item that is empty or", limit: LARGEST as usize };
-            return Err(ImportError::at(path, Position::Byte(8), problem));
+            return Err(ImportError::at(path, FilePosition::Byte(8), problem));
         }
         idx.item = item as usize;
         Ok(idx)
@@ -129,7 +131,7 @@ impl IdxReader {
     fn fill(&mut self, out: &mut [u8], what: &'static str) -> Result<(), ImportError> {
         let mut filled = 0;
         while filled < out.len() {
-            let at = Position::Byte(self.at + filled as u64);
+            let at = FilePosition::Byte(self.at + filled as u64);
             match self.reader.read(&mut out[filled..]) {
                 Ok(0) => return Err(ImportError::at(&self.path, at, Problem::Truncated(what))),
                 Ok(read) => filled += read,
@@ -141,9 +143,9 @@ impl IdxReader {
         Ok(())
     }
 
-    /// The items from `first` on, which must not lie before those read already.
+    /// Returns the items from `first` on, which must not be before those already read.
     ///
-    /// A count is a claim: memory grows as the bytes arrive.
+    /// The declared count is not trusted: memory grows with the bytes that arrive.
     fn read(&mut self, first: u64, count: u64, out: &mut Vec<u8>) -> Result<(), ImportError> {
         let mut skipped = [0; 1 << 14];
         let mut to_skip = (first - self.next) * self.item as u64;
@@ -162,11 +164,11 @@ impl IdxReader {
         Ok(())
     }
 
-    /// Everything declared is there, and nothing else.
+    /// Checks that the file contains everything declared and nothing else.
     fn check_end(&mut self) -> Result<(), ImportError> {
         let mut rest = Vec::new();
         self.read(self.count(), 0, &mut rest)?;
-        let at = Position::Byte(self.at);
+        let at = FilePosition::Byte(self.at);
         match self.reader.read(&mut [0; 1]) {
             Ok(0) => Ok(()),
             Ok(_) => Err(ImportError::at(&self.path, at, Problem::Trailing)),
@@ -197,7 +199,8 @@ struct DeviceRange {
     count: u64,
 }
 
-/// The table of devices: inside the images, no device twice, no image of two devices.
+/// Reads the table of devices. It checks that they are inside the images, that no device occurs
+/// twice, and that no image belongs to two devices.
 fn read_devices(path: &Path, images: u64) -> Result<Vec<DeviceRange>, ImportError> {
     let mut input = Input::open(path)?;
     let mut buffer = Vec::new();

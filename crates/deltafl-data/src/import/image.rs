@@ -1,9 +1,10 @@
-//! Grey images: decoding, and making them smaller the way LEAF did.
+//! Grey images: decoding, and the down-scaling of LEAF.
 //!
-//! LEAF shrank NIST's 128×128 images with Pillow's `thumbnail(…, ANTIALIAS)`, a Lanczos filter of radius 3 stretched by
-//! the scale, first along rows and then along columns, in 8 bits with coefficients of 22 fractional bits. Doing the
-//! same arithmetic gives the same grey levels. (Pillow since 7.0 averages blocks of 2×2 first; copies of the data set
-//! made with it differ by a fraction of a level on average.)
+//! LEAF reduced NIST's 128×128 images with Pillow's `thumbnail(…, ANTIALIAS)`. This is a Lanczos
+//! filter of radius 3, stretched by the scale, first along rows and then along columns, in 8 bits
+//! with coefficients of 22 fractional bits. The same arithmetic gives the same grey levels. (Pillow
+//! since 7.0 averages blocks of 2×2 first. Copies of the data set made with it differ by a fraction
+//! of a level on average.)
 
 use std::io::Cursor;
 
@@ -20,7 +21,7 @@ pub(crate) struct GreyImage {
 /// Most pixels of an image.
 const LARGEST: usize = 1 << 24;
 
-/// Decodes a PNG; colours become their luminance (ITU-R 601-2), transparency is passed over.
+/// Decodes a PNG. Colours become their luminance (ITU-R 601-2); transparency is ignored.
 pub(crate) fn decode_png(bytes: &[u8]) -> Result<GreyImage, Problem> {
     let broken = |error: png::DecodingError| Problem::Image(error.to_string());
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: 4 * LARGEST });
@@ -47,7 +48,7 @@ fn luminance(rgb: &[u8]) -> u8 {
 }
 
 impl GreyImage {
-    /// The image at another size.
+    /// Returns the image in another size.
     pub(crate) fn resized(&self, width: usize, height: usize) -> Self {
         let rows = resample(&self.pixels, self.width, width);
         let columns = resample(&transposed(&rows, width), self.height, height);
@@ -58,7 +59,7 @@ impl GreyImage {
 /// Fractional bits of a coefficient.
 const PRECISION: u32 = 22;
 
-/// Every row of `from` pixels as one of `to` pixels.
+/// Scales every row of `from` pixels to `to` pixels.
 fn resample(pixels: &[u8], from: usize, to: usize) -> Vec<u8> {
     let taps: Vec<Taps> = (0..to).map(|i| Taps::new(i, from, to)).collect();
     let mut out = Vec::with_capacity(pixels.len() / from.max(1) * to);
@@ -73,7 +74,7 @@ fn resample(pixels: &[u8], from: usize, to: usize) -> Vec<u8> {
     out
 }
 
-/// The pixels that one output pixel is made of.
+/// The input pixels of one output pixel.
 struct Taps {
     first: usize,
     coefficients: Vec<i32>,
@@ -102,7 +103,7 @@ fn lanczos(x: f64) -> f64 {
     if x.abs() < 3.0 { sinc(x) * sinc(x / 3.0) } else { 0.0 }
 }
 
-/// Rows as columns.
+/// Transposes an image.
 fn transposed(pixels: &[u8], width: usize) -> Vec<u8> {
     let height = pixels.len() / width.max(1);
     (0..width).flat_map(|x| (0..height).map(move |y| pixels[y * width + x])).collect()

@@ -1,4 +1,4 @@
-//! Files as they come: plain, or compressed with gzip.
+//! Input files, plain or compressed with gzip.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::error::{ImportError, Position, Problem};
+use super::error::{FilePosition, ImportError, Problem};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// An input file, decompressed as it is read.
+/// An input file that is decompressed while it is read.
 pub(crate) struct Input {
     path: PathBuf,
     reader: Box<dyn BufRead>,
@@ -19,7 +19,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Opens a file; whether it is compressed is seen from its first bytes.
+    /// Opens a file. Its first bytes determine whether it is compressed.
     pub(crate) fn open(path: &Path) -> Result<Self, ImportError> {
         let open = || -> io::Result<Box<dyn BufRead>> {
             let mut file = BufReader::with_capacity(1 << 17, File::open(path)?);
@@ -33,24 +33,24 @@ impl Input {
         Ok(Self { path: path.to_owned(), reader, line: 0 })
     }
 
-    /// The whole file, when it is no longer than `limit`.
+    /// Returns the whole file if it is not longer than `limit`.
     pub(crate) fn read_all(path: &Path, limit: usize) -> Result<Vec<u8>, ImportError> {
         let mut input = Self::open(path)?;
         let mut bytes = Vec::new();
         let read = input.reader.by_ref().take(limit as u64 + 1).read_to_end(&mut bytes);
-        read.map_err(|source| ImportError::at(path, Position::Byte(bytes.len() as u64), source.into()))?;
+        read.map_err(|source| ImportError::at(path, FilePosition::Byte(bytes.len() as u64), source.into()))?;
         if bytes.len() > limit {
             return Err(ImportError::file(path, Problem::TooLong { what: "a file", limit }));
         }
         Ok(bytes)
     }
 
-    /// The file as a reader, for a parser that keeps its own position.
+    /// Returns a reader for a parser that keeps its own position.
     pub(crate) fn into_reader(self) -> Box<dyn BufRead> {
         self.reader
     }
 
-    /// The next line without its end; `None` after the last.
+    /// Returns the next line without its end; `None` after the last.
     pub(crate) fn line<'b>(&mut self, buffer: &'b mut Vec<u8>) -> Result<Option<&'b [u8]>, ImportError> {
         const LONGEST: usize = 1 << 24;
         buffer.clear();
@@ -67,8 +67,8 @@ impl Input {
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
-    /// An error in the line that was read last.
+    /// Returns an error with the place of the last line.
     pub(crate) fn error(&self, problem: Problem) -> ImportError {
-        ImportError::at(&self.path, Position::Line(self.line), problem)
+        ImportError::at(&self.path, FilePosition::Line(self.line), problem)
     }
 }

@@ -1,12 +1,12 @@
-//! JSON, pulled piece by piece from a file of any length.
+//! A pull parser for JSON files of any length.
 //!
-//! The reader holds one buffer of the file. Who reads asks for what should come next, so that nothing is built
-//! that is not needed: a row of features goes from text to `f32` without a value in between.
+//! The reader keeps one buffer of the file. The caller requests the next item by its type, so that
+//! no intermediate values are built: a row of features is converted directly from text to `f32`.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::error::{Found, ImportError, Position, Problem};
+use super::error::{FilePosition, FoundItem, ImportError, Problem};
 use super::input::Input;
 use super::number::json_f32;
 
@@ -17,15 +17,15 @@ const BUFFER: usize = 1 << 18;
 const LONGEST_STRING: usize = 1 << 20;
 const LONGEST_NUMBER: usize = 1 << 12;
 
-/// Arrays and objects inside each other.
+/// Maximum nesting of arrays and objects.
 const DEEPEST: usize = 64;
 
-/// A JSON text under way.
+/// A JSON text that is being read.
 pub(crate) struct JsonReader {
     path: PathBuf,
     reader: Box<dyn Read>,
     buffer: Vec<u8>,
-    /// The part of the buffer that is still to be read.
+    /// The unread part of the buffer.
     at: usize,
     end: usize,
     /// Bytes of the file before the buffer.
@@ -44,12 +44,12 @@ impl JsonReader {
         Self { path: path.to_owned(), reader, buffer, at: 0, end: 0, before: 0, is_last: false }
     }
 
-    /// An error here.
+    /// Returns an error with the current place.
     pub(crate) fn error(&self, problem: Problem) -> ImportError {
-        ImportError::at(&self.path, Position::Byte(self.before + self.at as u64), problem)
+        ImportError::at(&self.path, FilePosition::Byte(self.before + self.at as u64), problem)
     }
 
-    /// The next byte that is no white space; it is not consumed.
+    /// Returns the next byte that is not white space, without consuming it.
     #[inline]
     pub(crate) fn peek(&mut self) -> Result<Option<u8>, ImportError> {
         loop {
@@ -63,7 +63,7 @@ impl JsonReader {
         }
     }
 
-    /// Consumes this byte, which must come next.
+    /// Consumes this byte, which must be next.
     #[inline]
     pub(crate) fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ImportError> {
         if self.peek()? == Some(byte) {
@@ -73,17 +73,17 @@ impl JsonReader {
         Err(self.unexpected(expected))
     }
 
-    /// The error for something else than what was expected here.
+    /// Returns the error for an unexpected item at the current place.
     pub(crate) fn unexpected(&mut self, expected: &'static str) -> ImportError {
         match self.peek() {
-            Ok(None) => self.error(Problem::Expected { expected, found: Found::End }),
+            Ok(None) => self.error(Problem::Expected { expected, found: FoundItem::End }),
             Ok(Some(b'N' | b'I')) if expected == "a number" => self.error(Problem::NonFinite),
-            Ok(Some(byte)) => self.error(Problem::Expected { expected, found: Found::Byte(byte) }),
+            Ok(Some(byte)) => self.error(Problem::Expected { expected, found: FoundItem::Byte(byte) }),
             Err(error) => error,
         }
     }
 
-    /// Calls `element` for each element of an array, which must come next.
+    /// Calls `element` for each element of the array, which must be next.
     pub(crate) fn array(
         &mut self,
         mut element: impl FnMut(&mut Self) -> Result<(), ImportError>,
@@ -106,7 +106,7 @@ impl JsonReader {
         }
     }
 
-    /// Calls `member` for each member of an object, which must come next, with its key.
+    /// Calls `member` with the key of each member of the object, which must be next.
     pub(crate) fn object(
         &mut self,
         mut member: impl FnMut(&mut Self, &str) -> Result<(), ImportError>,
@@ -132,7 +132,7 @@ impl JsonReader {
         }
     }
 
-    /// Nothing but white space may follow.
+    /// Checks that only white space follows.
     pub(crate) fn end(&mut self) -> Result<(), ImportError> {
         match self.peek()? {
             None => Ok(()),
@@ -140,7 +140,7 @@ impl JsonReader {
         }
     }
 
-    /// A number, rounded to the nearest `f32`; infinite when it is too large for one.
+    /// Reads a number, rounded to the nearest `f32`; infinite if it is too large.
     #[inline]
     pub(crate) fn f32(&mut self) -> Result<f32, ImportError> {
         self.peek()?;
@@ -155,7 +155,7 @@ impl JsonReader {
         Ok(number)
     }
 
-    /// A number that did not end inside the first 64 bytes, or is none.
+    /// Reads a number that does not end in the first 64 bytes, or fails.
     #[cold]
     fn long_f32(&mut self) -> Result<(f32, usize), ImportError> {
         self.fill(LONGEST_NUMBER)?;
@@ -168,18 +168,18 @@ impl JsonReader {
         }
     }
 
-    /// A whole number from 0 to 65535; `3.0` is one.
+    /// Reads a whole number below 2^24, which may be written as `3.0`.
     pub(crate) fn label(&mut self) -> Result<u32, ImportError> {
         let (start, negative) = (self.before + self.at as u64, self.peek()? == Some(b'-'));
         let number = self.f32()?;
         if negative || number.fract() != 0.0 || number > 16_777_215.0 {
             let problem = Problem::Label(number.to_string());
-            return Err(ImportError::at(&self.path, Position::Byte(start), problem));
+            return Err(ImportError::at(&self.path, FilePosition::Byte(start), problem));
         }
         Ok(number as u32)
     }
 
-    /// A whole number, however large.
+    /// Reads a whole number; the largest `u64` if it is larger.
     pub(crate) fn count(&mut self) -> Result<u64, ImportError> {
         let mut count = 0u64;
         let mut digits = 0;
@@ -196,7 +196,7 @@ impl JsonReader {
         if digits == 0 { Err(self.unexpected("a number")) } else { Ok(count) }
     }
 
-    /// A string, into `out`.
+    /// Reads a string into `out`.
     pub(crate) fn string(&mut self, out: &mut String) -> Result<(), ImportError> {
         self.expect(b'"', "a string")?;
         let mut bytes = std::mem::take(out).into_bytes();
@@ -226,7 +226,7 @@ impl JsonReader {
         Ok(())
     }
 
-    /// The character of an escape sequence.
+    /// Reads the character of an escape sequence.
     fn escape(&mut self, out: &mut Vec<u8>) -> Result<(), ImportError> {
         self.fill(12)?;
         let rest = &self.buffer[self.at..self.end];
@@ -250,7 +250,7 @@ impl JsonReader {
         Ok(())
     }
 
-    /// Passes over a value of any kind.
+    /// Skips a value of any kind.
     pub(crate) fn skip(&mut self) -> Result<(), ImportError> {
         self.skip_nested(0)
     }
@@ -280,7 +280,7 @@ impl JsonReader {
         Ok(())
     }
 
-    /// Reads on until `wanted` bytes are there or the file ends; whether there is a byte at all.
+    /// Reads until `wanted` bytes are available or the file ends. Returns whether there is a byte.
     #[cold]
     fn fill(&mut self, wanted: usize) -> Result<bool, ImportError> {
         if self.end - self.at < wanted && !self.is_last {
@@ -295,7 +295,7 @@ impl JsonReader {
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    let at = Position::Byte(self.before + self.end as u64);
+                    let at = FilePosition::Byte(self.before + self.end as u64);
                     return Err(ImportError::at(&self.path, at, error.into()));
                 }
             }
@@ -304,7 +304,7 @@ impl JsonReader {
     }
 }
 
-/// The character of `\uXXXX`, or of a pair of them, and the length of the sequence.
+/// Returns the character of `\uXXXX`, or of a pair of them, and the length of the sequence.
 fn unicode_escape(rest: &[u8]) -> Option<(char, usize)> {
     let unit = |at: usize| {
         let digits = rest.get(at..at + 6)?.strip_prefix(b"\\u")?;
@@ -320,7 +320,8 @@ fn unicode_escape(rest: &[u8]) -> Option<(char, usize)> {
             let code = 0x1_0000 + ((first - 0xd800) << 10) + (low - 0xdc00);
             Some((char::from_u32(code)?, 12))
         }
-        // Half of a pair: cut tweets have them. Read as the replacement character, as everyone does.
+        // Half of a surrogate pair, which truncated tweets contain, is read as the replacement
+        // character.
         _ => Some((char::REPLACEMENT_CHARACTER, 6)),
     }
 }
@@ -329,7 +330,7 @@ fn unicode_escape(rest: &[u8]) -> Option<(char, usize)> {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time, so that every value crosses the end of what is there.
+    /// Returns one byte at a time, so that every value crosses the end of the buffer.
     struct Drip(Vec<u8>, usize);
 
     impl Read for Drip {

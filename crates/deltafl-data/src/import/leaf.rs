@@ -1,9 +1,9 @@
 //! LEAF's JSON shards: `{"users": […], "num_samples": […], "user_data": {ID: {"x": […], "y": […]}}}`.
 //!
-//! The keys may come in any order; a shard is read once, from front to back, and never held. A device whose
-//! examples lie in several files (LEAF's train and test parts) is one device: its parts follow each other in the
-//! order of the files. An `x` is a list of numbers, nested or not, or a text whose `y` is the character that
-//! follows it.
+//! The keys may have any order. A shard is read once, sequentially, and is never in memory as a
+//! whole. A device with examples in several files (LEAF's train and test parts) is one device: its
+//! parts have the order of the files. An `x` is a list of numbers, nested or not, or a text whose
+//! `y` is the next character.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use super::features::{FeatureSpool, Features, MOST_FEATURES};
 use super::json::JsonReader;
 use super::shakespeare::{SYMBOLS, symbol};
 use super::spool::{Spool, as_u32};
-use super::{Imported, Target};
+use super::{ImportTarget, Imported};
 use crate::FederationWriter;
 use crate::arrow_file::bytes_of;
 use deltafl::data::{DeviceExamples, InputKind, Provenance, Split, TargetKind};
 
 /// Imports shards: files, or folders with `*.json` files or with `train/` and `test/` folders of them.
-pub fn import(paths: &[PathBuf], features: Features, target: &Target) -> Result<Imported, ImportError> {
+pub fn import(paths: &[PathBuf], features: Features, target: &ImportTarget) -> Result<Imported, ImportError> {
     let files = shards(paths)?;
     let mut source = Provenance::new("leaf");
     files.iter().for_each(|file| source.file(file));
@@ -41,12 +41,13 @@ pub fn import(paths: &[PathBuf], features: Features, target: &Target) -> Result<
     sink.rows.finish(target, source)
 }
 
-/// The split of a shard, where LEAF's split is kept.
-fn kept_split(file: &Path, target: &Target) -> Option<Split> {
+/// Returns the split of a shard, if LEAF's split is kept.
+fn kept_split(file: &Path, target: &ImportTarget) -> Option<Split> {
     target.keep_split.then(|| split_of(file).unwrap_or(Split::Train))
 }
 
-/// The split that LEAF's names say: a folder `train` or `test`, or `…_train_9.json` and `…_test_9.json`.
+/// Returns the split in LEAF's names: a folder `train` or `test`, or `…_train_9.json` and
+/// `…_test_9.json`.
 fn split_of(file: &Path) -> Option<Split> {
     let name = file.file_name()?.to_string_lossy();
     let folder = file.parent().and_then(Path::file_name).unwrap_or_default();
@@ -59,15 +60,15 @@ fn split_of(file: &Path) -> Option<Split> {
     }
 }
 
-/// Says what became of train and test parts.
-fn note_folders(files: &[PathBuf], target: &Target, source: &mut Provenance) {
+/// Records that train and test parts were joined.
+fn note_folders(files: &[PathBuf], target: &ImportTarget, source: &mut Provenance) {
     let holds = |split: Split| files.iter().any(|file| split_of(file) == Some(split));
     if holds(Split::Train) && holds(Split::Test) && !target.keep_split {
         source.option("train and test parts", "put together, device by device");
     }
 }
 
-/// The shards of files and folders, in order: train parts before test parts.
+/// Returns the shards of files and folders in order: train parts before test parts.
 pub fn shards(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ImportError> {
     let mut files = Vec::new();
     for path in paths {
@@ -105,19 +106,19 @@ fn json_files(folder: &Path) -> Result<Vec<PathBuf>, ImportError> {
     Ok(files)
 }
 
-/// What is done with the examples of a shard.
+/// Receives the examples of a shard.
 pub(crate) trait ShardSink {
-    /// The device whose examples follow.
+    /// Returns the index of the device whose examples follow.
     fn device(&mut self, id: &str) -> u32;
     /// Reads one element of `x`.
     fn example(&mut self, device: u32, json: &mut JsonReader) -> Result<(), ImportError>;
     /// Reads one element of `y`.
     fn label(&mut self, json: &mut JsonReader) -> Result<u32, ImportError>;
-    /// The labels of the device, after its examples.
+    /// Receives the labels of the device, after its examples.
     fn labels(&mut self, labels: &[u32]) -> Result<(), ImportError>;
 }
 
-/// Reads a shard from front to back.
+/// Reads a shard sequentially.
 pub(crate) fn read_shard(path: &Path, sink: &mut impl ShardSink) -> Result<(), ImportError> {
     let mut json = JsonReader::open(path)?;
     let (mut keys, mut users, mut counts) = (HashSet::new(), None, None);
@@ -166,7 +167,7 @@ fn read_counts(json: &mut JsonReader) -> Result<Vec<u64>, ImportError> {
     Ok(counts)
 }
 
-/// The lists of users and counts, where there are any, say what was found.
+/// Checks the lists of users and counts, if there are any, against the data.
 fn check_counts(
     path: &Path,
     users: &[String],
@@ -185,7 +186,7 @@ fn check_counts(
     Ok(())
 }
 
-/// Reads `{"x": […], "y": […]}` and gives the number of examples.
+/// Reads `{"x": […], "y": […]}`. Returns the number of examples.
 fn read_device(json: &mut JsonReader, id: &str, sink: &mut impl ShardSink) -> Result<u64, ImportError> {
     if id.trim().is_empty() {
         return Err(json.error(Problem::UnnamedDevice));
@@ -258,7 +259,7 @@ impl ShardSink for Numbers {
     }
 }
 
-/// The numbers of a number or of a list, nested or not.
+/// Reads a number, or the numbers of a list, nested or not.
 fn flatten(json: &mut JsonReader, row: &mut Vec<f32>, depth: usize) -> Result<(), ImportError> {
     const DEEPEST: usize = 8;
     if json.peek()? != Some(b'[') {
@@ -282,7 +283,7 @@ fn flatten(json: &mut JsonReader, row: &mut Vec<f32>, depth: usize) -> Result<()
     })
 }
 
-/// Whether the examples of a shard are texts: seen from the first one.
+/// Whether the examples of a shard are texts, according to the first one.
 fn holds_text(path: &Path) -> Result<bool, ImportError> {
     struct Probe(Option<bool>);
     impl ShardSink for Probe {
@@ -291,8 +292,8 @@ fn holds_text(path: &Path) -> Result<bool, ImportError> {
         }
         fn example(&mut self, _: u32, json: &mut JsonReader) -> Result<(), ImportError> {
             self.0 = Some(json.peek()? == Some(b'"'));
-            // The answer is known: any error ends the reading.
-            Err(json.error(Problem::Nothing("what was asked for")))
+            // The result is known: any error ends the reading.
+            Err(json.error(Problem::Nothing("the probed example")))
         }
         fn label(&mut self, json: &mut JsonReader) -> Result<u32, ImportError> {
             json.skip().map(|()| 0)
@@ -310,7 +311,7 @@ fn holds_text(path: &Path) -> Result<bool, ImportError> {
     }
 }
 
-/// Examples that are texts of one length, with the character that follows as label.
+/// Examples that are texts of one length, with the next character as label.
 struct Texts {
     spool: Spool,
     text: String,
@@ -350,7 +351,11 @@ impl ShardSink for Texts {
     }
 }
 
-fn import_text(files: &[PathBuf], target: &Target, mut source: Provenance) -> Result<Imported, ImportError> {
+fn import_text(
+    files: &[PathBuf],
+    target: &ImportTarget,
+    mut source: Provenance,
+) -> Result<Imported, ImportError> {
     let mut sink = Texts {
         spool: Spool::new(&target.parent())?,
         text: String::new(),

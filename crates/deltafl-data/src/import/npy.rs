@@ -8,32 +8,19 @@ use std::io::{self, Read};
 
 use super::error::Problem;
 
-/// The type of an element.
+/// The type of an element: a letter of NumPy and a size in bytes, or in characters of `U`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Element {
-    #[default]
-    U8,
-    I8,
-    U16,
-    I16,
-    U32,
-    I32,
-    U64,
-    I64,
-    F32,
-    F64,
-    /// So many characters of four bytes.
-    Unicode(usize),
-    /// So many bytes.
-    Bytes(usize),
+pub(crate) struct NpyElement {
+    letter: u8,
+    size: usize,
 }
 
-/// What an array is.
+/// The type and shape of an array.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NpyHeader {
-    pub(crate) element: Element,
+    pub(crate) element: NpyElement,
     pub(crate) shape: Vec<usize>,
-    /// Whether the first axis runs fastest.
+    /// Whether the first axis is contiguous.
     pub(crate) is_fortran: bool,
 }
 
@@ -70,7 +57,7 @@ impl NpyHeader {
     fn parse(text: &str) -> Result<Self, Problem> {
         let missing = |name: &str| Problem::Missing { what: "in the array header", name: name.to_owned() };
         let descr = value_of(text, "descr").and_then(|rest| rest.split(['\'', '"']).nth(1));
-        let element = Element::parse(descr.ok_or_else(|| missing("descr"))?)?;
+        let element = NpyElement::parse(descr.ok_or_else(|| missing("descr"))?)?;
         let order = value_of(text, "fortran_order").ok_or_else(|| missing("fortran_order"))?;
         let is_fortran = order.trim_start().starts_with("True");
         if !is_fortran && !order.trim_start().starts_with("False") {
@@ -88,101 +75,88 @@ impl NpyHeader {
         }
     }
 
-    /// Length of the first axis.
+    /// Returns the length of the first axis.
     pub(crate) fn rows(&self) -> usize {
         self.shape[0]
     }
 
-    /// Elements per row.
+    /// Returns the elements per row.
     pub(crate) fn row_len(&self) -> usize {
         self.shape[1..].iter().product()
     }
 
-    /// Elements in all.
+    /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// What follows `'key':`.
+/// Returns the text after `'key':`.
 fn value_of<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     let (_, rest) = text.split_once(key)?;
     rest.split_once(':').map(|(_, value)| value)
 }
 
-impl Element {
+impl NpyElement {
+    /// One byte without a sign.
+    pub(crate) const BYTE: Self = Self { letter: b'u', size: 1 };
+
     fn parse(descr: &str) -> Result<Self, Problem> {
-        let unsupported = || Problem::Unsupported {
-            what: "the array".to_owned(),
-            found: descr.to_owned(),
-            supported: "little-endian integers, f4, f8 and strings",
+        let parts = || {
+            let (letter, digits) = descr.strip_prefix(['<', '|', '='])?.split_at_checked(1)?;
+            Some((letter.as_bytes()[0], digits.parse().ok()?))
         };
-        let kind = descr.strip_prefix(['<', '|', '=']).ok_or_else(unsupported)?;
-        let string_len =
-            |digits: &str| digits.parse().ok().filter(|&len| len <= LONGEST).ok_or_else(unsupported);
-        Ok(match kind {
-            "u1" | "b1" => Self::U8,
-            "i1" => Self::I8,
-            "u2" => Self::U16,
-            "i2" => Self::I16,
-            "u4" => Self::U32,
-            "i4" => Self::I32,
-            "u8" => Self::U64,
-            "i8" => Self::I64,
-            "f4" => Self::F32,
-            "f8" => Self::F64,
-            _ => match kind.split_at_checked(1).ok_or_else(unsupported)? {
-                ("U", digits) => Self::Unicode(string_len(digits)?),
-                ("S", digits) => Self::Bytes(string_len(digits)?),
-                _ => return Err(unsupported()),
-            },
-        })
+        match parts() {
+            Some((b'b', 1)) => Ok(Self::BYTE),
+            Some((letter @ (b'u' | b'i'), size @ (1 | 2 | 4 | 8)) | (letter @ b'f', size @ (4 | 8))) => {
+                Ok(Self { letter, size })
+            }
+            Some((letter @ (b'U' | b'S'), size)) if size <= LONGEST => Ok(Self { letter, size }),
+            _ => Err(Problem::Unsupported {
+                what: "the array".to_owned(),
+                found: descr.to_owned(),
+                supported: "little-endian integers, f4, f8 and strings",
+            }),
+        }
     }
 
     pub(crate) fn read_number(self, reader: &mut impl Read) -> Result<f64, Problem> {
-        fn bytes<const N: usize>(reader: &mut impl Read) -> Result<[u8; N], Problem> {
-            let mut bytes = [0; N];
-            fill(reader, &mut bytes)?;
-            Ok(bytes)
+        let mut bytes = [0; 8];
+        let size = self.size.min(bytes.len());
+        if !matches!(self.letter, b'U' | b'S') {
+            fill(reader, &mut bytes[..size])?;
         }
-        Ok(match self {
-            Self::U8 => bytes::<1>(reader)?[0].into(),
-            Self::I8 => i8::from_le_bytes(bytes(reader)?).into(),
-            Self::U16 => u16::from_le_bytes(bytes(reader)?).into(),
-            Self::I16 => i16::from_le_bytes(bytes(reader)?).into(),
-            Self::U32 => u32::from_le_bytes(bytes(reader)?).into(),
-            Self::I32 => i32::from_le_bytes(bytes(reader)?).into(),
-            Self::U64 => u64::from_le_bytes(bytes(reader)?) as f64,
-            Self::I64 => i64::from_le_bytes(bytes(reader)?) as f64,
-            Self::F32 => f32::from_le_bytes(bytes(reader)?).into(),
-            Self::F64 => f64::from_le_bytes(bytes(reader)?),
-            Self::Unicode(_) | Self::Bytes(_) => {
-                return Err(Problem::Unsupported {
-                    what: "the array".to_owned(),
-                    found: "string".to_owned(),
-                    supported: "numbers",
-                });
-            }
-        })
+        let bits = u64::from_le_bytes(bytes);
+        match (self.letter, size) {
+            (b'u', _) => Ok(bits as f64),
+            // The sign of a shorter integer is extended.
+            (b'i', size) => Ok((bits.cast_signed() << (64 - 8 * size) >> (64 - 8 * size)) as f64),
+            (b'f', 4) => Ok(f32::from_bits(bits as u32).into()),
+            (b'f', 8) => Ok(f64::from_bits(bits)),
+            _ => Err(Problem::Unsupported {
+                what: "the array".to_owned(),
+                found: "string".to_owned(),
+                supported: "numbers",
+            }),
+        }
     }
 
-    /// A string, or a number as text.
+    /// Reads a string, or a number as text.
     pub(crate) fn read_string(self, reader: &mut impl Read) -> Result<String, Problem> {
-        match self {
-            Self::Bytes(len) => {
-                let mut bytes = vec![0; len];
+        let mut bytes = vec![0; if self.letter == b'U' { 4 * self.size } else { self.size }];
+        match self.letter {
+            b'S' => {
                 fill(reader, &mut bytes)?;
                 let text = String::from_utf8(bytes).map_err(|_| Problem::Utf8)?;
                 Ok(text.trim_end_matches('\0').to_owned())
             }
-            Self::Unicode(len) => {
-                let mut bytes = vec![0; 4 * len];
+            b'U' => {
                 fill(reader, &mut bytes)?;
                 let codes = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
                 let text: Option<String> = codes.take_while(|&code| code != 0).map(char::from_u32).collect();
                 text.ok_or(Problem::Utf8)
             }
-            number => number.read_number(reader).map(|number| number.to_string()),
+            _ => self.read_number(reader).map(|number| number.to_string()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! NumPy's `.npz`: an array of inputs, one of labels and one of devices, a row per example.
+//! NumPy's `.npz`: arrays of inputs, labels and devices with one row per example.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -6,32 +6,32 @@ use std::path::Path;
 
 use zip::ZipArchive;
 
-use super::error::{ImportError, Position, Problem};
+use super::error::{FilePosition, ImportError, Problem};
 use super::features::{FeatureSpool, Features, MOST_FEATURES};
-use super::npy::{Element, NpyHeader};
+use super::npy::{NpyElement, NpyHeader};
 use super::table::{class, finite};
-use super::{Imported, Target};
+use super::{ImportTarget, Imported};
 use deltafl::data::Provenance;
 
 /// The names of the arrays.
 #[derive(Clone, Debug)]
-pub struct Arrays {
+pub struct NpzArrays {
     /// Inputs: the first axis counts examples, the others are flattened.
     pub x: String,
-    /// Labels: whole numbers, or real ones where those are to be predicted.
+    /// Labels: whole numbers, or real numbers for a regression.
     pub y: String,
-    /// Devices: whole numbers or strings; `None` puts all examples on one device.
+    /// Devices: whole numbers or strings; one device for all examples if `None`.
     pub device: Option<String>,
 }
 
 /// Imports an archive.
 pub fn import(
     path: &Path,
-    arrays: &Arrays,
+    arrays: &NpzArrays,
     features: Features,
-    target: &Target,
+    target: &ImportTarget,
 ) -> Result<Imported, ImportError> {
-    let mut archive = Archive::open(path)?;
+    let mut archive = NpzArchive::open(path)?;
     let mut spool = FeatureSpool::new(target, features)?;
     let labels = archive.labels(&arrays.y, target)?;
     let devices = match &arrays.device {
@@ -44,18 +44,18 @@ pub fn import(
     for (name, got) in [(&arrays.y, labels.len()), (device_array, devices.len())] {
         if got != rows {
             let problem = Problem::Count { what: "rows", expected: rows as u64, got: got as u64 };
-            return Err(ImportError::at(path, Position::Member(member_name(name)), problem));
+            return Err(ImportError::at(path, FilePosition::Member(member_name(name)), problem));
         }
     }
-    // Bytes in an array are grey levels, unless one says otherwise.
-    if x.header.element == Element::U8 && features == Features::Auto {
+    // Bytes in an array are grey levels by default.
+    if x.header.element == NpyElement::BYTE && features == Features::Auto {
         spool.features = Features::GreyLevels;
     }
     x.transpose()?;
     let (mut row, dim) = (Vec::new(), x.header.row_len());
     for (i, (&label, &device)) in labels.iter().zip(&devices).enumerate() {
         x.row(i, dim, &mut row)?;
-        spool.check(&row).map_err(|problem| ImportError::at(path, Position::Row(i as u64), problem))?;
+        spool.check(&row).map_err(|problem| ImportError::at(path, FilePosition::Row(i as u64), problem))?;
         spool.row(device, &row)?;
         spool.spool.label(label);
     }
@@ -69,12 +69,12 @@ fn member_name(name: &String) -> String {
     format!("{name}.npy")
 }
 
-struct Archive<'p> {
+struct NpzArchive<'p> {
     path: &'p Path,
     zip: ZipArchive<BufReader<File>>,
 }
 
-impl<'p> Archive<'p> {
+impl<'p> NpzArchive<'p> {
     fn open(path: &'p Path) -> Result<Self, ImportError> {
         let file = File::open(path).map_err(|source| ImportError::file(path, source))?;
         let zip = ZipArchive::new(BufReader::new(file))
@@ -82,8 +82,8 @@ impl<'p> Archive<'p> {
         Ok(Self { path, zip })
     }
 
-    /// An array, from its first element on.
-    fn array(&mut self, name: &String) -> Result<Array<'_>, ImportError> {
+    /// Opens an array at its first element.
+    fn array(&mut self, name: &String) -> Result<NpzArray<'_>, ImportError> {
         let member = member_name(name);
         let names: Vec<String> =
             self.zip.file_names().map(|name| name.trim_end_matches(".npy").to_owned()).collect();
@@ -93,7 +93,7 @@ impl<'p> Archive<'p> {
         }
         let file = self.zip.by_name(&member);
         let file = file.map_err(|error| ImportError::file(path, Problem::Zip(error.to_string())))?;
-        let mut array = Array {
+        let mut array = NpzArray {
             path,
             member,
             reader: Box::new(BufReader::new(file)),
@@ -104,8 +104,8 @@ impl<'p> Archive<'p> {
         Ok(array)
     }
 
-    /// The label of each row; the bits of the numbers where real ones are to be predicted.
-    fn labels(&mut self, name: &String, target: &Target) -> Result<Vec<u32>, ImportError> {
+    /// Returns the label of each row; for a regression, the bits of the real targets.
+    fn labels(&mut self, name: &String, target: &ImportTarget) -> Result<Vec<u32>, ImportError> {
         let mut array = self.array(name)?;
         let mut labels = Vec::new();
         for _ in 0..array.header.len() {
@@ -122,7 +122,7 @@ impl<'p> Archive<'p> {
         Ok(labels)
     }
 
-    /// The number of each row's device; an identity is kept once.
+    /// Returns the index of the device of each row. An identity is stored once.
     fn devices(&mut self, name: &String, spool: &mut FeatureSpool) -> Result<Vec<u32>, ImportError> {
         let mut array = self.array(name)?;
         let mut devices = Vec::new();
@@ -138,19 +138,19 @@ impl<'p> Archive<'p> {
     }
 }
 
-/// An array under way.
-struct Array<'a> {
+/// An array that is being read.
+struct NpzArray<'a> {
     path: &'a Path,
     member: String,
     reader: Box<dyn Read + 'a>,
     header: NpyHeader,
-    /// All elements row by row, of an array in Fortran order.
+    /// All elements of an array in Fortran order, row by row.
     transposed: Option<Vec<f32>>,
 }
 
-impl Array<'_> {
+impl NpzArray<'_> {
     fn error(&self, problem: Problem) -> ImportError {
-        ImportError::at(self.path, Position::Member(self.member.clone()), problem)
+        ImportError::at(self.path, FilePosition::Member(self.member.clone()), problem)
     }
 
     fn number(&mut self) -> Result<f64, ImportError> {
@@ -158,12 +158,13 @@ impl Array<'_> {
         number.map_err(|problem| self.error(problem))
     }
 
-    /// Reads an array in Fortran order, whose rows are scattered over it, and puts its elements row by row.
+    /// Reads an array in Fortran order, whose rows are not contiguous, and stores its elements row
+    /// by row.
     fn transpose(&mut self) -> Result<(), ImportError> {
         if !self.header.is_fortran || self.header.shape.len() == 1 {
             return Ok(());
         }
-        // A file that says more than it holds ends before it takes much memory.
+        // A file that declares more elements than it contains ends before it uses much memory.
         let mut elements = Vec::new();
         for _ in 0..self.header.len() {
             elements.push(self.number()? as f32);
@@ -171,7 +172,8 @@ impl Array<'_> {
         let shape = &self.header.shape;
         let mut rows = vec![0.0; elements.len()];
         for (i, x) in elements.into_iter().enumerate() {
-            // The place of element i: its index along each axis, the first running fastest, read with the last fastest.
+            // The position of element i: its index along each axis with the first axis contiguous,
+            // converted to the last axis contiguous.
             let (mut rest, mut place, mut stride) = (i, 0, self.header.len());
             for &length in shape {
                 stride /= length;
@@ -199,7 +201,7 @@ impl Array<'_> {
         Ok(())
     }
 
-    /// Reads to the end, so that the archive's checksum is checked.
+    /// Reads to the end, so that the checksum of the archive is checked.
     fn end(&mut self) -> Result<(), ImportError> {
         match self.reader.read(&mut [0; 1]) {
             Ok(0) => Ok(()),

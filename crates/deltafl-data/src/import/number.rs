@@ -1,14 +1,15 @@
-//! Decimal numbers, read fast and rounded right.
+//! Fast and correctly rounded parsing of decimal numbers.
 //!
-//! A number d·10^e with d < 2^64 is computed in `f64` with two roundings, so its relative error is below 2^-51.
-//! Where every real number that close rounds to the same `f32`, that is the answer; otherwise, about once in
-//! 10^7 numbers, the standard library decides.
+//! A number d·10^e with d < 2^64 is computed in `f64` with two roundings, so its relative error is
+//! below 2^-51. If all real numbers in this range round to the same `f32`, this is the result.
+//! Otherwise, about once in 10^7 numbers, the standard library parses the number.
 
-/// The number at the start of `bytes` by JSON's grammar, and its length; `None` when there is none.
+/// Returns the number at the start of `bytes` by JSON's grammar, and its length; `None` if there is
+/// no number.
 ///
-/// The caller makes sure that the number does not go on beyond `bytes`.
+/// The caller ensures that the number ends in `bytes`.
 pub(crate) fn json_f32(bytes: &[u8]) -> Option<(f32, usize)> {
-    let scan = Scan::of(bytes)?;
+    let scan = Scan::parse(bytes)?;
     let number = scan.fast().or_else(|| slow(&bytes[..scan.len]))?;
     Some((number, scan.len))
 }
@@ -24,7 +25,7 @@ struct Scan {
 }
 
 impl Scan {
-    fn of(bytes: &[u8]) -> Option<Self> {
+    fn parse(bytes: &[u8]) -> Option<Self> {
         let negative = bytes.first() == Some(&b'-');
         let start = usize::from(negative);
         let (mut digits, mut at) = (0, start);
@@ -85,7 +86,8 @@ fn eat_digits(bytes: &[u8], at: &mut usize, number: &mut u64) {
     }
 }
 
-/// Eight bytes as a number of eight digits: pairs, then fours, then all, each in one multiplication.
+/// Parses eight bytes as a number of eight digits: pairs, then fours, then all, with one
+/// multiplication each.
 #[inline]
 fn eight_digits(bytes: &[u8]) -> Option<u64> {
     let word = u64::from_le_bytes(bytes.try_into().ok()?);

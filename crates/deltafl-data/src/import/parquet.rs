@@ -1,7 +1,8 @@
-//! Parquet files with a row per example, as the federated data sets of Hugging Face come.
+//! Parquet files with one row per example, the format of federated data sets on Hugging Face.
 //!
-//! Feature columns may be numbers, lists of numbers (nested or not), or images: PNG bytes, alone or in the field
-//! `bytes` of a struct. The features of a row are those of its columns, one after the other.
+//! Feature columns may be numbers, lists of numbers (nested or not), or images: PNG bytes, alone or
+//! in the field `bytes` of a struct. The features of a row are the concatenated features of its
+//! columns.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,12 +17,14 @@ use arrow_schema::DataType;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-use super::encoding::{Encoding, Feature, Label, MOST_CATEGORIES, Survey, WordSet};
-use super::error::{ImportError, Position, Problem};
+use super::encoding::{
+    FeatureEncoding, LabelEncoding, MOST_CATEGORIES, TableEncoding, WordCollection, WordSet,
+};
+use super::error::{FilePosition, ImportError, Problem};
 use super::features::{FeatureSpool, Features};
 use super::image;
-use super::table::{Columns, class, feature_columns, finite, in_range, parse_split};
-use super::{Imported, Target};
+use super::table::{TableColumns, class, feature_columns, finite, in_range, parse_split};
+use super::{ImportTarget, Imported};
 use crate::writer::MOST_CLASSES;
 use deltafl::data::Provenance;
 
@@ -31,9 +34,9 @@ const BATCH: usize = 1024;
 /// Imports Parquet files, one after the other.
 pub fn import(
     paths: &[PathBuf],
-    columns: &Columns,
+    columns: &TableColumns,
     features: Features,
-    target: &Target,
+    target: &ImportTarget,
 ) -> Result<Imported, ImportError> {
     let mut source = Provenance::new("parquet");
     let mut spool = None;
@@ -56,10 +59,10 @@ pub fn import(
 
 fn read_file(
     path: &Path,
-    columns: &Columns,
-    encoding: &Encoding,
+    columns: &TableColumns,
+    encoding: &TableEncoding,
     features: Features,
-    target: &Target,
+    target: &ImportTarget,
     spool: &mut Option<FeatureSpool>,
 ) -> Result<(), ImportError> {
     let parquet =
@@ -67,14 +70,14 @@ fn read_file(
     let file = File::open(path).map_err(|source| ImportError::file(path, source))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| parquet(&error))?;
     let header: Vec<String> = builder.schema().fields().iter().map(|field| field.name().clone()).collect();
-    let wanted = Wanted::find(path, &header, columns)?;
+    let wanted = WantedColumns::find(path, &header, columns)?;
     let mask = ProjectionMask::roots(builder.parquet_schema(), wanted.all());
     let reader =
         builder.with_projection(mask).with_batch_size(BATCH).build().map_err(|error| parquet(&error))?;
     let mut row = 0;
     for batch in reader {
         let batch = batch.map_err(|error| parquet(&error))?;
-        let mut rows = Rows::new(path, &batch, &header, &wanted, encoding, target)?;
+        let mut rows = BatchRows::new(path, &batch, &header, &wanted, encoding, target)?;
         if spool.is_none() {
             let grey = features == Features::Auto && rows.are_bytes();
             let features = if grey { Features::GreyLevels } else { features };
@@ -89,8 +92,13 @@ fn read_file(
     Ok(())
 }
 
-/// How the columns are read: strings hold words, and all of them must be known before the first row is written.
-fn survey(paths: &[PathBuf], columns: &Columns, target: &Target) -> Result<Encoding, ImportError> {
+/// Returns the conversion of the columns. Strings are words, and all words must be known before the
+/// first row is written.
+fn survey(
+    paths: &[PathBuf],
+    columns: &TableColumns,
+    target: &ImportTarget,
+) -> Result<TableEncoding, ImportError> {
     let mut survey = None;
     for path in paths {
         survey_file(path, columns, target, &mut survey)?;
@@ -100,9 +108,9 @@ fn survey(paths: &[PathBuf], columns: &Columns, target: &Target) -> Result<Encod
 
 fn survey_file(
     path: &Path,
-    columns: &Columns,
-    target: &Target,
-    survey: &mut Option<Survey>,
+    columns: &TableColumns,
+    target: &ImportTarget,
+    survey: &mut Option<WordCollection>,
 ) -> Result<(), ImportError> {
     let parquet =
         |error: &dyn std::fmt::Display| ImportError::file(path, Problem::Parquet(error.to_string()));
@@ -110,7 +118,7 @@ fn survey_file(
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| parquet(&error))?;
     let fields = builder.schema().fields().clone();
     let header: Vec<String> = fields.iter().map(|field| field.name().clone()).collect();
-    let wanted = Wanted::find(path, &header, columns)?;
+    let wanted = WantedColumns::find(path, &header, columns)?;
     let survey = survey.get_or_insert_with(|| {
         let feature = |&at: &usize| {
             let words = holds_words(fields[at].data_type()) || columns.categories.contains(&header[at]);
@@ -118,7 +126,7 @@ fn survey_file(
         };
         let words = !target.regression && holds_words(fields[wanted.label].data_type());
         let label = words.then(|| WordSet::new(&header[wanted.label], MOST_CLASSES));
-        Survey { features: wanted.features.iter().map(feature).collect(), label }
+        WordCollection { features: wanted.features.iter().map(feature).collect(), label }
     });
     if survey.features.len() != wanted.features.len() {
         let problem = Problem::Dim { expected: survey.features.len(), got: wanted.features.len() };
@@ -144,7 +152,7 @@ fn survey_file(
                 batch.column_by_name(name).ok_or_else(missing).map_err(|p| ImportError::file(path, p))?;
             for i in 0..batch.num_rows() {
                 let added = word(column, name, i).and_then(|word| set.add(&word));
-                added.map_err(|p| ImportError::at(path, Position::Row(before + i as u64), p))?;
+                added.map_err(|p| ImportError::at(path, FilePosition::Row(before + i as u64), p))?;
             }
         }
         before += batch.num_rows() as u64;
@@ -160,7 +168,7 @@ fn holds_words(of: &DataType) -> bool {
     }
 }
 
-/// The word of a row; a number where a column of numbers is read as words.
+/// Returns the word of a row; a number as text if a column of numbers is read as words.
 fn word(column: &ArrayRef, name: &str, i: usize) -> Result<String, Problem> {
     if column.is_null(i) {
         return Err(Problem::MissingValue { column: name.to_owned() });
@@ -182,43 +190,43 @@ fn word(column: &ArrayRef, name: &str, i: usize) -> Result<String, Problem> {
     })
 }
 
-/// A problem in a row, or an error that has its place already.
-enum Failure {
+/// A problem in a row, or an error that already has a place.
+enum RowFailure {
     Row(Problem),
     Placed(ImportError),
 }
 
-impl Failure {
+impl RowFailure {
     fn at(self, path: &Path, row: u64) -> ImportError {
         match self {
-            Self::Row(problem) => ImportError::at(path, Position::Row(row), problem),
+            Self::Row(problem) => ImportError::at(path, FilePosition::Row(row), problem),
             Self::Placed(error) => error,
         }
     }
 }
 
-impl From<Problem> for Failure {
+impl From<Problem> for RowFailure {
     fn from(problem: Problem) -> Self {
         Self::Row(problem)
     }
 }
 
-impl From<ImportError> for Failure {
+impl From<ImportError> for RowFailure {
     fn from(error: ImportError) -> Self {
         Self::Placed(error)
     }
 }
 
 /// The columns to read.
-struct Wanted {
+struct WantedColumns {
     device: Option<usize>,
     split: Option<usize>,
     label: usize,
     features: Vec<usize>,
 }
 
-impl Wanted {
-    fn find(path: &Path, header: &[String], columns: &Columns) -> Result<Self, ImportError> {
+impl WantedColumns {
+    fn find(path: &Path, header: &[String], columns: &TableColumns) -> Result<Self, ImportError> {
         let column = |name: &str| super::delimited::column(path, header, name);
         Ok(Self {
             device: columns.device.as_deref().map(column).transpose()?,
@@ -234,25 +242,25 @@ impl Wanted {
 }
 
 /// The rows of a batch.
-struct Rows<'b> {
+struct BatchRows<'b> {
     device: Option<&'b ArrayRef>,
     split: Option<&'b ArrayRef>,
     label: &'b ArrayRef,
     label_name: &'b str,
     features: Vec<&'b ArrayRef>,
-    encoding: &'b Encoding,
+    encoding: &'b TableEncoding,
     classes: Option<usize>,
     row: Vec<f32>,
 }
 
-impl<'b> Rows<'b> {
+impl<'b> BatchRows<'b> {
     fn new(
         path: &Path,
         batch: &'b RecordBatch,
         header: &'b [String],
-        wanted: &Wanted,
-        encoding: &'b Encoding,
-        target: &Target,
+        wanted: &WantedColumns,
+        encoding: &'b TableEncoding,
+        target: &ImportTarget,
     ) -> Result<Self, ImportError> {
         let column = |&index: &usize| {
             let name = &header[index];
@@ -272,17 +280,19 @@ impl<'b> Rows<'b> {
         })
     }
 
-    /// Whether the features are bytes or images, which are grey levels.
+    /// Whether the features are bytes or images, that is, grey levels.
     fn are_bytes(&self) -> bool {
         self.features.iter().all(|column| holds_bytes(column.data_type()))
     }
 
-    fn push(&mut self, i: usize, spool: &mut FeatureSpool) -> Result<(), Failure> {
+    fn push(&mut self, i: usize, spool: &mut FeatureSpool) -> Result<(), RowFailure> {
         self.row.clear();
         for (column, (name, feature)) in self.features.iter().zip(&self.encoding.features) {
             match feature {
-                Feature::Number => append(column, name, i, &mut self.row)?,
-                Feature::Words(words) => words.push_one_hot(&word(column, name, i)?, &mut self.row)?,
+                FeatureEncoding::Number => append(column, name, i, &mut self.row)?,
+                FeatureEncoding::Words(words) => {
+                    words.push_one_hot(&word(column, name, i)?, &mut self.row)?;
+                }
             }
         }
         spool.check(&self.row)?;
@@ -297,12 +307,12 @@ impl<'b> Rows<'b> {
         let device = spool.spool.device_in(&id, split);
         spool.row(device, &self.row)?;
         match &self.encoding.label {
-            Label::Words(words) => {
+            LabelEncoding::Words(words) => {
                 let class = words.number(&word(self.label, self.label_name, i)?)?;
                 spool.spool.label(in_range(class, self.classes)?);
             }
-            Label::Value => spool.spool.value(finite(self.number(i)? as f32)?),
-            Label::Class => {
+            LabelEncoding::Value => spool.spool.value(finite(self.number(i)? as f32)?),
+            LabelEncoding::Class => {
                 let label = self.number(i)?;
                 if label.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&label) {
                     return Err(Problem::Label(label.to_string()).into());
@@ -313,7 +323,8 @@ impl<'b> Rows<'b> {
         Ok(())
     }
 
-    /// The label as a number. A whole number above 2^24 is none of the classes, whatever a float makes of it.
+    /// Returns the label as a number. A whole number above 2^24 is not a class, even if a float
+    /// rounds it.
     fn number(&self, i: usize) -> Result<f64, Problem> {
         let mut label = Vec::with_capacity(1);
         append(self.label, self.label_name, i, &mut label)?;
@@ -334,7 +345,7 @@ fn holds_bytes(of: &DataType) -> bool {
     }
 }
 
-/// The identity of a device: a string or a whole number.
+/// Returns the identity of a device: a string or a whole number.
 fn id(column: &ArrayRef, i: usize) -> Result<String, Problem> {
     if column.is_null(i) {
         return Err(Problem::UnnamedDevice);

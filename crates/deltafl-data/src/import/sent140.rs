@@ -1,8 +1,8 @@
 //! Sentiment140: tweets with a polarity, a device per author.
 //!
-//! Three kinds of file are read, told apart by what is in them: the original CSV of six columns (polarity, id, date,
-//! query, author, text; Latin-1), a table with a header and the names of its columns, and LEAF's JSON. Polarity 0 is
-//! class 0, 4 is class 1 (1 in LEAF's files); neutral tweets (2) are left out.
+//! Three kinds of files are read and distinguished by their contents: the original CSV of six
+//! columns (polarity, id, date, query, author, text; Latin-1), a table with a header, and LEAF's
+//! JSON. Polarity 0 is class 0, 4 is class 1 (1 in LEAF's files). Neutral tweets (2) are dropped.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -12,33 +12,34 @@ use super::error::{ImportError, Problem};
 use super::input::Input;
 use super::json::JsonReader;
 use super::leaf::{ShardSink, read_shard};
-use super::text_spool::{SortedTexts, TextSpool};
+use super::spool::{SortedRows, Spool};
 use super::word_vectors::Vocabulary;
-use super::{Imported, Target, tokens};
+use super::{ImportTarget, Imported, tokens};
 use crate::FederationWriter;
 use deltafl::data::{DeviceExamples, InputKind, Provenance, Split, TargetKind};
 
 /// Words per example of the recurrent model.
 pub const LENGTH: usize = 20;
 
-/// What a model sees of a tweet.
+/// The features of a tweet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TweetFeatures {
     /// Its first 20 words, padded at the end.
     #[default]
     Tokens,
-    /// The mean of the vectors of all its words: an unknown word counts as zero, and so does a tweet without words.
+    /// The mean of the vectors of all its words. An unknown word counts as zero, and so does a
+    /// tweet without words.
     MeanVector,
 }
 
-/// How tweets are read.
+/// The options of the importer.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TweetOptions {
     /// The word vectors.
     pub vectors: PathBuf,
-    /// What a model sees.
+    /// The features.
     pub features: TweetFeatures,
-    /// Whether words are looked up in lower case; the authors' released code did not.
+    /// Whether words are looked up in lower case, unlike in the authors' released code.
     pub lowercase: bool,
     /// The columns of a table with a header; `None` for the original file and LEAF's.
     pub columns: Option<TweetColumns>,
@@ -47,17 +48,21 @@ pub struct Options {
 /// The columns of a table of tweets.
 #[derive(Clone, Debug)]
 pub struct TweetColumns {
-    /// Whose tweet it is.
+    /// The author.
     pub device: String,
-    /// Its polarity.
+    /// The polarity.
     pub label: String,
-    /// What it says.
+    /// The text.
     pub text: String,
 }
 
 /// Imports tweets.
-pub fn import(paths: &[PathBuf], options: &Options, target: &Target) -> Result<Imported, ImportError> {
-    let mut tweets = Tweets { spool: TextSpool::new(&target.parent())?, neutral: 0 };
+pub fn import(
+    paths: &[PathBuf],
+    options: &TweetOptions,
+    target: &ImportTarget,
+) -> Result<Imported, ImportError> {
+    let mut tweets = Tweets { spool: Spool::new(&target.parent())?, neutral: 0 };
     let mut source = Provenance::new("sent140");
     for path in paths {
         source.file(path);
@@ -70,12 +75,12 @@ pub fn import(paths: &[PathBuf], options: &Options, target: &Target) -> Result<I
     if texts.ids.is_empty() {
         return Err(ImportError::file(&paths[0], Problem::Nothing("no tweets")));
     }
-    let roster = target.roster(&texts.counts(), &mut source)?;
+    let roster = target.roster(&texts.counts, &mut source)?;
     let occurring = occurring_words(&mut texts, &roster, options.lowercase)?;
     let vocabulary = Vocabulary::read(&options.vectors, &occurring)?;
     source.option("words that occur", occurring.len());
     source.option("words with a vector", vocabulary.words.len() - 1);
-    Output { texts, vocabulary, lowercase: options.lowercase }.write(
+    TweetOutput { texts, vocabulary, lowercase: options.lowercase }.write(
         options.features,
         &roster,
         target,
@@ -83,7 +88,7 @@ pub fn import(paths: &[PathBuf], options: &Options, target: &Target) -> Result<I
     )
 }
 
-fn read(path: &Path, options: &Options, tweets: &mut Tweets) -> Result<(), ImportError> {
+fn read(path: &Path, options: &TweetOptions, tweets: &mut Tweets) -> Result<(), ImportError> {
     let mut first = Vec::new();
     Input::open(path)?.line(&mut first)?;
     let is_json = first.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
@@ -98,7 +103,7 @@ fn read(path: &Path, options: &Options, tweets: &mut Tweets) -> Result<(), Impor
 }
 
 struct Tweets {
-    spool: TextSpool,
+    spool: Spool,
     neutral: u64,
 }
 
@@ -149,11 +154,11 @@ impl Tweets {
             }
             other => return Err(file.error(Problem::Polarity(String::from_utf8_lossy(other).into_owned()))),
         };
-        self.spool.push(&decode(file.field(device)), &decode(file.field(text)), class)
+        self.spool.text(&decode(file.field(device)), &decode(file.field(text)), class)
     }
 }
 
-/// UTF-8 where it is valid, Latin-1 otherwise: the original file is in neither throughout.
+/// Decodes UTF-8 if it is valid, and Latin-1 otherwise: the original file mixes both.
 fn decode(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -197,7 +202,7 @@ impl ShardSink for LeafTweets<'_> {
 
     fn labels(&mut self, labels: &[u32]) -> Result<(), ImportError> {
         for (text, &label) in self.texts.iter().zip(labels) {
-            self.tweets.spool.push(&self.id, text, label as u8)?;
+            self.tweets.spool.text(&self.id, text, label)?;
         }
         Ok(())
     }
@@ -206,13 +211,13 @@ impl ShardSink for LeafTweets<'_> {
 type Roster = [(usize, Split)];
 
 fn occurring_words(
-    texts: &mut SortedTexts,
+    texts: &mut SortedRows,
     roster: &Roster,
     lowercase: bool,
 ) -> Result<HashSet<String>, ImportError> {
     let mut words = HashSet::new();
     for &(device, _) in roster {
-        texts.each(device, |text, _| {
+        texts.for_each_text(device, |text, _| {
             let text = cased(text, lowercase);
             for token in tokens(&text) {
                 if !words.contains(token) {
@@ -228,19 +233,19 @@ fn cased(text: &str, lowercase: bool) -> std::borrow::Cow<'_, str> {
     if lowercase { text.to_lowercase().into() } else { text.into() }
 }
 
-/// Tweets on their way to the folder.
-struct Output {
-    texts: SortedTexts,
+/// Tweets that are being written to the folder.
+struct TweetOutput {
+    texts: SortedRows,
     vocabulary: Vocabulary,
     lowercase: bool,
 }
 
-impl Output {
+impl TweetOutput {
     fn write(
         mut self,
         features: TweetFeatures,
         roster: &Roster,
-        target: &Target,
+        target: &ImportTarget,
         mut source: Provenance,
     ) -> Result<Imported, ImportError> {
         let kind = match features {
@@ -266,8 +271,8 @@ impl Output {
             means.clear();
             labels.clear();
             let (vocabulary, lowercase) = (&self.vocabulary, self.lowercase);
-            self.texts.each(device, |text, label| {
-                labels.push(u32::from(label));
+            self.texts.for_each_text(device, |text, label| {
+                labels.push(label);
                 let text = cased(text, lowercase);
                 match features {
                     TweetFeatures::Tokens => push_tokens(vocabulary, &text, &mut words),

@@ -1,22 +1,25 @@
 //! The roles of Shakespeare's plays, from Project Gutenberg's "Complete Works".
 //!
-//! The rules are those by which LEAF prepares this text, since they decide which devices there are:
+//! The rules are those of LEAF for this text, because they determine the devices:
 //!
-//! - A play starts at a line with `by William Shakespeare`; its title stands two to seven lines above. What comes
-//!   before the second such line (the contents) is passed over, and a play of one role or none is no play.
-//! - A line `␣␣NAME. words` gives the words to a role; a line that starts with four spaces continues it. *The Comedy
-//!   of Errors* is not indented in this edition: there `NAME. words` starts a role, any other line continues it,
-//!   `ACT` starts none and `<` ends one. Names are compared in upper case.
-//! - Reading stops after line 124,197 of the file, where the plays of the 2011 posting have ended.
-//! - A role with two lines or fewer is dropped. Its text is its lines with a space after each, and runs of two or
-//!   more spaces become one. A window of 20 characters and the one that follows is an example.
+//! - A play starts at a line with `by William Shakespeare`. Its title is two to seven lines above.
+//!   The text before the second such line (the contents) is skipped. A play with fewer than two roles
+//!   is ignored.
+//! - A line `␣␣NAME. words` adds the words to a role; a line that starts with four spaces continues
+//!   it. *The Comedy of Errors* is not indented in this edition: there `NAME. words` starts a role,
+//!   any other line continues it, `ACT` starts none and `<` ends one. Names are compared in upper
+//!   case.
+//! - Reading stops after line 124,197 of the file, after the plays of the 2011 posting.
+//! - A role with two lines or fewer is dropped. Its text consists of its lines with a space after
+//!   each; runs of two or more spaces become one. A window of 20 characters and the next character
+//!   are an example.
 
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::error::{ImportError, Position, Problem};
+use super::error::{FilePosition, ImportError, Problem};
 use super::input::Input;
-use super::{Imported, Target};
+use super::{ImportTarget, Imported};
 use crate::FederationWriter;
 use deltafl::data::{DeviceExamples, InputKind, Provenance, TargetKind};
 use deltafl::task::Targets;
@@ -27,7 +30,7 @@ pub const SYMBOLS: &str = " ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 /// Characters per window.
 pub const WINDOW: usize = 20;
 
-/// Longest text we read: ten times the complete works.
+/// The longest text that is read: ten times the complete works.
 const LONGEST: usize = 64 << 20;
 
 const MARK: &str = "by William Shakespeare";
@@ -35,7 +38,7 @@ const MARK: &str = "by William Shakespeare";
 /// LEAF counts lines from 0 after the first one.
 const LAST_LINE: usize = 124_195;
 
-/// The code of a character in [`SYMBOLS`].
+/// Returns the code of a character in [`SYMBOLS`].
 ///
 /// ```
 /// use deltafl_data::import::shakespeare::symbol;
@@ -50,14 +53,14 @@ pub fn symbol(character: char) -> u8 {
 }
 
 /// Imports the text.
-pub fn import(path: &Path, target: &Target) -> Result<Imported, ImportError> {
+pub fn import(path: &Path, target: &ImportTarget) -> Result<Imported, ImportError> {
     let bytes = Input::read_all(path, LONGEST)?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
-        ImportError::at(path, Position::Byte(valid as u64), Problem::Utf8)
+        ImportError::at(path, FilePosition::Byte(valid as u64), Problem::Utf8)
     })?;
     let plays =
-        plays(&text).map_err(|(line, problem)| ImportError::at(path, Position::Line(line), problem))?;
+        plays(&text).map_err(|(line, problem)| ImportError::at(path, FilePosition::Line(line), problem))?;
     let mut source = Provenance::new("shakespeare");
     source.file(path);
     source.option("window", WINDOW);
@@ -73,7 +76,7 @@ pub fn import(path: &Path, target: &Target) -> Result<Imported, ImportError> {
 
 fn write(
     devices: &[(String, Vec<u8>)],
-    target: &Target,
+    target: &ImportTarget,
     mut source: Provenance,
 ) -> Result<Imported, ImportError> {
     let counts: Vec<u64> = devices.iter().map(|(_, text)| (text.len() - WINDOW) as u64).collect();
@@ -99,7 +102,7 @@ struct Play<'t> {
 }
 
 impl<'t> Play<'t> {
-    /// The role of this name.
+    /// Returns the role of this name.
     fn role(&mut self, name: &str) -> usize {
         let name = name.to_uppercase();
         let roles = &mut self.roles;
@@ -110,7 +113,7 @@ impl<'t> Play<'t> {
     }
 }
 
-/// The plays with more than one role; or the line, from 1, of a play without a title.
+/// Returns the plays with more than one role; or the line, from 1, of a play without a title.
 fn plays(text: &str) -> Result<Vec<Play<'_>>, (u64, Problem)> {
     let lines: Vec<&str> = text.lines().skip(1).collect();
     let marks: Vec<usize> = (0..lines.len()).filter(|&i| lines[i].contains(MARK)).take(2).collect();
@@ -131,12 +134,12 @@ fn plays(text: &str) -> Result<Vec<Play<'_>>, (u64, Problem)> {
     Ok(plays)
 }
 
-/// The line nearest above, from the second up to the seventh, that is not blank.
+/// Returns the nearest line above, from the second to the seventh, that is not blank.
 fn title_above<'t>(above: &[&'t str]) -> Option<&'t str> {
     above.iter().rev().skip(1).take(6).map(|line| line.trim()).find(|line| !line.is_empty())
 }
 
-/// Gives the line to whom it belongs, and says who speaks now.
+/// Adds the line to its role, and returns the current role.
 fn speak<'t>(play: &mut Play<'t>, speaker: Option<usize>, line: &'t str) -> Option<usize> {
     let is_unindented = play.title == "THE COMEDY OF ERRORS";
     let start = if is_unindented { Some(line) } else { line.strip_prefix("  ") };
@@ -160,7 +163,7 @@ fn speak<'t>(play: &mut Play<'t>, speaker: Option<usize>, line: &'t str) -> Opti
     }
 }
 
-/// `NAME. words`, where a name is letters and spaces and starts with a letter.
+/// Parses `NAME. words`; a name consists of letters and spaces and starts with a letter.
 fn name_and_words(line: &str) -> Option<(&str, &str)> {
     let (name, words) = line.split_once('.')?;
     let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -168,7 +171,7 @@ fn name_and_words(line: &str) -> Option<(&str, &str)> {
     Some((name, words.strip_prefix(' ')?)).filter(|_| is_name)
 }
 
-/// Identity and text of the roles that have a window; what is left out is noted.
+/// Returns identity and text of the roles with at least one window, and records the dropped ones.
 fn devices(plays: &[Play<'_>], source: &mut Provenance) -> Vec<(String, Vec<u8>)> {
     let mut texts: Vec<(String, String)> = Vec::new();
     let mut index = HashMap::new();
@@ -198,7 +201,7 @@ fn devices(plays: &[Play<'_>], source: &mut Provenance) -> Vec<(String, Vec<u8>)
     devices
 }
 
-/// The symbols of a text in which runs of spaces became one.
+/// Returns the symbols of a text, with runs of spaces replaced by one.
 fn symbols(text: &str) -> Vec<u8> {
     let mut symbols = Vec::with_capacity(text.len());
     let mut before = '\0';
@@ -211,7 +214,8 @@ fn symbols(text: &str) -> Vec<u8> {
     symbols
 }
 
-/// Title and name, with `_` for everything that is no letter, digit or `_`, once per run.
+/// Returns title and name, with one `_` for each run of other characters than letters, digits and
+/// `_`.
 fn device_id(title: &str, role: &str) -> String {
     let joined = format!("{title}_{role}").replace(' ', "_");
     let mut id = String::with_capacity(joined.len());

@@ -1,7 +1,8 @@
-//! Rows that come in any order, put in the order of their devices.
+//! Sorts rows of any order by device.
 //!
-//! The rows go to an unnamed file beside the target, so that they take no memory and vanish with the process
-//! whatever happens. What is remembered is, per stretch of rows of one device, where it starts.
+//! The rows are written to an unnamed temporary file in the folder of the target, so that they use no memory
+//! and the system removes them if the process ends. Memory contains the labels and, for each run of
+//! consecutive rows of one device, its place in the file.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,32 +12,37 @@ use std::path::{Path, PathBuf};
 use super::error::{ImportError, Problem};
 use deltafl::data::Split;
 
-/// Rows of a fixed width with a device and a label each.
+/// Rows with a device and a label each. The rows of an import have one width, except texts.
 #[derive(Debug)]
 pub(crate) struct Spool {
     folder: PathBuf,
     file: BufWriter<File>,
-    /// Bytes per row; known with the first row.
-    width: usize,
     devices: Vec<String>,
-    /// The numbers of devices by their identity, in each split that a file names and where none does.
+    /// The indices of devices by identity, for each split that a file names and for `None`.
     index: HashMap<Option<Split>, HashMap<String, u32>>,
     splits: Vec<Option<Split>>,
-    runs: Vec<Run>,
-    /// Classes, or real numbers by their bits.
+    runs: Vec<RowRun>,
+    /// Classes, or the bits of real numbers.
     labels: Vec<u32>,
 }
 
 /// Consecutive rows of one device.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct RowRun {
     device: u32,
+    /// The index of the first row, and the number of rows.
     first: u64,
     rows: u64,
+    /// The place in the file.
+    offset: u64,
+    bytes: u64,
 }
 
+/// Ends a text: a byte that UTF-8 does not use.
+const TEXT_END: u8 = 0xff;
+
 impl Spool {
-    /// An empty spool whose file lies in this folder.
+    /// Creates an empty spool with its file in this folder.
     pub(crate) fn new(folder: &Path) -> Result<Self, ImportError> {
         let create = || {
             std::fs::create_dir_all(folder)?;
@@ -46,7 +52,6 @@ impl Spool {
         Ok(Self {
             folder: folder.to_owned(),
             file: BufWriter::with_capacity(1 << 18, file),
-            width: 0,
             devices: Vec::new(),
             index: HashMap::new(),
             splits: Vec::new(),
@@ -55,12 +60,12 @@ impl Spool {
         })
     }
 
-    /// The number of a device, by its identity.
+    /// Returns the index of a device by its identity.
     pub(crate) fn device(&mut self, id: &str) -> u32 {
         self.device_in(id, None)
     }
 
-    /// The number of a device in a split that the file names: it stands once in each.
+    /// Returns the index of a device in a split that the file names. A device has an index for each split.
     pub(crate) fn device_in(&mut self, id: &str, split: Option<Split>) -> u32 {
         let index = self.index.entry(split).or_default();
         if let Some(&device) = index.get(id) {
@@ -75,38 +80,45 @@ impl Spool {
 
     /// Appends the input of an example; its label may come later.
     pub(crate) fn row(&mut self, device: u32, bytes: &[u8]) -> Result<(), ImportError> {
-        self.width = bytes.len();
-        let next = match self.runs.last_mut() {
+        let len = bytes.len() as u64;
+        match self.runs.last_mut() {
             Some(run) if run.device == device => {
                 run.rows += 1;
-                None
+                run.bytes += len;
             }
-            Some(run) => Some(run.first + run.rows),
-            None => Some(0),
-        };
-        if let Some(first) = next {
-            self.runs.push(Run { device, first, rows: 1 });
+            last => {
+                let (first, offset) =
+                    last.map_or((0, 0), |run| (run.first + run.rows, run.offset + run.bytes));
+                self.runs.push(RowRun { device, first, rows: 1, offset, bytes: len });
+            }
         }
         self.file.write_all(bytes).map_err(|source| ImportError::file(&self.folder, source))
     }
 
-    /// Appends a label; labels come in the order of the rows.
+    /// Appends a text with its label, for [`SortedRows::for_each_text`].
+    pub(crate) fn text(&mut self, id: &str, text: &str, label: u32) -> Result<(), ImportError> {
+        let device = self.device(id);
+        self.label(label);
+        self.row(device, &[text.as_bytes(), &[TEXT_END]].concat())
+    }
+
+    /// Appends a label; labels have the order of the rows.
     pub(crate) fn label(&mut self, label: u32) {
         self.labels.push(label);
     }
 
-    /// Appends a number to predict, in place of a label.
+    /// Appends a real target instead of a label.
     pub(crate) fn value(&mut self, value: f32) {
         self.labels.push(value.to_bits());
     }
 
-    /// Rows so far.
+    /// Returns the number of rows so far.
     pub(crate) fn rows(&self) -> u64 {
         self.runs.last().map_or(0, |run| run.first + run.rows)
     }
 
-    /// Nothing more will come.
-    pub(crate) fn finish(self) -> Result<Sorted, ImportError> {
+    /// Sorts the rows by device.
+    pub(crate) fn finish(self) -> Result<SortedRows, ImportError> {
         debug_assert_eq!(self.rows(), self.labels.len() as u64, "every row has a label");
         let folder = self.folder;
         let file = self.file.into_inner().map_err(|error| ImportError::file(&folder, error.into_error()))?;
@@ -121,10 +133,9 @@ impl Spool {
             let range = &mut of_device[run.device as usize];
             *range = if range.end == 0 { i } else { range.start }..i + 1;
         }
-        Ok(Sorted {
+        Ok(SortedRows {
             folder,
             file,
-            width: self.width,
             ids: self.devices,
             splits: self.splits,
             counts,
@@ -137,28 +148,27 @@ impl Spool {
 
 /// The rows, device by device.
 #[derive(Debug)]
-pub(crate) struct Sorted {
+pub(crate) struct SortedRows {
     folder: PathBuf,
     file: File,
-    width: usize,
     pub(crate) ids: Vec<String>,
-    /// The split of each device, where the file names it.
+    /// The split of each device, if the file names it.
     pub(crate) splits: Vec<Option<Split>>,
     /// Rows of each device.
     pub(crate) counts: Vec<u64>,
-    runs: Vec<Run>,
+    runs: Vec<RowRun>,
     /// The runs of each device.
     of_device: Vec<std::ops::Range<usize>>,
     labels: Vec<u32>,
 }
 
-impl Sorted {
-    /// The highest label of all.
+impl SortedRows {
+    /// Returns the highest label.
     pub(crate) fn highest_label(&self) -> u32 {
         self.labels.iter().copied().max().unwrap_or_default()
     }
 
-    /// The rows and labels of a device.
+    /// Reads the rows and labels of a device.
     pub(crate) fn load(
         &mut self,
         device: usize,
@@ -170,10 +180,24 @@ impl Sorted {
         for run in &self.runs[self.of_device[device].clone()] {
             let rows = run.first as usize..(run.first + run.rows) as usize;
             labels.extend_from_slice(&self.labels[rows]);
-            let (start, len) = (bytes.len(), run.rows as usize * self.width);
-            bytes.resize(start + len, 0);
-            read_at(&mut self.file, run.first * self.width as u64, &mut bytes[start..])
+            let start = bytes.len();
+            bytes.resize(start + run.bytes as usize, 0);
+            read_at(&mut self.file, run.offset, &mut bytes[start..])
                 .map_err(|source| ImportError::file(&self.folder, Problem::Io(source)))?;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with every text of a device and its label.
+    pub(crate) fn for_each_text(
+        &mut self,
+        device: usize,
+        mut each: impl FnMut(&str, u32),
+    ) -> Result<(), ImportError> {
+        let (mut bytes, mut labels) = (Vec::new(), Vec::new());
+        self.load(device, &mut bytes, &mut labels)?;
+        for (text, label) in bytes.split(|byte| *byte == TEXT_END).zip(labels) {
+            each(&String::from_utf8_lossy(text), label);
         }
         Ok(())
     }
@@ -184,13 +208,13 @@ fn read_at(file: &mut File, offset: u64, out: &mut [u8]) -> io::Result<()> {
     file.read_exact(out)
 }
 
-/// Bytes as the `f32` they were.
+/// Converts bytes back to `f32`.
 pub(crate) fn as_f32(bytes: &[u8], out: &mut Vec<f32>) {
     out.clear();
     out.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
 }
 
-/// Bytes as the `u32` they were.
+/// Converts bytes back to `u32`.
 pub(crate) fn as_u32(bytes: &[u8], out: &mut Vec<u32>) {
     out.clear();
     out.extend(bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
@@ -201,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_a_device_come_together_in_their_order() {
+    fn rows_of_a_device_are_consecutive_and_keep_their_order() {
         let dir = tempfile::tempdir().unwrap();
         let mut spool = Spool::new(dir.path()).unwrap();
         for (id, value) in [("b", 1), ("a", 2), ("b", 3), ("b", 4), ("a", 5)] {
@@ -220,5 +244,22 @@ mod tests {
         sorted.load(1, &mut bytes, &mut labels).unwrap();
         assert_eq!((&bytes[..], &labels[..]), (&[2, 2, 5, 5][..], &[2, 5][..]));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn texts_of_a_device_keep_their_order_and_labels() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut spool = Spool::new(dir.path()).unwrap();
+        for (id, text, label) in [("b", "é", 1), ("a", "", 0), ("b", "two words", 0), ("b", "", 1)] {
+            spool.text(id, text, label).unwrap();
+        }
+        let mut sorted = spool.finish().unwrap();
+        let mut texts = Vec::new();
+        sorted.for_each_text(0, |text, label| texts.push((text.to_owned(), label))).unwrap();
+        assert_eq!(
+            texts,
+            [("é", 1), ("two words", 0), ("", 1)].map(|(text, label)| (text.to_owned(), label))
+        );
+        assert_eq!(sorted.counts, [3, 1]);
     }
 }

@@ -1,36 +1,42 @@
-//! CSV and TSV with a header: a row per example, with columns for its device, its label and its features.
+//! CSV and TSV files with a header: one row per example, with columns for its device, its label and
+//! its features.
 //!
-//! A column holds numbers or words, as its first value shows; see `encoding.rs` for what becomes of words.
+//! A column contains numbers or words, according to its first value; see `encoding.rs` for the
+//! conversion of words.
 
 use std::path::Path;
 
 use super::delimited::{Delimited, column};
-use super::encoding::{Encoding, Feature, Label, MOST_CATEGORIES, Survey, WordSet, is_number};
+use super::encoding::{
+    FeatureEncoding, LabelEncoding, MOST_CATEGORIES, TableEncoding, WordCollection, WordSet, is_number,
+};
 use super::error::{ImportError, Problem};
 use super::features::{FeatureSpool, Features};
-use super::{Imported, Target};
+use super::{ImportTarget, Imported};
 use crate::writer::MOST_CLASSES;
 use deltafl::data::{Provenance, Split};
 
 pub use super::delimited::Dialect;
 
-/// Which columns hold what.
+/// The columns of a table.
 #[derive(Clone, Debug, Default)]
-pub struct Columns {
-    /// Whose example it is; `None` puts all examples on one device, for a partitioner to divide.
+pub struct TableColumns {
+    /// The device of the example; one device for all examples if `None`, and a partition can divide
+    /// them.
     pub device: Option<String>,
-    /// The class, a whole number or a word; with [`Target::regression`] the number to predict.
+    /// The class, a whole number or a word; with [`ImportTarget::regression`] the real target.
     pub label: String,
-    /// The features: names, or `prefix*`; all other columns when empty, but for an unnamed first one.
+    /// The features: names, or `prefix*`. If empty, all other columns, except an unnamed first one.
     pub features: Vec<String>,
-    /// Columns of features that hold words even though they begin with a number.
+    /// Columns of features that contain words although they start with a number.
     pub categories: Vec<String>,
-    /// The split of each example, `train`, `test` or `validation`: then devices are split as it says.
+    /// The split of each example, `train`, `test` or `validation`, which determines the split of
+    /// devices.
     pub split: Option<String>,
 }
 
-/// Where the columns of a file are.
-struct Places {
+/// The indices of the columns of a file.
+struct ColumnIndices {
     device: Option<usize>,
     split: Option<usize>,
     label: usize,
@@ -41,13 +47,13 @@ struct Places {
 pub fn import(
     path: &Path,
     dialect: Dialect,
-    columns: &Columns,
+    columns: &TableColumns,
     features: Features,
-    target: &Target,
+    target: &ImportTarget,
 ) -> Result<Imported, ImportError> {
     let mut file = Delimited::open(path, dialect, true)?;
     let header = file.header()?;
-    let places = Places {
+    let places = ColumnIndices {
         device: columns.device.as_ref().map(|name| column(path, &header, name)).transpose()?,
         split: columns.split.as_ref().map(|name| column(path, &header, name)).transpose()?,
         label: column(path, &header, &columns.label)?,
@@ -64,15 +70,15 @@ pub fn import(
         rows.row(device, &row)?;
         let text = file.text(places.label)?;
         match &encoding.label {
-            Label::Class => {
+            LabelEncoding::Class => {
                 let class = parse_label(text, target.classes).map_err(|problem| file.error(problem))?;
                 rows.spool.label(class);
             }
-            Label::Words(words) => {
+            LabelEncoding::Words(words) => {
                 let class = words.number(text).and_then(|class| in_range(class, target.classes));
                 rows.spool.label(class.map_err(|problem| file.error(problem))?);
             }
-            Label::Value => rows.spool.value(value(text).map_err(|problem| file.error(problem))?),
+            LabelEncoding::Value => rows.spool.value(value(text).map_err(|problem| file.error(problem))?),
         }
     }
     if rows.spool.rows() == 0 {
@@ -87,15 +93,15 @@ pub fn import(
     rows.finish(target, source)
 }
 
-/// How each column is read: from its first value, and where that is a word, from all of them.
+/// Returns the conversion of each column: from its first value, and for a word, from all values.
 fn survey(
     path: &Path,
     dialect: Dialect,
     header: &[String],
-    places: &Places,
-    columns: &Columns,
-    target: &Target,
-) -> Result<Encoding, ImportError> {
+    places: &ColumnIndices,
+    columns: &TableColumns,
+    target: &ImportTarget,
+) -> Result<TableEncoding, ImportError> {
     let mut file = Delimited::open(path, dialect, true)?;
     file.header()?;
     let has_rows = file.next()?;
@@ -103,7 +109,7 @@ fn survey(
         let text = file.text(place)?.trim();
         Ok(has_rows && !text.is_empty() && !is_number(text))
     };
-    let mut survey = Survey::default();
+    let mut survey = WordCollection::default();
     for &place in &places.features {
         let words = columns.categories.contains(&header[place]) || holds_words(&file, place)?;
         let set = words.then(|| WordSet::new(&header[place], MOST_CATEGORIES));
@@ -129,24 +135,24 @@ fn survey(
 
 fn read_features(
     file: &Delimited,
-    places: &Places,
-    encoding: &Encoding,
+    places: &ColumnIndices,
+    encoding: &TableEncoding,
     row: &mut Vec<f32>,
 ) -> Result<(), ImportError> {
     row.clear();
     for (&place, (name, feature)) in places.features.iter().zip(&encoding.features) {
         let text = file.text(place)?;
         let read = match feature {
-            Feature::Number => number(text, name).map(|x| row.push(x)),
-            Feature::Words(words) => words.push_one_hot(text, row),
+            FeatureEncoding::Number => number(text, name).map(|x| row.push(x)),
+            FeatureEncoding::Words(words) => words.push_one_hot(text, row),
         };
         read.map_err(|problem| file.error(problem))?;
     }
     Ok(())
 }
 
-/// Whose example this is, and in which split, where a column says so.
-fn owner<'f>(file: &'f Delimited, places: &Places) -> Result<(&'f str, Option<Split>), ImportError> {
+/// Returns the device of an example, and its split if a column contains it.
+fn owner<'f>(file: &'f Delimited, places: &ColumnIndices) -> Result<(&'f str, Option<Split>), ImportError> {
     let id = places.device.map_or(Ok("all"), |device| file.text(device))?;
     if id.trim().is_empty() {
         return Err(file.error(Problem::UnnamedDevice));
@@ -158,11 +164,12 @@ fn owner<'f>(file: &'f Delimited, places: &Places) -> Result<(&'f str, Option<Sp
     Ok((id, split))
 }
 
-/// The columns of the features: those named, or all but the device's, the label's and the split's, and without an index.
+/// Returns the columns of the features: the named ones, or all except those of device, label, split
+/// and index.
 pub(crate) fn feature_columns(
     path: &Path,
     header: &[String],
-    columns: &Columns,
+    columns: &TableColumns,
 ) -> Result<Vec<usize>, ImportError> {
     let is_other = |name: &str| {
         [columns.device.as_deref(), columns.split.as_deref(), Some(columns.label.as_str())]
@@ -193,8 +200,9 @@ pub(crate) fn feature_columns(
     Ok(found)
 }
 
-/// Whether the first column is the index that pandas writes: without a name, or called so by a second reading.
-pub(crate) fn is_index(header: &[String], columns: &Columns) -> bool {
+/// Whether the first column is the index that pandas writes: without a name, or with the name that
+/// a second reading gives it.
+pub(crate) fn is_index(header: &[String], columns: &TableColumns) -> bool {
     let is_named = |name: &String| columns.device.as_ref() == Some(name) || columns.label == *name;
     header.first().is_some_and(|name| {
         (name.is_empty() || name == "Unnamed: 0" || name == "__index_level_0__") && !is_named(name)
@@ -210,18 +218,18 @@ fn number(text: &str, column: &str) -> Result<f32, Problem> {
     trimmed.parse().map_err(|_| word())
 }
 
-/// A number to predict.
+/// Parses a real target.
 pub(crate) fn value(text: &str) -> Result<f32, Problem> {
     let value: f32 = text.trim().parse().map_err(|_| Problem::Number(text.trim().to_owned()))?;
     finite(value)
 }
 
-/// A number to predict, when it is one.
+/// Returns a real target if it is finite.
 pub(crate) fn finite(value: f32) -> Result<f32, Problem> {
     if value.is_finite() { Ok(value) } else { Err(Problem::Value) }
 }
 
-/// A class from text; `3.0` is one, as data frames write them.
+/// Parses a class; `3.0` is one, as data frames write them.
 pub(crate) fn parse_label(text: &str, classes: Option<usize>) -> Result<u32, Problem> {
     let text = text.trim();
     let whole = text.strip_suffix(".0").unwrap_or(text);
@@ -229,7 +237,7 @@ pub(crate) fn parse_label(text: &str, classes: Option<usize>) -> Result<u32, Pro
     class(label, classes)
 }
 
-/// The split of an example, by its name.
+/// Parses the split of an example.
 pub(crate) fn parse_split(text: &str) -> Result<Split, Problem> {
     match text.trim().to_lowercase().as_str() {
         "train" | "training" => Ok(Split::Train),
@@ -239,7 +247,7 @@ pub(crate) fn parse_split(text: &str) -> Result<Split, Problem> {
     }
 }
 
-/// The label, when it lies below the number of classes that was asked for, and below any number of classes.
+/// Returns the label if it is below the requested number of classes and below the limit.
 pub(crate) fn class(label: u32, classes: Option<usize>) -> Result<u32, Problem> {
     match label as usize {
         0..MOST_CLASSES => in_range(label, classes),
@@ -247,7 +255,7 @@ pub(crate) fn class(label: u32, classes: Option<usize>) -> Result<u32, Problem> 
     }
 }
 
-/// The label, when it lies below the number of classes that was asked for.
+/// Returns the label if it is below the requested number of classes.
 pub(crate) fn in_range(label: u32, classes: Option<usize>) -> Result<u32, Problem> {
     match classes {
         Some(classes) if label as usize >= classes => Err(Problem::LabelRange { label, classes }),

@@ -1,6 +1,6 @@
 //! The words of a tweet: runs of letters, digits, `_` and `'`, and each of `. , ! ? ;` by itself.
 
-/// The tokens of a text, in order: those of the regular expression `[\w']+|[.,!?;]`.
+/// Returns the tokens of a text, in order: those of the regular expression `[\w']+|[.,!?;]`.
 ///
 /// ```
 /// use deltafl_data::import::tokens;

@@ -1,7 +1,7 @@
 //! Word vectors in GloVe's text format: a word and its numbers per line, separated by spaces.
 //!
-//! The file is read from front to back, and only the words that occur are kept: glove.6B.50d has 400,000 words, the
-//! tweets of the paper use a few thousand of them.
+//! The file is read sequentially, and only the words that occur are kept: glove.6B.50d contains
+//! 400,000 words, of which the tweets of the paper use a few thousand.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::error::{ImportError, Problem};
 use super::input::Input;
 use deltafl::data::WordVectors;
 
-/// A vocabulary with vectors; word 0 is padding and everything unknown, its vector is zero.
+/// A vocabulary with vectors. Word 0 is padding and every unknown word; its vector is zero.
 #[derive(Clone, Debug)]
 pub struct Vocabulary {
     /// The words, in the order of the file.
@@ -55,12 +55,12 @@ impl Vocabulary {
         Ok(Self { words, vectors: WordVectors { dim, values: values.into() }, index })
     }
 
-    /// The number of a word; 0 when it is unknown.
+    /// Returns the index of a word; 0 if it is unknown.
     pub fn token(&self, word: &str) -> u32 {
         self.index.get(word).copied().unwrap_or_default()
     }
 
-    /// The vector of a token.
+    /// Returns the vector of a token.
     pub fn vector(&self, token: u32) -> &[f32] {
         let dim = self.vectors.dim;
         &self.vectors.values[token as usize * dim..][..dim]

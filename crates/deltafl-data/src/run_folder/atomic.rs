@@ -1,15 +1,15 @@
-//! Files that are whole or not there.
+//! Writes files atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes a file beside its place, syncs it, and renames it into place.
+/// Writes a file under a temporary name, syncs it, and renames it.
 pub(super) fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
     write_with(path, |file| file.write_all(contents))
 }
 
-/// Like [`write`], for contents that are produced as they are written.
+/// Like [`write`], for contents that a function writes.
 pub(super) fn write_with<E: From<io::Error>>(
     path: &Path,
     contents: impl FnOnce(&mut File) -> Result<(), E>,
@@ -19,11 +19,11 @@ pub(super) fn write_with<E: From<io::Error>>(
     let part = path.with_file_name(name);
     let written = write_part(&part, contents).and_then(|()| Ok(fs::rename(&part, path)?));
     if written.is_err() {
-        // The disk may be full: give back what the torn file holds. The first error is the one to report.
+        // The disk may be full: remove the incomplete file. The first error is reported.
         let _ = fs::remove_file(&part);
     }
     written?;
-    // The rename itself must reach the disk before anything that relies on it.
+    // The rename itself must reach the disk before any operation that relies on it.
     if let Some(parent) = path.parent() {
         File::open(parent)?.sync_all()?;
     }

@@ -6,7 +6,8 @@
 //! devices-0.NAME               a vector that devices remember, one row per device
 //! ```
 //!
-//! What begins with `track-0.` is a state dict of the model, and nothing else is. Everything else stands as JSON beside them. This is the one form of a state: MPI ranks exchange these bytes too.
+//! The tensors with the prefix `track-0.` are the state dict of the model. JSON metadata contains
+//! the rest of the state. This is the only form of a state: MPI ranks exchange these bytes too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -20,32 +21,32 @@ use deltafl::memory::{AlgorithmState, DeviceMemories};
 use deltafl::model::{InvalidState, NamedTensor, Tensor, flat_params, named_tensors};
 use deltafl::training::{State, TrackState};
 
-/// Why a file is not a checkpoint.
+/// The reason why a file is not a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// Not a whole file of tensors.
+    /// The file of tensors is incomplete.
     #[error("it is damaged or truncated")]
     Damaged(#[from] TensorFileError),
-    /// The text beside the tensors is missing or malformed, or names tensors that are not there.
-    #[error("it carries no state of a run")]
+    /// The metadata is missing or malformed, or names tensors that do not exist.
+    #[error("it contains no state of a run")]
     NoState,
-    /// The params of a track are not of the shapes that the file names.
-    #[error("the params of track {track} are not whole")]
+    /// The params of a track do not have the shapes that the file names.
+    #[error("the params of track {track} are incomplete")]
     Params {
         /// Its index.
         track: usize,
-        /// What is wrong.
+        /// The error in the tensors.
         source: InvalidState,
     },
-    /// Another number of tracks or parameters.
+    /// The number of tracks or parameters differs.
     #[error("its tracks or parameters are not those of the experiment")]
     OtherModel,
 }
 
-/// All of a state but its vectors.
+/// A state without its vectors.
 #[derive(Serialize, Deserialize)]
-struct Header {
+struct CheckpointHeader {
     seed: u64,
     round: u64,
     tensors: Vec<Tensor>,
@@ -54,7 +55,7 @@ struct Header {
 
 #[derive(Serialize, Deserialize)]
 struct TrackHeader {
-    /// The numbers of its memory, as their bits: JSON has no infinity.
+    /// The numbers of its memory, as bits: JSON has no infinity.
     numbers: BTreeMap<String, u64>,
     /// The names of the vectors of its memory.
     vectors: Vec<String>,
@@ -66,7 +67,7 @@ struct TrackHeader {
     device_vectors: BTreeMap<String, Vec<(u32, usize)>>,
 }
 
-/// Where the checkpoint of a seed lies.
+/// Returns the path of the checkpoint of a seed.
 pub(super) fn path(folder: &Path, seed: u64) -> PathBuf {
     folder.join("checkpoint").join(format!("seed-{seed}.safetensors"))
 }
@@ -78,7 +79,7 @@ pub(super) fn write(folder: &Path, state: &State) -> Result<(), RunFolderError> 
     atomic::write(&path, &bytes).map_err(io_error(&path))
 }
 
-/// The checkpoint of a seed; `None` when there is none.
+/// Returns the checkpoint of a seed; `None` if there is none.
 pub(super) fn read(folder: &Path, seed: u64) -> Result<Option<State>, RunFolderError> {
     let path = path(folder, seed);
     let bytes = match std::fs::read(&path) {
@@ -89,7 +90,7 @@ pub(super) fn read(folder: &Path, seed: u64) -> Result<Option<State>, RunFolderE
     decode(&bytes).map(Some).map_err(|source| RunFolderError::Checkpoint { path, source })
 }
 
-/// The bytes of a state's checkpoint: equal states, equal bytes.
+/// Returns the bytes of the checkpoint of a state. Equal states give equal bytes.
 pub fn encode(state: &State) -> Result<Vec<u8>, CheckpointError> {
     let mut tensors = Vec::new();
     let mut tracks = Vec::with_capacity(state.tracks.len());
@@ -109,12 +110,13 @@ pub fn encode(state: &State) -> Result<Vec<u8>, CheckpointError> {
         }
         tracks.push(header_of(i, track, &mut tensors));
     }
-    let header = Header { seed: state.seed, round: state.round, tensors: state.tensors.to_vec(), tracks };
+    let header =
+        CheckpointHeader { seed: state.seed, round: state.round, tensors: state.tensors.to_vec(), tracks };
     let json = serde_json::to_string(&header).map_err(|_| CheckpointError::NoState)?;
     Ok(write_tensors(&tensors, Some(&json))?)
 }
 
-/// The header of a track; the vectors of its devices go to the tensors, name by name.
+/// Returns the header of a track, and adds the vectors of its devices to the tensors, name by name.
 fn header_of(index: usize, track: &TrackState, tensors: &mut Vec<NamedTensor>) -> TrackHeader {
     let mut device_numbers: BTreeMap<String, Vec<(u32, u64)>> = BTreeMap::new();
     let mut device_vectors: BTreeMap<String, Vec<(u32, usize)>> = BTreeMap::new();
@@ -142,10 +144,10 @@ fn header_of(index: usize, track: &TrackState, tensors: &mut Vec<NamedTensor>) -
     }
 }
 
-/// The state of a checkpoint's bytes.
+/// Returns the state in the bytes of a checkpoint.
 pub fn decode(bytes: &[u8]) -> Result<State, CheckpointError> {
     let (tensors, json) = read_tensors(bytes)?;
-    let header: Header =
+    let header: CheckpointHeader =
         serde_json::from_str(&json.ok_or(CheckpointError::NoState)?).map_err(|_| CheckpointError::NoState)?;
     let mut by_name: HashMap<String, NamedTensor> =
         tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
@@ -170,7 +172,7 @@ pub fn decode(bytes: &[u8]) -> Result<State, CheckpointError> {
     Ok(State { seed: header.seed, round: header.round, tensors: header.tensors.into(), tracks })
 }
 
-/// What the devices of a track remember.
+/// Returns the memories of the devices of a track.
 fn devices_of(
     track: &TrackHeader,
     mut take: impl FnMut(&str) -> Option<NamedTensor>,
@@ -198,8 +200,8 @@ fn devices_of(
     Ok(devices)
 }
 
-/// Tracks with equal parameters share them in memory, as they did when the state was written: engines do the
-/// work of one.
+/// Tracks with equal parameters share them in memory, as before the state was written, so that
+/// engines compute them once.
 fn share_equal(tracks: &mut [TrackState]) {
     for i in 1..tracks.len() {
         if let Some(j) = (0..i).find(|&j| tracks[j].params == tracks[i].params) {

@@ -1,4 +1,4 @@
-//! `classes.json`: how each class fares under each track, where labels are words.
+//! `classes.json`: the errors of each class under each track, if labels are words.
 
 use std::fs;
 use std::path::Path;
@@ -10,23 +10,23 @@ use deltafl::metrics::OverSeeds;
 
 use super::{RunFolderError, atomic, io_error};
 
-/// How classes that have names fare after the last round.
+/// The errors of classes with names after the last round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Classes {
-    /// The devices whose examples these are.
+    /// The split of the devices that hold the examples.
     pub split: Split,
-    /// In the order of their numbers; without those that no example is of.
+    /// The classes in the order of their numbers, without classes that have no example.
     pub classes: Vec<ClassFigures>,
 }
 
-/// The examples of one class, whichever device holds them.
+/// The examples of one class on all devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassFigures {
     /// Its name.
     pub name: String,
-    /// How many there are.
+    /// The number of examples.
     pub examples: u64,
-    /// The share of them that is taken for another class, for each track.
+    /// The share of misclassified examples for each track.
     pub errors: Vec<OverSeeds>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn write(folder: &Path, classes: &Classes) -> Result<(), RunFolderErr
     atomic::write(&file, &json).map_err(io_error(&file))
 }
 
-/// Reads them; `None` of a run that has none.
+/// Reads the figures of a run; `None` if it has none.
 pub(super) fn read(folder: &Path) -> Result<Option<Classes>, RunFolderError> {
     let file = path(folder);
     let text = match fs::read(&file) {

@@ -1,5 +1,5 @@
-//! `devices/*.parquet`: loss and metrics of every device, a file per evaluation. The columns behind the loss are the metrics
-//! of the task, which stands in the metadata of the file.
+//! `devices/*.parquet`: loss and metrics of every device, one file per evaluation. The metadata of
+//! the file names the task, whose metrics are the columns after the loss.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,26 +22,26 @@ use deltafl::task::Task;
 /// The key of the task in the metadata of a file.
 const TASK: &str = "task";
 
-/// Why an evaluation cannot be written or read.
+/// An error that occurs when an evaluation is written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DevicesError {
-    /// Not a whole Parquet file.
+    /// The Parquet file is invalid.
     #[error(transparent)]
     Format(Box<dyn std::error::Error + Send + Sync>),
-    /// The file system.
+    /// An operation of the file system failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// A column is missing or of another type.
+    /// A column is missing or has another type.
     #[error("it has no column {name} of the expected type")]
     Column {
         /// Its name.
         name: &'static str,
     },
-    /// A task that this version does not know.
-    #[error("its task {name} is not known to this version")]
+    /// The task is unknown.
+    #[error("its task {name} is unknown to this version")]
     Task {
-        /// As the file has it.
+        /// The task in the file.
         name: String,
     },
     /// The rows are not sorted by track, split and device.
@@ -81,20 +81,20 @@ impl EvaluationFile {
         Self { seed, round, path }
     }
 
-    /// Reads seed and round from a file's name.
+    /// Parses seed and round from the name of a file.
     fn parse(path: PathBuf) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let (seed, round) = name.strip_prefix("seed-")?.strip_suffix(".parquet")?.split_once("-round-")?;
         Some(Self { seed: seed.parse().ok()?, round: round.parse().ok()?, path })
     }
 
-    /// Loss and metrics of each device, per split and track.
+    /// Returns loss and metrics of each device, per split and track.
     pub fn read(&self) -> Result<Vec<SplitEvaluation>, RunFolderError> {
         read(&self.path).map_err(|source| RunFolderError::Devices { path: self.path.clone(), source })
     }
 }
 
-/// The evaluations of a run, by seed and round.
+/// Returns the evaluations of a run, by seed and round.
 pub(super) fn list(folder: &Path) -> Result<Vec<EvaluationFile>, RunFolderError> {
     let devices = folder.join("devices");
     let mut files = Vec::new();
@@ -105,7 +105,8 @@ pub(super) fn list(folder: &Path) -> Result<Vec<EvaluationFile>, RunFolderError>
     Ok(files)
 }
 
-/// Removes evaluations behind the rounds done of each seed, and those after a round that the run does not evaluate.
+/// Removes evaluations after the rounds done of each seed, and those of rounds that the run does
+/// not evaluate.
 pub(super) fn cut(
     folder: &Path,
     evaluated: impl Fn(u64) -> bool,
@@ -141,7 +142,7 @@ pub(super) fn write(
     written.map_err(|source| RunFolderError::Devices { path, source })
 }
 
-/// Rows by track, then split, then device.
+/// Sorts rows by track, then split, then device.
 fn record_batch(
     tracks: &[TrackLabel],
     seed: u64,
@@ -197,23 +198,23 @@ fn read(path: &Path) -> Result<Vec<SplitEvaluation>, DevicesError> {
         None => Task::Classes,
     };
     let reader = builder.build()?;
-    let mut rows = Rows { task, ..Rows::default() };
+    let mut rows = EvaluationRows { task, ..EvaluationRows::default() };
     for batch in reader {
         rows.take(&batch?)?;
     }
     rows.finish()
 }
 
-/// Evaluations under construction: the rows of one track and split after the other.
+/// Evaluations under construction. The rows are grouped by track and split.
 #[derive(Default)]
-struct Rows {
+struct EvaluationRows {
     task: Task,
     /// (split, devices, evaluations per track).
     splits: Vec<(Split, Vec<EvaluatedDevice>, Vec<Vec<Evaluation>>)>,
     count: usize,
 }
 
-impl Rows {
+impl EvaluationRows {
     fn take(&mut self, batch: &RecordBatch) -> Result<(), DevicesError> {
         let tracks = column(batch, "track")?.as_primitive_opt::<UInt32Type>();
         let splits = column(batch, "split")?.as_string_opt::<i32>();

@@ -1,4 +1,4 @@
-//! Rounds that moved nothing: how many, and why.
+//! Rounds that did not change the params, by cause.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 
 use deltafl::training::RoundRecord;
 
-/// Rounds of a track after which its params were what they had been, by cause.
+/// Rounds of a track that did not change its params, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdleRounds {
     /// Rounds trained, over all seeds.
     pub rounds: u64,
-    /// Devices answered, and no loss reached η.
+    /// Devices answered, but no loss reached η.
     pub empty_tail: u64,
-    /// Every update of the tail was left out because it was not finite.
+    /// Every update of the tail was dropped because it was not finite.
     pub refused: u64,
-    /// No device was drawn, or most of the cohort vanished and nothing came in.
+    /// No device was drawn, or most of the cohort dropped out and no sum was computed.
     pub no_sum: u64,
 }
 
-/// Why a round moved nothing.
+/// The reason why a round did not change the params.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdleCause {
@@ -32,8 +32,8 @@ pub enum IdleCause {
 }
 
 impl IdleCause {
-    /// Why a round moved nothing; `None` when it moved the params.
-    pub fn of(record: &RoundRecord) -> Option<Self> {
+    /// Returns the reason why a round did not change the params; `None` if it changed them.
+    pub fn from_record(record: &RoundRecord) -> Option<Self> {
         match record {
             record if record.tail > 0 => None,
             record if record.refused > 0 => Some(Self::Refused),
@@ -45,7 +45,7 @@ impl IdleCause {
 
 impl IdleRounds {
     /// Counts the records of one track.
-    pub fn of<'a>(records: impl IntoIterator<Item = &'a RoundRecord>) -> Self {
+    pub fn count<'a>(records: impl IntoIterator<Item = &'a RoundRecord>) -> Self {
         let mut idle = Self::default();
         records.into_iter().for_each(|record| idle.add(record));
         idle
@@ -64,7 +64,7 @@ impl IdleRounds {
 
     fn add(&mut self, record: &RoundRecord) {
         self.rounds += 1;
-        match IdleCause::of(record) {
+        match IdleCause::from_record(record) {
             None => {}
             Some(IdleCause::EmptyTail) => self.empty_tail += 1,
             Some(IdleCause::Refused) => self.refused += 1,
@@ -72,12 +72,12 @@ impl IdleRounds {
         }
     }
 
-    /// Rounds that moved nothing.
+    /// Returns the number of rounds that did not change the params.
     pub fn idle(&self) -> u64 {
         self.empty_tail + self.refused + self.no_sum
     }
 
-    /// The most frequent cause, if more than half of the rounds moved nothing.
+    /// Returns the most frequent cause if more than half of the rounds did not change the params.
     pub fn cause_of_most(&self) -> Option<IdleCause> {
         let causes = [
             (self.refused, IdleCause::Refused),
@@ -159,6 +159,6 @@ mod tests {
             idle[0].to_string(),
             "4 of 5 rounds moved nothing: the tail was empty in 1, no update was finite in 1, too few devices answered in 2"
         );
-        assert_eq!(IdleRounds::of(&records[..2]).cause_of_most(), None, "half is not most");
+        assert_eq!(IdleRounds::count(&records[..2]).cause_of_most(), None, "half is not most");
     }
 }

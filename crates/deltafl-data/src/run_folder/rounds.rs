@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::{RoundLine, RunFolderError, atomic, io_error};
 
-/// The whole lines of the file; a torn last line is passed over. No file is no line.
+/// Returns the complete lines of the file; ignores an incomplete last line. A missing file has no
+/// lines.
 pub(super) fn read(path: &Path) -> Result<Vec<RoundLine>, RunFolderError> {
     let text = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -25,7 +26,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<RoundLine>, RunFolderError> {
         .collect()
 }
 
-/// Cuts what lies behind the rounds done of each seed.
+/// Cuts the lines after the rounds done of each seed.
 pub(super) fn cut(
     path: &Path,
     done: impl Fn(u64) -> Result<u64, RunFolderError>,
@@ -48,7 +49,7 @@ pub(super) fn cut(
     write(path, &kept)
 }
 
-/// Brings the lines into the order of these seeds, those of one seed by round and track.
+/// Sorts the lines by these seeds, and the lines of a seed by round and track.
 pub(super) fn sort(path: &Path, seeds: &[u64]) -> Result<(), RunFolderError> {
     let mut lines = read(path)?;
     let place = |seed: u64| seeds.iter().position(|&known| known == seed).unwrap_or(seeds.len());

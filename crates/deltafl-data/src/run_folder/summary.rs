@@ -15,7 +15,7 @@ use deltafl::metrics::{Figures, FiguresOverSeeds, OverSeeds, SampleError, object
 use deltafl::superquantile::Conformity;
 use deltafl::task::Task;
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The name of the experiment.
@@ -24,12 +24,13 @@ pub struct Summary {
     pub dataset: String,
     /// The kind of model.
     pub model: String,
-    /// What is predicted: [`Task::primary`] is the metric of the figures.
+    /// The task: [`Task::primary`] is the metric of the figures.
     pub task: Task,
-    /// The devices of which `test` tells: the test devices, or the train devices of a federation that has no others.
+    /// The devices that `test` describes: the test devices, or the train devices if there are no
+    /// test devices.
     #[serde(default = "test_devices")]
     pub reported: Split,
-    /// A row of the tables each.
+    /// A row of the tables for each track.
     pub tracks: Vec<TrackSummary>,
 }
 
@@ -37,7 +38,7 @@ fn test_devices() -> Split {
     Split::Test
 }
 
-/// What a track came to.
+/// The results of a track.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrackSummary {
     /// Its name.
@@ -48,15 +49,15 @@ pub struct TrackSummary {
     pub theta: Conformity,
     /// The first metric of the task on the test devices ([`Summary::reported`]); shares in [0, 1].
     pub test: Option<FiguresOverSeeds>,
-    /// What is left open when a sample of these devices is evaluated.
+    /// The uncertainty if a sample of these devices is evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_sample: Option<SampleError>,
-    /// The same of the train devices held out for validation.
+    /// The same for the train devices held out for validation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<FiguresOverSeeds>,
     /// Loss of the train devices, weighted by α_k.
     pub train_loss: Option<FiguresOverSeeds>,
-    /// What is left open when a sample of the train devices is evaluated.
+    /// The uncertainty if a sample of the train devices is evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_loss_sample: Option<SampleError>,
     /// F_θ(w): the superquantile of these losses at the track's own θ, mean and deviation over seeds.
@@ -64,27 +65,27 @@ pub struct TrackSummary {
     pub objective: Option<OverSeeds>,
     /// Seeds that were evaluated.
     pub seeds: usize,
-    /// Rounds done; the fewest over the seeds.
+    /// Rounds done; the minimum over the seeds.
     pub rounds: u64,
-    /// Rounds that moved nothing, over all seeds.
+    /// Rounds that did not change the params, over all seeds.
     #[serde(default)]
     pub idle_rounds: IdleRounds,
-    /// What the last cohort of each seed told of the examples that its devices hold out, where they keep their figures to
-    /// themselves.
+    /// Bounds on the metrics of held-out examples from the last cohort of each seed, if devices
+    /// report sums only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_out: Vec<HeldOutSummary>,
 }
 
-/// What a cohort told of the examples that its devices hold out, from secure sums.
+/// Bounds on the metrics of held-out examples of a cohort, from secure sums.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldOutSummary {
     /// The seed.
     pub seed: u64,
-    /// Rounds behind the params.
+    /// Rounds trained before the evaluation.
     pub version: u64,
-    /// Devices that told.
+    /// Devices that reported.
     pub devices: u64,
-    /// Between which numbers mean and percentiles of each measure lie, every device alike.
+    /// Bounds on the mean and percentiles of each measure, with equal weights of devices.
     pub measures: BTreeMap<String, FigureBounds>,
 }
 
@@ -99,12 +100,12 @@ impl HeldOutSummary {
 
 impl Summary {
     /// Reads the last evaluation of each seed.
-    pub fn of(folder: &Path) -> Result<Self, RunFolderError> {
+    pub fn read(folder: &Path) -> Result<Self, RunFolderError> {
         Self::over(read_experiment(folder)?, &[folder])
     }
 
-    /// Reads the last evaluation of each seed of several runs that differ in their seeds alone, as if they were one. The
-    /// experiment is that of any of them; a seed that several trained counts once.
+    /// Reads the last evaluation of each seed of several runs that differ only in their seeds. The
+    /// experiment is that of any of them. A seed that several runs trained counts once.
     pub fn over(experiment: Experiment, folders: &[&Path]) -> Result<Self, RunFolderError> {
         let mut last: Vec<EvaluationFile> = Vec::new();
         let mut lines = Vec::new();
@@ -148,7 +149,7 @@ impl Summary {
             let seeds = evaluations.iter().flatten().filter_map(|split| objective(split, track, theta));
             OverSeeds::new(&seeds.collect::<Vec<_>>())
         };
-        let population = experiment.resolved.as_ref().and_then(|resolved| resolved.population);
+        let population = experiment.resolved().and_then(|resolved| resolved.population);
         let reported_sample = |track: usize| -> Option<SampleError> {
             let of = population?.devices(reported);
             let seeds: Vec<_> = of_reported().filter_map(|e| SampleError::of_primary(e, track, of)).collect();
@@ -178,16 +179,17 @@ impl Summary {
             held_out: Vec::new(),
         };
         Ok(Self {
-            name: experiment.name.clone(),
-            dataset: experiment.data.name(),
-            model: experiment.model.spec().name().to_owned(),
+            name: experiment.name().to_owned(),
+            dataset: experiment.data().name(),
+            model: experiment.model().spec().name().to_owned(),
             task: evaluations.iter().flatten().next().map_or(Task::Classes, |split| split.task),
             reported,
             tracks: labels.iter().enumerate().map(of_track).collect(),
         })
     }
 
-    /// What runs came to of which cohorts told sums alone; `None` where they told nothing.
+    /// Returns the results of runs whose cohorts report secure sums only; `None` if they reported
+    /// nothing.
     fn of_cohorts(experiment: &Experiment, folders: &[&Path]) -> Result<Option<Self>, RunFolderError> {
         let mut lines = Vec::new();
         for folder in folders {
@@ -195,7 +197,7 @@ impl Summary {
         }
         let labels = experiment.labels();
         let idle = IdleRounds::per_track(lines.iter().map(|line| &line.record), labels.len());
-        // Behind the rounds of a seed stands what it told last.
+        // The last report of a seed follows its rounds.
         let mut last: BTreeMap<(usize, u64), &CohortEvaluation> = BTreeMap::new();
         for record in lines.iter().map(|line| &line.record) {
             last.extend(record.evaluations.iter().map(|told| ((record.track, record.seed), told)));
@@ -222,9 +224,9 @@ impl Summary {
             }
         };
         Ok(Some(Self {
-            name: experiment.name.clone(),
-            dataset: experiment.data.name(),
-            model: experiment.model.spec().name().to_owned(),
+            name: experiment.name().to_owned(),
+            dataset: experiment.data().name(),
+            model: experiment.model().spec().name().to_owned(),
             task,
             reported: Split::Test,
             tracks: labels.iter().enumerate().map(of_track).collect(),

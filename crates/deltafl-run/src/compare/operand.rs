@@ -48,7 +48,7 @@ impl Operand {
         };
         let seeds = last.into_iter().map(EvaluationFile::read).collect::<Result<Vec<_>, _>>()?;
         let tracks = tracks(&experiment);
-        let (name, folder) = (experiment.name.clone(), folder.to_owned());
+        let (name, folder) = (experiment.name().to_owned(), folder.to_owned());
         Ok(Self { name, folder, experiment, rounds, tracks, track: None, seeds })
     }
 

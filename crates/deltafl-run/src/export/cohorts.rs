@@ -24,7 +24,7 @@ const MOST_ATTEMPTS: u64 = 1000;
 pub(super) fn write(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError> {
     let experiment = run_folder::read_experiment(run)?;
     let federation = session::load(&experiment)?;
-    if experiment.resolved.as_ref().is_some_and(|resolved| resolved.data_hash != federation.hash()) {
+    if experiment.resolved().is_some_and(|resolved| resolved.data_hash != federation.hash()) {
         return Err(ExportError::OtherData { hash: federation.hash().to_owned() });
     }
     let path = out.join("cohorts.csv");

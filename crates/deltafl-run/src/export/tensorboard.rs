@@ -24,7 +24,7 @@ pub(super) fn write(run: &Path, out: &Path) -> Result<Vec<PathBuf>, ExportError>
     let files = run_folder::evaluations(run)?;
     let tracks = tracks(&experiment);
     let mut written = Vec::new();
-    for seed in &experiment.seeds {
+    for seed in experiment.seeds() {
         let of_seed: Vec<&RoundLine> = lines.iter().filter(|line| line.record.seed == *seed).collect();
         let evaluations: Vec<&EvaluationFile> = files.iter().filter(|file| file.seed == *seed).collect();
         let mut events = vec![Vec::new(); tracks.len()];

@@ -44,9 +44,9 @@ impl PaperComparison {
         Self {
             pair: preset.name,
             rounds: first.map_or(0, |track| track.rounds),
-            rounds_of_paper: paper.rounds.get(),
+            rounds_of_paper: paper.rounds(),
             seeds: first.map_or(0, |track| track.seeds),
-            seeds_of_paper: paper.seeds.iter().len(),
+            seeds_of_paper: paper.seeds().len(),
             devices,
             devices_of_paper: preset.devices,
             tracks: tracks(preset, summary),

@@ -69,13 +69,13 @@ impl Pace {
         let trainer = Sgd::new(&*model);
         let request = BackendRequest::for_run(folder, machine.compute);
         let backend = Backend::open(request, experiment, federation, &trainer, machine.threads)?;
-        let side_by_side = matches!(backend, Backend::Gpu(_)) && experiment.seeds.iter().len() > 1;
+        let side_by_side = matches!(backend, Backend::Gpu(_)) && experiment.seeds().iter().len() > 1;
         let compute = backend.into_compute();
         let width = compute.width();
         let mut exchange = session::exchange(experiment, compute, federation)?;
         let plan = experiment.plan();
         let tracks = plan.tracks().len();
-        let seed = experiment.seeds.iter().copied().next().unwrap_or_default();
+        let seed = experiment.seeds().iter().copied().next().unwrap_or_default();
         let weights =
             federation.split(Split::Train).into_iter().map(|k| federation.example_count(k)).collect();
         let cohorts = Cohorts::new(*plan.sampling(), seed, weights, width);
@@ -157,7 +157,7 @@ impl Left {
     /// Fails if a checkpoint cannot be read.
     pub fn of(experiment: &Experiment, folder: &Path) -> Result<Self, RunError> {
         let mut left = Self::default();
-        for &seed in &experiment.seeds {
+        for &seed in experiment.seeds() {
             let state = run_folder::read_checkpoint(folder, seed)?;
             left += Self::of_seed(experiment, state.map(|state| state.round));
         }
@@ -167,7 +167,7 @@ impl Left {
     /// Returns the remaining work of a seed. `done` is the number of its rounds, or `None` if it
     /// has not started.
     fn of_seed(experiment: &Experiment, done: Option<u64>) -> Self {
-        let (rounds, every) = (experiment.rounds.get(), experiment.evaluate_every.get());
+        let (rounds, every) = (experiment.rounds(), experiment.evaluate_every());
         let reached = done.unwrap_or(0).min(rounds);
         let evaluations =
             rounds.div_ceil(every) - if reached == rounds { rounds.div_ceil(every) } else { reached / every };

@@ -186,8 +186,8 @@ mod tests {
         for pair in Pair::ALL {
             let preset = pair.preset();
             let experiment = experiment_file::checked(Path::new(preset.name), preset.text).unwrap();
-            assert_eq!(experiment.name, preset.name);
-            assert_eq!(experiment.seeds.as_slice(), [1, 2, 3, 4, 5]);
+            assert_eq!(experiment.name(), preset.name);
+            assert_eq!(experiment.seeds(), [1, 2, 3, 4, 5]);
             for label in experiment.labels() {
                 let theta = label.theta.get();
                 assert!(preset.reported(&label.algorithm, theta).is_some(), "{} {theta}", preset.name);

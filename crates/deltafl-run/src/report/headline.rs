@@ -202,7 +202,7 @@ fn caveat(run: &RunResults, track: Option<usize>) -> Option<String> {
 }
 
 fn unfinished(run: &RunResults) -> Option<String> {
-    let planned = run.experiment.rounds.get();
+    let planned = run.experiment.rounds();
     (run.rounds_done() < planned || !run.even).then(|| {
         format!(
             "The run is not finished: {} of {planned} rounds are evaluated for every seed.",

@@ -229,15 +229,15 @@ impl RunResults {
                 .ok_or_else(|| RunFolderError::NotEvaluated { path: folder.to_owned() })?,
         };
         let Evaluated { seeds, rounds, even, mut measured, cohorts } = evaluated;
-        if let Some(population) = experiment.resolved.as_ref().and_then(|resolved| resolved.population) {
+        if let Some(population) = experiment.resolved().and_then(|resolved| resolved.population) {
             measured.iter_mut().for_each(|measured| {
                 measured.population = Some(population.devices(measured.measure.split()));
             });
         }
         Ok(Self {
-            name: experiment.name.clone(),
-            dataset: experiment.data.name(),
-            model: experiment.model.spec().name().to_owned(),
+            name: experiment.name().to_owned(),
+            dataset: experiment.data().name(),
+            model: experiment.model().spec().name().to_owned(),
             baseline: baseline(&tracks),
             seeds,
             even,

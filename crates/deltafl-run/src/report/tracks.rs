@@ -21,7 +21,7 @@ pub struct TrackInfo {
 
 /// Returns the tracks of an experiment in its order.
 pub fn tracks(experiment: &Experiment) -> Vec<TrackInfo> {
-    let points = experiment.algorithm.iter().flat_map(AlgorithmSection::points);
+    let points = experiment.algorithms().iter().flat_map(AlgorithmSection::points);
     let info = |(label, options): (TrackLabel, OptionValues)| TrackInfo {
         eta_every: options.whole("eta_every").unwrap_or(1),
         eta_fixed: options.word("eta_rule") == Ok("fixed"),

@@ -40,7 +40,7 @@ pub(super) fn exchanges<'a>(
         Backend::Cpu { compute, .. } => return Ok(vec![exchange(experiment, compute, federation)?]),
         Backend::Gpu(gpu) => gpu,
     };
-    let seeds = if listener.shows_seeds_side_by_side() { experiment.seeds.iter().len() } else { 1 };
+    let seeds = if listener.shows_seeds_side_by_side() { experiment.seeds().iter().len() } else { 1 };
     let gpus = gpu.split(seeds.min(BESIDE)).map_err(RunError::GpuMemory)?;
     gpus.into_iter().map(|gpu| exchange(experiment, Box::new(gpu), federation)).collect()
 }
@@ -94,7 +94,7 @@ impl<'a> LocalRun<'a> {
         });
         let stopped = ended.into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
-        folder.sort_rounds(self.experiment.seeds.as_slice())?;
+        folder.sort_rounds(self.experiment.seeds())?;
         drop(folder);
         self.ended(stopped.into_iter().flatten().collect())
     }
@@ -123,7 +123,7 @@ impl<'a> LocalRun<'a> {
     /// Returns the summary, or the point at which the run was stopped.
     fn ended(self, mut stopped: Vec<State>) -> Result<Ended, RunError> {
         let (folder, experiment) = (self.options.out, self.experiment);
-        stopped.sort_by_key(|state| experiment.seeds.iter().position(|&seed| seed == state.seed));
+        stopped.sort_by_key(|state| experiment.seeds().iter().position(|&seed| seed == state.seed));
         let Some(first) = stopped.first() else {
             let folder = self.folder.into_inner().unwrap_or_else(PoisonError::into_inner);
             let threads = self.options.machine.threads;

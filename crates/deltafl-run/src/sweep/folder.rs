@@ -159,7 +159,7 @@ pub(crate) fn standing(folder: &Path, address: &str) -> Result<Standing, SweepEr
         return Ok(Standing::Finished);
     }
     let mut rounds = 0;
-    for &seed in &experiment.seeds {
+    for &seed in experiment.seeds() {
         let state = run_folder::read_checkpoint(folder, seed)?;
         rounds += state.map_or(0, |state| state.round);
     }

@@ -104,7 +104,7 @@ fn of_points(folder: &SweepFolder, sweep: &Sweep, points: &[&Point]) -> Result<P
     };
     let (mut rounds, mut planned, mut finished) = (0, 0, true);
     for point in points {
-        let of_this = point.experiment.rounds.get() * point.experiment.seeds.iter().len() as u64;
+        let of_this = point.experiment.rounds() * point.experiment.seeds().iter().len() as u64;
         let standing = folder.standing(point)?;
         finished &= standing == Standing::Finished;
         planned += of_this;

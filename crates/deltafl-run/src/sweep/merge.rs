@@ -164,8 +164,8 @@ struct DataSeen {
 impl DataSeen {
     fn check(&mut self, run: &Path) -> Result<(), SweepError> {
         let experiment = run_folder::read_experiment(run)?;
-        let hash = |experiment: &Experiment| experiment.resolved.as_ref().map(|r| r.data_hash.clone());
-        match self.runs.iter().find(|(_, other)| other.data == experiment.data) {
+        let hash = |experiment: &Experiment| experiment.resolved().map(|r| r.data_hash.clone());
+        match self.runs.iter().find(|(_, other)| other.data() == experiment.data()) {
             Some((other, first)) if hash(first) != hash(&experiment) => {
                 Err(SweepError::DifferentData { first: other.clone(), second: run.to_owned() })
             }

@@ -101,14 +101,16 @@ fn points(
         let swept =
             axes.iter().zip(&values).map(|(axis, value)| format!("{}={}", axis.key, axes::shown(value)));
         let with: Vec<String> = set.chain(swept).collect();
-        let mut experiment = experiment_file::checked_with(path, &document.to_string(), &with)?;
+        let experiment = experiment_file::checked_with(path, &document.to_string(), &with)?;
         let typed = values.iter().map(|value| axes::to_json(value)).collect();
         let values: Vec<String> = values.into_iter().map(axes::shown).collect();
+        let mut name = experiment.name().to_owned();
         for (axis, value) in axes.iter().zip(&values).filter(|(axis, _)| axis.key != "name") {
             // The name is also a folder name, and a value may be a path.
             let value = value.replace(['/', '\\'], "_");
-            experiment.name.push_str(&format!(" {}={}", axis.key, value.trim_end()));
+            name.push_str(&format!(" {}={}", axis.key, value.trim_end()));
         }
+        let experiment = experiment.with_name(&name).map_err(|source| SweepError::Name { name, source })?;
         let address = experiment.address();
         if let Some(twin) = points.iter().find(|point| point.address == address) {
             return Err(SweepError::SamePoint { first: twin.values.clone(), second: values });
@@ -197,9 +199,9 @@ mod tests {
         let sweep = sweep(&[], &["local.batch=10,32"]).unwrap();
         assert_eq!(sweep.points.len(), 12);
         assert_eq!(sweep.points[1].values, ["3", "0", "32"]);
-        assert_eq!(sweep.points[1].experiment.local.batch.get(), 32);
-        assert_eq!(sweep.points[11].experiment.rounds.get(), 5);
-        assert_eq!(sweep.points[1].experiment.name, "t rounds=3 model.l2=0 local.batch=32");
+        assert_eq!(sweep.points[1].experiment.local().batch, 32);
+        assert_eq!(sweep.points[11].experiment.rounds(), 5);
+        assert_eq!(sweep.points[1].experiment.name(), "t rounds=3 model.l2=0 local.batch=32");
     }
 
     #[test]

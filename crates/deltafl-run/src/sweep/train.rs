@@ -115,7 +115,7 @@ pub fn train(
 
 /// Returns the number of rounds of a point, over its seeds.
 fn total_rounds(experiment: &Experiment) -> u64 {
-    experiment.rounds.get() * experiment.seeds.iter().len() as u64
+    experiment.rounds() * experiment.seeds().iter().len() as u64
 }
 
 /// Distributes the threads as evenly as possible over the jobs, at least one each.
@@ -164,7 +164,8 @@ impl Crew<'_> {
         if out.join("experiment.toml").exists() {
             // A sweep with additional points gives its points other names. They are still the same
             // runs.
-            experiment.name = run_folder::read_experiment(&out)?.name;
+            let name = run_folder::read_experiment(&out)?.name().to_owned();
+            experiment = experiment.with_name(&name).map_err(|source| SweepError::Name { name, source })?;
         }
         let federation = held.insert(self.federations.of(&experiment)?);
         let options = RunOptions {
@@ -177,7 +178,7 @@ impl Crew<'_> {
     }
 
     fn note(&self, point: &Point, ended: Result<Ended, SweepError>) {
-        let name = &point.experiment.name;
+        let name = point.experiment.name();
         let mut tally = self.tally();
         match ended {
             Ok(Ended::Finished(_)) => {
@@ -191,7 +192,7 @@ impl Crew<'_> {
                 tally.busy += 1;
                 self.listener.busy(name);
             }
-            Err(error) => tally.failures.push((name.clone(), error)),
+            Err(error) => tally.failures.push((name.to_owned(), error)),
         }
     }
 
@@ -240,12 +241,12 @@ impl Federations {
     fn of(&self, experiment: &Experiment) -> Result<Arc<Federation>, RunError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, federation)| federation.strong_count() > 0);
-        let same = known.iter().find(|(data, _)| *data == experiment.data);
+        let same = known.iter().find(|(data, _)| data == experiment.data());
         if let Some(federation) = same.and_then(|(_, federation)| federation.upgrade()) {
             return Ok(federation);
         }
         let federation = Arc::new(session::load(experiment)?);
-        known.push((experiment.data.clone(), Arc::downgrade(&federation)));
+        known.push((experiment.data().clone(), Arc::downgrade(&federation)));
         Ok(federation)
     }
 }

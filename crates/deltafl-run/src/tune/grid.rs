@@ -46,21 +46,21 @@ impl Grid {
     /// Creates the grid for an experiment. Unless values are given, λ is tuned only for linear
     /// models, as in the paper.
     pub(super) fn new(experiment: &Experiment, asked: GridValues) -> Result<Self, TuneError> {
-        let gamma = experiment.local.learning_rate.get();
+        let gamma = experiment.local().learning_rate;
         let rates =
             ascending(asked.rates).unwrap_or_else(|| RATES.map(|factor| rounded(factor * gamma)).to_vec());
         let descending = |decays: Vec<f64>| decays.into_iter().rev().collect();
-        let decays = match (ascending(asked.decays).map(descending), experiment.local.decay) {
+        let decays = match (ascending(asked.decays).map(descending), experiment.local().decay) {
             (None, None) => Vec::new(),
-            (None, Some(decay)) if decay.every >= experiment.rounds => Vec::new(),
+            (None, Some(decay)) if decay.every.get() >= experiment.rounds() => Vec::new(),
             (decays, Some(_)) => decays.unwrap_or_else(|| DECAYS.to_vec()),
             (Some(_), None) => {
                 return Err(TuneError::NoDecay);
             }
         };
-        let linear = matches!(experiment.model.spec().name(), "linear" | "logistic");
+        let linear = matches!(experiment.model().spec().name(), "linear" | "logistic");
         let l2 = ascending(asked.l2).unwrap_or_else(|| if linear { L2.to_vec() } else { Vec::new() });
-        if !l2.is_empty() && experiment.data.split.is_none() {
+        if !l2.is_empty() && experiment.data().split.is_none() {
             return Err(TuneError::NoSplit);
         }
         for (option, values, valid) in [
@@ -78,30 +78,29 @@ impl Grid {
 
 /// Returns the experiment whose γ₀ and c are swept: FedAvg alone, evaluated at its end.
 pub(super) fn for_rate(experiment: &Experiment) -> Experiment {
-    let mut tuned = experiment.clone();
-    tuned.name.push_str("-rate");
-    tuned.evaluate_every = tuned.rounds;
-    tuned.algorithm.retain(|section| section.algorithm().kind == FED_AVG.kind);
-    tuned.algorithm.truncate(1);
-    if tuned.algorithm.is_empty() {
-        tuned.algorithm.push(fed_avg(experiment));
-    }
-    tuned
+    let given = experiment.algorithms().iter().find(|section| section.algorithm().kind == FED_AVG.kind);
+    let section = given.cloned().unwrap_or_else(|| fed_avg(experiment));
+    let tuned = suffixed(experiment, "-rate").evaluated_at_the_end();
+    tuned.with_algorithms(vec![section]).expect("FedAvg sends only w")
+}
+
+/// Returns the experiment with a longer name.
+fn suffixed(experiment: &Experiment, suffix: &str) -> Experiment {
+    let name = format!("{}{suffix}", experiment.name());
+    experiment.clone().with_name(&name).expect("a name with a suffix is valid")
 }
 
 /// Returns a FedAvg section for an experiment without one.
 fn fed_avg(experiment: &Experiment) -> AlgorithmSection {
-    let l2 = experiment.algorithm.first().and_then(|section| section.l2);
+    let l2 = experiment.algorithms().first().and_then(|section| section.l2);
     AlgorithmSection::new(&FED_AVG, &[], l2).expect("FedAvg without options is valid")
 }
 
 /// Returns the experiment whose λ is swept: all tracks, on half of the train devices.
 pub(super) fn for_l2(experiment: &Experiment) -> Experiment {
-    let mut tuned = experiment.clone();
-    tuned.name.push_str("-l2");
-    tuned.evaluate_every = tuned.rounds;
-    tuned.algorithm.iter_mut().for_each(|section| section.l2 = None);
-    match &mut tuned.data.split {
+    let sections = experiment.algorithms().iter().map(|section| section.clone().with_l2(None)).collect();
+    let mut split = experiment.data().split.clone();
+    match &mut split {
         Some(SplitSection::Devices(split)) => split.validation = HELD_OUT,
         Some(SplitSection::Within(split)) => {
             let half = Fraction::new(HELD_OUT * split.train.get()).unwrap_or(Fraction::HALF);
@@ -109,15 +108,16 @@ pub(super) fn for_l2(experiment: &Experiment) -> Experiment {
         }
         Some(SplitSection::Given(_)) | None => {}
     }
-    tuned
+    let tuned = suffixed(experiment, "-l2").evaluated_at_the_end().with_split(split);
+    tuned.with_algorithms(sections).expect("the algorithms belong to the experiment")
 }
 
 /// Returns the experiment with a λ per track, in the order of its tracks. Levels with the same λ
 /// share a section.
-pub(super) fn with_l2(mut experiment: Experiment, l2: &[f64]) -> Experiment {
+pub(super) fn with_l2(experiment: Experiment, l2: &[f64]) -> Experiment {
     let mut chosen = l2.iter().filter_map(|&l2| NonNegative::try_from(l2).ok());
     let mut sections: Vec<AlgorithmSection> = Vec::new();
-    for section in &experiment.algorithm {
+    for section in experiment.algorithms() {
         let Some(levels) = section.algorithm().options.iter().find(|spec| spec.levels) else {
             sections.push(section.clone().with_l2(chosen.next()));
             continue;
@@ -136,8 +136,7 @@ pub(super) fn with_l2(mut experiment: Experiment, l2: &[f64]) -> Experiment {
         };
         sections.extend(by_l2.into_iter().map(with));
     }
-    experiment.algorithm = sections;
-    experiment
+    experiment.with_algorithms(sections).expect("the algorithms belong to the experiment")
 }
 
 /// Sorts the values and removes duplicates. Returns `None` for an empty list.
@@ -187,8 +186,7 @@ mod tests {
         assert!(refused(GridValues { rates: vec![0.0], ..nothing() }));
         assert!(refused(GridValues { decays: vec![0.5], ..nothing() }), "a rate without decay");
         assert!(refused(GridValues { l2: vec![-1.0], ..nothing() }));
-        let mut unsplit = experiment("");
-        unsplit.data.split = None;
+        let unsplit = experiment("").with_split(None);
         assert!(Grid::new(&unsplit, nothing()).is_err());
     }
 
@@ -196,7 +194,7 @@ mod tests {
     fn levels_with_the_same_penalty_share_a_section() {
         let tuned = with_l2(experiment(""), &[1e-6, 1e-4, 1e-6]);
         let sections: Vec<(Vec<OptionValue>, f64)> =
-            tuned.algorithm.iter().map(|s| (s.values("theta").to_vec(), s.l2.unwrap().get())).collect();
+            tuned.algorithms().iter().map(|s| (s.values("theta").to_vec(), s.l2.unwrap().get())).collect();
         let levels =
             |values: &[f64]| values.iter().map(|&value| OptionValue::Real(value)).collect::<Vec<_>>();
         assert_eq!(sections, [(levels(&[0.8, 0.1]), 1e-6), (levels(&[0.5]), 1e-4)]);

@@ -85,7 +85,7 @@ pub(crate) async fn rounds(
 
 async fn first_seed(state: &HttpState) -> Result<u64, Problem> {
     let experiment = state.store.federation(&state.federation).await?.experiment;
-    experiment.and_then(|experiment| experiment.seeds.iter().next().copied()).ok_or(Problem::NotFound)
+    experiment.and_then(|experiment| experiment.seeds().iter().next().copied()).ok_or(Problem::NotFound)
 }
 
 /// Sends the progress of the current round whenever it changes, and newly committed rounds.

@@ -80,10 +80,10 @@ pub(super) fn check(config: &ServerConfig, experiment: &Experiment) -> Result<()
     if experiment.is_open() && !config.open {
         return Err(Undeployable::Open);
     }
-    if !experiment.is_open() && experiment.weights == Weights::Exact {
+    if !experiment.is_open() && experiment.weights() == Weights::Exact {
         return Err(Undeployable::ExactWeights);
     }
-    if experiment.with_replacement {
+    if experiment.with_replacement() {
         return Err(Undeployable::WithReplacement);
     }
     if config.certs.is_some() && !config.allow_close_levels {
@@ -101,7 +101,7 @@ pub(super) fn schedule(experiment: &Experiment) -> Result<TrackSchedule, Undeplo
 /// devices there, the difference of their sums is the sum over those few. Also rejects cohorts that are divided into parts
 /// too small to hide a device.
 fn check_levels(experiment: &Experiment) -> Result<(), Undeployable> {
-    let cohort = experiment.cohort.get();
+    let cohort = experiment.cohort();
     let mut levels: Vec<f64> = experiment.tracks().into_iter().map(|track| track.label.theta.get()).collect();
     levels.sort_by(f64::total_cmp);
     levels.dedup();

@@ -57,7 +57,7 @@ impl Deployment {
         let Certificates { federation, server, authority } = match &config.certs {
             Some(folder) => Certificates::read(folder, listener)?,
             None => {
-                Certificates { federation: loopback_name(&experiment.name), server: None, authority: None }
+                Certificates { federation: loopback_name(experiment.name()), server: None, authority: None }
             }
         };
         let mut settings = StoreSettings::in_folder(&out.join("server"));
@@ -71,16 +71,16 @@ impl Deployment {
         }
         let live = Live::new(About {
             federation: federation.to_string(),
-            experiment: experiment.name.clone(),
-            model: experiment.model.spec().name().to_owned(),
+            experiment: experiment.name().to_owned(),
+            model: experiment.model().spec().name().to_owned(),
             open: experiment.is_open(),
-            rounds: experiment.rounds.get(),
-            cohort: experiment.cohort.get() as u64,
+            rounds: experiment.rounds(),
+            cohort: experiment.cohort() as u64,
             tracks: experiment.labels(),
         });
         let roster_renewal = match &server {
             Some(_) => RosterRenewal::new(store.clone(), federation.clone(), authority)
-                .with_runs(experiment.seeds.iter().len() as u64),
+                .with_runs(experiment.seeds().iter().len() as u64),
             None => RosterRenewal::loopback(store.clone(), federation.clone()),
         };
         let run =

@@ -36,11 +36,12 @@ pub struct TestFederation {
 
 impl TestFederation {
     pub fn new(experiment: &str) -> Self {
-        let mut experiment = Experiment::parse(experiment).unwrap();
+        let experiment = Experiment::parse(experiment).unwrap();
         // As `deltafl serve` does.
-        experiment.schedule = experiment.deployed_schedule();
-        let federation = experiment.data.load().unwrap();
-        let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+        let schedule = experiment.deployed_schedule();
+        let experiment = experiment.with_schedule(schedule);
+        let federation = experiment.data().load().unwrap();
+        let model = experiment.model().spec().build(&federation, Isa::detect()).unwrap();
         Self { experiment, federation: Arc::new(federation), model: Arc::from(model) }
     }
 
@@ -75,8 +76,8 @@ impl TestFederation {
             introduction: Introduction {
                 federation: "test".to_owned(),
                 session: rand_session(),
-                experiment: self.experiment.name.clone(),
-                model: serde_json::to_string(&self.experiment.model.spec()).unwrap(),
+                experiment: self.experiment.name().to_owned(),
+                model: serde_json::to_string(&self.experiment.model().spec()).unwrap(),
                 params: self.model.num_params(),
                 open: self.experiment.is_open(),
                 contract: None,
@@ -96,7 +97,7 @@ impl TestFederation {
             quorum: 3,
             pause: Duration::from_millis(10),
             come_back: Duration::from_secs(10),
-            ..Rules::new(self.experiment.cohort.get(), devices)
+            ..Rules::new(self.experiment.cohort(), devices)
         }
     }
 
@@ -135,10 +136,10 @@ impl TestFederation {
     ) -> Result<State, TrainingError> {
         let mut plan = self.experiment.plan();
         // As `deltafl serve` does.
-        if matches!(self.experiment.data.split, Some(SplitSection::Within(_))) {
+        if matches!(self.experiment.data().split, Some(SplitSection::Within(_))) {
             plan = plan.into_builder().held_out(self.model.task()).build().unwrap();
         }
-        let seed = *self.experiment.seeds.iter().next().unwrap();
+        let seed = *self.experiment.seeds().iter().next().unwrap();
         let mut state = plan.start(seed, &Sgd::new(&*self.model));
         let options = TrainOptions { checkpoint_every_round: true, ..TrainOptions::default() };
         train_with(exchange, &plan, &mut state, options, diary).map(|_| state)

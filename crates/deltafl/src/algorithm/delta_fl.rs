@@ -3,7 +3,7 @@
 use super::{Algorithm, AlgorithmParts};
 use crate::memory::AlgorithmState;
 use crate::options::{
-    DefaultValue, Interval, InvalidOption, OptionKind, OptionSpec, OptionValue, OptionValues,
+    Interval, InvalidOption, OptionDefault, OptionKind, OptionSpec, OptionValue, OptionValues,
 };
 use crate::selection::{ETA, ETA_ROUND, Learned, Needs, SMOOTH_TAIL, Selection, SummedTail, TAIL, Weighting};
 use crate::superquantile::private::{LossRange, PrivateQuantile, Search};
@@ -20,7 +20,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             name: "theta",
             symbol: "θ",
             kind: OptionKind::Real(Interval { least: 0.0, open: true, most: 1.0 }),
-            default: DefaultValue::Required,
+            default: OptionDefault::Required,
             levels: true,
             about: "conformity level: the mass of the tail that is kept",
             example: OptionValue::Real(0.5),
@@ -29,7 +29,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             name: "quantile",
             symbol: "quantile",
             kind: OptionKind::Word(&["open", "histogram", "one-shot", "bisection", "mm"]),
-            default: DefaultValue::Value(OptionValue::Word("open")),
+            default: OptionDefault::Value(OptionValue::Word("open")),
             levels: false,
             about: "how η is found: open shows the server the losses, the others secure sums alone",
             example: OptionValue::Word("histogram"),
@@ -38,7 +38,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             name: "eta_every",
             symbol: "T_η",
             kind: OptionKind::Whole(1),
-            default: DefaultValue::Value(OptionValue::Whole(1)),
+            default: OptionDefault::Value(OptionValue::Whole(1)),
             levels: false,
             about: "rounds between two searches for η",
             example: OptionValue::Whole(20),
@@ -47,7 +47,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             name: "eta_rule",
             symbol: "η",
             kind: OptionKind::Word(&["watched", "fixed"]),
-            default: DefaultValue::Value(OptionValue::Word("watched")),
+            default: OptionDefault::Value(OptionValue::Word("watched")),
             levels: false,
             about: "with eta_every > 1: watched finds η anew as soon as far more or less than θ is kept, fixed is the \
                     paper's letter",
@@ -57,7 +57,7 @@ pub static DELTA_FL: Algorithm = Algorithm {
             name: "nu",
             symbol: "ν",
             kind: OptionKind::Real(Interval::NON_NEGATIVE),
-            default: DefaultValue::Value(OptionValue::Real(0.0)),
+            default: OptionDefault::Value(OptionValue::Real(0.0)),
             levels: false,
             about: "smooths the tail: a device counts with g'_ν(F_k − η); 0 is the filter of Algorithm 2",
             example: OptionValue::Real(0.0),

@@ -14,7 +14,7 @@
 use super::{Algorithm, AlgorithmParts};
 use crate::memory::AlgorithmState;
 use crate::options::{
-    DefaultValue, Interval, InvalidOption, OptionKind, OptionSpec, OptionValue, OptionValues,
+    Interval, InvalidOption, OptionDefault, OptionKind, OptionSpec, OptionValue, OptionValues,
 };
 use crate::params::{Params, UpdateSum};
 use crate::server_step::{ServerStep, ServerStepInput};
@@ -60,7 +60,7 @@ const fn real(
         name,
         symbol,
         kind,
-        default: DefaultValue::Value(value),
+        default: OptionDefault::Value(value),
         levels: false,
         about,
         example: value,

@@ -9,7 +9,7 @@
 //! differs. μ = 0 equals FedAvg to the bit.
 
 use super::{Algorithm, AlgorithmParts};
-use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
+use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};
 
 /// FedProx.
 pub static FED_PROX: Algorithm = Algorithm {
@@ -20,7 +20,7 @@ pub static FED_PROX: Algorithm = Algorithm {
         name: "mu",
         symbol: "μ",
         kind: OptionKind::Real(Interval::NON_NEGATIVE),
-        default: DefaultValue::Required,
+        default: OptionDefault::Required,
         levels: true,
         about: "weight of the proximal term (μ/2)‖w − w_t‖² in the local loss",
         example: OptionValue::Real(0.01),

@@ -13,7 +13,7 @@
 
 use super::{Algorithm, AlgorithmParts};
 use crate::memory::AlgorithmState;
-use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
+use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::params::{Params, UpdateSum};
 use crate::selection::EVERYONE;
 use crate::server_step::{ServerStep, ServerStepInput};
@@ -28,7 +28,7 @@ pub static SCAFFOLD: Algorithm = Algorithm {
         name: "global_rate",
         symbol: "γ_g",
         kind: OptionKind::Real(Interval::POSITIVE),
-        default: DefaultValue::Value(OptionValue::Real(1.0)),
+        default: OptionDefault::Value(OptionValue::Real(1.0)),
         levels: false,
         about: "how far the server goes along the mean of the updates",
         example: OptionValue::Real(1.0),

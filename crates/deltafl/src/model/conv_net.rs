@@ -20,7 +20,7 @@ use crate::kernel::conv::{self, Pooled, Sizes, TAPS};
 use crate::kernel::product::Layout;
 use crate::kernel::winograd::{self, Second};
 use crate::kernel::{Granted, Isa, pooled, softmax, sums};
-use crate::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
+use crate::options::{OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
 
 /// The entry of the table.
@@ -31,7 +31,7 @@ pub static CONV_NET: ModelDefinition = ModelDefinition {
     options: &[OptionSpec::new(
         "channels",
         OptionKind::WholePair(1),
-        DefaultValue::Value(OptionValue::WholePair([32, 64])),
+        OptionDefault::Value(OptionValue::WholePair([32, 64])),
         "channels of the two convolutions",
         OptionValue::WholePair([8, 16]),
     )],

@@ -15,7 +15,7 @@ use crate::data::InputKind;
 use crate::kernel::gru::{self, Kept, Recurrent, Units};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
 use crate::kernel::{Granted, Isa, softmax, sums};
-use crate::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
+use crate::options::{OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
 use crate::task::Task;
 
@@ -32,14 +32,14 @@ pub static GRU: ModelDefinition = ModelDefinition {
         OptionSpec::new(
             "hidden",
             OptionKind::Whole(1),
-            DefaultValue::Value(OptionValue::Whole(128)),
+            OptionDefault::Value(OptionValue::Whole(128)),
             "units of the recurrent layer",
             OptionValue::Whole(64),
         ),
         OptionSpec::new(
             "embedding",
             OptionKind::Whole(0),
-            DefaultValue::Value(OptionValue::Whole(0)),
+            OptionDefault::Value(OptionValue::Whole(0)),
             "entries of the trained embedding of a symbol; 0 is one-hot input",
             OptionValue::Whole(8),
         ),

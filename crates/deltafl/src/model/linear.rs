@@ -17,7 +17,7 @@ use crate::data::TargetKind;
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, product_plus};
 use crate::kernel::softmax::{self, Rows};
 use crate::kernel::{Granted, Isa, sums};
-use crate::options::{DefaultValue, Interval, OptionKind, OptionSpec, OptionValue};
+use crate::options::{Interval, OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
 use crate::task::RegressionLoss;
 
@@ -31,7 +31,7 @@ pub static LINEAR: ModelDefinition = ModelDefinition {
         OptionSpec::new(
             "huber",
             OptionKind::Real(Interval::POSITIVE),
-            DefaultValue::Unset("the squared loss"),
+            OptionDefault::Unset("the squared loss"),
             "the width of the Huber loss, if the targets are real numbers",
             OptionValue::Real(0.5),
         )

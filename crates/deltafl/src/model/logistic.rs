@@ -9,7 +9,7 @@
 
 use super::{Batch, Model, ModelDefinition, Score, Step, Tensor};
 use crate::kernel::{Granted, Isa, logistic};
-use crate::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
+use crate::options::{OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
 use crate::task::Task;
 
@@ -31,7 +31,7 @@ pub static LOGISTIC: ModelDefinition = ModelDefinition {
 pub(super) const INTERCEPT: OptionSpec = OptionSpec::new(
     "intercept",
     OptionKind::Truth,
-    DefaultValue::Value(OptionValue::Truth(false)),
+    OptionDefault::Value(OptionValue::Truth(false)),
     "adds an intercept, which is penalised as the other parameters are; the paper's models have none",
     OptionValue::Truth(true),
 );

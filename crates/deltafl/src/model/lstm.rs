@@ -15,7 +15,7 @@ use crate::kernel::logistic as kernel_logistic;
 use crate::kernel::lstm::{self, Units};
 use crate::kernel::product::{Entries, Layout, Shape, padded, panels_len, product, transposed};
 use crate::kernel::{Granted, Isa, sums};
-use crate::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
+use crate::options::{OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
 use crate::task::Task;
 
@@ -27,7 +27,7 @@ pub static LSTM: ModelDefinition = ModelDefinition {
     options: &[OptionSpec::new(
         "hidden",
         OptionKind::Whole(1),
-        DefaultValue::Value(OptionValue::Whole(50)),
+        OptionDefault::Value(OptionValue::Whole(50)),
         "units of the recurrent layer",
         OptionValue::Whole(64),
     )],

@@ -10,7 +10,7 @@
 //! Computed example by example without vectors, as the plain reference of the GPU kernels.
 
 use super::{Batch, Model, ModelDefinition, Score, Tensor};
-use crate::options::{DefaultValue, OptionKind, OptionSpec, OptionValue};
+use crate::options::{OptionDefault, OptionKind, OptionSpec, OptionValue};
 use crate::stream::Stream;
 
 /// The entry of the table.
@@ -21,7 +21,7 @@ pub static PERCEPTRON: ModelDefinition = ModelDefinition {
     options: &[OptionSpec::new(
         "hidden",
         OptionKind::Whole(1),
-        DefaultValue::Value(OptionValue::Whole(100)),
+        OptionDefault::Value(OptionValue::Whole(100)),
         "units of the hidden layer",
         OptionValue::Whole(64),
     )],

@@ -1,11 +1,14 @@
 //! The plan of a run.
 
+use std::num::NonZeroU64;
+
 use serde::{Deserialize, Serialize};
 
 use super::{State, TrackState};
 use crate::algorithm::Track;
 use crate::cohort::{Availability, Sampling};
 use crate::model::Tensor;
+use crate::number::Positive;
 use crate::params::Params;
 use crate::stream::{Purpose, Stream};
 use crate::task::Task;
@@ -62,17 +65,17 @@ pub struct Local {
 #[serde(deny_unknown_fields)]
 pub struct Decay {
     /// c.
-    pub factor: f64,
+    pub factor: Positive,
     /// t₀.
-    pub every: u64,
+    pub every: NonZeroU64,
 }
 
 impl Local {
     /// Returns the local update of a track that has trained `round` rounds.
     pub fn plan(&self, round: u64, track: &Track) -> LocalPlan {
-        let decayed = self
-            .decay
-            .map_or(1.0, |decay| decay.factor.powi(i32::try_from(round / decay.every).unwrap_or(i32::MAX)));
+        let decayed = self.decay.map_or(1.0, |decay| {
+            decay.factor.get().powi(i32::try_from(round / decay.every).unwrap_or(i32::MAX))
+        });
         LocalPlan {
             work: self.work,
             batch: self.batch,
@@ -264,7 +267,6 @@ impl PlanBuilder {
             ("devices in a cohort", sampling.cohort_size as u64),
             ("examples in a batch", local.batch as u64),
             ("rounds between two evaluations", *evaluate_every),
-            ("rounds between two decays", local.decay.map_or(1, |decay| decay.every)),
             ("tracks", tracks.len() as u64),
             match local.work {
                 Work::Epochs(epochs) => ("local epochs", epochs.into()),
@@ -274,13 +276,8 @@ impl PlanBuilder {
         if let Some(&(what, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(InvalidPlan::Zero { what });
         }
-        let reals = [
-            ("learning rate", local.learning_rate),
-            ("decay factor", local.decay.map_or(1.0, |decay| decay.factor)),
-        ];
-        let is_positive = |value: f64| value > 0.0 && value.is_finite();
-        if let Some(&(what, got)) = reals.iter().find(|(_, value)| !is_positive(*value)) {
-            return Err(InvalidPlan::NotPositive { what, got });
+        if Positive::try_from(local.learning_rate).is_err() {
+            return Err(InvalidPlan::NotPositive { what: "learning rate", got: local.learning_rate });
         }
         let sends_more = |track: &&Track| track.correction.is_some_and(|kind| !kind.sent.is_empty());
         match tracks.iter().find(sends_more) {
@@ -326,7 +323,7 @@ mod tests {
 
     #[test]
     fn the_rate_decays_in_steps() {
-        let decay = Some(Decay { factor: 0.5, every: 400 });
+        let decay = Some(Decay { factor: 0.5.try_into().unwrap(), every: 400.try_into().unwrap() });
         let local = Local { work: Work::Epochs(1), batch: 10, learning_rate: 0.32, decay };
         let track = Track::fed_avg();
         let rate = |round| local.plan(round, &track).learning_rate;

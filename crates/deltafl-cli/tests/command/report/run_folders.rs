@@ -27,23 +27,23 @@ pub(crate) fn trained(folder: &Path) -> Summary {
 
 /// Trains the same with other algorithms.
 pub(crate) fn trained_as(folder: &Path, name: &str, algorithms: &str) -> Summary {
-    let mut experiment = experiment(&format!(
+    let experiment = experiment(&format!(
         "name = '{name}'\nseeds = [1, 2]\nrounds = 20\ncohort = 10\nevaluate_every = 4\n\
          [data]\nsource = {{ kind = 'glyphs', devices = 40, seed = 3 }}\n\
          [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 0.1\n{algorithms}"
     ));
     let spec: Glyphs = toml::from_str("devices = 40\nseed = 3").unwrap();
     let federation = Spec::Glyphs(spec).build();
-    if let Some(resolved) = &mut experiment.resolved {
-        resolved.data_hash = federation.hash().to_owned();
-    }
-    let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+    let resolved = experiment.resolved().cloned();
+    let experiment =
+        experiment.with_resolved(resolved.map(|r| Resolved { data_hash: federation.hash().to_owned(), ..r }));
+    let model = experiment.model().spec().build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
     let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
     let plan = experiment.plan();
     let mut scribe =
         Scribe { seed: 0, folder: RunFolder::create(folder, &experiment).unwrap(), deployed: false };
-    for &seed in &experiment.seeds {
+    for &seed in experiment.seeds() {
         scribe.seed = seed;
         let mut state = plan.start(seed, &trainer);
         train(&mut exchange, &plan, &mut state, &mut scribe).unwrap();
@@ -60,8 +60,8 @@ pub(crate) fn deployed(folder: &Path) -> Summary {
          [model]\nkind = 'linear'\n[local]\nepochs = 1\nbatch = 10\nlearning_rate = 0.05\n[[algorithm]]\nkind = 'fedavg'\n\
          [[algorithm]]\nkind = 'delta-fl'\ntheta = [0.8, 0.5]\nquantile = 'histogram'\n",
     );
-    let federation = experiment.data.load().unwrap();
-    let model = experiment.model.spec().build(&federation, Isa::detect()).unwrap();
+    let federation = experiment.data().load().unwrap();
+    let model = experiment.model().spec().build(&federation, Isa::detect()).unwrap();
     let trainer = Sgd::new(&*model);
     let mut exchange = Simulation::with_threads(&trainer, &federation, NonZeroUsize::new(2)).unwrap();
     let plan = experiment.plan().into_builder().held_out(model.task()).build().unwrap();
@@ -140,7 +140,6 @@ fn drawn_up(split: Split, devices: usize, tracks: usize, evaluation: u64) -> Spl
 }
 
 fn experiment(text: &str) -> Experiment {
-    let mut experiment = Experiment::parse(text).unwrap();
     let resolved = Resolved {
         version: "test".into(),
         data_hash: "none".into(),
@@ -149,8 +148,7 @@ fn experiment(text: &str) -> Experiment {
         params: 48_608,
         population: None,
     };
-    experiment.resolved = Some(resolved);
-    experiment
+    Experiment::parse(text).unwrap().with_resolved(Some(resolved))
 }
 
 /// Writes events into a run folder.

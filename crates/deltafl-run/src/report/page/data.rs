@@ -129,7 +129,7 @@ fn run_data(run: &RunResults, budget: usize, numbers: &mut Numbers) -> Run {
         seeds: run.seeds.len(),
         rounds: run.rounds.clone(),
         calls: numbers.f64s(&run.calls.concat()),
-        cohort: run.experiment.cohort.get(),
+        cohort: run.experiment.cohort(),
         measures: run.measured.iter().map(|measured| measure_data(measured, budget, numbers)).collect(),
         classes: run.classes.clone(),
         cohorts: run.cohorts,
