@@ -1,8 +1,10 @@
-//! Rounds of the paper's cohorts on one GPU: `cargo bench -p deltafl-cuda`. Without a GPU it says so.
+//! Rounds of the paper's cohorts on one GPU: `cargo bench -p deltafl-cuda`. Without a GPU it prints
+//! a message.
 //!
-//! A round is what a run waits for: copies to the GPU, all local updates, their sum as integers, the copy back; the order of
-//! the next round is drawn meanwhile, as in a run. A whole round of Δ-FL begins with the losses of the cohort at a new w.
-//! Median of five.
+//! A round includes everything that a run waits for: uploads, all local updates, their integer sum
+//! and the download. The order of the next round is drawn concurrently, as in a run. A complete
+//! round of Δ-FL starts with the losses of the cohort at a new w. Each figure is the median of
+//! five.
 
 use std::time::{Duration, Instant};
 
@@ -103,7 +105,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
         proximal: 0.0,
         correction: None,
     };
-    // w moves from round to round, so that nothing is there before it is sent.
+    // w changes every round, so that every round uploads it.
     let moved: Params = params.as_slice().iter().map(|w| w + 1e-3).collect::<Vec<f32>>().into();
     let ids: Vec<FederationIndex> = devices.iter().map(|&(k, _)| k).collect();
     let all = blocks_of(federation, &ids);
@@ -153,7 +155,7 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shakespeare's 4.29 million windows at four levels.
+/// The 4.29 million windows of Shakespeare at four levels.
 fn evaluation(device: &Device) -> Result<(), Failure> {
     let (spec, federation) = (GRU.spec(), texts(1121, |_| 3827));
     let params = initial(&spec, &federation);

@@ -1,7 +1,7 @@
-//! The models that have kernels: one file of kernels and one line in [`MODELS`] each.
+//! The models with kernels: one kernel file and one line in [`MODELS`] each.
 //!
-//! A model gives a [`Trainer`] and a [`Scorer`]. Everything else, from the upload of the data to the sums of the updates,
-//! is the same for all of them.
+//! A model provides a [`Trainer`] and a [`Scorer`]. Everything else is shared, from the upload of
+//! the data to the sums of the updates.
 
 use std::sync::Arc;
 
@@ -29,20 +29,20 @@ type BuildTrainer = fn(&Setup<'_>, usize) -> Result<Box<dyn Trainer>, GpuError>;
 /// Builds kernels that evaluate.
 type BuildScorer = fn(&Setup<'_>) -> Result<Box<dyn Scorer>, GpuError>;
 
-/// A model's kernels.
+/// The kernels of a model.
 pub(crate) struct Entry {
-    /// Its entry in the table of models.
+    /// The name of the model in an experiment file.
     definition: &'static ModelDefinition,
-    /// The lowest compute capability that has its instructions.
+    /// The lowest compute capability with its instructions.
     capability: (i32, i32),
     trainer: BuildTrainer,
     scorer: BuildScorer,
-    /// Its sources in the sizes of the paper, for the tests.
+    /// The sources in the sizes of the paper, for the tests.
     #[cfg_attr(not(test), expect(dead_code, reason = "read by the test that compiles every source"))]
     sources: fn() -> Vec<Source>,
 }
 
-/// Every model that has kernels.
+/// All models with kernels.
 static MODELS: &[Entry] = &[
     Entry {
         definition: &CONV_NET,
@@ -90,21 +90,21 @@ static MODELS: &[Entry] = &[
 
 /// Runs local updates.
 pub(crate) trait Trainer: Send {
-    /// Starts the local updates of all tasks, largest first; w_k of a task goes to its slot.
+    /// Starts the local updates of all tasks, largest first. w_k of a task is written to its slot.
     fn train(&mut self, updates: &Updates<'_>) -> Result<(), GpuError>;
 
-    /// Bytes of the GPU's memory per task in flight, beside w_k.
+    /// Returns the bytes of GPU memory per concurrent task, in addition to w_k.
     fn bytes_per_task(&self) -> u64;
 }
 
 /// Runs forward passes.
 pub(crate) trait Scorer: Send {
-    /// Starts the forward passes of all items at all parameters. Loss and errors of item i at vector p go to entry
-    /// p·items + i.
+    /// Starts the forward passes of all items at all parameters. Loss and errors of item i at
+    /// vector p are written to entry p·items + i.
     fn score(&mut self, pass: &Scores<'_>) -> Result<(), GpuError>;
 }
 
-/// What a model's kernels are built for.
+/// The model and data for which kernels are built.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup<'a> {
     pub(crate) device: &'a Device,
@@ -114,13 +114,13 @@ pub(crate) struct Setup<'a> {
     pub(crate) constants: &'a Constants,
 }
 
-/// Local updates of a wave.
+/// The local updates of a wave.
 pub(crate) struct Updates<'a> {
     pub(crate) stream: &'a Arc<CudaStream>,
     pub(crate) tasks: &'a [Task],
-    /// The tasks in the GPU's memory.
+    /// The tasks in GPU memory.
     pub(crate) task_list: Arg,
-    /// Vectors of parameters, one behind the other.
+    /// The vectors of parameters, contiguously.
     pub(crate) params: Arg,
     pub(crate) order: Arg,
     pub(crate) columns: &'a Columns,
@@ -129,13 +129,13 @@ pub(crate) struct Updates<'a> {
     pub(crate) local: Arg,
 }
 
-/// Forward passes.
+/// A batch of forward passes.
 pub(crate) struct Scores<'a> {
     pub(crate) stream: &'a Arc<CudaStream>,
     pub(crate) items: &'a [Item],
-    /// The items in the GPU's memory.
+    /// The items in GPU memory.
     pub(crate) item_list: Arg,
-    /// How many vectors of parameters.
+    /// The number of vectors of parameters.
     pub(crate) vectors: u32,
     pub(crate) params: Arg,
     pub(crate) columns: &'a Columns,
@@ -145,7 +145,7 @@ pub(crate) struct Scores<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// The line of the model.
+    /// Returns the table entry of the model.
     fn entry(&self) -> Result<&'static Entry, GpuError> {
         let model = self.spec.name();
         if self.spec.options().truth("intercept") == Ok(true) {
@@ -161,12 +161,12 @@ impl<'a> Setup<'a> {
         Ok(entry)
     }
 
-    /// Kernels that train with batches of at most this size.
+    /// Builds kernels that train with batches of at most this size.
     pub(crate) fn trainer(&self, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
         (self.entry()?.trainer)(self, batch)
     }
 
-    /// Kernels that evaluate.
+    /// Builds kernels that evaluate.
     pub(crate) fn scorer(&self) -> Result<Box<dyn Scorer>, GpuError> {
         (self.entry()?.scorer)(self)
     }
@@ -177,12 +177,12 @@ impl<'a> Setup<'a> {
         size.map(|size| size as usize).map_err(|error| self.unsupported(error.to_string()))
     }
 
-    /// There are no kernels for this shape.
+    /// Returns the error that there are no kernels for this shape.
     fn unsupported(&self, shape: impl Into<String>) -> GpuError {
         GpuError::Unsupported { model: self.spec.name(), shape: shape.into() }
     }
 
-    /// Refuses batches that are larger than the kernels take.
+    /// Rejects batches that are larger than the kernels support.
     fn check_batch(&self, batch: usize, most: usize) -> Result<(), GpuError> {
         if batch > most {
             return Err(self.unsupported(format!("with batches of {batch}: the kernels take at most {most}")));
@@ -190,7 +190,8 @@ impl<'a> Setup<'a> {
         Ok(())
     }
 
-    /// Loads a source and takes a kernel of it, with the shared memory that the source asks for.
+    /// Loads a source and returns one of its kernels, with the shared memory that the source
+    /// requires.
     fn kernel(&self, source: &Source, name: &str) -> Result<crate::device::Kernel, GpuError> {
         let module = self.device.load(source, self.stream)?;
         let shared = module.constant("memory_bytes")?;
@@ -204,7 +205,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// Every source, in the sizes of the paper.
+/// Returns every source in the sizes of the paper.
 #[cfg(test)]
 pub(crate) fn every_source() -> Vec<Source> {
     let models = MODELS.iter().flat_map(|entry| (entry.sources)());

@@ -1,4 +1,4 @@
-//! Updates turned to integers on the GPU, and their sums modulo 2^64 (`kernels/sums.cu`).
+//! Updates as integers on the GPU, and their sums modulo 2^64 (`kernels/sums.cu`).
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) fn source() -> Source {
     Source { name: "sums.cu", text: include_str!("kernels/sums.cu"), sizes: Vec::new() }
 }
 
-/// The sums of a call: one per query.
+/// The sums of a call, one per query.
 pub(crate) struct Sums {
     add_updates: Kernel,
     take_refused_back: Kernel,
@@ -31,7 +31,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// For updates of so many parameters.
+    /// Creates sums for updates of this many parameters.
     pub(crate) fn new(device: &Device, stream: &Arc<CudaStream>, params: usize) -> Result<Self, GpuError> {
         let module = device.load(&source(), stream)?;
         Ok(Self {
@@ -45,14 +45,15 @@ impl Sums {
         })
     }
 
-    /// Starts sums of so many queries, all zero.
+    /// Starts this many sums, all zero.
     pub(crate) fn start(&mut self, queries: usize) -> Result<(), GpuError> {
         let len = queries * UpdateCode::len(self.params);
         self.sums.reserve(len)?;
         self.sums.clear(len)
     }
 
-    /// Adds updates whose w_k lie in `local`, sorted by query; `limit` is the largest magnitude of an entry.
+    /// Adds updates whose w_k are in `local`, sorted by query. `limit` is the largest magnitude of
+    /// an entry.
     pub(crate) fn add(
         &mut self,
         trained: &[Trained],
@@ -60,7 +61,7 @@ impl Sums {
         local: Arg,
         limit: f64,
     ) -> Result<(), GpuError> {
-        debug_assert!(trained.is_sorted_by_key(|update| update.query), "updates come query by query");
+        debug_assert!(trained.is_sorted_by_key(|update| update.query), "updates are sorted by query");
         let (count, len) = (trained.len(), Arg::U32(self.params as u32));
         self.trained.send(count, |host| host.copy_from_slice(trained))?;
         self.refused.reserve(count)?.clear(count)?;
@@ -76,7 +77,7 @@ impl Sums {
             self.refused.arg(),
         ];
         launch(&self.stream, &self.add_updates, Grid { blocks, threads: 256 }, &args)?;
-        // Hardly ever is there one: few blocks, which look at a number and end.
+        // Rejected updates are rare, so few blocks suffice. They read a number and end.
         let blocks = (4, count as u32);
         let args = [self.trained.arg(), self.refused.arg(), params, local, len, self.sums.arg()];
         launch(&self.stream, &self.take_refused_back, Grid { blocks, threads: 256 }, &args)

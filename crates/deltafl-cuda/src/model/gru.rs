@@ -1,7 +1,7 @@
 //! The GRU over symbols (`kernels/gru.cu`, `kernels/gru_score.cu`).
 //!
-//! A device is trained by a cluster of four blocks: a step is sequential, and the largest device of a cohort decides how
-//! long a round takes.
+//! A cluster of four blocks trains a device, because a step is sequential and the largest device of
+//! a cohort determines the time of a round.
 
 use cudarc::driver::LaunchConfig;
 use deltafl::data::InputKind;
@@ -20,7 +20,7 @@ const THREADS: u32 = 384;
 /// Blocks per device.
 const CLUSTER: u32 = 4;
 
-/// What the kernels are compiled for.
+/// The sizes for which the kernels are compiled.
 #[derive(Clone, Copy)]
 struct Sizes {
     len: usize,
@@ -93,10 +93,10 @@ pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
     }))
 }
 
-/// Clusters with scratch memory of their own, that take tasks from a queue, largest first.
+/// Clusters with separate scratch memory that process tasks from a queue, largest first.
 struct Clusters {
     kernel: Kernel,
-    /// Clusters that the GPU holds at once.
+    /// The number of clusters that the GPU runs concurrently.
     resident: u32,
     scratch: Buffer<u8>,
     scratch_bytes: usize,

@@ -8,7 +8,7 @@ use super::per_block::PerBlockModel;
 use crate::GpuError;
 use crate::compile::Source;
 
-/// Features that a warp holds in registers.
+/// Features that a warp keeps in registers.
 const MOST_INPUTS: usize = 4096;
 
 pub(super) const KERNELS: PerBlockModel = PerBlockModel {

@@ -40,7 +40,7 @@ fn source(len: usize, batch: usize) -> Source {
     Source { name: "lstm.cu", text: include_str!("../kernels/lstm.cu"), sizes }
 }
 
-/// The length of a sequence.
+/// Returns the length of a sequence.
 fn checked_len(setup: &Setup<'_>) -> Result<usize, GpuError> {
     let dim = setup.federation.vectors().map_or(0, |vectors| vectors.dim);
     match (setup.size("hidden")?, setup.federation.kind()) {
@@ -51,7 +51,7 @@ fn checked_len(setup: &Setup<'_>) -> Result<usize, GpuError> {
     }
 }
 
-/// The word vectors as the kernels want them.
+/// Returns the word vectors in the layout of the kernels.
 fn vectors(setup: &Setup<'_>, source: &Source) -> Result<Buffer<u16>, GpuError> {
     let words = setup.federation.vectors().map_or(0, |vectors| vectors.values.len() / vectors.dim.max(1));
     let mut prepared = Buffer::new(setup.stream)?;

@@ -1,17 +1,17 @@
-//! Models small enough for one kernel per update, a block per device.
+//! Models that are small enough for one kernel per update, with one block per device.
 
 use super::{Scorer, Scores, Setup, Trainer, Updates};
 use crate::GpuError;
 use crate::device::Kernel;
 use crate::launch::{Grid, launch};
 
-/// How such a model is built.
+/// The build parameters of such a model.
 pub(super) struct PerBlockModel {
-    /// Of a block.
+    /// The threads of a block.
     pub(super) threads: u32,
-    /// Examples in flight in a forward pass.
+    /// Concurrent examples of a forward pass.
     pub(super) scored: usize,
-    /// The kernel of a name, for batches of at most this size.
+    /// Returns the kernel of a name, for batches of at most this size.
     pub(super) kernel: fn(&Setup<'_>, usize, &str) -> Result<Kernel, GpuError>,
 }
 
@@ -27,7 +27,7 @@ impl PerBlockModel {
     }
 }
 
-/// A kernel `update` or `score` with a block per task or item.
+/// A kernel `update` or `score` with one block per task or item.
 struct PerBlock {
     kernel: Kernel,
     threads: u32,
