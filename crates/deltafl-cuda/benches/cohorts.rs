@@ -21,7 +21,7 @@ use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
 use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
-use deltafl_cuda::{Cache, Device, Gpu, Options};
+use deltafl_cuda::{Gpu, GpuDevice, GpuOptions, KernelCache};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -34,8 +34,8 @@ struct Cohort {
 }
 
 fn main() {
-    let cache = Cache::in_folder(std::env::temp_dir().join("deltafl-bench-kernels"));
-    let device = match Device::open(0, cache) {
+    let cache = KernelCache::in_folder(std::env::temp_dir().join("deltafl-bench-kernels"));
+    let device = match GpuDevice::open(0, cache) {
         Ok(device) => device,
         Err(error) => return println!("no bench: {error}"),
     };
@@ -91,10 +91,10 @@ fn cohorts() -> Vec<Cohort> {
     ]
 }
 
-fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
+fn round(device: &GpuDevice, cohort: &Cohort) -> Result<(), Failure> {
     let federation = &cohort.federation;
     let params = initial(&cohort.spec, federation);
-    let mut gpu = Gpu::new(device, federation, &cohort.spec, params.len(), Options::default())?;
+    let mut gpu = Gpu::new(device, federation, &cohort.spec, params.len(), GpuOptions::default())?;
     let devices: Vec<(FederationIndex, f64)> =
         federation.devices().map(|k| (k, federation.example_count(k) as f64)).collect();
     let plan = LocalPlan {
@@ -156,10 +156,10 @@ fn round(device: &Device, cohort: &Cohort) -> Result<(), Failure> {
 }
 
 /// The 4.29 million windows of Shakespeare at four levels.
-fn evaluation(device: &Device) -> Result<(), Failure> {
+fn evaluation(device: &GpuDevice) -> Result<(), Failure> {
     let (spec, federation) = (GRU.spec(), texts(1121, |_| 3827));
     let params = initial(&spec, &federation);
-    let mut gpu = Gpu::new(device, &federation, &spec, params.len(), Options::default())?;
+    let mut gpu = Gpu::new(device, &federation, &spec, params.len(), GpuOptions::default())?;
     let devices: Vec<FederationIndex> = federation.devices().collect();
     let four = [&params, &params, &params, &params];
     let all = blocks_of(&federation, &devices);

@@ -23,7 +23,7 @@ const HEADERS: [(&str, &str); 3] = [
 
 /// A source and the sizes for which it is compiled.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct KernelSource {
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
     /// The macros.
@@ -32,18 +32,18 @@ pub(crate) struct Source {
 
 /// The folder of compiled kernels. By default there is none.
 #[derive(Clone, Debug, Default)]
-pub struct Cache {
+pub struct KernelCache {
     folder: Option<PathBuf>,
 }
 
-impl Cache {
+impl KernelCache {
     /// Creates a cache in a folder. The folder is created on first use.
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
         Self { folder: Some(folder.into()) }
     }
 
     /// Returns the machine code of a source.
-    pub(crate) fn image(&self, source: &Source, capability: (i32, i32)) -> Result<Ptx, GpuError> {
+    pub(crate) fn image(&self, source: &KernelSource, capability: (i32, i32)) -> Result<Ptx, GpuError> {
         let options = options(source, capability);
         let file = self.folder.as_ref().map(|folder| folder.join(key(&source.full_text(), &options)));
         if let Some(image) = file.as_deref().and_then(read) {
@@ -58,7 +58,7 @@ impl Cache {
     }
 }
 
-impl Source {
+impl KernelSource {
     /// Returns the text with its headers inserted.
     fn full_text(&self) -> String {
         let mut text = self.text.to_owned();
@@ -70,7 +70,7 @@ impl Source {
 }
 
 /// Returns the options of NVRTC.
-fn options(source: &Source, (major, minor): (i32, i32)) -> Vec<String> {
+fn options(source: &KernelSource, (major, minor): (i32, i32)) -> Vec<String> {
     // Instructions specific to Hopper require the suffix.
     let letter = if (major, minor) == (9, 0) { "a" } else { "" };
     let mut options = vec![format!("--gpu-architecture=sm_{major}{minor}{letter}"), "--std=c++17".to_owned()];
@@ -105,7 +105,7 @@ fn write(file: &Path, image: &[u8]) -> std::io::Result<()> {
 }
 
 /// Compiles a source to machine code.
-fn compile(source: &Source, options: &[String]) -> Result<Vec<u8>, GpuError> {
+fn compile(source: &KernelSource, options: &[String]) -> Result<Vec<u8>, GpuError> {
     // SAFETY: searches for a library by name and closes it.
     if !unsafe { sys::is_culib_present() } {
         return Err(GpuError::NoCompiler { kernels: source.name });
@@ -191,12 +191,12 @@ mod tests {
 
     #[test]
     fn source_options_and_architecture_determine_the_key() {
-        let source = Source { name: "a", text: "x", sizes: vec![("N", 1)] };
+        let source = KernelSource { name: "a", text: "x", sizes: vec![("N", 1)] };
         let base = key("x", &options(&source, (9, 0)));
         assert_eq!(base, key("x", &options(&source, (9, 0))));
         assert_ne!(base, key("y", &options(&source, (9, 0))));
         assert_ne!(base, key("x", &options(&source, (10, 0))));
-        assert_ne!(base, key("x", &options(&Source { sizes: vec![("N", 2)], ..source }, (9, 0))));
+        assert_ne!(base, key("x", &options(&KernelSource { sizes: vec![("N", 2)], ..source }, (9, 0))));
     }
 
     #[test]

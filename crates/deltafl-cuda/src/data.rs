@@ -12,7 +12,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use deltafl::data::{Federation, FederationIndex, InputColumn, InputKind, TargetColumn};
 
 use crate::GpuError;
-use crate::device::{Device, Kernel};
+use crate::device::{GpuDevice, Kernel};
 use crate::launch::{Arg, Grid, launch, pointer};
 use crate::sums;
 
@@ -25,7 +25,7 @@ pub(crate) enum Inputs {
 }
 
 /// The columns of some devices in GPU memory.
-pub(crate) struct Columns {
+pub(crate) struct GpuColumns {
     inputs: Inputs,
     labels: CudaSlice<u16>,
     stream: Arc<CudaStream>,
@@ -48,13 +48,13 @@ pub(crate) struct Data<'a> {
     constants: Constants,
     /// The number of bytes that resident columns may take.
     limit: u64,
-    resident: Option<Columns>,
+    resident: Option<GpuColumns>,
 }
 
 /// The devices whose columns are in GPU memory during one wave of work.
 pub(crate) struct Placed<'a> {
     /// The columns, unless they are the resident ones.
-    streamed: Option<Columns>,
+    streamed: Option<GpuColumns>,
     pub(crate) offsets: Offsets<'a>,
 }
 
@@ -84,7 +84,7 @@ impl Placed<'_> {
 
 impl<'a> Data<'a> {
     /// Uploads a federation whose columns take at most `limit` bytes. A larger one is streamed.
-    pub(crate) fn new(device: &Device, federation: &'a Federation, limit: u64) -> Result<Self, GpuError> {
+    pub(crate) fn new(device: &GpuDevice, federation: &'a Federation, limit: u64) -> Result<Self, GpuError> {
         let stream = device.stream()?;
         if matches!(federation.target_column(), TargetColumn::Many(_) | TargetColumn::Values(_)) {
             return Err(GpuError::Targets);
@@ -131,7 +131,7 @@ impl<'a> Data<'a> {
 
     /// Returns the bytes of the columns of each device.
     fn sizes(&self, devices: &[FederationIndex]) -> impl Iterator<Item = u64> {
-        devices.iter().map(|&k| Ranges::of(self.federation, k).bytes(self.federation))
+        devices.iter().map(|&k| Ranges::for_device(self.federation, k).bytes(self.federation))
     }
 
     /// Returns the largest size of a part in bytes. The next part may be uploaded while one is
@@ -145,7 +145,7 @@ impl<'a> Data<'a> {
         if self.is_resident() {
             return Ok(Placed { streamed: None, offsets: Offsets::Resident(self.federation) });
         }
-        let ranges: Vec<Ranges> = devices.iter().map(|&k| Ranges::of(self.federation, k)).collect();
+        let ranges: Vec<Ranges> = devices.iter().map(|&k| Ranges::for_device(self.federation, k)).collect();
         let mut next = 0;
         let offset = |(&k, range): (&FederationIndex, &Ranges)| {
             let rows = range.examples.end - range.examples.start;
@@ -157,7 +157,7 @@ impl<'a> Data<'a> {
     }
 
     /// Returns the columns that contain the placed devices.
-    pub(crate) fn columns<'c>(&'c self, placed: &'c Placed<'_>) -> &'c Columns {
+    pub(crate) fn columns<'c>(&'c self, placed: &'c Placed<'_>) -> &'c GpuColumns {
         match (&placed.streamed, &self.resident) {
             (Some(columns), _) | (None, Some(columns)) => columns,
             (None, None) => {
@@ -166,7 +166,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    fn upload(&self, ranges: &[Ranges]) -> Result<Columns, GpuError> {
+    fn upload(&self, ranges: &[Ranges]) -> Result<GpuColumns, GpuError> {
         let (federation, stream) = (self.federation, &self.stream);
         let inputs = match federation.inputs() {
             InputColumn::Bytes(values) => Inputs::Bytes(gathered(stream, values, ranges)?),
@@ -180,7 +180,7 @@ impl<'a> Data<'a> {
             TargetColumn::Few(labels) => gathered(stream, labels, &rows)?,
             TargetColumn::Many(_) | TargetColumn::Values(_) => return Err(GpuError::Targets),
         };
-        let columns = Columns { inputs, labels, stream: stream.clone() };
+        let columns = GpuColumns { inputs, labels, stream: stream.clone() };
         self.clamp.apply(&columns, federation)?;
         // Other streams may read the columns from here on.
         stream.synchronize()?;
@@ -188,7 +188,7 @@ impl<'a> Data<'a> {
     }
 }
 
-impl Columns {
+impl GpuColumns {
     /// Returns the address of the inputs.
     pub(crate) fn inputs(&self) -> Arg {
         match &self.inputs {
@@ -247,7 +247,7 @@ struct Clamp {
 }
 
 impl Clamp {
-    fn apply(&self, columns: &Columns, federation: &Federation) -> Result<(), GpuError> {
+    fn apply(&self, columns: &GpuColumns, federation: &Federation) -> Result<(), GpuError> {
         let (grid, stream) = (Grid { blocks: (1024, 1), threads: 256 }, &columns.stream);
         let highest = |count: usize| Arg::U32(count.saturating_sub(1) as u32);
         match (&columns.inputs, federation.kind()) {
@@ -286,7 +286,7 @@ impl Ranges {
         Self { examples: 0..entries / width.max(1), width }
     }
 
-    fn of(federation: &Federation, device: FederationIndex) -> Self {
+    fn for_device(federation: &Federation, device: FederationIndex) -> Self {
         let (start, count) = (federation.offset(device), federation.example_count(device));
         let rows = match federation.kind() {
             InputKind::Windows { len, .. } => count + len as u64,
@@ -380,9 +380,9 @@ mod tests {
         builder.push("a", Split::Train, DeviceExamples::Text(&[0, 1, 2, 3]), Targets::IN_TEXT).unwrap();
         builder.push("b", Split::Train, DeviceExamples::Text(&[4, 4, 1]), Targets::IN_TEXT).unwrap();
         let federation = builder.build();
-        assert_eq!(Ranges::of(&federation, FederationIndex(1)).entries(), 4..7);
+        assert_eq!(Ranges::for_device(&federation, FederationIndex(1)).entries(), 4..7);
         assert_eq!(Ranges::whole(&federation).entries(), 0..7);
-        assert_eq!(Ranges::of(&federation, FederationIndex(0)).bytes(&federation), 4);
+        assert_eq!(Ranges::for_device(&federation, FederationIndex(0)).bytes(&federation), 4);
     }
 
     #[test]
@@ -391,7 +391,7 @@ mod tests {
         builder.push("a", Split::Train, DeviceExamples::Dense(&[1.0, 5.0, 3.0, 5.0]), &[0, 1]).unwrap();
         builder.push("b", Split::Test, DeviceExamples::Dense(&[100.0, 5.0]), &[1]).unwrap();
         let federation = builder.build();
-        assert_eq!(Ranges::of(&federation, FederationIndex(1)).entries(), 4..6);
-        assert_eq!(Ranges::of(&federation, FederationIndex(0)).bytes(&federation), 2 * (2 * 4 + 2));
+        assert_eq!(Ranges::for_device(&federation, FederationIndex(1)).entries(), 4..6);
+        assert_eq!(Ranges::for_device(&federation, FederationIndex(0)).bytes(&federation), 2 * (2 * 4 + 2));
     }
 }

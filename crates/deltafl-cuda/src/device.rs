@@ -5,15 +5,15 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, result, sys};
 
 use crate::GpuError;
-use crate::compile::{Cache, Source};
+use crate::compile::{KernelCache, KernelSource};
 
 /// A GPU.
 #[derive(Clone, Debug)]
-pub struct Device {
+pub struct GpuDevice {
     context: Arc<CudaContext>,
     name: String,
     capability: (i32, i32),
-    cache: Cache,
+    cache: KernelCache,
 }
 
 /// A compiled and loaded source.
@@ -29,13 +29,13 @@ pub(crate) struct Kernel {
     pub(crate) shared: u32,
 }
 
-impl Device {
+impl GpuDevice {
     /// Opens GPU `ordinal`. Compiled kernels are stored in `cache`.
     ///
     /// # Errors
     ///
     /// Returns an error if there is no driver, or no GPU with this number.
-    pub fn open(ordinal: usize, cache: Cache) -> Result<Self, GpuError> {
+    pub fn open(ordinal: usize, cache: KernelCache) -> Result<Self, GpuError> {
         let count = Self::count()?;
         if ordinal >= count {
             return Err(GpuError::NoDevice { ordinal, count });
@@ -101,7 +101,7 @@ impl Device {
     }
 
     /// Compiles a source, or reads it from the cache, and loads it.
-    pub(crate) fn load(&self, source: &Source, stream: &Arc<CudaStream>) -> Result<Module, GpuError> {
+    pub(crate) fn load(&self, source: &KernelSource, stream: &Arc<CudaStream>) -> Result<Module, GpuError> {
         let image = self.cache.image(source, self.capability)?;
         let module = self.context.load_module(image)?;
         Ok(Module { module, stream: stream.clone() })

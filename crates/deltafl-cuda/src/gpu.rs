@@ -14,21 +14,21 @@ use deltafl::model::{ModelSpec, Score};
 use deltafl::params::{Params, UpdateCode, add_wrapping};
 use deltafl::question::RoundKey;
 
-use crate::data::{Columns, Data, Offsets, Placed};
+use crate::data::{Data, GpuColumns, Offsets, Placed};
 use crate::memory::{Buffer, Mirror};
-use crate::model::{Scorer, Scores, Setup, Trainer, Updates};
-use crate::order::{self, Draws, Order, Orders};
+use crate::model::{KernelSetup, Scorer, Scores, Trainer, Updates};
+use crate::order::{self, DeviceDraws, Order, Orders};
 use crate::sums::Sums;
 use crate::task::{Item, Task, Trained};
 use crate::wanted::{Wanted, distinct, positions, shared_params};
-use crate::{Device, GpuError};
+use crate::{GpuDevice, GpuError};
 
 /// Blocks of examples in one launch of a forward pass.
 const ITEMS: usize = 1 << 20;
 
 /// The options of a GPU backend.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct GpuOptions {
     /// Bytes of GPU memory for the federation and for a wave of updates, each. Half of the free
     /// memory by default.
     pub memory: Option<u64>,
@@ -36,7 +36,7 @@ pub struct Options {
 
 /// One model on one GPU over one federation. It uses a separate stream, so several can share a GPU.
 pub struct Gpu<'a> {
-    device: Device,
+    device: GpuDevice,
     stream: Arc<CudaStream>,
     federation: &'a Federation,
     spec: ModelSpec,
@@ -76,11 +76,11 @@ impl<'a> Gpu<'a> {
     /// Returns an error if the GPU lacks memory, or if there are no kernels for the model or the
     /// data.
     pub fn new(
-        device: &Device,
+        device: &GpuDevice,
         federation: &'a Federation,
         spec: &ModelSpec,
         len: usize,
-        options: Options,
+        options: GpuOptions,
     ) -> Result<Self, GpuError> {
         let half = device.memory()?.0 / 2;
         let memory = options.memory.unwrap_or(half).min(half);
@@ -103,7 +103,7 @@ impl<'a> Gpu<'a> {
     }
 
     fn over(
-        device: &Device,
+        device: &GpuDevice,
         data: Arc<Data<'a>>,
         federation: &'a Federation,
         spec: &ModelSpec,
@@ -144,7 +144,7 @@ impl<'a> Gpu<'a> {
     }
 
     /// Returns the GPU.
-    pub fn device(&self) -> &Device {
+    pub fn device(&self) -> &GpuDevice {
         &self.device
     }
 
@@ -180,8 +180,8 @@ impl<'a> Gpu<'a> {
         Ok(local)
     }
 
-    fn setup(&self) -> Setup<'_> {
-        Setup {
+    fn setup(&self) -> KernelSetup<'_> {
+        KernelSetup {
             device: &self.device,
             stream: &self.stream,
             spec: &self.spec,
@@ -252,7 +252,7 @@ impl<'a> Gpu<'a> {
         &mut self,
         blocks: &[Block],
         offsets: &Offsets<'_>,
-        columns: &Columns,
+        columns: &GpuColumns,
         scores: &mut [Vec<Score>],
     ) -> Result<(), GpuError> {
         for blocks in blocks.chunks(ITEMS) {
@@ -377,7 +377,7 @@ impl<'a> Gpu<'a> {
         key: &RoundKey,
         wave: &[Wanted<'_>],
         offsets: &Offsets<'_>,
-        columns: &Columns,
+        columns: &GpuColumns,
         limit: f64,
     ) -> Result<(), GpuError> {
         let tasks = self.send_tasks(key, wave, offsets)?;
@@ -427,7 +427,7 @@ impl<'a> Gpu<'a> {
                     Some(drawn) => (Order::Drawn { drawn, offset }, drawn.len()),
                     None => {
                         let key = stream_key(self.federation.id(task.device));
-                        let draws = Draws { key, examples, offset };
+                        let draws = DeviceDraws { key, examples, offset };
                         (Order::ToDraw { draws, plan }, draws.len(plan))
                     }
                 };

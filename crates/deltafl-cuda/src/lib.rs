@@ -11,7 +11,7 @@
 //! host    adds the sums of this GPU to those of others
 //! ```
 //!
-//! The CUDA driver and NVRTC are loaded when a [`Device`] is opened. A machine without them
+//! The CUDA driver and NVRTC are loaded when a [`GpuDevice`] is opened. A machine without them
 //! builds and runs everything else. Kernels are compiled for the sizes of the model and cached on
 //! disk.
 //!
@@ -34,8 +34,8 @@ mod sums;
 mod task;
 mod wanted;
 
-pub use compile::Cache;
-pub use device::Device;
+pub use compile::KernelCache;
+pub use device::GpuDevice;
 pub use error::GpuError;
-pub use gpu::{Gpu, Options};
+pub use gpu::{Gpu, GpuOptions};
 pub use place::{Place, UnknownPlace};

@@ -10,9 +10,9 @@ use deltafl::data::Federation;
 use deltafl::model::{CONV_NET, GRU, LINEAR, LOGISTIC, LSTM, ModelDefinition, ModelSpec, PERCEPTRON};
 
 use crate::GpuError;
-use crate::compile::Source;
-use crate::data::{Columns, Constants};
-use crate::device::Device;
+use crate::compile::KernelSource;
+use crate::data::{Constants, GpuColumns};
+use crate::device::GpuDevice;
 use crate::launch::Arg;
 use crate::task::{Item, Task};
 
@@ -25,12 +25,12 @@ mod per_block;
 mod perceptron;
 
 /// Builds kernels that train with batches of at most this size.
-type BuildTrainer = fn(&Setup<'_>, usize) -> Result<Box<dyn Trainer>, GpuError>;
+type BuildTrainer = fn(&KernelSetup<'_>, usize) -> Result<Box<dyn Trainer>, GpuError>;
 /// Builds kernels that evaluate.
-type BuildScorer = fn(&Setup<'_>) -> Result<Box<dyn Scorer>, GpuError>;
+type BuildScorer = fn(&KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuError>;
 
 /// The kernels of a model.
-pub(crate) struct Entry {
+pub(crate) struct ModelKernels {
     /// The name of the model in an experiment file.
     definition: &'static ModelDefinition,
     /// The lowest compute capability with its instructions.
@@ -39,47 +39,47 @@ pub(crate) struct Entry {
     scorer: BuildScorer,
     /// The sources in the sizes of the paper, for the tests.
     #[cfg_attr(not(test), expect(dead_code, reason = "read by the test that compiles every source"))]
-    sources: fn() -> Vec<Source>,
+    sources: fn() -> Vec<KernelSource>,
 }
 
 /// All models with kernels.
-static MODELS: &[Entry] = &[
-    Entry {
+static MODELS: &[ModelKernels] = &[
+    ModelKernels {
         definition: &CONV_NET,
         capability: (8, 0),
         trainer: conv_net::trainer,
         scorer: conv_net::scorer,
         sources: conv_net::sources,
     },
-    Entry {
+    ModelKernels {
         definition: &GRU,
         capability: (9, 0),
         trainer: gru::trainer,
         scorer: gru::scorer,
         sources: gru::sources,
     },
-    Entry {
+    ModelKernels {
         definition: &LINEAR,
         capability: (8, 0),
         trainer: |setup, batch| linear::KERNELS.trainer(setup, batch),
         scorer: |setup| linear::KERNELS.scorer(setup),
         sources: linear::sources,
     },
-    Entry {
+    ModelKernels {
         definition: &LSTM,
         capability: (8, 0),
         trainer: lstm::trainer,
         scorer: lstm::scorer,
         sources: lstm::sources,
     },
-    Entry {
+    ModelKernels {
         definition: &PERCEPTRON,
         capability: (8, 0),
         trainer: |setup, batch| perceptron::KERNELS.trainer(setup, batch),
         scorer: |setup| perceptron::KERNELS.scorer(setup),
         sources: perceptron::sources,
     },
-    Entry {
+    ModelKernels {
         definition: &LOGISTIC,
         capability: (8, 0),
         trainer: |setup, batch| logistic::KERNELS.trainer(setup, batch),
@@ -106,8 +106,8 @@ pub(crate) trait Scorer: Send {
 
 /// The model and data for which kernels are built.
 #[derive(Clone, Copy)]
-pub(crate) struct Setup<'a> {
-    pub(crate) device: &'a Device,
+pub(crate) struct KernelSetup<'a> {
+    pub(crate) device: &'a GpuDevice,
     pub(crate) stream: &'a Arc<CudaStream>,
     pub(crate) spec: &'a ModelSpec,
     pub(crate) federation: &'a Federation,
@@ -123,7 +123,7 @@ pub(crate) struct Updates<'a> {
     /// The vectors of parameters, contiguously.
     pub(crate) params: Arg,
     pub(crate) order: Arg,
-    pub(crate) columns: &'a Columns,
+    pub(crate) columns: &'a GpuColumns,
     pub(crate) constants: &'a Constants,
     /// w_k by slot.
     pub(crate) local: Arg,
@@ -138,15 +138,15 @@ pub(crate) struct Scores<'a> {
     /// The number of vectors of parameters.
     pub(crate) vectors: u32,
     pub(crate) params: Arg,
-    pub(crate) columns: &'a Columns,
+    pub(crate) columns: &'a GpuColumns,
     pub(crate) constants: &'a Constants,
     pub(crate) losses: Arg,
     pub(crate) errors: Arg,
 }
 
-impl<'a> Setup<'a> {
+impl<'a> KernelSetup<'a> {
     /// Returns the table entry of the model.
-    fn entry(&self) -> Result<&'static Entry, GpuError> {
+    fn entry(&self) -> Result<&'static ModelKernels, GpuError> {
         let model = self.spec.name();
         if self.spec.options().truth("intercept") == Ok(true) {
             return Err(self.unsupported("with an intercept"));
@@ -192,7 +192,7 @@ impl<'a> Setup<'a> {
 
     /// Loads a source and returns one of its kernels, with the shared memory that the source
     /// requires.
-    fn kernel(&self, source: &Source, name: &str) -> Result<crate::device::Kernel, GpuError> {
+    fn kernel(&self, source: &KernelSource, name: &str) -> Result<crate::device::Kernel, GpuError> {
         let module = self.device.load(source, self.stream)?;
         let shared = module.constant("memory_bytes")?;
         let most = self.device.shared_memory()?;
@@ -207,7 +207,7 @@ impl<'a> Setup<'a> {
 
 /// Returns every source in the sizes of the paper.
 #[cfg(test)]
-pub(crate) fn every_source() -> Vec<Source> {
+pub(crate) fn every_source() -> Vec<KernelSource> {
     let models = MODELS.iter().flat_map(|entry| (entry.sources)());
     models.chain([crate::sums::source()]).collect()
 }

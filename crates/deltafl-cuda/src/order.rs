@@ -18,7 +18,7 @@ const WORTH_A_THREAD: usize = 1 << 12;
 
 /// A device's draws in a round.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Draws {
+pub(crate) struct DeviceDraws {
     /// The additional input of the stream: `device::stream_key` of the device.
     pub(crate) key: u64,
     /// n_k: the number of examples.
@@ -35,7 +35,7 @@ pub(crate) fn passes(plan: &LocalPlan, examples: u32) -> (u32, u32) {
     }
 }
 
-impl Draws {
+impl DeviceDraws {
     /// Returns the total number of entries.
     pub(crate) fn len(&self, plan: &LocalPlan) -> usize {
         let (draws, passes) = passes(plan, self.examples);
@@ -69,7 +69,7 @@ pub(crate) enum Order<'a> {
         offset: u32,
     },
     ToDraw {
-        draws: Draws,
+        draws: DeviceDraws,
         plan: &'a LocalPlan,
     },
 }
@@ -149,7 +149,7 @@ impl Orders {
             if self.places.contains_key(&device) || examples == 0 {
                 continue;
             }
-            let draws = Draws { key: stream_key(federation.id(device)), examples, offset: 0 };
+            let draws = DeviceDraws { key: stream_key(federation.id(device)), examples, offset: 0 };
             let place = len..len + draws.len(plan);
             len = place.end;
             self.places.insert(device, place);
@@ -187,7 +187,7 @@ impl Orders {
 struct Job {
     round: RoundKey,
     plan: LocalPlan,
-    draws: Vec<Draws>,
+    draws: Vec<DeviceDraws>,
     entries: Vec<u32>,
 }
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn drawn(work: Work, offset: u32) -> Vec<u32> {
-        let draws = Draws { key: 77, examples: 10, offset };
+        let draws = DeviceDraws { key: 77, examples: 10, offset };
         let mut order = vec![u32::MAX; draws.len(&plan(work))];
         draws.write(&ROUND, &plan(work), &mut order);
         order
@@ -275,11 +275,11 @@ mod tests {
     fn orders_are_contiguous_whether_drawn_in_advance_or_not() {
         let (plan, key) = (plan(Work::Epochs(2)), |device: u64| device * 11);
         let order = |k, examples, offset| {
-            let draws = Draws { key: key(k), examples, offset };
+            let draws = DeviceDraws { key: key(k), examples, offset };
             Order::ToDraw { draws, plan: &plan }
         };
         let mut drawn = vec![0; 6];
-        Draws { key: key(2), examples: 3, offset: 0 }.write(&ROUND, &plan, &mut drawn);
+        DeviceDraws { key: key(2), examples: 3, offset: 0 }.write(&ROUND, &plan, &mut drawn);
         for second in [order(2, 3, 40), Order::Drawn { drawn: &drawn, offset: 40 }] {
             let mut together = vec![0; 16];
             write_all(&ROUND, &[order(1, 5, 0), second], &mut together);
@@ -305,7 +305,7 @@ mod tests {
         orders.draw(&federation, &ROUND, &plan, &[second, second]);
         orders.wait();
         let mut expected = vec![0; 18];
-        Draws { key: stream_key("b"), examples: 9, offset: 0 }.write(&ROUND, &plan, &mut expected);
+        DeviceDraws { key: stream_key("b"), examples: 9, offset: 0 }.write(&ROUND, &plan, &mut expected);
         assert_eq!(orders.get(&ROUND, &plan, FederationIndex(1)), Some(expected.as_slice()));
         assert_eq!(orders.get(&ROUND, &plan, FederationIndex(0)), None, "it was not announced");
         assert_eq!(orders.get(&RoundKey { round: 10, ..ROUND }, &plan, FederationIndex(1)), None);

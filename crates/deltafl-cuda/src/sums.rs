@@ -6,8 +6,8 @@ use cudarc::driver::CudaStream;
 use deltafl::params::UpdateCode;
 
 use crate::GpuError;
-use crate::compile::Source;
-use crate::device::{Device, Kernel};
+use crate::compile::KernelSource;
+use crate::device::{GpuDevice, Kernel};
 use crate::launch::{Arg, Grid, launch};
 use crate::memory::{Buffer, Mirror};
 use crate::task::Trained;
@@ -15,8 +15,8 @@ use crate::task::Trained;
 /// Updates per block of the sum, as in the kernel.
 const PER_BLOCK: u32 = 16;
 
-pub(crate) fn source() -> Source {
-    Source { name: "sums.cu", text: include_str!("kernels/sums.cu"), sizes: Vec::new() }
+pub(crate) fn source() -> KernelSource {
+    KernelSource { name: "sums.cu", text: include_str!("kernels/sums.cu"), sizes: Vec::new() }
 }
 
 /// The sums of a call, one per query.
@@ -32,7 +32,7 @@ pub(crate) struct Sums {
 
 impl Sums {
     /// Creates sums for updates of this many parameters.
-    pub(crate) fn new(device: &Device, stream: &Arc<CudaStream>, params: usize) -> Result<Self, GpuError> {
+    pub(crate) fn new(device: &GpuDevice, stream: &Arc<CudaStream>, params: usize) -> Result<Self, GpuError> {
         let module = device.load(&source(), stream)?;
         Ok(Self {
             add_updates: module.kernel("add_updates", 0)?,

@@ -7,9 +7,9 @@ use cudarc::driver::CudaStream;
 use deltafl::data::InputKind;
 
 use super::linear::dim;
-use super::{Scorer, Scores, Setup, Trainer, Updates};
+use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
-use crate::compile::Source;
+use crate::compile::KernelSource;
 use crate::device::Kernel;
 use crate::launch::{Arg, Grid, launch};
 use crate::memory::{Buffer, Mirror};
@@ -22,11 +22,11 @@ const BATCH: usize = 16;
 /// Groups of sixteen images per launch of a forward pass.
 const GROUPS: usize = 1024;
 
-pub(super) fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<KernelSource> {
     vec![source(InputKind::Bytes { dim: PIXELS }, 62), source(InputKind::Dense { dim: PIXELS }, 10)]
 }
 
-pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
+pub(super) fn trainer(setup: &KernelSetup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
     setup.check_batch(batch, BATCH)?;
     Ok(Box::new(ConvTrainer {
         kernels: Kernels::new(setup)?,
@@ -36,7 +36,7 @@ pub(super) fn trainer(setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer
     }))
 }
 
-pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
+pub(super) fn scorer(setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
     Ok(Box::new(ConvScorer {
         kernels: Kernels::new(setup)?,
         starts: Buffer::new(setup.stream)?,
@@ -49,10 +49,10 @@ pub(super) fn scorer(setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
     }))
 }
 
-fn source(kind: InputKind, classes: usize) -> Source {
+fn source(kind: InputKind, classes: usize) -> KernelSource {
     let bytes = usize::from(matches!(kind, InputKind::Bytes { .. }));
     let sizes = vec![("CLASSES", classes), ("BYTES", bytes)];
-    Source { name: "conv_net.cu", text: include_str!("../kernels/conv_net.cu"), sizes }
+    KernelSource { name: "conv_net.cu", text: include_str!("../kernels/conv_net.cu"), sizes }
 }
 
 /// The kernels and their sizes.
@@ -74,7 +74,7 @@ struct Kernels {
 }
 
 impl Kernels {
-    fn new(setup: &Setup<'_>) -> Result<Self, GpuError> {
+    fn new(setup: &KernelSetup<'_>) -> Result<Self, GpuError> {
         let (kind, classes) = (setup.federation.kind(), setup.federation.classes());
         let fits =
             setup.spec.options().whole_pair("channels") == Ok(CHANNELS.map(|channels| channels as u64));

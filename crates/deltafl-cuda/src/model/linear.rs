@@ -3,10 +3,10 @@
 
 use deltafl::data::{Federation, InputKind};
 
-use super::Setup;
+use super::KernelSetup;
 use super::per_block::PerBlockModel;
 use crate::GpuError;
-use crate::compile::Source;
+use crate::compile::KernelSource;
 use crate::device::Kernel;
 
 const THREADS: u32 = 512;
@@ -21,7 +21,7 @@ pub(super) const KERNELS: PerBlockModel = PerBlockModel { threads: THREADS, scor
 
 /// Returns a kernel of one of the sources. The choice depends only on the federation, the batch and
 /// the kind of GPU.
-fn kernel(setup: &Setup<'_>, batch: usize, name: &str) -> Result<Kernel, GpuError> {
+fn kernel(setup: &KernelSetup<'_>, batch: usize, name: &str) -> Result<Kernel, GpuError> {
     let classes = setup.federation.classes();
     if batch <= SCORED && classes <= 128 && largest_grey(setup.federation) < LARGEST_FEATURE {
         match setup.kernel(&grey_source(dim(setup.federation.kind()), classes, batch), name) {
@@ -46,7 +46,7 @@ fn largest_grey(federation: &Federation) -> f32 {
     }
 }
 
-pub(super) fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<KernelSource> {
     let images = InputKind::Bytes { dim: 784 };
     [
         (images, 62, 10),
@@ -60,12 +60,12 @@ pub(super) fn sources() -> Vec<Source> {
     .collect()
 }
 
-fn grey_source(inputs: usize, classes: usize, batch: usize) -> Source {
+fn grey_source(inputs: usize, classes: usize, batch: usize) -> KernelSource {
     let sizes = vec![("INPUTS", inputs), ("CLASSES", classes), ("BATCH", batch)];
-    Source { name: "linear_grey.cu", text: include_str!("../kernels/linear_grey.cu"), sizes }
+    KernelSource { name: "linear_grey.cu", text: include_str!("../kernels/linear_grey.cu"), sizes }
 }
 
-fn checked_source(setup: &Setup<'_>, batch: usize) -> Result<Source, GpuError> {
+fn checked_source(setup: &KernelSetup<'_>, batch: usize) -> Result<KernelSource, GpuError> {
     let (kind, classes) = (setup.federation.kind(), setup.federation.classes());
     if classes > 128 || parameters_per_thread(dim(kind), classes) > PER_THREAD {
         let shape =
@@ -75,14 +75,14 @@ fn checked_source(setup: &Setup<'_>, batch: usize) -> Result<Source, GpuError> {
     Ok(source(kind, classes, batch))
 }
 
-fn source(kind: InputKind, classes: usize, batch: usize) -> Source {
+fn source(kind: InputKind, classes: usize, batch: usize) -> KernelSource {
     let sizes = vec![
         ("INPUTS", dim(kind)),
         ("CLASSES", classes),
         ("BATCH", batch.next_multiple_of(2)),
         ("BYTES", usize::from(matches!(kind, InputKind::Bytes { .. }))),
     ];
-    Source { name: "linear.cu", text: include_str!("../kernels/linear.cu"), sizes }
+    KernelSource { name: "linear.cu", text: include_str!("../kernels/linear.cu"), sizes }
 }
 
 /// Returns the features per example. The model has already rejected federations of words or text.

@@ -1,6 +1,6 @@
 //! Models that are small enough for one kernel per update, with one block per device.
 
-use super::{Scorer, Scores, Setup, Trainer, Updates};
+use super::{KernelSetup, Scorer, Scores, Trainer, Updates};
 use crate::GpuError;
 use crate::device::Kernel;
 use crate::launch::{Grid, launch};
@@ -12,16 +12,20 @@ pub(super) struct PerBlockModel {
     /// Concurrent examples of a forward pass.
     pub(super) scored: usize,
     /// Returns the kernel of a name, for batches of at most this size.
-    pub(super) kernel: fn(&Setup<'_>, usize, &str) -> Result<Kernel, GpuError>,
+    pub(super) kernel: fn(&KernelSetup<'_>, usize, &str) -> Result<Kernel, GpuError>,
 }
 
 impl PerBlockModel {
-    pub(super) fn trainer(&self, setup: &Setup<'_>, batch: usize) -> Result<Box<dyn Trainer>, GpuError> {
+    pub(super) fn trainer(
+        &self,
+        setup: &KernelSetup<'_>,
+        batch: usize,
+    ) -> Result<Box<dyn Trainer>, GpuError> {
         let kernel = (self.kernel)(setup, batch, "update")?;
         Ok(Box::new(PerBlock { kernel, threads: self.threads }))
     }
 
-    pub(super) fn scorer(&self, setup: &Setup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
+    pub(super) fn scorer(&self, setup: &KernelSetup<'_>) -> Result<Box<dyn Scorer>, GpuError> {
         let kernel = (self.kernel)(setup, self.scored, "score")?;
         Ok(Box::new(PerBlock { kernel, threads: self.threads }))
     }

@@ -9,7 +9,7 @@ use deltafl::options::OptionValue;
 use deltafl::params::Params;
 use deltafl::stream::{Purpose, Stream};
 use deltafl::task::Targets;
-use deltafl_cuda::{Cache, Device};
+use deltafl_cuda::{GpuDevice, KernelCache};
 
 /// A model on a federation.
 pub(crate) struct Case {
@@ -186,9 +186,9 @@ pub(crate) fn unsupported() -> Vec<Case> {
 }
 
 /// Returns the GPU, or prints that there is none.
-pub(crate) fn device() -> Option<Device> {
-    let cache = Cache::in_folder(std::env::temp_dir().join("deltafl-test-kernels"));
-    match Device::open(0, cache) {
+pub(crate) fn device() -> Option<GpuDevice> {
+    let cache = KernelCache::in_folder(std::env::temp_dir().join("deltafl-test-kernels"));
+    match GpuDevice::open(0, cache) {
         Ok(device) => Some(device),
         Err(error) => {
             // On a machine that should have a GPU, `scripts/test-gpu` makes this an error.

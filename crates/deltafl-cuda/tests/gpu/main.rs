@@ -16,7 +16,7 @@ use deltafl::question::RoundKey;
 use deltafl::task::ERRORS;
 use deltafl::terms::Terms;
 use deltafl::trainer::{LocalPlan, Work};
-use deltafl_cuda::{Gpu, Options};
+use deltafl_cuda::{Gpu, GpuOptions};
 use reference::{cpu_local, cpu_scores, distance, median};
 
 fn round(members: usize) -> RoundKey {
@@ -87,7 +87,7 @@ fn cohort(case: &Case) -> Vec<(FederationIndex, f64)> {
     cohort
 }
 
-fn on_gpu(case: &Case, options: Options) -> Option<Gpu<'_>> {
+fn on_gpu(case: &Case, options: GpuOptions) -> Option<Gpu<'_>> {
     let device = device()?;
     Some(Gpu::new(&device, &case.federation, &case.spec, case.params.len(), options).unwrap())
 }
@@ -106,7 +106,7 @@ fn errors(case: &Case, gpu: &mut Gpu<'_>, plan: &LocalPlan) -> Vec<f64> {
 #[test]
 fn losses_agree_with_the_cpu() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let devices: Vec<FederationIndex> = case.federation.devices().rev().collect();
         let other = case.other_params();
         let scores = scores(&case, &mut gpu, &devices, &[&case.params, &other]);
@@ -126,7 +126,7 @@ fn losses_agree_with_the_cpu() {
 #[test]
 fn a_step_agrees_with_the_cpu() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let errors = errors(&case, &mut gpu, &plan(&case, Work::Steps(1)));
         let worst = errors.iter().copied().fold(0.0, f64::max);
         println!("{}: a step differs by {worst:.1e}, median {:.1e}", case.name, median(&errors));
@@ -137,7 +137,7 @@ fn a_step_agrees_with_the_cpu() {
 #[test]
 fn an_epoch_of_the_median_device_agrees_with_the_cpu() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let errors = errors(&case, &mut gpu, &plan(&case, Work::Epochs(1)));
         println!("{}: an epoch differs by {:.1e}", case.name, median(&errors));
         assert!(median(&errors) < 1e-5, "{}: {errors:?}", case.name);
@@ -147,7 +147,7 @@ fn an_epoch_of_the_median_device_agrees_with_the_cpu() {
 #[test]
 fn several_epochs_steps_decay_and_the_proximal_term_agree_with_the_cpu() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         for (work, l2, mu) in [
             (Work::Epochs(2), 0.0, 0.0),
             (Work::Steps(5), 0.01, 0.0),
@@ -166,7 +166,7 @@ fn several_epochs_steps_decay_and_the_proximal_term_agree_with_the_cpu() {
 #[test]
 fn smaller_batches_agree_with_the_cpu() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let mut plan = plan(&case, Work::Epochs(1));
         plan.batch = 7;
         let errors = errors(&case, &mut gpu, &plan);
@@ -178,7 +178,7 @@ fn smaller_batches_agree_with_the_cpu() {
 #[test]
 fn the_sum_equals_the_cpu_sum_of_the_same_local_parameters() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let cohort: Vec<(FederationIndex, f64)> =
             cohort(&case).iter().map(|&(k, weight)| (k, weight * 0.37)).collect();
         // The last rate sends parameters to infinity. Those devices are rejected and counted.
@@ -201,7 +201,7 @@ fn the_sum_equals_the_cpu_sum_of_the_same_local_parameters() {
 #[test]
 fn the_bits_do_not_depend_on_concurrent_work() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let (cohort, other) = (cohort(&case), case.other_params());
         let plan = plan(&case, Work::Epochs(1));
         let devices: Vec<FederationIndex> = cohort.iter().map(|&(k, _)| k).collect();
@@ -233,8 +233,8 @@ fn the_bits_do_not_depend_on_concurrent_work() {
 #[test]
 fn a_federation_larger_than_the_memory_is_streamed_with_the_same_bits() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
-        let mut small = on_gpu(&case, Options { memory: Some(1) }).unwrap();
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
+        let mut small = on_gpu(&case, GpuOptions { memory: Some(1) }).unwrap();
         assert!(gpu.is_resident() && !small.is_resident(), "{}", case.name);
         let devices: Vec<FederationIndex> = case.federation.devices().collect();
         let all = |gpu: &mut Gpu<'_>| scores(&case, gpu, &devices, &[&case.params]);
@@ -273,9 +273,9 @@ fn sum_in(
 #[test]
 fn a_round_that_was_prepared_in_advance_has_the_same_bits() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         // The largest memory that does not contain the whole federation.
-        let sizes = (4..40).rev().map(|bits| Options { memory: Some(1 << bits) });
+        let sizes = (4..40).rev().map(|bits| GpuOptions { memory: Some(1 << bits) });
         let mut small =
             sizes.map(|options| on_gpu(&case, options).unwrap()).find(|gpu| !gpu.is_resident()).unwrap();
         let all = cohort(&case);
@@ -310,7 +310,7 @@ fn scores_among_all(case: &Case, gpu: &mut Gpu<'_>, devices: &[FederationIndex])
 #[test]
 fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
     for case in every_case() {
-        let Some(gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let mut ranks = gpu.split(2).unwrap();
         let (cohort, plan) = (cohort(&case), plan(&case, Work::Epochs(1)));
         let whole = sum(&mut ranks[0], &case.params, &plan, &cohort);
@@ -348,7 +348,7 @@ fn the_updates_of_a_cohort_split_over_two_runs_add_up_to_the_same_sum() {
 #[test]
 fn several_sums_are_independent() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let (cohort, other, plan) = (cohort(&case), case.other_params(), plan(&case, Work::Steps(2)));
         let len = UpdateCode::len(case.params.len());
         let task = |params, (device, weight), sum| UpdateTask {
@@ -381,7 +381,7 @@ fn several_sums_are_independent() {
 #[test]
 fn a_device_without_steps_keeps_its_parameters_and_counts() {
     for case in every_case() {
-        let Some(mut gpu) = on_gpu(&case, Options::default()) else { return };
+        let Some(mut gpu) = on_gpu(&case, GpuOptions::default()) else { return };
         let cohort = cohort(&case);
         for work in [Work::Epochs(0), Work::Steps(0)] {
             let sum = sum(&mut gpu, &case.params, &plan(&case, work), &cohort);
@@ -397,7 +397,7 @@ fn a_model_without_kernels_for_its_shape_is_rejected_by_name() {
     let Some(device) = device() else { return };
     for case in cases::unsupported() {
         let error =
-            Gpu::new(&device, &case.federation, &case.spec, case.params.len(), Options::default()).err();
+            Gpu::new(&device, &case.federation, &case.spec, case.params.len(), GpuOptions::default()).err();
         let message = error.map(|error| error.to_string()).unwrap_or_default();
         assert!(message.contains(&case.name), "{}: {message}", case.name);
     }
